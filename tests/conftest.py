@@ -14,6 +14,9 @@ from tests.support.builders.projects import Dialect, File
 from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.tries import tries
 
+#: Engines, registries and base images, for tests marked `engine`.
+pytest_plugins = ["tests.support.machines.fixtures"]
+
 # A shell has what it starts in the background ignore Ctrl-C, `nohup` has it ignore more, and so does all that is begun
 # from there: tests send these.
 for _number, _usual in (

@@ -18,8 +18,8 @@ from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
 from envspec.operations.lock import lock_files
 from tests.conftest import Serve
-from tests.integration.test_build_projects import Repository, write
-from tests.integration.test_build_sdists import with_files
+from tests.operations.test_build_projects import Repository, write
+from tests.operations.test_build_sdists import with_files
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import BASE, RUNNING, run_in
 from tests.support.builders.projects import PLAIN, File, day

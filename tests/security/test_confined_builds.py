@@ -20,7 +20,7 @@ import pytest
 
 from envspec.io.confine import PROXY
 from envspec.models import Python
-from tests.integration.test_build_sdists import builder, index_of, wheel_in
+from tests.operations.test_build_sdists import builder, index_of, wheel_in
 from tests.support.builders import standalone
 from tests.support.builders.images import Builder, small_wheel, standing
 from tests.support.builders.standalone import SERIES, VERSION, Program

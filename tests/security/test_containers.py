@@ -26,12 +26,12 @@ from envspec.models import ImageSettings, Platform, Service
 from envspec.operations.conformance import Begun, _Lines, read_event
 from envspec.operations.image_diff import NoImage, _of_path
 from envspec.receipts.build import BadResults, receipt
+from tests.engine.test_container import BESIDE, ENGINE, FOLDERS, JANE, RUN, with_packages
 from tests.support.builders.environments import make_lock, write_lock
 from tests.support.builders.receipts import known, results
 from tests.support.machines.run_container import lock_of
 from tests.support.machines.services import free_port, lay, wait_for
 from tests.support.user import User, refused
-from tests.unit.test_engine_container import BESIDE, ENGINE, FOLDERS, JANE, RUN, with_packages
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="containers are Linux's")
 

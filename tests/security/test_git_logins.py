@@ -18,7 +18,7 @@ from envspec.fetch.sources import check_out, commit_of, is_reachable
 from envspec.spec.errors import BadValue
 from envspec.spec.identity import input_sha256
 from envspec.spec.requirements import GitAddress, read_git, read_requirement
-from tests.integration.test_build_projects import PROJECT, Repository, user_of
+from tests.operations.test_build_projects import PROJECT, Repository, user_of
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import BASE, installs
 from tests.support.builders.locks import replacing, tamper

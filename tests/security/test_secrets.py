@@ -20,7 +20,7 @@ import pytest
 from envspec.credentials import shown
 from envspec.errors import UsageError
 from envspec.fetch.wheels import logins
-from tests.integration.test_build_projects import Repository, user_of
+from tests.operations.test_build_projects import Repository, user_of
 from tests.support.builders import conda_packages, ecosystem
 from tests.support.builders.conda_channel import CondaChannel, write
 from tests.support.builders.conda_packages import GOLDEN_PYTHON

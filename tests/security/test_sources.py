@@ -26,8 +26,8 @@ from envspec.fetch.sources import check_out, commit_of
 from envspec.models import Platform, Python, Target
 from envspec.spec.errors import BadValue
 from envspec.spec.requirements import GitAddress, read_git, read_requirement
-from tests.integration.test_build_projects import AS_OF, PROJECT, Repository
-from tests.integration.test_build_projects import write as write_files
+from tests.operations.test_build_projects import AS_OF, PROJECT, Repository
+from tests.operations.test_build_projects import write as write_files
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import RUNNING
 from tests.support.builders.images import Builder

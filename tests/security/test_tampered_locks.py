@@ -262,7 +262,7 @@ def test_a_registry_that_is_away_verifies_no_digest(user: User) -> None:
 
 def test_files_on_another_host(tmp_path: Path, serve: Serve, corp: IndexServer) -> None:
     """The lock is refused until the spec names the host, and then `--check` knows it too."""
-    from tests.integration.test_lock_private_index import page_with_link
+    from tests.operations.test_lock_private_index import page_with_link
 
     cdn = serve(ecosystem.private())
     user = User(tmp_path, serve([]).url)
@@ -344,7 +344,7 @@ def test_what_builds_have_recorded_is_not_verified(tmp_path: Path, serve: Serve)
 
 
 def test_a_moved_branch_is_no_tampering_and_a_strange_commit_is(tmp_path: Path, serve: Serve) -> None:
-    from tests.integration.test_build_projects import Repository, user_of
+    from tests.operations.test_build_projects import Repository, user_of
 
     repository = Repository(tmp_path / "repo.git")
     first = repository.git("rev-parse", "HEAD")

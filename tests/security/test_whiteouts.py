@@ -16,11 +16,11 @@ from envspec.image.sources.python import StandalonePython
 from envspec.image.sources.system import read_changes
 from envspec.image.sources.system_container import tar_files
 from envspec.models import Python
+from tests.image.test_system_changes import Given
 from tests.support.builders import standalone
 from tests.support.builders.environments import RUNNING, installs, make_lock, write_lock
 from tests.support.builders.standalone import SERIES, VERSION
 from tests.support.user import User, refused
-from tests.unit.test_image_system_changes import Given
 
 MARKS = ("lib/.wh.os.py", "lib/.wh..wh..opq", ".wh.lib/os.py")
 

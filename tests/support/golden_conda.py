@@ -1,6 +1,6 @@
-"""A case of tests/golden/lock_conda_refusals or lock_conda_decisions: channels and indexes, one run, what came of it.
+"""A case of golden/lock_conda_refusals or lock_conda_decisions: channels and indexes, one run, what came of it.
 
-tests/golden/lock_conda_refusals/README.md tells the form of a case.
+tests/operations/golden/lock_conda_refusals/README.md tells the form of a case.
 """
 
 from __future__ import annotations

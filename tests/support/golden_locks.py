@@ -1,6 +1,6 @@
-"""A case of tests/golden/lock_refusals or lock_decisions: what its indexes hold, one run of envspec, what came of it.
+"""A case of golden/lock_refusals or lock_decisions: what its indexes hold, one run of envspec, what came of it.
 
-tests/golden/lock_refusals/README.md tells the form of a case.
+tests/operations/golden/lock_refusals/README.md tells the form of a case.
 """
 
 from __future__ import annotations

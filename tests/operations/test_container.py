@@ -1,0 +1,196 @@
+"""`envspec run` and `envspec shell`, from a lock to the exit code: the image is made, loaded, run, and found again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from docker import DockerClient
+
+from envspec.engine.container import LABEL
+from envspec.models import BaseImage, ImageSettings, Lock, PinnedDigest, Platform, Python
+from tests.engine.test_run import PATIENCE_S, screen, wait_until_none
+from tests.support.builders.environments import make_lock, write_lock
+from tests.support.machines.engine import image_of_programs, removed
+from tests.support.machines.run_container import DRIVER
+from tests.support.user import User, refused
+
+pytestmark = pytest.mark.engine
+
+PROGRAMS = ("sh", "bash", "cat", "id", "env", "stty", "stat", "touch", "df")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A user, a registry with a base image, and the names of what was made in the engine."""
+
+    user: User
+    registry: str
+    digest: str
+    engine: DockerClient
+
+    @property
+    def mirror(self) -> str:
+        return f"docker.io={self.registry}"
+
+    def writes(self, folder: str, **others: object) -> Lock:
+        pinned = PinnedDigest(Platform.LINUX_64, self.digest, "registry", "manifest")
+        python = Python("3.11.2", "base")
+        lock = make_lock(python=python, where=Platform.LINUX_64, name=f"tiny-{uuid.uuid4().hex[:8]}")
+        base = BaseImage("docker.io/tiny/base", "1", None, None, "", (pinned,))
+        lock = replace(lock, base_image=base, **others)  # type: ignore[arg-type]  # fields of a lock
+        write_lock(self.user.folder / folder, lock)
+        return lock
+
+    @contextmanager
+    def written(self, folder: str = "lock", **others: object) -> Iterator[Lock]:
+        lock = self.writes(folder, **others)
+        with removed(self.engine, f"envspec/{lock.name}:latest"):
+            yield lock
+
+    def left(self, lock: Lock) -> Sequence[object]:
+        return list(self.engine.api.containers(all=True, filters={"label": f"{LABEL}={lock.name}"}))
+
+
+@pytest.fixture(scope="module")
+def base(engine: DockerClient, registry: str) -> Iterator[str]:
+    """The digest of a base image in the registry."""
+    name = f"{registry}/tiny/base"
+    with image_of_programs(engine, *PROGRAMS) as image:
+        engine.images.get(image).tag(name, "1")
+        rows = list(engine.api.push(name, "1", stream=True, decode=True))
+        yield next(row["aux"]["Digest"] for row in rows if "aux" in row)
+
+
+@pytest.fixture
+def place(tmp_path: Path, engine: DockerClient, registry: str, base: str) -> Place:
+    return Place(User(tmp_path / "user", ""), registry, base, engine)
+
+
+def test_run_makes_the_image_and_runs_in_it(place: Place) -> None:
+    with place.written(image=ImageSettings(env=(("TOLD", "by the lock"),))) as lock:
+        words = ("run", "lock", "--no-pyc", "--mirror", place.mirror, "--")
+        first = place.user.runs(*words, "sh", "-c", "echo $TOLD; id -u; pwd; touch made; exit 12")
+        assert first.status == 12, first.stderr
+        assert first.stdout == f"by the lock\n{os.getuid()}\n/workspace\n"
+        assert (place.user.folder / "made").exists()
+        assert place.left(lock) == []
+        (image,) = (row.id for row in place.engine.images.list(f"envspec/{lock.name}"))
+        again = place.user.runs(*words, "sh", "-c", "echo $1 --debug", "x", "--debug")
+        assert (again.status, again.stdout) == (0, "--debug --debug\n"), again.stderr
+        assert [row.id for row in place.engine.images.list(f"envspec/{lock.name}")] == [image]
+
+
+def test_options_of_the_container(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("read\n")
+    with place.written():
+        options = (
+            "--no-work",
+            "--mount",
+            f"{tmp_path / 'data'}:/data:ro",
+            "--env",
+            "ONE=1",
+            "--env",
+            "TWO",
+            "--shm-size",
+        )
+        script = "cat /data/file; echo $ONE $TWO; pwd; df -k /dev/shm | { read x; read x size x; echo $size; }"
+        done = place.user.runs(
+            "run",
+            "lock",
+            "--no-pyc",
+            "--mirror",
+            place.mirror,
+            *options,
+            "128m",
+            "--",
+            "sh",
+            "-c",
+            script,
+            environ={"TWO": "2"},
+        )
+        assert done.stdout == f"read\n1 2\n/workspace\n{128 * 1024}\n", done.stderr
+
+
+def shell(place: Place) -> list[str]:
+    return [sys.executable, "-m", "envspec", "shell", "lock", "--no-pyc", "--mirror", place.mirror]
+
+
+def test_a_script_for_the_shell(place: Place) -> None:
+    with place.written():
+        done = subprocess.run(
+            shell(place),
+            input=b"echo ${BASH_VERSION:+bash}; exit 3\n",
+            capture_output=True,
+            cwd=place.user.folder,
+            env=place.user.environ,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (3, b"bash\n"), done.stderr
+
+
+def test_a_shell_on_a_terminal(place: Place) -> None:
+    with place.written() as lock:
+        with screen(shell(place), cwd=place.user.folder, environ={**place.user.environ, "TERM": "xterm"}) as terminal:
+            terminal.until(b"$ ", b"# ")
+            terminal.type(b"echo $TERM $((6*7))\n")
+            terminal.until(b"xterm 42")
+            terminal.type(b"exit 8\n")
+            assert terminal.process.wait(PATIENCE_S) == 8
+        assert place.left(lock) == []
+
+
+def test_a_shell_that_is_killed_leaves_no_container(place: Place) -> None:
+    with place.written() as lock:
+        with screen(shell(place), cwd=place.user.folder, environ=place.user.environ) as terminal:
+            terminal.until(b"$ ", b"# ")
+            assert place.left(lock)
+            terminal.process.kill()
+            terminal.process.wait(PATIENCE_S)
+        wait_until_none(place.engine, f"{LABEL}={lock.name}")
+
+
+def test_a_lock_with_cuda_where_no_toolkit_is(place: Place) -> None:
+    if "nvidia" in place.engine.info().get("Runtimes", {}):
+        pytest.skip("not run: this machine's engine has an NVIDIA runtime")
+    with place.written(driver=DRIVER):
+        words = ("run", "lock", "--no-pyc", "--mirror", place.mirror)
+        told = refused(place.user.runs(*words, "--", "sh", "-c", "true"), 6)
+        assert "NVIDIA container toolkit" in told
+        assert place.user.runs(*words, "--gpus", "none", "--", "sh", "-c", "true").status == 0
+
+
+@pytest.mark.parametrize("separator", [(), ("--",)])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_follows_the_commands_name_is_the_commands(place: Place, separator: tuple[str, ...], first: bool) -> None:
+    with place.written():
+        own = ("--no-pyc", "--mirror", place.mirror, "-e", "ONE=1")
+        words = ("run", *own, "lock") if first else ("run", "lock", *own)
+        script = "echo $ONE $#: $*"
+        done = place.user.runs(*words, *separator, "sh", "-c", script, "sh", "-e", "ONE=2", "--", "--help", "--no-pyc")
+        assert (done.status, done.stdout) == (0, "1 5: -e ONE=2 -- --help --no-pyc\n"), done.stderr
+
+
+def test_refused_before_anything_is_made(place: Place) -> None:
+    place.writes("lock")
+    user = place.user
+    assert "no command to run" in refused(user.runs("run", "lock"), 2)
+    assert "has no services" in refused(user.runs("run", "lock", "--services", "--", "sh"), 2)
+    assert "--gpus many" in refused(user.runs("run", "lock", "--gpus", "many", "--", "sh"), 2)
+    assert "--mount here" in refused(user.runs("run", "lock", "--mount", "here", "--", "sh"), 2)
+    assert "--port 99" in refused(user.runs("run", "lock", "--port", "99", "--", "sh"), 2)
+    assert "--shm-size much" in refused(user.runs("run", "lock", "--shm-size", "much", "--", "sh"), 2)
+    assert "linux-aarch64" in refused(user.runs("run", "lock", "--platform", "linux-aarch64", "--", "sh"), 2)
+    nowhere = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    assert "no engine responds" in refused(user.runs("run", "lock", "--", "sh", environ=nowhere), 6)
+    remote = {"DOCKER_HOST": "tcp://engine.invalid:2375"}
+    assert "does not respond" in refused(user.runs("shell", "lock", environ=remote), 5)
+    assert not any((user.folder / "cache").iterdir())

@@ -1,0 +1,326 @@
+"""One lock, one image ID: whoever builds it, where, when, how often, and whatever surrounds them."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from envspec.image.layers.types import Entry
+from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
+from envspec.image.sources.wheel import Scheme, WheelSource
+from envspec.models import Lock, Python
+from tests.conftest import Serve
+from tests.support import preloaded
+from tests.support.builders.entries import content as content_of
+from tests.support.builders.environments import RUNNING, pin
+from tests.support.builders.images import (
+    X86,
+    Around,
+    Builder,
+    image_lock,
+    keep_base,
+    make_base,
+    modules,
+    small_wheel,
+    standing,
+)
+from tests.support.builders.projects import File
+from tests.support.builders.wheel_trees import locked
+from tests.support.builders.wheels import Method, padding, wheel
+
+pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
+
+ROOT: Final = Path(__file__).parents[2]
+SERIES: Final = ("3.10", "3.11", "3.12", "3.13")
+BIG: Final = wheel("big", "1.0", files={"big/__init__.py": b"x = 1\n", "big/data.bin": padding(2_200_000)})
+WHEELS: Final = (
+    BIG,
+    small_wheel("alpha"),
+    small_wheel("beta-kit"),
+    small_wheel("gamma", method=Method.DEFLATED),
+    small_wheel("delta"),
+)
+
+
+@dataclass
+class Scene(Around):
+    """Where everybody here gets the same from. ids: of the lock's image with bytecode, and without."""
+
+    lock: Lock
+    ids: tuple[str, str] = ("", "")
+
+    def somebody(self, folder: Path, **environ: str) -> tuple[Builder, Path]:
+        """A builder with nothing but the lock."""
+        folder.mkdir(parents=True, exist_ok=True)
+        builder = self.builder_in(folder, **environ)
+        return builder, builder.writes_lock(self.lock)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with standing(*WHEELS) as around:
+        made = Scene(**vars(around), lock=around.lock_of(*WHEELS))
+        builder, folder = made.somebody(tmp_path_factory.mktemp("first"))
+        made.ids = (builder.id_of(folder), builder.id_of(folder, "--no-pyc"))
+        yield made
+
+
+def both(ran: Callable[..., str], *words: str) -> tuple[str, str]:
+    return ran(*words), ran(*words, "--no-pyc")
+
+
+def test_bytecode_is_part_of_it(scene: Scene) -> None:
+    assert len(set(scene.ids)) == 2
+
+
+def test_another_folder_and_a_cold_cache(scene: Scene, tmp_path: Path) -> None:
+    builder, lock = scene.somebody(tmp_path / "a folder" / "of another ñame")
+    assert both(builder.id_of, str(lock)) == scene.ids
+
+
+def test_a_warm_cache_and_one_that_has_lost_something(scene: Scene, tmp_path: Path) -> None:
+    builder, lock = scene.somebody(tmp_path)
+    assert both(builder.id_of, str(lock)) == scene.ids
+    assert both(builder.id_of, str(lock)) == scene.ids
+    for lost in ("image-known", "image-owners", "archives", "image-layers", "blobs"):
+        shutil.rmtree(builder.cache / "image-known", ignore_errors=True)
+        shutil.rmtree(builder.cache / lost, ignore_errors=True)
+        assert builder.id_of(lock) == scene.ids[0], lost
+
+
+def test_without_a_network_from_what_is_there(scene: Scene, tmp_path: Path) -> None:
+    builder, lock = scene.somebody(tmp_path)
+    assert both(builder.id_of, str(lock)) == scene.ids
+    shutil.rmtree(builder.cache / "image-known")
+    shutil.rmtree(builder.cache / "image-layers")
+    nobody = {"ENVSPEC_DEFAULT_INDEX": "http://127.0.0.1:9/", "ENVSPEC_REGISTRY_MIRRORS": "docker.io=127.0.0.1:9"}
+    assert builder.id_of(lock, "--offline", **nobody) == scene.ids[0]
+
+
+@pytest.mark.parametrize("jobs", ["1", "8"])
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
+def test_jobs_and_compressions(jobs: str, compression: str, scene: Scene, tmp_path: Path) -> None:
+    builder, lock = scene.somebody(tmp_path)
+    assert builder.id_of(lock, "--jobs", jobs, "--compression", compression) == scene.ids[0]
+
+
+#: Python reads these when it starts, so each is a process of its own.
+SURROUNDINGS: Final[dict[str, dict[str, Any]]] = {
+    "umask": {"umask": 0o077},
+    "time zone": {"environ": {"TZ": "Pacific/Kiritimati", "SOURCE_DATE_EPOCH": "12345"}},
+    "locale": {"environ": {"LC_ALL": "tr_TR.UTF-8", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}},
+    "hash seed": {"environ": {"PYTHONHASHSEED": "4711"}},
+    "python": {
+        "environ": {
+            "PYTHONOPTIMIZE": "2",
+            "PYTHONNODEBUGRANGES": "1",
+            "PYTHONPYCACHEPREFIX": "/nowhere",
+            "PYTHONMALLOC": "debug",
+            "PYTHONWARNINGS": "always",
+            "PYTHONINTMAXSTRDIGITS": "640",
+            "PYTHONSTARTUP": "/nowhere.py",
+            "PYTHONBREAKPOINT": "nothing.at_all",
+        }
+    },
+    "pip": {
+        "environ": {
+            "PIP_INDEX_URL": "http://127.0.0.1:9/",
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": "/nowhere",
+            "PIP_TARGET": "/nowhere",
+            "PIP_PREFIX": "/nowhere",
+            "PIP_CONSTRAINT": "/nowhere",
+            "PIP_REQUIRE_VIRTUALENV": "1",
+            "UV_INDEX_URL": "http://127.0.0.1:9/",
+            "CONDA_PREFIX": "/nowhere",
+            "VIRTUAL_ENV": "/nowhere",
+            "DOCKER_HOST": "tcp://127.0.0.1:9",
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("what", SURROUNDINGS)
+def test_surroundings(what: str, scene: Scene, tmp_path: Path) -> None:
+    builder, lock = scene.somebody(tmp_path)
+    ran = builder.runs_anew("image", "build", lock, **SURROUNDINGS[what])
+    assert (ran.status, ran.stdout) == (0, f"{scene.ids[0]}\n"), ran.stderr
+
+
+def test_push_layout_tar_and_a_mirrored_base(scene: Scene, tmp_path: Path) -> None:
+    builder, lock = scene.somebody(tmp_path)
+    name = f"{scene.registry.host}/team/outputs:1"
+    words = ("--push", name, "--layout", "layout", "--output", "image.tar", "--tag", "team/outputs:1")
+    assert builder.id_of(lock, *words) == scene.ids[0]
+    pushed = scene.registry.tagged("team/outputs:1")
+    assert pushed is not None and pushed["config"]["digest"] == scene.ids[0]
+    inside = tmp_path / "layout" / "blobs" / "sha256"
+    [entry] = json.loads((tmp_path / "layout" / "index.json").read_bytes())["manifests"]
+    assert json.loads((inside / entry["digest"][7:]).read_bytes()) == pushed
+    assert all(hashlib.sha256(path.read_bytes()).hexdigest() == path.name for path in inside.iterdir())
+    with tarfile.open(tmp_path / "image.tar") as archive:
+        held = {member.name for member in archive}
+        assert held >= {f"blobs/sha256/{path.name}" for path in inside.iterdir()}
+        [row] = json.loads(archive.extractfile("manifest.json").read())  # type: ignore[union-attr]
+    assert row["Config"] == f"blobs/sha256/{scene.ids[0][7:]}" and row["RepoTags"] == ["team/outputs:1"]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    # The same through another name of the base's registry: the image tells of the original.
+    assert builder.image("mirror", lock, f"{scene.registry.host}/kept/cuda:1").status == 0
+    shutil.rmtree(builder.cache)
+    mirrored = {"ENVSPEC_REGISTRY_MIRRORS": "", "NO_PROXY": "127.0.0.1"}
+    mirror = ("--mirror", f"docker.io={scene.registry.host}")
+    assert builder.id_of(lock, *mirror, **mirrored) == scene.ids[0]
+
+
+def test_two_outputs_of_the_same_tar_are_the_same_bytes(scene: Scene, tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "two"):
+        builder, lock = scene.somebody(tmp_path / name)
+        assert builder.id_of(lock, "--output", "image.tar", "--jobs", "1" if name == "one" else "8") == scene.ids[0]
+        made.append((tmp_path / name / "image.tar").read_bytes())
+    assert made[0] == made[1]
+
+
+# The order of what is compiled
+
+
+def test_wheels_in_any_order_are_the_same_layer(tmp_path: Path) -> None:
+    paths = []
+    for each in WHEELS[1:]:
+        paths.append(tmp_path / each.filename)
+        paths[-1].write_bytes(each.data)
+    pyc = PycCompiler(Path(sys.executable), RUNNING)
+
+    def told(order: tuple[Path, ...]) -> tuple[str, list[tuple[Entry, bytes]]]:
+        source = WheelSource(tuple(map(locked, order)), Scheme.of("3.11"), pyc)
+        rows = [(each, content_of(each) if each.data is not None else b"") for each in source.entries()]
+        return source.key, [(Entry(row.path, row.mode, row.kind), data) for row, data in rows]
+
+    orders = list(itertools.permutations(paths))
+    first = told(tuple(paths))
+    assert any(row.path.endswith(".pyc") for row, _ in first[1])
+    for order in random.Random(5).sample(orders, 3):
+        assert told(order) == first
+
+
+@cache
+def pythons() -> dict[str, Path]:
+    """Interpreters by their exact version: the running one, pyenv's, and those on PATH."""
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    found = {RUNNING: Path(sys.executable)}
+    candidates = [path for series in SERIES for path in sorted(root.glob(f"versions/{series}.*/bin/python{series}"))]
+    candidates += [Path(there) for series in SERIES if (there := shutil.which(f"python{series}"))]
+    for path in candidates:
+        ask = "import platform; print(platform.python_version())"
+        done = subprocess.run([path, "-I", "-c", ask], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            found.setdefault(done.stdout.strip(), path)
+    return found
+
+
+def python_of(series: str) -> tuple[str, Path]:
+    """The newest at hand."""
+    found = [(version, path) for version, path in pythons().items() if version.startswith(f"{series}.")]
+    if not found:
+        pytest.skip(f"no Python {series} is at hand, neither pyenv's nor on PATH")
+    return max(found)
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_bytecode_does_not_depend_on_what_was_compiled_before(series: str) -> None:
+    version, path = python_of(series)
+    texts = {f"{name}.py": text for number in range(8) for name, text in modules(f"pack{number}").items()}
+    texts["late.py"] = b"def g(a, b):\n    return {a, 'x', 'pack1', ('y', 'z')}\nKNOWN = {'a0', 'b'}\n"
+
+    def by(order: list[str], jobs: int) -> dict[str, bytes]:
+        wanted = [SourceModule(name, 1 << 20, partial(texts.__getitem__, name)) for name in order]
+        return dict(zip(order, compile_modules(PycCompiler(path, version, jobs), wanted), strict=True))
+
+    order = sorted(texts)
+    first = by(order, 1)
+    assert all(first.values())
+    mixed = random.Random(7)
+    for jobs in (1, 3):
+        mixed.shuffle(order)
+        assert by(order, jobs) == first
+
+
+# Builders on other Pythons
+
+#: Exact versions of the target -> the image's ID with bytecode and without. A new form of locks or layers makes new
+#: ones: those that the failing test tells are then written there.
+GOLDEN: Final[dict[str, dict[str, str]]] = json.loads((ROOT / "tests/operations/golden/image_ids.json").read_bytes())
+#: All stored: how zlib packs is not the same on every machine, and what a lock tells of is the packed file.
+STORED: Final = tuple(small_wheel(each.name) for each in WHEELS[1:])
+
+
+@pytest.fixture
+def fixed(serve: Serve, tmp_path: Path) -> Callable[[str], tuple[Builder, Path]]:
+    """A builder, and a lock whose every byte is written down here."""
+
+    def made(python: str) -> tuple[Builder, Path]:
+        base = make_base()
+        pins = [pin(each) for each in STORED]
+        lock = image_lock({X86: pins}, base.named(), python=Python(python, "system"), name="golden")
+        builder = Builder(tmp_path / python, serve([File(each) for each in STORED]).url)
+        keep_base(builder.cache, base)
+        return builder, builder.writes_lock(lock)
+
+    return made
+
+
+@pytest.mark.parametrize("version", GOLDEN)
+def test_the_id_that_every_python_gave_so_far(version: str, fixed: Callable[[str], tuple[Builder, Path]]) -> None:
+    """The tests run on CPython 3.10 to 3.13, and each has to come to these."""
+    builder, lock = fixed(version)
+    assert builder.id_of(lock, "--no-pyc") == GOLDEN[version]["no-pyc"]
+    if version not in pythons():
+        pytest.skip(f"no Python {version} is at hand to compile with; without bytecode the ID is right")
+    assert builder.id_of(lock, "--python", pythons()[version]) == GOLDEN[version]["pyc"]
+
+
+def builders() -> dict[str, Path]:
+    """Interpreters, by series, that have what envspec needs: nox's, and those that ENVSPEC_TEST_BUILDERS names."""
+    named = [Path(text) for text in os.environ.get("ENVSPEC_TEST_BUILDERS", "").split(os.pathsep) if text]
+    needed = "aiohttp, click, installer, isal, packaging"
+    found: dict[str, Path] = {}
+    for path in (*named, *sorted(ROOT.glob(".nox/*/bin/python"))):
+        zstd = "__import__('backports.zstd' if sys.version_info < (3, 14) else 'compression.zstd')"
+        ask = f"import sys, {needed}; {zstd}; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run([path, "-I", "-c", ask], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            found.setdefault(done.stdout.strip(), path)
+    return found
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_a_builder_on_another_python(series: str, fixed: Callable[[str], tuple[Builder, Path]]) -> None:
+    program = builders().get(series)
+    if program is None:
+        pytest.skip(
+            f"no Python {series} with envspec's dependencies: `nox -s tests` makes one, ENVSPEC_TEST_BUILDERS too"
+        )
+    builder, lock = fixed(RUNNING)
+    ids = both(builder.id_of, str(lock), "--python", sys.executable)
+    shutil.rmtree(builder.cache)
+    keep_base(builder.cache, make_base())
+    for words, expected in (((), ids[0]), (("--no-pyc",), ids[1])):
+        command = [program, "-m", "envspec", "image", "build", lock, "--python", sys.executable, *words]
+        done = subprocess.run(
+            command, cwd=builder.folder, env=builder.environ, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (0, f"{expected}\n"), done.stderr

@@ -1,0 +1,91 @@
+"""Each folder under golden/lock_refusals and golden/lock_decisions is a spec, its indexes, and what comes of them."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.ahead import ahead, golden_ahead
+from tests.support.golden_locks import decisions, refusal
+
+GOLDEN = Path(__file__).parent / "golden"
+REFUSALS = [f"lock_refusals/{path.parent.name}" for path in sorted(GOLDEN.glob("lock_refusals/*/spec.toml"))]
+DECISIONS = [f"lock_decisions/{path.parent.name}" for path in sorted(GOLDEN.glob("lock_decisions/*/spec.toml"))]
+
+
+@pytest.fixture(scope="module")
+def result_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], str]]:
+    tellers = {"lock_refusals": refusal, "lock_decisions": decisions}
+    with golden_ahead(request, tmp_path_factory.mktemp("golden"), GOLDEN, tellers) as results:
+        yield results
+
+
+@pytest.mark.parametrize("case", [*REFUSALS, *DECISIONS])
+def test_case(result_of: Callable[[str], str], case: str) -> None:
+    assert result_of(case) == (GOLDEN / case / "expected.txt").read_text(encoding="utf-8")
+
+
+#: Resolved again by pip-tools, for the Python and the platform at hand: what both engines have their own ways with.
+BOTH = [
+    "lock_decisions/backtracks-far",
+    "lock_decisions/extras",
+    "lock_decisions/private-index",
+    "lock_decisions/sdist-allowed",
+    "lock_decisions/torchaudio-held-by-its-torch",
+    "lock_decisions/wheel-by-url",
+    "lock_decisions/yanked-and-pinned",
+    "lock_decisions/sdist-cannot-be-read",
+    "lock_decisions/sdist-states-another-python",
+    "lock_refusals/conflict-below",
+    "lock_refusals/only-an-sdist-below",
+    "lock_refusals/sdist-needed-by-a-build",
+    "lock_refusals/sdist-that-does-not-build",
+    "lock_refusals/sdists-all-at-once",
+]
+HERE = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}.get((sys.platform, platform.machine()))
+
+
+def by_both(case: str, root: Path) -> list[str]:
+    """What the engines make of a case, for this Python and platform; of a refusal, the exit code."""
+    result_of = []
+    for engine in ("uv", "pip-tools"):
+        copied, folder = root / engine / "case", root / engine / "run"
+        shutil.copytree(GOLDEN / case, copied)
+        folder.mkdir()
+        spec = (copied / "spec.toml").read_text(encoding="utf-8")
+        spec = spec.replace('"3.11.7"', f'"{platform.python_version()}"').replace('"linux-64"', f'"{HERE}"')
+        (copied / "spec.toml").write_text(spec, encoding="utf-8")
+        words = f'words = ["--resolver", "{engine}"]\n'
+        (copied / "index.toml").write_text(
+            words + (copied / "index.toml").read_text(encoding="utf-8"), encoding="utf-8"
+        )
+        refused = case.startswith("lock_refusals/")
+        result_of.append(refusal(copied, folder).partition("\n")[0] if refused else decisions(copied, folder))
+    return result_of
+
+
+@pytest.fixture(scope="module")
+def told_by_both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], list[str]]]:
+    root = tmp_path_factory.mktemp("both")
+    with ahead(request, lambda case: by_both(case, root / case), "both") as results:
+        yield results
+
+
+@pytest.mark.skipif(HERE is None, reason="pip-tools resolves for Linux on itself")
+@pytest.mark.parametrize("both", BOTH)
+def test_both_engines_say_the_same(told_by_both: Callable[[str], list[str]], both: str) -> None:
+    one, other = told_by_both(both)
+    assert one == other
+
+
+def test_there_are_cases() -> None:
+    assert len(REFUSALS) > 40 and len(DECISIONS) > 20

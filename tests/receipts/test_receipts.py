@@ -1,0 +1,430 @@
+"""Receipts: built from results, written and read, compared; and `envspec receipts`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from envspec.conformance import hardware, request
+from envspec.conformance import hardware as suite_machine
+from envspec.conformance import results as suite
+from envspec.conformance.results import Cause, Status
+from envspec.receipts import model
+from envspec.receipts.build import BadResults, receipt
+from envspec.receipts.compare import Comparison, Weight, against, compare
+from envspec.receipts.model import FORMAT, BadReceipt, NewerReceipt, Receipt, Verdict, dump, load, read
+from envspec.report import COMPARISON, write_receipt
+from envspec.report.comparison import answers
+from tests.support.builders.receipts import (
+    HERE,
+    IMAGE,
+    check,
+    eight_gpus,
+    exact,
+    fingerprint,
+    informs,
+    known,
+    machine,
+    made,
+    not_run,
+    results,
+    within,
+)
+from tests.support.user import ROOT, envspec
+
+PEAK = {"allocated_bytes": 1_000_000_000, "reserved_bytes": 1_200_000_000, "host_bytes": 900_000_000}
+
+
+def skipped(name: str, **more: Any) -> dict[str, Any]:
+    return check(name, status="not run", reason="there is none", **more)
+
+
+def failed(name: str, **more: Any) -> dict[str, Any]:
+    return check(name, **{"status": "failed", "cause": "found", "reason": "wrong", **more})
+
+
+@pytest.mark.parametrize(
+    ("rows", "required", "reasons"),
+    [
+        ([check("matmul"), check("amp")], (), ()),
+        ([check("matmul"), failed("amp")], (), ("amp failed",)),
+        ([check("matmul"), skipped("pyg")], (), ()),
+        ([check("matmul"), skipped("pyg")], ("matmul", "pyg"), ("pyg is required and was not run",)),
+        ([check("matmul")], ("fsdp",), ("fsdp is required and was not run",)),
+        ([skipped("matmul")], (), ("no check was run",)),
+    ],
+    ids=["passed", "failed", "not run", "required and not run", "required and not requested", "nothing was run"],
+)
+def test_a_verdict(rows: list[dict[str, Any]], required: tuple[str, ...], reasons: tuple[str, ...]) -> None:
+    found = made(*rows, required=required)
+    assert (found.verdict, found.reasons) == (Verdict.FAILED if reasons else Verdict.PASSED, reasons)
+
+
+def test_outcomes_are_counted_once() -> None:
+    found = made(check("matmul", findings=[exact("integers"), not_run("fp8", "no GPU")]), skipped("pyg"))
+    assert (found.image, found.here) == (IMAGE, None)
+    assert found.summary.checks.model_dump() == {"passed": 1, "failed": 0, "not_run": 1, "informing": 0}
+    assert found.summary.findings.model_dump() == {"passed": 1, "failed": 0, "not_run": 1, "informing": 0}
+
+
+def test_checks_that_the_suite_did_not_reach_failed() -> None:
+    found = receipt(results(check("matmul"), is_whole=False), known("matmul", "amp", "ddp", required=("ddp",)))
+    assert [(each.check, each.status) for each in found.checks] == [
+        ("matmul", Status.PASSED),
+        ("amp", Status.FAILED),
+        ("ddp", Status.FAILED),
+    ]
+    assert {(each.cause, each.reason) for each in found.checks[1:]} == {(Cause.CRASHED, "the suite ended before it")}
+    assert found.reasons == ("amp, ddp failed",)
+
+
+def test_a_check_that_a_whole_run_does_not_tell_of_failed() -> None:
+    found = receipt(results(check("matmul")), known("matmul", "amp"))
+    assert found.checks[1].reason == "the suite reported no result for it"
+
+
+@pytest.mark.parametrize(
+    ("row", "is_locked"),
+    [
+        (check("lock"), True),
+        (failed("lock"), False),
+        (failed("lock", cause="crashed"), None),
+        (skipped("lock"), None),
+        (check("matmul"), None),
+    ],
+    ids=["passed", "drifted", "crashed", "not run", "not requested"],
+)
+def test_whether_the_environment_is_the_locks(row: dict[str, Any], is_locked: bool | None) -> None:
+    found = made(row, check("amp"), where=HERE)
+    assert found.here is not None
+    assert found.here.is_locked is is_locked
+    assert found.image is None
+
+
+def test_versions_of_all_checks() -> None:
+    found = made(check("a", ran={"torch": "2.9.1", "cuDNN": "9.1"}), check("b", ran={"torch": "2.9.0", "NCCL": "2.27"}))
+    assert found.ran == {"NCCL": "2.27", "cuDNN": "9.1", "torch": "2.9.1, 2.9.0"}
+
+
+def test_the_machine_and_what_the_host_adds() -> None:
+    found = receipt(eight_gpus(), known(toolkit="1.17.4"))
+    assert (len(found.machine.gpus), found.machine.driver, found.machine.toolkit) == (8, "570.124.06", "1.17.4")
+
+
+def test_halves_of_surrogate_pairs_become_escapes() -> None:
+    found = made(check("matmul", log="name: \udce9", findings=[exact("a \ud800 b")]))
+    assert found.checks[0].log == "name: \\udce9"
+    assert found.checks[0].findings[0].name == "a \\ud800 b"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 99}, "format 99"),
+        ({"seed": "twenty"}, "seed: "),
+        ({"machine": {**machine("cpu"), "colour": "red"}}, "colour: is unknown"),
+        ({"results": [{**check("matmul"), "status": "maybe"}]}, "status: "),
+        ({"results": [{**check("matmul"), "seconds": float("nan")}]}, "seconds: "),
+    ],
+)
+def test_invalid_results(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadResults, match=message):
+        receipt({**results(check("matmul")), **change}, known())
+
+
+def test_results_without_a_key() -> None:
+    document = results(check("matmul"))
+    del document["is_whole"]
+    with pytest.raises(BadResults, match="is_whole"):
+        receipt(document, known())
+
+
+def speed(rate: float, memory: int = 1_000_000_000, baseline: Receipt | None = None, **more: Any) -> Receipt:
+    row = check("amp", findings=[informs("speed", rate, "1/s")], peak={**PEAK, "allocated_bytes": memory})
+    return receipt(results(row, device="cuda", **more), known("amp", baseline=baseline))
+
+
+@pytest.mark.parametrize(
+    ("rate", "memory", "worse"),
+    [
+        (100.0, 1_000_000_000, ()),
+        (91.0, 1_000_000_000, ()),
+        (89.0, 1_000_000_000, ("amp: speed is 11 % worse than the baseline's",)),
+        (200.0, 1_000_000_000, ()),
+        (100.0, 1_040_000_000, ()),
+        (100.0, 1_100_000_000, ("amp: allocated on the device is 10 % worse than the baseline's",)),
+        (100.0, 500_000_000, ()),
+    ],
+    ids=["same", "in tolerance", "slower", "faster", "memory in tolerance", "more memory", "less memory"],
+)
+def test_a_baseline(rate: float, memory: int, worse: tuple[str, ...]) -> None:
+    found = speed(rate, memory, speed(100.0))
+    assert found.baseline is not None
+    assert not found.baseline.not_compared
+    assert found.reasons == worse
+    assert found.verdict is (Verdict.FAILED if worse else Verdict.PASSED)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [machine("cuda", gpu="NVIDIA A100-SXM4-80GB"), machine("cuda", gpus=4)],
+    ids=["another GPU", "another world size"],
+)
+def test_a_baseline_of_another_kind_of_machine_is_not_compared(other: dict[str, Any]) -> None:
+    found = speed(10.0, baseline=speed(100.0), machine=other)
+    assert found.baseline is not None
+    assert found.baseline.rows == ()
+    assert "the machines are of different kinds" in found.baseline.not_compared
+    assert found.verdict is Verdict.PASSED
+
+
+def test_a_number_that_is_missing_now_is_listed() -> None:
+    found = receipt(results(check("amp"), device="cuda"), known("amp", baseline=speed(100.0)))
+    assert found.baseline is not None
+    assert found.baseline.missing == ("amp: speed", "amp: allocated on the device", "amp: reserved on the device")
+
+
+def test_a_bounded_finding_keeps_its_bound_and_source() -> None:
+    row = within("fp32, K = 64", 1e-7, "matmul.fp32", 64)
+    (found,) = made(check("matmul", findings=[row])).checks[0].findings
+    assert found.model_dump(mode="json") == {**row, "unit": ""}
+
+
+@pytest.mark.parametrize("change", [{"seed": 7}, {"envspec": "0.2.0"}], ids=["another seed", "another suite"])
+def test_results_of_other_inputs_are_no_fault(change: dict[str, Any]) -> None:
+    one = made(check("matmul", findings=[exact("a")], fingerprints=[fingerprint("integers", "11" * 32)]))
+    other = made(check("matmul", findings=[exact("a")], fingerprints=[fingerprint("integers", "22" * 32)]))
+    assert compare([("one", one), ("other", other)]).faults
+    found = compare([("one", one), ("other", other.model_copy(update=change))])
+    assert found.faults == ()
+    assert "not compared: the keys differ" in found.fingerprints[0].note
+
+
+WHOLE = receipt(eight_gpus(), known("coldstart", "lost", baseline=receipt(eight_gpus(1.3), known())))
+
+
+def test_a_receipt_is_read_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "receipt.json").write_text(dump(WHOLE), encoding="utf-8")
+    assert read(tmp_path) == WHOLE
+    assert read(tmp_path / "receipt.json") == WHOLE
+    assert dump(read(tmp_path)) == dump(WHOLE)
+
+
+def changed(**keys: Any) -> str:
+    return json.dumps({**json.loads(dump(WHOLE)), **keys})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "one.json is not JSON"),
+        ("[" * 100_000, "one.json is not JSON"),
+        ("[]", "one.json is not a receipt"),
+        ('{"format": 1}', "one.json is not a receipt"),
+        ('{"format": true, "checks": "none"}', "checks: "),
+        (changed(seed="many"), r"one.json is not a valid receipt: seed: "),
+        (changed(colour="red"), "colour: is unknown"),
+        (changed(format=0), "format: "),
+        (changed(made_at="2026-11-22T10:00:00"), "made_at: .*timezone"),
+        (changed(checks=[{"status": "passed"}]), r"checks\[0\].check: is missing"),
+        (changed(verdict="perhaps", seed=None), r"verdict: .*; seed: "),
+    ],
+)
+def test_files_that_are_not_receipts(text: str, message: str) -> None:
+    with pytest.raises(BadReceipt, match=message):
+        load(text, "one.json")
+
+
+def test_a_moment_of_another_zone_is_one_of_utc() -> None:
+    found = load(changed(made_at="2026-11-22T10:00:00+09:00"), "one.json").made_at
+    assert found.isoformat() == "2026-11-22T01:00:00+00:00"
+
+
+@pytest.mark.parametrize("more", [{"something_new": 1}, {"checks": None}])
+def test_a_newer_receipt_is_refused_and_named(more: dict[str, Any]) -> None:
+    document = json.loads(changed(format=FORMAT + 1, envspec="9.0", **more))
+    text = json.dumps({key: value for key, value in document.items() if value is not None})
+    with pytest.raises(NewerReceipt, match=f"of format {FORMAT + 1}, this envspec reads up to {FORMAT}") as refused:
+        load(text, "one.json")
+    assert refused.value.hint == "envspec 9.0 wrote it: update envspec"
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadReceipt, match=r"receipt.json can't be read: No such file"):
+        read(tmp_path)
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(BadReceipt, match="not UTF-8"):
+        read(tmp_path / "r.json")
+
+
+def test_the_committed_schema_is_the_receipts(tmp_path: Path) -> None:
+    ran = envspec(tmp_path, "schema", "receipt")
+    assert (ran.status, ran.stderr) == (0, "")
+    assert ran.stdout == (ROOT / "envspec-receipt.schema.json").read_text(encoding="utf-8"), (
+        "envspec schema receipt > envspec-receipt.schema.json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside"),
+    [
+        (suite.CheckOutcome, model.CheckRow),
+        (suite.CheckFinding, model.FindingRow),
+        (suite.Fingerprint, model.FingerprintRow),
+        (suite.Peak, model.PeakRow),
+        (hardware.NvmlGpu, model.Gpu),
+        (request.Nodes, model.Nodes),
+    ],
+)
+def test_what_the_suite_tells_is_what_the_receipt_has(inside: Any, outside: type[BaseModel]) -> None:
+    assert {each.name for each in fields(inside)} == set(outside.model_fields)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the suite runs on Linux only")
+def test_a_machine_is_described_in_the_receipts_words() -> None:
+    found = suite_machine.describe()
+    of_a_gpu = {"driver", "gpus", "topology"}
+    assert set(found) <= set(model.Machine.model_fields) - {"toolkit"}
+    assert set(found) >= set(model.Machine.model_fields) - {"toolkit", *of_a_gpu, "cpu"}
+    assert model.Machine.model_validate(found).kernel == found["kernel"]
+
+
+def test_a_version_that_only_one_of_them_has_loaded_is_no_other_stack() -> None:
+    whole = made(check("matmul", ran={"cuDNN": "9.10.2"}), check("pyg", ran={"torch": "2.9.1"}))
+    part = made(check("pyg", ran={"torch": "2.9.1"}))
+    other = made(check("matmul", ran={"cuDNN": "9.1.0"}), check("pyg", ran={"torch": "2.9.1"}))
+    weights = [line.weight for one in (part, other) for line in compare([("whole", whole), ("one", one)]).versions]
+    assert weights == [Weight.INFORMS, Weight.DIFFERS]
+
+
+def test_the_same_bits_are_the_same_whatever_their_keys_say() -> None:
+    one, other = (made(check("matmul", fingerprints=[fingerprint("fp32", "a1", key)])) for key in ("cpu", "gpu"))
+    assert not compare([("one", one), ("other", other)]).fingerprints
+
+
+def test_the_distance_of_numbers() -> None:
+    found = [made(check("matmul", findings=[within("fp32", value, "matmul.fp32", 64)])) for value in (1e-8, 1.001e-8)]
+    (line,) = compare(list(zip(("one", "other"), found, strict=True))).findings
+    assert line.note == "0.1 % apart"
+
+
+def test_checks_that_were_not_requested_are_listed_once() -> None:
+    speeds = [informs("fp32's speed", 1.0, "TFLOP/s"), informs("fp16's speed", 1.0, "TFLOP/s")]
+    recorded = made(check("matmul", findings=speeds), check("amp", findings=speeds))
+    found = against(made(check("amp", findings=speeds[:1])), recorded)
+    assert found.missing[0] == "matmul, not requested"
+    assert [what for what in found.missing if "matmul" in what] == ["matmul, not requested"]
+    assert "amp: fp16's speed" in found.missing
+
+
+def compared(*receipts: Receipt) -> Comparison:
+    return compare([(f"node-{place}", each) for place, each in enumerate(receipts)])
+
+
+def answer(found: Comparison, question: str) -> str:
+    return dict(answers(found))[question]
+
+
+def hashed(name: str) -> Receipt:
+    return made(check(name, findings=[exact("a")], fingerprints=[fingerprint("integers", "11" * 32)]))
+
+
+def test_results_that_no_two_share_are_unknown() -> None:
+    assert answer(compared(hashed("matmul"), hashed("matmul")), "same results, bit by bit") == "yes"
+    unknown = "unknown: no fingerprint is in all receipts"
+    assert answer(compared(hashed("matmul"), hashed("ddp")), "same results, bit by bit") == unknown
+    assert answer(compared(hashed("matmul"), made(check("matmul"))), "same results, bit by bit") == unknown
+
+
+def test_times_alone_say_nothing_of_speed() -> None:
+    one, other = (made(check("matmul", seconds=seconds, peak={})) for seconds in (2.0, 9.0))
+    assert answer(compared(one, other), "same speed and memory").startswith("unknown")
+    rate = made(check("matmul", findings=[informs("speed", 100.0, "1/s")]))
+    assert answer(compared(rate, rate), "same speed and memory") == "yes, within the tolerances"
+
+
+@pytest.mark.parametrize("speeds", [(100.0, 50.0), (100.0, 100.0)])
+def test_machines_whose_gpus_are_not_known_are_of_no_kind(speeds: tuple[float, float]) -> None:
+    """Without NVML two of them may be any two: a slower one is no fault, and no proof either."""
+    unseen = {**machine("cuda"), "gpus": []}
+    now, recorded = (
+        results(check("amp", findings=[informs("speed", speed, "1/s")]), device="cuda", machine=unseen)
+        for speed in speeds
+    )
+    found = compared(receipt(recorded, known("amp")), receipt(now, known("amp")))
+    assert answer(found, "same speed and memory").startswith("not compared")
+    held = receipt(now, known("amp", baseline=receipt(recorded, known("amp"))))
+    assert held.baseline is not None
+    assert not held.baseline.rows
+    assert "NVML does not show" in held.baseline.not_compared
+    assert held.reasons == ()
+
+
+GOLDEN = Path(__file__).parents[1] / "report" / "golden" / "receipts"
+
+
+def paths(case: str) -> list[str]:
+    return [str(path) for path in sorted((GOLDEN / case).glob("node-*.json"))]
+
+
+@pytest.mark.parametrize(("case", "status"), [("same", 0), ("outcome", 10)])
+def test_the_exit_code_shows_whether_they_differ(tmp_path: Path, case: str, status: int) -> None:
+    ran = envspec(tmp_path, "receipts", *paths(case))
+    assert (ran.status, ran.stderr) == (status, "")
+    assert ran.stdout.startswith("2 receipts: ")
+
+
+def test_folders_are_named_by_their_own_names(tmp_path: Path) -> None:
+    for name in ("node-a", "node-b"):
+        write_receipt(receipt(eight_gpus(), known()), tmp_path / name)
+    ran = envspec(tmp_path, "receipts", "node-a", "node-b/receipt.json", "--format", "json")
+    assert (ran.status, ran.stderr) == (0, "")
+    assert json.loads(ran.stdout)["receipts"] == ["node-a", "node-b"]
+
+
+def test_two_of_one_name(tmp_path: Path) -> None:
+    for name in ("one/r", "two/r"):
+        write_receipt(receipt(eight_gpus(), known()), tmp_path / name)
+    ran = envspec(tmp_path, "receipts", "one/r", "two/r", "two/r", "--format", "json")
+    assert json.loads(ran.stdout)["receipts"] == ["one/r", "two/r (2)", "two/r (3)"]
+
+
+@pytest.mark.parametrize("form", ["text", "html"])
+def test_output_is_a_file(tmp_path: Path, form: str) -> None:
+    given = paths("one-is-slow")
+    ran = envspec(tmp_path, "receipts", *given, "--format", form, "--output", "new/report")
+    assert (ran.status, ran.stdout, ran.stderr) == (10, "", "wrote new/report\n")
+    expected = COMPARISON.render(form, compare([(Path(each).name, read(Path(each))) for each in given]))
+    assert (tmp_path / "new/report").read_text(encoding="utf-8") == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "Missing argument 'RECEIPT RECEIPT...'"),
+        (("one",), "one receipt can't be compared"),
+        (("one", "two"), "one can't be read: No such file or directory"),
+        (("one", "two", "--format", "xml"), "'xml' is not one of"),
+    ],
+)
+def test_rejected_arguments(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    ran = envspec(tmp_path, "receipts", *words)
+    assert (ran.status, ran.stdout) == (2, "")
+    assert message in ran.stderr
+
+
+def test_output_on_an_ascii_terminal(tmp_path: Path) -> None:
+    environ = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    ran = envspec(tmp_path, "receipts", *paths("one-is-slow"), "--format", "markdown", environ=environ)
+    assert ran.status == 10
+    assert ran.stdout.isascii()

@@ -1,0 +1,68 @@
+"""Names of images: golden cases, one folder each under tests/registry/golden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envspec import documents
+from envspec.registry.reference import BadReference, endpoint_of, parse
+
+CASES = sorted((Path(__file__).parent / "golden").iterdir())
+
+
+def load(folder: Path) -> dict[str, Any]:
+    return documents.parse_toml((folder / "case.toml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
+def test_golden(folder: Path) -> None:
+    case = load(folder)
+    if "error" in case:
+        with pytest.raises(BadReference) as caught:
+            endpoint_of(parse(case["text"]), case.get("mirrors"))
+        assert case["error"] in str(caught.value)
+        assert caught.value.exit_code == 2
+        return
+    reference = parse(case["text"])
+    place = endpoint_of(reference, case.get("mirrors"))
+    assert {
+        "name": reference.name,
+        "asked": reference.tag_or_digest,
+        "canonical": str(reference),
+        "url": f"{place.base}/{place.repository}",
+    } == case["expect"]
+    assert parse(str(reference)) == reference
+
+
+LABEL = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,6}[a-z0-9])?", fullmatch=True)
+REGISTRY = st.builds(lambda a, b, port: f"{a}.{b}{port}", LABEL, LABEL, st.sampled_from(["", ":443", ":5000"]))
+PATH = st.lists(st.from_regex(r"[a-z0-9]{1,5}((\.|_|__|-{1,3})[a-z0-9]{1,4})?", fullmatch=True), min_size=1, max_size=4)
+TAG = st.from_regex(r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,20})?", fullmatch=True)
+DIGEST = st.from_regex(r"(@sha256:[0-9a-f]{64})?", fullmatch=True)
+
+
+@given(REGISTRY, PATH, TAG, DIGEST)
+def test_a_full_name_is_written_as_it_was_read(registry: str, path: list[str], tag: str, digest: str) -> None:
+    text = f"{registry}/{'/'.join(path)}{tag}{digest}"
+    assert str(parse(text)) == text
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused_in_one_way(text: str) -> None:
+    try:
+        reference = parse(text)
+    except BadReference:
+        return
+    assert parse(str(reference)) == reference
+    assert "//" not in endpoint_of(reference).repository
+
+
+def test_a_login_in_a_name_is_not_told() -> None:
+    with pytest.raises(BadReference) as caught:
+        parse("https://user:hunter2@registry.corp/cuda")
+    assert "hunter2" not in str(caught.value)

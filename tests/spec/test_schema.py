@@ -1,0 +1,111 @@
+"""The JSON schema: every key told, nothing else allowed, and never stricter than the parser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envspec import documents
+from envspec.facts.tables import ADDABLE
+from envspec.spec import json_schema
+from envspec.spec.fact_rows import AddedFacts
+from envspec.spec.sections import Spec
+from tests.support.schema import Schema, refusals
+
+SCHEMA: Schema = json_schema()
+CASES = Path(__file__).parent / "golden" / "spec"
+
+
+def _objects(node: Any, path: str = "") -> Iterator[tuple[str, Schema]]:
+    if isinstance(node, dict):
+        if "properties" in node and node.get("type") == "object":
+            yield path, node
+        for key, inner in node.items():
+            yield from _objects(inner, f"{path}/{key}")
+
+
+def test_every_key_is_described() -> None:
+    keys = [(f"{at}/{key}", told) for at, node in _objects(SCHEMA) for key, told in node["properties"].items()]
+    assert len(keys) > 100
+    assert [at for at, told in keys if not _resolved(told).get("description")] == []
+
+
+def _resolved(told: Schema) -> Schema:
+    return SCHEMA["definitions"][told["$ref"].rpartition("/")[2]] if "$ref" in told else told
+
+
+def test_no_table_takes_other_keys() -> None:
+    assert [at for at, node in _objects(SCHEMA) if node.get("additionalProperties") is not False] == []
+
+
+def test_it_is_draft_7_and_knows_no_null() -> None:
+    assert SCHEMA["$schema"] == "http://json-schema.org/draft-07/schema#"
+    assert SCHEMA["title"]
+    assert "null" not in repr(SCHEMA) and "$defs" not in repr(SCHEMA)
+    assert set(SCHEMA["properties"]) == set(Spec.model_fields)
+
+
+def test_nothing_stands_beside_a_reference() -> None:
+    """Draft 7 ignores it: a section's description would be lost."""
+
+    def references(node: Any) -> Iterator[Schema]:
+        if isinstance(node, dict):
+            yield from [node] if "$ref" in node else []
+            for inner in node.values():
+                yield from references(inner)
+        elif isinstance(node, list):
+            for inner in node:
+                yield from references(inner)
+
+    found = list(references(SCHEMA))
+    assert len(found) > 15
+    assert [node for node in found if len(node) > 1] == []
+
+
+def test_choices_are_listed() -> None:
+    env, cuda = SCHEMA["definitions"]["Env"]["properties"], SCHEMA["definitions"]["Cuda"]["properties"]
+    assert env["platforms"]["items"]["enum"] == ["linux-64", "linux-aarch64", "osx-arm64", "win-64"]
+    assert env["platforms"]["default"] == ["linux-64"]
+    assert "cudnn-runtime" in cuda["flavor"]["enum"] and cuda["flavor"]["default"] == "auto"
+    assert "ubuntu24.04" in cuda["os"]["enum"]
+
+
+def test_facts_have_the_tables_and_keys_of_the_data() -> None:
+    assert set(AddedFacts.model_fields) == set(ADDABLE)
+    for table, kind in ADDABLE.items():
+        row = SCHEMA["definitions"][kind.__name__]
+        assert set(row["properties"]) == {field.name for field in fields(kind)}, table
+        assert "source" in row["required"], table
+
+
+READ = sorted(path.parent.name for path in CASES.glob("*/expected.json"))
+
+
+@pytest.mark.parametrize("case", READ)
+def test_it_takes_what_the_parser_takes(case: str) -> None:
+    data = documents.parse_toml((CASES / case / "spec.toml").read_text(encoding="utf-8"))
+    assert list(refusals(SCHEMA, data)) == []
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "unknown-key-near",
+        "missing-keys",
+        "platforms-unknown",
+        "cuda-version-number",
+        "name-characters",
+        "services-true",
+        "conda-forms",
+        "conda-names",
+        "conda-platforms",
+        "conda-virtual-packages",
+    ],
+)
+def test_it_refuses_what_an_editor_can_see(case: str) -> None:
+    data = documents.parse_toml((CASES / case / "spec.toml").read_text(encoding="utf-8"))
+    assert list(refusals(SCHEMA, data))

@@ -1,0 +1,396 @@
+"""What holds for every document: places, faults, identity, and the one edit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envspec import documents
+from envspec.spec import Spec, SpecError, json_schema, parse_spec, set_as_of
+from envspec.spec.consistency import overlap
+from envspec.spec.errors import KeyPath
+from envspec.spec.identity import input_sha256
+from envspec.spec.positions import positions_of
+from envspec.spec.requirements import read_requirement
+from envspec.spec.values import read_pattern
+from tests.support.schema import refusals
+from tests.support.tries import tries
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+SCHEMA = json_schema()
+GOLDEN = Path(__file__).parent / "golden" / "spec"
+VALID = [
+    path.parent.joinpath("spec.toml").read_text(encoding="utf-8") for path in sorted(GOLDEN.glob("*/expected.json"))
+]
+
+# --- documents written here, so that the line of every key is known ------------------------------------------------
+
+NASTY = st.text(st.sampled_from("ab .,=#[]{}\"'\\\n\r\té\x00☃"), max_size=12)
+
+
+@dataclass
+class Writer:
+    """A TOML document in the making, and the line of every key and item in it."""
+
+    draw: Callable[[Any], Any]
+    text: str = ""
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    values: dict[KeyPath, Any] = field(default_factory=dict)
+    keys: int = 0
+
+    def place(self, path: KeyPath) -> None:
+        self.lines[path] = self.text.count("\n") + 1
+
+    def key(self) -> str:
+        """A new key, bare or quoted; written by the caller."""
+        self.keys += 1
+        return f"k{self.keys}" + str(self.draw(st.sampled_from(["", "-x", " =", ".b", '"', "]", "#", "é"])))
+
+    def written_key(self, key: str) -> str:
+        if key.replace("-", "").isalnum() and key.isascii():
+            return str(self.draw(st.sampled_from([key, f'"{key}"', f"'{key}'"])))
+        return basic(key)
+
+    def blank(self) -> str:
+        return str(self.draw(st.sampled_from(["", " ", "\n", "  # ] = [\n", "\n\n\t", "# '''\n"])))
+
+    def value(self, path: KeyPath, depth: int) -> Any:
+        kind = self.draw(st.integers(0, 8 if depth else 5))
+        value: Any
+        if kind >= 7:
+            value = self.table(path, depth)
+        elif kind == 6:
+            value = self.items(path, depth)
+        else:
+            value, text = self.draw(SCALARS)
+            self.text += text
+        self.values[path] = value
+        return value
+
+    def items(self, path: KeyPath, depth: int) -> list[Any]:
+        values = []
+        self.text += "["
+        for position in range(self.draw(st.integers(0, 3))):
+            self.text += self.blank()
+            self.place((*path, position))
+            values.append(self.value((*path, position), depth - 1))
+            self.text += self.blank() + ","
+        self.text += self.blank() + "]"
+        return values
+
+    def table(self, path: KeyPath, depth: int) -> dict[str, Any]:
+        values = {}
+        self.text += "{"
+        for position in range(self.draw(st.integers(0, 2))):
+            self.text += ", " if position else " "
+            key = self.key()
+            self.place((*path, key))
+            self.text += f"{self.written_key(key)} = "
+            values[key] = self.value((*path, key), depth - 1)
+        self.text += " }"
+        return values
+
+    def pairs(self, path: KeyPath) -> None:
+        for _ in range(self.draw(st.integers(0, 3))):
+            self.text += self.draw(st.sampled_from(["", "\n", "  ", "# a = 1\n"]))
+            parts = [self.key() for _ in range(self.draw(st.integers(1, 3)))]
+            for length in range(1, len(parts) + 1):
+                self.place((*path, *parts[:length]))
+            self.text += " . ".join(map(self.written_key, parts)) + self.draw(st.sampled_from([" = ", "=", "\t=  "]))
+            self.value((*path, *parts), 3)
+            self.text += self.draw(st.sampled_from(["\n", "  # trailing ] }\n", "\r\n"]))
+
+    def header(self, path: KeyPath, written: str) -> None:
+        self.place(path)
+        self.text += written + self.draw(st.sampled_from(["\n", " # [no]\n", "\r\n"]))
+
+    def document(self) -> None:
+        self.pairs(())
+        for _ in range(self.draw(st.integers(0, 3))):
+            key, inner = self.key(), self.key()
+            name = self.written_key(key)
+            if self.draw(st.booleans()):
+                self.header((key,), f"[{name}]")
+                self.pairs((key,))
+                continue
+            self.place((key,))
+            for position in range(self.draw(st.integers(1, 3))):
+                self.header((key, position), f"[[ {self.written_key(key)} ]]")
+                self.pairs((key, position))
+                self.header((key, position, inner), f"[{name} . {self.written_key(inner)}]")
+                self.pairs((key, position, inner))
+
+
+def basic(text: str) -> str:
+    return '"' + "".join(c if c.isprintable() and c not in '"\\' else f"\\u{ord(c):04x}" for c in text) + '"'
+
+
+def _multiline(text: str) -> tuple[str, str]:
+    safe = text.replace("\r", "").replace("\x00", "").replace("\\", "\\\\").replace('"""', '""\\"').removesuffix('"""')
+    value: str = documents.parse_toml(f'k = """\n{safe}"""')["k"]
+    return value, f'"""\n{safe}"""'
+
+
+def _literal(text: str) -> tuple[str, str]:
+    safe = "".join(c for c in text if c not in "'\n\r\x00")
+    return safe, f"'{safe}'"
+
+
+SCALARS: st.SearchStrategy[tuple[Any, str]] = st.one_of(
+    NASTY.map(lambda text: (text, basic(text))),
+    NASTY.map(_multiline),
+    NASTY.map(_literal),
+    NASTY.map(lambda text: (_literal(text)[0], f"'''{_literal(text)[0]}'''")),
+    st.integers(-(2**63), 2**63 - 1).map(lambda number: (number, f"{number:+_}")),
+    st.sampled_from([(True, "true"), (1.5, "1.5"), (date(2026, 1, 2), "2026-01-02"), (float("inf"), "inf")]),
+    st.just((NOW, "2026-11-20 12:00:00Z")),
+)
+
+
+@st.composite
+def written_documents(draw: Callable[[Any], Any]) -> Writer:
+    writer = Writer(draw)
+    writer.document()
+    return writer
+
+
+@settings(max_examples=tries(120), deadline=None)
+@given(written_documents())
+def test_every_key_and_item_is_found_in_its_line(writer: Writer) -> None:
+    data = documents.parse_toml(writer.text)
+    places = positions_of(writer.text)
+    assert {path: places.line(path) for path in writer.lines} == writer.lines
+    for path, value in writer.values.items():
+        assert documents.parse_toml(f"k = {places.written(path)}")["k"] == value
+        inner: Any = data
+        for part in path:
+            inner = inner[part]
+        assert inner == value
+
+
+# --- what reading a spec does with anything ------------------------------------------------------------------------
+
+
+def read(text: str) -> Spec | SpecError:
+    """What the parser says; anything but a Spec and a SpecError is raised on."""
+    try:
+        return parse_spec(text, "spec.toml", NOW)
+    except SpecError as error:
+        assert error.problems and error.exit_code == 2
+        count = text.count("\n") + 1
+        for problem in error.problems:
+            assert problem.found and problem.hint
+            assert problem.line is None or 1 <= problem.line <= count
+            assert str(problem) in str(error)
+        assert all(c.isprintable() or c == "\n" for c in str(error))
+        return error
+
+
+@settings(max_examples=tries(150), deadline=None)
+@given(st.text(max_size=200) | st.text(st.sampled_from("[]{}=.,#\"'\\\n env19:-TZ"), max_size=60))
+def test_any_text(text: str) -> None:
+    read(text)
+
+
+@st.composite
+def mutated_specs(draw: Callable[[Any], Any]) -> str:
+    text: str = draw(st.sampled_from(VALID))
+    for _ in range(draw(st.integers(1, 4))):
+        at, length = draw(st.integers(0, len(text))), draw(st.integers(0, 12))
+        new = draw(
+            st.sampled_from(["", "[", "]", "{", "}", '"', "'", '"""', "=", ".", ",", "#", "\n", "\\", "1", "é", "\x1b"])
+            | NASTY
+        )
+        text = text[:at] + new + text[at + length :]
+    return text
+
+
+@settings(max_examples=tries(100), deadline=None)
+@given(mutated_specs())
+def test_mutations_of_specs(text: str) -> None:
+    read(text)
+
+
+JUNK: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(
+        st.none().map(lambda _: True),
+        st.integers(-5, 70000),
+        st.floats(allow_nan=False),
+        st.sampled_from(
+            ["", "torch", "torch==2.9", "a @ https://u:p@h/x", "*", "3.11", "linux-64", "..", "-e .", "\x1b[0m"]
+        ),
+        st.text(max_size=8),
+        st.datetimes().map(lambda moment: moment.replace(microsecond=0)),
+        st.datetimes(timezones=st.just(timezone(timedelta(hours=14)))),
+        st.dates(),
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("abc-._ ", min_size=1, max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@st.composite
+def specs_with_junk(draw: Callable[[Any], Any]) -> dict[str, Any]:
+    """A complete spec with some of its values, anywhere in it, exchanged for anything."""
+    data = documents.parse_toml(draw(st.sampled_from(VALID)))
+    for _ in range(draw(st.integers(1, 4))):
+        inner: Any = data
+        while True:
+            if not inner:
+                break
+            key = (
+                draw(st.sampled_from(sorted(inner)))
+                if isinstance(inner, dict)
+                else draw(st.integers(0, len(inner) - 1))
+            )
+            if isinstance(inner[key], (dict, list)) and draw(st.integers(0, 3)):
+                inner = inner[key]
+                continue
+            inner[key] = draw(JUNK)
+            break
+    return data
+
+
+@settings(max_examples=tries(150), deadline=None)
+@given(specs_with_junk())
+def test_specs_with_junk_in_them(data: dict[str, Any]) -> None:
+    found = read(tomlkit.dumps(data))
+    if isinstance(found, SpecError):
+        assert all(problem.line is not None for problem in found.problems if problem.key not in ("", "env"))
+
+
+@settings(max_examples=tries(150), deadline=None)
+@given(st.text(max_size=60) | st.text(st.sampled_from("torch[]@=<>;,.*'\"() 019+-#:/\\git\x1b\ud7fc"), max_size=40))
+def test_any_requirement(text: str) -> None:
+    try:
+        found = read_requirement(text)
+    except ValueError as bad:
+        told: list[str] = [bad.found, bad.hint]  # type: ignore[attr-defined]
+        assert all(words and words.isprintable() for words in told)
+    else:
+        assert read_requirement(found.text) == found
+
+
+# --- specs that are right ------------------------------------------------------------------------------------------
+
+WORDS = st.from_regex(r"[a-z][a-z0-9]{0,6}(-[a-z0-9]{1,4})?", fullmatch=True)
+VERSIONS = st.from_regex(r"[1-9]\.[0-9]{1,2}(\.[0-9])?", fullmatch=True)
+PATTERNS = st.text(st.sampled_from("ab-*"), min_size=1, max_size=8)
+MOMENTS = st.integers(0, 200_000_000).map(lambda seconds: NOW - timedelta(seconds=seconds))
+
+
+@st.composite
+def right_specs(draw: Callable[[Any], Any]) -> dict[str, Any]:
+    env = {"name": draw(WORDS), "python": draw(st.sampled_from(["3.9", "3.10", "3.11", "3.12.4", "3.14"]))}
+    platforms = st.lists(st.sampled_from(["linux-64", "linux-aarch64", "osx-arm64", "win-64"]), min_size=1, unique=True)
+    data: dict[str, Any] = {"env": env}
+    for key, values in (("platforms", platforms), ("as_of", MOMENTS)):
+        if draw(st.booleans()):
+            env[key] = draw(values)
+    names = draw(st.lists(WORDS, max_size=4, unique=True))
+    data["pip"] = {"dependencies": [f"{name}{draw(st.sampled_from(['', '>=', '==', '~=']))}" for name in names]}
+    data["pip"]["dependencies"] = [
+        text + draw(VERSIONS.filter(lambda version: "." in version)) if text.endswith("=") else text
+        for text in data["pip"]["dependencies"]
+    ]
+    if draw(st.booleans()) and set(env.get("platforms", ["linux-64"])) & {"linux-64", "linux-aarch64"}:
+        data["cuda"] = {
+            "version": draw(st.sampled_from(["11.8", "12.8", "13.0"])),
+            "gpus": draw(st.sampled_from([[], ["T4", "A100"]])),
+        }
+    if draw(st.booleans()):
+        data["services"] = {"jupyter": {"port": draw(st.integers(1000, 6000))}, "tensorboard": {}}
+    return data
+
+
+@settings(max_examples=tries(150), deadline=None)
+@given(right_specs(), st.randoms(use_true_random=False))
+def test_a_right_spec_is_read_as_it_is(data: dict[str, Any], chance: random.Random) -> None:
+    spec = read(tomlkit.dumps(shuffled(data, chance)))
+    assert isinstance(spec, Spec), spec
+    assert (spec.env.name, spec.env.python) == (data["env"]["name"], data["env"]["python"])
+    assert [platform.value for platform in spec.env.platforms] == data["env"].get("platforms", ["linux-64"])
+    assert spec.env.as_of == data["env"].get("as_of")
+    assert [requirement.text for requirement in spec.pip.dependencies] == data["pip"]["dependencies"]
+    assert (spec.cuda is None) == ("cuda" not in data)
+    assert list(refusals(SCHEMA, data)) == []
+
+
+def shuffled(value: Any, chance: random.Random) -> Any:
+    """The same values, with the keys of every table in another order."""
+    if isinstance(value, dict):
+        keys = sorted(value)
+        chance.shuffle(keys)
+        return {key: shuffled(value[key], chance) for key in keys}
+    return value
+
+
+@settings(max_examples=tries(100), deadline=None)
+@given(right_specs(), st.randoms(use_true_random=False), MOMENTS)
+def test_identity(data: dict[str, Any], chance: random.Random, moment: datetime) -> None:
+    text = tomlkit.dumps(data)
+    digest = input_sha256(documents.parse_toml(text))
+    commented = "".join(
+        f"{line}   # why\n" if line and chance.random() < 0.5 else f"\n{line}\n" for line in text.split("\n")
+    )
+    assert input_sha256(documents.parse_toml(commented)) == digest
+    assert input_sha256(documents.parse_toml(tomlkit.dumps(shuffled(data, chance)))) == digest
+    beside = {**data, "registry": {"mirrors": {"a": "b"}}}
+    assert input_sha256(beside) == digest
+    for section, table in data.items():
+        for key in table:
+            assert input_sha256({**data, section: {**table, key: "changed"}}) != digest
+    dated = documents.parse_toml(set_as_of(text, moment))
+    assert (input_sha256(dated) == digest) == (data["env"].get("as_of") == moment)
+
+
+@settings(max_examples=tries(100), deadline=None)
+@given(
+    right_specs() | st.sampled_from([documents.parse_toml(text) for text in VALID]),
+    MOMENTS,
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_as_of_is_the_only_thing_that_set_as_of_touches(data: dict[str, Any], moment: datetime, newline: str) -> None:
+    text = tomlkit.dumps(data).replace("\n", newline)
+    changed = set_as_of(text, moment)
+    assert documents.parse_toml(changed) == {**data, "env": {**data["env"], "as_of": moment}}
+    before = shared(text, changed)
+    after = shared(text[before:][::-1], changed[before:][::-1])
+    replaced = text[before : len(text) - after]
+    assert "\n" not in replaced and set(replaced) <= set("0123456789-:TZ+ ")
+    assert set_as_of(changed, moment) == changed
+
+
+def shared(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _matches(pattern: str, text: str) -> bool:
+    if not pattern:
+        return not text
+    if pattern[0] == "*":
+        return any(_matches(pattern[1:], text[at:]) for at in range(len(text) + 1))
+    return bool(text) and text[0] == pattern[0] and _matches(pattern[1:], text[1:])
+
+
+@settings(max_examples=tries(150), deadline=None)
+@given(PATTERNS, PATTERNS, st.text(st.sampled_from("ab-"), max_size=8))
+def test_patterns_that_overlap(one: str, other: str, text: str) -> None:
+    assert overlap(one, other) == overlap(other, one)
+    if _matches(one, text) and _matches(other, text):
+        assert overlap(one, other)
+    if "*" not in one:
+        assert overlap(one, other) == _matches(other, one)
+    if one.strip("-") == one:
+        assert read_pattern(read_pattern(one)) == read_pattern(one)
