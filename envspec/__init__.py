@@ -1,3 +1,82 @@
-"""envspec: reproducible GPU environments from one TOML spec."""
+"""Reproducible GPU environments from one TOML spec. The public names below are imported on first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from envspec.api import (
+        build_image,
+        check,
+        diff,
+        explain,
+        fit,
+        install,
+        lock,
+        push_image,
+        read_lock,
+        run,
+        test,
+        verify,
+    )
+    from envspec.context import Connectivity, Context, Reporter, Step
+    from envspec.errors import (
+        EnvspecError,
+        NetworkError,
+        NoSolution,
+        StaleLock,
+        UnfitMachine,
+        UsageError,
+    )
+    from envspec.models import Lock, Platform
+    from envspec.spec.errors import SpecError
 
 __version__ = "0.1.0"
+__all__ = [
+    "Connectivity",
+    "Context",
+    "EnvspecError",
+    "Lock",
+    "NetworkError",
+    "NoSolution",
+    "Platform",
+    "Reporter",
+    "SpecError",
+    "StaleLock",
+    "Step",
+    "UnfitMachine",
+    "UsageError",
+    "build_image",
+    "check",
+    "diff",
+    "explain",
+    "fit",
+    "install",
+    "lock",
+    "push_image",
+    "read_lock",
+    "run",
+    "test",
+    "verify",
+]
+#: Where the public names are that are not in `envspec.api`.
+_MODULES: Final = {
+    "envspec.context": ("Connectivity", "Context", "Reporter", "Step"),
+    "envspec.errors": ("EnvspecError", "NetworkError", "NoSolution", "StaleLock", "UnfitMachine", "UsageError"),
+    "envspec.models": ("Lock", "Platform"),
+    "envspec.spec.errors": ("SpecError",),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'envspec' has no attribute {name!r}")
+    module = next((module for module, names in _MODULES.items() if name in names), "envspec.api")
+    value: object = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

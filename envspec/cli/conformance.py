@@ -93,6 +93,7 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     exit code is 7 if a check failed, or if a check that the spec requires did not run; 6 if there is no GPU to test.
     """
     from envspec.cli.progress import TerminalReporter
+    from envspec.lockfile.folder import find_lock, read_with_digest
     from envspec.operations.conformance import Observer, run_conformance
     from envspec.receipts.model import Verdict, read
     from envspec.report import check_writable
@@ -104,7 +105,9 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     with handle_sigterm(), TerminalReporter(Path(lock).name) as reporter:
         # A run that is interrupted leaves what was found by then.
         observer = Observer(reporter.check, lambda until_then: _write(until_then, report), baseline)
-        found = run_conformance(lock, location, selection, context_of(chosen, reporter), observer)
+        locked, digest = read_with_digest(find_lock(lock, Path()))
+        context = context_of(chosen, reporter)
+        found = run_conformance(locked, digest, location, selection, context, observer)
     try:
         _write(found, report)
     finally:

@@ -38,10 +38,12 @@ def command(lock: str, prefix: Path, platform: str | None, python: Path | None, 
     What was fetched is kept: an interrupted run continues from there.
     """
     from envspec.cli.progress import TerminalReporter
+    from envspec.lockfile.folder import find_lock, read_with_digest
     from envspec.models import Platform
     from envspec.operations.install import Outcome, install, install_request
 
-    request = install_request(lock, prefix, Platform(platform) if platform else None, python)
+    locked, digest = read_with_digest(find_lock(lock, Path()))
+    request = install_request(locked, digest, prefix, Platform(platform) if platform else None, python)
     with handle_sigterm(), TerminalReporter(request.lock.name) as reporter:
         outcome = install(request, context_of(chosen, reporter, usual_jobs=8))
     if outcome is Outcome.UNCHANGED:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,26 +124,9 @@ def _each(paths: list[Path], act: Callable[[Path], int]) -> int:
 def _directory(path: Path, output: Path | None, count: int) -> Path:
     if output is not None and count == 1:
         return output
-    return (output or Path("locks")) / _name(path)
+    from envspec.spec.identity import env_name
 
-
-def _name(path: Path) -> str:
-    """The environment's name.
-
-    Raises:
-        SpecError: there is none; with all problems of the spec.
-    """
-    from envspec import documents
-
-    try:
-        name = documents.read_spec(path)["env"]["name"]
-    except (OSError, ValueError, KeyError, TypeError):
-        name = None
-    if isinstance(name, str) and name and "/" not in name and "\\" not in name and name not in (".", ".."):
-        return name
-    from envspec.spec import load_spec
-
-    return load_spec(path, datetime.now(timezone.utc)).env.name
+    return (output or Path("locks")) / env_name(path)
 
 
 def _check(path: Path, directory: Path) -> int:

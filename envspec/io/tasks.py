@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from types import FrameType
 from typing import Any, TypeVar
@@ -51,6 +52,9 @@ def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
 
     If the loop does not react within a second, because something computes, KeyboardInterrupt is raised directly.
     """
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        return _run_beside_loop(work)
     if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)
     interrupted = False
@@ -90,6 +94,25 @@ def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
         if interrupted:
             raise KeyboardInterrupt from None
         raise
+
+
+def _run_beside_loop(work: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run` in another thread, because this one's loop is running, as in a notebook; this one waits."""
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[T]]] = []
+
+    async def cancellable() -> T:
+        task = asyncio.ensure_future(work)
+        running.append((asyncio.get_running_loop(), task))
+        return await task
+
+    with ThreadPoolExecutor(1) as thread:
+        result = thread.submit(asyncio.run, cancellable())
+        try:
+            return result.result()
+        except KeyboardInterrupt:
+            for loop, task in running:
+                loop.call_soon_threadsafe(task.cancel)
+            raise
 
 
 async def run_in_thread(work: Callable[..., T], *arguments: object) -> T:

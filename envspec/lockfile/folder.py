@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import stat
 import sys
@@ -101,6 +102,11 @@ def read_lock(directory: Path) -> Lock:
     except OSError as error:
         raise UsageError(f"{document} can't be read: {error.strerror}", hint="`envspec lock SPEC` writes it") from error
     return load(text, str(document))
+
+
+def read_with_digest(directory: Path) -> tuple[Lock, str]:
+    """The lock in a folder, and the SHA-256 of its envspec.lock; see `read_lock`."""
+    return read_lock(directory), hashlib.sha256(read_current(directory, LOCK_FILE)).hexdigest()
 
 
 def read_current(directory: Path, name: str) -> bytes:

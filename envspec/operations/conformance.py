@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -43,8 +42,6 @@ from envspec.io.files import read_untrusted
 from envspec.io.process import Finished, ParentLink, StopBy, run_streaming
 from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity
-from envspec.lockfile.folder import find_lock, read_current, read_lock
-from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock, Platform, Resolution
 from envspec.operations.container import compiled_folder, engine_platform, image_in_engine, this_user
 from envspec.operations.verify import expected_of, part_of
@@ -468,18 +465,20 @@ class SuiteSelection:
 
 
 def run_conformance(
-    lock: str, location: SuiteLocation, selection: SuiteSelection, context: Context, observer: Observer
+    lock: Lock,
+    lock_sha256: str,
+    location: SuiteLocation,
+    selection: SuiteSelection,
+    context: Context,
+    observer: Observer,
 ) -> Receipt:
-    """Run the conformance suite of a lock. lock: a folder, its envspec.lock, or a name under locks/.
+    """Run the conformance suite of a lock. lock_sha256: of its envspec.lock.
 
     Raises:
         UsageError, UnfitMachine, NetworkError: as the stages say.
     """
-    folder = find_lock(lock, Path())
-    locked = read_lock(folder)
-    digest = hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest()
     run = _run_local if location.local else _run_in_container
-    return run(locked, digest, location, selection, context, observer)
+    return run(lock, lock_sha256, location, selection, context, observer)
 
 
 def _run_local(

@@ -80,7 +80,7 @@ class ImageRequest:
         return ImageOptions(
             lock=self.lock,
             identity=identity(self.lock),
-            platforms=_platforms(self.lock, self._platforms),
+            platforms=image_platforms(self.lock, self._platforms),
             bytecode=Bytecode.COMPILED if self._bytecode else Bytecode.NONE,
             compression=Compression(self._compression),
             python=self._python.absolute() if self._python else None,
@@ -108,7 +108,12 @@ def pushed_name(reference: str, digest: str) -> str:
     return f"{parse(reference).name}@{digest}"
 
 
-def _platforms(lock: Lock, named: Sequence[str]) -> tuple[Platform, ...]:
+def image_platforms(lock: Lock, named: Sequence[str]) -> tuple[Platform, ...]:
+    """The platforms to build a lock's image for. named: by default this machine's.
+
+    Raises:
+        UsageError: the lock has no image for them.
+    """
     from envspec.diagnostics.machine import this_platform
     from envspec.models import Platform
 

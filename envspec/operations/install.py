@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import sys
@@ -21,9 +20,7 @@ from envspec.installer.staging import relocate
 from envspec.installer.types import InstallRequest, InstallStage
 from envspec.io.files import DiskFull
 from envspec.io.tasks import run_interruptible
-from envspec.lockfile.folder import find_lock, read_current, read_lock
-from envspec.lockfile.header import LOCK_FILE
-from envspec.models import Platform, Resolution
+from envspec.models import Lock, Platform, Resolution
 
 
 class Outcome(Enum):
@@ -34,25 +31,23 @@ class Outcome(Enum):
 
 
 def install_request(
-    lock: str | Path, prefix: Path, platform: Platform | None = None, python: Path | None = None
+    lock: Lock, lock_sha256: str, prefix: Path, platform: Platform | None = None, python: Path | None = None
 ) -> InstallRequest:
-    """What to install from a lock on this machine. lock: a folder, its envspec.lock, or a name under locks/.
+    """What to install from a lock on this machine. lock_sha256: of its envspec.lock.
 
     python: an interpreter, by its path or by a name that is on PATH.
 
     Raises:
-        UsageError: there is no such lock, or not for this machine's platform.
+        UsageError: the lock is not for this machine's platform.
     """
-    folder = find_lock(str(lock), Path())
-    locked = read_lock(folder)
     if python is not None:
         found = shutil.which(python)
         # A venv's Python is a link, which has to stay one.
         python = Path(os.path.abspath(found)) if found else python.absolute()  # noqa: PTH100
     return InstallRequest(
-        lock=locked,
-        lock_sha256=hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest(),
-        resolution=preflight.resolution_for(locked, this_platform(), platform),
+        lock=lock,
+        lock_sha256=lock_sha256,
+        resolution=preflight.resolution_for(lock, this_platform(), platform),
         # Texts in the environment name it: they must hold wherever a program is started from.
         prefix=Path(os.path.realpath(prefix)),
         python=python,

@@ -12,6 +12,7 @@ from datetime import date, datetime, time, timezone
 from pathlib import Path
 from typing import Any
 
+from envspec import documents
 from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.errors import UsageError
 
@@ -97,6 +98,23 @@ def find_spec(argument: str, cwd: Path) -> Path:
     if "\0" not in argument and path.is_file():
         return path
     raise _no_spec(argument, path, cwd, is_path=is_path)
+
+
+def env_name(path: Path) -> str:
+    """The environment's name, by which its lock is found.
+
+    Raises:
+        SpecError: there is none; with all problems of the spec.
+    """
+    try:
+        name = documents.read_spec(path)["env"]["name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        name = None
+    if isinstance(name, str) and name and "/" not in name and "\\" not in name and name not in (".", ".."):
+        return name
+    from envspec.spec import load_spec
+
+    return load_spec(path, datetime.now(timezone.utc)).env.name
 
 
 def _no_spec(argument: str, path: Path, cwd: Path, *, is_path: bool) -> UsageError:

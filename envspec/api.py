@@ -1,0 +1,396 @@
+"""The public Python API: what the commands do, as functions. `import envspec` has all of them.
+
+lock: a `Lock`, or what commands take: a folder, its envspec.lock, or a name under `locks/`. Paths are relative to the
+current folder. context: by default `Context.from_environment()`, with warnings in the log `envspec`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO, TypeAlias
+
+from envspec.context import Context, ReporterOf
+
+if TYPE_CHECKING:
+    from envspec.conformance.request import Nodes
+    from envspec.diagnostics.explain import Explanation, PackageExplanation
+    from envspec.diagnostics.fit import FitReport
+    from envspec.image.options import ImageOptions
+    from envspec.lockfile.check import CheckResult
+    from envspec.lockfile.diff import LockDiff
+    from envspec.models import Lock, Platform
+    from envspec.operations.container import Gpus, Mount, Port
+    from envspec.operations.image import Built
+    from envspec.operations.install import Outcome
+    from envspec.receipts.model import Receipt
+    from envspec.verifier.types import VerifyResult
+
+_Path: TypeAlias = "str | Path"
+_LockOrPath: TypeAlias = "Lock | str | Path"
+_Gpus: TypeAlias = "Literal['auto', 'all', 'none'] | Sequence[str | int]"
+
+
+def lock(
+    spec: _Path,
+    *,
+    output: _Path | None = None,
+    upgrade: bool | Sequence[str] = False,
+    resolver: str = "uv",
+    conda_resolver: str = "rattler",
+    channel_repodata: Mapping[str, _Path] | None = None,
+    context: Context | None = None,
+) -> Lock:
+    """Compile a spec into its lock and write it, like `envspec lock`.
+
+    spec: a .toml file, or a name under `specs/`. output: the lock's folder, by default `locks/<name>`. upgrade: all
+    packages, or those named. channel_repodata: channel -> a folder with its repodata.
+
+    Raises:
+        SpecError, NoSolution, NetworkError, UsageError: the old lock is then unchanged.
+    """
+    from packaging.utils import canonicalize_name
+
+    from envspec.lockfile.folder import read_lock as read
+    from envspec.operations.lock import lock as write
+    from envspec.operations.lock_cache import without_resolving
+    from envspec.operations.lock_state import LockRequest, Upgrade
+
+    context = context or _context()
+    path, folder = _spec_and_folder(spec, output)
+    if not upgrade and without_resolving(path, folder, resolver, context) is not None:
+        return read(folder)
+    request = LockRequest(
+        path,
+        folder,
+        resolver,
+        conda_resolver,
+        Upgrade.ALL if upgrade is True else Upgrade.KEEP,
+        () if isinstance(upgrade, bool) else tuple(str(canonicalize_name(name)) for name in upgrade),
+        {channel: Path(place).absolute() for channel, place in (channel_repodata or {}).items()},
+    )
+    return write(request, context).lock
+
+
+def read_lock(lock: _Path) -> Lock:
+    """The lock in a folder.
+
+    Raises:
+        UsageError: there is none. StaleLock: it was changed by hand, or has another format.
+    """
+    from envspec.lockfile.folder import find_lock
+    from envspec.lockfile.folder import read_lock as read
+
+    return read(find_lock(str(lock), Path()))
+
+
+def check(spec: _Path, output: _Path | None = None) -> CheckResult:
+    """Whether the lock of a spec is up to date, like `envspec lock --check`. Uses no network.
+
+    output: the lock's folder, by default `locks/<name>`.
+    """
+    from envspec.data import facts_version
+    from envspec.lockfile.check import check
+
+    return check(*_spec_and_folder(spec, output), facts_version())
+
+
+def install(
+    lock: _LockOrPath, prefix: _Path, *, python: _Path | None = None, context: Context | None = None
+) -> Outcome:
+    """Install a lock's environment on this machine, whole or not at all, like `envspec install`.
+
+    prefix: a folder that is empty or does not exist. python: an interpreter of the locked series, for a lock without
+    conda.
+
+    Raises:
+        UsageError: the folder is in use. UnfitMachine: this machine can't run the lock. NetworkError: a file can't be
+            fetched, or is not the locked one.
+    """
+    from envspec.operations.install import install, install_request
+
+    request = install_request(*_with_digest(lock), Path(prefix), None, Path(python) if python else None)
+    return install(request, context or _context(usual_jobs=8))
+
+
+def verify(lock: _LockOrPath, prefix: _Path, *, platform: str | Platform | None = None) -> VerifyResult:
+    """Compare an environment with its lock, file by file, like `envspec verify`. Changes nothing.
+
+    platform: by default this machine's.
+
+    Raises:
+        UsageError: the folder holds no environment, or the lock is not for the platform.
+    """
+    from envspec.diagnostics.machine import this_platform
+    from envspec.models import Platform
+    from envspec.operations.verify import verify
+
+    return verify(_lock(lock), Platform(platform) if platform else this_platform(), Path(prefix))
+
+
+def build_image(
+    lock: _LockOrPath,
+    *,
+    platforms: Sequence[str | Platform] = (),
+    output: _Path | None = None,
+    layout: _Path | None = None,
+    load: bool = False,
+    tag: str | None = None,
+    bytecode: bool = True,
+    compression: str = "gzip",
+    context: Context | None = None,
+) -> Built:
+    """Build a lock's image, like `envspec image build`; without an output it is only kept in the cache.
+
+    platforms: by default this machine's; several become one index. output: a tar. layout: an OCI layout's folder. load:
+    into this machine's container engine. tag: the image's name for `output` and `load`. compression: gzip, zstd, none.
+
+    Raises:
+        StaleLock: the image has another ID than the lock records. NetworkError, UsageError, UnfitMachine.
+    """
+    from envspec.operations.image import Destinations, build
+    from envspec.operations.image_cache import tag_of
+
+    options = _image_options(_lock(lock), platforms, compression, bytecode=bytecode)
+    name = tag_of(tag or f"envspec/{options.lock.name.lower()}")
+    destinations = Destinations(
+        tar=Path(output) if output else None,
+        layout=Path(layout) if layout else None,
+        load=name if load else None,
+        tag=name,
+    )
+    return build(options, destinations, context or _context())
+
+
+def push_image(
+    lock: _LockOrPath,
+    reference: str,
+    *,
+    platforms: Sequence[str | Platform] = (),
+    bytecode: bool = True,
+    compression: str = "gzip",
+    context: Context | None = None,
+) -> str:
+    """Build a lock's image and push it, like `envspec image build --push`; its name by digest.
+
+    reference: the registry's repository and tag. The other arguments: see `build_image`.
+    """
+    from envspec.operations.image import Destinations, build
+    from envspec.operations.image_cache import pushed_name
+
+    options = _image_options(_lock(lock), platforms, compression, bytecode=bytecode)
+    built = build(options, Destinations(push=reference), context or _context())
+    return pushed_name(reference, built.digest)
+
+
+def run(
+    lock: _LockOrPath,
+    command: Sequence[str],
+    *,
+    gpus: _Gpus = "auto",
+    work: _Path | None = ".",
+    env: Mapping[str, str] | None = None,
+    mounts: Sequence[Mount] = (),
+    ports: Sequence[Port] = (),
+    services: bool = False,
+    network: str | None = None,
+    shm_bytes: int | None = None,
+    stdin: BinaryIO | None = None,
+    stdout: BinaryIO | None = None,
+    stderr: BinaryIO | None = None,
+    context: Context | None = None,
+) -> int:
+    """Run a command in a container of a lock's image, like `envspec run`; its exit code.
+
+    The image is built if the engine does not have it. gpus: numbers or UUIDs; "auto" for all if the lock uses CUDA.
+    work: the folder at the working directory, None for an empty one. services: also start the image's services. stdout,
+    stderr: by default this process's.
+
+    Raises:
+        UnfitMachine, NetworkError: no engine, or none that can run it. UsageError: the request does not fit the lock.
+    """
+    from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Streams, open_container
+
+    options = ContainerOptions(
+        command=tuple(command),
+        start=StartMode.SERVICES if services else StartMode.COMMAND,
+        gpus=_gpus(gpus),
+        mounts=tuple(mounts),
+        ports=tuple(ports),
+        env=tuple((env or {}).items()),
+        shm_bytes=shm_bytes,
+        network=network,
+        stdin=stdin is not None,
+    )
+    request = ContainerRequest(options, work=None if work is None else Path(work))
+    context = context or _context()
+    streams = Streams(stdin, stdout or _binary(sys.stdout), stderr or _binary(sys.stderr))
+    with open_container(_lock(lock), request, context) as container:
+        return container.run(container.load_image(context), streams, context.reporter.warning)
+
+
+def test(
+    lock: _LockOrPath,
+    *,
+    device: Literal["cuda", "cpu"] | None = None,
+    checks: Sequence[str] = (),
+    limits: Mapping[str, float] | None = None,
+    image: str | None = None,
+    local: bool = False,
+    python: _Path | None = None,
+    gpus: _Gpus = "auto",
+    world_size: int | None = None,
+    nodes: Nodes | None = None,
+    baseline: Receipt | None = None,
+    context: Context | None = None,
+) -> Receipt:
+    """Run the conformance suite of a lock on this machine, like `envspec conformance`. Its `verdict` is the result.
+
+    device: by default GPUs if the lock uses CUDA. checks: by default all. limits: check -> seconds. image: by default
+    the lock's. local: test a Python of this machine, `python` or the active one, without a container. world_size:
+    processes of the distributed checks, by default one per GPU. baseline: a receipt to compare speeds with.
+
+    Raises:
+        UnfitMachine: there is no GPU to test, or no engine. UsageError: an unknown check.
+    """
+    from envspec.conformance.request import Nodes
+    from envspec.operations.conformance import Observer, SuiteLocation, SuiteSelection, run_conformance
+
+    location = SuiteLocation(local, Path(python) if python else None, image, _gpus(gpus))
+    selection = SuiteSelection(
+        device=device,
+        checks=tuple(checks),
+        world_size=world_size,
+        nodes=nodes or Nodes(),
+        limits=limits or {},
+    )
+    observer = Observer(lambda *_: None, baseline=baseline)
+    return run_conformance(*_with_digest(lock), location, selection, context or _context(), observer)
+
+
+def diff(old: _LockOrPath, new: _LockOrPath) -> LockDiff:
+    """What differs between two locks, like `envspec diff`. A text may name a git revision: `HEAD~1:locks/NAME`."""
+    from envspec.io.process import output_of
+    from envspec.lockfile.diff import diff_locks, load_revision
+    from envspec.models import Lock
+
+    first, second = (
+        each if isinstance(each, Lock) else load_revision(str(each), Path(), output_of) for each in (old, new)
+    )
+    return diff_locks(first, second)
+
+
+def explain(
+    lock: _LockOrPath, package: str | None = None, *, context: Context | None = None
+) -> Explanation | PackageExplanation:
+    """Every decision of a lock with its reason and source, or one of its packages, like `envspec explain`.
+
+    Raises:
+        UsageError: the package is not in the lock.
+    """
+    from envspec.operations.inspect import explain
+
+    return explain(_lock(lock), package, context or _context())
+
+
+def fit(
+    lock: _LockOrPath,
+    *,
+    driver: str | None = None,
+    gpus: Sequence[str] = (),
+    platform: str | Platform | None = None,
+) -> FitReport:
+    """Whether a machine can run a lock, like `envspec fit`: this one, or the one that the arguments describe.
+
+    driver: a version. gpus: names or compute capabilities.
+
+    Raises:
+        UsageError: an unknown GPU.
+    """
+    from envspec.models import Platform
+    from envspec.operations.inspect import fit
+
+    return fit(_lock(lock), driver=driver, gpus=gpus, platform=Platform(platform) if platform else None)
+
+
+def _context(usual_jobs: int | None = None) -> Context:
+    reporter = ReporterOf(warning=logging.getLogger("envspec").warning)
+    return Context.from_environment(reporter=reporter, usual_jobs=usual_jobs)
+
+
+def _spec_and_folder(spec: _Path, output: _Path | None) -> tuple[Path, Path]:
+    from envspec.spec.identity import env_name, find_spec
+
+    path = find_spec(str(spec), Path())
+    return path, Path(output) if output else Path("locks", env_name(path))
+
+
+def _lock(lock: _LockOrPath) -> Lock:
+    from envspec.models import Lock
+
+    return lock if isinstance(lock, Lock) else read_lock(lock)
+
+
+def _with_digest(lock: _LockOrPath) -> tuple[Lock, str]:
+    """The lock, and the SHA-256 of its envspec.lock."""
+    import hashlib
+
+    from envspec.lockfile.folder import find_lock, read_with_digest
+    from envspec.lockfile.header import LOCK_FILE
+    from envspec.models import Lock
+    from envspec.operations.lock import lock_files
+
+    if isinstance(lock, Lock):
+        return lock, hashlib.sha256(lock_files(lock)[LOCK_FILE]).hexdigest()
+    return read_with_digest(find_lock(str(lock), Path()))
+
+
+def _image_options(
+    lock: Lock, platforms: Sequence[str | Platform], compression: str, *, bytecode: bool
+) -> ImageOptions:
+    from envspec.image.layers.types import Compression
+    from envspec.image.options import Bytecode, ImageOptions
+    from envspec.lockfile.document import identity
+    from envspec.models import Platform
+    from envspec.operations.image_cache import image_platforms
+
+    return ImageOptions(
+        lock,
+        identity(lock),
+        image_platforms(lock, [Platform(each).value for each in platforms]),
+        Bytecode.COMPILED if bytecode else Bytecode.NONE,
+        Compression(compression),
+    )
+
+
+def _gpus(gpus: _Gpus) -> Gpus | tuple[str, ...]:
+    from envspec.operations.container import Gpus
+
+    if isinstance(gpus, str):
+        return {"auto": Gpus.AS_LOCKED, "all": Gpus.ALL, "none": Gpus.NONE}[gpus]
+    return tuple(map(str, gpus))
+
+
+class _TextOutput(io.BytesIO):
+    """Takes the bytes for a stream that takes text, such as a notebook's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: object) -> int:
+        piece = bytes(data)  # type: ignore[call-overload]
+        self._stream.write(self._decoder.decode(piece))
+        return len(piece)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def _binary(stream: TextIO) -> BinaryIO:
+    return getattr(stream, "buffer", None) or _TextOutput(stream)
