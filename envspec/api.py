@@ -62,18 +62,18 @@ def lock(
 
     context = context or _context()
     path, folder = _spec_and_folder(spec, output)
-    if not upgrade and without_resolving(path, folder, resolver, context) is not None:
-        return read(folder)
-    request = LockRequest(
-        path,
-        folder,
-        resolver,
-        conda_resolver,
-        Upgrade.ALL if upgrade is True else Upgrade.KEEP,
-        () if isinstance(upgrade, bool) else tuple(str(canonicalize_name(name)) for name in upgrade),
-        {channel: Path(place).absolute() for channel, place in (channel_repodata or {}).items()},
-    )
-    return write(request, context).lock
+    if upgrade or without_resolving(path, folder, resolver, context) is None:
+        request = LockRequest(
+            path,
+            folder,
+            resolver,
+            conda_resolver,
+            Upgrade.ALL if upgrade is True else Upgrade.KEEP,
+            () if isinstance(upgrade, bool) else tuple(str(canonicalize_name(name)) for name in upgrade),
+            {channel: Path(place).absolute() for channel, place in (channel_repodata or {}).items()},
+        )
+        write(request, context)
+    return read(folder)
 
 
 def read_lock(lock: _Path) -> Lock:

@@ -152,7 +152,8 @@ class Store:
         if self._opened is None and not self._path.exists():
             return None
         try:
-            self._opened = self._opened or sqlite3.connect(self._path, timeout=0.5)
+            # A caller's event loop and ours are in two threads, of which one waits: see `io.tasks`.
+            self._opened = self._opened or sqlite3.connect(self._path, timeout=0.5, check_same_thread=False)
             row: tuple[Any, ...] | None = self._opened.execute(query, values).fetchone()
         except sqlite3.OperationalError:
             # Locked for long, or without tables.
