@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envspec.conformance.results import FORMAT
+from envspec.conformance.results import FORMAT, Validated
 
 #: The same numbers on every machine; part of every receipt.
 SEED = 20260915
 
 
 @dataclass(frozen=True)
-class Nodes:
-    """The machines of one run. rendezvous: HOST:PORT of the first one; None if there is only this one."""
+class Nodes(Validated):
+    """The machines of the run."""
 
     count: int = 1
     rank: int = 0
     rendezvous: str | None = None
+    """HOST:PORT of the first one; None if there is only this one."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from envspec.conformance.bounds import SIZES
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.processes import TERMINATION_SIGNALS, adopt_orphans, end_all, guarded
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import FORMAT, CheckOutcome, Peak, Status, as_json
+from envspec.conformance.results import FORMAT, CheckOutcome, Peak, Status, dumps
 from envspec.conformance.supervisor import CheckProcess, SuiteRun
 
 #: Exit statuses: every check was run; unreadable request; files can't be written; no GPU, and GPUs are requested.
@@ -122,7 +122,7 @@ def _main(request_path: Path, results_path: Path, script: Path, folder: Path) ->
     report = _Report(request, results_path)
     try:
         report.write(is_whole=False)
-        _run(SuiteRun(request, request_path, script, folder), report)
+        _run(SuiteRun(request, request_path.absolute(), script, folder), report)
         report.write(is_whole=True)
     except SuiteStopped:
         report.write(is_whole=False)
@@ -143,11 +143,12 @@ def _run(run: SuiteRun, report: _Report) -> None:
     names = [each for each in CHECKS if each in request.checks]
     for number, name in enumerate(names, 1):
         _print({"begin": name, "limit_s": request.limits.get(name, CHECKS[name].limit_s)})
+        # Before its process starts, so that its imports are within its turn.
+        began = time.monotonic()
         started = preimports.take(name) or supervisor.start(name, run)
         if not CHECKS[name].alone:
             preimports.start(names[number:])
-        outcome = supervisor.run_turn(started, run, peaks, preimports.processes)
-        outcome.required = name in request.required
+        outcome = supervisor.run_turn(started, began, run, peaks, preimports.processes)
         if outcome.status is Status.PASSED:
             peaks[name] = outcome.peak
         report.outcomes.append(outcome)
@@ -174,10 +175,10 @@ class _Report:
             "device": self._request.device,
             "seed": self._request.seed,
             "machine": self._machine,
-            "results": as_json(self.outcomes),
+            "results": self.outcomes,
         }
         part = self._path.with_suffix(".part")
-        part.write_text(json.dumps(data), encoding="utf-8")
+        part.write_text(dumps(data), encoding="utf-8")
         part.replace(self._path)
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
 
-from envspec.conformance.results import Kind, Level, Status
+from envspec.conformance.results import CheckFinding, CheckOutcome, Fingerprint, Kind, Level, Status
 from envspec.receipts.metrics import Better, Number, better, devices, has_kind, kind, numbers, worsening
-from envspec.receipts.model import Baseline, BaselineRow, CheckRow, FindingRow, FingerprintRow, Receipt
+from envspec.receipts.model import Baseline, BaselineRow, Receipt
 
 K = TypeVar("K")
 
@@ -197,7 +197,7 @@ def _checks(receipts: Sequence[Receipt]) -> Iterator[Line]:
             yield Line(name, values, Weight.DIFFERS, why)
 
 
-def _outcome(check: CheckRow | None) -> str:
+def _outcome(check: CheckOutcome | None) -> str:
     if check is None:
         return "not requested"
     return f"{check.status.value}, {check.cause.value}" if check.cause else check.status.value
@@ -226,7 +226,7 @@ def _findings(receipts: Sequence[Receipt]) -> Iterator[Line]:
             yield Line(f"{check}: {name}", values, Weight.INFORMS, _apart(found))
 
 
-def _judged(finding: FindingRow | None) -> str:
+def _judged(finding: CheckFinding | None) -> str:
     if finding is None:
         return "missing"
     if finding.kind in (Kind.NOT_RUN, Kind.INFORMING):
@@ -234,7 +234,7 @@ def _judged(finding: FindingRow | None) -> str:
     return "passed" if finding.ok else "failed"
 
 
-def _value(finding: FindingRow | None) -> str:
+def _value(finding: CheckFinding | None) -> str:
     if finding is None:
         return ""
     outcome = _judged(finding)
@@ -243,11 +243,11 @@ def _value(finding: FindingRow | None) -> str:
     return f"{outcome}, {finding.value:.6g} {finding.unit}".rstrip()
 
 
-def _note(found: Sequence[FindingRow | None]) -> str:
+def _note(found: Sequence[CheckFinding | None]) -> str:
     return next((each.detail for each in found if each and each.ok is not True and each.detail), "")
 
 
-def _apart(found: Sequence[FindingRow | None]) -> str:
+def _apart(found: Sequence[CheckFinding | None]) -> str:
     """The distance between the largest and the smallest value."""
     values = [abs(each.value) for each in found if each and each.value is not None]
     low, high = min(values, default=0.0), max(values, default=0.0)
@@ -273,7 +273,7 @@ def _fingerprints(names: Sequence[str], receipts: Sequence[Receipt]) -> Iterator
 
 
 def _fingerprint(
-    what: str, names: Sequence[str], found: Sequence[FingerprintRow | None], inputs: Sequence[str]
+    what: str, names: Sequence[str], found: Sequence[Fingerprint | None], inputs: Sequence[str]
 ) -> Line | None:
     """Hashes of one computation: exact ones must agree, others if their keys are equal. inputs: of each receipt."""
     values = tuple(each.digest if each else "" for each in found)

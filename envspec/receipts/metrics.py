@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from envspec.conformance.results import Kind
-from envspec.receipts.model import CheckRow, FindingRow, Receipt
+from envspec.conformance.results import CheckFinding, CheckOutcome, Kind
+from envspec.receipts.model import Receipt
 
 #: How far a rate may fall and a peak may rise before a run is worse than a recorded one.
 #: Rates: nccl-tests accepts 0.9 of a given minimum (NCCL_TESTS_MIN_BW). Peaks: torch's allocator
@@ -71,7 +71,7 @@ def worsening(better: Better, recorded: float, now: float) -> float:
     return change if better is Better.LOWER else -change
 
 
-def _number(check: str, finding: FindingRow) -> Number | None:
+def _number(check: str, finding: CheckFinding) -> Number | None:
     if finding.value is None or not finding.unit or finding.kind not in (Kind.INFORMING, Kind.BOUNDED):
         return None
     direction = better(finding.unit)
@@ -79,7 +79,7 @@ def _number(check: str, finding: FindingRow) -> Number | None:
     return Number(check, finding.name, finding.unit, finding.value, direction, tolerance)
 
 
-def _peaks(check: CheckRow, device: str) -> Iterator[Number]:
+def _peaks(check: CheckOutcome, device: str) -> Iterator[Number]:
     peak = check.peak
     rows = (
         ("allocated on the device", peak.allocated_bytes, MEMORY_TOLERANCE),

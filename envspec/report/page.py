@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from envspec.conformance.results import CheckFinding, CheckOutcome
 from envspec.escaping import visible
-from envspec.receipts.model import CheckRow, FindingRow, Receipt
+from envspec.receipts.model import Receipt
 from envspec.report import format as form
 from envspec.report.format import Bar, Plot, Segment
 
@@ -76,7 +77,7 @@ def bounds(receipt: Receipt) -> Plot | None:
     )
 
 
-def used(finding: FindingRow) -> float:
+def used(finding: CheckFinding) -> float:
     """The fraction of its bound that a number uses: 1 is the bound. NaN is far beyond it."""
     value, bound = finding.value, finding.bound
     if value is None or bound is None or math.isnan(value):
@@ -104,7 +105,7 @@ def times(receipt: Receipt) -> Plot | None:
     )
 
 
-def _phases(check: CheckRow, most: float) -> Iterable[Segment]:
+def _phases(check: CheckOutcome, most: float) -> Iterable[Segment]:
     for index, phase in enumerate(check.phases):
         width = 100 * phase.seconds / most
         yield Segment(width, index % _COLOURS, phase.name if len(phase.name) * _CHARACTER < width else "")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from envspec.conformance.results import CheckFinding, CheckOutcome, Status
 from envspec.conformance.results import Kind as FindingKind
-from envspec.conformance.results import Status
 from envspec.escaping import markdown
 from envspec.receipts.metrics import devices
-from envspec.receipts.model import CheckRow, Counts, FindingRow, Receipt, Verdict, dump
+from envspec.receipts.model import Counts, Receipt, Verdict, dump
 from envspec.report import page
 from envspec.report.format import (
     Column,
@@ -145,7 +145,7 @@ def _checks(receipt: Receipt) -> Table:
     return Table("Checks", columns, tuple(rows), notes="")
 
 
-def _judged(check: CheckRow) -> str:
+def _judged(check: CheckOutcome) -> str:
     judged = [finding.ok for finding in check.findings if finding.ok is not None]
     return f"{sum(judged)} of {len(judged)}" if judged else ""
 
@@ -153,7 +153,7 @@ def _judged(check: CheckRow) -> str:
 def _findings(
     title: str,
     receipt: Receipt,
-    shown: Callable[[FindingRow], bool],
+    shown: Callable[[CheckFinding], bool],
     plot: Plot | None = None,
     *,
     is_folded: bool = True,
@@ -190,7 +190,7 @@ def _failed_findings(receipt: Receipt) -> Table:
     return _findings("Failed findings", receipt, lambda each: each.ok is False, is_folded=False)
 
 
-def _has_number(finding: FindingRow) -> bool:
+def _has_number(finding: CheckFinding) -> bool:
     return finding.value is not None or finding.bound is not None
 
 
@@ -352,7 +352,7 @@ def counts(found: Counts) -> str:
     return f"{found.passed} passed, {found.failed} failed, {found.not_run} not run"
 
 
-def bound(finding: FindingRow) -> str:
+def bound(finding: CheckFinding) -> str:
     """`<= 3.9e-3 (4 u, u = 2^-10)`; empty without a bound."""
     if finding.bound is None:
         return ""
@@ -361,19 +361,19 @@ def bound(finding: FindingRow) -> str:
     return f"{limit} ({finding.formula})" if " " in finding.formula.strip() else limit
 
 
-def outcome(finding: FindingRow) -> str:
+def outcome(finding: CheckFinding) -> str:
     """`passed`, `failed`, `not run`; empty for what only informs."""
     if finding.kind is FindingKind.NOT_RUN:
         return "not run"
     return {True: "passed", False: "failed", None: ""}[finding.ok]
 
 
-def cause(check: CheckRow) -> str:
+def cause(check: CheckOutcome) -> str:
     """Why a check failed: cause and reason."""
     return ": ".join(filter(None, (check.cause.value if check.cause else "", reason(check))))
 
 
-def reason(check: CheckRow) -> str:
+def reason(check: CheckOutcome) -> str:
     """A check's reason; of a compiler's whole output the beginning and the end."""
     found = check.reason
     return found if len(found) <= 2 * _PART else f"{found[:_PART]} [...] {found[-_PART:]}"

@@ -63,7 +63,7 @@ def _device(folder: Path, *bodies: str, **more: Any) -> dict[str, Any]:
 def test_a_check_that_is_not_run_says_why(tmp_path: Path) -> None:
     result = _device(tmp_path, _GOOD)
     assert (result["status"], result["cause"], result["reason"]) == ("not run", None, "no GPU is requested")
-    assert [name for name, _ in result["phases"]] == ["import torch", "CUDA libraries in memory"]
+    assert [each["name"] for each in result["phases"]] == ["import torch", "CUDA libraries in memory"]
     assert result["log"] == ""
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from envspec.conformance import worker
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.events import CheckEvents
+from envspec.conformance.events import ProcessEvents
 from envspec.conformance.results import Cause, CheckFinding, Kind
 from envspec.conformance.supervisor import ProcessEnd, verdict
 
@@ -27,7 +27,7 @@ _WRONG = CheckFinding("nms", Kind.EXACT, ok=False, detail="keeps all boxes")
 def test_the_hint_is_about_the_end_that_came(
     end: ProcessEnd, raised: tuple[str, str] | None, cause: Cause, hint: str
 ) -> None:
-    events = CheckEvents(
+    events = ProcessEvents(
         findings=[_WRONG] if cause is Cause.FOUND else [], raised=raised, done=end.status == worker.DONE
     )
     result = verdict("family", events, end)
@@ -35,5 +35,5 @@ def test_the_hint_is_about_the_end_that_came(
 
 
 def test_a_checks_own_hint_is_the_first() -> None:
-    events = CheckEvents(findings=[_WRONG], hints=["take another box"], done=True)
+    events = ProcessEvents(findings=[_WRONG], hints=["take another box"], done=True)
     assert verdict("family", events, ProcessEnd(worker.DONE, False, 90)).hint == "take another box"

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
-from envspec.conformance import hardware, request
 from envspec.conformance import hardware as suite_machine
-from envspec.conformance import results as suite
-from envspec.conformance.results import Cause, Status
+from envspec.conformance.results import Cause, Status, dumps
 from envspec.receipts import model
 from envspec.receipts.build import BadResults, receipt
 from envspec.receipts.compare import Comparison, Weight, against, compare
@@ -194,7 +190,7 @@ def test_a_number_that_is_missing_now_is_listed() -> None:
 def test_a_bounded_finding_keeps_its_bound_and_source() -> None:
     row = within("fp32, K = 64", 1e-7, "matmul.fp32", 64)
     (found,) = made(check("matmul", findings=[row])).checks[0].findings
-    assert found.model_dump(mode="json") == {**row, "unit": ""}
+    assert json.loads(dumps(found)) == {**row, "unit": ""}
 
 
 @pytest.mark.parametrize("change", [{"seed": 7}, {"envspec": "0.2.0"}], ids=["another seed", "another suite"])
@@ -273,21 +269,6 @@ def test_the_committed_schema_is_the_receipts(tmp_path: Path) -> None:
     assert ran.stdout == (ROOT / "envspec-receipt.schema.json").read_text(encoding="utf-8"), (
         "envspec schema receipt > envspec-receipt.schema.json"
     )
-
-
-@pytest.mark.parametrize(
-    ("inside", "outside"),
-    [
-        (suite.CheckOutcome, model.CheckRow),
-        (suite.CheckFinding, model.FindingRow),
-        (suite.Fingerprint, model.FingerprintRow),
-        (suite.Peak, model.PeakRow),
-        (hardware.NvmlGpu, model.Gpu),
-        (request.Nodes, model.Nodes),
-    ],
-)
-def test_what_the_suite_tells_is_what_the_receipt_has(inside: Any, outside: type[BaseModel]) -> None:
-    assert {each.name for each in fields(inside)} == set(outside.model_fields)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the suite runs on Linux only")
