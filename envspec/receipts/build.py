@@ -158,12 +158,10 @@ def _reasons(checks: Sequence[CheckOutcome], summary: Summary) -> Iterable[str]:
 
 def _is_locked(checks: Iterable[CheckOutcome]) -> bool | None:
     """Result of the check `lock`; None if it crashed or did not run."""
-    for check in checks:
-        if check.check == "lock" and check.status is Status.PASSED:
-            return True
-        if check.check == "lock" and check.cause is Cause.FOUND:
-            return False
-    return None
+    lock = next((check for check in checks if check.check == "lock"), None)
+    if lock is None or not (lock.status is Status.PASSED or lock.cause is Cause.FOUND):
+        return None
+    return lock.status is Status.PASSED
 
 
 def _ran(checks: Iterable[CheckOutcome]) -> dict[str, str]:

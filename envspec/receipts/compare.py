@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import Final, TypeVar
 
 from envspec.conformance.results import CheckFinding, CheckOutcome, Fingerprint, Kind, Level, Status
@@ -61,25 +62,20 @@ class NumberLine:
 class Comparison:
     """Receipts compared with the first of them. names: unique. is_same_kind: of machine.
 
-    stack, machine, versions, checks, findings, fingerprints: what is not the same in all receipts.
+    sections: what is not the same in all receipts: `Stack`, `Machine`, `Versions that ran`, `Checks`, `Findings` and
+    `Fingerprints`.
     """
 
     names: tuple[str, ...]
     receipts: tuple[Receipt, ...]
     is_same_kind: bool
-    stack: tuple[Line, ...]
-    machine: tuple[Line, ...]
-    versions: tuple[Line, ...]
-    checks: tuple[Line, ...]
-    findings: tuple[Line, ...]
-    fingerprints: tuple[Line, ...]
+    sections: Mapping[str, tuple[Line, ...]]
     numbers: tuple[NumberLine, ...]
 
     @property
     def lines(self) -> tuple[Line, ...]:
         """All differences."""
-        sections = (self.stack, self.machine, self.versions, self.checks, self.findings, self.fingerprints)
-        return tuple(line for section in sections for line in section)
+        return tuple(chain.from_iterable(self.sections.values()))
 
     @property
     def faults(self) -> tuple[Line, ...]:
@@ -137,12 +133,14 @@ def compare(named: Sequence[tuple[str, Receipt]]) -> Comparison:
         names=names,
         receipts=receipts,
         is_same_kind=len(set(map(kind, receipts))) == 1 and all(map(has_kind, receipts)),
-        stack=tuple(_differing(_STACK, receipts)),
-        machine=tuple(_differing(_MACHINE, receipts)),
-        versions=tuple(_versions(receipts)),
-        checks=tuple(_checks(receipts)),
-        findings=tuple(_findings(receipts)),
-        fingerprints=tuple(_fingerprints(names, receipts)),
+        sections={
+            "Stack": tuple(_differing(_STACK, receipts)),
+            "Machine": tuple(_differing(_MACHINE, receipts)),
+            "Versions that ran": tuple(_versions(receipts)),
+            "Checks": tuple(_checks(receipts)),
+            "Findings": tuple(_findings(receipts)),
+            "Fingerprints": tuple(_fingerprints(names, receipts)),
+        },
         numbers=tuple(_numbers(receipts)),
     )
 
@@ -159,8 +157,7 @@ def _versions(receipts: Sequence[Receipt]) -> Iterator[Line]:
         values = tuple(receipt.ran.get(what, "") for receipt in receipts)
         if len(set(values)) > 1:
             # A run of fewer checks loads fewer libraries of the same stack.
-            found = {value for value in values if value}
-            yield Line(what, values, Weight.DIFFERS if len(found) > 1 else Weight.INFORMS)
+            yield Line(what, values, Weight.DIFFERS if len({*values} - {""}) > 1 else Weight.INFORMS)
 
 
 def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:
@@ -260,15 +257,13 @@ def _apart(found: Sequence[CheckFinding | None]) -> str:
 
 def _fingerprints(names: Sequence[str], receipts: Sequence[Receipt]) -> Iterator[Line]:
     rows = [
-        {(check.check, each.name): each for check in receipt.checks for each in check.fingerprints}
+        {f"{check.check}: {each.name}": each for check in receipt.checks for each in check.fingerprints}
         for receipt in receipts
     ]
-    for check, name in _ordered(rows):
-        found = [row.get((check, name)) for row in rows]
-        # The seed determines the input values, the version of the suite their sizes.
-        inputs = [f"seed {receipt.seed}, envspec {receipt.envspec}" for receipt in receipts]
-        line = _fingerprint(f"{check}: {name}", names, found, inputs)
-        if line:
+    # The seed determines the input values, the version of the suite their sizes.
+    inputs = [f"seed {receipt.seed}, envspec {receipt.envspec}" for receipt in receipts]
+    for what in _ordered(rows):
+        if line := _fingerprint(what, names, [row.get(what) for row in rows], inputs):
             yield line
 
 
@@ -345,9 +340,7 @@ def _best(receipt: Receipt, check: str, unit: str, name: str | None) -> float | 
         for number in numbers(receipt)
         if (number.check, number.unit) == (check, unit) and name in (None, number.name)
     ]
-    if not values:
-        return None
-    return min(values) if better(unit) is Better.LOWER else max(values)
+    return (min if better(unit) is Better.LOWER else max)(values, default=None)
 
 
 def against(now: Receipt, recorded: Receipt) -> Baseline:
@@ -356,11 +349,12 @@ def against(now: Receipt, recorded: Receipt) -> Baseline:
     Machines of different or unknown kinds are not compared: `not_compared` says so.
     """
     baseline = Baseline(lock=recorded.lock.name, made_at=recorded.made_at, machine=kind(recorded))
+    why = ""
     if kind(now) != kind(recorded):
         why = f"the machines are of different kinds: recorded on {kind(recorded)}; this is {kind(now)}"
-        return baseline.model_copy(update={"not_compared": why})
-    if not has_kind(now):
+    elif not has_kind(now):
         why = f"the kind of machine is unknown: it has {kind(now)}"
+    if why:
         return baseline.model_copy(update={"not_compared": why})
     present = {number.key: number for number in numbers(now)}
     judged = [number for number in numbers(recorded) if number.tolerance is not None and number.value]

@@ -95,7 +95,9 @@ def as_json(comparison: Comparison) -> str:
             "differs": comparison.differs,
             "is_same_kind": comparison.is_same_kind,
             "faults": [f"{line.what}: {line.note}" for line in comparison.faults],
-            "different": {title: [asdict(line) for line in lines] for title, lines in _differences(comparison)},
+            "different": {
+                title: [asdict(line) for line in lines] for title, lines in comparison.sections.items() if lines
+            },
             "numbers": comparison.numbers,
             "main": columns(comparison.receipts),
         }
@@ -112,15 +114,16 @@ def headline(comparison: Comparison) -> str:
 def answers(comparison: Comparison) -> list[tuple[str, str]]:
     """The questions that a comparison answers, each with its answer."""
     return [
-        ("same stack", _answer((*comparison.stack, *comparison.versions))),
-        ("same machines", _answer(comparison.machine)),
-        ("same outcome", _answer((*comparison.checks, *comparison.findings))),
+        ("same stack", _answer(comparison, "Stack", "Versions that ran")),
+        ("same machines", _answer(comparison, "Machine")),
+        ("same outcome", _answer(comparison, "Checks", "Findings")),
         ("same results, bit by bit", _bits(comparison)),
         ("same speed and memory", _speed(comparison)),
     ]
 
 
-def _answer(lines: Sequence[Line]) -> str:
+def _answer(comparison: Comparison, *sections: str) -> str:
+    lines = (line for section in sections for line in comparison.sections[section])
     different = [line.what for line in lines if line.weight is not Weight.INFORMS]
     return f"no: {_some(different)}" if different else "yes"
 
@@ -133,8 +136,8 @@ def _some(names: Sequence[str]) -> str:
 def _bits(comparison: Comparison) -> str:
     if comparison.faults:
         return f"no, a machine computes wrong results: {_some([line.what for line in comparison.faults])}"
-    if comparison.fingerprints:
-        return f"exact results yes, others no: {_some([line.what for line in comparison.fingerprints])}"
+    if different := [line.what for line in comparison.sections["Fingerprints"]]:
+        return f"exact results yes, others no: {_some(different)}"
     shared = set.intersection(
         *(
             {(check.check, each.name) for check in receipt.checks for each in check.fingerprints}
@@ -178,24 +181,13 @@ def _fleet(comparison: Comparison) -> Table:
     return Table("Receipts", (*titles, *mains), tuple(rows))
 
 
-def _differences(comparison: Comparison) -> list[tuple[str, tuple[Line, ...]]]:
-    found = [
-        ("Stack", comparison.stack),
-        ("Machine", comparison.machine),
-        ("Versions that ran", comparison.versions),
-        ("Checks", comparison.checks),
-        ("Findings", comparison.findings),
-        ("Fingerprints", comparison.fingerprints),
-    ]
-    return [(title, lines) for title, lines in found if lines]
-
-
 def _sections(comparison: Comparison) -> list[Table]:
     """A table of differences for each section; equal values of a difference share a row."""
     heads = (Column("what"), Column("meaning", Kind.OUTCOME), Column("receipts"), Column("value"), Column("note"))
     return [
         Table(f"{title}: {counted(len(lines), 'difference')}", heads, tuple(_rows(comparison, lines)))
-        for title, lines in _differences(comparison)
+        for title, lines in comparison.sections.items()
+        if lines
     ]
 
 

@@ -200,7 +200,7 @@ def test_results_of_other_inputs_are_no_fault(change: dict[str, Any]) -> None:
     assert compare([("one", one), ("other", other)]).faults
     found = compare([("one", one), ("other", other.model_copy(update=change))])
     assert found.faults == ()
-    assert "not compared: the keys differ" in found.fingerprints[0].note
+    assert "not compared: the keys differ" in found.sections["Fingerprints"][0].note
 
 
 WHOLE = receipt(eight_gpus(), known("coldstart", "lost", baseline=receipt(eight_gpus(1.3), known())))
@@ -284,18 +284,22 @@ def test_a_version_that_only_one_of_them_has_loaded_is_no_other_stack() -> None:
     whole = made(check("matmul", ran={"cuDNN": "9.10.2"}), check("pyg", ran={"torch": "2.9.1"}))
     part = made(check("pyg", ran={"torch": "2.9.1"}))
     other = made(check("matmul", ran={"cuDNN": "9.1.0"}), check("pyg", ran={"torch": "2.9.1"}))
-    weights = [line.weight for one in (part, other) for line in compare([("whole", whole), ("one", one)]).versions]
+    weights = [
+        line.weight
+        for one in (part, other)
+        for line in compare([("whole", whole), ("one", one)]).sections["Versions that ran"]
+    ]
     assert weights == [Weight.INFORMS, Weight.DIFFERS]
 
 
 def test_the_same_bits_are_the_same_whatever_their_keys_say() -> None:
     one, other = (made(check("matmul", fingerprints=[fingerprint("fp32", "a1", key)])) for key in ("cpu", "gpu"))
-    assert not compare([("one", one), ("other", other)]).fingerprints
+    assert not compare([("one", one), ("other", other)]).lines
 
 
 def test_the_distance_of_numbers() -> None:
     found = [made(check("matmul", findings=[within("fp32", value, "matmul.fp32", 64)])) for value in (1e-8, 1.001e-8)]
-    (line,) = compare(list(zip(("one", "other"), found, strict=True))).findings
+    (line,) = compare(list(zip(("one", "other"), found, strict=True))).sections["Findings"]
     assert line.note == "0.1 % apart"
 
 
