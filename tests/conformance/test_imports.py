@@ -23,6 +23,7 @@ from tests.support.machines.suite import (
     make_request,
     started,
     wait_for,
+    worker_of,
 )
 
 HERE = Path(sys.executable)
@@ -226,9 +227,9 @@ def test_one_that_crashes_while_it_waits_is_reported_in_its_turn(tmp_path: Path)
     assert re.fullmatch(r"crashed (in the phase 'import torch'|between two phases), by signal 11.*", result["reason"])
 
 
-@pytest.mark.parametrize("whom", ["suite", "worker"])
+@pytest.mark.parametrize("target", ["suite", "worker"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_suite_that_is_ended_leaves_none_that_waits(tmp_path: Path, number: signal.Signals, whom: str) -> None:
+def test_a_suite_that_is_ended_leaves_none_that_waits(tmp_path: Path, number: signal.Signals, target: str) -> None:
     body = """
         if check == "amp":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -244,11 +245,7 @@ def test_a_suite_that_is_ended_leaves_none_that_waits(tmp_path: Path, number: si
     requested = make_request("device", "matmul", "amp", preimports=2)
     with started(HERE, requested, tmp_path / "run", environ) as process:
         wait_for(tmp_path / "fake" / "torch" / "hangs")
-        if whom == "worker":
-            (worker,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
-            os.kill(int(worker), number)
-        else:
-            process.send_signal(number)
+        os.kill(worker_of(process) if target == "worker" else process.pid, number)
         process.wait(PATIENCE_S)
     assert_nothing_stays(tmp_path / "run")
     assert not json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["is_whole"]
