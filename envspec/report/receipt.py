@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -84,13 +85,13 @@ def _markdown(receipt: Receipt) -> Iterator[str]:
     yield ""
     yield from (f"- {markdown(reason)}" for reason in receipt.reasons)
     yield from [""] if receipt.reasons else []
-    logs = {check.check: check.log for check in receipt.checks if check.status is Status.FAILED and check.log}
+    logs = [check for check in receipt.checks if check.status is Status.FAILED and check.log]
     for table in (_checks(receipt), _failed_findings(receipt)):
         yield from markdown_lines(table)
     if logs:
-        lines = (line for name, log in logs.items() for line in (f"{markdown(name)}:", "", verbatim(log), ""))
+        lines = (line for each in logs for line in (f"{markdown(each.check)}:", "", verbatim(each.log), ""))
         yield from folded("End of the output of failed checks", lines)
-    where = (*_stack(receipt), *_machine(receipt), *_versions(receipt))
+    where = (*_stack(receipt), *_machine(receipt), *itertools.starmap(row, receipt.ran.items()))
     for table in (
         _not_run(receipt),
         _baseline(receipt),
@@ -114,7 +115,7 @@ def as_html(receipt: Receipt) -> str:
         _baseline(receipt),
         listing("Machine", _machine(receipt)),
         listing("Stack", _stack(receipt)),
-        listing("Versions that ran", _versions(receipt)),
+        listing("Versions that ran", itertools.starmap(row, receipt.ran.items())),
     )
     return page.render(
         "receipt.html.jinja",
@@ -131,23 +132,19 @@ def as_html(receipt: Receipt) -> str:
 
 def _checks(receipt: Receipt) -> Table:
     columns = (_CHECK, _OUTCOME, Column("time", Kind.NUMBER), Column("findings", Kind.NUMBER), Column("reason"))
-    rows = (
-        row(
+    rows = []
+    for check in receipt.checks:
+        judged = [finding.ok for finding in check.findings if finding.ok is not None]
+        causes = (check.cause.value if check.cause else "", reason(check))
+        cells = (
             check.check,
             check.status.value + (" (required)" if check.required else ""),
             f"{check.seconds:.1f} s" if check.seconds else "",
-            _judged(check),
-            cause(check) if check.status is Status.FAILED else reason(check),
-            notes=(f"hint: {check.hint}" if check.hint else "",),
+            f"{sum(judged)} of {len(judged)}" if judged else "",
+            ": ".join(filter(None, causes)),
         )
-        for check in receipt.checks
-    )
+        rows.append(row(*cells, notes=(f"hint: {check.hint}" if check.hint else "",)))
     return Table("Checks", columns, tuple(rows), notes="")
-
-
-def _judged(check: CheckOutcome) -> str:
-    judged = [finding.ok for finding in check.findings if finding.ok is not None]
-    return f"{sum(judged)} of {len(judged)}" if judged else ""
 
 
 def _findings(
@@ -286,36 +283,28 @@ def _place(receipt: Receipt) -> list[Row]:
 
 def properties(receipt: Receipt) -> Iterator[tuple[str, str]]:
     """Names and values of stack, machine and versions."""
-    yield from (_pair(each) for each in (*_stack(receipt), *_machine(receipt)))
+    yield from ((each.cells[0], each.cells[1]) for each in (*_stack(receipt), *_machine(receipt)))
     yield from ((f"version of {what}", version) for what, version in receipt.ran.items())
-
-
-def _pair(each: Row) -> tuple[str, str]:
-    return each.cells[0], each.cells[1]
-
-
-def _versions(receipt: Receipt) -> list[Row]:
-    return [row(what, version) for what, version in receipt.ran.items()]
 
 
 def _machine(receipt: Receipt) -> list[Row]:
     """Without what is unknown."""
     machine = receipt.machine
     cpus = f"{machine.cpus} CPUs" if machine.cpus else ""
-    rows = [
-        *(row("GPU", gpu) for gpu in _gpus(receipt)),
-        row("topology", _topology(machine.topology)),
-        row("driver", machine.driver),
-        row("container toolkit", machine.toolkit),
-        row("system", machine.system),
-        row("kernel", machine.kernel),
-        row("CPU", ", ".join(filter(None, [machine.cpu, machine.architecture, cpus]))),
-        row("memory", "" if machine.memory_bytes is None else size(machine.memory_bytes)),
-        row("shared memory", "" if machine.shm_bytes is None else size(machine.shm_bytes)),
-        row("Python", machine.python),
-        row("C library", machine.libc),
+    pairs = [
+        *(("GPU", gpu) for gpu in _gpus(receipt)),
+        ("topology", _topology(machine.topology)),
+        ("driver", machine.driver),
+        ("container toolkit", machine.toolkit),
+        ("system", machine.system),
+        ("kernel", machine.kernel),
+        ("CPU", ", ".join(filter(None, [machine.cpu, machine.architecture, cpus]))),
+        ("memory", "" if machine.memory_bytes is None else size(machine.memory_bytes)),
+        ("shared memory", "" if machine.shm_bytes is None else size(machine.shm_bytes)),
+        ("Python", machine.python),
+        ("C library", machine.libc),
     ]
-    return [each for each in rows if each.cells[1]]
+    return [row(*pair) for pair in pairs if pair[1]]
 
 
 def _gpus(receipt: Receipt) -> list[str]:
@@ -324,9 +313,9 @@ def _gpus(receipt: Receipt) -> list[str]:
     for gpu in receipt.machine.gpus:
         line = f"{gpu.name}, {size(gpu.memory_bytes)}, compute capability {gpu.compute_capability}"
         equal.setdefault(line, []).append(str(gpu.index))
-    if len(equal) == 1:
-        return [f"{len(found)} x {line}" for line, found in equal.items()]
-    return [f"{', '.join(found)}: {line}" for line, found in equal.items()]
+    return [
+        f"{len(found)} x {line}" if len(equal) == 1 else f"{', '.join(found)}: {line}" for line, found in equal.items()
+    ]
 
 
 def _topology(topology: Mapping[str, str]) -> str:
@@ -366,11 +355,6 @@ def outcome(finding: CheckFinding) -> str:
     if finding.kind is FindingKind.NOT_RUN:
         return "not run"
     return {True: "passed", False: "failed", None: ""}[finding.ok]
-
-
-def cause(check: CheckOutcome) -> str:
-    """Why a check failed: cause and reason."""
-    return ": ".join(filter(None, (check.cause.value if check.cause else "", reason(check))))
 
 
 def reason(check: CheckOutcome) -> str:
