@@ -32,10 +32,6 @@ def deterministic(torch: Any) -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def generator(torch: Any, device: str, seed: int) -> Any:
-    return torch.Generator(device=device).manual_seed(seed)
-
-
 def raw(tensor: Any) -> bytes:
     """A tensor's bytes by rows, without NumPy, which the stack may lack."""
     copy = tensor.detach().cpu().contiguous()
@@ -175,7 +171,7 @@ def kernels(torch: Any, context: CheckContext, dtypes: Mapping[str, Any]) -> Non
     # Query, key, value and the gradient of the result, each of (batch, heads, length, size).
     shape = (2, 4, SIZES[f"transformer.attention_length.{context.device}"], 64)
     for type_name, dtype in dtypes.items():
-        numbers = generator(torch, "cpu", context.request.seed)
+        numbers = torch.Generator().manual_seed(context.request.seed)
         *inputs, towards = (torch.randn(shape, generator=numbers).to(context.device, dtype) for _ in range(4))
         right = _formula(torch, inputs, towards)
         for member, name in KERNELS.items():
@@ -242,7 +238,7 @@ def compiled(torch: Any, context: CheckContext) -> None:
     seed, nn = context.request.seed, torch.nn
     torch.manual_seed(seed)
     block = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).to(context.device)
-    batch = torch.randn(32, 64, generator=generator(torch, "cpu", seed)).to(context.device)
+    batch = torch.randn(32, 64, generator=torch.Generator().manual_seed(seed)).to(context.device)
     plain = _results(torch, block, block, batch)
     try:
         optimized = _results(torch, torch.compile(block), block, batch)

@@ -65,7 +65,7 @@ def main(parent: int, path: Path, arguments: list[str]) -> int:
     return 1
 
 
-def free_port() -> int:
+def _free_port() -> int:
     """An unused TCP port of the loopback interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
         one.bind((_LOOPBACK, 0))
@@ -192,9 +192,7 @@ def launched(context: CheckContext, launch: Launch) -> Iterator[Launched]:
     for rank in launch.local:
         events_of(folder, rank).touch()
     nodes = launch.nodes
-    if nodes.count > 1 and nodes.rendezvous is None:
-        raise ValueError(f"{nodes.count} nodes need a rendezvous")
-    host, port = endpoint(nodes.rendezvous) if nodes.count > 1 and nodes.rendezvous else (_LOOPBACK, free_port())
+    host, port = endpoint(nodes.rendezvous or "") if nodes.count > 1 else (_LOOPBACK, _free_port())
     arguments = [
         *("--nnodes", str(nodes.count), "--node-rank", str(nodes.rank)),
         *("--nproc-per-node", str(launch.processes), "--master-addr", host, "--master-port", str(port)),
