@@ -14,17 +14,7 @@ from envspec.conformance.results import FORMAT as RESULTS_FORMAT
 from envspec.conformance.results import Cause, CheckOutcome, Kind, Status
 from envspec.errors import EnvspecError
 from envspec.receipts.compare import against
-from envspec.receipts.model import (
-    Counts,
-    Here,
-    Image,
-    LockName,
-    Machine,
-    Receipt,
-    Summary,
-    Verdict,
-    problems,
-)
+from envspec.receipts.model import Counts, Here, Image, LockName, Machine, Receipt, Summary, Verdict, problems
 
 
 class BadResults(EnvspecError):
@@ -65,18 +55,12 @@ def receipt(results: Mapping[str, Any], inputs: ReceiptInputs) -> Receipt:
         raise BadResults(f"the results are of format {results.get('format')!r}, this envspec reads {RESULTS_FORMAT}")
     try:
         return _receipt(_plain(results), inputs)
-    except ValidationError as error:
-        raise BadResults(
-            f"the suite's results can't be read: {'; '.join(problems(error))}",
-            hint="run the suite of this envspec version",
-        ) from error
     except KeyError as error:
         raise BadResults(f"the suite's results lack {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
-        raise BadResults(
-            "the suite's results can't be read: a value has the wrong type",
-            hint="run the suite of this envspec version",
-        ) from error
+        why = "; ".join(problems(error)) if isinstance(error, ValidationError) else "a value has the wrong type"
+        hint = "run the suite of this envspec version"
+        raise BadResults(f"the suite's results can't be read: {why}", hint=hint) from error
 
 
 def _receipt(results: Mapping[str, Any], inputs: ReceiptInputs) -> Receipt:

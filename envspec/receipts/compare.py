@@ -171,7 +171,7 @@ def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:
         first, like = present[0], present[0].better
         base = kinds[found.index(first)]
         worse = tuple(
-            worsening(like, first.value, each.value) if each and other and other == base else None
+            worsening(like, first.value, each.value) if each and base and other == base else None
             for each, other in zip(found, kinds, strict=True)
         )
         values = tuple(each.value if each else None for each in found)
@@ -226,9 +226,9 @@ def _findings(receipts: Sequence[Receipt]) -> Iterator[Line]:
 def _judged(finding: CheckFinding | None) -> str:
     if finding is None:
         return "missing"
-    if finding.kind in (Kind.NOT_RUN, Kind.INFORMING):
-        return "not run" if finding.kind is Kind.NOT_RUN else "informs"
-    return "passed" if finding.ok else "failed"
+    if finding.kind is Kind.NOT_RUN:
+        return "not run"
+    return "informs" if finding.kind is Kind.INFORMING else "passed" if finding.ok else "failed"
 
 
 def _value(finding: CheckFinding | None) -> str:
@@ -250,9 +250,8 @@ def _apart(found: Sequence[CheckFinding | None]) -> str:
     low, high = min(values, default=0.0), max(values, default=0.0)
     if not low or high - low <= 1e-6 * low:
         return ""
-    if high < 1.1 * low:
-        return f"{100 * (high / low - 1):.2g} % apart"
-    return f"the largest is {high / low:.3g} times the smallest"
+    ratio = high / low
+    return f"{100 * (ratio - 1):.2g} % apart" if ratio < 1.1 else f"the largest is {ratio:.3g} times the smallest"
 
 
 def _fingerprints(names: Sequence[str], receipts: Sequence[Receipt]) -> Iterator[Line]:

@@ -17,6 +17,7 @@ from envspec.conformance.hardware import Gpu
 from envspec.conformance.request import Nodes
 from envspec.conformance.results import CheckOutcome
 from envspec.errors import UsageError
+from envspec.spec.errors import dotted
 
 #: Format of the document; readers refuse newer ones.
 FORMAT = 1
@@ -178,11 +179,7 @@ _WHAT: Final = "name a receipt.json or a folder with one"
 
 
 class BadReceipt(UsageError):
-    """A file that is not a valid receipt."""
-
-
-class NewerReceipt(UsageError):
-    """A receipt of a newer format than this envspec reads."""
+    """A file that is not a valid receipt, or that a newer envspec wrote."""
 
 
 def dump(receipt: Receipt) -> str:
@@ -194,8 +191,8 @@ def read(path: Path) -> Receipt:
     """The receipt in a file, or in a folder's receipt.json.
 
     Raises:
-        BadReceipt: it can't be read, or keys are missing or wrong; the message names the file and every such key.
-        NewerReceipt: a newer envspec wrote it.
+        BadReceipt: it can't be read, a newer envspec wrote it, or keys are missing or wrong; the message names the file
+            and every such key.
     """
     if path.is_dir():
         path = path / RECEIPT_FILE
@@ -211,7 +208,7 @@ def load(text: str, where: str) -> Receipt:
     """The receipt in `text`. where: its name in messages.
 
     Raises:
-        BadReceipt, NewerReceipt: as `read`.
+        BadReceipt: as `read`.
     """
     try:
         data = json.loads(text)
@@ -219,7 +216,7 @@ def load(text: str, where: str) -> Receipt:
         raise BadReceipt(f"{where} is not JSON: {error}", hint=_WHAT) from error
     found = data.get("format") if isinstance(data, dict) else None
     if isinstance(found, int) and found > FORMAT:
-        raise NewerReceipt(
+        raise BadReceipt(
             f"{where} is a receipt of format {found}, this envspec reads up to {FORMAT}",
             hint=f"envspec {data.get('envspec', '(a newer one)')} wrote it: update envspec",
         )
@@ -247,14 +244,8 @@ def json_schema() -> dict[str, Any]:
 
 def problems(error: ValidationError) -> list[str]:
     """`checks[3].status: ...`, one for each problem that pydantic found."""
-    return [f"{_dotted(found['loc'])}: {_message(found['type'], found['msg'])}" for found in error.errors()]
-
-
-def _dotted(path: tuple[int | str, ...]) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".") or "the document"
-
-
-def _message(kind: str, text: str) -> str:
-    unknown = ("extra_forbidden", "unexpected_keyword_argument")
-    return "is missing" if kind == "missing" else "is unknown" if kind in unknown else text
+    texts = {"missing": "is missing", "extra_forbidden": "is unknown", "unexpected_keyword_argument": "is unknown"}
+    return [
+        f"{dotted(found['loc']) or 'the document'}: {texts.get(found['type'], found['msg'])}"
+        for found in error.errors()
+    ]

@@ -15,7 +15,7 @@ from envspec.conformance.results import Cause, Status, dumps
 from envspec.receipts import model
 from envspec.receipts.build import BadResults, receipt
 from envspec.receipts.compare import Comparison, Weight, against, compare
-from envspec.receipts.model import FORMAT, BadReceipt, NewerReceipt, Receipt, Verdict, dump, load, read
+from envspec.receipts.model import FORMAT, BadReceipt, Receipt, Verdict, dump, load, read
 from envspec.report import COMPARISON, write_receipt
 from envspec.report.comparison import answers
 from tests.support.builders.receipts import (
@@ -236,7 +236,7 @@ def test_a_moment_of_another_zone_is_one_of_utc() -> None:
 def test_a_newer_receipt_is_refused_and_named(more: dict[str, Any]) -> None:
     document = json.loads(changed(format=FORMAT + 1, envspec="9.0", **more))
     text = json.dumps({key: value for key, value in document.items() if value is not None})
-    with pytest.raises(NewerReceipt, match=f"of format {FORMAT + 1}, this envspec reads up to {FORMAT}") as refused:
+    with pytest.raises(BadReceipt, match=f"of format {FORMAT + 1}, this envspec reads up to {FORMAT}") as refused:
         load(text, "one.json")
     assert refused.value.hint == "envspec 9.0 wrote it: update envspec"
 
