@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--until-stdin-ends"]:
         arguments = arguments[1:]
         suite.stop_at_end_of_stdin()
-    return suite.main(Path(arguments[0]), Path(arguments[1]), Path(__file__).resolve())
+    return suite.main(Path(arguments[0]), Path(arguments[1]))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from envspec.conformance import worker
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.events import EventWriter, ProcessEvents
-from envspec.conformance.processes import descendants, end_all, signal_name
+from envspec.conformance.processes import RUN, descendants, end_all, signal_name
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import Cause, CheckOutcome, Kind, Peak, Status, dumps
 
@@ -99,11 +99,10 @@ def _failure(events: ProcessEvents, end: ProcessEnd) -> tuple[Cause, str] | None
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """What all checks of a run share. script: the suite's `run.py`. folder: for their folders."""
+    """What all checks of a run share. folder: for their folders."""
 
     request: SuiteRequest
     request_path: Path
-    script: Path
     folder: Path
 
 
@@ -157,7 +156,7 @@ def run_turn(
             EventWriter(events).write("turn", began)
         # A process that has ended reads no more; its outcome is reported in its turn.
         with contextlib.suppress(BrokenPipeError):
-            started.turn.write(dumps(dict(peaks)).encode())
+            started.turn.write(dumps(peaks).encode())
         started.turn.close()
         end = _wait(started.process, limit_s, waiting)
         outcome = verdict(started.check, ProcessEvents.read(started.folder / worker.EVENTS), end)
@@ -184,7 +183,7 @@ def _popen(check: str, folder: Path, run: SuiteRun, turn: int) -> subprocess.Pop
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         "TRITON_CACHE_DIR": str(scratch / "triton"),
     }
-    command = [sys.executable, str(run.script), "--check", check, str(os.getpid())]
+    command = [sys.executable, str(RUN), "--check", check, str(os.getpid())]
     with (folder / worker.LOG).open("wb") as log:
         return subprocess.Popen(  # noqa: S603 (this Python and this suite)
             [*command, str(run.request_path), str(folder), str(turn)],

@@ -33,11 +33,10 @@ from typing import Any
 from envspec.conformance import hardware
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.events import CheckContext, ProcessEvents
-from envspec.conformance.processes import GRACE_S, die_with_parent, signal_name
+from envspec.conformance.processes import GRACE_S, RUN, die_with_parent, signal_name
 from envspec.conformance.request import Nodes
 from envspec.conformance.results import NotRun, dumps
 
-_RUN = Path(__file__).resolve().parent.with_name("run.py")
 _FAILURES, _LAUNCH = "failures.json", "launch.json"
 _LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
@@ -197,9 +196,9 @@ def launched(context: CheckContext, launch: Launch) -> Iterator[Launched]:
         *("--nnodes", str(nodes.count), "--node-rank", str(nodes.rank)),
         *("--nproc-per-node", str(launch.processes), "--master-addr", host, "--master-port", str(port)),
         *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={SIZES['distributed.join_s']}"),
-        *("--max-restarts", "0", str(_RUN), "--rank"),
+        *("--max-restarts", "0", str(RUN), "--rank"),
     ]
-    command = [sys.executable, str(_RUN), "--torchrun", str(os.getpid()), str(folder / _FAILURES), *arguments]
+    command = [sys.executable, str(RUN), "--torchrun", str(os.getpid()), str(folder / _FAILURES), *arguments]
     process = subprocess.Popen(command, env=_environ(launch, host, port))  # noqa: S603 (this Python and this suite)
     try:
         yield Launched(launch, folder, process)
