@@ -15,10 +15,8 @@ from tests.support.machines.suite import make_request, run
 
 pytestmark = pytest.mark.stack
 
-FAULTS: Final = {
-    each["name"]: each
-    for each in parse_toml(Path(__file__).with_name("faults.toml").read_text(encoding="utf-8"))["fault"]
-}
+_ROWS: Final = parse_toml(Path(__file__).with_name("faults.toml").read_text(encoding="utf-8"))
+FAULTS: Final = {each["name"]: each for each in _ROWS["fault"]}
 CASES: Final = [(name, stack) for name, each in FAULTS.items() for stack in each.get("stacks", ["torch_29"])]
 
 
