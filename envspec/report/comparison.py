@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Final
@@ -46,7 +47,7 @@ def as_text(comparison: Comparison, width: int) -> str:
     return text(
         (),
         (
-            listing(headline(comparison), (row(*answer) for answer in answers(comparison))),
+            listing(headline(comparison), itertools.starmap(row, answers(comparison))),
             _faults(comparison),
             *_sections(comparison),
             worse,
@@ -59,7 +60,7 @@ def as_text(comparison: Comparison, width: int) -> str:
 def as_markdown(comparison: Comparison) -> str:
     """In GitHub's form."""
     tables = (
-        listing("", (row(*answer) for answer in answers(comparison)), "question|answer"),
+        listing("", itertools.starmap(row, answers(comparison)), "question|answer"),
         _faults(comparison),
         _fleet(comparison),
         _worse(comparison),
@@ -74,14 +75,14 @@ def as_html(comparison: Comparison) -> str:
     tables = (_faults(comparison), _fleet(comparison), _worse(comparison), *_sections(comparison))
     plots = []
     for column in columns(comparison.receipts):
-        better = "less is better" if column.better is Better.LOWER else "more is better"
+        better = "less" if column.better is Better.LOWER else "more"
         plot = page.side_by_side(column.unit, comparison.names, column.values)
-        plots.append((f"{column.title}, {column.unit} ({better})", plot))
+        plots.append((f"{column.title}, {column.unit} ({better} is better)", plot))
     return page.render(
         "comparison.html.jinja",
         headline=headline(comparison),
         verdict="failed" if comparison.differs else "passed",
-        answers=listing("", (row(*answer) for answer in answers(comparison))),
+        answers=listing("", itertools.starmap(row, answers(comparison))),
         tables=[table for table in tables if table.rows],
         plots=plots,
     )
@@ -161,22 +162,20 @@ def _speed(comparison: Comparison) -> str:
 
 
 def _faults(comparison: Comparison) -> Table:
-    return listing(
-        "Wrong results", (row(line.what, line.note) for line in comparison.faults), "what|which machine", "note"
-    )
+    return listing("Wrong results", (row(line.what, line.note) for line in comparison.faults), "what|which machine")
 
 
 def _fleet(comparison: Comparison) -> Table:
     """Each receipt with its main numbers."""
     found = columns(comparison.receipts)
-    heads = ("receipt", "ran on", "driver", "passed / failed / not run")
     rows = []
     for index, (name, receipt) in enumerate(zip(comparison.names, comparison.receipts, strict=True)):
         checks = receipt.summary.checks
         counts = f"{checks.passed} / {checks.failed} / {checks.not_run}"
         numbers = (amount(column.values[index]) for column in found)
         rows.append(row(name, receipt.verdict.value, devices(receipt), receipt.machine.driver or "-", counts, *numbers))
-    titles = (Column(heads[0]), Column("verdict", Kind.OUTCOME), *map(Column, heads[1:]))
+    texts = map(Column, ("ran on", "driver", "passed / failed / not run"))
+    titles = (Column("receipt"), Column("verdict", Kind.OUTCOME), *texts)
     mains = (Column(f"{column.title}, {column.unit}", Kind.NUMBER) for column in found)
     return Table("Receipts", (*titles, *mains), tuple(rows))
 
@@ -197,10 +196,10 @@ def _rows(comparison: Comparison, lines: Sequence[Line]) -> list[Row]:
         groups: dict[str, list[str]] = {}
         for name, value in zip(comparison.names, line.values, strict=True):
             groups.setdefault(value or "-", []).append(name)
-        first = (line.what, line.weight.value), line.note
+        what, weight, note = line.what, line.weight.value, line.note
         for value, names in groups.items():
-            rows.append(row(*first[0], ", ".join(names), short_hashes(value), first[1]))
-            first = ("", ""), ""
+            rows.append(row(what, weight, ", ".join(names), short_hashes(value), note))
+            what = weight = note = ""
     return rows
 
 
