@@ -17,8 +17,6 @@ U = {name: 2.0**-bits for name, bits in _BITS.items()}
 
 
 class Relation(Enum):
-    """Relation of a value to its bound."""
-
     AT_MOST = "<="
     AT_LEAST = ">="
 

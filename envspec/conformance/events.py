@@ -165,7 +165,6 @@ class CheckContext(EventWriter):
         return any(map(self.request.version, in_locks)) or importlib.util.find_spec(module) is not None
 
     def absence(self, module: str) -> str:
-        """Why a package is not tested."""
         return f"{module} is not in the lock" if self.request.locked else f"{module} is not installed"
 
     def load(self, module: str, *names: str) -> Any:

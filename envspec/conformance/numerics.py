@@ -50,7 +50,6 @@ def relative_error(found: Any, right: Any) -> float:
 
 
 def wait(torch: Any, device: str) -> None:
-    """Wait until the device has finished its work."""
     if device == "cuda":
         torch.cuda.synchronize()
 

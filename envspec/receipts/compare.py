@@ -74,7 +74,6 @@ class Comparison:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """All differences."""
         return tuple(chain.from_iterable(self.sections.values()))
 
     @property
@@ -184,7 +183,6 @@ def _ordered(rows: Iterable[Iterable[K]]) -> list[K]:
 
 
 def _checks(receipts: Sequence[Receipt]) -> Iterator[Line]:
-    """Checks with different outcomes."""
     rows = [{check.check: check for check in receipt.checks} for receipt in receipts]
     for name in _ordered(rows):
         found = [row.get(name) for row in rows]
@@ -245,7 +243,6 @@ def _note(found: Sequence[CheckFinding | None]) -> str:
 
 
 def _apart(found: Sequence[CheckFinding | None]) -> str:
-    """The distance between the largest and the smallest value."""
     values = [abs(each.value) for each in found if each and each.value is not None]
     low, high = min(values, default=0.0), max(values, default=0.0)
     if not low or high - low <= 1e-6 * low:
@@ -290,7 +287,6 @@ def _fingerprint(
 
 
 def _odd(names: Sequence[str], values: Sequence[str]) -> str:
-    """The receipts that differ from the majority."""
     known = [value for value in values if value]
     most = max(known, key=known.count)
     if 2 * known.count(most) <= len(known):

@@ -20,8 +20,6 @@ _NO_GPU: Final = "GPUs that NVML does not show"
 
 
 class Better(Enum):
-    """Which direction of a number is better."""
-
     LOWER = "lower"
     HIGHER = "higher"
     NEITHER = "neither"

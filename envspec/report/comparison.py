@@ -58,7 +58,6 @@ def as_text(comparison: Comparison, width: int) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """In GitHub's form."""
     tables = (
         listing("", itertools.starmap(row, answers(comparison)), "question|answer"),
         _faults(comparison),
@@ -71,7 +70,6 @@ def as_markdown(comparison: Comparison) -> str:
 
 
 def as_html(comparison: Comparison) -> str:
-    """One page."""
     tables = (_faults(comparison), _fleet(comparison), _worse(comparison), *_sections(comparison))
     plots = []
     for column in columns(comparison.receipts):
@@ -113,7 +111,6 @@ def headline(comparison: Comparison) -> str:
 
 
 def answers(comparison: Comparison) -> list[tuple[str, str]]:
-    """The questions that a comparison answers, each with its answer."""
     return [
         ("same stack", _answer(comparison, "Stack", "Versions that ran")),
         ("same machines", _answer(comparison, "Machine")),
@@ -166,7 +163,6 @@ def _faults(comparison: Comparison) -> Table:
 
 
 def _fleet(comparison: Comparison) -> Table:
-    """Each receipt with its main numbers."""
     found = columns(comparison.receipts)
     rows = []
     for index, (name, receipt) in enumerate(zip(comparison.names, comparison.receipts, strict=True)):

@@ -53,7 +53,6 @@ def as_text(diff: LockDiff, width: int) -> str:
 
 
 def as_markdown(diff: LockDiff) -> str:
-    """For a pull request's description."""
     title = " -> ".join(map(markdown, _names(diff)))
     summary = "No differences" if diff.is_empty else capital(_summary(diff))
     lines = [f"### {title}", "", f"{summary}.", ""]

@@ -91,7 +91,6 @@ def _divided(one: float, other: float) -> float:
 
 
 def times(receipt: Receipt) -> Plot | None:
-    """Seconds of each check, by phase."""
     checks = [check for check in receipt.checks if check.seconds]
     if not checks:
         return None
@@ -115,7 +114,6 @@ def _phases(check: CheckOutcome, most: float) -> Iterable[Segment]:
 
 
 def memory(receipt: Receipt) -> Plot | None:
-    """Peak memory of each check, on the device and on the host."""
     kinds = ("tensors", "reserved on the device", "host")
     found = [
         (check.check, colour, value)
@@ -138,7 +136,6 @@ def memory(receipt: Receipt) -> Plot | None:
 
 
 def side_by_side(unit: str, names: Sequence[str], values: Sequence[float | None]) -> Plot:
-    """One number of several receipts."""
     most = max((value for value in values if value is not None), default=0.0)
     bars = [
         Bar(name, (Segment(_width(value or 0.0, most)),), form.amount(value, unit if value is not None else ""))

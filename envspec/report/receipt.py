@@ -39,7 +39,6 @@ _OUTCOME: Final = Column("outcome", Kind.OUTCOME)
 
 
 def as_json(receipt: Receipt) -> str:
-    """receipt.json."""
     return dump(receipt)
 
 
@@ -102,7 +101,6 @@ def _markdown(receipt: Receipt) -> Iterator[str]:
 
 
 def as_html(receipt: Receipt) -> str:
-    """One page."""
     tables = (
         _checks(receipt),
         _failed_findings(receipt),
@@ -261,7 +259,6 @@ def _baseline(receipt: Receipt, *, only_worse: bool = False) -> Table:
 
 
 def _place(receipt: Receipt) -> list[Row]:
-    """Where the suite ran."""
     if receipt.image:
         pulled = receipt.image.pulled_bytes
         took = f" in {amount(receipt.image.pull_s, 's')}" if receipt.image.pull_s is not None else ""
@@ -308,7 +305,6 @@ def _machine(receipt: Receipt) -> list[Row]:
 
 
 def _gpus(receipt: Receipt) -> list[str]:
-    """Equal GPUs in one line."""
     equal: dict[str, list[str]] = {}
     for gpu in receipt.machine.gpus:
         line = f"{gpu.name}, {size(gpu.memory_bytes)}, compute capability {gpu.compute_capability}"

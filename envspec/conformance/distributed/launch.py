@@ -65,7 +65,6 @@ def main(parent: int, path: Path, arguments: list[str]) -> int:
 
 
 def _free_port() -> int:
-    """An unused TCP port of the loopback interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
         one.bind((_LOOPBACK, 0))
         return int(one.getsockname()[1])
@@ -138,7 +137,6 @@ class Launch:
 
     @property
     def world(self) -> int:
-        """The number of all ranks."""
         return self.processes * self.nodes.count
 
     @property
@@ -153,7 +151,6 @@ class Launch:
 
 
 def events_of(folder: Path, rank: int) -> Path:
-    """The events of a rank."""
     return folder / f"rank-{rank}.jsonl"
 
 

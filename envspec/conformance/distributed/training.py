@@ -80,7 +80,6 @@ def flat(torch: Any, tensors: list[Any]) -> Any:
 
 
 def by_sgd(torch: Any, module: Any) -> Callable[[], None]:
-    """A step of torch's SGD with momentum."""
     optimizer = torch.optim.SGD(module.parameters(), lr=_LEARNING_RATE, momentum=_MOMENTUM)
 
     def step() -> None:
@@ -131,7 +130,6 @@ def train(
 
 
 def digest(tensor: Any) -> str:
-    """SHA-256 of a tensor's bytes."""
     return hashlib.sha256(raw(tensor)).hexdigest()
 
 
