@@ -250,8 +250,8 @@ def show(results: Path) -> None:
     """Print every number of a results.json with its share of the bound, what failed, and what was not run."""
     for row in _results(results):
         print(f"{row['status']:8} {row['check']:12} {row['seconds']:6.1f} s  {row['reason'][:300]}")
-        for name, seconds in [*row["preimports"], *row["phases"]]:
-            print(f"           {seconds:7.2f} s  {name}")
+        for phase in [*row["preimports"], *row["phases"]]:
+            print(f"           {phase['seconds']:7.2f} s  {phase['name']}")
         for found in row["findings"]:
             value, bound = found["value"], found["bound"]
             if found["kind"] == "bounded":

@@ -17,8 +17,6 @@ U = {name: 2.0**-bits for name, bits in _BITS.items()}
 
 
 class Relation(Enum):
-    """Relation of a value to its bound."""
-
     AT_MOST = "<="
     AT_LEAST = ">="
 
@@ -37,24 +35,17 @@ class Limit:
         return value <= self.value if self.relation is Relation.AT_MOST else value >= self.value
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A line of the table. at: the bound for sums over K products; most do not depend on it."""
-
-    formula: str
-    at: Callable[[int], float]
-    source: str
-    relation: Relation = Relation.AT_MOST
+#: The limit for sums over K products; most do not depend on it.
+Bound = Callable[[int], Limit]
 
 
 def limit(name: str, k: int = 0) -> Limit:
     """The bound of that name, for sums over `k` products."""
-    bound = BOUNDS[name]
-    return Limit(bound.at(k), bound.formula, bound.source, bound.relation)
+    return BOUNDS[name](k)
 
 
 def _constant(formula: str, value: float, source: str, relation: Relation = Relation.AT_MOST) -> Bound:
-    return Bound(formula, lambda _: value, source, relation)
+    return lambda _: Limit(value, formula, source, relation)
 
 
 def _roundoffs(count: float, dtype: str, source: str) -> Bound:
@@ -64,7 +55,7 @@ def _roundoffs(count: float, dtype: str, source: str) -> Bound:
 def _by_element(count: int, dtype: str) -> Bound:
     """Times |A||B|, for each element: finds a single element that is zero, which E does not."""
     formula = f"{'u' if count == 1 else f'{count} u'} + K 2^-24, u = 2^-{_BITS[dtype]}"
-    return Bound(formula, lambda k: count * U[dtype] + k * 2.0**-24, "Higham's form")
+    return lambda k: Limit(count * U[dtype] + k * 2.0**-24, formula, "Higham's form")
 
 
 _CPU = "measured on two CPU cores, torch 2.4 to 2.15, 2026-11"
@@ -160,18 +151,18 @@ SIZES: Mapping[str, int] = {
 }
 
 BOUNDS: Mapping[str, Bound] = {
-    "matmul.fp32": Bound(
+    "matmul.fp32": lambda k: Limit(
+        4 * math.sqrt(k) * U["fp32"],
         "4 sqrt(K) u, u = 2^-24",
-        lambda k: 4 * math.sqrt(k) * U["fp32"],
         f"2.4 to 5.1 u {_CPU}; about 45 u at K = 4096 from pytorch#196494",
     ),
     "matmul.tf32": _roundoffs(4, "tf32", f"0.60 u rounded, 1.58 u truncated: {_EMULATED}"),
     "matmul.fp32_not_tf32": _constant("1e-4", 1e-4, "a larger error means TF32: derived from the two bounds above"),
     "matmul.fp16": _roundoffs(1.5, "fp16", f"0.42 u, split-K 0.81 u: {_EMULATED}"),
     "matmul.bf16": _roundoffs(1.5, "bf16", f"0.42 u, split-K 0.81 u: {_EMULATED}"),
-    "matmul.fp8": Bound(
+    "matmul.fp8": lambda k: Limit(
+        6e-3 + 2e-6 * k,
         "6e-3 + 2e-6 K",
-        lambda k: 6e-3 + 2e-6 * k,
         f"7.7e-4, 3.1e-3, 1.3e-2 at K = 1024, 4096, 16384 with a 14-bit accumulator: {_EMULATED}",
     ),
     "matmul.element.fp32": _by_element(1, "fp32"),

@@ -1,7 +1,7 @@
-"""Events from a check's process to the suite.
+"""Events of a check's process for the suite, and of a rank's process for its check.
 
 Each is a line of JSON in a file, flushed at once: a process that is killed by a signal leaves its findings up to then,
-and its last phase.
+and its last phase. Not on stdout: gloo prints there.
 """
 
 from __future__ import annotations
@@ -12,47 +12,75 @@ import importlib
 import importlib.util
 import json
 import math
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Callable, TextIO
 
 from envspec.conformance.bounds import Limit
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import CheckFinding, Fingerprint, Kind, Level, NotRun, Peak, as_json
+from envspec.conformance.results import CheckFinding, Fingerprint, Kind, Level, NotRun, Peak, Phase, dumps
 
 
-class CheckFolder:
-    """Files of one check. peaks: of the checks before it. log: output of its processes. scratch: removed with it."""
+class EventWriter:
+    """Writes the events of a process. current: the phase that began last."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.request = path / "request.json"
-        self.peaks = path / "peaks.json"
-        self.events = path / "events.jsonl"
-        self.log = path / "log.txt"
-        self.scratch = path / "scratch"
+    def __init__(self, lines: TextIO) -> None:
+        self._lines = lines
+        self._lock = threading.Lock()
+        self.current = "start"
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A timed part of the work; if the process is killed, the result names it."""
+        # All processes share this clock: the suite records on it when the check's turn began.
+        began = time.monotonic()
+        self.current = name
+        self.write("begin", [name, began])
+        yield
+        self.write("phase", [name, time.monotonic() - began])
+
+    def write(self, kind: str, value: Any) -> None:
+        """An event. kind: as `ProcessEvents` reads it."""
+        # The thread of a rank's heartbeat writes too.
+        with self._lock:
+            self._lines.write(dumps({kind: value}) + "\n")
+            self._lines.flush()
+
+
+#: Events of which a process writes several.
+_LISTS: Mapping[str, Callable[[Any], Any]] = {
+    "findings": lambda value: CheckFinding(**{**value, "kind": Kind(value["kind"])}),
+    "fingerprints": lambda value: Fingerprint(**{**value, "level": Level(value["level"])}),
+    "peaks": lambda value: Peak(**value),
+    "hints": str,
+}
 
 
 @dataclass
-class CheckEvents:
+class ProcessEvents:
     """The events of one process until its end.
 
     turn: when the check's turn began, in seconds of the monotonic clock. phases: in its turn. preimports: before it.
-    open_phases: begun and not ended, and when. hints: of findings that failed. raised: kind of the error, and its text.
+    open_phases: begun and not ended, and when. current: the one that began last. hints: of findings that failed. values
+    and lost, of a rank: results for the check; node -> why it is lost. raised: kind of the error, and its text.
     not_run: reason and hint.
     """
 
     turn: float = math.inf
-    phases: list[tuple[str, float]] = field(default_factory=list)
-    preimports: list[tuple[str, float]] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    preimports: list[Phase] = field(default_factory=list)
     open_phases: list[tuple[str, float]] = field(default_factory=list)
+    current: str = "start"
     findings: list[CheckFinding] = field(default_factory=list)
     fingerprints: list[Fingerprint] = field(default_factory=list)
     ran: dict[str, str] = field(default_factory=dict)
     peaks: list[Peak] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
     raised: tuple[str, str] | None = None
     not_run: tuple[str, str] | None = None
     done: bool = False
@@ -69,12 +97,12 @@ class CheckEvents:
         def largest(name: str) -> int | None:
             return max((value for each in self.peaks if (value := getattr(each, name)) is not None), default=None)
 
-        return Peak(largest("allocated_bytes"), largest("reserved_bytes"), largest("host_bytes"))
+        return Peak(*(largest(each.name) for each in fields(Peak)))
 
     @staticmethod
-    def read(path: Path) -> CheckEvents:
+    def read(path: Path) -> ProcessEvents:
         """The events in a file; the last line of a process that was killed may be cut."""
-        events = CheckEvents()
+        events = ProcessEvents()
         for line in path.read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(ValueError):
                 for kind, value in json.loads(line).items():
@@ -83,21 +111,16 @@ class CheckEvents:
 
     def _add(self, kind: str, value: Any) -> None:
         if kind == "begin":
+            self.current = value[0]
             self.open_phases.append((value[0], value[1]))
         elif kind == "phase":
             self._end_phase(*value)
-        elif kind == "finding":
-            self.findings.append(CheckFinding.of(value))
-        elif kind == "fingerprint":
-            self.fingerprints.append(Fingerprint.of(value))
-        elif kind == "ran":
-            self.ran.update([value])
-        elif kind == "peak":
-            self.peaks.append(Peak(**value))
-        elif kind == "hint":
-            self.hints.append(value)
+        elif kind in _LISTS:
+            getattr(self, kind).append(_LISTS[kind](value))
+        elif kind in ("ran", "values"):
+            getattr(self, kind).update([value])
         else:
-            # turn, raised, not_run, done
+            # turn, lost, raised, not_run, done
             setattr(self, kind, tuple(value) if isinstance(value, list) else value)
 
     def _end_phase(self, name: str, seconds: float) -> None:
@@ -106,27 +129,27 @@ class CheckEvents:
         self.open_phases.remove(phase)
         early = min(seconds, max(0.0, self.turn - phase[1]))
         if early:
-            self.preimports.append((name, early))
+            self.preimports.append(Phase(name, early))
         if seconds > early or not early:
-            self.phases.append((name, seconds - early))
+            self.phases.append(Phase(name, seconds - early))
 
 
 #: Module -> its names in locks (normalised) besides its own; mostly conda's.
 _LOCKED_NAMES: Mapping[str, tuple[str, ...]] = {"torch": ("pytorch",), "torch_geometric": ("pytorch-geometric", "pyg")}
 
 
-class CheckContext:
+class CheckContext(EventWriter):
     """What a check reads of the run, and how it reports.
 
     scratch: an empty folder, removed with the check. peaks: of the checks before it, from its turn on.
     """
 
     def __init__(self, request: SuiteRequest, scratch: Path, events: TextIO) -> None:
+        super().__init__(events)
         self.request = request
         self.scratch = scratch
         self.peaks: dict[str, Peak] = {}
         self._modules: dict[str, Any] = {}
-        self._events = events
 
     @property
     def device(self) -> str:
@@ -142,7 +165,6 @@ class CheckContext:
         return any(map(self.request.version, in_locks)) or importlib.util.find_spec(module) is not None
 
     def absence(self, module: str) -> str:
-        """Why a package is not tested."""
         return f"{module} is not in the lock" if self.request.locked else f"{module} is not installed"
 
     def load(self, module: str, *names: str) -> Any:
@@ -161,20 +183,11 @@ class CheckContext:
                 self.ran(module, str(getattr(self._modules[module], "__version__", "unknown")))
         return self._modules[module]
 
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """A timed part of the check; if the process is killed, the result names it."""
-        # All processes share this clock: the suite records on it when the check's turn began.
-        began = time.monotonic()
-        self.write("begin", [name, began])
-        yield
-        self.write("phase", [name, time.monotonic() - began])
-
     def exact(self, name: str, *, ok: bool, detail: str = "", hint: str = "") -> None:
         """A property that is right or wrong. hint: what to do if it is wrong."""
-        self.write("finding", CheckFinding(name, Kind.EXACT, ok=bool(ok), detail=detail))
+        self.write("findings", CheckFinding(name, Kind.EXACT, ok=bool(ok), detail=detail))
         if hint and not ok:
-            self.write("hint", hint)
+            self.write("hints", hint)
 
     def within(self, name: str, value: float, limit: Limit, unit: str = "", detail: str = "") -> None:
         """A number and its bound; NaN fails."""
@@ -182,28 +195,28 @@ class CheckContext:
         finding = CheckFinding(
             name,
             Kind.BOUNDED,
-            ok=limit.holds(value),
-            value=value,
-            unit=unit,
-            bound=limit.value,
-            relation=limit.relation.value,
-            formula=limit.formula,
-            source=limit.source,
-            detail=": ".join(filter(None, [detail, "not a number"])) if math.isnan(value) else detail,
+            limit.holds(value),
+            _finite(value),
+            unit,
+            limit.value,
+            limit.relation.value,
+            limit.formula,
+            limit.source,
+            ": ".join(filter(None, [detail, "not a number"])) if math.isnan(value) else detail,
         )
-        self.write("finding", finding)
+        self.write("findings", finding)
 
     def measure(self, name: str, value: float, unit: str, detail: str = "") -> None:
         """A number that neither passes nor fails. unit: `s`, `TFLOP/s`, `bytes`, `1/s`."""
-        self.write("finding", CheckFinding(name, Kind.INFORMING, value=float(value), unit=unit, detail=detail))
+        self.write("findings", CheckFinding(name, Kind.INFORMING, value=_finite(value), unit=unit, detail=detail))
 
     def note(self, name: str, detail: str) -> None:
         """A text that neither passes nor fails."""
-        self.write("finding", CheckFinding(name, Kind.INFORMING, detail=detail))
+        self.write("findings", CheckFinding(name, Kind.INFORMING, detail=detail))
 
     def not_run(self, name: str, reason: str) -> None:
         """A part of the check that this machine or this stack can't run."""
-        self.write("finding", CheckFinding(name, Kind.NOT_RUN, detail=reason))
+        self.write("findings", CheckFinding(name, Kind.NOT_RUN, detail=reason))
 
     def ran(self, what: str, version: str) -> None:
         """The version of something that really ran: torch, cuDNN, NCCL."""
@@ -212,13 +225,12 @@ class CheckContext:
     def fingerprint(self, name: str, parts: Sequence[bytes], level: Level, key: str = "") -> None:
         """A hash over results, in their order. key: what it depends on, if it is not universal."""
         digest = hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
-        self.write("fingerprint", Fingerprint(name, level, digest, key))
+        self.write("fingerprints", Fingerprint(name, level, digest, key))
 
     def peak(self, peak: Peak) -> None:
         """Memory of this check or of another process of it; the maximum counts."""
-        self.write("peak", peak)
+        self.write("peaks", peak)
 
-    def write(self, kind: str, value: Any) -> None:
-        """An event."""
-        self._events.write(json.dumps({kind: as_json(value)}) + "\n")
-        self._events.flush()
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

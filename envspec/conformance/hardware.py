@@ -23,6 +23,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from envspec.conformance.results import Validated
+
 _NVML = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 _CUDA = "libcuda.so.1"
 _TEXT_BYTES = 96
@@ -36,8 +38,8 @@ class NoDriver(Exception):
 
 
 @dataclass(frozen=True)
-class NvmlGpu:
-    """compute_capability: as `9.0`. memory_bytes: in total."""
+class Gpu(Validated):
+    """A GPU as NVML reports it."""
 
     index: int
     name: str
@@ -78,7 +80,7 @@ class Nvml:
         self.call("nvmlSystemGetDriverVersion", text, _TEXT_BYTES)
         return text.value.decode()
 
-    def gpus(self) -> list[NvmlGpu]:
+    def gpus(self) -> list[Gpu]:
         """Every GPU of the machine, also those that CUDA_VISIBLE_DEVICES hides."""
         count = ctypes.c_uint()
         self.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
@@ -120,7 +122,7 @@ class Nvml:
         self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(info))
         return bytes(info.bus_id)
 
-    def _gpu(self, index: int) -> NvmlGpu:
+    def _gpu(self, index: int) -> Gpu:
         handle = self._handle(index)
         name, uuid = ctypes.create_string_buffer(_TEXT_BYTES), ctypes.create_string_buffer(_TEXT_BYTES)
         major, minor = ctypes.c_int(), ctypes.c_int()
@@ -129,7 +131,7 @@ class Nvml:
         self.call("nvmlDeviceGetUUID", handle, uuid, _TEXT_BYTES)
         self.call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
         self.call("nvmlDeviceGetMemoryInfo", handle, memory)
-        return NvmlGpu(index, name.value.decode(), uuid.value.decode(), f"{major.value}.{minor.value}", int(memory[0]))
+        return Gpu(index, name.value.decode(), uuid.value.decode(), f"{major.value}.{minor.value}", int(memory[0]))
 
     def _handle(self, index: int) -> ctypes.c_void_p:
         handle = ctypes.c_void_p()

@@ -18,6 +18,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Callable, NoReturn
 
+#: The suite's program.
+RUN = Path(__file__).resolve().with_name("run.py")
 #: Requests to end.
 TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1

@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envspec.conformance.results import FORMAT
+from envspec.conformance.results import FORMAT, Validated
 
 #: The same numbers on every machine; part of every receipt.
 SEED = 20260915
 
 
 @dataclass(frozen=True)
-class Nodes:
-    """The machines of one run. rendezvous: HOST:PORT of the first one; None if there is only this one."""
+class Nodes(Validated):
+    """The machines of the run."""
 
     count: int = 1
     rank: int = 0
     rendezvous: str | None = None
+    """HOST:PORT of the first one; None if there is only this one."""
 
 
 @dataclass(frozen=True)
@@ -103,16 +104,12 @@ class SuiteRequest:
         if data.get("format") != FORMAT:
             raise ValueError(f"its format is {data.get('format')}, this suite reads {FORMAT}")
         if locked := data.get("locked"):
-            code = tuple(
-                LockedGpuCode(**{**each, "sm": tuple(each["sm"]), "ptx": tuple(each["ptx"])}) for each in locked["code"]
+            data["locked"] = LockedStack(
+                **{**locked, "code": tuple(LockedGpuCode(**_tuples(each)) for each in locked["code"])}
             )
-            data["locked"] = LockedStack(**{**locked, "code": code})
-        return SuiteRequest(
-            **{
-                **data,
-                "checks": tuple(data["checks"]),
-                "required": tuple(data["required"]),
-                "nodes": Nodes(**data["nodes"]),
-                "start": SuiteStart(**data["start"]),
-            }
-        )
+        parsed = {"nodes": Nodes(**data["nodes"]), "start": SuiteStart(**data["start"])}
+        return SuiteRequest(**{**_tuples(data), **parsed})
+
+
+def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}

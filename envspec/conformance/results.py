@@ -1,12 +1,12 @@
-"""Results of the checks; each value is an object of results.json."""
+"""Results of the checks: values of results.json, and of the receipt, whose JSON schema has their docstrings."""
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 #: Of results.json and of the request: the suite and envspec must agree on it.
 FORMAT = 1
@@ -65,29 +65,36 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 
 
-@dataclass(frozen=True)
-class CheckFinding:
-    """One value or property that a check examined.
+class Validated:
+    """Base of the dataclasses that pydantic validates on the host; the suite has no pydantic."""
 
-    ok: None if the finding neither passes nor fails. value: in `unit`. bound: the limit of `value`, by `relation`.
-    detail: the observation, or the reason why it was not run.
-    """
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "extra": "forbid",
+        "allow_inf_nan": False,
+        "use_attribute_docstrings": True,
+    }
+
+
+@dataclass(frozen=True)
+class CheckFinding(Validated):
+    """One value or property that a check examined."""
 
     name: str
     kind: Kind
+    """`exact` and `bounded` findings pass or fail; the others do neither."""
     ok: bool | None = None
+    """None if the finding neither passes nor fails."""
     value: float | None = None
+    """In `unit`; None if there is no number, or if it is NaN or infinite."""
     unit: str = ""
     bound: float | None = None
+    """The limit of `value`; `relation` is `<=` or `>=`."""
     relation: str = ""
     formula: str = ""
     source: str = ""
+    """Origin of the bound."""
     detail: str = ""
-
-    @staticmethod
-    def of(data: dict[str, Any]) -> CheckFinding:
-        """The finding that `as_json` wrote."""
-        return CheckFinding(**{**data, "kind": Kind(data["kind"])})
+    """What was observed, or why it was not run."""
 
     def __str__(self) -> str:
         if self.value is not None and self.bound is not None:
@@ -98,64 +105,62 @@ class CheckFinding:
 
 
 @dataclass(frozen=True)
-class Fingerprint:
-    """A SHA-256 over results. key: what it depends on; empty at the universal level."""
+class Fingerprint(Validated):
+    """A hash over results: SHA-256, hexadecimal."""
 
     name: str
     level: Level
+    """A universal one is equal on every machine; a keyed one on machines with the same `key`."""
     digest: str
     key: str = ""
 
-    @staticmethod
-    def of(data: dict[str, Any]) -> Fingerprint:
-        """The fingerprint that `as_json` wrote."""
-        return Fingerprint(**{**data, "level": Level(data["level"])})
-
 
 @dataclass(frozen=True)
-class Peak:
-    """Maximum memory of a check: tensors on its device, memory reserved there, and host memory of its process."""
+class Peak(Validated):
+    """Peak memory of a check's processes, in bytes."""
 
     allocated_bytes: int | None = None
+    """On the device, in tensors."""
     reserved_bytes: int | None = None
+    """On the device, by torch's allocator."""
     host_bytes: int | None = None
 
 
-@dataclass
-class CheckOutcome:
-    """Everything about one check.
+@dataclass(frozen=True)
+class Phase(Validated):
+    """A phase of a check."""
 
-    seconds: from its turn to its end. phases: (name, seconds) within its turn. preimports: the same of what it imported
-    before its turn, while other checks ran. log: the end of its output; empty if it passed.
-    """
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CheckOutcome(Validated):
+    """One check and its outcome."""
 
     check: str
-    status: Status = Status.NOT_RUN
+    status: Status
     cause: Cause | None = None
+    """Why it failed: a finding of the check, or how its process ended."""
     reason: str = ""
     hint: str = ""
     required: bool = False
+    """Whether the run fails if this check is not run."""
     seconds: float = 0.0
+    """From its start to its end."""
     limit_s: float = 0.0
-    phases: list[tuple[str, float]] = field(default_factory=list)
-    preimports: list[tuple[str, float]] = field(default_factory=list)
-    findings: list[CheckFinding] = field(default_factory=list)
-    fingerprints: list[Fingerprint] = field(default_factory=list)
+    phases: tuple[Phase, ...] = ()
+    preimports: tuple[Phase, ...] = ()
+    """Imports before its start, while other checks ran: not in `seconds`."""
+    findings: tuple[CheckFinding, ...] = ()
+    fingerprints: tuple[Fingerprint, ...] = ()
     ran: dict[str, str] = field(default_factory=dict)
+    """Library that ran -> its version."""
     peak: Peak = Peak()
     log: str = ""
+    """The end of its output, if it failed."""
 
 
-def as_json(value: Any) -> Any:
-    """Values of this module, or containers of them, in JSON's types; NaN and infinite numbers become null."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): as_json(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [as_json(each) for each in value]
-    if isinstance(value, (CheckFinding, Fingerprint, Peak, CheckOutcome)):
-        return as_json(asdict(value))
-    return value
+def dumps(value: Any) -> str:
+    """Dataclasses, enums and containers of them as JSON."""
+    return json.dumps(value, default=lambda each: each.value if isinstance(each, Enum) else vars(each))

@@ -1,7 +1,7 @@
 """Entry point: the whole suite, or a process of one of its checks.
 
 run.py [--until-stdin-ends] REQUEST RESULTS   the suite: reads REQUEST, writes RESULTS
-run.py --check NAME PID DIR FD                one check, started by the suite with that PID; FD signals its turn
+run.py --check NAME PID REQUEST DIR FD        one check, started by the suite with that PID; FD signals its turn
 run.py --torchrun PID FILE ...                torchrun with these arguments, started by the check with that PID
 run.py --rank PID DIR                         one rank of a check, started by the torchrun with that PID
 """
@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--check"]:
         from envspec.conformance import worker
 
-        return worker.main(arguments[1], int(arguments[2]), Path(arguments[3]), int(arguments[4]))
+        return worker.main(arguments[1], int(arguments[2]), Path(arguments[3]), Path(arguments[4]), int(arguments[5]))
     if arguments[:1] == ["--torchrun"]:
         from envspec.conformance.distributed import launch
 
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--until-stdin-ends"]:
         arguments = arguments[1:]
         suite.stop_at_end_of_stdin()
-    return suite.main(Path(arguments[0]), Path(arguments[1]), Path(__file__).resolve())
+    return suite.main(Path(arguments[0]), Path(arguments[1]))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ another check runs, and do nothing else before their turn.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -19,14 +18,13 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from envspec.conformance import hardware, supervisor
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.processes import TERMINATION_SIGNALS, adopt_orphans, end_all, guarded
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import FORMAT, CheckOutcome, Peak, Status, as_json
+from envspec.conformance.results import FORMAT, CheckOutcome, Status, dumps
 from envspec.conformance.supervisor import CheckProcess, SuiteRun
 
 #: Exit statuses: every check was run; unreadable request; files can't be written; no GPU, and GPUs are requested.
@@ -89,19 +87,19 @@ class SuiteStopped(BaseException):
     """A signal requested the suite to end."""
 
 
-def main(request_path: Path, results_path: Path, script: Path) -> int:
+def main(request_path: Path, results_path: Path) -> int:
     """Run the checks of a request; results are written after each, so that those before a crash remain.
 
-    Prints a line of JSON at the begin and the end of each check. script: `run.py`.
+    Prints a line of JSON at the begin and the end of each check.
     """
     folder = Path(tempfile.mkdtemp(prefix="envspec-suite-"))
     try:
-        return guarded(lambda: _main(request_path, results_path, script, folder))
+        return guarded(lambda: _main(request_path, results_path, folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _main(request_path: Path, results_path: Path, script: Path, folder: Path) -> int:
+def _main(request_path: Path, results_path: Path, folder: Path) -> int:
     adopt_orphans()
     for number in TERMINATION_SIGNALS:
         signal.signal(number, _stop)
@@ -122,7 +120,7 @@ def _main(request_path: Path, results_path: Path, script: Path, folder: Path) ->
     report = _Report(request, results_path)
     try:
         report.write(is_whole=False)
-        _run(SuiteRun(request, request_path, script, folder), report)
+        _run(SuiteRun(request, request_path.absolute(), folder), report)
         report.write(is_whole=True)
     except SuiteStopped:
         report.write(is_whole=False)
@@ -138,21 +136,22 @@ def _main(request_path: Path, results_path: Path, script: Path, folder: Path) ->
 
 
 def _run(run: SuiteRun, report: _Report) -> None:
-    request, peaks, preimports = run.request, dict[str, Peak](), Preimports(run)
+    request, preimports = run.request, Preimports(run)
     # In the table's order, not the request's: coldstart has to be the first, memory the last.
     names = [each for each in CHECKS if each in request.checks]
     for number, name in enumerate(names, 1):
-        _print({"begin": name, "limit_s": request.limits.get(name, CHECKS[name].limit_s)})
+        print(dumps({"begin": name, "limit_s": request.limits.get(name, CHECKS[name].limit_s)}), flush=True)
+        # Before its process starts, so that its imports are within its turn.
+        began = time.monotonic()
         started = preimports.take(name) or supervisor.start(name, run)
         if not CHECKS[name].alone:
             preimports.start(names[number:])
-        outcome = supervisor.run_turn(started, run, peaks, preimports.processes)
-        outcome.required = name in request.required
-        if outcome.status is Status.PASSED:
-            peaks[name] = outcome.peak
+        peaks = {each.check: each.peak for each in report.outcomes if each.status is Status.PASSED}
+        outcome = supervisor.run_turn(started, began, run, peaks, preimports.processes)
         report.outcomes.append(outcome)
         report.write(is_whole=False)
-        _print({"end": name, "status": outcome.status.value, "seconds": outcome.seconds, "reason": outcome.reason})
+        end = {"end": name, "status": outcome.status, "seconds": outcome.seconds, "reason": outcome.reason}
+        print(dumps(end), flush=True)
 
 
 class _Report:
@@ -174,10 +173,10 @@ class _Report:
             "device": self._request.device,
             "seed": self._request.seed,
             "machine": self._machine,
-            "results": as_json(self.outcomes),
+            "results": self.outcomes,
         }
         part = self._path.with_suffix(".part")
-        part.write_text(json.dumps(data), encoding="utf-8")
+        part.write_text(dumps(data), encoding="utf-8")
         part.replace(self._path)
 
 
@@ -190,10 +189,6 @@ def stop_at_end_of_stdin() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def _print(line: dict[str, Any]) -> None:
-    print(json.dumps(line), flush=True)
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -12,15 +11,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from envspec.conformance import worker
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.events import CheckEvents, CheckFolder
-from envspec.conformance.processes import descendants, end_all, signal_name
+from envspec.conformance.events import EventWriter, ProcessEvents
+from envspec.conformance.processes import RUN, descendants, end_all, signal_name
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import Cause, CheckOutcome, Kind, Peak, Status, as_json
+from envspec.conformance.results import Cause, CheckOutcome, Kind, Peak, Status, dumps
 
 #: Hints if neither the check itself nor its definition has one.
 _HINTS = {
@@ -45,36 +45,40 @@ class ProcessEnd:
     limit_s: float
 
 
-def verdict(name: str, events: CheckEvents, end: ProcessEnd) -> CheckOutcome:
+def verdict(name: str, events: ProcessEvents, end: ProcessEnd) -> CheckOutcome:
     """The outcome of a check, without its times and its log."""
-    outcome = CheckOutcome(
+    status, cause, reason, hint = Status.NOT_RUN, None, "", ""
+    failure = _failure(events, end)
+    if failure:
+        status = Status.FAILED
+        cause, reason = failure
+        hint = _HINTS.get(cause, "")
+        # A check's own hints are about its findings, not about its time limit or memory.
+        if cause not in (Cause.OVER_LIMIT, Cause.OUT_OF_MEMORY):
+            hint = next(iter(events.hints), CHECKS[name].advice or hint)
+    elif events.not_run:
+        reason, hint = events.not_run
+    elif any(each.ok for each in events.findings):
+        status = Status.PASSED
+    else:
+        reasons = (each.detail for each in events.findings if each.kind is Kind.NOT_RUN)
+        reason = next(reasons, "nothing was tested")
+    return CheckOutcome(
         name,
-        phases=events.phases,
-        preimports=events.preimports,
-        findings=events.findings,
-        fingerprints=events.fingerprints,
+        status,
+        cause,
+        reason,
+        hint,
+        phases=tuple(events.phases),
+        preimports=tuple(events.preimports),
+        findings=tuple(events.findings),
+        fingerprints=tuple(events.fingerprints),
         ran=events.ran,
         peak=events.peak,
     )
-    failure = _failure(events, end)
-    if failure:
-        outcome.status = Status.FAILED
-        outcome.cause, outcome.reason = failure
-        hint = _HINTS.get(outcome.cause, "")
-        # A check's own hints are about its findings, not about its time limit or memory.
-        is_own = outcome.cause not in (Cause.OVER_LIMIT, Cause.OUT_OF_MEMORY)
-        outcome.hint = next(iter(events.hints), CHECKS[name].advice or hint) if is_own else hint
-    elif events.not_run:
-        outcome.reason, outcome.hint = events.not_run
-    elif not any(each.ok for each in events.findings):
-        reasons = (each.detail for each in events.findings if each.kind is Kind.NOT_RUN)
-        outcome.reason = next(reasons, "nothing was tested")
-    else:
-        outcome.status = Status.PASSED
-    return outcome
 
 
-def _failure(events: CheckEvents, end: ProcessEnd) -> tuple[Cause, str] | None:
+def _failure(events: ProcessEvents, end: ProcessEnd) -> tuple[Cause, str] | None:
     if end.timed_out:
         return Cause.OVER_LIMIT, f"still running after {end.limit_s:g} s, {events.position}"
     if events.raised:
@@ -95,27 +99,26 @@ def _failure(events: CheckEvents, end: ProcessEnd) -> tuple[Cause, str] | None:
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """What all checks of a run share. script: the suite's `run.py`. folder: for their folders."""
+    """What all checks of a run share. folder: for their folders."""
 
     request: SuiteRequest
     request_path: Path
-    script: Path
     folder: Path
 
 
 @dataclass(frozen=True)
 class CheckProcess:
-    """A check's process, which imports and then waits. turn: descriptor of the pipe that starts its turn."""
+    """A check's process, which imports and then waits. turn: the pipe that starts its turn."""
 
     check: str
-    folder: CheckFolder
+    folder: Path
     process: subprocess.Popen[bytes]
-    turn: int
+    turn: BinaryIO
 
     def remove(self) -> None:
         """Remove the files of a process that has ended."""
-        os.close(self.turn)
-        shutil.rmtree(self.folder.path, ignore_errors=True)
+        self.turn.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def start(check: str, run: SuiteRun) -> CheckProcess:
@@ -124,13 +127,12 @@ def start(check: str, run: SuiteRun) -> CheckProcess:
     Raises:
         OSError: no more processes or files can be created.
     """
-    folder = CheckFolder(Path(tempfile.mkdtemp(prefix="envspec-check-", dir=run.folder)))
-    folder.scratch.mkdir()
-    shutil.copyfile(run.request_path, folder.request)
-    folder.events.touch()
+    folder = Path(tempfile.mkdtemp(prefix="envspec-check-", dir=run.folder))
+    (folder / worker.SCRATCH).mkdir()
+    (folder / worker.EVENTS).touch()
     reader, writer = os.pipe()
     try:
-        return CheckProcess(check, folder, _popen(check, folder, run.script, reader), writer)
+        return CheckProcess(check, folder, _popen(check, folder, run, reader), os.fdopen(writer, "wb", buffering=0))
     except OSError:
         os.close(writer)
         raise
@@ -138,35 +140,37 @@ def start(check: str, run: SuiteRun) -> CheckProcess:
         os.close(reader)
 
 
-def run_turn(started: CheckProcess, run: SuiteRun, peaks: Mapping[str, Peak], waiting: Collection[int]) -> CheckOutcome:
+def run_turn(
+    started: CheckProcess, began: float, run: SuiteRun, peaks: Mapping[str, Peak], waiting: Collection[int]
+) -> CheckOutcome:
     """Run a check until it ends or reaches its limit; when this returns, none of its processes is left.
 
-    peaks: of the checks before it. waiting: PIDs of checks whose turn is later; they keep running.
+    began: when its turn began, in seconds of the monotonic clock. peaks: of the checks before it. waiting: PIDs of
+    checks whose turn is later; they keep running.
     """
     limit_s = float(run.request.limits.get(started.check, CHECKS[started.check].limit_s))
-    began = time.monotonic()
-    folder = started.folder
+    log = ""
     try:
-        folder.peaks.write_text(json.dumps(as_json(dict(peaks))), encoding="utf-8")
         # Between the events of the process itself: its phases end before the turn or after.
-        with folder.events.open("a", encoding="utf-8") as events:
-            events.write(json.dumps({"turn": began}) + "\n")
+        with (started.folder / worker.EVENTS).open("a", encoding="utf-8") as events:
+            EventWriter(events).write("turn", began)
         # A process that has ended reads no more; its outcome is reported in its turn.
         with contextlib.suppress(BrokenPipeError):
-            os.write(started.turn, b"x")
+            started.turn.write(dumps(peaks).encode())
+        started.turn.close()
         end = _wait(started.process, limit_s, waiting)
-        outcome = verdict(started.check, CheckEvents.read(folder.events), end)
+        outcome = verdict(started.check, ProcessEvents.read(started.folder / worker.EVENTS), end)
         if outcome.status is Status.FAILED:
-            log = folder.log.read_text(encoding="utf-8", errors="replace").strip()
-            outcome.log = log if len(log) <= LOG_CHARACTERS else "[...] " + log[-LOG_CHARACTERS:]
+            log = (started.folder / worker.LOG).read_text(encoding="utf-8", errors="replace").strip()
+            log = log if len(log) <= LOG_CHARACTERS else "[...] " + log[-LOG_CHARACTERS:]
     finally:
         started.remove()
-    outcome.seconds = time.monotonic() - began
-    outcome.limit_s = limit_s
-    return outcome
+    required = started.check in run.request.required
+    return replace(outcome, required=required, seconds=time.monotonic() - began, limit_s=limit_s, log=log)
 
 
-def _popen(check: str, folder: CheckFolder, script: Path, turn: int) -> subprocess.Popen[bytes]:
+def _popen(check: str, folder: Path, run: SuiteRun, turn: int) -> subprocess.Popen[bytes]:
+    scratch = folder / worker.SCRATCH
     environ = {
         **os.environ,
         # Before any CUDA context: cuBLAS chooses its workspace when it is loaded.
@@ -174,17 +178,17 @@ def _popen(check: str, folder: CheckFolder, script: Path, turn: int) -> subproce
         # The tested environment is not changed.
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
-        "TMPDIR": str(folder.scratch),
+        "TMPDIR": str(scratch),
         # Code compiled in an earlier run would hide a missing compiler.
-        "TORCHINDUCTOR_CACHE_DIR": str(folder.scratch / "inductor"),
-        "TRITON_CACHE_DIR": str(folder.scratch / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
+        "TRITON_CACHE_DIR": str(scratch / "triton"),
     }
-    command = [sys.executable, str(script), "--check", check, str(os.getpid()), str(folder.path), str(turn)]
-    with folder.log.open("wb") as log:
+    command = [sys.executable, str(RUN), "--check", check, str(os.getpid())]
+    with (folder / worker.LOG).open("wb") as log:
         return subprocess.Popen(  # noqa: S603 (this Python and this suite)
-            command,
+            [*command, str(run.request_path), str(folder), str(turn)],
             env=environ,
-            cwd=folder.scratch,
+            cwd=scratch,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

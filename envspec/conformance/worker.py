@@ -14,44 +14,45 @@ from pathlib import Path
 from typing import Callable
 
 from envspec.conformance.checks import CHECKS, CheckDefinition
-from envspec.conformance.events import CheckContext, CheckFolder
+from envspec.conformance.events import CheckContext
 from envspec.conformance.processes import adopt_orphans, die_with_parent
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import Cause, NotRun, Peak, error_chain
 
 #: Exit statuses; neither of the last two is one of Python's own (1, 2).
 DONE, NOT_RUN, RAISED = 0, 75, 70
+#: In the folder of a check; the second one is its folder for temporary files.
+EVENTS, SCRATCH, LOG = "events.jsonl", "scratch", "log.txt"
 
 
-def main(name: str, parent: int, path: Path, turn: int) -> int:
+def main(name: str, parent: int, request: Path, folder: Path, turn: int) -> int:
     """Run a check.
 
-    parent: PID of the suite. path: of the check's folder, prepared by the suite. turn: descriptor of a pipe; a byte in
-    it starts the check's turn.
+    parent: PID of the suite. folder: of the check, prepared by the suite. turn: descriptor of a pipe; the peaks of the
+    checks before it, as JSON, start the check's turn.
     """
     die_with_parent(parent)
     # Orphans of an import stay below this process, and end with it, not with the check that runs meanwhile.
     adopt_orphans()
-    folder = CheckFolder(path)
     faulthandler.enable()
     # At the limit the suite requests the stacks by this signal before it ends the process.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    with folder.events.open("a", encoding="utf-8") as events:
-        context = CheckContext(SuiteRequest.read(folder.request), folder.scratch, events)
-        status = _run(name, context, lambda: _wait_for(turn, context, folder))
+    with (folder / EVENTS).open("a", encoding="utf-8") as events:
+        context = CheckContext(SuiteRequest.read(request), folder / SCRATCH, events)
+        status = _run(name, context, lambda: _wait_for(turn, context))
     sys.stdout.flush()
     sys.stderr.flush()
     # Libraries that crash at exit do not count: every event is written.
     os._exit(status)
 
 
-def _wait_for(turn: int, context: CheckContext, folder: CheckFolder) -> None:
-    if not os.read(turn, 1):
+def _wait_for(turn: int, context: CheckContext) -> None:
+    with os.fdopen(turn, "rb") as pipe:
+        peaks = pipe.read()
+    if not peaks:
         # The suite has ended: this process is about to be killed.
         os._exit(RAISED)
-    os.close(turn)
-    peaks = json.loads(folder.peaks.read_text(encoding="utf-8"))
-    context.peaks.update((check, Peak(**peak)) for check, peak in peaks.items())
+    context.peaks.update((check, Peak(**peak)) for check, peak in json.loads(peaks).items())
 
 
 def _run(name: str, context: CheckContext, wait_for_turn: Callable[[], None]) -> int:

@@ -47,7 +47,6 @@ from envspec.operations.container import compiled_folder, engine_platform, image
 from envspec.operations.verify import expected_of, part_of
 from envspec.receipts.build import BadResults, ReceiptInputs, receipt
 from envspec.receipts.model import Here, Image, LockName, Receipt
-from envspec.receipts.model import Nodes as ReceiptNodes
 
 
 class Device(Enum):
@@ -618,7 +617,6 @@ def _receipt(
     results: Mapping[str, Any],
 ) -> Receipt:
     lock = request.lock
-    nodes = ReceiptNodes(count=order.nodes.count, rank=order.nodes.rank, rendezvous=order.nodes.rendezvous)
     known = ReceiptInputs(
         envspec=__version__,
         made_at=context.now(),
@@ -628,7 +626,7 @@ def _receipt(
         where=where,
         requested=order.checks,
         required=order.required,
-        nodes=nodes,
+        nodes=order.nodes,
         world_size=order.world_size,
         baseline=observer.baseline,
     )

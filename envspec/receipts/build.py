@@ -7,25 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from envspec.conformance.request import Nodes
 from envspec.conformance.results import FORMAT as RESULTS_FORMAT
-from envspec.conformance.results import Cause, Kind, Status
+from envspec.conformance.results import Cause, CheckOutcome, Kind, Status
 from envspec.errors import EnvspecError
 from envspec.receipts.compare import against
-from envspec.receipts.model import (
-    CheckRow,
-    Counts,
-    Here,
-    Image,
-    LockName,
-    Machine,
-    Nodes,
-    Receipt,
-    Summary,
-    Verdict,
-    problems,
-)
+from envspec.receipts.model import Counts, Here, Image, LockName, Machine, Receipt, Summary, Verdict, problems
 
 
 class BadResults(EnvspecError):
@@ -66,22 +55,16 @@ def receipt(results: Mapping[str, Any], inputs: ReceiptInputs) -> Receipt:
         raise BadResults(f"the results are of format {results.get('format')!r}, this envspec reads {RESULTS_FORMAT}")
     try:
         return _receipt(_plain(results), inputs)
-    except ValidationError as error:
-        raise BadResults(
-            f"the suite's results can't be read: {'; '.join(problems(error))}",
-            hint="run the suite of this envspec version",
-        ) from error
     except KeyError as error:
         raise BadResults(f"the suite's results lack {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
-        raise BadResults(
-            "the suite's results can't be read: a value has the wrong type",
-            hint="run the suite of this envspec version",
-        ) from error
+        why = "; ".join(problems(error)) if isinstance(error, ValidationError) else "a value has the wrong type"
+        hint = "run the suite of this envspec version"
+        raise BadResults(f"the suite's results can't be read: {why}", hint=hint) from error
 
 
 def _receipt(results: Mapping[str, Any], inputs: ReceiptInputs) -> Receipt:
-    found = [_check(row) for row in results["results"]]
+    found = TypeAdapter(tuple[CheckOutcome, ...]).validate_python(results["results"])
     checks = (*found, *_lost(found, inputs, is_whole=results["is_whole"]))
     summary = _summary(checks, inputs.required)
     image = inputs.where if isinstance(inputs.where, Image) else None
@@ -108,19 +91,12 @@ def _receipt(results: Mapping[str, Any], inputs: ReceiptInputs) -> Receipt:
     return _with_baseline(built, inputs.baseline) if inputs.baseline else built
 
 
-def _check(row: Mapping[str, Any]) -> CheckRow:
-    timed = {
-        key: [{"name": name, "seconds": seconds} for name, seconds in row[key]] for key in ("phases", "preimports")
-    }
-    return CheckRow.model_validate({**row, **timed})
-
-
-def _lost(found: Sequence[CheckRow], inputs: ReceiptInputs, *, is_whole: bool) -> list[CheckRow]:
+def _lost(found: Sequence[CheckOutcome], inputs: ReceiptInputs, *, is_whole: bool) -> list[CheckOutcome]:
     """Requested checks without a result."""
     names = {check.check for check in found}
     reason = "the suite reported no result for it" if is_whole else "the suite ended before it"
     return [
-        CheckRow(
+        CheckOutcome(
             check=name,
             status=Status.FAILED,
             cause=Cause.CRASHED,
@@ -133,7 +109,7 @@ def _lost(found: Sequence[CheckRow], inputs: ReceiptInputs, *, is_whole: bool) -
     ]
 
 
-def _summary(checks: Sequence[CheckRow], required: Sequence[str]) -> Summary:
+def _summary(checks: Sequence[CheckOutcome], required: Sequence[str]) -> Summary:
     findings = [finding for check in checks for finding in check.findings]
     status = [check.status for check in checks]
     not_run = {check.check for check in checks if check.status is Status.NOT_RUN}
@@ -154,7 +130,7 @@ def _summary(checks: Sequence[CheckRow], required: Sequence[str]) -> Summary:
     )
 
 
-def _reasons(checks: Sequence[CheckRow], summary: Summary) -> Iterable[str]:
+def _reasons(checks: Sequence[CheckOutcome], summary: Summary) -> Iterable[str]:
     failed = [check.check for check in checks if check.status is Status.FAILED]
     if failed:
         yield f"{', '.join(failed)} failed"
@@ -164,17 +140,15 @@ def _reasons(checks: Sequence[CheckRow], summary: Summary) -> Iterable[str]:
         yield "no check was run"
 
 
-def _is_locked(checks: Iterable[CheckRow]) -> bool | None:
+def _is_locked(checks: Iterable[CheckOutcome]) -> bool | None:
     """Result of the check `lock`; None if it crashed or did not run."""
-    for check in checks:
-        if check.check == "lock" and check.status is Status.PASSED:
-            return True
-        if check.check == "lock" and check.cause is Cause.FOUND:
-            return False
-    return None
+    lock = next((check for check in checks if check.check == "lock"), None)
+    if lock is None or not (lock.status is Status.PASSED or lock.cause is Cause.FOUND):
+        return None
+    return lock.status is Status.PASSED
 
 
-def _ran(checks: Iterable[CheckRow]) -> dict[str, str]:
+def _ran(checks: Iterable[CheckOutcome]) -> dict[str, str]:
     versions: dict[str, list[str]] = {}
     for check in checks:
         for what, version in check.ran.items():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import Final, TypeVar
 
-from envspec.conformance.results import Kind, Level, Status
+from envspec.conformance.results import CheckFinding, CheckOutcome, Fingerprint, Kind, Level, Status
 from envspec.receipts.metrics import Better, Number, better, devices, has_kind, kind, numbers, worsening
-from envspec.receipts.model import Baseline, BaselineRow, CheckRow, FindingRow, FingerprintRow, Receipt
+from envspec.receipts.model import Baseline, BaselineRow, Receipt
 
 K = TypeVar("K")
 
@@ -61,25 +62,19 @@ class NumberLine:
 class Comparison:
     """Receipts compared with the first of them. names: unique. is_same_kind: of machine.
 
-    stack, machine, versions, checks, findings, fingerprints: what is not the same in all receipts.
+    sections: what is not the same in all receipts: `Stack`, `Machine`, `Versions that ran`, `Checks`, `Findings` and
+    `Fingerprints`.
     """
 
     names: tuple[str, ...]
     receipts: tuple[Receipt, ...]
     is_same_kind: bool
-    stack: tuple[Line, ...]
-    machine: tuple[Line, ...]
-    versions: tuple[Line, ...]
-    checks: tuple[Line, ...]
-    findings: tuple[Line, ...]
-    fingerprints: tuple[Line, ...]
+    sections: Mapping[str, tuple[Line, ...]]
     numbers: tuple[NumberLine, ...]
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """All differences."""
-        sections = (self.stack, self.machine, self.versions, self.checks, self.findings, self.fingerprints)
-        return tuple(line for section in sections for line in section)
+        return tuple(chain.from_iterable(self.sections.values()))
 
     @property
     def faults(self) -> tuple[Line, ...]:
@@ -137,12 +132,14 @@ def compare(named: Sequence[tuple[str, Receipt]]) -> Comparison:
         names=names,
         receipts=receipts,
         is_same_kind=len(set(map(kind, receipts))) == 1 and all(map(has_kind, receipts)),
-        stack=tuple(_differing(_STACK, receipts)),
-        machine=tuple(_differing(_MACHINE, receipts)),
-        versions=tuple(_versions(receipts)),
-        checks=tuple(_checks(receipts)),
-        findings=tuple(_findings(receipts)),
-        fingerprints=tuple(_fingerprints(names, receipts)),
+        sections={
+            "Stack": tuple(_differing(_STACK, receipts)),
+            "Machine": tuple(_differing(_MACHINE, receipts)),
+            "Versions that ran": tuple(_versions(receipts)),
+            "Checks": tuple(_checks(receipts)),
+            "Findings": tuple(_findings(receipts)),
+            "Fingerprints": tuple(_fingerprints(names, receipts)),
+        },
         numbers=tuple(_numbers(receipts)),
     )
 
@@ -159,8 +156,7 @@ def _versions(receipts: Sequence[Receipt]) -> Iterator[Line]:
         values = tuple(receipt.ran.get(what, "") for receipt in receipts)
         if len(set(values)) > 1:
             # A run of fewer checks loads fewer libraries of the same stack.
-            found = {value for value in values if value}
-            yield Line(what, values, Weight.DIFFERS if len(found) > 1 else Weight.INFORMS)
+            yield Line(what, values, Weight.DIFFERS if len({*values} - {""}) > 1 else Weight.INFORMS)
 
 
 def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:
@@ -174,7 +170,7 @@ def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:
         first, like = present[0], present[0].better
         base = kinds[found.index(first)]
         worse = tuple(
-            worsening(like, first.value, each.value) if each and other and other == base else None
+            worsening(like, first.value, each.value) if each and base and other == base else None
             for each, other in zip(found, kinds, strict=True)
         )
         values = tuple(each.value if each else None for each in found)
@@ -187,7 +183,6 @@ def _ordered(rows: Iterable[Iterable[K]]) -> list[K]:
 
 
 def _checks(receipts: Sequence[Receipt]) -> Iterator[Line]:
-    """Checks with different outcomes."""
     rows = [{check.check: check for check in receipt.checks} for receipt in receipts]
     for name in _ordered(rows):
         found = [row.get(name) for row in rows]
@@ -197,7 +192,7 @@ def _checks(receipts: Sequence[Receipt]) -> Iterator[Line]:
             yield Line(name, values, Weight.DIFFERS, why)
 
 
-def _outcome(check: CheckRow | None) -> str:
+def _outcome(check: CheckOutcome | None) -> str:
     if check is None:
         return "not requested"
     return f"{check.status.value}, {check.cause.value}" if check.cause else check.status.value
@@ -226,15 +221,15 @@ def _findings(receipts: Sequence[Receipt]) -> Iterator[Line]:
             yield Line(f"{check}: {name}", values, Weight.INFORMS, _apart(found))
 
 
-def _judged(finding: FindingRow | None) -> str:
+def _judged(finding: CheckFinding | None) -> str:
     if finding is None:
         return "missing"
-    if finding.kind in (Kind.NOT_RUN, Kind.INFORMING):
-        return "not run" if finding.kind is Kind.NOT_RUN else "informs"
-    return "passed" if finding.ok else "failed"
+    if finding.kind is Kind.NOT_RUN:
+        return "not run"
+    return "informs" if finding.kind is Kind.INFORMING else "passed" if finding.ok else "failed"
 
 
-def _value(finding: FindingRow | None) -> str:
+def _value(finding: CheckFinding | None) -> str:
     if finding is None:
         return ""
     outcome = _judged(finding)
@@ -243,37 +238,33 @@ def _value(finding: FindingRow | None) -> str:
     return f"{outcome}, {finding.value:.6g} {finding.unit}".rstrip()
 
 
-def _note(found: Sequence[FindingRow | None]) -> str:
+def _note(found: Sequence[CheckFinding | None]) -> str:
     return next((each.detail for each in found if each and each.ok is not True and each.detail), "")
 
 
-def _apart(found: Sequence[FindingRow | None]) -> str:
-    """The distance between the largest and the smallest value."""
+def _apart(found: Sequence[CheckFinding | None]) -> str:
     values = [abs(each.value) for each in found if each and each.value is not None]
     low, high = min(values, default=0.0), max(values, default=0.0)
     if not low or high - low <= 1e-6 * low:
         return ""
-    if high < 1.1 * low:
-        return f"{100 * (high / low - 1):.2g} % apart"
-    return f"the largest is {high / low:.3g} times the smallest"
+    ratio = high / low
+    return f"{100 * (ratio - 1):.2g} % apart" if ratio < 1.1 else f"the largest is {ratio:.3g} times the smallest"
 
 
 def _fingerprints(names: Sequence[str], receipts: Sequence[Receipt]) -> Iterator[Line]:
     rows = [
-        {(check.check, each.name): each for check in receipt.checks for each in check.fingerprints}
+        {f"{check.check}: {each.name}": each for check in receipt.checks for each in check.fingerprints}
         for receipt in receipts
     ]
-    for check, name in _ordered(rows):
-        found = [row.get((check, name)) for row in rows]
-        # The seed determines the input values, the version of the suite their sizes.
-        inputs = [f"seed {receipt.seed}, envspec {receipt.envspec}" for receipt in receipts]
-        line = _fingerprint(f"{check}: {name}", names, found, inputs)
-        if line:
+    # The seed determines the input values, the version of the suite their sizes.
+    inputs = [f"seed {receipt.seed}, envspec {receipt.envspec}" for receipt in receipts]
+    for what in _ordered(rows):
+        if line := _fingerprint(what, names, [row.get(what) for row in rows], inputs):
             yield line
 
 
 def _fingerprint(
-    what: str, names: Sequence[str], found: Sequence[FingerprintRow | None], inputs: Sequence[str]
+    what: str, names: Sequence[str], found: Sequence[Fingerprint | None], inputs: Sequence[str]
 ) -> Line | None:
     """Hashes of one computation: exact ones must agree, others if their keys are equal. inputs: of each receipt."""
     values = tuple(each.digest if each else "" for each in found)
@@ -296,7 +287,6 @@ def _fingerprint(
 
 
 def _odd(names: Sequence[str], values: Sequence[str]) -> str:
-    """The receipts that differ from the majority."""
     known = [value for value in values if value]
     most = max(known, key=known.count)
     if 2 * known.count(most) <= len(known):
@@ -345,9 +335,7 @@ def _best(receipt: Receipt, check: str, unit: str, name: str | None) -> float | 
         for number in numbers(receipt)
         if (number.check, number.unit) == (check, unit) and name in (None, number.name)
     ]
-    if not values:
-        return None
-    return min(values) if better(unit) is Better.LOWER else max(values)
+    return (min if better(unit) is Better.LOWER else max)(values, default=None)
 
 
 def against(now: Receipt, recorded: Receipt) -> Baseline:
@@ -356,11 +344,12 @@ def against(now: Receipt, recorded: Receipt) -> Baseline:
     Machines of different or unknown kinds are not compared: `not_compared` says so.
     """
     baseline = Baseline(lock=recorded.lock.name, made_at=recorded.made_at, machine=kind(recorded))
+    why = ""
     if kind(now) != kind(recorded):
         why = f"the machines are of different kinds: recorded on {kind(recorded)}; this is {kind(now)}"
-        return baseline.model_copy(update={"not_compared": why})
-    if not has_kind(now):
+    elif not has_kind(now):
         why = f"the kind of machine is unknown: it has {kind(now)}"
+    if why:
         return baseline.model_copy(update={"not_compared": why})
     present = {number.key: number for number in numbers(now)}
     judged = [number for number in numbers(recorded) if number.tolerance is not None and number.value]

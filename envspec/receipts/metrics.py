@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from envspec.conformance.results import Kind
-from envspec.receipts.model import CheckRow, FindingRow, Receipt
+from envspec.receipts.model import Receipt
 
 #: How far a rate may fall and a peak may rise before a run is worse than a recorded one.
 #: Rates: nccl-tests accepts 0.9 of a given minimum (NCCL_TESTS_MIN_BW). Peaks: torch's allocator
 #: allocates the same blocks for the same program; 5 % is for libraries' workspaces.
 RATE_TOLERANCE: Final = 0.10
 MEMORY_TOLERANCE: Final = 0.05
+_NO_GPU: Final = "GPUs that NVML does not show"
 
 
 class Better(Enum):
-    """Which direction of a number is better."""
-
     LOWER = "lower"
     HIGHER = "higher"
     NEITHER = "neither"
@@ -49,11 +49,20 @@ def numbers(receipt: Receipt) -> Iterator[Number]:
     for check in receipt.checks:
         if check.seconds:
             yield Number(check.check, "in all", "s", check.seconds, Better.LOWER)
-        for finding in check.findings:
-            number = _number(check.check, finding)
-            if number:
-                yield number
-        yield from _peaks(check, receipt.device)
+        for each in check.findings:
+            if each.value is not None and each.unit and each.kind in (Kind.INFORMING, Kind.BOUNDED):
+                direction = better(each.unit)
+                tolerance = RATE_TOLERANCE if direction is Better.HIGHER else None
+                yield Number(check.check, each.name, each.unit, each.value, direction, tolerance)
+        peaks = (
+            ("allocated on the device", check.peak.allocated_bytes, MEMORY_TOLERANCE),
+            ("reserved on the device", check.peak.reserved_bytes, MEMORY_TOLERANCE),
+            # With a GPU, host memory depends on the driver and its libraries.
+            ("peak of the host's memory", check.peak.host_bytes, MEMORY_TOLERANCE if receipt.device == "cpu" else None),
+        )
+        for name, value, allowed in peaks:
+            if value is not None:
+                yield Number(check.check, name, "bytes", value, Better.LOWER, allowed)
 
 
 def better(unit: str) -> Better:
@@ -71,36 +80,13 @@ def worsening(better: Better, recorded: float, now: float) -> float:
     return change if better is Better.LOWER else -change
 
 
-def _number(check: str, finding: FindingRow) -> Number | None:
-    if finding.value is None or not finding.unit or finding.kind not in (Kind.INFORMING, Kind.BOUNDED):
-        return None
-    direction = better(finding.unit)
-    tolerance = RATE_TOLERANCE if direction is Better.HIGHER else None
-    return Number(check, finding.name, finding.unit, finding.value, direction, tolerance)
-
-
-def _peaks(check: CheckRow, device: str) -> Iterator[Number]:
-    peak = check.peak
-    rows = (
-        ("allocated on the device", peak.allocated_bytes, MEMORY_TOLERANCE),
-        ("reserved on the device", peak.reserved_bytes, MEMORY_TOLERANCE),
-        # With a GPU, host memory depends on the driver and its libraries.
-        ("peak of the host's memory", peak.host_bytes, MEMORY_TOLERANCE if device == "cpu" else None),
-    )
-    for name, value, tolerance in rows:
-        if value is not None:
-            yield Number(check.check, name, "bytes", value, Better.LOWER, tolerance)
-
-
 def devices(receipt: Receipt) -> str:
     """What the run computed on: `8 x NVIDIA H100 80GB HBM3`, or the CPU."""
     machine = receipt.machine
     if receipt.device != "cuda":
         return f"{machine.cpu or machine.architecture or 'CPU'}, {machine.cpus or '?'} CPUs"
-    counts: dict[str, int] = {}
-    for gpu in machine.gpus:
-        counts[gpu.name] = counts.get(gpu.name, 0) + 1
-    return ", ".join(f"{count} x {name}" for name, count in sorted(counts.items())) or "GPUs that NVML does not show"
+    counts = Counter(gpu.name for gpu in machine.gpus)
+    return ", ".join(f"{count} x {name}" for name, count in sorted(counts.items())) or _NO_GPU
 
 
 def world_size(receipt: Receipt) -> int | None:
@@ -116,12 +102,8 @@ def has_kind(receipt: Receipt) -> bool:
 
 def kind(receipt: Receipt) -> str:
     """What numbers depend on: only receipts of the same kind have comparable numbers."""
-    machine = receipt.machine
-    if receipt.device == "cuda":
-        gpus = sorted({gpu.name for gpu in machine.gpus})
-        what = ", ".join(gpus) or "GPUs that NVML does not show"
-    else:
-        what = devices(receipt)
+    names = {gpu.name for gpu in receipt.machine.gpus}
+    what = (", ".join(sorted(names)) or _NO_GPU) if receipt.device == "cuda" else devices(receipt)
     nodes = receipt.nodes.count
     size = world_size(receipt)
     return f"{what}; world size {size or 'chosen by the suite'}; {nodes} {'node' if nodes == 1 else 'nodes'}"

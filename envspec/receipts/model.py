@@ -13,8 +13,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from envspec.conformance.results import Cause, Kind, Level, Status
+from envspec.conformance.hardware import Gpu
+from envspec.conformance.request import Nodes
+from envspec.conformance.results import CheckOutcome
 from envspec.errors import UsageError
+from envspec.spec.errors import dotted
 
 #: Format of the document; readers refuse newer ones.
 FORMAT = 1
@@ -35,90 +38,6 @@ class Part(BaseModel):
     """A table of the receipt; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
-
-
-class FindingRow(Part):
-    """One value or property that a check examined."""
-
-    name: str
-    kind: Kind
-    """`exact` and `bounded` findings pass or fail; the others do neither."""
-    ok: bool | None = None
-    """None if the finding neither passes nor fails."""
-    value: float | None = None
-    """In `unit`; None if there is no number, or if it is NaN or infinite."""
-    unit: str = ""
-    bound: float | None = None
-    """The limit of `value`; `relation` is `<=` or `>=`."""
-    relation: str = ""
-    formula: str = ""
-    source: str = ""
-    """Origin of the bound."""
-    detail: str = ""
-    """What was observed, or why it was not run."""
-
-
-class FingerprintRow(Part):
-    """A hash over results: SHA-256, hexadecimal."""
-
-    name: str
-    level: Level
-    """A universal one is equal on every machine; a keyed one on machines with the same `key`."""
-    digest: str
-    key: str = ""
-
-
-class PeakRow(Part):
-    """Peak memory of a check's processes, in bytes."""
-
-    allocated_bytes: int | None = None
-    """On the device, in tensors."""
-    reserved_bytes: int | None = None
-    """On the device, by torch's allocator."""
-    host_bytes: int | None = None
-
-
-class Phase(Part):
-    """A phase of a check."""
-
-    name: str
-    seconds: float
-
-
-class CheckRow(Part):
-    """One check and its outcome."""
-
-    check: str
-    status: Status
-    cause: Cause | None = None
-    """Why it failed: a finding of the check, or how its process ended."""
-    reason: str = ""
-    hint: str = ""
-    required: bool = False
-    """Whether the run fails if this check is not run."""
-    seconds: float = 0.0
-    """From its start to its end."""
-    limit_s: float = 0.0
-    phases: tuple[Phase, ...] = ()
-    preimports: tuple[Phase, ...] = ()
-    """Imports before its start, while other checks ran: not in `seconds`."""
-    findings: tuple[FindingRow, ...] = ()
-    fingerprints: tuple[FingerprintRow, ...] = ()
-    ran: dict[str, str] = Field(default_factory=dict)
-    """Library that ran -> its version."""
-    peak: PeakRow = PeakRow()
-    log: str = ""
-    """The end of its output, if it failed."""
-
-
-class Gpu(Part):
-    """A GPU as NVML reports it."""
-
-    index: int
-    name: str
-    uuid: str
-    compute_capability: str
-    memory_bytes: int
 
 
 class Machine(Part):
@@ -174,14 +93,6 @@ class Here(Part):
     prefix: str
     is_locked: bool | None = None
     """Whether the environment matches the lock, according to the check `lock`; None if unknown."""
-
-
-class Nodes(Part):
-    """The machines of the run."""
-
-    count: int = 1
-    rank: int = 0
-    rendezvous: str | None = None
 
 
 class Counts(Part):
@@ -259,7 +170,7 @@ class Receipt(Part):
     machine: Machine
     ran: dict[str, str] = Field(default_factory=dict)
     """Library that ran in any check -> its version; several if checks differ."""
-    checks: tuple[CheckRow, ...]
+    checks: tuple[CheckOutcome, ...]
     baseline: Baseline | None = None
 
 
@@ -268,11 +179,7 @@ _WHAT: Final = "name a receipt.json or a folder with one"
 
 
 class BadReceipt(UsageError):
-    """A file that is not a valid receipt."""
-
-
-class NewerReceipt(UsageError):
-    """A receipt of a newer format than this envspec reads."""
+    """A file that is not a valid receipt, or that a newer envspec wrote."""
 
 
 def dump(receipt: Receipt) -> str:
@@ -284,8 +191,8 @@ def read(path: Path) -> Receipt:
     """The receipt in a file, or in a folder's receipt.json.
 
     Raises:
-        BadReceipt: it can't be read, or keys are missing or wrong; the message names the file and every such key.
-        NewerReceipt: a newer envspec wrote it.
+        BadReceipt: it can't be read, a newer envspec wrote it, or keys are missing or wrong; the message names the file
+            and every such key.
     """
     if path.is_dir():
         path = path / RECEIPT_FILE
@@ -301,7 +208,7 @@ def load(text: str, where: str) -> Receipt:
     """The receipt in `text`. where: its name in messages.
 
     Raises:
-        BadReceipt, NewerReceipt: as `read`.
+        BadReceipt: as `read`.
     """
     try:
         data = json.loads(text)
@@ -309,7 +216,7 @@ def load(text: str, where: str) -> Receipt:
         raise BadReceipt(f"{where} is not JSON: {error}", hint=_WHAT) from error
     found = data.get("format") if isinstance(data, dict) else None
     if isinstance(found, int) and found > FORMAT:
-        raise NewerReceipt(
+        raise BadReceipt(
             f"{where} is a receipt of format {found}, this envspec reads up to {FORMAT}",
             hint=f"envspec {data.get('envspec', '(a newer one)')} wrote it: update envspec",
         )
@@ -337,13 +244,8 @@ def json_schema() -> dict[str, Any]:
 
 def problems(error: ValidationError) -> list[str]:
     """`checks[3].status: ...`, one for each problem that pydantic found."""
-    return [f"{_dotted(found['loc'])}: {_message(found['type'], found['msg'])}" for found in error.errors()]
-
-
-def _dotted(path: tuple[int | str, ...]) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".") or "the document"
-
-
-def _message(kind: str, text: str) -> str:
-    return {"missing": "is missing", "extra_forbidden": "is unknown"}.get(kind, text)
+    texts = {"missing": "is missing", "extra_forbidden": "is unknown", "unexpected_keyword_argument": "is unknown"}
+    return [
+        f"{dotted(found['loc']) or 'the document'}: {texts.get(found['type'], found['msg'])}"
+        for found in error.errors()
+    ]

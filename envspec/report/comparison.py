@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Final
@@ -46,7 +47,7 @@ def as_text(comparison: Comparison, width: int) -> str:
     return text(
         (),
         (
-            listing(headline(comparison), (row(*answer) for answer in answers(comparison))),
+            listing(headline(comparison), itertools.starmap(row, answers(comparison))),
             _faults(comparison),
             *_sections(comparison),
             worse,
@@ -57,9 +58,8 @@ def as_text(comparison: Comparison, width: int) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """In GitHub's form."""
     tables = (
-        listing("", (row(*answer) for answer in answers(comparison)), "question|answer"),
+        listing("", itertools.starmap(row, answers(comparison)), "question|answer"),
         _faults(comparison),
         _fleet(comparison),
         _worse(comparison),
@@ -70,18 +70,17 @@ def as_markdown(comparison: Comparison) -> str:
 
 
 def as_html(comparison: Comparison) -> str:
-    """One page."""
     tables = (_faults(comparison), _fleet(comparison), _worse(comparison), *_sections(comparison))
     plots = []
     for column in columns(comparison.receipts):
-        better = "less is better" if column.better is Better.LOWER else "more is better"
+        better = "less" if column.better is Better.LOWER else "more"
         plot = page.side_by_side(column.unit, comparison.names, column.values)
-        plots.append((f"{column.title}, {column.unit} ({better})", plot))
+        plots.append((f"{column.title}, {column.unit} ({better} is better)", plot))
     return page.render(
         "comparison.html.jinja",
         headline=headline(comparison),
         verdict="failed" if comparison.differs else "passed",
-        answers=listing("", (row(*answer) for answer in answers(comparison))),
+        answers=listing("", itertools.starmap(row, answers(comparison))),
         tables=[table for table in tables if table.rows],
         plots=plots,
     )
@@ -95,7 +94,9 @@ def as_json(comparison: Comparison) -> str:
             "differs": comparison.differs,
             "is_same_kind": comparison.is_same_kind,
             "faults": [f"{line.what}: {line.note}" for line in comparison.faults],
-            "different": {title: [asdict(line) for line in lines] for title, lines in _differences(comparison)},
+            "different": {
+                title: [asdict(line) for line in lines] for title, lines in comparison.sections.items() if lines
+            },
             "numbers": comparison.numbers,
             "main": columns(comparison.receipts),
         }
@@ -110,17 +111,17 @@ def headline(comparison: Comparison) -> str:
 
 
 def answers(comparison: Comparison) -> list[tuple[str, str]]:
-    """The questions that a comparison answers, each with its answer."""
     return [
-        ("same stack", _answer((*comparison.stack, *comparison.versions))),
-        ("same machines", _answer(comparison.machine)),
-        ("same outcome", _answer((*comparison.checks, *comparison.findings))),
+        ("same stack", _answer(comparison, "Stack", "Versions that ran")),
+        ("same machines", _answer(comparison, "Machine")),
+        ("same outcome", _answer(comparison, "Checks", "Findings")),
         ("same results, bit by bit", _bits(comparison)),
         ("same speed and memory", _speed(comparison)),
     ]
 
 
-def _answer(lines: Sequence[Line]) -> str:
+def _answer(comparison: Comparison, *sections: str) -> str:
+    lines = (line for section in sections for line in comparison.sections[section])
     different = [line.what for line in lines if line.weight is not Weight.INFORMS]
     return f"no: {_some(different)}" if different else "yes"
 
@@ -133,8 +134,8 @@ def _some(names: Sequence[str]) -> str:
 def _bits(comparison: Comparison) -> str:
     if comparison.faults:
         return f"no, a machine computes wrong results: {_some([line.what for line in comparison.faults])}"
-    if comparison.fingerprints:
-        return f"exact results yes, others no: {_some([line.what for line in comparison.fingerprints])}"
+    if different := [line.what for line in comparison.sections["Fingerprints"]]:
+        return f"exact results yes, others no: {_some(different)}"
     shared = set.intersection(
         *(
             {(check.check, each.name) for check in receipt.checks for each in check.fingerprints}
@@ -158,36 +159,21 @@ def _speed(comparison: Comparison) -> str:
 
 
 def _faults(comparison: Comparison) -> Table:
-    return listing(
-        "Wrong results", (row(line.what, line.note) for line in comparison.faults), "what|which machine", "note"
-    )
+    return listing("Wrong results", (row(line.what, line.note) for line in comparison.faults), "what|which machine")
 
 
 def _fleet(comparison: Comparison) -> Table:
-    """Each receipt with its main numbers."""
     found = columns(comparison.receipts)
-    heads = ("receipt", "ran on", "driver", "passed / failed / not run")
     rows = []
     for index, (name, receipt) in enumerate(zip(comparison.names, comparison.receipts, strict=True)):
         checks = receipt.summary.checks
         counts = f"{checks.passed} / {checks.failed} / {checks.not_run}"
         numbers = (amount(column.values[index]) for column in found)
         rows.append(row(name, receipt.verdict.value, devices(receipt), receipt.machine.driver or "-", counts, *numbers))
-    titles = (Column(heads[0]), Column("verdict", Kind.OUTCOME), *map(Column, heads[1:]))
+    texts = map(Column, ("ran on", "driver", "passed / failed / not run"))
+    titles = (Column("receipt"), Column("verdict", Kind.OUTCOME), *texts)
     mains = (Column(f"{column.title}, {column.unit}", Kind.NUMBER) for column in found)
     return Table("Receipts", (*titles, *mains), tuple(rows))
-
-
-def _differences(comparison: Comparison) -> list[tuple[str, tuple[Line, ...]]]:
-    found = [
-        ("Stack", comparison.stack),
-        ("Machine", comparison.machine),
-        ("Versions that ran", comparison.versions),
-        ("Checks", comparison.checks),
-        ("Findings", comparison.findings),
-        ("Fingerprints", comparison.fingerprints),
-    ]
-    return [(title, lines) for title, lines in found if lines]
 
 
 def _sections(comparison: Comparison) -> list[Table]:
@@ -195,7 +181,8 @@ def _sections(comparison: Comparison) -> list[Table]:
     heads = (Column("what"), Column("meaning", Kind.OUTCOME), Column("receipts"), Column("value"), Column("note"))
     return [
         Table(f"{title}: {counted(len(lines), 'difference')}", heads, tuple(_rows(comparison, lines)))
-        for title, lines in _differences(comparison)
+        for title, lines in comparison.sections.items()
+        if lines
     ]
 
 
@@ -205,10 +192,10 @@ def _rows(comparison: Comparison, lines: Sequence[Line]) -> list[Row]:
         groups: dict[str, list[str]] = {}
         for name, value in zip(comparison.names, line.values, strict=True):
             groups.setdefault(value or "-", []).append(name)
-        first = (line.what, line.weight.value), line.note
+        what, weight, note = line.what, line.weight.value, line.note
         for value, names in groups.items():
-            rows.append(row(*first[0], ", ".join(names), short_hashes(value), first[1]))
-            first = ("", ""), ""
+            rows.append(row(what, weight, ", ".join(names), short_hashes(value), note))
+            what = weight = note = ""
     return rows
 
 

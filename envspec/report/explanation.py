@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from envspec.base_image.cuda import SharedLibrary
 from envspec.diagnostics.explain import (
-    ChainSource,
     CondaVariant,
     Download,
     Explanation,
@@ -19,7 +18,7 @@ from envspec.diagnostics.explain import (
 )
 from envspec.lockfile.diff import image_name
 from envspec.lockfile.toml_writer import string
-from envspec.models import DEFAULT_INDEX, SPEC, Decision, GpuCode, Platform, Rejected
+from envspec.models import DEFAULT_INDEX, SPEC, Decision, GpuCode, Platform
 from envspec.report.format import Row, Table, counted, document, listing, row, short_hashes, size, text, utc, wrapped
 
 
@@ -170,52 +169,35 @@ def _download(what: str, noun: str, download: Download) -> Iterator[Row]:
 def _package(found: PackageExplanation) -> Iterator[Table]:
     """Platforms with equal properties together."""
     for conda in found.conda:
-        yield from _conda_variant(conda)
-    for variant in found.variants:
-        yield from _variant(found, variant)
+        provided = ", ".join(f"{each.name} {each.version}" for each in conda.provides)
+        note = f"contains the Python package {provided}" if provided else ""
+        yield from _variant(f"{conda.name} {conda.version} of {conda.channel}", conda, _conda_files(conda), note=note)
+    for wheel in found.variants:
+        extras = f"[{','.join(wheel.extras)}]" if wheel.extras else ""
+        # A conda package of the same name may be something else.
+        kind = " from a wheel" if found.conda else ""
+        title = f"{found.name}{extras} {wheel.version}{kind}"
+        yield from _variant(title, wheel, _files(wheel), wheel.gpu_code_read)
     if found.absent:
-        yield _title(f"not on {_listed(found.absent)}")
+        yield listing(f"not on {_listed(found.absent)}", [row("")])
 
 
-def _variant(found: PackageExplanation, variant: Variant) -> list[Table]:
-    extras = f"[{','.join(variant.extras)}]" if variant.extras else ""
-    # A conda package of the same name may be something else.
-    kind = " from a wheel" if found.conda else ""
-    platforms = _listed(file.platform for file in variant.files)
+def _variant(
+    title: str, variant: Variant | CondaVariant, files: Iterable[Row], code: Iterable[GpuCode] = (), note: str = ""
+) -> list[Table]:
+    """code: read from a wheel."""
+    rejected = variant.rejected
     return [
-        _title(f"{found.name}{extras} {variant.version}{kind} on {platforms}"),
-        listing("required by", _tree(variant.chains)),
-        listing("newest version, rejected", _rejected(variant.rejected)),
+        listing(f"{title} on {_listed(file.platform for file in variant.files)}", [row(note)]),
+        listing("required by", _tree(variant.chains, with_channels=isinstance(variant, Variant))),
+        listing("newest version, rejected", [row(rejected.version, notes=[rejected.why])] if rejected else []),
         listing("GPU code", _gpu_code(variant.gpu_code)),
-        listing("GPU code read from the wheel", _gpu_code(variant.gpu_code_read)),
-        listing("files", _files(variant)),
+        listing("GPU code read from the wheel", _gpu_code(code)),
+        listing("files", files),
     ]
 
 
-def _conda_variant(variant: CondaVariant) -> list[Table]:
-    platforms = _listed(file.platform for file in variant.files)
-    provided = ", ".join(f"{each.name} {each.version}" for each in variant.provides)
-    return [
-        _title(
-            f"{variant.name} {variant.version} of {variant.channel} on {platforms}",
-            f"contains the Python package {provided}" if provided else "",
-        ),
-        listing("required by", _tree(variant.chains, ChainSource.CONDA)),
-        listing("newest version, rejected", _rejected(variant.rejected)),
-        listing("GPU code", _gpu_code(variant.gpu_code)),
-        listing("files", _conda_files(variant)),
-    ]
-
-
-def _title(line: str, note: str = "") -> Table:
-    return listing(line, [row(note)] if note else [row("")])
-
-
-def _rejected(rejected: Rejected | None) -> list[Row]:
-    return [row(rejected.version, notes=[rejected.why])] if rejected else []
-
-
-def _tree(chains: Sequence[Sequence[Link]], source: ChainSource = ChainSource.WHEELS) -> Iterator[Row]:
+def _tree(chains: Sequence[Sequence[Link]], *, with_channels: bool) -> Iterator[Row]:
     """Each step indented below the one that led to it; common beginnings of chains appear once."""
     before: Sequence[Link] = ()
     for chain in sorted(chains, key=_from_the_spec_first):
@@ -225,7 +207,7 @@ def _tree(chains: Sequence[Sequence[Link]], source: ChainSource = ChainSource.WH
         )
         for depth, link in enumerate(chain[shared:], shared):
             # A conda package that requires a wheel is listed with its channel.
-            channel = f"of {link.channel}" if link.channel and source is ChainSource.WHEELS else None
+            channel = f"of {link.channel}" if link.channel and with_channels else None
             name = " ".join(filter(None, (link.name, link.version, channel)))
             yield row(f"{'  ' * depth}{name}: {link.requirement}")
         before = chain
@@ -237,25 +219,23 @@ def _from_the_spec_first(chain: Sequence[Link]) -> tuple[bool, list[tuple[str, s
 
 def _files(variant: Variant) -> Iterator[Row]:
     for item in variant.files:
-        file = item.file
-        details = (
-            "unknown size" if file.size_bytes is None else size(file.size_bytes),
-            "" if file.index == DEFAULT_INDEX else f"from {file.index}",
-            f"uploaded {utc(item.uploaded)}" if item.uploaded else "",
-        )
-        notes = (", ".join(filter(None, details)), f"sha256:{file.sha256}", file.url or "")
-        yield row(f"{item.platform.value}: {file.filename}", notes=notes)
+        index = "" if item.file.index == DEFAULT_INDEX else f"from {item.file.index}"
+        details = _size(item.file.size_bytes), index, f"uploaded {utc(item.uploaded)}" if item.uploaded else ""
+        yield _file(item.platform, item.file.filename, details, item.file.sha256, item.file.url or "")
 
 
 def _conda_files(variant: CondaVariant) -> Iterator[Row]:
     for item in variant.files:
-        details = (
-            f"build {item.build}",
-            "unknown size" if item.size_bytes is None else size(item.size_bytes),
-            f"built {utc(item.built)}" if item.built else "",
-        )
-        notes = (", ".join(filter(None, details)), f"sha256:{item.sha256}", item.url)
-        yield row(f"{item.platform.value}: {item.filename}", notes=notes)
+        details = f"build {item.build}", _size(item.size_bytes), f"built {utc(item.built)}" if item.built else ""
+        yield _file(item.platform, item.filename, details, item.sha256, item.url)
+
+
+def _file(platform: Platform, name: str, details: Iterable[str], sha256: str, url: str) -> Row:
+    return row(f"{platform.value}: {name}", notes=(", ".join(filter(None, details)), f"sha256:{sha256}", url))
+
+
+def _size(size_bytes: int | None) -> str:
+    return "unknown size" if size_bytes is None else size(size_bytes)
 
 
 def _listed(platforms: Iterable[Platform]) -> str:

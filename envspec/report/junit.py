@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from envspec.conformance.results import Kind, Status
+from envspec.conformance.results import CheckFinding, CheckOutcome, Kind, Status
 from envspec.escaping import one_line, visible
 from envspec.receipts.metrics import devices
-from envspec.receipts.model import Baseline, CheckRow, FindingRow, Receipt, Verdict
+from envspec.receipts.model import Baseline, Receipt, Verdict
 from envspec.report.format import amount
 from envspec.report.receipt import bound, outcome, properties, reason
 
@@ -62,11 +62,11 @@ def _cases(receipt: Receipt) -> Iterator[Element]:
         yield _failed(_case("verdict", lock), "verdict", "; ".join(receipt.reasons))
 
 
-def _is_missed(check: CheckRow) -> bool:
+def _is_missed(check: CheckOutcome) -> bool:
     return check.required and check.status is Status.NOT_RUN
 
 
-def _check(check: CheckRow, lock: str) -> Element:
+def _check(check: CheckOutcome, lock: str) -> Element:
     case = _case(check.check, lock, check.seconds)
     numbers = [each for each in check.findings if each.value is not None]
     if numbers:
@@ -85,7 +85,7 @@ def _check(check: CheckRow, lock: str) -> Element:
     return case
 
 
-def _line(finding: FindingRow) -> str:
+def _line(finding: CheckFinding) -> str:
     number = "" if finding.value is None else amount(finding.value, finding.unit)
     kind = outcome(finding) or Kind.INFORMING.value
     parts = (finding.name, number, bound(finding), finding.detail)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from envspec.escaping import markdown
 from envspec.lockfile.diff import (
@@ -36,20 +36,9 @@ from envspec.report.format import (
 )
 
 _NONE: Final = "(none)"
-_COUNTED: Final = {
-    Move.ADDED: "added",
-    Move.REMOVED: "removed",
-    Move.UP: "up",
-    Move.DOWN: "down",
-    Move.MOVED: "moved",
+#: What the summary calls a move whose name is no word for it.
+_MOVES: Final = {
     Move.FILE: "with another file",
-}
-_CONDA_COUNTED: Final = {
-    CondaMove.ADDED: "added",
-    CondaMove.REMOVED: "removed",
-    CondaMove.UP: "up",
-    CondaMove.DOWN: "down",
-    CondaMove.MOVED: "moved",
     CondaMove.BUILD: "with another build",
     CondaMove.DEPENDS: "with other dependencies",
 }
@@ -64,7 +53,6 @@ def as_text(diff: LockDiff, width: int) -> str:
 
 
 def as_markdown(diff: LockDiff) -> str:
-    """For a pull request's description."""
     title = " -> ".join(map(markdown, _names(diff)))
     summary = "No differences" if diff.is_empty else capital(_summary(diff))
     lines = [f"### {title}", "", f"{summary}.", ""]
@@ -80,7 +68,15 @@ def as_json(diff: LockDiff) -> str:
             "old": diff.old_name,
             "new": diff.new_name,
             "platforms": diff.platforms,
-            "replaced": [{**_fields(each), "changes": _replacements(each)} for each in diff.replaced],
+            "replaced": [
+                {
+                    **_fields(each),
+                    "changes": [
+                        {"what": what, "old": old or None, "new": new or None} for what, old, new in each.changes
+                    ],
+                }
+                for each in diff.replaced
+            ],
             "environment": diff.environment,
             "conda": [{"change": each.move, **_fields(each), "platforms": each.platforms} for each in diff.conda],
             "packages": [{"change": each.move, **_fields(each)} for each in diff.packages],
@@ -93,17 +89,13 @@ def _fields(change: PackageChange | CondaChange | Replaced) -> dict[str, object]
     return {each.name: getattr(change, each.name) for each in fields(change) if each.name != "move"}
 
 
-def _replacements(replaced: Replaced) -> list[dict[str, str | None]]:
-    return [{"what": what, "old": old or None, "new": new or None} for what, old, new in replaced.changes]
-
-
 def _names(diff: LockDiff) -> dict[str, None]:
     return dict.fromkeys((diff.old_name, diff.new_name))
 
 
 def _summary(diff: LockDiff) -> str:
-    conda = _counts(((change.move, change.name) for change in diff.conda), _CONDA_COUNTED, "conda package")
-    packages = _counts(((change.move, change.name) for change in diff.packages), _COUNTED, _noun(diff))
+    conda = _counts(((change.move, change.name) for change in diff.conda), CondaMove, "conda package")
+    packages = _counts(((change.move, change.name) for change in diff.packages), Move, _noun(diff))
     others = len({change.what for change in (*diff.environment, *diff.decisions)})
     replaced = len(diff.replaced)
     parts = [
@@ -119,12 +111,10 @@ def _noun(diff: LockDiff) -> str:
     return "wheel" if diff.conda else "package"
 
 
-def _counts(moves: Iterable[tuple[Enum, str]], words: Mapping[Any, str], noun: str) -> str:
+def _counts(moves: Iterable[tuple[Move | CondaMove, str]], kinds: type[Move] | type[CondaMove], noun: str) -> str:
     """`3 packages added, 1 up`: each package once for each of its moves."""
-    names: dict[Enum, set[str]] = {move: set() for move in words}
-    for move, name in moves:
-        names[move].add(name)
-    counts = [(len(names[move]), word) for move, word in words.items() if names[move]]
+    of_each = Counter(move for move, _ in set(moves))
+    counts = [(of_each[move], _MOVES.get(move, move.value)) for move in kinds if of_each[move]]
     return ", ".join(
         f"{count} {word}" if index else f"{counted(count, noun)} {word}" for index, (count, word) in enumerate(counts)
     )
@@ -145,14 +135,8 @@ def _tables(diff: LockDiff) -> list[Table]:
 
 
 def _table(title: str, head: str, rows: Iterable[Row], notes: str = "details") -> Table:
-    columns = (
-        Column(head),
-        Column("change"),
-        Column("old", Kind.OLD),
-        Column("new", Kind.NEW),
-        Column("platforms"),
-    )
-    return Table(title, columns, tuple(rows), notes)
+    changed = Column("change"), Column("old", Kind.OLD), Column("new", Kind.NEW)
+    return Table(title, (Column(head), *changed, Column("platforms")), tuple(rows), notes)
 
 
 def _where(platforms: Sequence[Platform], diff: LockDiff) -> str:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from envspec.conformance.results import CheckFinding, CheckOutcome
 from envspec.escaping import visible
-from envspec.receipts.model import CheckRow, FindingRow, Receipt
+from envspec.receipts.model import Receipt
 from envspec.report import format as form
 from envspec.report.format import Bar, Plot, Segment
 
@@ -38,45 +39,45 @@ def render(template: str, **values: Any) -> str:
 
 def bounds(receipt: Receipt) -> Plot | None:
     """Each bounded number as a fraction of its bound, on a logarithmic axis."""
-    found = [
-        (f"{check.check}: {each.name}", used(each), each.ok is True, each.value is not None)
+    found = {
+        f"{check.check}: {each.name}": each
         for check in receipt.checks
         for each in check.findings
         if each.bound is not None
-    ]
+    }
     if not found:
         return None
-    parts = [part for _, part, _, _ in found]
-    low = math.floor(math.log10(max(_LEAST, min(parts) / 3)))
-    high = math.ceil(math.log10(max(10.0, *parts)))
-    beyond = [name for name, _, ok, _ in found if not ok]
-    nearest, part, *_ = max(found, key=lambda each: each[1])
-    scale = "Value as a fraction of its bound (the line), logarithmic. "
-    caption = scale + (
-        f"{len(beyond)} of {form.counted(len(found), 'number')} beyond the bound: {', '.join(beyond)}."
+    parts = {name: used(each) for name, each in found.items()}
+    low = math.floor(math.log10(max(_LEAST, min(parts.values()) / 3)))
+    high = math.ceil(math.log10(max(10.0, *parts.values())))
+    beyond = [name for name, each in found.items() if not each.ok]
+    nearest = max(parts, key=lambda name: parts[name])
+    count = form.counted(len(found), "number")
+    summary = (
+        f"{len(beyond)} of {count} beyond the bound: {', '.join(beyond)}."
         if beyond
-        else f"All {form.counted(len(found), 'number')} within their bounds; closest: {nearest}, {form.share(part)}."
+        else f"All {count} within their bounds; closest: {nearest}, {form.share(parts[nearest])}."
     )
 
     def position(value: float) -> float:
         return max(0.5, 100 * (math.log10(value) - low) / (high - low))
 
     return Plot(
-        caption,
+        f"Value as a fraction of its bound (the line), logarithmic. {summary}",
         tuple(
             Bar(
                 name,
-                (Segment(position(part), "passed" if ok else "failed"),),
-                form.share(part) if has_value else "-",
+                (Segment(position(parts[name]), "passed" if each.ok else "failed"),),
+                "-" if each.value is None else form.share(parts[name]),
             )
-            for name, part, ok, has_value in found
+            for name, each in found.items()
         ),
         limit=position(1.0),
         ticks=tuple((position(10.0**power), f"{10.0**power:g}") for power in range(low, high + 1)),
     )
 
 
-def used(finding: FindingRow) -> float:
+def used(finding: CheckFinding) -> float:
     """The fraction of its bound that a number uses: 1 is the bound. NaN is far beyond it."""
     value, bound = finding.value, finding.bound
     if value is None or bound is None or math.isnan(value):
@@ -90,7 +91,6 @@ def _divided(one: float, other: float) -> float:
 
 
 def times(receipt: Receipt) -> Plot | None:
-    """Seconds of each check, by phase."""
     checks = [check for check in receipt.checks if check.seconds]
     if not checks:
         return None
@@ -104,7 +104,7 @@ def times(receipt: Receipt) -> Plot | None:
     )
 
 
-def _phases(check: CheckRow, most: float) -> Iterable[Segment]:
+def _phases(check: CheckOutcome, most: float) -> Iterable[Segment]:
     for index, phase in enumerate(check.phases):
         width = 100 * phase.seconds / most
         yield Segment(width, index % _COLOURS, phase.name if len(phase.name) * _CHARACTER < width else "")
@@ -114,7 +114,6 @@ def _phases(check: CheckRow, most: float) -> Iterable[Segment]:
 
 
 def memory(receipt: Receipt) -> Plot | None:
-    """Peak memory of each check, on the device and on the host."""
     kinds = ("tensors", "reserved on the device", "host")
     found = [
         (check.check, colour, value)
@@ -137,7 +136,6 @@ def memory(receipt: Receipt) -> Plot | None:
 
 
 def side_by_side(unit: str, names: Sequence[str], values: Sequence[float | None]) -> Plot:
-    """One number of several receipts."""
     most = max((value for value in values if value is not None), default=0.0)
     bars = [
         Bar(name, (Segment(_width(value or 0.0, most)),), form.amount(value, unit if value is not None else ""))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from envspec.conformance.results import CheckFinding, CheckOutcome, Status
 from envspec.conformance.results import Kind as FindingKind
-from envspec.conformance.results import Status
 from envspec.escaping import markdown
 from envspec.receipts.metrics import devices
-from envspec.receipts.model import CheckRow, Counts, FindingRow, Receipt, Verdict, dump
+from envspec.receipts.model import Counts, Receipt, Verdict, dump
 from envspec.report import page
 from envspec.report.format import (
     Column,
@@ -38,7 +39,6 @@ _OUTCOME: Final = Column("outcome", Kind.OUTCOME)
 
 
 def as_json(receipt: Receipt) -> str:
-    """receipt.json."""
     return dump(receipt)
 
 
@@ -84,13 +84,13 @@ def _markdown(receipt: Receipt) -> Iterator[str]:
     yield ""
     yield from (f"- {markdown(reason)}" for reason in receipt.reasons)
     yield from [""] if receipt.reasons else []
-    logs = {check.check: check.log for check in receipt.checks if check.status is Status.FAILED and check.log}
+    logs = [check for check in receipt.checks if check.status is Status.FAILED and check.log]
     for table in (_checks(receipt), _failed_findings(receipt)):
         yield from markdown_lines(table)
     if logs:
-        lines = (line for name, log in logs.items() for line in (f"{markdown(name)}:", "", verbatim(log), ""))
+        lines = (line for each in logs for line in (f"{markdown(each.check)}:", "", verbatim(each.log), ""))
         yield from folded("End of the output of failed checks", lines)
-    where = (*_stack(receipt), *_machine(receipt), *_versions(receipt))
+    where = (*_stack(receipt), *_machine(receipt), *itertools.starmap(row, receipt.ran.items()))
     for table in (
         _not_run(receipt),
         _baseline(receipt),
@@ -101,7 +101,6 @@ def _markdown(receipt: Receipt) -> Iterator[str]:
 
 
 def as_html(receipt: Receipt) -> str:
-    """One page."""
     tables = (
         _checks(receipt),
         _failed_findings(receipt),
@@ -114,7 +113,7 @@ def as_html(receipt: Receipt) -> str:
         _baseline(receipt),
         listing("Machine", _machine(receipt)),
         listing("Stack", _stack(receipt)),
-        listing("Versions that ran", _versions(receipt)),
+        listing("Versions that ran", itertools.starmap(row, receipt.ran.items())),
     )
     return page.render(
         "receipt.html.jinja",
@@ -131,29 +130,25 @@ def as_html(receipt: Receipt) -> str:
 
 def _checks(receipt: Receipt) -> Table:
     columns = (_CHECK, _OUTCOME, Column("time", Kind.NUMBER), Column("findings", Kind.NUMBER), Column("reason"))
-    rows = (
-        row(
+    rows = []
+    for check in receipt.checks:
+        judged = [finding.ok for finding in check.findings if finding.ok is not None]
+        causes = (check.cause.value if check.cause else "", reason(check))
+        cells = (
             check.check,
             check.status.value + (" (required)" if check.required else ""),
             f"{check.seconds:.1f} s" if check.seconds else "",
-            _judged(check),
-            cause(check) if check.status is Status.FAILED else reason(check),
-            notes=(f"hint: {check.hint}" if check.hint else "",),
+            f"{sum(judged)} of {len(judged)}" if judged else "",
+            ": ".join(filter(None, causes)),
         )
-        for check in receipt.checks
-    )
+        rows.append(row(*cells, notes=(f"hint: {check.hint}" if check.hint else "",)))
     return Table("Checks", columns, tuple(rows), notes="")
-
-
-def _judged(check: CheckRow) -> str:
-    judged = [finding.ok for finding in check.findings if finding.ok is not None]
-    return f"{sum(judged)} of {len(judged)}" if judged else ""
 
 
 def _findings(
     title: str,
     receipt: Receipt,
-    shown: Callable[[FindingRow], bool],
+    shown: Callable[[CheckFinding], bool],
     plot: Plot | None = None,
     *,
     is_folded: bool = True,
@@ -190,7 +185,7 @@ def _failed_findings(receipt: Receipt) -> Table:
     return _findings("Failed findings", receipt, lambda each: each.ok is False, is_folded=False)
 
 
-def _has_number(finding: FindingRow) -> bool:
+def _has_number(finding: CheckFinding) -> bool:
     return finding.value is not None or finding.bound is not None
 
 
@@ -264,7 +259,6 @@ def _baseline(receipt: Receipt, *, only_worse: bool = False) -> Table:
 
 
 def _place(receipt: Receipt) -> list[Row]:
-    """Where the suite ran."""
     if receipt.image:
         pulled = receipt.image.pulled_bytes
         took = f" in {amount(receipt.image.pull_s, 's')}" if receipt.image.pull_s is not None else ""
@@ -286,47 +280,38 @@ def _place(receipt: Receipt) -> list[Row]:
 
 def properties(receipt: Receipt) -> Iterator[tuple[str, str]]:
     """Names and values of stack, machine and versions."""
-    yield from (_pair(each) for each in (*_stack(receipt), *_machine(receipt)))
+    yield from ((each.cells[0], each.cells[1]) for each in (*_stack(receipt), *_machine(receipt)))
     yield from ((f"version of {what}", version) for what, version in receipt.ran.items())
-
-
-def _pair(each: Row) -> tuple[str, str]:
-    return each.cells[0], each.cells[1]
-
-
-def _versions(receipt: Receipt) -> list[Row]:
-    return [row(what, version) for what, version in receipt.ran.items()]
 
 
 def _machine(receipt: Receipt) -> list[Row]:
     """Without what is unknown."""
     machine = receipt.machine
     cpus = f"{machine.cpus} CPUs" if machine.cpus else ""
-    rows = [
-        *(row("GPU", gpu) for gpu in _gpus(receipt)),
-        row("topology", _topology(machine.topology)),
-        row("driver", machine.driver),
-        row("container toolkit", machine.toolkit),
-        row("system", machine.system),
-        row("kernel", machine.kernel),
-        row("CPU", ", ".join(filter(None, [machine.cpu, machine.architecture, cpus]))),
-        row("memory", "" if machine.memory_bytes is None else size(machine.memory_bytes)),
-        row("shared memory", "" if machine.shm_bytes is None else size(machine.shm_bytes)),
-        row("Python", machine.python),
-        row("C library", machine.libc),
+    pairs = [
+        *(("GPU", gpu) for gpu in _gpus(receipt)),
+        ("topology", _topology(machine.topology)),
+        ("driver", machine.driver),
+        ("container toolkit", machine.toolkit),
+        ("system", machine.system),
+        ("kernel", machine.kernel),
+        ("CPU", ", ".join(filter(None, [machine.cpu, machine.architecture, cpus]))),
+        ("memory", "" if machine.memory_bytes is None else size(machine.memory_bytes)),
+        ("shared memory", "" if machine.shm_bytes is None else size(machine.shm_bytes)),
+        ("Python", machine.python),
+        ("C library", machine.libc),
     ]
-    return [each for each in rows if each.cells[1]]
+    return [row(*pair) for pair in pairs if pair[1]]
 
 
 def _gpus(receipt: Receipt) -> list[str]:
-    """Equal GPUs in one line."""
     equal: dict[str, list[str]] = {}
     for gpu in receipt.machine.gpus:
         line = f"{gpu.name}, {size(gpu.memory_bytes)}, compute capability {gpu.compute_capability}"
         equal.setdefault(line, []).append(str(gpu.index))
-    if len(equal) == 1:
-        return [f"{len(found)} x {line}" for line, found in equal.items()]
-    return [f"{', '.join(found)}: {line}" for line, found in equal.items()]
+    return [
+        f"{len(found)} x {line}" if len(equal) == 1 else f"{', '.join(found)}: {line}" for line, found in equal.items()
+    ]
 
 
 def _topology(topology: Mapping[str, str]) -> str:
@@ -352,7 +337,7 @@ def counts(found: Counts) -> str:
     return f"{found.passed} passed, {found.failed} failed, {found.not_run} not run"
 
 
-def bound(finding: FindingRow) -> str:
+def bound(finding: CheckFinding) -> str:
     """`<= 3.9e-3 (4 u, u = 2^-10)`; empty without a bound."""
     if finding.bound is None:
         return ""
@@ -361,19 +346,14 @@ def bound(finding: FindingRow) -> str:
     return f"{limit} ({finding.formula})" if " " in finding.formula.strip() else limit
 
 
-def outcome(finding: FindingRow) -> str:
+def outcome(finding: CheckFinding) -> str:
     """`passed`, `failed`, `not run`; empty for what only informs."""
     if finding.kind is FindingKind.NOT_RUN:
         return "not run"
     return {True: "passed", False: "failed", None: ""}[finding.ok]
 
 
-def cause(check: CheckRow) -> str:
-    """Why a check failed: cause and reason."""
-    return ": ".join(filter(None, (check.cause.value if check.cause else "", reason(check))))
-
-
-def reason(check: CheckRow) -> str:
+def reason(check: CheckOutcome) -> str:
     """A check's reason; of a compiler's whole output the beginning and the end."""
     found = check.reason
     return found if len(found) <= 2 * _PART else f"{found[:_PART]} [...] {found[-_PART:]}"

@@ -22,12 +22,12 @@ from tests.support.machines import suite
 from tests.support.machines.suite import (
     PATIENCE_S,
     RUN,
-    assert_nothing_left,
     assert_nothing_stays,
     fake_torch,
     make_request,
     started,
     wait_for,
+    worker_of,
 )
 
 HERE = Path(sys.executable)
@@ -63,7 +63,7 @@ def _device(folder: Path, *bodies: str, **more: Any) -> dict[str, Any]:
 def test_a_check_that_is_not_run_says_why(tmp_path: Path) -> None:
     result = _device(tmp_path, _GOOD)
     assert (result["status"], result["cause"], result["reason"]) == ("not run", None, "no GPU is requested")
-    assert [name for name, _ in result["phases"]] == ["import torch", "CUDA libraries in memory"]
+    assert [each["name"] for each in result["phases"]] == ["import torch", "CUDA libraries in memory"]
     assert result["log"] == ""
 
 
@@ -78,6 +78,20 @@ def test_a_torch_that_is_locked_and_not_there_is_reported_alike_by_every_check(t
     assert set(said.values()) == {
         ("failed", "in the phase 'import torch': ModuleNotFoundError: No module named 'torch'")
     }
+
+
+def test_packages_that_are_neither_locked_nor_installed_are_not_run_and_locked_ones_fail(tmp_path: Path) -> None:
+    environ = fake_torch(tmp_path / "bad", _GOOD, "def set_num_threads(count): pass")
+    output = suite.run(HERE, make_request("family", "pyg", "widedeep"), tmp_path / "run", environ=environ)
+    assert {name: (each["status"], each["reason"]) for name, each in output.results.items()} == {
+        "family": ("not run", "torchvision or torchaudio is not installed"),
+        "pyg": ("not run", "torch_geometric is not installed"),
+        "widedeep": ("not run", "pytorch_widedeep is not installed"),
+    }
+    requested = make_request("family", locked={"name": "x", "packages": {"torchaudio": "2.9.1"}, "code": []})
+    result = suite.run(HERE, requested, tmp_path / "locked", environ=environ).results["family"]
+    assert (result["status"], result["cause"]) == ("failed", "raised")
+    assert "No module named 'torchaudio'" in result["reason"]
 
 
 def test_a_torch_without_metadata_is_imported_for_its_release(tmp_path: Path) -> None:
@@ -171,44 +185,33 @@ _SECOND_HANGS = """
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
-def test_a_suite_that_is_ended_leaves_what_it_had_and_no_process(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("target", "number", "status"),
+    [
+        *(("suite", number, 128 + signal.SIGTERM) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        ("suite", signal.SIGKILL, -signal.SIGKILL),
+        # What the system kills for its memory is not always the check's own process.
+        ("worker", signal.SIGKILL, 128 + signal.SIGKILL),
+        ("suite, twice", signal.SIGTERM, 128 + signal.SIGTERM),
+    ],
+)
+def test_a_suite_that_is_ended_leaves_its_results_and_no_process(
+    tmp_path: Path, target: str, number: signal.Signals, status: int
+) -> None:
     bad = fake_torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
     with started(HERE, make_request("device", "pyg"), tmp_path / "run", bad) as process:
         wait_for(tmp_path / "bad" / "torch" / "hangs")
-        process.send_signal(number)
-        status = process.wait(PATIENCE_S)
-    assert status == (-signal.SIGKILL if number == signal.SIGKILL else 128 + signal.SIGTERM)
+        os.kill(worker_of(process) if target == "worker" else process.pid, number)
+        # Within the time that the orphan is given: later, Python itself is ending and takes no more signals.
+        for _ in range(5 if target == "suite, twice" else 0):
+            time.sleep(0.03)
+            process.terminate()
+        assert process.wait(PATIENCE_S) == status
+        assert target == "worker" or (process.stderr is not None and process.stderr.read() == "")
     assert_nothing_stays(tmp_path / "run")
     document = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))
     assert not document["is_whole"]
     assert [each["check"] for each in document["results"]] == ["device"]
-
-
-def test_the_worker_killed_leaves_no_process_either(tmp_path: Path) -> None:
-    """What the system kills for its memory is not always the check's own process."""
-    bad = fake_torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
-    with started(HERE, make_request("device", "pyg"), tmp_path / "run", bad) as process:
-        wait_for(tmp_path / "bad" / "torch" / "hangs")
-        (worker,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
-        os.kill(int(worker), signal.SIGKILL)
-        status = process.wait(PATIENCE_S)
-    assert status == 128 + signal.SIGKILL
-    assert_nothing_stays(tmp_path / "run")
-    assert not json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["is_whole"]
-
-
-def test_terminated_twice_it_still_ends_everything(tmp_path: Path) -> None:
-    bad = fake_torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
-    with started(HERE, make_request("device", "pyg"), tmp_path / "run", bad) as process:
-        wait_for(tmp_path / "bad" / "torch" / "hangs")
-        # Within the time that the orphan is given: later, Python itself is ending and takes no more signals.
-        for _ in range(6):
-            process.terminate()
-            time.sleep(0.03)
-        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
-        assert process.stderr is not None and process.stderr.read() == ""
-    assert_nothing_left(tmp_path / "run")
 
 
 def test_two_suites_at_once_leave_each_other_alone(tmp_path: Path) -> None:
@@ -235,24 +238,21 @@ def test_two_suites_at_once_leave_each_other_alone(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_request_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "request.json").write_text(text, encoding="utf-8")
-    command = [str(HERE), str(RUN), str(tmp_path / "request.json"), str(tmp_path / "results.json")]
+    assert words in _refused(tmp_path, text, tmp_path / "results.json", 2, "cannot read the request: ")
+
+
+@pytest.mark.parametrize("name", ["request.json/results.json", "no/results.json"])
+def test_results_that_can_not_be_written_end_the_suite_in_one_line(tmp_path: Path, name: str) -> None:
+    _refused(tmp_path, json.dumps(make_request("device")), tmp_path / name, 3, "the suite cannot continue: ")
+
+
+def _refused(folder: Path, text: str, results: Path, status: int, begin: str) -> str:
+    (folder / "request.json").write_text(text, encoding="utf-8")
+    command = [str(HERE), str(RUN), str(folder / "request.json"), str(results)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("cannot read the request: ") and words in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert not (tmp_path / "results.json").exists()
-
-
-def test_results_that_can_not_be_written_end_the_suite_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "request.json").write_text(json.dumps(make_request("device")), encoding="utf-8")
-    (tmp_path / "file").touch()
-    for results in (tmp_path / "file" / "results.json", tmp_path / "no" / "results.json"):
-        command = [str(HERE), str(RUN), str(tmp_path / "request.json"), str(results)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-        assert done.returncode == 3
-        assert "the suite cannot continue: " in done.stderr and len(done.stderr.splitlines()) == 1
-        assert done.stdout == ""
+    assert (done.returncode, done.stdout, results.exists()) == (status, "", False)
+    assert done.stderr.startswith(begin) and len(done.stderr.splitlines()) == 1
+    return done.stderr
 
 
 def test_a_log_that_never_ends_is_cut(tmp_path: Path) -> None:

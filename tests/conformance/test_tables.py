@@ -46,3 +46,14 @@ def test_what_runs_inside_is_written_for_python_3_9_and_stands_alone(path: Path)
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for name in names:
             assert not name.startswith("envspec.") or name.startswith(("envspec.conformance", "envspec.verifier"))
+
+
+def test_nothing_is_imported_beside_the_cold_start() -> None:
+    assert next(iter(CHECKS)) == "coldstart"
+    assert CHECKS["coldstart"].alone
+    assert CHECKS["coldstart"].preimports == ()
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_torch_is_the_first_to_be_preimported(name: str) -> None:
+    assert not CHECKS[name].preimports or CHECKS[name].preimports[0] == "torch"

@@ -106,30 +106,30 @@ def test_a_page_shows_every_character_and_takes_none_for_markup(name: str, log: 
 
 @given(TEXT, TEXT)
 def test_markdown_has_no_markup_of_the_receipts(name: str, log: str) -> None:
-    told = RECEIPT.render("markdown", made(name, log))
-    assert set(re.findall(r"</?([a-z]*)[^>]*>", told)) <= {"details", "summary", "pre", "br"}
-    assert told.count("<pre>") == told.count("</pre>") <= 1
-    for is_table, rows in groupby(told.splitlines(), lambda line: line.startswith("|")):
+    rendered = RECEIPT.render("markdown", made(name, log))
+    assert set(re.findall(r"</?([a-z]*)[^>]*>", rendered)) <= {"details", "summary", "pre", "br"}
+    assert rendered.count("<pre>") == rendered.count("</pre>") <= 1
+    for is_table, rows in groupby(rendered.splitlines(), lambda line: line.startswith("|")):
         assert not is_table or len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) for row in rows}) == 1
 
 
 @given(TEXT, TEXT)
-def test_a_terminal_is_told_nothing_but_text(name: str, log: str) -> None:
+def test_a_terminal_gets_nothing_but_text(name: str, log: str) -> None:
     found = made(name, log)
-    for told in (
+    for rendered in (
         RECEIPT.render("text", found),
         COMPARISON.render("text", compare([(one_line(name), found), ("b", made("b", "b"))])),
     ):
-        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", told)
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", rendered)
 
 
 @given(TEXT)
-def test_what_is_visible_stays_as_it_is(said: str) -> None:
-    shown = visible(said)
+def test_visible_text_is_not_changed(text: str) -> None:
+    shown = visible(text)
     assert visible(shown) == shown
     json.dumps(shown).encode()
     shown.encode("utf-8")
 
 
-def escaped(said: str) -> str:
-    return said.encode("utf-8", "backslashreplace").decode()
+def escaped(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -207,7 +207,7 @@ def test_sentences_of_fit_hang_below_their_first_line(width: int) -> None:
     assert re.match(r" {24}\S", lines[first + 1])
 
 
-def test_json_of_fit_holds_every_gpu_and_finding() -> None:
+def test_json_of_fit_has_every_gpu_and_finding() -> None:
     found = json.loads(report.FIT.render("json", FitReport("llm", machine(H100, H100), (OLD, RUNS, RUNS), OLD.change)))
     assert [gpu["memory_mib"] for gpu in found["machine"]["gpus"]] == [81559, 81559]
     assert [finding["verdict"] for finding in found["findings"]] == ["does not fit", "fits", "fits"]
@@ -246,8 +246,7 @@ def test_a_very_long_reason_is_shortened(form: str) -> None:
 def test_a_page_of_zeros() -> None:
     nothing = {"allocated_bytes": 0, "reserved_bytes": 0, "host_bytes": 0}
     page = report.RECEIPT.render("html", made(check("matmul", seconds=0, phases=[], peak=nothing)))
-    assert "0 bytes" in page
-    assert "width: 0.00%" in page
+    assert "0 bytes" in page and "width: 0.00%" in page
 
 
 def test_a_page_is_complete_without_anything_else() -> None:

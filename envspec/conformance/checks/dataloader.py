@@ -245,7 +245,6 @@ def _training(context: CheckContext, torch: Any, pictures: Pictures) -> None:
 
 
 def _seconds(torch: Any, device: str, model: Any, batches: Iterable[tuple[Any, Any]]) -> float:
-    """The time of a training over batches."""
     began = time.perf_counter()
     for pictures, indices in batches:
         inputs = pictures.to(device, non_blocking=True).float().div(255)

@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from envspec.conformance.bounds import SIZES
-from envspec.conformance.distributed.launch import Launched, launched, launches
-from envspec.conformance.distributed.messages import RankOutput
-from envspec.conformance.distributed.training import compare, one_process
-from envspec.conformance.events import CheckContext
+from envspec.conformance.distributed.launch import Launch, Launched, launches
+from envspec.conformance.distributed.training import Trained, compare, train_each
+from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.results import Level
 
 
 def check(context: CheckContext) -> None:
-    """Run every launch at the same time: most of their time is that of imports."""
-    with contextlib.ExitStack() as stack:
-        running = [stack.enter_context(launched(context, each)) for each in launches(context, "ddp")]
-        torch = context.load("torch")
-        for each in running:
-            with context.phase(f"ranks of {each.launch.name}"):
-                outputs = each.wait()
-            # Not before the ranks end: a GPU may allow one process at a time.
-            reference = one_process(torch, context, each.launch)
-            _integers(context, each, outputs)
-            compare(torch, context, each, outputs, reference)
-            _bandwidth(context, each, outputs)
+    """Collectives of integers, training, and bandwidths."""
+
+    def examine(torch: Any, running: Launched, ranks: Mapping[int, ProcessEvents], one: Trained) -> None:
+        _integers(context, running.launch, ranks)
+        compare(torch, context, running, ranks, one)
+        _bandwidth(context, running.launch.name, list(ranks.values()))
+
+    train_each(context, launches(context, "ddp"), examine)
 
 
-def _integers(context: CheckContext, part: Launched, outputs: Sequence[RankOutput]) -> None:
-    name, first = part.launch.name, outputs[0].values
+def _integers(context: CheckContext, launch: Launch, ranks: Mapping[int, ProcessEvents]) -> None:
     wrong = [
-        f"{what} at rank {each.rank}" for each in outputs for what, ok in each.values["integers"].items() if not ok
+        f"{what} at rank {rank}"
+        for rank, each in ranks.items()
+        for what, ok in each.values["integers"].items()
+        if not ok
     ]
-    detail = ", ".join(wrong) if wrong else ", ".join(first["integers"])
-    context.exact(f"{name}: collectives of integers are exact", ok=not wrong, detail=detail)
+    first = next(iter(ranks.values())).values
+    detail = ", ".join(wrong or first["integers"])
+    context.exact(f"{launch.name}: collectives of integers are exact", ok=not wrong, detail=detail)
     # The sum depends on the number of ranks.
-    sums = f"sum of integers over {part.launch.world} ranks"
+    sums = f"sum of integers over {launch.world} ranks"
     context.fingerprint(sums, [first["sum"].encode()], Level.UNIVERSAL)
-    for each in outputs:
-        if "NCCL" in each.values:
-            context.ran("NCCL", each.values["NCCL"])
+    if "NCCL" in first:
+        context.ran("NCCL", first["NCCL"])
 
 
-def _bandwidth(context: CheckContext, part: Launched, outputs: Sequence[RankOutput]) -> None:
-    name = part.launch.name
-    if "bus" not in outputs[0].values:
+def _bandwidth(context: CheckContext, name: str, ranks: list[ProcessEvents]) -> None:
+    if "bus" not in ranks[0].values:
         context.not_run(f"{name}: bandwidth", "one rank sends nothing")
         return
     detail = f"the best of {SIZES['distributed.repeats']}, of the slowest rank"
-    for what in outputs[0].values["bus"]:
-        slowest = min(each.values["bus"][what] for each in outputs)
+    for what in ranks[0].values["bus"]:
+        slowest = min(each.values["bus"][what] for each in ranks)
         context.measure(f"{name}: bus bandwidth of {what}", slowest / 1e9, "GB/s", detail)

@@ -35,7 +35,6 @@ def check(context: CheckContext) -> None:
 
 
 def _gpus(context: CheckContext, torch: Any) -> list[Any]:
-    """torch's properties of each GPU."""
     shown = hardware.devices()
     count = int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

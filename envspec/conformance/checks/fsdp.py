@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import distributions
+from typing import Any
 
-from envspec.conformance.distributed.launch import Launch, launched, launches
-from envspec.conformance.distributed.training import compare, one_process
-from envspec.conformance.events import CheckContext
+from envspec.conformance.distributed.launch import Launch, Launched, launches
+from envspec.conformance.distributed.training import Trained, compare, train_each
+from envspec.conformance.events import CheckContext, ProcessEvents
 
 #: FSDP2 over gloo on the CPU: (since this release of torch, why it can't be tested or "", source). To extend: run the
 #: check on the CPU without the last line.
@@ -21,28 +22,19 @@ GLOO = (
 
 
 def check(context: CheckContext) -> None:
-    """Run every launch at the same time: most of their time is that of imports."""
+    """Every rank has a part of the parameters, and trains as one process does."""
     release = _torch_release(context)
-    with contextlib.ExitStack() as stack:
-        running = [
-            stack.enter_context(launched(context, _sharding(context, each, release)))
-            for each in launches(context, "fsdp")
-        ]
-        torch = context.load("torch")
-        for each in running:
-            name, world = each.launch.name, each.launch.world
-            with context.phase(f"ranks of {name}"):
-                outputs = each.wait()
-            # Not before the ranks end: a GPU may allow one process at a time.
-            reference = one_process(torch, context, each.launch)
-            for rank in outputs:
-                held, whole = rank.values["share"]
-                # Shards are padded, and the smallest tensor has fewer rows than there may be ranks.
-                ok = held == whole if world == 1 else held < whole
-                context.exact(
-                    f"{name}: rank {rank.rank} holds its share", ok=ok, detail=f"{held} of {whole} parameters"
-                )
-            compare(torch, context, each, outputs, reference)
+
+    def examine(torch: Any, running: Launched, ranks: Mapping[int, ProcessEvents], one: Trained) -> None:
+        for rank, each in ranks.items():
+            held, whole = each.values["share"]
+            # Shards are padded, and the smallest tensor has fewer rows than there may be ranks.
+            ok = held == whole if running.launch.world == 1 else held < whole
+            name = f"{running.launch.name}: rank {rank} holds its share"
+            context.exact(name, ok=ok, detail=f"{held} of {whole} parameters")
+        compare(torch, context, running, ranks, one)
+
+    train_each(context, [_sharding(context, each, release) for each in launches(context, "fsdp")], examine)
 
 
 def _torch_release(context: CheckContext) -> tuple[int, int]:
@@ -60,8 +52,8 @@ def _torch_release(context: CheckContext) -> tuple[int, int]:
 
 def _sharding(context: CheckContext, launch: Launch, release: tuple[int, int]) -> Launch:
     _, wrong, source = next((each for each in reversed(GLOO) if each[0] <= release), GLOO[0])
-    kind = "fsdp1" if launch.task.device == "cpu" and wrong else "fsdp2"
+    kind = "fsdp1" if launch.device == "cpu" and wrong else "fsdp2"
     if kind == "fsdp1":
         reason = f"FSDP2 on the CPU with torch {release[0]}.{release[1]}: {wrong} ({source}). FSDP1 is run instead"
         context.not_run(f"FSDP2, {launch.name}", reason)
-    return replace(launch, name=f"{kind.upper()}, {launch.name}", task=replace(launch.task, sharding=kind))
+    return replace(launch, name=f"{kind.upper()}, {launch.name}", sharding=kind)

@@ -11,7 +11,7 @@ from typing import Any
 
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
-from envspec.conformance.numerics import Mode, best_time, deterministic, generator, key, modes, raw, relative_error
+from envspec.conformance.numerics import Mode, best_time, deterministic, key, modes, raw, relative_error
 from envspec.conformance.results import Level
 
 _LENGTHS = (64, 1024, 4096)
@@ -62,7 +62,7 @@ def _random(torch: Any, context: CheckContext, run: list[Mode]) -> None:
     results: dict[str, list[bytes]] = {mode.name: [] for mode in run}
     largest: dict[str, float] = dict.fromkeys(results, 0.0)
     for length in lengths:
-        numbers = generator(torch, context.device, context.request.seed + length)
+        numbers = torch.Generator(context.device).manual_seed(context.request.seed + length)
         left = torch.randn(side, length, device=context.device, generator=numbers)
         right = torch.randn(length, side, device=context.device, generator=numbers)
         for mode in run:
@@ -96,7 +96,7 @@ def _compare(context: CheckContext, mode: str, length: int, found: Any, left: An
 
 
 def _convolution(torch: Any, context: CheckContext) -> None:
-    numbers = generator(torch, "cpu", context.request.seed)
+    numbers = torch.Generator().manual_seed(context.request.seed)
     images = torch.randn(8, 64, 28, 28, generator=numbers)
     weight = torch.randn(64, 64, 3, 3, generator=numbers)
     # On by default, for cuDNN only.
@@ -111,7 +111,7 @@ def _convolution(torch: Any, context: CheckContext) -> None:
 
 def _speed(torch: Any, context: CheckContext, run: list[Mode]) -> None:
     side = SIZES[f"matmul.speed_side.{context.device}"]
-    numbers = generator(torch, context.device, context.request.seed)
+    numbers = torch.Generator(context.device).manual_seed(context.request.seed)
     matrix = torch.randn(side, side, device=context.device, generator=numbers)
     for mode in run:
         rounded = mode.rounded(matrix)

@@ -14,7 +14,6 @@ from envspec.conformance.numerics import (
     NO_BF16,
     best_time,
     compiled,
-    generator,
     has_bf16,
     joined,
     kernels,
@@ -86,7 +85,7 @@ def _work(torch: Any, context: CheckContext) -> _Work:
     # With ReLU, whose derivative jumps, the gradient's error would grow with the root of u.
     layer = torch.nn.TransformerEncoderLayer(width, _HEADS, 2 * width, dropout=0.0, activation="gelu", batch_first=True)
     encoder = torch.nn.TransformerEncoder(layer, SIZES["transformer.layers"], enable_nested_tensor=False).to(device)
-    numbers = generator(torch, "cpu", context.request.seed)
+    numbers = torch.Generator().manual_seed(context.request.seed)
     shape = (SIZES[f"transformer.batch.{device}"], SIZES[f"transformer.length.{device}"], width)
     tokens, towards = (torch.randn(shape, generator=numbers).to(device) for _ in range(2))
     return _Work(torch, device, encoder, tokens, towards)

@@ -32,14 +32,12 @@ from typing import Any
 
 from envspec.conformance import hardware
 from envspec.conformance.bounds import SIZES
-from envspec.conformance.distributed.messages import RankOutput, RankTask
-from envspec.conformance.events import CheckContext
-from envspec.conformance.processes import GRACE_S, die_with_parent, signal_name
+from envspec.conformance.events import CheckContext, ProcessEvents
+from envspec.conformance.processes import GRACE_S, RUN, die_with_parent, signal_name
 from envspec.conformance.request import Nodes
-from envspec.conformance.results import NotRun
+from envspec.conformance.results import NotRun, dumps
 
-_RUN = Path(__file__).resolve().parent.with_name("run.py")
-_FAILURES = "failures.json"
+_FAILURES, _LAUNCH = "failures.json", "launch.json"
 _LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
 _NAME_BYTES = 16
@@ -66,8 +64,7 @@ def main(parent: int, path: Path, arguments: list[str]) -> int:
     return 1
 
 
-def free_port() -> int:
-    """An unused TCP port of the loopback interface."""
+def _free_port() -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
         one.bind((_LOOPBACK, 0))
         return int(one.getsockname()[1])
@@ -123,22 +120,38 @@ class RankFailed(Exception):
 
 @dataclass(frozen=True)
 class Launch:
-    """A torchrun to be started. name: for people. processes: ranks on this machine, the same number on each."""
+    """A torchrun to be started, whose ranks read this too.
+
+    name: for people. program: `ddp` or `fsdp`. device: `cuda` or `cpu`. backend: `nccl` or `gloo`. processes: ranks on
+    this machine, the same number on each. sharding: `fsdp2` or `fsdp1`, of the program `fsdp`.
+    """
 
     name: str
-    task: RankTask
+    program: str
+    device: str
+    backend: str
     processes: int
+    seed: int
     nodes: Nodes
+    sharding: str = ""
 
     @property
     def world(self) -> int:
-        """The number of all ranks."""
         return self.processes * self.nodes.count
 
     @property
     def local(self) -> range:
         """The ranks on this machine."""
         return range(self.nodes.rank * self.processes, (self.nodes.rank + 1) * self.processes)
+
+    @staticmethod
+    def read(folder: Path) -> Launch:
+        data = json.loads((folder / _LAUNCH).read_text(encoding="utf-8"))
+        return Launch(**{**data, "nodes": Nodes(**data["nodes"])})
+
+
+def events_of(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.jsonl"
 
 
 @dataclass(frozen=True)
@@ -149,21 +162,21 @@ class Launched:
     folder: Path
     process: subprocess.Popen[bytes]
 
-    def wait(self) -> list[RankOutput]:
-        """The output of this machine's ranks, after all have ended.
+    def wait(self) -> dict[int, ProcessEvents]:
+        """The events of this machine's ranks, after all have ended.
 
         Raises:
             RankFailed: one of them, or a node, failed.
         """
         status = self.process.wait()
-        outputs = [RankOutput.read(self.folder, rank) for rank in self.launch.local]
-        if status or not all(each.done for each in outputs):
+        ranks = {rank: ProcessEvents.read(events_of(self.folder, rank)) for rank in self.launch.local}
+        if status or not all(each.done for each in ranks.values()):
             failures: dict[str, Any] = {}
             # A torchrun that was killed leaves no file.
             with contextlib.suppress(OSError, ValueError):
                 failures = json.loads((self.folder / _FAILURES).read_text(encoding="utf-8"))
-            raise RankFailed(_failure(self.launch, outputs, failures, status))
-        return outputs
+            raise RankFailed(_failure(self.launch, ranks, failures, status))
+        return ranks
 
 
 @contextlib.contextmanager
@@ -171,18 +184,18 @@ def launched(context: CheckContext, launch: Launch) -> Iterator[Launched]:
     """torchrun, started; ended by SIGTERM if the block fails before it ends."""
     folder = context.scratch / launch.name.replace(" ", "-").replace(",", "")
     folder.mkdir()
-    launch.task.write(folder)
+    (folder / _LAUNCH).write_text(dumps(launch), encoding="utf-8")
+    for rank in launch.local:
+        events_of(folder, rank).touch()
     nodes = launch.nodes
-    if nodes.count > 1 and nodes.rendezvous is None:
-        raise ValueError(f"{nodes.count} nodes need a rendezvous")
-    host, port = endpoint(nodes.rendezvous) if nodes.count > 1 and nodes.rendezvous else (_LOOPBACK, free_port())
+    host, port = endpoint(nodes.rendezvous or "") if nodes.count > 1 else (_LOOPBACK, _free_port())
     arguments = [
         *("--nnodes", str(nodes.count), "--node-rank", str(nodes.rank)),
         *("--nproc-per-node", str(launch.processes), "--master-addr", host, "--master-port", str(port)),
         *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={SIZES['distributed.join_s']}"),
-        *("--max-restarts", "0", str(_RUN), "--rank"),
+        *("--max-restarts", "0", str(RUN), "--rank"),
     ]
-    command = [sys.executable, str(_RUN), "--torchrun", str(os.getpid()), str(folder / _FAILURES), *arguments]
+    command = [sys.executable, str(RUN), "--torchrun", str(os.getpid()), str(folder / _FAILURES), *arguments]
     process = subprocess.Popen(command, env=_environ(launch, host, port))  # noqa: S603 (this Python and this suite)
     try:
         yield Launched(launch, folder, process)
@@ -201,28 +214,32 @@ def _environ(launch: Launch, host: str, port: int) -> dict[str, str]:
     interface = "lo" if launch.nodes.count == 1 else interface_towards(host, port)
     if interface:
         chosen |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
-    hidden = {} if launch.task.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+    hidden = {} if launch.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
     return {**chosen, **os.environ, **hidden}
 
 
-def _failure(launch: Launch, outputs: list[RankOutput], failures: dict[str, Any], status: int) -> str:
+def _failure(launch: Launch, ranks: dict[int, ProcessEvents], failures: dict[str, Any], status: int) -> str:
     """Which ranks failed and how: lost nodes first, then ranks that ended without output, then errors."""
-    lost = {node: reason for each in outputs for node, reason in each.lost.items()}
-    reasons = [f"node {node} is lost: {reason}" for node, reason in sorted(lost.items())]
-    for each in outputs:
-        ended = failures.get(str(each.rank))
+    lost = {node: reason for each in ranks.values() for node, reason in each.lost.items()}
+    reasons = [f"node {node} is lost: {reason}" for node, reason in sorted(lost.items(), key=lambda each: int(each[0]))]
+    for rank, each in ranks.items():
+        ended = failures.get(str(rank))
         if ended is not None and not each.raised:
             how = f"was killed by {signal_name(-ended)}" if ended < 0 else f"exited with status {ended} without output"
-            reasons.append(f"rank {each.rank} {how} in the phase {each.current!r}")
+            reasons.append(f"rank {rank} {how} in the phase {each.current!r}")
     reasons += [
-        f"rank {each.rank} raised in the phase {each.current!r}: {each.raised}" for each in outputs if each.raised
+        f"rank {rank} raised in the phase {each.current!r}: {each.raised[1]}"
+        for rank, each in ranks.items()
+        if each.raised
     ]
     if reasons:
-        finished = {each.rank for each in outputs if each.raised or each.done or str(each.rank) in failures}
-        running = [each for each in outputs if each.rank not in finished]
-        reasons += [f"rank {each.rank} was in the phase {each.current!r}" for each in running]
+        reasons += [
+            f"rank {rank} was in the phase {each.current!r}"
+            for rank, each in ranks.items()
+            if not (each.raised or each.done or str(rank) in failures)
+        ]
     error = failures.get("torchrun")
-    if error and not any(each.phases for each in outputs) and launch.nodes.count > 1:
+    if error and not any(each.phases for each in ranks.values()) and launch.nodes.count > 1:
         reasons.append(f"not every node joined within {SIZES['distributed.join_s']} s: {error}")
     elif error:
         reasons.append(f"torchrun raised {error}")
@@ -255,5 +272,5 @@ def _launch(context: CheckContext, program: str, device: str, processes: int) ->
     backend = "nccl" if device == "cuda" else "gloo"
     world = processes * nodes.count
     name = f"{backend}, {world} {'rank' if world == 1 else 'ranks'}"
-    task = RankTask(program, device, backend, context.request.seed, nodes.count)
-    return Launch(name if nodes.count == 1 else f"{name} on {nodes.count} nodes", task, processes, nodes)
+    name = name if nodes.count == 1 else f"{name} on {nodes.count} nodes"
+    return Launch(name, program, device, backend, processes, context.request.seed, nodes)

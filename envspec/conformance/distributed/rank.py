@@ -24,10 +24,12 @@ from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.distributed import training
-from envspec.conformance.distributed.messages import RankLog, RankTask, path_of
+from envspec.conformance.distributed.launch import Launch, events_of
 from envspec.conformance.distributed.training import Trainee, digest
+from envspec.conformance.events import EventWriter
 from envspec.conformance.numerics import wait
 from envspec.conformance.processes import die_with_parent
+from envspec.conformance.results import Cause
 
 _BEAT_S = 1.0
 #: Without a new heartbeat for this long a node counts as lost.
@@ -48,7 +50,7 @@ class Heartbeat:
     A thread of its own uses the store: over a link that is down a request would block for many minutes.
     """
 
-    def __init__(self, store: Any, node: int, others: Iterable[int], log: RankLog) -> None:
+    def __init__(self, store: Any, node: int, others: Iterable[int], log: EventWriter) -> None:
         self._store = store
         self._node = node
         self._log = log
@@ -67,7 +69,7 @@ class Heartbeat:
         """Send this rank's error to the other nodes, wait until ended nodes are silent, and log the lost ones."""
         self._error = error
         time.sleep(_SILENT_S + 2 * _BEAT_S)
-        self._log.lost(self._lost())
+        self._log.write("lost", self._lost())
 
     def _lost(self) -> dict[int, str]:
         now = time.monotonic()
@@ -112,21 +114,25 @@ class Heartbeat:
             time.sleep(_BEAT_S)
             if (lost := self._lost()) != logged:
                 logged = lost
-                self._log.lost(lost)
+                self._log.write("lost", lost)
 
 
 @dataclass(frozen=True)
 class Rank:
     """local: its number on its own machine. device: torch's. folder: of the launch. store: of torchrun's rendezvous."""
 
-    task: RankTask
+    launch: Launch
     number: int
     local: int
     world: int
     device: Any
     folder: Path
     store: Any
-    log: RankLog
+    log: EventWriter
+
+    def value(self, name: str, value: Any) -> None:
+        """A result for the check; JSON."""
+        self.log.write("values", [name, value])
 
 
 def main(parent: int, folder: Path) -> int:
@@ -134,37 +140,39 @@ def main(parent: int, folder: Path) -> int:
     die_with_parent(parent)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    with path_of(folder, int(os.environ["RANK"])).open("a", encoding="utf-8") as lines:
-        status = _run(RankTask.read(folder), folder, RankLog(lines))
+    with events_of(folder, int(os.environ["RANK"])).open("a", encoding="utf-8") as lines:
+        log = EventWriter(lines)
+        log.write("turn", time.monotonic())
+        status = _run(Launch.read(folder), folder, log)
     sys.stdout.flush()
     sys.stderr.flush()
     # As in `worker`: crashes at exit do not count.
     os._exit(status)
 
 
-def _run(task: RankTask, folder: Path, log: RankLog) -> int:
+def _run(launch: Launch, folder: Path, log: EventWriter) -> int:
     heartbeat: Heartbeat | None = None
     try:
         with log.phase("import torch"):
             torch: Any = importlib.import_module("torch")
             dist: Any = importlib.import_module("torch.distributed")
         with log.phase("join"):
-            if task.nodes > 1:
+            if launch.nodes.count > 1:
                 node = int(os.environ["GROUP_RANK"])
                 store, _, _ = connect(SIZES["distributed.timeout_s"])
-                heartbeat = Heartbeat(store, node, [each for each in range(task.nodes) if each != node], log)
+                heartbeat = Heartbeat(store, node, [each for each in range(launch.nodes.count) if each != node], log)
                 heartbeat.start()
-            rank = _join(torch, dist, task, folder, log)
-        _PROGRAMS[task.program](torch, dist, rank)
+            rank = _join(torch, dist, launch, folder, log)
+        _PROGRAMS[launch.program](torch, dist, rank)
         if rank.device.type == "cuda":
-            log.value("peak", [torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()])
+            rank.value("peak", [torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()])
         with log.phase("leave"):
             dist.barrier()
             dist.destroy_process_group()
     except Exception as error:
         traceback.print_exc()
         text = f"{type(error).__name__}: {error}"
-        log.write("raised", text)
+        log.write("raised", [Cause.RAISED, text])
         if heartbeat:
             heartbeat.fail(f"rank {os.environ['RANK']} raised in the phase {log.current!r}: {text}")
         return _FAILED
@@ -172,28 +180,28 @@ def _run(task: RankTask, folder: Path, log: RankLog) -> int:
     return 0
 
 
-def _join(torch: Any, dist: Any, task: RankTask, folder: Path, log: RankLog) -> Rank:
+def _join(torch: Any, dist: Any, launch: Launch, folder: Path, log: EventWriter) -> Rank:
     local = int(os.environ["LOCAL_RANK"])
     timeout_s = SIZES["distributed.timeout_s"]
     store, number, world = connect(timeout_s)
-    device = torch.device(task.device, local) if task.device == "cuda" else torch.device("cpu")
+    device = torch.device(launch.device, local) if launch.device == "cuda" else torch.device("cpu")
     options = {}
     if device.type == "cuda":
         torch.cuda.set_device(device)
         options["device_id"] = device
-    dist.init_process_group(task.backend, timeout=datetime.timedelta(seconds=timeout_s), **options)
-    return Rank(task, number, local, world, device, folder, store, log)
+    dist.init_process_group(launch.backend, timeout=datetime.timedelta(seconds=timeout_s), **options)
+    return Rank(launch, number, local, world, device, folder, store, log)
 
 
 def _train(torch: Any, rank: Rank, trainee: Trainee) -> None:
     """Train, and report. Hashes are exchanged by the store: the collectives themselves are under test."""
     own = range(rank.number, rank.number + 1)
-    trained = training.train(torch, trainee, rank.task.seed, own, rank.world, rank.log.phase)
+    trained = training.train(torch, trainee, rank.launch.seed, own, rank.world, rank.log.phase)
     with rank.log.phase("compare"):
         digests = {"gradients": [digest(each) for each in trained.gradients], "parameters": digest(trained.parameters)}
         rank.store.set(f"digests/{rank.number}", json.dumps(digests))
-        rank.log.value("digests", [json.loads(rank.store.get(f"digests/{each}")) for each in range(rank.world)])
-        rank.log.value("norms", trained.norms)
+        rank.value("digests", [json.loads(rank.store.get(f"digests/{each}")) for each in range(rank.world)])
+        rank.value("norms", trained.norms)
         if rank.local == 0:
             torch.save([*trained.gradients, trained.parameters], rank.folder / "trained.pt")
 
@@ -204,7 +212,7 @@ def run_ddp(torch: Any, dist: Any, rank: Rank) -> None:
     with rank.log.phase("integers"):
         _integers(torch, dist, rank)
     with rank.log.phase("wrap"):
-        module = training.model(torch, rank.task.seed, rank.device)
+        module = training.model(torch, rank.launch.seed, rank.device)
         bucket_mb = SIZES["distributed.bucket_bytes"] / 2**20
         devices = [rank.device] if rank.device.type == "cuda" else None
         replica = torch.nn.parallel.DistributedDataParallel(module, device_ids=devices, bucket_cap_mb=bucket_mb)
@@ -212,16 +220,16 @@ def run_ddp(torch: Any, dist: Any, rank: Rank) -> None:
     if rank.world > 1:
         with rank.log.phase("bandwidth"):
             _bandwidth(torch, dist, rank)
-    if rank.task.backend == "nccl":
-        rank.log.value("NCCL", ".".join(str(each) for each in torch.cuda.nccl.version()))
+    if rank.launch.backend == "nccl":
+        rank.value("NCCL", ".".join(str(each) for each in torch.cuda.nccl.version()))
 
 
 def run_fsdp(torch: Any, _dist: Any, rank: Rank) -> None:
     """Shard the model, then train."""
     training.prepare(torch)
     with rank.log.phase("shard"):
-        module = training.model(torch, rank.task.seed, rank.device)
-        trainee = {"fsdp2": _fsdp2, "fsdp1": _fsdp1}[rank.task.sharding](torch, rank, module)
+        module = training.model(torch, rank.launch.seed, rank.device)
+        trainee = {"fsdp2": _fsdp2, "fsdp1": _fsdp1}[rank.launch.sharding](torch, rank, module)
     _train(torch, rank, trainee)
 
 
@@ -240,7 +248,7 @@ def _fsdp2(torch: Any, rank: Rank, module: Any) -> Trainee:
             fsdp.fully_shard(layer, mesh=mesh)
     fsdp.fully_shard(module, mesh=mesh)
     parameters = list(module.parameters())
-    rank.log.value("share", [sum(each.to_local().numel() for each in parameters), whole])
+    rank.value("share", [sum(each.to_local().numel() for each in parameters), whole])
     return Trainee(
         module,
         training.by_sgd(torch, module),
@@ -256,7 +264,7 @@ def _fsdp1(torch: Any, rank: Rank, module: Any) -> Trainee:
     policy = importlib.import_module("torch.distributed.fsdp.wrap").ModuleWrapPolicy({torch.nn.Linear})
     # Sharded parameters keep their names, without which their gradients can't be gathered.
     sharded = fsdp(module, auto_wrap_policy=policy, use_orig_params=True, device_id=rank.device)
-    rank.log.value("share", [sum(each.numel() for each in sharded.parameters()), whole])
+    rank.value("share", [sum(each.numel() for each in sharded.parameters()), whole])
 
     def gathered(what: str) -> Any:
         with fsdp.summon_full_params(sharded, with_grads=True):
@@ -282,7 +290,7 @@ def _integers(torch: Any, dist: Any, rank: Rank) -> None:
         for collective, (found, right) in _collectives(torch, dist, rank, dtype).items():
             is_exact = torch.equal(found.cpu().to(torch.int64), right.to(torch.int64))
             exact[f"{collective} of {str(dtype).rpartition('.')[2]}"] = bool(is_exact)
-    rank.log.value("integers", exact)
+    rank.value("integers", exact)
 
 
 def _collectives(torch: Any, dist: Any, rank: Rank, dtype: Any) -> dict[str, tuple[Any, Any]]:
@@ -290,7 +298,7 @@ def _collectives(torch: Any, dist: Any, rank: Rank, dtype: Any) -> dict[str, tup
     largest = max(1, SIZES["distributed.largest_sum"] // rank.world)
     inputs = []
     for each in range(rank.world):
-        source = torch.Generator().manual_seed(rank.task.seed + each)
+        source = torch.Generator().manual_seed(rank.launch.seed + each)
         inputs.append(
             torch.randint(-largest, largest + 1, (SIZES["distributed.integers"],), generator=source).to(dtype)
         )
@@ -302,7 +310,7 @@ def _collectives(torch: Any, dist: Any, rank: Rank, dtype: Any) -> dict[str, tup
     dist.all_reduce(reduced)
     results["all-reduce"] = (reduced, total)
     if dtype == torch.int64:
-        rank.log.value("sum", digest(reduced.cpu()))
+        rank.value("sum", digest(reduced.cpu()))
 
     sent = own.clone()
     dist.broadcast(sent, src=rank.world - 1)
@@ -346,4 +354,4 @@ def _bandwidth(torch: Any, dist: Any, rank: Rank) -> None:
             wait(torch, rank.device.type)
             times.append(time.perf_counter() - began)
         speeds[name] = 4 * count / min(times[1:]) * factor * (world - 1) / world
-    rank.log.value("bus", speeds)
+    rank.value("bus", speeds)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES, limit
-from envspec.conformance.distributed.launch import Launch, Launched
-from envspec.conformance.distributed.messages import RankOutput
-from envspec.conformance.events import CheckContext
-from envspec.conformance.numerics import raw
+from envspec.conformance.distributed.launch import Launch, Launched, launched
+from envspec.conformance.events import CheckContext, ProcessEvents
+from envspec.conformance.numerics import raw, relative_error
 from envspec.conformance.results import Level, Peak
 
 _LEARNING_RATE = 0.05
@@ -81,7 +80,6 @@ def flat(torch: Any, tensors: list[Any]) -> Any:
 
 
 def by_sgd(torch: Any, module: Any) -> Callable[[], None]:
-    """A step of torch's SGD with momentum."""
     optimizer = torch.optim.SGD(module.parameters(), lr=_LEARNING_RATE, momentum=_MOMENTUM)
 
     def step() -> None:
@@ -132,60 +130,74 @@ def train(
 
 
 def digest(tensor: Any) -> str:
-    """SHA-256 of a tensor's bytes."""
     return hashlib.sha256(raw(tensor)).hexdigest()
 
 
-def one_process(torch: Any, context: CheckContext, launch: Launch) -> Trained:
+def train_each(
+    context: CheckContext,
+    launches: Sequence[Launch],
+    examine: Callable[[Any, Launched, Mapping[int, ProcessEvents], Trained], None],
+) -> None:
+    """Run every launch at the same time: most of their time is that of imports.
+
+    examine: torch, a launch, the events of its ranks, and the same steps by one process.
+    """
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(launched(context, each)) for each in launches]
+        torch = context.load("torch")
+        for each in running:
+            with context.phase(f"ranks of {each.launch.name}"):
+                ranks = each.wait()
+            # Not before the ranks end: a GPU may allow one process at a time.
+            examine(torch, each, ranks, _one_process(torch, context, each.launch))
+
+
+def _one_process(torch: Any, context: CheckContext, launch: Launch) -> Trained:
     """The same steps in this process alone, over the batches of all ranks of a launch."""
     prepare(torch)
     world = launch.world
-    seed = context.request.seed
-    module = model(torch, seed, torch.device(launch.task.device))
+    module = model(torch, launch.seed, torch.device(launch.device))
     with context.phase(f"one process with the batches of {world} ranks"):
         whole = alone(torch, module, by_hand(torch, module))
-        return train(torch, whole, seed, range(world), world, lambda _: contextlib.nullcontext())
+        return train(torch, whole, launch.seed, range(world), world, lambda _: contextlib.nullcontext())
 
 
-def compare(torch: Any, context: CheckContext, launched: Launched, outputs: Sequence[RankOutput], one: Trained) -> None:
+def compare(
+    torch: Any, context: CheckContext, running: Launched, ranks: Mapping[int, ProcessEvents], one: Trained
+) -> None:
     """Compare ranks with each other bit by bit, and with one process."""
-    name = launched.launch.name
-    _equal(context, name, outputs)
-    *gradients, parameters = torch.load(launched.folder / "trained.pt", weights_only=True)
+    name, first = running.launch.name, next(iter(ranks.values()))
+    _equal(context, name, ranks)
+    *gradients, parameters = torch.load(running.folder / "trained.pt", weights_only=True)
     bound, norm_bound = limit("distributed.gradient"), limit("distributed.norm")
-    worst = max(_error(found, right) for found, right in zip(gradients, one.gradients))
+    worst = max(relative_error(found, right) for found, right in zip(gradients, one.gradients))
     context.within(f"{name}: gradient against one process", worst, bound)
-    context.within(f"{name}: parameters against one process", _error(parameters, one.parameters), bound)
+    context.within(f"{name}: parameters against one process", relative_error(parameters, one.parameters), bound)
     expected = [_norm(each) for each in one.gradients]
     norms = {f"{name}: gradient norm against one process": [_norm(each) for each in gradients]}
-    norms |= {f"{name}: norm by torch's clipping, rank {each.rank}": each.values["norms"] for each in outputs}
+    norms |= {f"{name}: norm by torch's clipping, rank {rank}": each.values["norms"] for rank, each in ranks.items()}
     for finding, found in norms.items():
         detail = f"{found[0]:.7g} at the first step, one process {expected[0]:.7g}"
         error = max(abs(each / right - 1) for each, right in zip(found, expected))
         context.within(finding, error, norm_bound, detail=detail)
-    for each in outputs:
+    for each in ranks.values():
         if "peak" in each.values:
             context.peak(Peak(*each.values["peak"]))
-    seconds = dict(outputs[0].phases)
+    seconds = {each.name: each.seconds for each in first.phases}
     for phase in ("import torch", "join"):
         context.measure(f"{name}: {phase}", seconds[phase], "s")
-    key = ", ".join([f"torch {torch.__version__}", *_stack(torch, launched.launch), f"{launched.launch.world} ranks"])
+    key = ", ".join([f"torch {torch.__version__}", *_stack(torch, running.launch), f"{running.launch.world} ranks"])
     context.fingerprint(f"{name}: gradients", [digest(each).encode() for each in gradients], Level.KEYED, key)
 
 
-def _equal(context: CheckContext, name: str, outputs: Sequence[RankOutput]) -> None:
-    digests = [each for output in outputs for each in output.values["digests"]]
-    ranks = len(outputs[0].values["digests"])
+def _equal(context: CheckContext, name: str, ranks: Mapping[int, ProcessEvents]) -> None:
+    # Each rank has the digests of all.
+    first, *others = (each.values["digests"] for each in ranks.values())
     for what in ("gradients", "parameters"):
-        different = [rank for rank in range(ranks) if digests[rank][what] != digests[0][what]]
-        detail = f"rank {', '.join(map(str, different))} differs from rank 0" if different else f"{ranks} ranks"
-        same = all(each[what] == digests[0][what] for each in digests)
+        different = [str(rank) for rank, each in enumerate(first) if each[what] != first[0][what]]
+        detail = f"rank {', '.join(different)} differs from rank 0" if different else f"{len(first)} ranks"
+        same = all(each[what] == first[0][what] for found in (first, *others) for each in found)
         context.exact(f"{name}: {what} are equal bit by bit across ranks", ok=same, detail=detail)
-
-
-def _error(found: Any, right: Any) -> float:
-    """|found - right| / |right|, in fp64."""
-    return _norm(found.double() - right.double()) / _norm(right)
 
 
 def _norm(vector: Any) -> float:
@@ -193,7 +205,7 @@ def _norm(vector: Any) -> float:
 
 
 def _stack(torch: Any, launch: Launch) -> list[str]:
-    if launch.task.device == "cuda":
+    if launch.device == "cuda":
         gpu = torch.cuda.get_device_properties(0)
         nccl = ".".join(str(each) for each in torch.cuda.nccl.version())
         arch = f"sm_{gpu.major}{gpu.minor} x {gpu.multi_processor_count}"

@@ -54,8 +54,12 @@ def fingerprint(name: str, digest: str, key: str = "") -> dict[str, Any]:
     return {"name": name, "level": "keyed" if key else "universal", "digest": digest, "key": key}
 
 
+_PHASES: Final[dict[str, Any]] = {"phases": [["import torch", 1.25], ["compute", 0.5]], "preimports": []}
+
+
 def check(name: str, **more: Any) -> dict[str, Any]:
-    """A check's result: passed after two seconds, unless `more` says otherwise."""
+    """A check's result: passed after two seconds, unless `more` says otherwise. Its phases: (name, seconds)."""
+    timed = {key: more.pop(key, default) for key, default in _PHASES.items()}
     return {
         "check": name,
         "status": "passed",
@@ -65,14 +69,13 @@ def check(name: str, **more: Any) -> dict[str, Any]:
         "required": False,
         "seconds": 2.0,
         "limit_s": 120.0,
-        "phases": [["import torch", 1.25], ["compute", 0.5]],
-        "preimports": [],
         "findings": [],
         "fingerprints": [],
         "ran": {},
         "peak": {"allocated_bytes": None, "reserved_bytes": None, "host_bytes": 500_000_000},
         "log": "",
         **more,
+        **{key: [{"name": name, "seconds": seconds} for name, seconds in found] for key, found in timed.items()},
     }
 
 

@@ -130,6 +130,12 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
+def worker_of(suite: subprocess.Popen[str]) -> int:
+    """PID of the process that runs the checks."""
+    (worker,) = Path(f"/proc/{suite.pid}/task/{suite.pid}/children").read_text(encoding="utf-8").split()
+    return int(worker)
+
+
 def processes(folder: Path) -> set[int]:
     """The processes of a run in `folder`, those that it left too."""
     mark = f"{MARK}={folder}".encode()

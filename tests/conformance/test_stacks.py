@@ -1,0 +1,410 @@
+"""Checks on real stacks: right ones pass, and stacks with a package that is not the locked one do not."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envspec.lockfile.folder import read_lock
+from envspec.operations.verify import expected_of
+from tests.support.machines import suite
+from tests.support.machines.stack import (
+    copied,
+    cpu_torch_beside_the_indexs_torchvision,
+    install,
+    replace,
+    site_packages,
+)
+from tests.support.user import ROOT
+
+pytestmark = pytest.mark.stack
+
+_EXTENSIONS = ("pyg_lib", "torch_scatter", "torch_sparse", "torch_cluster", "torch_spline_conv")
+
+
+def passed(
+    python: Path, folder: Path, *checks: str, environ: dict[str, str] | None = None, **more: Any
+) -> suite.SuiteOutput:
+    output = suite.run(python, suite.make_request(*checks, **more), folder, environ=environ)
+    assert {name: each["reason"] for name, each in output.results.items() if each["status"] != "passed"} == {}
+    return output
+
+
+def not_run(output: suite.SuiteOutput, check: str) -> set[str]:
+    return {name for name, each in output.findings(check).items() if each["kind"] == "not run"}
+
+
+def prints(output: suite.SuiteOutput, check: str) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in output.results[check]["fingerprints"]}
+
+
+def test_the_parts_of_a_start_add_up(torch_any: Path, tmp_path: Path) -> None:
+    began = time.time()
+    findings = passed(torch_any, tmp_path, "coldstart").findings("coldstart")
+    seconds = time.time() - began
+    parts = ("Python's start", "import torch", "the device's start", "the first kernel")
+    whole = findings["in all"]["value"]
+    assert sum(findings[part]["value"] for part in parts) == pytest.approx(whole, abs=0.05)
+    assert 0 < whole < seconds
+    assert findings["the container's start"]["kind"] == "not run"
+
+
+def test_imports_before_their_turn(torch_any: Path, tmp_path: Path) -> None:
+    output = passed(torch_any, tmp_path, "coldstart", "matmul", "dataloader", "memory", preimports=2)
+    early = {name: {each["name"] for each in result["preimports"]} for name, result in output.results.items()}
+    assert not early["coldstart"] | early["matmul"]
+    assert "import torch" in early["dataloader"]
+    assert {"import torch", "import torch._dynamo"} == early["memory"]
+    for result in output.results.values():
+        assert sum(each["seconds"] for each in result["phases"]) <= result["seconds"]
+    findings = output.findings("memory")
+    # A process that has imported torch needs some 100 MB at least, and this machine has less than a terabyte.
+    assert 1e8 < findings["peak of dataloader on the host"]["value"] < os.sysconf("SC_PHYS_PAGES") * 4096
+    assert findings["models against the card"]["kind"] == "not run"
+
+
+def test_family(torch_any: Path, tmp_path: Path) -> None:
+    result = passed(torch_any, tmp_path, "family").results["family"]
+    assert set(result["ran"]) == {"torch", "torchvision", "torchaudio"}
+    assert all(each["ok"] for each in result["findings"])
+
+
+def test_amp(torch_any: Path, tmp_path: Path) -> None:
+    # Many small steps: one thread is not slower, and the same wherever the tests run.
+    output = passed(torch_any, tmp_path, "amp", environ={"OMP_NUM_THREADS": "1"})
+    findings = output.findings("amp")
+    assert not_run(output, "amp") == {"memory against fp32"}
+    assert int(findings["parameters"]["detail"]) >= 10_000_000
+    assert findings["the output's type in fp16"]["detail"] == "torch.float16"
+    assert findings["the first gradient in fp16"]["bound"] == 4 * 2**-11
+    assert "60 steps" in findings["the loss in bf16"]["detail"]
+
+
+def test_results_with_one_fingerprint_on_every_torch(torch_29: Path, torch_26: Path, tmp_path: Path) -> None:
+    digests: dict[str, set[str]] = {}
+    for python in (torch_29, torch_26):
+        output = passed(python, tmp_path / python.parents[1].name, "matmul", "dataloader")
+        integers = {f"integers in {name}": "integers" for name in ("fp32", "fp16", "bf16")}
+        found = prints(output, "matmul") | prints(output, "dataloader")
+        for name, group in {**integers, "pictures": "pictures"}.items():
+            digests.setdefault(group, set()).add(found[name]["digest"])
+            assert found[name]["level"] == "universal"
+        assert found["random numbers in fp32"]["level"] == "keyed"
+        assert "threads" in found["random numbers in fp32"]["key"]
+        findings = output.findings("matmul")
+        assert not_run(output, "matmul") == {"tf32", "fp8"}
+        assert findings["bf16, K = 16384"]["value"] <= findings["bf16, K = 16384"]["bound"] == 1.5 * 2**-8
+        assert {each["unit"] for name, each in findings.items() if name.endswith("speed")} == {"TFLOP/s"}
+    assert {group: len(found) for group, found in digests.items()} == {"integers": 1, "pictures": 1}
+
+
+def test_ddp(torch_any: Path, tmp_path: Path) -> None:
+    output = passed(torch_any, tmp_path, "ddp")
+    findings, gradient = output.findings("ddp"), "gloo, 2 ranks: gradient against one process"
+    assert findings[gradient]["value"] <= findings[gradient]["bound"] == 1e-5
+    assert "gloo, 2 ranks: norm by torch's clipping, rank 1" in findings
+    assert findings["gloo, 2 ranks: bus bandwidth of all-reduce"]["unit"] == "GB/s"
+    levels = {name: each["level"] for name, each in prints(output, "ddp").items()}
+    assert levels == {"sum of integers over 2 ranks": "universal", "gloo, 2 ranks: gradients": "keyed"}
+
+
+def test_three_ranks_if_three_are_requested(torch_29: Path, tmp_path: Path) -> None:
+    output = passed(torch_29, tmp_path, "ddp", world_size=3)
+    assert "gloo, 3 ranks: norm by torch's clipping, rank 2" in output.findings("ddp")
+
+
+@pytest.mark.parametrize(
+    ("stack", "kind", "reason"),
+    [("torch_29", "FSDP2", ""), ("torch_26", "FSDP1", "torch 2.6: it requires streams")],
+)
+def test_fsdp2_if_torch_is_right_on_the_cpu_else_fsdp1(
+    stack: str, kind: str, reason: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    output = passed(request.getfixturevalue(stack), tmp_path, "fsdp")
+    findings, name = output.findings("fsdp"), f"{kind}, gloo, 2 ranks"
+    assert findings[f"{name}: gradient against one process"]["value"] <= 1e-5
+    assert findings[f"{name}: gradients are equal bit by bit across ranks"]["ok"]
+    assert findings[f"{name}: rank 1 holds its share"]["ok"]
+    assert not_run(output, "fsdp") == ({"FSDP2, gloo, 2 ranks"} if reason else set())
+    assert not reason or reason in findings["FSDP2, gloo, 2 ranks"]["detail"]
+
+
+def test_dataloader(torch_any: Path, tmp_path: Path) -> None:
+    output = passed(torch_any, tmp_path, "dataloader")
+    findings = output.findings("dataloader")
+    assert {name for name, each in findings.items() if each["kind"] == "exact"} == {
+        "no worker, epoch 1",
+        "2 workers, epoch 1",
+        "4 workers, prefetch 4, epoch 1",
+        "2 persistent workers, epoch 1",
+        "2 persistent workers, epoch 2",
+        "shared memory, free",
+        "shared memory, used",
+    }
+    pinned = {"2 workers, pinned", "4 persistent workers, prefetch 4, pinned"}
+    assert not_run(output, "dataloader") == {*pinned, "GPU busy while training"}
+    assert findings["the loader's pace"]["value"] > 0
+
+
+def _can_mount() -> bool:
+    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/dev/shm"]
+    return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
+
+
+@pytest.mark.skipif(not _can_mount(), reason="a /dev/shm of its own needs root")
+def test_64_mb_of_shared_memory_are_too_few_for_many_workers(torch_any: Path, tmp_path: Path) -> None:
+    """The default of containers."""
+    script = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
+    before = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
+    output = suite.run(torch_any, suite.make_request("dataloader"), tmp_path, before=before)
+    result, findings = output.results["dataloader"], output.findings("dataloader")
+    assert (result["status"], result["cause"]) == ("failed", "found")
+    free, used = findings["shared memory, free"], findings["shared memory, used"]
+    assert free["ok"] is False and "308 MB; 67 MB are free in /dev/shm" in free["detail"]
+    assert used["ok"] is False and "out of shared memory: " in used["detail"]
+    assert "--shm-size" in result["hint"]
+    # Small batches have room in it.
+    assert findings["4 workers, prefetch 4, epoch 1"]["ok"] is True
+
+
+def test_transformer(torch_any: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    # Somebody's cache, in which a graph that was compiled elsewhere would be found.
+    environ = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache)}
+    more = {"price_per_hour": 2.0, "currency": "EUR"}
+    output = passed(torch_any, tmp_path / "run", "transformer", environ=environ, **more)
+    findings = output.findings("transformer")
+    assert not cache.exists()
+    assert "flash in bf16" in findings["attention's kernels that ran"]["detail"]
+    kernels = ("efficient", "cuDNN")
+    lacking = {f"{name} attention in {dtype}" for name in kernels for dtype in ("fp32", "bf16", "fp16")}
+    assert not_run(output, "transformer") == lacking
+    assert findings["torch.compile runs"]["detail"] == "1 graphs were compiled"
+    price = findings["tokens for the price"]
+    fastest = max(each["value"] for name, each in findings.items() if name.startswith("tokens a second"))
+    assert price["unit"] == "1/EUR"
+    assert price["value"] == pytest.approx(fastest * 3600 / 2)
+
+
+def test_pyg_and_widedeep(torch_any: Path, tmp_path: Path) -> None:
+    output = passed(torch_any, tmp_path, "pyg", "widedeep")
+    assert output.findings("pyg")["accuracy on nodes not trained on"]["value"] >= 0.95
+    # The locks have none of the compiled extensions.
+    assert not_run(output, "pyg") == {"NeighborLoader", *(f"{name}'s operator" for name in _EXTENSIONS)}
+    assert output.findings("widedeep")["accuracy above the baseline"]["value"] >= 0.35
+    assert "pytorch_widedeep" in output.results["widedeep"]["ran"]
+
+
+def test_an_extension_that_is_locked_and_broken_fails(torch_29: Path, tmp_path: Path) -> None:
+    """Its library is of another torch: what PyG's own index gives to a wrong pair."""
+    python = copied(torch_29, tmp_path / "stack")
+    package = site_packages(python) / "torch_scatter"
+    package.mkdir()
+    (package / "_version_cpu.so").write_bytes(b"\x7fELF")
+    (package / "__init__.py").write_text(
+        "import os, torch\ntorch.ops.load_library(os.path.join(os.path.dirname(__file__), '_version_cpu.so'))\n"
+    )
+    locked = _locked(torch_geometric="2.8.1", torch_scatter="2.1.2")
+    result = suite.run(python, suite.make_request("pyg", locked=locked), tmp_path / "run").results["pyg"]
+    assert result["status"] == "failed"
+    assert "torch_scatter" in result["reason"] and "_version_cpu.so" in result["reason"]
+
+
+@pytest.fixture
+def beside(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """The Python of a copy of a stack with one other package: (the stack's fixture, the requirement)."""
+    stack, requirement = request.param
+    python = copied(request.getfixturevalue(stack), tmp_path / "stack")
+    install(python, requirement)
+    return python
+
+
+@pytest.mark.parametrize("beside", [("torch_29", "torchaudio==2.11.0")], indirect=True)
+def test_a_newer_torchaudio_says_which_symbol_is_missing(beside: Path, tmp_path: Path) -> None:
+    """The solution that resolvers find, since torchaudio names no torch: only `__cause__` names the symbol."""
+    output = suite.run(beside, suite.make_request("family"), tmp_path / "run")
+    result = output.results["family"]
+    assert (result["status"], result["cause"]) == ("failed", "raised")
+    assert "in the phase 'import torchaudio'" in result["reason"]
+    assert "because of OSError" in result["reason"]
+    assert "undefined symbol: torch_library_impl" in result["reason"]
+    assert "from one lock" in result["hint"]
+    assert output.findings("family")["torchvision.ops.nms"]["ok"] is True
+
+
+@pytest.mark.parametrize("preimports", [0, 1])
+@pytest.mark.parametrize("beside", [("torch_29", "torchvision==0.23.0")], indirect=True)
+def test_an_older_torchvision_that_crashes(beside: Path, preimports: int, tmp_path: Path) -> None:
+    output = suite.run(beside, suite.make_request("device", "family", preimports=preimports), tmp_path / "run")
+    result = output.results["family"]
+    assert (result["status"], result["cause"]) == ("failed", "crashed")
+    # It writes to wrong addresses: mostly the kernel ends it, and sometimes glibc, which finds its heap damaged.
+    assert re.fullmatch(
+        r"crashed in the phase 'import torchvision', by signal (11 \(SIGSEGV\)|6 \(SIGABRT\))", result["reason"]
+    )
+    assert "torchvision/extension.py" in result["log"]
+    assert "from one lock" in result["hint"]
+    assert output.status == 0 and output.document["is_whole"]
+    assert output.results["device"]["status"] == "not run"
+
+
+def _no_operators(result: dict[str, Any], module: str) -> None:
+    assert (result["status"], result["cause"]) == ("failed", "raised")
+    assert f"in the phase 'import {module}'" in result["reason"]
+    assert "operator torchvision::nms does not exist" in result["reason"]
+
+
+def test_a_torch_without_cuda_beside_the_indexs_torchvision_has_no_operators(tmp_path: Path) -> None:
+    """Both are of one release, and resolvers find nothing wrong: torchvision's library is linked with CUDA's."""
+    python = cpu_torch_beside_the_indexs_torchvision(tmp_path / "stack")
+    result = suite.run(python, suite.make_request("family"), tmp_path / "run").results["family"]
+    assert result["ran"]["torch"].endswith("+cpu")
+    assert "from one lock" in result["hint"]
+    _no_operators(result, "torchvision")
+
+
+# The same error, of a torchvision whose library does not load beside this torch.
+@pytest.mark.parametrize("beside", [("torch_26", "torchvision==0.20.1")], indirect=True)
+def test_a_torchvision_without_its_operators_fails_itself_and_its_dependents(beside: Path, tmp_path: Path) -> None:
+    results = suite.run(beside, suite.make_request("family", "widedeep"), tmp_path / "run").results
+    _no_operators(results["family"], "torchvision")
+    _no_operators(results["widedeep"], "pytorch_widedeep")
+
+
+def _locked(**packages: str) -> dict[str, Any]:
+    return {"name": "x", "packages": {name.replace("_", "-"): each for name, each in packages.items()}, "code": []}
+
+
+_RIGHT = {"nvidia_cuda_runtime_cu12": "12.8.90", "nvidia_cudnn_cu12": "9.10.2.21", "nvidia_nccl_cu12": "2.27.5"}
+
+
+def test_without_a_gpu_device_reports_what_is_loaded(torch_29: Path, tmp_path: Path) -> None:
+    output = suite.run(torch_29, suite.make_request("device", locked=_locked(**_RIGHT)), tmp_path)
+    result = output.results["device"]
+    assert (result["status"], result["reason"]) == ("not run", "no GPU is requested")
+    expected = {"CUDA runtime": "12.8", "cuDNN": "9.10.2", "NCCL": "2.27.5", "CUDA of torch's build": "12.8"}
+    assert expected.items() <= result["ran"].items()
+    assert [each["ok"] for each in result["findings"]] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "words"),
+    [
+        ("nvidia_cuda_runtime_cu12", "12.6.77", "CUDA runtime = locked: 12.8 runs"),
+        ("nvidia_cudnn_cu12", "9.1.0.70", "cuDNN = locked: 9.10.2 runs"),
+        ("nvidia_nccl_cu12", "2.21.5", "NCCL = locked: 2.27.5 runs"),
+    ],
+)
+def test_a_library_that_is_not_the_locked_one_fails(
+    torch_29: Path, tmp_path: Path, package: str, version: str, words: str
+) -> None:
+    requested = suite.make_request("device", locked=_locked(**{**_RIGHT, package: version}))
+    result = suite.run(torch_29, requested, tmp_path).results["device"]
+    assert (result["status"], result["cause"]) == ("failed", "found")
+    assert words in result["reason"] and f"locked is {version}" in result["reason"]
+
+
+def test_another_nccl_instead_of_the_locked_one_is_found(torch_29: Path, torch_26: Path, tmp_path: Path) -> None:
+    """torch's own `nccl.version()` would still return the version of its build."""
+    python = copied(torch_29, tmp_path / "stack")
+    name = "nvidia/nccl/lib/libnccl.so.2"
+    (site_packages(python) / name).unlink()
+    shutil.copyfile(site_packages(torch_26) / name, site_packages(python) / name)
+    requested = suite.make_request("device", locked=_locked(**_RIGHT))
+    result = suite.run(python, requested, tmp_path / "run").results["device"]
+    # 2.9.1 calls what 2.21.5 does not have: whichever comes first, the stack does not pass.
+    assert result["status"] == "failed"
+    assert "NCCL = locked: 2.21.5 runs" in result["reason"] or "undefined symbol: nccl" in result["reason"]
+
+
+def test_gpus_requested_without_any_end_the_suite(torch_29: Path, tmp_path: Path) -> None:
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("this machine has a GPU")
+    output = suite.run(torch_29, suite.make_request("device", device="cuda"), tmp_path)
+    assert output.status == 6
+    assert "driver" in output.stderr or "CUDA" in output.stderr
+
+
+def run_lock(python: Path, folder: Path, name: str = "pytorch-2.9", **environ: str) -> suite.SuiteOutput:
+    """The check `lock` with the committed lock, as in the request of the suite."""
+    (part,) = read_lock(ROOT / "locks" / name).resolutions
+    packages = {each.name: each.version for each in part.packages}
+    locked = {"name": name, "packages": packages, "expected": asdict(expected_of(part)), "code": []}
+    return suite.run(python, suite.make_request("lock", locked=locked), folder, environ=environ)
+
+
+@pytest.mark.parametrize(("name", "stack"), [("pytorch-2.9", "torch_29"), ("pytorch-2.6", "torch_26")])
+def test_the_locked_stack_passes_with_its_libraries(
+    name: str, stack: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    output = run_lock(request.getfixturevalue(stack), tmp_path, name)
+    assert output.results["lock"]["status"] == "passed", output.results["lock"]["reason"]
+    findings = output.findings("lock")
+    assert "lists of files against the lock" not in findings, "every package is anchored"
+    of_packages, cuda = (int(word) for word in findings["libraries in memory"]["detail"].split() if word.isdigit())
+    assert of_packages > cuda > 5
+    assert findings["files"]["value"] > 6e9
+
+
+def test_a_byte_of_a_file_and_its_line_in_record_are_found(torch_29: Path, tmp_path: Path) -> None:
+    python = copied(torch_29, tmp_path / "stack")
+    site = site_packages(python)
+    path = site / "torch" / "nn" / "functional.py"
+    changed = path.read_bytes().replace(b"Applies", b"applies", 1)
+    replace(path, changed)
+    result = run_lock(python, tmp_path / "one").results["lock"]
+    assert (result["status"], result["cause"]) == ("failed", "found")
+    assert "torch/nn/functional.py was changed" in result["reason"]
+    assert "envspec install" in result["hint"]
+
+    (record,) = site.glob("torch-2.9.1*.dist-info/RECORD")
+    rows = list(csv.reader(io.StringIO(record.read_text(encoding="utf-8"))))
+    digest = base64.urlsafe_b64encode(hashlib.sha256(changed).digest()).rstrip(b"=").decode()
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows(
+        [row[0], f"sha256={digest}", row[2]] if row[0] == "torch/nn/functional.py" else row for row in rows
+    )
+    replace(record, written.getvalue().encode())
+    result = run_lock(python, tmp_path / "two").results["lock"]
+    assert (result["status"], result["cause"]) == ("failed", "found")
+    assert result["reason"].startswith("torch: ") and "list of files is not the locked wheel's" in result["reason"]
+
+
+def test_a_package_added_by_hand_is_found(torch_29: Path, tmp_path: Path) -> None:
+    python = copied(torch_29, tmp_path / "stack")
+    info = site_packages(python) / "byhand-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: byhand\nVersion: 1.0\n")
+    (info / "RECORD").write_text("byhand-1.0.dist-info/METADATA,,\nbyhand-1.0.dist-info/RECORD,,\n")
+    (info.parent / "loose.pth").write_text("import sys\n")
+    result = run_lock(python, tmp_path / "run").results["lock"]
+    assert result["status"] == "failed"
+    assert "byhand: 1.0 is installed and is not in the lock" in result["reason"]
+    assert "loose.pth belongs to no package" in result["reason"]
+
+
+def test_another_cudnn_before_the_locked_one_is_found(torch_29: Path, tmp_path: Path) -> None:
+    """The same bytes in another folder: what is in memory still belongs to no locked package.
+
+    torch's own RPATH leads to the locked libcudnn.so.9; its parts are looked for on LD_LIBRARY_PATH first.
+    """
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in (site_packages(torch_29) / "nvidia" / "cudnn" / "lib").glob("libcudnn*.so.9"):
+        shutil.copyfile(path, other / path.name)
+    result = run_lock(torch_29, tmp_path / "run", LD_LIBRARY_PATH=str(other)).results["lock"]
+    assert result["status"] == "failed", "LD_LIBRARY_PATH did not come first"
+    assert f"{other}/libcudnn" in result["reason"] and "belongs to no locked package" in result["reason"]
+    assert "LD_LIBRARY_PATH" in result["hint"]
