@@ -70,8 +70,8 @@ def next_hop(url: URL, location: str | None) -> URL:
     return target.with_user(None).with_fragment(None)
 
 
-async def read_whole(response: ClientResponse, max_bytes: int, longest_s: float = math.inf) -> bytes:
-    """The body in memory; raises TooLarge as early as possible, and TimeoutError after `longest_s`."""
+async def read_whole(response: ClientResponse, max_bytes: int, longest_s: float = math.inf) -> Response:
+    """The response in memory; raises TooLarge as early as possible, and TimeoutError after `longest_s`."""
     until = time.monotonic() + longest_s
     if response.method != "HEAD" and (response.content_length or 0) > max_bytes:
         raise TooLarge(str(response.url), max_bytes)
@@ -83,7 +83,7 @@ async def read_whole(response: ClientResponse, max_bytes: int, longest_s: float 
         if time.monotonic() > until:
             raise asyncio.TimeoutError
         chunks.append(chunk)
-    return b"".join(chunks)
+    return Response(str(response.url), response.status, response.headers, b"".join(chunks))
 
 
 #: A simple page of the largest projects is below 20 MB; what is larger than this is no page.
@@ -163,11 +163,7 @@ class Http:
     ) -> Response:
         """Like `get`, with another method; only GET and HEAD follow redirects."""
         request = self._request_for(method, url, headers, body, self._whole, within)
-
-        async def read(response: ClientResponse) -> Response:
-            return Response(str(response.url), response.status, response.headers, await read_whole(response, max_bytes))
-
-        return await self._with_retries(request, read)
+        return await self._with_retries(request, lambda response: read_whole(response, max_bytes))
 
     async def download(
         self,

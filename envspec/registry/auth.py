@@ -32,7 +32,6 @@ _HELPER_S: Final = 60.0
 #: The user name of an identity token in a helper's output.
 _TOKEN_USER: Final = "<token>"  # noqa: S105 (a marker of the protocol, no secret)
 
-
 _TOKEN_BYTES: Final = 1024 * 1024
 #: Servers accept headers of 8 to 64 KiB.
 _MAX_TOKEN_CHARACTERS: Final = 64 * 1024
@@ -120,34 +119,30 @@ class Keychain:
     async def _from_helper(self, helper: str, registry: str, path: Path) -> Login | None:
         """Run `docker-credential-<helper> get`, whose output may contain secrets and is never shown."""
         program = f"docker-credential-{helper}"
-        if not helper.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        if not re.sub(r"[-_.]", "", helper).isalnum():
             self.warn(f"{path} names an invalid credential helper: {helper!r}")
             return None
-        without = f"no login is sent to {registry}"
         server = HUB_KEY if registry == DOCKER_HUB else registry
+        advice = ""
         try:
             done = await asyncio.wait_for(
                 self.run((program, "get"), environ=self.environ, cwd=self.home, stdin=server), self.helper_s
             )
         except FileNotFoundError:
-            self.warn(f"{program}, named in {path}, is not installed: {without}")
-            return None
+            why = f", named in {path}, is not installed"
         except asyncio.TimeoutError:
-            self.warn(f"{program} did not finish within {self.helper_s:g} s: {without}")
-            return None
+            why = f" did not finish within {self.helper_s:g} s"
         except OSError as error:
-            self.warn(f"{program} can't be run ({error.strerror}): {without}")
-            return None
-        if done.status != 0 and "credentials not found" in done.stdout + done.stderr:
-            return None
-        found = _from_helper_output(done, program)
-        if found is None:
-            self.warn(
-                f"{program} failed (exit status {done.status}): {without}; try `echo {server} | {program} get`"
-                if done.status
-                else f"{program} printed no valid login: {without}"
-            )
-        return found
+            why = f" can't be run ({error.strerror})"
+        else:
+            if done.status and "credentials not found" in done.stdout + done.stderr:
+                return None
+            if not done.status and (found := _from_helper_output(done.stdout, program)):
+                return found
+            why = f" failed (exit status {done.status})" if done.status else " printed no valid login"
+            advice = f"; try `echo {server} | {program} get`" if done.status else ""
+        self.warn(f"{program}{why}: no login is sent to {registry}{advice}")
+        return None
 
 
 def auth_files(environ: Mapping[str, str], home: Path) -> Iterator[Path]:
@@ -210,11 +205,29 @@ def _from_entry(entry: object, source: str) -> Login | None:
     return Login(Credential(user, password), LoginKind.PASSWORD, source) if user and password else None
 
 
-def _from_helper_output(done: Finished, program: str) -> Login | None:
-    if done.status != 0:
-        return None
+#: The authentication schemes that a server offers, in lower case -> the parameters: realm, service, scope...
+Challenges = Mapping[str, Mapping[str, str]]
+
+
+def challenges(headers: Iterable[str]) -> Challenges:
+    """Parse `WWW-Authenticate` headers, each of which may have several challenges; the first of each scheme counts."""
+    found: dict[str, dict[str, str]] = {}
+    for header in headers:
+        parameters: dict[str, str] = {}
+        for part in _PART.finditer(header):
+            if part["scheme"]:
+                parameters = {}
+                found.setdefault(part["scheme"].lower(), parameters)
+            else:
+                quoted = part["quoted"]
+                value = part["bare"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+                parameters[part["name"].lower()] = value
+    return found
+
+
+def _from_helper_output(output: str, program: str) -> Login | None:
     try:
-        response = json.loads(done.stdout)
+        response = json.loads(output)
         user, secret = response["Username"], response["Secret"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -222,28 +235,6 @@ def _from_helper_output(done: Finished, program: str) -> Login | None:
         return None
     kind = LoginKind.IDENTITY_TOKEN if user == _TOKEN_USER else LoginKind.PASSWORD
     return Login(Credential(user, secret), kind, program)
-
-
-@dataclass(frozen=True, slots=True)
-class Challenge:
-    """One authentication scheme that a server offers. scheme: lower case. parameters: realm, service, scope..."""
-
-    scheme: str
-    parameters: Mapping[str, str]
-
-
-def challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
-    """Parse `WWW-Authenticate` headers, each of which may have several challenges."""
-    found: list[tuple[str, dict[str, str]]] = []
-    for header in headers:
-        for part in _PART.finditer(header):
-            if part["scheme"]:
-                found.append((part["scheme"].lower(), {}))
-            elif found:
-                quoted = part["quoted"]
-                value = part["bare"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-                found[-1][1][part["name"].lower()] = value
-    return tuple(Challenge(scheme, parameters) for scheme, parameters in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +249,13 @@ class RepositoryAccess:
     def repository_url(self) -> str:
         return f"{self.endpoint.base}/{self.endpoint.repository}"
 
-    def scope(self, challenge: Challenge) -> tuple[str, ...]:
-        """The scopes of a token: those in the challenge, and all that will be needed.
+    def scope(self, named_scope: str) -> tuple[str, ...]:
+        """The scopes of a token: those in a challenge, and all that will be needed.
 
         A push begins with reads, for which a registry requires the scope `pull` only; one token is then enough.
         """
         own = f"repository:{self.endpoint.repository}"
-        named = challenge.parameters.get("scope", "").split() or [f"{own}:{Action.PULL.value}"]
+        named = named_scope.split() or [f"{own}:{Action.PULL.value}"]
         if self.action is Action.PUSH:
             named = [f"{own}:{self.action.value}" if scope.startswith(f"{own}:") else scope for scope in named]
         mounted = (f"repository:{name}:{Action.PULL.value}" for name in self.also if name != self.endpoint.repository)
@@ -281,7 +272,7 @@ class Authorization:
 
 
 async def authorize(
-    offered: Iterable[Challenge],
+    offered: Challenges,
     access: RepositoryAccess,
     login: Login | None,
     request: Callable[..., Awaitable[Response]],
@@ -292,14 +283,13 @@ async def authorize(
         AccessRefused: a login is required and there is none, or it is refused.
         RegistryError: the token server fails, or is one that no login may be sent to.
     """
-    by_scheme = {challenge.scheme: challenge for challenge in reversed(list(offered))}
     endpoint, source = access.endpoint, login.source if login else None
     if login is not None and login.kind is LoginKind.BEARER:
         return Authorization(f"Bearer {login.credential.secret}", math.inf, source)
-    if bearer := by_scheme.get("bearer"):
+    if (bearer := offered.get("bearer")) is not None:
         token, lasts_s = await _token(bearer, access, login, request)
         return Authorization(f"Bearer {token}", lasts_s, source)
-    if "basic" not in by_scheme:
+    if "basic" not in offered:
         return None
     if login is None or login.kind is not LoginKind.PASSWORD:
         raise access_refused(f"{endpoint.registry}/{endpoint.repository}", endpoint, None)
@@ -307,12 +297,15 @@ async def authorize(
 
 
 async def _token(
-    bearer: Challenge, access: RepositoryAccess, login: Login | None, request: Callable[..., Awaitable[Response]]
+    bearer: Mapping[str, str],
+    access: RepositoryAccess,
+    login: Login | None,
+    request: Callable[..., Awaitable[Response]],
 ) -> tuple[str, float]:
-    """A token from the token server, and its lifetime in seconds."""
+    """A token from the token server, and its lifetime in seconds. bearer: the challenge's parameters."""
     endpoint = access.endpoint
-    realm = _realm(bearer, endpoint)
-    service, scope = bearer.parameters.get("service"), access.scope(bearer)
+    realm = _realm(bearer.get("realm", ""), endpoint)
+    service, scope = bearer.get("service"), access.scope(bearer.get("scope", ""))
     form = [("service", service)] if service else []
     if login is not None and login.kind is LoginKind.IDENTITY_TOKEN:
         form += [
@@ -341,9 +334,8 @@ async def _token(
     return _read_token(response, endpoint)
 
 
-def _realm(bearer: Challenge, endpoint: Endpoint) -> str:
+def _realm(realm: str, endpoint: Endpoint) -> str:
     """The token server's URL, which may be on another host, as Docker Hub's is."""
-    realm = bearer.parameters.get("realm", "")
     try:
         parts = urlsplit(realm)
     except ValueError:
@@ -381,12 +373,8 @@ def _read_token(response: Response, endpoint: Endpoint) -> tuple[str, float]:
         token, lasts_s = document.get("token") or document.get("access_token"), document.get("expires_in")
     except (ValueError, AttributeError, RecursionError):
         token = lasts_s = None
-    if (
-        not isinstance(token, str)
-        or not token.isascii()
-        or not token.isprintable()
-        or len(token) > _MAX_TOKEN_CHARACTERS
-    ):
+    is_text = isinstance(token, str) and token.isascii() and token.isprintable()
+    if not is_text or len(token) > _MAX_TOKEN_CHARACTERS:
         raise RegistryError(
             f"{endpoint.registry}: its token server {urlsplit(response.url).netloc} sends no token",
             hint="check for a proxy with a login page in between",

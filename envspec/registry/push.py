@@ -20,23 +20,8 @@ from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError
 from envspec.io.http_types import Response, Retry
 from envspec.registry.auth import RepositoryAccess
-from envspec.registry.client import (
-    Registry,
-    RetryableError,
-    is_transient_status,
-    raise_refusal,
-    wait_to_retry,
-    with_retries,
-)
-from envspec.registry.errors import (
-    AccessRefused,
-    ImageNotFound,
-    RegistryError,
-    WrongDigest,
-    error_text,
-    refusal,
-    shortened,
-)
+from envspec.registry.client import Registry, RetryableError, is_transient_status, wait_to_retry, with_retries
+from envspec.registry.errors import AccessRefused, RegistryError, WrongDigest, error_text, shortened
 from envspec.registry.reference import Action, Reference, endpoint_of
 from envspec.registry.types import ACCEPT, Blob, Descriptor, digest_of
 
@@ -176,7 +161,7 @@ async def push_manifest(registry: Registry, reference: Reference, body: bytes, m
     async def put() -> str:
         response = await registry.request(access, "PUT", url, headers={"Content-Type": media_type}, body=body)
         if not 200 <= response.status < 300:
-            raise_refusal(response, push_refusal(response, access, name, registry))
+            raise registry.refusal(response, access, name)
         return response.headers.get("Docker-Content-Digest", "").strip()
 
     stored = await with_retries(registry.http, url, put)
@@ -214,7 +199,7 @@ async def blob_exists(registry: Registry, access: RepositoryAccess, descriptor: 
 
 def _check_access(response: Response, access: RepositoryAccess, name: str, registry: Registry) -> None:
     if response.status in {401, 403} or is_transient_status(response.status):
-        raise_refusal(response, push_refusal(response, access, name, registry))
+        raise registry.refusal(response, access, name)
 
 
 async def _mount(registry: Registry, access: RepositoryAccess, digest: str, source: str) -> str | None:
@@ -224,7 +209,7 @@ async def _mount(registry: Registry, access: RepositoryAccess, digest: str, sour
     if response.status == 201:
         return None
     if is_transient_status(response.status):
-        raise_refusal(response, push_refusal(response, access, digest, registry))
+        raise registry.refusal(response, access, digest)
     return next_location(response, access) if response.status == 202 else ""
 
 
@@ -286,29 +271,6 @@ def received_bytes(response: Response) -> int | None:
     if found is None:
         return None
     return int(found[1]) + 1 if int(found[1]) else 0
-
-
-def push_refusal(response: Response, access: RepositoryAccess, requested: str, registry: Registry) -> RegistryError:
-    """The error for a refused push."""
-    endpoint, text = access.endpoint, error_text(response.body)
-    name = f"{endpoint.registry}/{endpoint.repository}"
-    status = f" (HTTP {response.status}{f', {text}' if text else ''})"
-    if response.status == 404:
-        return ImageNotFound(
-            f"{name}: the registry has no such repository{f' ({text})' if text else ''}",
-            hint="check its spelling; some registries require that a repository is created before the first push",
-        )
-    if response.status == 405:
-        return RegistryError(
-            f"{name}: the registry accepts no push{status}",
-            hint="push to the original: this one is read-only, or a mirror",
-        )
-    if response.status == 413:
-        return RegistryError(
-            f"{name}: {requested} exceeds a limit{status}",
-            hint="raise the limit on requests of the proxy in front of the registry (nginx: client_max_body_size)",
-        )
-    return refusal(response, endpoint, requested, registry.login_source(access), access.action)
 
 
 async def cancel_upload(registry: Registry, access: RepositoryAccess, location: str) -> None:
@@ -384,13 +346,6 @@ class UploadStream:
             await stream.aclose()
 
 
-class UploadMode(Enum):
-    """How a blob is sent."""
-
-    CHUNKS = "chunks"
-    WHOLE = "whole"
-
-
 class _UploadLost(RetryableError):
     """The registry does not continue this upload: it has to start over."""
 
@@ -412,7 +367,7 @@ class Upload:
     chunk_bytes: int = CHUNK_BYTES
     sent_bytes: int = 0
     _stream: UploadStream = field(init=False)
-    _mode: UploadMode = field(init=False)
+    _is_whole: bool = field(init=False)
     _offset: int = 0
     _reported: int = 0
     _is_position_known: bool = True
@@ -422,7 +377,7 @@ class Upload:
 
     def __post_init__(self) -> None:
         self._stream = UploadStream(self.descriptor, self.pieces)
-        self._mode = UploadMode.WHOLE if self.descriptor.size_bytes <= _WHOLE_BYTES else UploadMode.CHUNKS
+        self._is_whole = self.descriptor.size_bytes <= _WHOLE_BYTES
 
     @property
     def _subject(self) -> str:
@@ -458,7 +413,7 @@ class Upload:
             await self._start()
         elif not self._is_position_known:
             await self._query_position(self.location)
-        elif self._mode is UploadMode.WHOLE or self._offset == self.descriptor.size_bytes:
+        elif self._is_whole or self._offset == self.descriptor.size_bytes:
             await self._commit(self.location)
             return True
         else:
@@ -467,7 +422,7 @@ class Upload:
 
     async def _recover(self, error: NetworkError | RetryableError, retry: Retry) -> None:
         reached = self._offset
-        if isinstance(error, _UploadLost) or (self._mode is UploadMode.WHOLE and self.location is not None):
+        if isinstance(error, _UploadLost) or (self._is_whole and self.location is not None):
             await self._cancel()
             self._move_to(0)
         self._is_position_known = self.location is None
@@ -478,7 +433,7 @@ class Upload:
         url = f"{self.access.repository_url}/blobs/uploads/"
         response = await self.registry.request(self.access, "POST", url, headers=_OCTETS, body=b"")
         if response.status != 202:
-            raise_refusal(response, self._refusal(response))
+            raise self.registry.refusal(response, self.access, self.descriptor.digest)
         minimum = response.headers.get("OCI-Chunk-Min-Length", "")
         if re.fullmatch(r"[0-9]{1,12}", minimum):
             self.chunk_bytes = max(self.chunk_bytes, int(minimum))
@@ -510,13 +465,13 @@ class Upload:
             raise RetryableError(self._error("refuses the position of a chunk"), 0.0)
         elif start == 0 and self._starts <= 1 and response.status in _NO_CHUNKS:
             await self._cancel()
-            self._mode = UploadMode.WHOLE
+            self._is_whole = True
         else:
             self._raise_error(response)
 
     async def _commit(self, location: str) -> None:
         """Send the last request, with the whole blob unless it was sent in chunks."""
-        size = self.descriptor.size_bytes if self._mode is UploadMode.WHOLE else 0
+        size = self.descriptor.size_bytes if self._is_whole else 0
         mark = "&" if "?" in location else "?"
         response = await self.registry.request(
             self.access,
@@ -564,7 +519,7 @@ class Upload:
             raise _UploadLost(
                 self._error(f"does not continue the upload (HTTP {response.status}{': ' if text else ''}{text})")
             )
-        raise_refusal(response, self._refusal(response))
+        raise self.registry.refusal(response, self.access, self.descriptor.digest)
 
     async def _pieces_between(self, start: int, end: int) -> AsyncGenerator[memoryview, None]:
         self._move_to(start)
@@ -592,6 +547,3 @@ class Upload:
         return RegistryError(
             f"{self._subject}: the registry {what}", hint="try again; if it persists, contact the registry's operator"
         )
-
-    def _refusal(self, response: Response) -> RegistryError:
-        return push_refusal(response, self.access, self.descriptor.digest, self.registry)

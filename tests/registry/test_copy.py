@@ -14,11 +14,11 @@ from envspec.errors import UsageError
 from envspec.models import Platform
 from envspec.registry import errors
 from envspec.registry.client import Registry
-from envspec.registry.copy import ManifestBody, MirrorResult, RemoteBlob, copy_blob, mirror, push_image
-from envspec.registry.pull import image_blobs, pull_manifest
+from envspec.registry.copy import MirrorResult, RemoteBlob, copy_blob, mirror, push_image
+from envspec.registry.pull import pull_manifest
 from envspec.registry.push import BlobTransfer, Transfer
 from envspec.registry.reference import parse
-from envspec.registry.types import BadManifest, Descriptor
+from envspec.registry.types import BadManifest, Descriptor, Manifest, image_blobs
 from tests.support.registry_clients import BODY, CHUNK, DESCRIPTOR, QUICK, Bytes, holding, nth, talk_to
 from tests.support.servers import registry as content
 from tests.support.servers.loopback import Asked
@@ -215,7 +215,7 @@ def test_an_image_from_here_and_from_elsewhere(tmp_path: Path) -> None:
                 Bytes(own),
                 Bytes(config),
             ],
-            [ManifestBody(top, content.OCI_MANIFEST)],
+            [Manifest(top, content.OCI_MANIFEST)],
         )
 
     assert {moved.how for moved in talk_to(tmp_path, use, base, target)} == {Transfer.UPLOADED}
@@ -230,9 +230,8 @@ def test_a_manifest_for_a_platform_and_what_is_in_it(tmp_path: Path) -> None:
         name = parse(f"{held.host}/nvidia/cuda:v1")
         manifest = await pull_manifest(registry, name, Platform.LINUX_AARCH64)
         assert manifest.digest == ARM.digest
-        inside = image_blobs(manifest, str(name))
-        assert inside.config.digest == CONFIGS["arm64"].digest
-        assert [each.descriptor.digest for each in inside.layers] == [digest(LAYERS["both"]), digest(LAYERS["arm64"])]
+        found = [each.digest for each in image_blobs(manifest, str(name))]
+        assert found == [CONFIGS["arm64"].digest, digest(LAYERS["both"]), digest(LAYERS["arm64"])]
         assert (await registry.config(name, manifest))["architecture"] == "arm64"
         index = await pull_manifest(registry, name)
         assert index.digest == INDEX.digest

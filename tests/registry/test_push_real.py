@@ -19,11 +19,11 @@ from envspec.io.http_types import Timeouts
 from envspec.registry import errors
 from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry
-from envspec.registry.copy import ManifestBody, mirror, push_image
+from envspec.registry.copy import mirror, push_image
 from envspec.registry.pull import fetch_blob
 from envspec.registry.push import Transfer, push_blob, push_manifest
 from envspec.registry.reference import parse
-from envspec.registry.types import Blob, Descriptor
+from envspec.registry.types import Blob, Descriptor, Manifest
 from tests.support.registry_clients import Bytes
 from tests.support.servers import registry as content
 from tests.support.servers.docker_registry import HTPASSWD, LOGIN, PROGRAM, TokenServer, docker_registry
@@ -41,16 +41,16 @@ BODY = random.Random(9).randbytes(6 * CHUNK + 5)
 GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
-def image(architecture: str, *layers: bytes) -> tuple[list[Blob], ManifestBody]:
+def image(architecture: str, *layers: bytes) -> tuple[list[Blob], Manifest]:
     """An image's blobs, the config last, and its manifest."""
     config = content.config(architecture=architecture)
     rows = [{"mediaType": GZIP, "digest": digest(layer), "size": len(layer)} for layer in layers]
     kind = content.OCI_MANIFEST
     document = {"schemaVersion": 2, "mediaType": kind, "config": config.descriptor, "layers": rows}
-    return [*map(Bytes, layers), Bytes(config.body)], ManifestBody(content.encode(document), kind)
+    return [*map(Bytes, layers), Bytes(config.body)], Manifest(content.encode(document), kind)
 
 
-def pushed(home: Path, host: str, name: str, images: Sequence[tuple[list[Blob], ManifestBody]]) -> list[Transfer]:
+def pushed(home: Path, host: str, name: str, images: Sequence[tuple[list[Blob], Manifest]]) -> list[Transfer]:
     """Push one image, or several under an index."""
     documents = [document for _, document in images]
     if len(images) > 1:
@@ -59,7 +59,7 @@ def pushed(home: Path, host: str, name: str, images: Sequence[tuple[list[Blob], 
             for word, each in zip(("amd64", "arm64"), documents, strict=True)
         }
         index = content.index(blobs)
-        documents.append(ManifestBody(index.body, index.media_type))
+        documents.append(Manifest(index.body, index.media_type))
 
     async def run() -> list[Transfer]:
         async with open_http({}, timeouts=QUICK) as http:

@@ -372,7 +372,7 @@ class RecordDigests:
                 raise NoRanges("its server supports no ranges")
             if (size or 0) > LARGEST_BYTES:
                 raise BadRemoteWheel(f"its zip directory or RECORD is larger than {LARGEST_BYTES} bytes")
-            return Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, LARGEST_BYTES))
+            return await read_whole(answer, LARGEST_BYTES)
 
         if index.name in self._rangeless:
             raise NoRanges("its server supports no ranges")
