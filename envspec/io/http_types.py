@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError
@@ -27,23 +27,8 @@ class RequestError(NetworkError):
         super().__init__(f"{self.url}: {what}", hint=hint)
 
 
-class BadUrl(RequestError):
-    """Not an http(s) URL."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url, "not an http(s) URL", hint="use a URL of the form https://host/path")
-
-
 class Unreachable(RequestError):
     """No connection: the name is unknown, the port is closed, or the connection broke before an answer."""
-
-
-class ProxyError(RequestError):
-    """The proxy refuses the request or cannot be reached."""
-
-
-class TlsError(RequestError):
-    """The server's certificate isn't trusted, or the server doesn't speak TLS."""
 
 
 class Stalled(RequestError):
@@ -66,11 +51,7 @@ class TooLarge(RequestError):
         )
 
 
-class BadRedirect(RequestError):
-    """A redirect without a valid target, without an end, or from https to plain http."""
-
-
-class WrongServer(BadRedirect):
+class WrongServer(RequestError):
     """A request or redirect to a server outside the allowed bounds. target: its URL."""
 
     def __init__(self, url: str, target: str, bounds: Bounds, *, redirected: bool) -> None:
@@ -149,20 +130,20 @@ def describe(cause: BaseException, url: str, connect_s: float, stall_s: float) -
     errors: tuple[tuple[type[BaseException], type[RequestError], str, str], ...] = (
         (
             aiohttp.ClientConnectorCertificateError,
-            TlsError,
+            RequestError,
             f"the server's certificate is not trusted ({reason})",
             "name the bundle with your organisation's certificate in SSL_CERT_FILE",
         ),
-        (aiohttp.ClientSSLError, TlsError, f"no TLS connection ({reason})", "is this an http:// server?"),
+        (aiohttp.ClientSSLError, RequestError, f"no TLS connection ({reason})", "is this an http:// server?"),
         (
             aiohttp.ClientProxyConnectionError,
-            ProxyError,
+            RequestError,
             f"the proxy can't be reached ({reason})",
             "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
         ),
         (
             aiohttp.ClientHttpProxyError,
-            ProxyError,
+            RequestError,
             f"the proxy refuses the request (HTTP {status})",
             "check HTTPS_PROXY and NO_PROXY; 407 means that the proxy requires http://user:password@proxy",
         ),
@@ -291,9 +272,3 @@ class Response:
         if 200 <= self.status < 300:
             return self
         raise BadStatus(self.url, self.status, retry_after=self.headers.get("Retry-After"))
-
-
-class Writable(Protocol):
-    """Takes a download's bytes; `write` is called from the event loop and must not block for long."""
-
-    def write(self, chunk: bytes, /) -> object: ...

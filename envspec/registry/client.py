@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from envspec.credentials import shown
 from envspec.errors import NetworkError, UsageError
-from envspec.io.http import read_whole
-from envspec.io.http_types import RequestError, Response, Retry, is_transient, retry_after_s
+from envspec.io.http import RetryableError, read_whole
+from envspec.io.http_types import Response, Retry, retry_after_s
 from envspec.models import PinnedDigest, Platform
 from envspec.origins import same_origin
 from envspec.registry.auth import Authorization, Challenges, Keychain, Login, RepositoryAccess, authorize, challenges
@@ -244,34 +244,9 @@ _PERMANENT: Final = frozenset({501, 505})
 _T = TypeVar("_T")
 
 
-class RetryableError(Exception):
-    """A response that a retry may improve. error: to raise if none does. wait_s: the registry's `Retry-After`."""
-
-    def __init__(self, error: NetworkError, wait_s: float | None = None) -> None:
-        super().__init__(error.message)
-        self.error = error
-        self.wait_s = wait_s
-
-
 def is_transient_status(status: int) -> bool:
     """Whether a retry may get another status: 408, 429, most of 5xx."""
     return status in {408, 429} or (status >= 500 and status not in _PERMANENT)
-
-
-async def wait_to_retry(http: Http, retry: Retry, error: NetworkError | RetryableError, reached: int = 0) -> None:
-    """Wait before the next attempt. reached: progress in bytes, see `Retry.next_pause_s`.
-
-    Raises:
-        NetworkError: the error is permanent, or no attempt is left.
-    """
-    if isinstance(error, RetryableError):
-        known, transient, wait_s = error.error, True, error.wait_s
-    else:
-        cause = error.__cause__ if isinstance(error, RequestError) else None
-        known, transient, wait_s = error, cause is not None and is_transient(cause), None
-    pause_s = retry.next_pause_s(known, transient=transient, requested_s=wait_s, reached=reached)
-    http.on_retry(f"{known.message}; trying again in {pause_s:.1f} s")
-    await asyncio.sleep(pause_s)
 
 
 async def with_retries(http: Http, url: str, action: Callable[[], Awaitable[_T]]) -> _T:
@@ -281,4 +256,4 @@ async def with_retries(http: Http, url: str, action: Callable[[], Awaitable[_T]]
         try:
             return await action()
         except (NetworkError, RetryableError) as error:
-            await wait_to_retry(http, retry, error)
+            await http.wait_to_retry(retry, error)

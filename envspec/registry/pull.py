@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 from envspec.errors import NetworkError
 from envspec.io.cache import as_cache_error
 from envspec.io.download import CHUNK, DownloadFile, partial_file
-from envspec.io.http import read_whole
+from envspec.io.http import RetryableError, read_whole
 from envspec.io.http_types import IncompleteResponse, Retry
 from envspec.models import Platform
 from envspec.registry.auth import RepositoryAccess
-from envspec.registry.client import SMALL_BYTES, Registry, RetryableError, wait_to_retry
+from envspec.registry.client import SMALL_BYTES, Registry
 from envspec.registry.errors import ImageNotFound, WrongDigest
 from envspec.registry.reference import Reference, endpoint_of
 from envspec.registry.types import Descriptor, Manifest, ManifestKind
@@ -118,7 +118,7 @@ async def read_blob(
                     )
                 )
         except (NetworkError, RetryableError) as error:
-            await wait_to_retry(http, retry, error, at)
+            await http.wait_to_retry(retry, error, at)
 
 
 async def _skip(

@@ -18,9 +18,10 @@ from urllib.parse import quote, urldefrag, urljoin, urlsplit
 
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError
+from envspec.io.http import RetryableError
 from envspec.io.http_types import Response, Retry
 from envspec.registry.auth import RepositoryAccess
-from envspec.registry.client import Registry, RetryableError, is_transient_status, wait_to_retry, with_retries
+from envspec.registry.client import Registry, is_transient_status, with_retries
 from envspec.registry.errors import AccessRefused, RegistryError, WrongDigest, error_text, shortened
 from envspec.registry.reference import Action, Reference, endpoint_of
 from envspec.registry.types import ACCEPT, Blob, Descriptor, digest_of
@@ -426,7 +427,7 @@ class Upload:
             await self._cancel()
             self._move_to(0)
         self._is_position_known = self.location is None
-        await wait_to_retry(self.registry.http, retry, error, reached)
+        await self.registry.http.wait_to_retry(retry, error, reached)
 
     async def _start(self) -> None:
         self._starts += 1
