@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.engine.run import Streams, copy_frames, copy_terminal, forwarded_signals, raw_terminal, send_input
+from envspec.engine.run import Streams, copy_frames, forwarded_signals, raw_terminal, send_input
 
 
 class Pieces:
@@ -42,12 +42,6 @@ def test_frames_come_apart_however_they_are_cut(frames: list[tuple[int, bytes]],
     copy_frames(Pieces(content, sizes), Streams(None, out, err))
     assert out.getvalue() == b"".join(data for number, data in frames if number == 1)
     assert err.getvalue() == b"".join(data for number, data in frames if number == 2)
-
-
-def test_a_terminals_output_is_as_it_comes() -> None:
-    out = io.BytesIO()
-    copy_terminal(Pieces(b"\x1b[1mbold\r\n", [3, 3]), out)
-    assert out.getvalue() == b"\x1b[1mbold\r\n"
 
 
 def test_input_goes_in_with_its_end() -> None:
