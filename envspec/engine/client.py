@@ -102,7 +102,7 @@ def open_engine(environ: Mapping[str, str]) -> Iterator[Engine]:
     # requests accepts both timeouts; the SDK's adapters for sockets accept one only.
     over_tcp = address.url.startswith(("tcp://", "http://", "https://"))
     settings["timeout"] = (_CONNECT_S, _TIMEOUT_S) if over_tcp else _TIMEOUT_S
-    unusable = (*sdk_errors(), OSError, ValueError, KeyError)
+    unusable: tuple[type[Exception], ...] = (*sdk_errors(), OSError, ValueError, KeyError)
     with contextlib.ExitStack() as opened:
         try:
             probe = opened.enter_context(_client(settings, MINIMUM_DOCKER_API_VERSION))
