@@ -105,26 +105,23 @@ def test_a_file_that_is_damaged_in_the_middle_gives_nothing_or_what_was_stored(t
     store.close()
 
 
-@pytest.mark.parametrize("table", ["answer", "selection"])
-def test_an_answer_that_is_no_json_counts_as_absent(tmp_path: Path, table: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [("value = 'cut sho'", "result"), ("value = '[]'", "selection"), ("value = '[200, \"once\", 1, 2, 3]'", "page")],
+)
+def test_an_entry_of_another_form_counts_as_absent(tmp_path: Path, change: str, kind: str) -> None:
     filled(tmp_path).close()
     database = sqlite3.connect(file_of(tmp_path))
     with database:
-        database.execute(f"UPDATE {table} SET body = 'cut sho'")
+        database.execute(f"UPDATE entry SET {change} WHERE kind = '{kind}'")
     database.close()
     store = Store(tmp_path)
-    assert (store.answer("question") if table == "answer" else store.selection("view", "lib")) is None
-    store.close()
-
-
-def test_a_page_of_no_moment_counts_as_absent(tmp_path: Path) -> None:
-    filled(tmp_path).close()
-    database = sqlite3.connect(file_of(tmp_path))
-    with database:
-        database.execute("UPDATE page SET asked = 'once'")
-    database.close()
-    store = Store(tmp_path)
-    assert store.page("place", "lib") is None
+    found = {
+        "result": store.answer("question"),
+        "selection": store.selection("view", "lib"),
+        "page": store.page("place", "lib"),
+    }
+    assert [name for name, value in found.items() if value is None] == [kind]
     store.close()
 
 
@@ -139,7 +136,7 @@ def test_a_writer_that_holds_the_file_keeps_nobody_from_reading(tmp_path: Path) 
     filled(tmp_path).close()
     other = sqlite3.connect(file_of(tmp_path), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    other.execute("DELETE FROM page")
+    other.execute("DELETE FROM entry")
     store = Store(tmp_path)
     assert store.page("place", "lib") == PAGE
     other.execute("ROLLBACK")
