@@ -35,15 +35,11 @@ class MountAccess(Enum):
 
 
 class Terminal(Enum):
-    """The output of the program in the container."""
-
     TTY = "a terminal of its own"
     PIPES = "pipes"
 
 
 class StartMode(Enum):
-    """The first process of a container."""
-
     COMMAND = "the command alone"
     SERVICES = "the image's own init, with its services and the command"
 
@@ -137,7 +133,6 @@ class ContainerSettings(ContainerOptions):
         return _LOOPBACK if self.serving and self.network == "host" else None
 
     def is_mounted(self, path: str) -> bool:
-        """Whether a path of the container is below a mount."""
         return _is_mounted(path, self.mounts)
 
     @property

@@ -38,8 +38,6 @@ class CannotStart(EnvspecError):
 
 
 class NoSuchProgram(CannotStart):
-    """The image has no such program."""
-
     exit_code: ClassVar[int] = 127
 
 
@@ -59,8 +57,6 @@ class PortTaken(EngineError):
 
 
 class AddressSource(Enum):
-    """The source of an engine's address."""
-
     DEFAULT = "the default"
     HOST = "DOCKER_HOST"
     CONTEXT = "the docker context"
@@ -76,7 +72,6 @@ class EngineAddress:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is on another machine."""
         scheme, _, rest = self.url.partition("://")
         if scheme in {"unix", "http+unix", "npipe"}:
             return False

@@ -402,7 +402,6 @@ def only_file(chunks: Iterable[bytes], path: str) -> bytes:
 
 
 def _log_ports(engine: Engine, name: str, settings: ContainerSettings, log: Callable[[str], None]) -> None:
-    """Log the machine's ports that the engine chose."""
     chosen = [port for port in settings.ports if not port.host]
     if not chosen:
         return

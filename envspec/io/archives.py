@@ -166,7 +166,6 @@ class PathOwners(Generic[T]):
 
     @property
     def owners(self) -> dict[str, str]:
-        """Path -> its first owner."""
         return {path: owner for path, (owner, _) in self.first.items()}
 
 

@@ -30,7 +30,6 @@ class PartialFile:
     keep: bool = False
 
     def finish(self) -> None:
-        """Give it its final name."""
         self.part.replace(self.path)
         self.keep = True
 
@@ -129,7 +128,6 @@ class DownloadFile:
         self._count(size)
 
     async def restart(self) -> None:
-        """Start over with an empty file."""
         self._buffer = bytearray()
         await self._wait_for_write()
         if self._reported:

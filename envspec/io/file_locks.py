@@ -54,7 +54,6 @@ def wait_for_lock(
 
 
 async def lock(path: Path, opened: Callable[[], int], every_s: float = 0.1) -> int:
-    """`try_lock` until it succeeds."""
     import asyncio
 
     # flock has no asynchronous form: there is no event to wait for.
@@ -85,7 +84,6 @@ def open_folder(path: Path) -> int:
 
 
 def is_same_file(path: Path, descriptor: int) -> bool:
-    """Whether the file at `path` is the open one."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:

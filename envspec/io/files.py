@@ -29,8 +29,6 @@ _NO_SYNC: Final = frozenset({errno.EBADF, errno.EOPNOTSUPP, errno.EINVAL, errno.
 
 
 class DiskFull(EnvspecError):
-    """The disk is full, or would be."""
-
     exit_code = 6
 
 

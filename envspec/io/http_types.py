@@ -40,8 +40,6 @@ class IncompleteResponse(RequestError):
 
 
 class TooLarge(RequestError):
-    """The response exceeds the limit for this URL."""
-
     def __init__(self, url: str, max_bytes: int) -> None:
         limit = f"{max_bytes / 1e6:.0f} MB" if max_bytes >= 1e6 else f"{max_bytes} bytes"
         super().__init__(
@@ -233,7 +231,6 @@ class Retry:
 
     @property
     def is_last(self) -> bool:
-        """Whether the attempt under way is the last one."""
         return self.failed + 1 >= self.timeouts.attempts
 
     def next_pause_s(

@@ -136,7 +136,6 @@ class Store:
         self._writer.write((kind, key, name, text, body))
 
     def _get(self, kind: str, key: str, name: str = "") -> tuple[Any, bytes] | None:
-        """The value of an entry, and its body."""
         if self._opened is None and not self._path.exists():
             return None
         query = "SELECT value, body FROM entry WHERE kind = ? AND key = ? AND name = ?"

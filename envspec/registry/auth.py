@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import json
 import math
 import re
@@ -23,7 +22,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from envspec.io.http_types import Credential, Response
 from envspec.io.process import Finished, run
 from envspec.registry.errors import RegistryError, access_refused, error_text, rate_limited, shortened
-from envspec.registry.reference import DOCKER_HUB, Action, Endpoint
+from envspec.registry.reference import DOCKER_HUB, Action, Endpoint, prefixes_of
 
 #: Docker's key for Docker Hub, from its first API, in files and helpers.
 HUB_KEY: Final = "https://index.docker.io/v1/"
@@ -44,8 +43,6 @@ _PART: Final = re.compile(
 
 
 class LoginKind(Enum):
-    """The kind of a login's secret."""
-
     PASSWORD = "password"  # noqa: S105 (a kind, no secret)
     IDENTITY_TOKEN = "identity token"  # noqa: S105
     BEARER = "bearer token"
@@ -104,7 +101,7 @@ class Keychain:
                 return found
         auths = config.get("auths")
         entries = {_normal(key): (key, entry) for key, entry in auths.items()} if isinstance(auths, dict) else {}
-        for key in _keys(registry, repository):
+        for key in prefixes_of(f"{registry}/{repository}".rstrip("/")):
             if key in entries:
                 stored, entry = entries[key]
                 try:
@@ -168,17 +165,8 @@ def _helpers(config: Mapping[str, object], registry: str) -> Iterator[str]:
 
 def _normal(key: str) -> str:
     """`https://host/v1/` and `host` are one key; a repository is kept."""
-    bare = key.partition("://")[2] or key
-    bare = bare.rstrip("/")
-    for version in ("/v1", "/v2"):
-        bare = bare.removesuffix(version)
+    bare = (key.partition("://")[2] or key).rstrip("/").removesuffix("/v1").removesuffix("/v2")
     return DOCKER_HUB if bare == "index.docker.io" else bare
-
-
-def _keys(registry: str, repository: str) -> Iterator[str]:
-    """The possible keys of a login, the most specific first."""
-    parts = [registry, *filter(None, repository.split("/"))]
-    yield from ("/".join(parts[:end]) for end in range(len(parts), 0, -1))
 
 
 def _from_entry(entry: object, source: str) -> Login | None:
@@ -191,10 +179,8 @@ def _from_entry(entry: object, source: str) -> Login | None:
         raise ValueError("not an object")
     user, password = str(entry.get("username") or ""), str(entry.get("password") or "")
     if auth := entry.get("auth"):
-        try:
-            decoded = base64.b64decode(str(auth), validate=True).decode("utf-8").rstrip("\0")
-        except (binascii.Error, UnicodeDecodeError):
-            raise ValueError("not base64") from None
+        # Their errors are ValueErrors.
+        decoded = base64.b64decode(str(auth), validate=True).decode("utf-8").rstrip("\0")
         user, colon, password = decoded.partition(":")
         if not colon:
             raise ValueError("no colon")
@@ -308,27 +294,17 @@ async def _token(
     service, scope = bearer.get("service"), access.scope(bearer.get("scope", ""))
     form = [("service", service)] if service else []
     if login is not None and login.kind is LoginKind.IDENTITY_TOKEN:
-        form += [
-            ("scope", " ".join(scope)),
-            ("grant_type", "refresh_token"),
-            ("client_id", "envspec"),
-            ("refresh_token", login.credential.secret),
-        ]
-        response = await request(
-            "POST",
-            realm,
-            headers={"Content-Type": "application/x-www-form-urlencoded"},
-            body=urlencode(form).encode(),
-            max_bytes=_TOKEN_BYTES,
-        )
+        form += [("scope", " ".join(scope)), ("grant_type", "refresh_token"), ("client_id", "envspec")]
+        body = urlencode([*form, ("refresh_token", login.credential.secret)]).encode()
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        response = await request("POST", realm, headers=headers, body=body, max_bytes=_TOKEN_BYTES)
     else:
         parts = urlsplit(realm)
         form += [("scope", one) for one in scope]
         query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), *form])
+        url = urlunsplit(parts._replace(query=query))
         headers = {"Authorization": login.credential.basic} if login else {}
-        response = await request(
-            "GET", urlunsplit(parts._replace(query=query)), headers=headers, max_bytes=_TOKEN_BYTES
-        )
+        response = await request("GET", url, headers=headers, max_bytes=_TOKEN_BYTES)
     if response.status != 200:
         raise _refused(response, access, login)
     return _read_token(response, endpoint)

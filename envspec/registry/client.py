@@ -189,7 +189,6 @@ class Registry:
         return error
 
     async def _get(self, endpoint: Endpoint, path: str, requested: str, max_bytes: int) -> Response:
-        """GET below a repository, with retries."""
         access = RepositoryAccess(endpoint)
         url = f"{access.repository_url}/{path}"
 

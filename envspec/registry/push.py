@@ -60,8 +60,6 @@ class TruncatedBlob(EnvspecError):
 
 
 class Transfer(Enum):
-    """What was done for a blob."""
-
     EXISTS = "exists"
     MOUNTED = "mounted"
     UPLOADED = "uploaded"
@@ -191,7 +189,6 @@ async def tag_digest(registry: Registry, reference: Reference) -> str | None:
 
 
 async def blob_exists(registry: Registry, access: RepositoryAccess, descriptor: Descriptor) -> bool:
-    """Whether the repository has a blob."""
     response = await registry.request(access, "HEAD", f"{access.repository_url}/blobs/{descriptor.digest}")
     _check_access(response, access, descriptor.digest, registry)
     length = response.headers.get("Content-Length")
@@ -341,7 +338,6 @@ class UploadStream:
             yield part
 
     async def close(self) -> None:
-        """Close the source."""
         stream, self._stream, self._at = self._stream, None, None
         if stream is not None:
             await stream.aclose()
