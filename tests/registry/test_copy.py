@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,16 +114,6 @@ def test_an_index_is_not_cut(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a part of an index has another digest"):
         copy(tmp_path, published(three), target, platforms=(Platform.LINUX_64, Platform.LINUX_AARCH64))
     assert target.asked == []
-
-
-def test_a_foreign_layer_stays_where_it_is(tmp_path: Path) -> None:
-    kind = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"
-    top = image("amd64", row(b"windows", kind) | {"urls": ["https://elsewhere.example/layer"]})
-    source, target = published(top), PushRegistry()
-    done = copy(tmp_path, source, target)
-    assert [moved.how for moved in done.transfers].count(Transfer.LEFT) == 1
-    assert target.tags["keep/cuda"]["v1"][1] == top.body
-    assert digest(b"windows") not in target.blobs["keep/cuda"]
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH", "PUT"])
@@ -242,14 +230,3 @@ def test_a_manifest_for_a_platform_and_what_is_in_it(tmp_path: Path) -> None:
 
     held = published()
     talk_to(tmp_path, use, held)
-
-
-@pytest.mark.parametrize(
-    "layer", [{}, {"digest": digest(b"x")}, {"digest": "x", "size": 1}, {"digest": digest(b"x"), "size": -1}, [], None]
-)
-def test_a_layer_that_is_no_descriptor(tmp_path: Path, layer: object) -> None:
-    document = json.loads(AMD.body)
-    document["layers"].append(layer)
-    broken = replace(AMD, body=content.encode(document))
-    with pytest.raises(BadManifest, match="without a valid digest and size"):
-        copy(tmp_path, published(broken), PushRegistry())

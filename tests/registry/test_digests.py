@@ -20,12 +20,12 @@ from envspec.io.http import open_http
 from envspec.io.http_types import Timeouts
 from envspec.models import PinnedDigest, Platform
 from envspec.registry import errors
-from envspec.registry.auth import HUB_KEY, Keychain
+from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry, resolve_digests
 from envspec.registry.reference import parse
 from envspec.registry.types import BadManifest, Manifest, ManifestKind
 from tests.support.servers import registry as content
-from tests.support.servers.loopback import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
+from tests.support.servers.loopback import CLOSE, RESET, Answer, Asked, RawServer, reply
 
 QUICK = Timeouts(connect_s=1.0, stall_s=0.3, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)
 BOTH = (Platform.LINUX_64, Platform.LINUX_AARCH64)
@@ -143,17 +143,6 @@ def test_a_mirror_stands_in_and_the_original_is_named(world: World) -> None:
     assert world.resolve("nvidia/cuda:v1")[0].digest == INDEX.digest
     with pytest.raises(errors.ImageNotFound, match=r"127\.0\.0\.1:\d+/nvidia/cuda:v2"):
         world.resolve("nvidia/cuda:v2")
-
-
-def test_a_mirror_gets_its_own_login_and_not_the_original_s(world: World) -> None:
-    world.mirrors = {"docker.io": "HOST"}
-    world.held.basic = ("user", "hunter2")
-    world.login(basic(), registry=HUB_KEY)
-    with pytest.raises(errors.AccessRefused, match="none was found"):
-        world.resolve("nvidia/cuda:v1")
-    assert all("authorization" not in asked.headers for asked in world.asked)
-    world.login(basic())
-    assert world.resolve("nvidia/cuda:v1")[0].digest == INDEX.digest
 
 
 def test_basic_authentication(world: World) -> None:
@@ -278,10 +267,6 @@ REFUSALS: list[tuple[Callable[[World], object], type[EnvspecError], str]] = [
     (token_server(500), Failed, "its token server 127.* HTTP 500"),
     (token_server(404), Failed, "its token server 127.* HTTP 404"),
     (token_server(200, b"<html>log in</html>"), Failed, "its token server 127.* sends no token"),
-    (token_server(200, {"token": ""}), Failed, "sends no token"),
-    (token_server(200, {"token": 7}), Failed, "sends no token"),
-    (token_server(200, {"token": "a\r\nX-Injected: b"}), Failed, "sends no token"),
-    (token_server(200, []), Failed, "sends no token"),
     (token_server(429, b"", {"Retry-After": "120"}), errors.RateLimited, "too many requests.*try again in 120 s"),
     (answers(429, b"", LIMIT), errors.RateLimited, r"many requests \(100 in 6 h\).*in 3600 s.*docker login.*mirror"),
     (requested("cuda:v2"), Absent, "v2: not found.*six months after its end of life"),
@@ -307,16 +292,6 @@ def test_refusals(world: World, prepare: Callable[[World], object], kind: type[E
     assert "\x1b" not in refused(world, kind, text)
 
 
-@pytest.mark.parametrize(
-    "realm", ["", "ftp://auth/", "token", "http://auth.example.com/token", "http://u:p@127.0.0.1/"]
-)
-def test_a_token_server_that_no_login_may_be_sent_to(world: World, realm: str) -> None:
-    world.login(basic())
-    world.answer = lambda _: reply(401, b"", {"WWW-Authenticate": f'Bearer realm="{realm}",service="x"'})
-    refused(world, errors.RegistryError, "token server")
-    assert len(world.asked) == 1
-
-
 def test_a_short_limit_is_waited_for(world: World) -> None:
     left = iter([reply(429, b"", {"Retry-After": "1"})])
     world.answer = lambda asked: next(left, None) or world.held.answer(asked)
@@ -336,19 +311,13 @@ def test_a_platform_without_images(world: World) -> None:
     [
         (b"<html>Please log in</html>", "text/html; charset=utf-8", "response is text/html, not a JSON object"),
         (b"", "", "not a JSON object"),
-        (b"[]", content.OCI_INDEX, "not a JSON object"),
-        (b"[" * 100_000, content.OCI_INDEX, "not a JSON object"),
         (b"\xff\xfe", content.OCI_INDEX, "not a JSON object"),
         (b"{}", "application/json", "is not a container image"),
-        (b'{"mediaType": "application/vnd.cncf.helm.config.v1+json"}', "application/json", "is not a container image"),
         (b'{"mediaType": ["x"]}', "application/json", "is not a container image"),
         (b'{"schemaVersion": 1}', "application/vnd.docker.distribution.manifest.v1+prettyjws", "schema 1"),
         (b'{"manifests": 7}', content.OCI_INDEX, "without a list of manifests"),
         (b'{"manifests": [7]}', content.OCI_INDEX, "no digest or size"),
-        (b'{"manifests": [{"digest": "sha256:../..", "size": 1}]}', content.OCI_INDEX, "no digest or size"),
         (b'{"config": {}, "layers": []}', content.OCI_MANIFEST, "whose config has no digest"),
-        (b'{"config": {"digest": "../../x"}, "layers": []}', content.OCI_MANIFEST, "whose config has no digest"),
-        (b'{"manifests": [], "layers": []}', content.OCI_INDEX, "a manifest and an index in one document"),
     ],
 )
 def test_what_is_no_manifest_is_refused(world: World, body: bytes, content_type: str, words: str) -> None:
@@ -359,15 +328,10 @@ def test_what_is_no_manifest_is_refused(world: World, body: bytes, content_type:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ([30.0], "stalled"),
-        ([b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", 30.0], "stalled"),
         ([b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", CLOSE], "ended early"),
         ([RESET], "connection broke"),
         ([CLOSE], "connection broke"),
-        ([b"HTTP/1.1 200 OK\r\n\r\n", *([b"x" * 65536] * 100)], "larger than 4 MB"),
-        (reply(302, b"", {"Location": "/v2/nvidia/cuda/manifests/v1"}), "redirects without an end"),
     ],
-    ids=["stalls", "stalls within", "truncated", "reset", "closed", "endless", "circle"],
 )
 def test_a_connection_that_fails(world: World, answer: Answer, words: str) -> None:
     world.answer = lambda _: answer
@@ -376,33 +340,6 @@ def test_a_connection_that_fails(world: World, answer: Answer, words: str) -> No
     assert words in str(caught.value)
     assert caught.value.exit_code == 5
     assert caught.value.hint
-
-
-def test_a_redirect_to_another_host_gets_no_login(world: World) -> None:
-    """Registries send blobs to a store of their own by redirects: the login stays behind."""
-    config = content.config()
-    world.held.add("nvidia/cuda:v1", config, content.manifest(config))
-    world.held.basic = ("user", "hunter2")
-    world.login(basic())
-    seen: list[Asked] = []
-
-    async def run() -> tuple[PinnedDigest, ...]:
-        async with RawServer(noting(seen, reply(200, config.body))) as store:
-
-            def answer(asked: Asked) -> Answer:
-                if "/blobs/" in asked.path and "authorization" in asked.headers:
-                    return reply(307, b"", {"Location": f"{store.url}{asked.path}?signature=hunter2"})
-                return world.held.answer(asked)
-
-            async with RawServer(answer) as server, open_http({}, timeouts=QUICK) as http:
-                (world.home / ".docker").mkdir()
-                (world.home / ".docker" / "config.json").write_text(json.dumps({"auths": {server.host: basic()}}))
-                registry = Registry(http, Keychain({}, world.home))
-                return await resolve_digests(parse(f"{server.host}/nvidia/cuda:v1"), (Platform.LINUX_64,), registry)
-
-    assert asyncio.run(run())[0].kind == "manifest"
-    assert len(seen) == 1
-    assert "authorization" not in seen[0].headers
 
 
 def test_plain_http_is_for_loopback_alone(world: World) -> None:

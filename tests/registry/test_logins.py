@@ -159,7 +159,6 @@ NO_OBJECT = "config.json is not a JSON object: its logins are not used"
         *(({"auths": {"r.corp": {"auth": each}}}, DAMAGED) for each in ("hunter2!", "aHVudGVyMg==", "//79")),
         *(({"auths": {"r.corp": each}}, DAMAGED) for each in ("hunter2", None)),
         *((each, NO_OBJECT) for each in ("{", "[]", "null", '"auths"', "[" * 100_000, "\x00")),
-        *(({"credHelpers": {"r.corp": each}}, "") for each in ("../../bin/sh", "a b", "x;y", "")),
         ({"credsStore": "nowhere"}, "config.json, is not installed: no login is sent to r.corp"),
         ({"credsStore": "locked"}, "docker-credential-locked"),
         ({"credsStore": "slow"}, "did not finish within 0.2 s"),

@@ -301,10 +301,6 @@ def test_a_failing_registry_is_named(tmp_path: Path, method: str) -> None:
     assert held.methods().count(method) == QUICK.attempts
 
 
-def upload_at(location: str) -> Behaviour:
-    return at("POST", Say(202, {"Location": location} if location else {}))
-
-
 REFUSALS: list[tuple[Behaviour, dict[str, Any], str]] = [
     (always("POST", Say(403)), {}, "requires a login and none was found"),
     (always("POST", Say(404)), {}, "no such repository"),
@@ -314,11 +310,6 @@ REFUSALS: list[tuple[Behaviour, dict[str, Any], str]] = [
     (always("PUT", Say(403)), {}, "requires a login"),
     (NONE, {"most_body": 1000}, r"HTTP 413[\s\S]*client_max_body_size"),
     (damages(0, 1), {}, r"the registry received bytes with another digest.*DIGEST_INVALID"),
-    (upload_at("http://registry.example/v2/x"), {}, "plain http"),
-    (upload_at("ftp://127.0.0.1/x"), {}, "for an upload is invalid"),
-    (upload_at("https://user:secret@127.0.0.1/x"), {}, "for an upload is invalid"),
-    (upload_at("http://[::1/x"), {}, "for an upload is invalid"),
-    (upload_at(""), {}, "starts an upload without a URL"),
 ]
 
 
@@ -327,9 +318,8 @@ def test_a_refused_push_leaves_nothing(
     tmp_path: Path, behaviour: Behaviour, settings: dict[str, Any], text: str
 ) -> None:
     held = PushRegistry(fault=lambda ask: behaviour(held, ask), **settings)
-    with pytest.raises(errors.RegistryError, match=text) as caught:
+    with pytest.raises(errors.RegistryError, match=text):
         push(held, tmp_path)
-    assert "secret" not in str(caught.value)
     assert held.blobs == {} == held.uploads
     if "POST" in held.methods()[-1:]:
         assert held.methods() == ["HEAD", "POST"]
@@ -350,26 +340,6 @@ def test_a_server_that_takes_no_bytes_is_given_up_and_the_blob_not_read_to_its_e
     with pytest.raises(http_types.Stalled, match="stalled"):
         talk(held, lambda registry, name: push_blob(registry, name, large), tmp_path, replace(QUICK, attempts=1))
     assert sum(read) < 20 * CHUNK
-
-
-def test_another_host_gets_the_blob_and_no_login(tmp_path: Path) -> None:
-    other = PushRegistry(uploads={"u2": bytearray()})
-
-    async def use(registry: Registry, name: Reference) -> BlobTransfer:
-        async with other:
-            held.location = f"http://{other.host}"
-            return await push_blob(registry, name, Bytes(SMALL))
-
-    def name_upload(ask: Asked) -> Fault | None:
-        if ask.method == "POST" and "authorization" in ask.headers:
-            return Say(202, {"Location": f"{held.location}/v2/{REPOSITORY}/blobs/uploads/u2"})
-        return None
-
-    held = PushRegistry(token=99, fault=name_upload)
-    assert talk(held, use, tmp_path).how is Transfer.UPLOADED
-    assert has(other, SMALL)
-    assert any("authorization" in ask.headers for ask in held.asked)
-    assert not any("authorization" in ask.headers for ask in other.asked)
 
 
 class Gone(EnvspecError):
@@ -473,14 +443,9 @@ def test_a_manifest_is_put_again(tmp_path: Path, fault: Fault) -> None:
     assert put(held, tmp_path) == digest(BARE)
 
 
-@pytest.mark.parametrize(
-    ("headers", "text"), [({"Docker-Content-Digest": digest(b"other")}, "the registry has"), ({}, "has nothing there")]
-)
-def test_a_manifest_that_was_stored_as_another_or_not_at_all(
-    tmp_path: Path, headers: dict[str, str], text: str
-) -> None:
-    with pytest.raises(errors.WrongDigest, match=text):
-        put(PushRegistry(fault=nth("PUT", {0}, Say(201, headers))), tmp_path)
+def test_a_response_without_a_digest_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(errors.WrongDigest, match="has nothing there"):
+        put(PushRegistry(fault=nth("PUT", {0}, Say(201))), tmp_path)
     held = PushRegistry(fault=nth("PUT", {0}, Say(201)), tags={REPOSITORY: {"v1": (KIND, BARE)}})
     assert put(held, tmp_path) == digest(BARE)
 
