@@ -106,7 +106,12 @@ def test_a_truncated_body_is_tried_again() -> None:
     ("answer", "kind", "text", "attempts"),
     [
         (SHORT, http_types.IncompleteResponse, "response ended early", 4),
-        ([HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", CLOSE], http_types.IncompleteResponse, "ended early", 4),
+        (
+            [HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", CLOSE],
+            http_types.IncompleteResponse,
+            "ended early",
+            4,
+        ),
         ([b"220 ftp.example.com ready\r\n\r\n"], http_types.IncompleteResponse, "not HTTP", 4),
         ([30.0], http_types.Stalled, r"no byte for 0\.3 s", 2),
         ([HEAD + b"Content-Length: 100\r\n\r\nhalf", 30.0], http_types.Stalled, r"no byte for 0\.3 s", 2),
@@ -300,9 +305,7 @@ def test_a_download_starts_afresh_after_a_broken_attempt_and_is_bounded(tmp_path
     talk(lambda asked: answers(asked) if asked.path == "/x.whl" else reply(404), scenario)
 
 
-@pytest.fixture
-def tls(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
-    """A self-signed certificate for 127.0.0.1, and a server's context with it."""
+def test_an_untrusted_certificate_is_explained(tmp_path: Path) -> None:
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("not run: openssl is not installed")
@@ -317,46 +320,15 @@ def tls(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    return certificate, context
-
-
-async def over_tls(context: ssl.SSLContext, answer: bytes) -> tuple[asyncio.Server, str]:
-    """A server with one answer for all, and its URL."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    return server, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-
-
-def test_a_certificate_that_is_not_trusted_is_explained(tls: tuple[Path, ssl.SSLContext]) -> None:
-    certificate, context = tls
 
     async def run() -> None:
-        server, url = await over_tls(context, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nsafe")
-        async with open_http({}, timeouts=QUICK) as http:
-            with pytest.raises(http_types.RequestError, match=r"not trusted.*self.signed"):
-                await http.get(url)
-        for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-            async with open_http({variable: str(certificate)}, timeouts=QUICK) as http:
-                assert (await http.get(url)).body == b"safe"
-        server.close()
-
-    asyncio.run(run())
-
-
-def test_a_redirect_from_https_to_plain_http_is_refused(tls: tuple[Path, ssl.SSLContext]) -> None:
-    certificate, context = tls
-
-    async def run() -> None:
-        down = b"HTTP/1.1 302 Found\r\nLocation: http://index.invalid/\r\nContent-Length: 0\r\n\r\n"
-        server, url = await over_tls(context, down)
-        async with open_http({"SSL_CERT_FILE": str(certificate)}, timeouts=QUICK) as http:
-            with pytest.raises(http_types.RequestError, match=r"redirects from https to http://index\.invalid/"):
-                await http.get(url)
-        server.close()
+        async with RawServer(lambda _: reply(200, b"safe"), tls=context) as server:
+            url = f"https://{server.host}/"
+            async with open_http({}, timeouts=QUICK) as http:
+                with pytest.raises(http_types.RequestError, match=r"not trusted.*self.signed"):
+                    await http.get(url)
+            for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+                async with open_http({variable: str(certificate)}, timeouts=QUICK) as http:
+                    assert (await http.get(url)).body == b"safe"
 
     asyncio.run(run())
