@@ -72,11 +72,6 @@ async def lock_file(path: Path, every_s: float = 0.1) -> int:
     return await lock(path, opened, every_s)
 
 
-async def lock_folder(path: Path, every_s: float = 0.1) -> int:
-    """Like `lock_file`, for a folder."""
-    return await lock(path, lambda: open_folder(path), every_s)
-
-
 def open_folder(path: Path) -> int:
     """A descriptor of a folder, created if necessary."""
     path.mkdir(parents=True, exist_ok=True)
