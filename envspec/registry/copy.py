@@ -22,10 +22,10 @@ from envspec.registry.push import (
     BlobTransfer,
     Pieces,
     Transfer,
+    Upload,
     push_access,
     push_blob,
     push_manifest,
-    push_pieces,
     tag_digest,
 )
 from envspec.registry.reference import Reference, endpoint_of
@@ -72,7 +72,7 @@ async def copy_blob(
     if blob.local is not None:
         return await push_blob(registry, target, blob.local, mount_from, report)
     access = push_access(target, mount_from)
-    return await push_pieces(registry, access, blob.descriptor, _checked_pieces(registry, blob), report)
+    return await Upload(registry, access, blob.descriptor, _checked_pieces(registry, blob), report).run()
 
 
 async def push_image(

@@ -95,7 +95,7 @@ async def push_blob(
     try:
         pieces = partial(read_ahead, blob)
         access = push_access(reference, mount_from)
-        return await push_pieces(registry, access, blob.descriptor, pieces, report, chunk_bytes)
+        return await Upload(registry, access, blob.descriptor, pieces, report, chunk_bytes).run()
     except WrongDigest as error:
         found = await asyncio.to_thread(_digest, blob)
         if found == blob.descriptor.digest:
@@ -104,40 +104,6 @@ async def push_blob(
             f"blob {blob.descriptor.digest}: its local copy has the digest {found}",
             hint="remove the cache and build again: it is damaged",
         ) from error
-
-
-async def push_pieces(
-    registry: Registry,
-    access: RepositoryAccess,
-    descriptor: Descriptor,
-    pieces: Pieces,
-    report: Callable[[int], None] = lambda _: None,
-    chunk_bytes: int = CHUNK_BYTES,
-) -> BlobTransfer:
-    """`push_blob` for bytes from another source."""
-    http = registry.http
-    url = f"{access.repository_url}/blobs/{descriptor.digest}"
-    try:
-        exists = await with_retries(http, url, partial(blob_exists, registry, access, descriptor))
-    except AccessRefused:
-        if not access.also:
-            raise
-        # A token server may refuse all because of one repository: then nothing is mounted.
-        access = RepositoryAccess(access.endpoint, Action.PUSH)
-        exists = await with_retries(http, url, partial(blob_exists, registry, access, descriptor))
-    if exists:
-        report(descriptor.size_bytes)
-        return BlobTransfer(descriptor, Transfer.EXISTS)
-    location = None
-    for name in access.also:
-        if location:
-            await cancel_upload(registry, access, location)
-        location = await with_retries(http, url, partial(_mount, registry, access, descriptor.digest, name))
-        if location is None:
-            report(descriptor.size_bytes)
-            return BlobTransfer(descriptor, Transfer.MOUNTED)
-    upload = Upload(registry, access, descriptor, pieces, location or None, report, chunk_bytes)
-    return BlobTransfer(descriptor, Transfer.UPLOADED, await upload.run())
 
 
 async def push_manifest(registry: Registry, reference: Reference, body: bytes, media_type: str) -> str:
@@ -188,27 +154,9 @@ async def tag_digest(registry: Registry, reference: Reference) -> str | None:
     return await with_retries(registry.http, url, head)
 
 
-async def blob_exists(registry: Registry, access: RepositoryAccess, descriptor: Descriptor) -> bool:
-    response = await registry.request(access, "HEAD", f"{access.repository_url}/blobs/{descriptor.digest}")
-    _check_access(response, access, descriptor.digest, registry)
-    length = response.headers.get("Content-Length")
-    return response.status == 200 and (length is None or length == str(descriptor.size_bytes))
-
-
 def _check_access(response: Response, access: RepositoryAccess, name: str, registry: Registry) -> None:
     if response.status in {401, 403} or is_transient_status(response.status):
         raise registry.refusal(response, access, name)
-
-
-async def _mount(registry: Registry, access: RepositoryAccess, digest: str, source: str) -> str | None:
-    """None if the registry has mounted the blob; else the URL for its upload, empty if there is none."""
-    url = f"{access.repository_url}/blobs/uploads/?mount={digest}&from={quote(source, safe='')}"
-    response = await registry.request(access, "POST", url, headers=_OCTETS, body=b"")
-    if response.status == 201:
-        return None
-    if is_transient_status(response.status):
-        raise registry.refusal(response, access, digest)
-    return next_location(response, access) if response.status == 202 else ""
 
 
 def push_access(reference: Reference, mount_from: Sequence[str] = ()) -> RepositoryAccess:
@@ -269,12 +217,6 @@ def received_bytes(response: Response) -> int | None:
     if found is None:
         return None
     return int(found[1]) + 1 if int(found[1]) else 0
-
-
-async def cancel_upload(registry: Registry, access: RepositoryAccess, location: str) -> None:
-    """Cancel an upload, ignoring errors: the registry removes it after some time. Also in a cancelled task."""
-    with contextlib.suppress(NetworkError, asyncio.TimeoutError):
-        await asyncio.wait_for(registry.request(access, "DELETE", location), _CANCEL_S)
 
 
 async def read_ahead(blob: Blob, start: int) -> AsyncGenerator[bytes, None]:
@@ -349,20 +291,19 @@ class _UploadLost(RetryableError):
 
 @dataclass(slots=True)
 class Upload:
-    """The upload of one blob.
+    """The way of one blob into a repository.
 
-    location: of an upload that a refused mount has started. report: called with the change of bytes done, negative if
-    some have to be sent again. sent_bytes: bytes that were sent twice count twice.
+    report: called with the change of bytes done, negative if some have to be sent again.
     """
 
     registry: Registry
     access: RepositoryAccess
     descriptor: Descriptor
     pieces: Pieces
-    location: str | None = None
     report: Callable[[int], None] = lambda _: None
     chunk_bytes: int = CHUNK_BYTES
-    sent_bytes: int = 0
+    _sent_bytes: int = 0
+    _location: str | None = None
     _stream: UploadStream = field(init=False)
     _is_whole: bool = field(init=False)
     _offset: int = 0
@@ -381,48 +322,88 @@ class Upload:
         endpoint = self.access.endpoint
         return f"{endpoint.registry}/{endpoint.repository}: blob {self.descriptor.digest}"
 
-    async def run(self) -> int:
-        """Send the blob; the number of bytes sent.
+    async def run(self) -> BlobTransfer:
+        """Ensure that the repository has the blob: mounted from another one, or sent.
 
         Raises:
             NetworkError: the registry refuses it. WrongDigest: it received other bytes, twice.
         """
-        http = self.registry.http
-        retry = Retry(http.timeouts, self._subject)
         try:
-            while True:
-                try:
-                    if await self._step():
-                        self.location = None
-                        return self.sent_bytes
-                except (NetworkError, RetryableError) as error:
-                    await self._recover(error, retry)
+            how = await self._without_bytes()
+            if how is None:
+                retry = Retry(self.registry.http.timeouts, self._subject)
+                while not await self._is_done(retry):
+                    pass
+            else:
+                self.report(self.descriptor.size_bytes)
+            self._location = None
+            return BlobTransfer(self.descriptor, how or Transfer.UPLOADED, self._sent_bytes)
         finally:
             await self._cancel()
             await self._stream.close()
 
-    async def _step(self) -> bool:
+    async def _without_bytes(self) -> Transfer | None:
+        """How the repository got the blob without an upload; None if it did not."""
+        retried = partial(with_retries, self.registry.http, f"{self.access.repository_url}/{self.descriptor.digest}")
+        try:
+            exists = await retried(self._exists)
+        except AccessRefused:
+            if not self.access.also:
+                raise
+            # A token server may refuse all because of one repository: then nothing is mounted.
+            self.access = RepositoryAccess(self.access.endpoint, Action.PUSH)
+            exists = await retried(self._exists)
+        if exists:
+            return Transfer.EXISTS
+        for name in self.access.also:
+            await self._cancel()
+            if await retried(partial(self._mount, name)):
+                return Transfer.MOUNTED
+        return None
+
+    async def _exists(self) -> bool:
+        url = f"{self.access.repository_url}/blobs/{self.descriptor.digest}"
+        response = await self.registry.request(self.access, "HEAD", url)
+        _check_access(response, self.access, self.descriptor.digest, self.registry)
+        length = response.headers.get("Content-Length")
+        return response.status == 200 and (length is None or length == str(self.descriptor.size_bytes))
+
+    async def _mount(self, source: str) -> bool:
+        """Whether the registry has mounted the blob; it may start an upload instead."""
+        query = f"mount={self.descriptor.digest}&from={quote(source, safe='')}"
+        url = f"{self.access.repository_url}/blobs/uploads/?{query}"
+        response = await self.registry.request(self.access, "POST", url, headers=_OCTETS, body=b"")
+        if is_transient_status(response.status):
+            raise self.registry.refusal(response, self.access, self.descriptor.digest)
+        if response.status == 202:
+            self._location = next_location(response, self.access)
+        return response.status == 201
+
+    async def _is_done(self, retry: Retry) -> bool:
         """Send the next request; whether the registry has the blob now."""
-        if self.location is None:
-            # A lost response may have been the last one.
-            if self._starts and await blob_exists(self.registry, self.access, self.descriptor):
+        try:
+            if self._location is None:
+                # A lost response may have been the last one.
+                if self._starts and await self._exists():
+                    return True
+                await self._start()
+            elif not self._is_position_known:
+                await self._query_position(self._location)
+            elif self._is_whole or self._offset == self.descriptor.size_bytes:
+                await self._commit(self._location)
                 return True
-            await self._start()
-        elif not self._is_position_known:
-            await self._query_position(self.location)
-        elif self._is_whole or self._offset == self.descriptor.size_bytes:
-            await self._commit(self.location)
-            return True
-        else:
-            await self._send_chunk(self.location)
+            else:
+                await self._send_chunk(self._location)
+        except (NetworkError, RetryableError) as error:
+            await self._recover(error, retry)
         return False
 
     async def _recover(self, error: NetworkError | RetryableError, retry: Retry) -> None:
         reached = self._offset
-        if isinstance(error, _UploadLost) or (self._is_whole and self.location is not None):
+        if isinstance(error, _UploadLost) or (self._is_whole and self._location is not None):
             await self._cancel()
             self._move_to(0)
-        self._is_position_known = self.location is None
+        self._is_position_known = self._location is None
         await self.registry.http.wait_to_retry(retry, error, reached)
 
     async def _start(self) -> None:
@@ -434,7 +415,7 @@ class Upload:
         minimum = response.headers.get("OCI-Chunk-Min-Length", "")
         if re.fullmatch(r"[0-9]{1,12}", minimum):
             self.chunk_bytes = max(self.chunk_bytes, int(minimum))
-        self.location = next_location(response, self.access)
+        self._location = next_location(response, self.access)
 
     async def _send_chunk(self, location: str) -> None:
         start = self._offset
@@ -452,7 +433,7 @@ class Upload:
             self._short_chunks += reached < end and reached - start < _MIN_CHUNK_BYTES
             if not start < reached <= end or self._short_chunks > _MAX_SHORT_CHUNKS:
                 raise _UploadLost(self._error(f"has {reached} bytes after {end} were sent"))
-            self.location = next_location(response, self.access, location)
+            self._location = next_location(response, self.access, location)
             self._move_to(reached)
             return
         self._move_to(start)
@@ -497,7 +478,7 @@ class Upload:
             await self._cancel()
             reached = 0
         else:
-            self.location = next_location(response, self.access, location)
+            self._location = next_location(response, self.access, location)
         self._move_to(reached)
 
     def _raise_error(self, response: Response) -> None:
@@ -523,7 +504,7 @@ class Upload:
         async with contextlib.aclosing(self._stream.read(start, end)) as pieces:
             async for piece in pieces:
                 yield piece
-                self.sent_bytes += len(piece)
+                self._sent_bytes += len(piece)
                 self._report_at(self._reported + len(piece))
 
     def _move_to(self, offset: int) -> None:
@@ -536,9 +517,11 @@ class Upload:
             self._reported = position
 
     async def _cancel(self) -> None:
-        location, self.location = self.location, None
+        """Cancel the upload, ignoring errors: the registry removes it after some time. Also in a cancelled task."""
+        location, self._location = self._location, None
         if location is not None:
-            await cancel_upload(self.registry, self.access, location)
+            with contextlib.suppress(NetworkError, asyncio.TimeoutError):
+                await asyncio.wait_for(self.registry.request(self.access, "DELETE", location), _CANCEL_S)
 
     def _error(self, what: str) -> RegistryError:
         return RegistryError(
