@@ -101,11 +101,7 @@ class DownloadFile:
             await self._start_write()
 
     async def flush(self) -> None:
-        """Wait until all bytes are in the file.
-
-        Raises:
-            CacheError
-        """
+        """Wait until all bytes are in the file. Raises CacheError."""
         await self._start_write()
         await self._wait_for_write()
 
@@ -115,11 +111,7 @@ class DownloadFile:
             await self.flush()
 
     async def resume(self) -> None:
-        """Continue after the bytes that an interrupted run left in the file.
-
-        Raises:
-            CacheError: it can't be read.
-        """
+        """Continue after the bytes that an interrupted run left in the file. Raises CacheError if it can't be read."""
         try:
             size = await asyncio.to_thread(self._hash_existing)
         except OSError as error:

@@ -259,11 +259,7 @@ class UploadStream:
         self._at: int | None = None
 
     async def read(self, start: int, end: int) -> AsyncGenerator[memoryview, None]:
-        """The bytes from `start` to `end`.
-
-        Raises:
-            TruncatedBlob: there are fewer.
-        """
+        """The bytes from `start` to `end`. Raises TruncatedBlob if there are fewer."""
         if self._stream is None or self._at != start:
             await self.close()
             self._stream, self._rest = self._pieces(start), memoryview(b"")
