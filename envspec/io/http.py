@@ -138,7 +138,12 @@ class Http:
         self.timeouts = timeouts
         self._on_retry = on_retry
         self._url = URL
-        self._limits = partial(ClientTimeout, sock_connect=timeouts.connect_s)
+        limits = partial(ClientTimeout, sock_connect=timeouts.connect_s)
+        self._streaming = limits(sock_read=timeouts.stall_s)
+        #: Of a whole response.
+        self.whole = limits(sock_read=timeouts.stall_s, total=timeouts.total_s)
+        #: Of a response that the server may prepare for long.
+        self.late = limits(sock_read=timeouts.total_s)
         self._proxy_of: dict[tuple[str, str | None, int | None], str | None] = {}
 
     async def get(
@@ -172,10 +177,8 @@ class Http:
     ) -> Response:
         """Like `get`, with another method; only GET and HEAD follow redirects."""
         request = self._request_for(method, url, headers, within)
-        timeout = self._limits(sock_read=self.timeouts.stall_s, total=self.timeouts.total_s)
-        return await self._with_retries(
-            replace(request, body=body, timeout=timeout), lambda response: read_whole(response, max_bytes)
-        )
+        request = replace(request, body=body, timeout=self.whole)
+        return await self._with_retries(request, lambda response: read_whole(response, max_bytes))
 
     async def download(self, url: str, file: IO[bytes], max_bytes: int, *, within: Bounds | None = None) -> str:
         """Write the body of a 2xx response, as sent, to `file`; its SHA-256.
@@ -225,18 +228,17 @@ class Http:
         *,
         headers: Mapping[str, str] | None = None,
         body: bytes | Streamed | None = None,
-        answer_s: float | None = None,
+        timeout: ClientTimeout | None = None,
     ) -> AsyncIterator[ClientResponse]:
         """Send one request once; the response, of any status, with its body unread.
 
-        body: of `streamed`, or bytes. answer_s: seconds to wait for each byte of the response, by default `stall_s`.
+        body: of `streamed`, or bytes. timeout: `whole` or `late`; by default `stall_s` for each byte.
 
         Raises:
             NetworkError: no response, or an incomplete one. Errors of a streamed body's source pass unchanged.
         """
         request = self._request_for(method, url, headers, None)
-        timeout = self._limits(sock_read=answer_s or self.timeouts.stall_s)
-        async with self._open(replace(request, body=body, timeout=timeout)) as response:
+        async with self._open(replace(request, body=body, timeout=timeout or request.timeout)) as response:
             yield response
 
     def streamed(self, pieces: Callable[[], AsyncGenerator[bytes | memoryview, None]], size_bytes: int) -> Streamed:
@@ -273,8 +275,7 @@ class Http:
                 target = target.with_user(None)
         except ValueError:
             raise RequestError(url, "not an http(s) URL", hint="use a URL of the form https://host/path") from None
-        timeout = self._limits(sock_read=self.timeouts.stall_s)
-        return _HttpRequest(method, target.with_fragment(None), headers or {}, timeout, within)
+        return _HttpRequest(method, target.with_fragment(None), headers or {}, self._streaming, within)
 
     @asynccontextmanager
     async def _open(self, request: _HttpRequest) -> AsyncIterator[ClientResponse]:

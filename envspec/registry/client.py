@@ -30,7 +30,7 @@ from envspec.registry.types import (
 )
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse
+    from aiohttp import ClientResponse, ClientTimeout
 
     from envspec.io.http import Http
     from envspec.io.http_body import Streamed
@@ -143,7 +143,7 @@ class Registry:
         *,
         headers: Mapping[str, str] | None = None,
         body: bytes | Streamed | None = None,
-        answer_s: float | None = None,
+        timeout: ClientTimeout | None = None,
     ) -> AsyncIterator[ClientResponse]:
         """Like `Http.open`; sent again if the registry requires a login or another token.
 
@@ -152,13 +152,13 @@ class Registry:
         own = same_origin(url, access.endpoint.base)
         known = self._valid(access) if own else None
         given = {**(headers or {}), "Authorization": known.value} if known else headers
-        async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as response:
+        async with self.http.open(method, url, headers=given, body=body, timeout=timeout) as response:
             if response.status != 401 or not same_origin(str(response.url), access.endpoint.base):
                 yield response
                 return
             offered = challenges(response.headers.getall("WWW-Authenticate", []))
         given = {**(headers or {}), "Authorization": await self._authorize(access, offered, known)}
-        async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as response:
+        async with self.http.open(method, url, headers=given, body=body, timeout=timeout) as response:
             yield response
 
     async def request(
@@ -169,10 +169,10 @@ class Registry:
         *,
         headers: Mapping[str, str] | None = None,
         body: bytes | Streamed | None = None,
-        answer_s: float | None = None,
+        timeout: ClientTimeout | None = None,
     ) -> Response:
         """`open`, for small responses."""
-        async with self.open(access, method, url, headers=headers, body=body, answer_s=answer_s) as response:
+        async with self.open(access, method, url, headers=headers, body=body, timeout=timeout) as response:
             # Sending a body may take long, reading a short response may not.
             return await read_whole(response, SMALL_BYTES, self.http.timeouts.total_s)
 
@@ -193,8 +193,8 @@ class Registry:
         url = f"{access.repository_url}/{path}"
 
         async def get() -> Response:
-            async with self.open(access, "GET", url, headers={"Accept": ACCEPT}) as response:
-                whole = await read_whole(response, max_bytes, self.http.timeouts.total_s)
+            async with self.open(access, "GET", url, headers={"Accept": ACCEPT}, timeout=self.http.whole) as response:
+                whole = await read_whole(response, max_bytes)
             if whole.status != 200:
                 raise self.refusal(whole, access, requested)
             return whole

@@ -454,7 +454,7 @@ class Upload:
             headers=_OCTETS,
             body=self.registry.http.streamed(lambda: self._pieces_between(0, size), size) if size else b"",
             # A registry may copy gigabytes before it responds.
-            answer_s=self.registry.http.timeouts.total_s,
+            timeout=self.registry.http.late,
         )
         if not 200 <= response.status < 300:
             self._raise_error(response)
