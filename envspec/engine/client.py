@@ -69,16 +69,23 @@ class Engine:
     @contextlib.contextmanager
     def errors_while(self, doing: str) -> Iterator[None]:
         """Turn the SDK's errors into envspec's. doing: `loading the image`, for the message."""
-        from docker.errors import APIError, DockerException
-        from requests.exceptions import RequestException
-        from urllib3.exceptions import HTTPError
+        from docker.errors import APIError
 
         try:
             yield
         except APIError as error:
             raise errors.engine_error(doing, str(error.explanation or error)) from error
-        except (DockerException, RequestException, HTTPError, ConnectionError) as error:
+        except sdk_errors() as error:
             raise errors.connection_lost(doing, self.address, error) from error
+
+
+def sdk_errors() -> tuple[type[Exception], ...]:
+    """What the SDK raises if the engine refuses a request or does not respond."""
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
+
+    return (DockerException, RequestException, HTTPError, ConnectionError)
 
 
 @contextlib.contextmanager
@@ -90,14 +97,12 @@ def open_engine(environ: Mapping[str, str]) -> Iterator[Engine]:
         EngineUnreachable: one on another machine does not respond.
     """
     from docker.constants import MINIMUM_DOCKER_API_VERSION
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
 
     address, settings = _settings(environ)
     # requests accepts both timeouts; the SDK's adapters for sockets accept one only.
     over_tcp = address.url.startswith(("tcp://", "http://", "https://"))
     settings["timeout"] = (_CONNECT_S, _TIMEOUT_S) if over_tcp else _TIMEOUT_S
-    unusable = (DockerException, RequestException, OSError, ValueError, KeyError)
+    unusable: tuple[type[Exception], ...] = (*sdk_errors(), OSError, ValueError, KeyError)
     with contextlib.ExitStack() as opened:
         try:
             probe = opened.enter_context(_client(settings, MINIMUM_DOCKER_API_VERSION))
@@ -222,8 +227,7 @@ def ensure_image(engine: Engine, reference: str, on_progress: Callable[[int, int
         raise EngineError(
             f"{reference} was removed from the engine ({engine.facts}) meanwhile", hint="run the same command again"
         )
-    seconds = time.monotonic() - began
-    return EngineImage(reference, image.id, pulled, seconds)
+    return EngineImage(reference, image.id, pulled, time.monotonic() - began)
 
 
 def find_image(engine: Engine, reference: str) -> EngineImage | None:

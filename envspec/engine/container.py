@@ -35,15 +35,11 @@ class MountAccess(Enum):
 
 
 class Terminal(Enum):
-    """The output of the program in the container."""
-
     TTY = "a terminal of its own"
     PIPES = "pipes"
 
 
 class StartMode(Enum):
-    """The first process of a container."""
-
     COMMAND = "the command alone"
     SERVICES = "the image's own init, with its services and the command"
 
@@ -116,30 +112,20 @@ class ContainerOptions:
     stdin: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSettings(ContainerOptions):
     """A container to start. home: the user's home in it. made: folders created for the user, outside of mounts."""
 
     name: str
-    command: tuple[str, ...]
-    start: StartMode
     user: User
     home: str
     workdir: str
-    env: tuple[tuple[str, str], ...]
-    mounts: tuple[Mount, ...]
-    ports: tuple[Port, ...]
     serving: tuple[int, ...]
     made: tuple[str, ...]
-    shm_bytes: int
-    gpus: Gpus | tuple[str, ...]
-    terminal: Terminal
-    stdin: bool
-    network: str | None = None
-    limits: bool = False
-    unconfined: bool = False
-    cdi: bool = False
-    warnings: tuple[str, ...] = ()
+    limits: bool
+    unconfined: bool
+    cdi: bool
+    warnings: tuple[str, ...]
 
     @property
     def address(self) -> str | None:
@@ -147,7 +133,6 @@ class ContainerSettings:
         return _LOOPBACK if self.serving and self.network == "host" else None
 
     def is_mounted(self, path: str) -> bool:
-        """Whether a path of the container is below a mount."""
         return _is_mounted(path, self.mounts)
 
     @property
@@ -188,11 +173,7 @@ def container_settings(
     env, mounts, made = _caches(lock, home, folders)
     work = (Mount(folders.work, lock.image.workdir),) if folders.work else ()
     mounts = _distinct((*work, *mounts), options.mounts)
-    made = tuple(
-        path
-        for path in (*(() if folders.work else (lock.image.workdir,)), *made)
-        if not is_of_the_system(path) and not _is_mounted(path, mounts)
-    )
+    made = made if folders.work else (lock.image.workdir, *made)
     on_host = options.network == "host"
     return ContainerSettings(
         name=lock.name,
@@ -201,11 +182,11 @@ def container_settings(
         user=user,
         home=home,
         workdir=lock.image.workdir,
-        env=_environment(user, home, env, options),
+        env=tuple(({"HOME": home, "USER": user.name, "LOGNAME": user.name} | env | dict(options.env)).items()),
         mounts=mounts,
         ports=() if on_host else options.ports if start is StartMode.COMMAND else _ports(lock, options.ports),
         serving=() if start is StartMode.COMMAND else tuple(each.port for each in lock.image.services),
-        made=made,
+        made=tuple(path for path in made if not is_of_the_system(path) and not _is_mounted(path, mounts)),
         shm_bytes=options.shm_bytes or max(_MIN_SHM_BYTES, engine.memory_bytes // 2),
         gpus=gpus,
         terminal=options.terminal,
@@ -257,18 +238,19 @@ def _named(user: User) -> User:
 
 def _caches(lock: Lock, home: str, folders: HostFolders) -> tuple[dict[str, str], tuple[Mount, ...], tuple[str, ...]]:
     """The caches of libraries: variables, mounts, and folders to create."""
-    wheels = {package.name for part in lock.resolutions for package in part.packages}
-    conda = {package.name.replace("_", "-").lower() for part in lock.resolutions for package in part.conda}
-    names = wheels | conda
+    names = {package.name for part in lock.resolutions for package in part.packages}
+    names |= {package.name.replace("_", "-").lower() for part in lock.resolutions for package in part.conda}
     env: dict[str, str] = {}
     mounts: list[Mount] = []
     made = [home, f"{home}/.cache"]
     if names & _COMPILERS:
         path = f"{home}/.cache/compiled"
         made.append(path)
-        env["TORCHINDUCTOR_CACHE_DIR"] = f"{path}/inductor"
-        env["TRITON_CACHE_DIR"] = f"{path}/triton"
-        env["CUDA_CACHE_PATH"] = f"{path}/cuda"
+        env |= {
+            "TORCHINDUCTOR_CACHE_DIR": f"{path}/inductor",
+            "TRITON_CACHE_DIR": f"{path}/triton",
+            "CUDA_CACHE_PATH": f"{path}/cuda",
+        }
         if folders.compiled:
             mounts.append(Mount(folders.compiled, path))
     if names & _HUB_NAMES:
@@ -277,14 +259,6 @@ def _caches(lock: Lock, home: str, folders: HostFolders) -> tuple[dict[str, str]
         env["HF_HOME"] = path
         mounts += [Mount(source, f"{path}/{below}" if below else path) for below, source in folders.hub]
     return env, tuple(mounts), tuple(made)
-
-
-def _environment(
-    user: User, home: str, caches: dict[str, str], options: ContainerOptions
-) -> tuple[tuple[str, str], ...]:
-    env = {"HOME": home, "USER": user.name, "LOGNAME": user.name, **caches}
-    env.update(options.env)
-    return tuple(env.items())
 
 
 def _ports(lock: Lock, requested: Sequence[Port]) -> tuple[Port, ...]:
@@ -346,13 +320,9 @@ def _host(settings: ContainerSettings) -> dict[str, Any]:
         "ShmSize": settings.shm_bytes,
         "GroupAdd": [str(group) for group in settings.user.groups],
         "Mounts": [
-            {
-                "Type": "bind",
-                "Source": mount.source,
-                "Target": mount.target,
-                "ReadOnly": mount.access is MountAccess.READ_ONLY,
-            }
-            for mount in settings.mounts
+            {"Type": "bind", "Source": each.source, "Target": each.target}
+            | {"ReadOnly": each.access is MountAccess.READ_ONLY}
+            for each in settings.mounts
         ],
         "PortBindings": _bindings(settings),
     }

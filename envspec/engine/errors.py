@@ -38,8 +38,6 @@ class CannotStart(EnvspecError):
 
 
 class NoSuchProgram(CannotStart):
-    """The image has no such program."""
-
     exit_code: ClassVar[int] = 127
 
 
@@ -59,8 +57,6 @@ class PortTaken(EngineError):
 
 
 class AddressSource(Enum):
-    """The source of an engine's address."""
-
     DEFAULT = "the default"
     HOST = "DOCKER_HOST"
     CONTEXT = "the docker context"
@@ -76,7 +72,6 @@ class EngineAddress:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is on another machine."""
         scheme, _, rest = self.url.partition("://")
         if scheme in {"unix", "http+unix", "npipe"}:
             return False
@@ -132,8 +127,9 @@ def _none_local(reason: str, address: EngineAddress, system: str, program: str |
 def engine_error(doing: str, message: str) -> EnvspecError:
     """An engine's error message as envspec's own. doing: the request: `starting the container`."""
     text = " ".join(message.split())
-    if found := re.search(r"port is already allocated|address already in use|ports are not available", text, re.I):
-        return _port_taken(found)
+    if re.search(r"port is already allocated|address already in use|ports are not available", text, re.IGNORECASE):
+        port = re.search(r"(?:\d+\.\d+\.\d+\.\d+|\]|localhost):(\d+)", text)
+        return PortTaken(int(port[1]) if port else None)
     for pattern, kind, what, hint in _ERRORS:
         if found := re.search(pattern, text, re.IGNORECASE):
             return kind(what.format(text, *(group.strip() for group in found.groups())), hint=hint)
@@ -178,11 +174,6 @@ def _reason(error: BaseException) -> str:
 
 def _variable(address: EngineAddress) -> str:
     return "DOCKER_CONTEXT (`docker context use default`)" if address.named is AddressSource.CONTEXT else "DOCKER_HOST"
-
-
-def _port_taken(found: re.Match[str]) -> EnvspecError:
-    numbers = re.findall(r"(?:\d+\.\d+\.\d+\.\d+|\]|localhost):(\d+)", found.string)
-    return PortTaken(int(numbers[0]) if numbers else None)
 
 
 #: (pattern in an engine's message, error, message, hint); {1} is the pattern's group, {0} the whole message.

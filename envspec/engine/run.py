@@ -20,12 +20,12 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, cast
 
-from envspec.engine.client import Engine
+from envspec.engine.client import Engine, open_engine, sdk_errors
 from envspec.engine.container import ContainerSettings, Terminal, User, create_body, moved_services
 from envspec.engine.errors import EngineError, LimitsRefused, PortTaken
 from envspec.errors import EnvspecError
@@ -90,37 +90,23 @@ def send_input(source: BinaryIO, to: Socket) -> None:
     threading.Thread(target=pump, name="container-stdin", daemon=True).start()
 
 
-def copy_terminal(source: Socket, to: BinaryIO) -> None:
-    """Copy a terminal's output until the container ends."""
-    while piece := source.recv(_PIECE):
-        to.write(piece)
-        to.flush()
-
-
 def copy_frames(source: Socket, streams: Streams) -> None:
     """Copy stdout and stderr, which come in frames, until the container ends.
 
     Raises:
         BrokenPipeError: the reader of our output has ended.
     """
-    waiting = bytearray()
-    left, to = 0, streams.stdout
-    while piece := source.recv(_PIECE):
-        waiting += piece
-        while waiting:
-            if not left:
-                if len(waiting) < _HEAD.size:
-                    break
-                number, left = _HEAD.unpack_from(waiting)
-                del waiting[: _HEAD.size]
-                to = streams.stderr if number == _STDERR else streams.stdout
-                continue
-            to.write(waiting[:left])
-            taken = min(left, len(waiting))
-            del waiting[:taken]
-            left -= taken
-        streams.stdout.flush()
-        streams.stderr.flush()
+    head = b""
+    while piece := source.recv(_HEAD.size - len(head)):
+        head += piece
+        if len(head) < _HEAD.size:
+            continue
+        number, left = _HEAD.unpack(head)
+        head, to = b"", streams.stderr if number == _STDERR else streams.stdout
+        while left and (piece := source.recv(min(left, _PIECE))):
+            to.write(piece)
+            to.flush()
+            left -= len(piece)
 
 
 @contextlib.contextmanager
@@ -177,12 +163,6 @@ def raw_terminal(source: BinaryIO) -> Iterator[None]:
         termios.tcsetattr(number, termios.TCSADRAIN, before)
 
 
-def terminal_size() -> tuple[int, int]:
-    """Rows and columns."""
-    size = shutil.get_terminal_size()
-    return size.lines, size.columns
-
-
 #: A container may be half created when its starter is killed; an engine may be restarting.
 _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 1.0
@@ -195,8 +175,8 @@ for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
 if not sys.stdin.buffer.read(1):
     import json
     container, sys.path[:] = json.loads(sys.argv[1])
-    from envspec.engine.run import take_away
-    take_away(container)
+    from envspec.engine.run import remove_from_own_engine
+    remove_from_own_engine(container)
 """
 
 
@@ -218,24 +198,25 @@ def removed_if_killed(container: str) -> Iterator[None]:
                 guard.communicate(b".")
 
 
-def remove_container(container: str) -> None:
+def remove_from_own_engine(container: str) -> None:
     """Remove it, running or not, from the engine of this process's environment."""
-    from docker.errors import APIError, DockerException
-    from requests.exceptions import RequestException
-
-    from envspec.engine.client import open_engine
-
     for _ in range(_ATTEMPTS):
         # Errors have no reader here.
-        with contextlib.suppress(EnvspecError, DockerException, RequestException), open_engine(os.environ) as engine:
-            try:
-                engine.client.remove_container(container, force=True, v=True)
-            except APIError as error:
-                # 409: it is being removed already.
-                if error.status_code != 409:
-                    raise
+        with contextlib.suppress(EnvspecError, *sdk_errors()), open_engine(os.environ) as engine:
+            _remove(engine, container, {409})
             return
         time.sleep(_PAUSE_S)
+
+
+def _remove(engine: Engine, container: str, gone: Container[int]) -> None:
+    """gone: the statuses for which nothing is left to do. 404: it has removed itself; 409: it is being removed."""
+    from docker.errors import APIError
+
+    try:
+        engine.client.remove_container(container, force=True, v=True)
+    except APIError as error:
+        if error.status_code not in gone:
+            raise
 
 
 #: Configures init and health check of an image with services.
@@ -271,18 +252,15 @@ def run(engine: Engine, image: str, settings: ContainerSettings, streams: Stream
             moved += 1
             if others == settings or moved > _PORT_ATTEMPTS:
                 raise
-            log(f"warning: {error.message}, and {_affected(settings, others)} another one")
+            names = [old.service for old, new in zip(settings.ports, others.ports, strict=True) if old != new]
+            get = "gets" if len(names) == 1 else "get"
+            log(f"warning: {error.message}, and {' and '.join(names)} {get} another one")
             settings = others
         except LimitsRefused as error:
             if not settings.limits:
                 raise
             log(f"warning: {error.message}; transfers between machines by RDMA may need it")
             settings = replace(settings, limits=False)
-
-
-def _affected(before: ContainerSettings, after: ContainerSettings) -> str:
-    names = [old.service for old, new in zip(before.ports, after.ports, strict=True) if old != new]
-    return f"{' and '.join(names)} {'gets' if len(names) == 1 else 'get'}"
 
 
 def account_files(passwd: bytes, group: bytes, user: User, home: str) -> dict[str, bytes]:
@@ -306,7 +284,7 @@ def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Strea
     # The SDK's types lack it.
     create = cast("Callable[..., dict[str, Any]]", client.create_container_from_config)
     with removed_if_killed(name), contextlib.ExitStack() as at_end:
-        at_end.callback(_remove, engine, name)
+        at_end.callback(_remove_at_end, engine, name)
         with engine.errors_while("making the container"):
             create({**create_body(settings), "Image": image}, name=name)
             _put_files(engine, name, settings)
@@ -322,7 +300,10 @@ def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Strea
             _log_ports(engine, name, settings, log)
             with engine.errors_while("running the command"):
                 _join(engine, name, settings, streams, socket_of(stream))
-                return _status(wait.json())
+                ended = wait.json()
+            if error := (ended.get("Error") or {}).get("Message"):
+                raise EngineError(f"the engine lost the container: {error}")
+            return int(ended["StatusCode"])
 
 
 def _join(engine: Engine, name: str, settings: ContainerSettings, streams: Streams, joined: Socket) -> None:
@@ -333,10 +314,12 @@ def _join(engine: Engine, name: str, settings: ContainerSettings, streams: Strea
                 undo.enter_context(raw_terminal(streams.stdin))
         if settings.stdin and streams.stdin is not None:
             send_input(streams.stdin, joined)
-        if settings.terminal is Terminal.TTY:
-            copy_terminal(joined, streams.stdout)
-        else:
+        if settings.terminal is Terminal.PIPES:
             copy_frames(joined, streams)
+            return
+        while piece := joined.recv(_PIECE):
+            streams.stdout.write(piece)
+            streams.stdout.flush()
 
 
 @contextlib.contextmanager
@@ -350,34 +333,22 @@ def _waiting(engine: Engine, name: str) -> Iterator[Response]:
         yield response
 
 
-def _status(response: dict[str, Any]) -> int:
-    error = (response.get("Error") or {}).get("Message")
-    if error:
-        raise EngineError(f"the engine lost the container: {error}")
-    return int(response["StatusCode"])
-
-
 def _signals(engine: Engine, name: str, started: threading.Event) -> contextlib.AbstractContextManager[None]:
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
     def send(signal_name: str) -> None:
         # Signals during the start are the command's as well.
         started.wait()
         # It may have just ended.
-        with contextlib.suppress(DockerException, RequestException):
+        with contextlib.suppress(*sdk_errors()):
             engine.client.kill(name, signal_name)
 
     return forwarded_signals(send, lambda: _resize(engine, name))
 
 
 def _resize(engine: Engine, name: str) -> None:
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
+    size = shutil.get_terminal_size()
     # A wrong size is no reason to stop a run.
-    with contextlib.suppress(DockerException, RequestException):
-        engine.client.resize(name, *terminal_size())
+    with contextlib.suppress(*sdk_errors()):
+        engine.client.resize(name, size.lines, size.columns)
 
 
 def _put_files(engine: Engine, name: str, settings: ContainerSettings) -> None:
@@ -431,7 +402,6 @@ def only_file(chunks: Iterable[bytes], path: str) -> bytes:
 
 
 def _log_ports(engine: Engine, name: str, settings: ContainerSettings, log: Callable[[str], None]) -> None:
-    """Log the machine's ports that the engine chose."""
     chosen = [port for port in settings.ports if not port.host]
     if not chosen:
         return
@@ -442,16 +412,13 @@ def _log_ports(engine: Engine, name: str, settings: ContainerSettings, log: Call
             log(f"port {port.container} of the container: {port.address}:{binding['HostPort']}")
 
 
-def _remove(engine: Engine, name: str) -> None:
-    from docker.errors import APIError, DockerException
-    from requests.exceptions import RequestException
+def _remove_at_end(engine: Engine, name: str) -> None:
+    from docker.errors import APIError
 
     try:
-        engine.client.remove_container(name, force=True, v=True)
+        _remove(engine, name, {404, 409})
     except APIError as error:
-        # 404: it has removed itself; 409: it is being removed.
-        if error.status_code not in {404, 409}:
-            raise EngineError(f"the container {name} can't be removed: {error.explanation}") from error
-    except (DockerException, RequestException):
+        raise EngineError(f"the container {name} can't be removed: {error.explanation}") from error
+    except sdk_errors():
         # The engine does not respond, which is already reported.
         return

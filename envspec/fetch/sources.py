@@ -38,7 +38,6 @@ from envspec.models import DIRECT_URL, BuiltWheel, Package, WheelFile
 from envspec.names import COMMIT
 from envspec.origins import origin_of
 from envspec.resolve import cache
-from envspec.resolve.pypi.index.remote_wheel import download_hashed
 from envspec.resolve.pypi.index.routing import OfflineMiss
 from envspec.spec import Requirement
 from envspec.spec.requirements import GitAddress
@@ -295,9 +294,7 @@ async def fetch_sdist(
             raise OfflineMiss(url)
         with tempfile.TemporaryFile() as file:
             async with open_http(context.environ) as http:
-                sha256 = await download_hashed(
-                    http, filled(str(requirement.url), context.environ), file, _LARGEST_BYTES
-                )
+                sha256 = await http.download(filled(str(requirement.url), context.environ), file, _LARGEST_BYTES)
             await asyncio.to_thread(_copy_to_cache, file, path_of(sha256))
             cached = {"asked": now.isoformat(), "sha256": sha256}
         store.put_answer(key, cached)

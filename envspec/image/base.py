@@ -16,9 +16,8 @@ from envspec.io.http_types import RequestError
 from envspec.models import BaseImage, Lock, PinnedDigest, Platform
 from envspec.registry.client import Registry
 from envspec.registry.errors import ImageNotFound
-from envspec.registry.pull import image_blobs
 from envspec.registry.reference import Reference, is_digest, parse
-from envspec.registry.types import Manifest, ManifestKind, read_json, read_manifest
+from envspec.registry.types import Manifest, ManifestKind, image_blobs, read_json, read_manifest
 
 
 async def base_for(lock: Lock, platform: Platform, documents: ManifestCache) -> Base:
@@ -72,8 +71,8 @@ def pinned_base(lock: Lock, platform: Platform) -> tuple[BaseImage, PinnedDigest
 
 
 def _layers(manifest: Manifest, config: Mapping[str, Any], where: str) -> tuple[Layer, ...]:
-    rows = image_blobs(manifest, where).layers
-    if foreign := next((row.descriptor.digest for row in rows if row.is_foreign), None):
+    _, *rows = image_blobs(manifest, where)
+    if foreign := next((row.digest for row in rows if row.is_foreign), None):
         raise BadBase(
             f"{where}: its layer {foreign} has URLs outside of the registry; envspec fetches layers from the image's "
             "registry only",
@@ -83,7 +82,7 @@ def _layers(manifest: Manifest, config: Mapping[str, Any], where: str) -> tuple[
     diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, Mapping) else None
     if not isinstance(diff_ids, list) or len(rows) != len(diff_ids) or not all(map(is_digest, diff_ids)):
         raise BadBase(f"{where}: its layers differ from its config", hint="select another image: this one is damaged")
-    return tuple(Layer(diff_id, row.descriptor, "") for diff_id, row in zip(diff_ids, rows, strict=True))
+    return tuple(Layer(diff_id, row, "") for diff_id, row in zip(diff_ids, rows, strict=True))
 
 
 _DOCUMENT: Final = "application/octet-stream"

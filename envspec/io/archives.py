@@ -75,11 +75,7 @@ def max_unpacked_bytes(packed: int) -> int:
 
 
 def bounded_members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members of a tar.
-
-    Raises:
-        tarfile.TarError: there are more than `MAX_MEMBERS`, or it can't be read.
-    """
+    """The members of a tar. Raises tarfile.TarError if there are more than `MAX_MEMBERS`, or it can't be read."""
     for number, member in enumerate(tar):
         if number >= MAX_MEMBERS:
             raise tarfile.ReadError(f"it contains more than {MAX_MEMBERS} files, which is a bomb")
@@ -166,7 +162,6 @@ class PathOwners(Generic[T]):
 
     @property
     def owners(self) -> dict[str, str]:
-        """Path -> its first owner."""
         return {path: owner for path, (owner, _) in self.first.items()}
 
 

@@ -311,11 +311,7 @@ class JsonCache:
         return None
 
     def write(self, key: str, value: object) -> None:
-        """Store a value.
-
-        Raises:
-            CacheError: the cache can't be written.
-        """
+        """Store a value. Raises CacheError if the cache can't be written."""
         try:
             write_file(self._path(key), json.dumps(value).encode())
         except OSError as error:
@@ -344,11 +340,7 @@ def read_gpu_code(cache: Path, sha256: str) -> GpuCodeFound | None:
 
 
 def write_gpu_code(cache: Path, sha256: str, found: GpuCodeFound) -> None:
-    """Cache the GPU code in a wheel.
-
-    Raises:
-        CacheError: the cache can't be written.
-    """
+    """Cache the GPU code in a wheel. Raises CacheError if the cache can't be written."""
     if not _SHA256.fullmatch(sha256):
         raise ValueError(f"not a SHA-256: {sha256!r}")
     if read_gpu_code(cache, sha256) != found:

@@ -220,13 +220,11 @@ def _why_not(program: str) -> str | None:
     reads = (python, *(Path(os.path.realpath(sys.base_prefix), name) for name in _PREFIX_FOLDERS))
     arguments = Sandbox(program, reads).command_for([str(python), "-I", "-S", "-c", ""])
     try:
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=_PROBE_S, check=False, env={})  # noqa: S603
+        done = _probe(arguments)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{program} does not run ({error})"
-    if done.returncode == 0:
-        return None
     reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-    return f"{program} does not work ({reason.removeprefix('bwrap: ')})"
+    return f"{program} does not work ({reason.removeprefix('bwrap: ')})" if done.returncode else None
 
 
 @cache
@@ -234,11 +232,13 @@ def _no_nested(program: str) -> tuple[str, ...]:
     """Forbids nested user namespaces, which give access to more of the kernel. Since bubblewrap 0.8."""
     option = "--disable-userns"
     arguments = [program, *_NAMESPACES, option, *_system(), "--", "/bin/sh", "-c", ":"]
-    try:
-        done = subprocess.run(arguments, capture_output=True, timeout=_PROBE_S, check=False, env={})  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return () if done.returncode else (option,)
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return () if _probe(arguments).returncode else (option,)
+    return ()
+
+
+def _probe(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=_PROBE_S, check=False, env={})  # noqa: S603
 
 
 def _system() -> list[str]:

@@ -30,7 +30,6 @@ class PartialFile:
     keep: bool = False
 
     def finish(self) -> None:
-        """Give it its final name."""
         self.part.replace(self.path)
         self.keep = True
 
@@ -102,11 +101,7 @@ class DownloadFile:
             await self._start_write()
 
     async def flush(self) -> None:
-        """Wait until all bytes are in the file.
-
-        Raises:
-            CacheError
-        """
+        """Wait until all bytes are in the file. Raises CacheError."""
         await self._start_write()
         await self._wait_for_write()
 
@@ -116,11 +111,7 @@ class DownloadFile:
             await self.flush()
 
     async def resume(self) -> None:
-        """Continue after the bytes that an interrupted run left in the file.
-
-        Raises:
-            CacheError: it can't be read.
-        """
+        """Continue after the bytes that an interrupted run left in the file. Raises CacheError if it can't be read."""
         try:
             size = await asyncio.to_thread(self._hash_existing)
         except OSError as error:
@@ -129,7 +120,6 @@ class DownloadFile:
         self._count(size)
 
     async def restart(self) -> None:
-        """Start over with an empty file."""
         self._buffer = bytearray()
         await self._wait_for_write()
         if self._reported:

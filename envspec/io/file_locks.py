@@ -54,7 +54,6 @@ def wait_for_lock(
 
 
 async def lock(path: Path, opened: Callable[[], int], every_s: float = 0.1) -> int:
-    """`try_lock` until it succeeds."""
     import asyncio
 
     # flock has no asynchronous form: there is no event to wait for.
@@ -73,11 +72,6 @@ async def lock_file(path: Path, every_s: float = 0.1) -> int:
     return await lock(path, opened, every_s)
 
 
-async def lock_folder(path: Path, every_s: float = 0.1) -> int:
-    """Like `lock_file`, for a folder."""
-    return await lock(path, lambda: open_folder(path), every_s)
-
-
 def open_folder(path: Path) -> int:
     """A descriptor of a folder, created if necessary."""
     path.mkdir(parents=True, exist_ok=True)
@@ -85,7 +79,6 @@ def open_folder(path: Path) -> int:
 
 
 def is_same_file(path: Path, descriptor: int) -> bool:
-    """Whether the file at `path` is the open one."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -29,8 +29,6 @@ _NO_SYNC: Final = frozenset({errno.EBADF, errno.EOPNOTSUPP, errno.EINVAL, errno.
 
 
 class DiskFull(EnvspecError):
-    """The disk is full, or would be."""
-
     exit_code = 6
 
 
@@ -157,11 +155,7 @@ def open_untrusted(path: Path) -> IO[bytes]:
 
 
 def read_untrusted(path: Path, most_bytes: int) -> bytes:
-    """The content of such a file.
-
-    Raises:
-        OSError: like `open_untrusted`, or it is larger than `most_bytes`.
-    """
+    """The content of such a file. Raises OSError: like `open_untrusted`, or it is larger than `most_bytes`."""
     with open_untrusted(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:

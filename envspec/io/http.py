@@ -6,13 +6,15 @@ aiohttp is imported when a session opens, never before: it costs 0.15 s of CPU.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial
+from typing import IO, TYPE_CHECKING, Final, TypeVar
 
 import envspec
 from envspec.credentials import shown
@@ -20,15 +22,13 @@ from envspec.errors import NetworkError
 from envspec.io import http_settings
 from envspec.io.http_settings import Proxies, ca_bundle, is_loopback, leads_inward, proxies, tls_context
 from envspec.io.http_types import (
-    BadRedirect,
     BadStatus,
-    BadUrl,
     Credential,
+    RequestError,
     Response,
     Retry,
     Timeouts,
     TooLarge,
-    Writable,
     WrongServer,
     describe,
     is_transient,
@@ -47,22 +47,22 @@ def next_hop(url: URL, location: str | None) -> URL:
     """The target of a `Location`, without a user name.
 
     Raises:
-        BadRedirect: no target, from https to plain http on another machine, or from another machine into this one.
+        RequestError: no target, from https to plain http on another machine, or from another machine into this one.
     """
     try:
         target = url.join(type(url)(location)) if location else None
     except ValueError:
         target = None
     if target is None or target.scheme not in {"http", "https"} or not target.host:
-        raise BadRedirect(str(url), "redirects to no http(s) URL", hint="look at the URL with curl -v")
+        raise RequestError(str(url), "redirects to no http(s) URL", hint="look at the URL with curl -v")
     if url.scheme == "https" and target.scheme == "http" and not is_loopback(target.host):
-        raise BadRedirect(
+        raise RequestError(
             str(url),
             f"redirects from https to {shown(str(target))}, where anyone on the way can change the answer",
             hint="use the https URL of the server that has it",
         )
     if leads_inward(url.host or "", target.host):
-        raise BadRedirect(
+        raise RequestError(
             str(url),
             f"redirects to {shown(str(target))}, which is a service of this machine's own",
             hint="contact the server's operator, or use that URL itself if you trust it",
@@ -70,8 +70,8 @@ def next_hop(url: URL, location: str | None) -> URL:
     return target.with_user(None).with_fragment(None)
 
 
-async def read_whole(response: ClientResponse, max_bytes: int, longest_s: float = math.inf) -> bytes:
-    """The body in memory; raises TooLarge as early as possible, and TimeoutError after `longest_s`."""
+async def read_whole(response: ClientResponse, max_bytes: int, longest_s: float = math.inf) -> Response:
+    """The response in memory; raises TooLarge as early as possible, and TimeoutError after `longest_s`."""
     until = time.monotonic() + longest_s
     if response.method != "HEAD" and (response.content_length or 0) > max_bytes:
         raise TooLarge(str(response.url), max_bytes)
@@ -83,7 +83,7 @@ async def read_whole(response: ClientResponse, max_bytes: int, longest_s: float 
         if time.monotonic() > until:
             raise asyncio.TimeoutError
         chunks.append(chunk)
-    return b"".join(chunks)
+    return Response(str(response.url), response.status, response.headers, b"".join(chunks))
 
 
 #: A simple page of the largest projects is below 20 MB; what is larger than this is no page.
@@ -91,7 +91,17 @@ PAGE_BYTES: Final = 64 * 1024 * 1024
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _TRANSIENT_STATUS: Final = frozenset({429, 502, 503, 504})
 _SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
+_UNCHANGED: Final = {"Accept-Encoding": "identity"}
 _T = TypeVar("_T")
+
+
+class RetryableError(Exception):
+    """A response that a retry may improve. error: to raise if none does. wait_s: the server's `Retry-After`."""
+
+    def __init__(self, error: NetworkError, wait_s: float | None = None) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.wait_s = wait_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +111,10 @@ class _HttpRequest:
     method: str
     url: URL
     headers: Mapping[str, str]
-    body: bytes | Streamed | None
     timeout: ClientTimeout
+    within: Bounds | None
+    body: bytes | Streamed | None = None
     more: Callable[[], Mapping[str, str]] = dict
-    within: Bounds | None = None
 
 
 class Http:
@@ -126,11 +136,15 @@ class Http:
         self._routes = routes
         self._credentials = {_origin(URL(url)): credential.basic for url, credential in credentials.items()}
         self.timeouts = timeouts
-        self.on_retry = on_retry
+        self._on_retry = on_retry
         self._url = URL
-        self._whole = ClientTimeout(total=timeouts.total_s, sock_connect=timeouts.connect_s, sock_read=timeouts.stall_s)
-        self._open_ended = ClientTimeout(sock_connect=timeouts.connect_s, sock_read=timeouts.stall_s)
-        self._proxy_of: dict[tuple[str, str, int | None], str | None] = {}
+        limits = partial(ClientTimeout, sock_connect=timeouts.connect_s)
+        self._streaming = limits(sock_read=timeouts.stall_s)
+        #: Of a whole response.
+        self.whole = limits(sock_read=timeouts.stall_s, total=timeouts.total_s)
+        #: Of a response that the server may prepare for long.
+        self.late = limits(sock_read=timeouts.total_s)
+        self._proxy_of: dict[tuple[str, str | None, int | None], str | None] = {}
 
     async def get(
         self,
@@ -162,42 +176,31 @@ class Http:
         within: Bounds | None = None,
     ) -> Response:
         """Like `get`, with another method; only GET and HEAD follow redirects."""
-        request = self._request_for(method, url, headers, body, self._whole, within)
+        request = self._request_for(method, url, headers, within)
+        request = replace(request, body=body, timeout=self.whole)
+        return await self._with_retries(request, lambda response: read_whole(response, max_bytes))
 
-        async def read(response: ClientResponse) -> Response:
-            return Response(str(response.url), response.status, response.headers, await read_whole(response, max_bytes))
-
-        return await self._with_retries(request, read)
-
-    async def download(
-        self,
-        url: str,
-        start: Callable[[], Writable],
-        *,
-        headers: Mapping[str, str] | None = None,
-        max_bytes: int,
-        within: Bounds | None = None,
-    ) -> int:
-        """Write the body of a 2xx response, as sent, to `start()`, which is called for every attempt; its size.
+    async def download(self, url: str, file: IO[bytes], max_bytes: int, *, within: Bounds | None = None) -> str:
+        """Write the body of a 2xx response, as sent, to `file`; its SHA-256.
 
         Raises:
             NetworkError: no response, another status, a body larger than `max_bytes` or an incomplete one.
         """
-        headers = {"Accept-Encoding": "identity", **(headers or {})}
-        request = self._request_for("GET", url, headers, None, self._open_ended, within)
 
-        async def pour(response: ClientResponse) -> int:
+        async def write(response: ClientResponse) -> str:
             if not 200 <= response.status < 300:
                 raise BadStatus(str(response.url), response.status, retry_after=response.headers.get("Retry-After"))
-            sink, total = start(), 0
+            file.seek(0)
+            file.truncate()
+            digest = hashlib.sha256()
             async for chunk in response.content.iter_any():
-                total += len(chunk)
-                if total > max_bytes:
+                if file.tell() + len(chunk) > max_bytes:
                     raise TooLarge(str(response.url), max_bytes)
-                sink.write(chunk)
-            return total
+                file.write(chunk)
+                digest.update(chunk)
+            return digest.hexdigest()
 
-        return await self._with_retries(request, pour)
+        return await self._with_retries(self._request_for("GET", url, _UNCHANGED, within), write)
 
     async def stream(
         self,
@@ -214,7 +217,7 @@ class Http:
         Raises:
             NetworkError: no complete response after all retries.
         """
-        request = self._request_for("GET", url, {"Accept-Encoding": "identity"}, None, self._open_ended, within)
+        request = self._request_for("GET", url, _UNCHANGED, within)
         return await self._with_retries(replace(request, more=headers), use)
 
     @asynccontextmanager
@@ -225,35 +228,18 @@ class Http:
         *,
         headers: Mapping[str, str] | None = None,
         body: bytes | Streamed | None = None,
-        answer_s: float | None = None,
-        within: Bounds | None = None,
+        timeout: ClientTimeout | None = None,
     ) -> AsyncIterator[ClientResponse]:
         """Send one request once; the response, of any status, with its body unread.
 
-        body: of `streamed`, or bytes. answer_s: seconds to wait for each byte of the response, by default `stall_s`.
+        body: of `streamed`, or bytes. timeout: `whole` or `late`; by default `stall_s` for each byte.
 
         Raises:
             NetworkError: no response, or an incomplete one. Errors of a streamed body's source pass unchanged.
         """
-        from aiohttp import ClientError
-
-        timeout = self._open_ended
-        if answer_s is not None:
-            timeout = type(timeout)(sock_connect=self.timeouts.connect_s, sock_read=answer_s)
-        request = self._request_for(method, url, headers, body, timeout, within)
-        response = None
-        try:
-            response = await self._follow(request)
+        request = self._request_for(method, url, headers, None)
+        async with self._open(replace(request, body=body, timeout=timeout or request.timeout)) as response:
             yield response
-        except (ClientError, asyncio.TimeoutError, OSError) as error:
-            if body is not None and not isinstance(body, bytes):
-                body.check(shown(str(request.url)))
-            raise describe(error, str(request.url), self.timeouts.connect_s, self.timeouts.stall_s) from error
-        finally:
-            if response is not None:
-                response.release()
-            if body is not None and not isinstance(body, bytes):
-                await body.settle()
 
     def streamed(self, pieces: Callable[[], AsyncGenerator[bytes | memoryview, None]], size_bytes: int) -> Streamed:
         """A body generated while it is sent. pieces: yields it from its start; called for each attempt."""
@@ -261,14 +247,23 @@ class Http:
 
         return Streamed(pieces, size_bytes, self.timeouts.stall_s)
 
+    async def wait_to_retry(self, retry: Retry, error: NetworkError | RetryableError, reached: int = 0) -> None:
+        """Wait before the next attempt. reached: progress in bytes, see `Retry.next_pause_s`.
+
+        Raises:
+            NetworkError: the error is permanent, or no attempt is left.
+        """
+        if isinstance(error, RetryableError):
+            known, transient, wait_s = error.error, True, error.wait_s
+        else:
+            cause = error.__cause__ if isinstance(error, RequestError) else None
+            known, transient, wait_s = error, cause is not None and is_transient(cause), None
+        pause_s = retry.next_pause_s(known, transient=transient, requested_s=wait_s, reached=reached)
+        self._on_retry(f"{known.message}; trying again in {pause_s:.1f} s")
+        await asyncio.sleep(pause_s)
+
     def _request_for(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str] | None,
-        body: bytes | Streamed | None,
-        timeout: ClientTimeout,
-        within: Bounds | None,
+        self, method: str, url: str, headers: Mapping[str, str] | None, within: Bounds | None
     ) -> _HttpRequest:
         try:
             target = self._url(url)
@@ -279,32 +274,41 @@ class Http:
                 headers = {**(headers or {}), "Authorization": credential.basic}
                 target = target.with_user(None)
         except ValueError:
-            raise BadUrl(url) from None
-        return _HttpRequest(method, target.with_fragment(None), headers or {}, body, timeout, within=within)
+            raise RequestError(url, "not an http(s) URL", hint="use a URL of the form https://host/path") from None
+        return _HttpRequest(method, target.with_fragment(None), headers or {}, self._streaming, within)
 
-    async def _with_retries(self, request: _HttpRequest, use: Callable[[ClientResponse], Awaitable[_T]]) -> _T:
+    @asynccontextmanager
+    async def _open(self, request: _HttpRequest) -> AsyncIterator[ClientResponse]:
         from aiohttp import ClientError
 
+        body = None if isinstance(request.body, bytes) else request.body
+        response = None
+        try:
+            response = await self._follow(request)
+            yield response
+        except (ClientError, asyncio.TimeoutError, OSError) as error:
+            if body is not None:
+                body.check(shown(str(request.url)))
+            raise describe(error, str(request.url), self.timeouts.connect_s, self.timeouts.stall_s) from error
+        finally:
+            if response is not None:
+                response.release()
+            if body is not None:
+                await body.settle()
+
+    async def _with_retries(self, request: _HttpRequest, use: Callable[[ClientResponse], Awaitable[_T]]) -> _T:
         url = str(request.url)
         retry = Retry(self.timeouts, url)
         while True:
             try:
-                response = await self._follow(request)
-                try:
-                    requested_s = retry_after_s(response.headers.get("Retry-After"))
+                async with self._open(request) as response:
+                    wait_s = retry_after_s(response.headers.get("Retry-After"))
                     is_retried = response.status in _TRANSIENT_STATUS and not retry.is_last
-                    if not is_retried or (requested_s or 0) > self.timeouts.retry_after_s:
+                    if not is_retried or (wait_s or 0) > self.timeouts.retry_after_s:
                         return await use(response)
-                    error: NetworkError = NetworkError(f"{shown(url)}: HTTP {response.status}")
-                finally:
-                    response.release()
-                pause_s = retry.next_pause_s(error, transient=True, requested_s=requested_s)
-            except (ClientError, asyncio.TimeoutError, OSError) as cause:
-                error = describe(cause, url, self.timeouts.connect_s, self.timeouts.stall_s)
-                error.__cause__ = cause
-                pause_s = retry.next_pause_s(error, transient=is_transient(cause))
-            self.on_retry(f"{error.message}; trying again in {pause_s:.1f} s")
-            await asyncio.sleep(pause_s)
+                    raise RetryableError(NetworkError(f"{shown(url)}: HTTP {response.status}"), wait_s)
+            except (NetworkError, RetryableError) as error:
+                await self.wait_to_retry(retry, error)
 
     async def _follow(self, request: _HttpRequest) -> ClientResponse:
         """Send, and follow redirects of GET and HEAD.
@@ -336,13 +340,13 @@ class Http:
             if following.origin() != url.origin():
                 headers = {name: value for name, value in headers.items() if name.lower() not in _SECRET_HEADERS}
             url = following
-        raise BadRedirect(str(request.url), "redirects without an end", hint="look at the URL with curl -L")
+        raise RequestError(str(request.url), "redirects without an end", hint="look at the URL with curl -L")
 
     def _proxy(self, url: URL) -> str | None:
-        key = (url.scheme, url.host or "", url.port)
-        if key not in self._proxy_of:
-            self._proxy_of[key] = self._routes.of(*key)
-        return self._proxy_of[key]
+        origin = _origin(url)
+        if origin not in self._proxy_of:
+            self._proxy_of[origin] = self._routes.of(url.scheme, url.host or "", url.port)
+        return self._proxy_of[origin]
 
 
 def _origin(url: URL) -> tuple[str, str | None, int | None]:
@@ -370,9 +374,9 @@ async def open_http(
     routes, bundle = proxies(environ), ca_bundle(environ)
     from aiohttp import ClientSession, DummyCookieJar, TCPConnector
 
-    # aiohttp builds OpenSSL's default context while it is imported, and that one honours SSL_CERT_FILE: a second one
-    # would cost 20 ms for the same certificates.
-    same = bundle is None or str(bundle) == _openssl_bundle()
+    # aiohttp builds OpenSSL's default context while it is imported, and that one honours SSL_CERT_FILE of this process
+    # or the built-in path: a second one would cost 20 ms for the same certificates.
+    same = bundle is None or str(bundle) == ssl.get_default_verify_paths().cafile
     connector = TCPConnector(
         limit=4 * per_host,
         limit_per_host=per_host,
@@ -394,8 +398,3 @@ async def open_http(
             timeouts=http_settings.timeouts(environ, timeouts or Timeouts()),
             on_retry=on_retry,
         )
-
-
-def _openssl_bundle() -> str | None:
-    """The CA file that OpenSSL's default context reads: SSL_CERT_FILE of this process, or the built-in path."""
-    return ssl.get_default_verify_paths().cafile

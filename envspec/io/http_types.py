@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError
@@ -27,23 +27,8 @@ class RequestError(NetworkError):
         super().__init__(f"{self.url}: {what}", hint=hint)
 
 
-class BadUrl(RequestError):
-    """Not an http(s) URL."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url, "not an http(s) URL", hint="use a URL of the form https://host/path")
-
-
 class Unreachable(RequestError):
     """No connection: the name is unknown, the port is closed, or the connection broke before an answer."""
-
-
-class ProxyError(RequestError):
-    """The proxy refuses the request or cannot be reached."""
-
-
-class TlsError(RequestError):
-    """The server's certificate isn't trusted, or the server doesn't speak TLS."""
 
 
 class Stalled(RequestError):
@@ -55,8 +40,6 @@ class IncompleteResponse(RequestError):
 
 
 class TooLarge(RequestError):
-    """The response exceeds the limit for this URL."""
-
     def __init__(self, url: str, max_bytes: int) -> None:
         limit = f"{max_bytes / 1e6:.0f} MB" if max_bytes >= 1e6 else f"{max_bytes} bytes"
         super().__init__(
@@ -66,11 +49,7 @@ class TooLarge(RequestError):
         )
 
 
-class BadRedirect(RequestError):
-    """A redirect without a valid target, without an end, or from https to plain http."""
-
-
-class WrongServer(BadRedirect):
+class WrongServer(RequestError):
     """A request or redirect to a server outside the allowed bounds. target: its URL."""
 
     def __init__(self, url: str, target: str, bounds: Bounds, *, redirected: bool) -> None:
@@ -143,41 +122,23 @@ def describe(cause: BaseException, url: str, connect_s: float, stall_s: float) -
 
     import aiohttp
 
-    again = "try again; if it persists, check the server"
     reason, status = _reason(cause), getattr(cause, "status", "")
+    untrusted = f"the server's certificate is not trusted ({reason})"
+    bundle = "name the bundle with your organisation's certificate in SSL_CERT_FILE"
+    proxy_refuses = f"the proxy refuses the request (HTTP {status})"
+    proxy_login = "check HTTPS_PROXY and NO_PROXY; 407 means that the proxy requires http://user:password@proxy"
+    proxies = "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
+    spelling = "check the spelling, DNS and HTTPS_PROXY"
+    firewall = "is there a firewall in between, or a proxy to name in HTTPS_PROXY?"
+    again = "try again; if it persists, check the server"
     # The first match counts: aiohttp's special errors inherit from its general ones.
     errors: tuple[tuple[type[BaseException], type[RequestError], str, str], ...] = (
-        (
-            aiohttp.ClientConnectorCertificateError,
-            TlsError,
-            f"the server's certificate is not trusted ({reason})",
-            "name the bundle with your organisation's certificate in SSL_CERT_FILE",
-        ),
-        (aiohttp.ClientSSLError, TlsError, f"no TLS connection ({reason})", "is this an http:// server?"),
-        (
-            aiohttp.ClientProxyConnectionError,
-            ProxyError,
-            f"the proxy can't be reached ({reason})",
-            "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
-        ),
-        (
-            aiohttp.ClientHttpProxyError,
-            ProxyError,
-            f"the proxy refuses the request (HTTP {status})",
-            "check HTTPS_PROXY and NO_PROXY; 407 means that the proxy requires http://user:password@proxy",
-        ),
-        (
-            aiohttp.ClientConnectorDNSError,
-            Unreachable,
-            "the host name can't be resolved",
-            "check the spelling, DNS and HTTPS_PROXY",
-        ),
-        (
-            aiohttp.ConnectionTimeoutError,
-            Stalled,
-            f"no connection within {connect_s:g} s",
-            "is there a firewall in between, or a proxy to name in HTTPS_PROXY?",
-        ),
+        (aiohttp.ClientConnectorCertificateError, RequestError, untrusted, bundle),
+        (aiohttp.ClientSSLError, RequestError, f"no TLS connection ({reason})", "is this an http:// server?"),
+        (aiohttp.ClientProxyConnectionError, RequestError, f"the proxy can't be reached ({reason})", proxies),
+        (aiohttp.ClientHttpProxyError, RequestError, proxy_refuses, proxy_login),
+        (aiohttp.ClientConnectorDNSError, Unreachable, "the host name can't be resolved", spelling),
+        (aiohttp.ConnectionTimeoutError, Stalled, f"no connection within {connect_s:g} s", firewall),
         (aiohttp.ServerTimeoutError, Stalled, f"the server stalled: no byte for {stall_s:g} s", again),
         (asyncio.TimeoutError, Stalled, "the response is not complete within the time limit", again),
         (aiohttp.ClientConnectorError, Unreachable, f"no connection ({reason})", "is the server up, the port right?"),
@@ -229,12 +190,6 @@ class Timeouts:
     retry_after_s: float = 20.0
     redirects: int = 8
 
-    def pause_s(self, url: str, attempt: int) -> float:
-        """The pause after the failed attempt number `attempt`, from 1 on."""
-        # Spread by the URL: the retries of many requests that failed together should not arrive together.
-        spread = 0.75 + (zlib.crc32(f"{url}{attempt}".encode()) % 1000) / 2000
-        return self.backoff_s * float(2 ** (attempt - 1)) * spread
-
 
 #: The longest pause that no server requested, in seconds.
 _LONGEST_PAUSE_S: Final = 30.0
@@ -252,7 +207,6 @@ class Retry:
 
     @property
     def is_last(self) -> bool:
-        """Whether the attempt under way is the last one."""
         return self.failed + 1 >= self.timeouts.attempts
 
     def next_pause_s(
@@ -273,7 +227,10 @@ class Retry:
         is_too_long = (requested_s or 0) > self.timeouts.retry_after_s
         if not transient or is_too_long or self.failed >= self.timeouts.attempts or self._stalls >= 2:
             raise error from error.__cause__
-        pause_s = self.timeouts.pause_s(self.key, self.failed) if requested_s is None else requested_s
+        # Spread by the key: the retries of many requests that failed together should not arrive together.
+        spread = 0.75 + (zlib.crc32(f"{self.key}{self.failed}".encode()) % 1000) / 2000
+        backoff_s = self.timeouts.backoff_s * float(2 ** (self.failed - 1)) * spread
+        pause_s = backoff_s if requested_s is None else requested_s
         return min(pause_s, max(_LONGEST_PAUSE_S, self.timeouts.retry_after_s))
 
 
@@ -291,9 +248,3 @@ class Response:
         if 200 <= self.status < 300:
             return self
         raise BadStatus(self.url, self.status, retry_after=self.headers.get("Retry-After"))
-
-
-class Writable(Protocol):
-    """Takes a download's bytes; `write` is called from the event loop and must not block for long."""
-
-    def write(self, chunk: bytes, /) -> object: ...

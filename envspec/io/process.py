@@ -28,8 +28,6 @@ _LINE_BYTES: Final = 1 << 20
 
 
 class StopBy(Enum):
-    """How a cancelled program is stopped."""
-
     KILL = "it is killed, with its process group"
     STDIN = "its stdin ends; it is killed if it does not stop"
 

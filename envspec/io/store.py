@@ -20,17 +20,12 @@ from typing import Any, Final
 from envspec.verifier.record import BadRecord, wheel_sha256
 
 #: Changes with the format; older files are then ignored.
-LAYOUT: Final = "v1"
+LAYOUT: Final = "v2"
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS page (
-    place TEXT, name TEXT, status INTEGER, asked TEXT, url TEXT, content_type TEXT, etag TEXT, body BLOB,
-    PRIMARY KEY (place, name)
+_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS entry (
+    kind TEXT, key TEXT, name TEXT, value TEXT, body BLOB, PRIMARY KEY (kind, key, name)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS metadata (wheel TEXT PRIMARY KEY, size_bytes INTEGER, body BLOB) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS contents (wheel TEXT PRIMARY KEY, sha256 TEXT) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS selection (view TEXT, name TEXT, body TEXT, PRIMARY KEY (view, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS answer (question TEXT PRIMARY KEY, body TEXT) WITHOUT ROWID;
 """
 
 
@@ -68,68 +63,59 @@ class Store:
         self.is_settled = True
         self._path = root / "index" / f"{LAYOUT}.sqlite"
         self._opened: sqlite3.Connection | None = None
-        self._unsaved: dict[tuple[str, ...], Any] = {}
+        #: What is read again soon: metadata, and digests of contents.
+        self._unsaved: dict[tuple[str, str], tuple[Any, bytes]] = {}
         self._writer: _Writer | None = None
 
     def page(self, index_key: str, name: str) -> StoredPage | None:
-        row = self._row(
-            "SELECT status, asked, url, content_type, etag, body FROM page WHERE place = ? AND name = ?",
-            index_key,
-            name,
-        )
-        with suppress(ValueError):
-            return StoredPage(row[0], datetime.fromisoformat(row[1]), *row[2:]) if row else None
+        entry = self._get("page", index_key, name)
+        with suppress(ValueError, TypeError):
+            if entry is not None:
+                (status, asked, url, content_type, etag), body = entry
+                return StoredPage(status, datetime.fromisoformat(asked), url, content_type, etag, body)
         return None
 
     def put_page(self, index_key: str, name: str, page: StoredPage) -> None:
-        row = (index_key, name, page.status, page.asked.isoformat(), page.url, page.content_type, page.etag, page.body)
-        self._put("INSERT OR REPLACE INTO page VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+        value = (page.status, page.asked.isoformat(), page.url, page.content_type, page.etag)
+        self._put("page", index_key, name, value, page.body)
 
     def metadata(self, key: str) -> StoredMetadata | None:
-        unsaved: StoredMetadata | None = self._unsaved.get(("metadata", key))
-        if unsaved is not None:
-            return unsaved
-        row = self._row("SELECT body, size_bytes FROM metadata WHERE wheel = ?", key)
-        return StoredMetadata(*row) if row else None
+        found = self._unsaved.get(("metadata", key)) or self._get("metadata", key)
+        return StoredMetadata(found[1], found[0]) if found else None
 
     def put_metadata(self, key: str, metadata: StoredMetadata) -> None:
-        self._unsaved["metadata", key] = metadata
-        self._put("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", key, metadata.size_bytes, metadata.body)
+        self._unsaved["metadata", key] = (metadata.size_bytes, metadata.body)
+        self._put("metadata", key, "", metadata.size_bytes, metadata.body)
 
     def contents(self, wheel: str) -> str | None:
         """The digest of a wheel's contents (`envspec.verifier.record`), by its SHA-256.
 
         Empty if it has none, None if it is not cached.
         """
-        unsaved: str | None = self._unsaved.get(("contents", wheel))
-        if unsaved is not None:
-            return unsaved
-        row = self._row("SELECT sha256 FROM contents WHERE wheel = ?", wheel)
-        return str(row[0]) if row else None
+        found = self._unsaved.get(("contents", wheel)) or self._get("contents", wheel)
+        return str(found[0]) if found else None
 
     def put_record(self, wheel: str, record: bytes | None) -> None:
         """Store the digest of a wheel's contents. record: None for a wheel without a readable one."""
         contents: str | None = None
         with suppress(BadRecord):
             contents = wheel_sha256(record) if record is not None else None
-        self._unsaved["contents", wheel] = contents or ""
-        self._put("INSERT OR REPLACE INTO contents VALUES (?, ?)", wheel, contents or "")
+        self._unsaved["contents", wheel] = (contents or "", b"")
+        self._put("contents", wheel, "", contents or "")
 
     def selection(self, view_key: str, name: str) -> dict[str, Any] | None:
         """A view's selection from a project's page: a JSON object."""
-        return _object(self._row("SELECT body FROM selection WHERE view = ? AND name = ?", view_key, name))
+        return _object(self._get("selection", view_key, name))
 
     def put_selection(self, view_key: str, name: str, value: dict[str, Any]) -> None:
-        body = json.dumps(value, separators=(",", ":"))
-        self._put("INSERT OR REPLACE INTO selection VALUES (?, ?, ?)", view_key, name, body)
+        self._put("selection", view_key, name, value)
 
     def answer(self, key: str) -> dict[str, Any] | None:
         """A cached result: a JSON object."""
-        return _object(self._row("SELECT body FROM answer WHERE question = ?", key))
+        return _object(self._get("result", key))
 
     def put_answer(self, key: str, value: dict[str, Any]) -> None:
-        body = json.dumps(value, separators=(",", ":"), default=datetime.isoformat)
-        self._put("INSERT OR REPLACE INTO answer VALUES (?, ?)", key, body)
+        self._put("result", key, "", value)
 
     def save(self) -> None:
         """Write all, and end the transaction."""
@@ -143,25 +129,27 @@ class Store:
             self._opened.close()
             self._opened = None
 
-    def _put(self, statement: str, *values: object) -> None:
+    def _put(self, kind: str, key: str, name: str, value: object, body: bytes = b"") -> None:
         if self._writer is None:
             self._writer = _Writer(self._path)
-        self._writer.write(statement, values)
+        text = json.dumps(value, separators=(",", ":"), default=datetime.isoformat)
+        self._writer.write((kind, key, name, text, body))
 
-    def _row(self, query: str, *values: str) -> tuple[Any, ...] | None:
+    def _get(self, kind: str, key: str, name: str = "") -> tuple[Any, bytes] | None:
         if self._opened is None and not self._path.exists():
             return None
+        query = "SELECT value, body FROM entry WHERE kind = ? AND key = ? AND name = ?"
         try:
             # A caller's event loop and ours are in two threads, of which one waits: see `io.tasks`.
             self._opened = self._opened or sqlite3.connect(self._path, timeout=0.5, check_same_thread=False)
-            row: tuple[Any, ...] | None = self._opened.execute(query, values).fetchone()
-        except sqlite3.OperationalError:
-            # Locked for long, or without tables.
+            row = self._opened.execute(query, (kind, key, name)).fetchone()
+            return (json.loads(row[0]), row[1]) if row else None
+        except (sqlite3.OperationalError, ValueError):
+            # Locked for long, without a table, or no JSON.
             return None
         except sqlite3.DatabaseError:
             self._rename_damaged()
             return None
-        return row
 
     def _rename_damaged(self) -> None:
         if self._opened is not None:
@@ -174,11 +162,8 @@ class Store:
                 self._path.with_name(self._path.name + kind).unlink(missing_ok=True)
 
 
-def _object(row: tuple[Any, ...] | None) -> dict[str, Any] | None:
-    with suppress(ValueError):
-        found = json.loads(row[0]) if row else None
-        return found if isinstance(found, dict) else None
-    return None
+def _object(entry: tuple[Any, bytes] | None) -> dict[str, Any] | None:
+    return entry[0] if entry and isinstance(entry[0], dict) else None
 
 
 class _Writer:
@@ -186,12 +171,12 @@ class _Writer:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._queue: SimpleQueue[tuple[str, tuple[object, ...]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[object, ...] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="envspec store", daemon=True)
         self._thread.start()
 
-    def write(self, statement: str, values: tuple[object, ...]) -> None:
-        self._queue.put((statement, values))
+    def write(self, entry: tuple[object, ...]) -> None:
+        self._queue.put(entry)
 
     def finish(self) -> None:
         self._queue.put(None)
@@ -206,9 +191,9 @@ class _Writer:
                 database.execute("PRAGMA journal_mode = WAL")
                 # A power cut costs a download; waiting for the disk would cost every run.
                 database.execute("PRAGMA synchronous = OFF")
-                database.executescript(_TABLES)
+                database.execute(_TABLE)
                 with database:
-                    for statement, values in iter(self._queue.get, None):
-                        database.execute(statement, values)
+                    for entry in iter(self._queue.get, None):
+                        database.execute("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?)", entry)
             finally:
                 database.close()

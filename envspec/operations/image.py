@@ -22,11 +22,11 @@ from envspec.models import ImageId, Lock, Platform
 from envspec.operations.image_session import ImageSession
 from envspec.operations.lock import lock_files
 from envspec.operations.session import Session
-from envspec.registry.copy import ManifestBody, RemoteBlob, push_image
+from envspec.registry.copy import RemoteBlob, push_image
 from envspec.registry.errors import RegistryError
 from envspec.registry.push import tag_digest
 from envspec.registry.reference import parse
-from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, digest_of
+from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, Manifest, ManifestKind, digest_of
 
 if TYPE_CHECKING:
     from envspec.image.diff import ImageDiff
@@ -234,8 +234,8 @@ async def push(session: ImageSession, assembled: Sequence[BuiltImage], index: by
             blobs.setdefault(layer.blob.digest, _Lazy(session, layer))
         config = Descriptor(OCI_CONFIG, each.image.id, len(each.image.config))
         blobs[config.digest] = _InMemory(config, each.image.config)
-    documents = [ManifestBody(each.image.manifest, OCI_MANIFEST) for each in assembled]
-    documents += [ManifestBody(index, OCI_INDEX)] if index is not None else []
+    documents = [Manifest(each.image.manifest, OCI_MANIFEST) for each in assembled]
+    documents += [Manifest(index, OCI_INDEX, ManifestKind.INDEX)] if index is not None else []
 
     def report(done: int, total: int) -> None:
         session.context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import json
 import math
 import re
@@ -23,7 +22,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from envspec.io.http_types import Credential, Response
 from envspec.io.process import Finished, run
 from envspec.registry.errors import RegistryError, access_refused, error_text, rate_limited, shortened
-from envspec.registry.reference import DOCKER_HUB, Action, Endpoint
+from envspec.registry.reference import DOCKER_HUB, Action, Endpoint, prefixes_of
 
 #: Docker's key for Docker Hub, from its first API, in files and helpers.
 HUB_KEY: Final = "https://index.docker.io/v1/"
@@ -31,7 +30,6 @@ HUB_KEY: Final = "https://index.docker.io/v1/"
 _HELPER_S: Final = 60.0
 #: The user name of an identity token in a helper's output.
 _TOKEN_USER: Final = "<token>"  # noqa: S105 (a marker of the protocol, no secret)
-
 
 _TOKEN_BYTES: Final = 1024 * 1024
 #: Servers accept headers of 8 to 64 KiB.
@@ -45,8 +43,6 @@ _PART: Final = re.compile(
 
 
 class LoginKind(Enum):
-    """The kind of a login's secret."""
-
     PASSWORD = "password"  # noqa: S105 (a kind, no secret)
     IDENTITY_TOKEN = "identity token"  # noqa: S105
     BEARER = "bearer token"
@@ -105,7 +101,7 @@ class Keychain:
                 return found
         auths = config.get("auths")
         entries = {_normal(key): (key, entry) for key, entry in auths.items()} if isinstance(auths, dict) else {}
-        for key in _keys(registry, repository):
+        for key in prefixes_of(f"{registry}/{repository}".rstrip("/")):
             if key in entries:
                 stored, entry = entries[key]
                 try:
@@ -120,34 +116,30 @@ class Keychain:
     async def _from_helper(self, helper: str, registry: str, path: Path) -> Login | None:
         """Run `docker-credential-<helper> get`, whose output may contain secrets and is never shown."""
         program = f"docker-credential-{helper}"
-        if not helper.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        if not re.sub(r"[-_.]", "", helper).isalnum():
             self.warn(f"{path} names an invalid credential helper: {helper!r}")
             return None
-        without = f"no login is sent to {registry}"
         server = HUB_KEY if registry == DOCKER_HUB else registry
+        advice = ""
         try:
             done = await asyncio.wait_for(
                 self.run((program, "get"), environ=self.environ, cwd=self.home, stdin=server), self.helper_s
             )
         except FileNotFoundError:
-            self.warn(f"{program}, named in {path}, is not installed: {without}")
-            return None
+            why = f", named in {path}, is not installed"
         except asyncio.TimeoutError:
-            self.warn(f"{program} did not finish within {self.helper_s:g} s: {without}")
-            return None
+            why = f" did not finish within {self.helper_s:g} s"
         except OSError as error:
-            self.warn(f"{program} can't be run ({error.strerror}): {without}")
-            return None
-        if done.status != 0 and "credentials not found" in done.stdout + done.stderr:
-            return None
-        found = _from_helper_output(done, program)
-        if found is None:
-            self.warn(
-                f"{program} failed (exit status {done.status}): {without}; try `echo {server} | {program} get`"
-                if done.status
-                else f"{program} printed no valid login: {without}"
-            )
-        return found
+            why = f" can't be run ({error.strerror})"
+        else:
+            if done.status and "credentials not found" in done.stdout + done.stderr:
+                return None
+            if not done.status and (found := _from_helper_output(done.stdout, program)):
+                return found
+            why = f" failed (exit status {done.status})" if done.status else " printed no valid login"
+            advice = f"; try `echo {server} | {program} get`" if done.status else ""
+        self.warn(f"{program}{why}: no login is sent to {registry}{advice}")
+        return None
 
 
 def auth_files(environ: Mapping[str, str], home: Path) -> Iterator[Path]:
@@ -173,17 +165,8 @@ def _helpers(config: Mapping[str, object], registry: str) -> Iterator[str]:
 
 def _normal(key: str) -> str:
     """`https://host/v1/` and `host` are one key; a repository is kept."""
-    bare = key.partition("://")[2] or key
-    bare = bare.rstrip("/")
-    for version in ("/v1", "/v2"):
-        bare = bare.removesuffix(version)
+    bare = (key.partition("://")[2] or key).rstrip("/").removesuffix("/v1").removesuffix("/v2")
     return DOCKER_HUB if bare == "index.docker.io" else bare
-
-
-def _keys(registry: str, repository: str) -> Iterator[str]:
-    """The possible keys of a login, the most specific first."""
-    parts = [registry, *filter(None, repository.split("/"))]
-    yield from ("/".join(parts[:end]) for end in range(len(parts), 0, -1))
 
 
 def _from_entry(entry: object, source: str) -> Login | None:
@@ -196,10 +179,8 @@ def _from_entry(entry: object, source: str) -> Login | None:
         raise ValueError("not an object")
     user, password = str(entry.get("username") or ""), str(entry.get("password") or "")
     if auth := entry.get("auth"):
-        try:
-            decoded = base64.b64decode(str(auth), validate=True).decode("utf-8").rstrip("\0")
-        except (binascii.Error, UnicodeDecodeError):
-            raise ValueError("not base64") from None
+        # Their errors are ValueErrors.
+        decoded = base64.b64decode(str(auth), validate=True).decode("utf-8").rstrip("\0")
         user, colon, password = decoded.partition(":")
         if not colon:
             raise ValueError("no colon")
@@ -210,11 +191,29 @@ def _from_entry(entry: object, source: str) -> Login | None:
     return Login(Credential(user, password), LoginKind.PASSWORD, source) if user and password else None
 
 
-def _from_helper_output(done: Finished, program: str) -> Login | None:
-    if done.status != 0:
-        return None
+#: The authentication schemes that a server offers, in lower case -> the parameters: realm, service, scope...
+Challenges = Mapping[str, Mapping[str, str]]
+
+
+def challenges(headers: Iterable[str]) -> Challenges:
+    """Parse `WWW-Authenticate` headers, each of which may have several challenges; the first of each scheme counts."""
+    found: dict[str, dict[str, str]] = {}
+    for header in headers:
+        parameters: dict[str, str] = {}
+        for part in _PART.finditer(header):
+            if part["scheme"]:
+                parameters = {}
+                found.setdefault(part["scheme"].lower(), parameters)
+            else:
+                quoted = part["quoted"]
+                value = part["bare"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+                parameters[part["name"].lower()] = value
+    return found
+
+
+def _from_helper_output(output: str, program: str) -> Login | None:
     try:
-        response = json.loads(done.stdout)
+        response = json.loads(output)
         user, secret = response["Username"], response["Secret"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -222,28 +221,6 @@ def _from_helper_output(done: Finished, program: str) -> Login | None:
         return None
     kind = LoginKind.IDENTITY_TOKEN if user == _TOKEN_USER else LoginKind.PASSWORD
     return Login(Credential(user, secret), kind, program)
-
-
-@dataclass(frozen=True, slots=True)
-class Challenge:
-    """One authentication scheme that a server offers. scheme: lower case. parameters: realm, service, scope..."""
-
-    scheme: str
-    parameters: Mapping[str, str]
-
-
-def challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
-    """Parse `WWW-Authenticate` headers, each of which may have several challenges."""
-    found: list[tuple[str, dict[str, str]]] = []
-    for header in headers:
-        for part in _PART.finditer(header):
-            if part["scheme"]:
-                found.append((part["scheme"].lower(), {}))
-            elif found:
-                quoted = part["quoted"]
-                value = part["bare"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-                found[-1][1][part["name"].lower()] = value
-    return tuple(Challenge(scheme, parameters) for scheme, parameters in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +235,13 @@ class RepositoryAccess:
     def repository_url(self) -> str:
         return f"{self.endpoint.base}/{self.endpoint.repository}"
 
-    def scope(self, challenge: Challenge) -> tuple[str, ...]:
-        """The scopes of a token: those in the challenge, and all that will be needed.
+    def scope(self, named_scope: str) -> tuple[str, ...]:
+        """The scopes of a token: those in a challenge, and all that will be needed.
 
         A push begins with reads, for which a registry requires the scope `pull` only; one token is then enough.
         """
         own = f"repository:{self.endpoint.repository}"
-        named = challenge.parameters.get("scope", "").split() or [f"{own}:{Action.PULL.value}"]
+        named = named_scope.split() or [f"{own}:{Action.PULL.value}"]
         if self.action is Action.PUSH:
             named = [f"{own}:{self.action.value}" if scope.startswith(f"{own}:") else scope for scope in named]
         mounted = (f"repository:{name}:{Action.PULL.value}" for name in self.also if name != self.endpoint.repository)
@@ -281,7 +258,7 @@ class Authorization:
 
 
 async def authorize(
-    offered: Iterable[Challenge],
+    offered: Challenges,
     access: RepositoryAccess,
     login: Login | None,
     request: Callable[..., Awaitable[Response]],
@@ -292,14 +269,13 @@ async def authorize(
         AccessRefused: a login is required and there is none, or it is refused.
         RegistryError: the token server fails, or is one that no login may be sent to.
     """
-    by_scheme = {challenge.scheme: challenge for challenge in reversed(list(offered))}
     endpoint, source = access.endpoint, login.source if login else None
     if login is not None and login.kind is LoginKind.BEARER:
         return Authorization(f"Bearer {login.credential.secret}", math.inf, source)
-    if bearer := by_scheme.get("bearer"):
+    if (bearer := offered.get("bearer")) is not None:
         token, lasts_s = await _token(bearer, access, login, request)
         return Authorization(f"Bearer {token}", lasts_s, source)
-    if "basic" not in by_scheme:
+    if "basic" not in offered:
         return None
     if login is None or login.kind is not LoginKind.PASSWORD:
         raise access_refused(f"{endpoint.registry}/{endpoint.repository}", endpoint, None)
@@ -307,43 +283,35 @@ async def authorize(
 
 
 async def _token(
-    bearer: Challenge, access: RepositoryAccess, login: Login | None, request: Callable[..., Awaitable[Response]]
+    bearer: Mapping[str, str],
+    access: RepositoryAccess,
+    login: Login | None,
+    request: Callable[..., Awaitable[Response]],
 ) -> tuple[str, float]:
-    """A token from the token server, and its lifetime in seconds."""
+    """A token from the token server, and its lifetime in seconds. bearer: the challenge's parameters."""
     endpoint = access.endpoint
-    realm = _realm(bearer, endpoint)
-    service, scope = bearer.parameters.get("service"), access.scope(bearer)
+    realm = _realm(bearer.get("realm", ""), endpoint)
+    service, scope = bearer.get("service"), access.scope(bearer.get("scope", ""))
     form = [("service", service)] if service else []
     if login is not None and login.kind is LoginKind.IDENTITY_TOKEN:
-        form += [
-            ("scope", " ".join(scope)),
-            ("grant_type", "refresh_token"),
-            ("client_id", "envspec"),
-            ("refresh_token", login.credential.secret),
-        ]
-        response = await request(
-            "POST",
-            realm,
-            headers={"Content-Type": "application/x-www-form-urlencoded"},
-            body=urlencode(form).encode(),
-            max_bytes=_TOKEN_BYTES,
-        )
+        form += [("scope", " ".join(scope)), ("grant_type", "refresh_token"), ("client_id", "envspec")]
+        body = urlencode([*form, ("refresh_token", login.credential.secret)]).encode()
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        response = await request("POST", realm, headers=headers, body=body, max_bytes=_TOKEN_BYTES)
     else:
         parts = urlsplit(realm)
         form += [("scope", one) for one in scope]
         query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), *form])
+        url = urlunsplit(parts._replace(query=query))
         headers = {"Authorization": login.credential.basic} if login else {}
-        response = await request(
-            "GET", urlunsplit(parts._replace(query=query)), headers=headers, max_bytes=_TOKEN_BYTES
-        )
+        response = await request("GET", url, headers=headers, max_bytes=_TOKEN_BYTES)
     if response.status != 200:
         raise _refused(response, access, login)
     return _read_token(response, endpoint)
 
 
-def _realm(bearer: Challenge, endpoint: Endpoint) -> str:
+def _realm(realm: str, endpoint: Endpoint) -> str:
     """The token server's URL, which may be on another host, as Docker Hub's is."""
-    realm = bearer.parameters.get("realm", "")
     try:
         parts = urlsplit(realm)
     except ValueError:
@@ -381,12 +349,8 @@ def _read_token(response: Response, endpoint: Endpoint) -> tuple[str, float]:
         token, lasts_s = document.get("token") or document.get("access_token"), document.get("expires_in")
     except (ValueError, AttributeError, RecursionError):
         token = lasts_s = None
-    if (
-        not isinstance(token, str)
-        or not token.isascii()
-        or not token.isprintable()
-        or len(token) > _MAX_TOKEN_CHARACTERS
-    ):
+    is_text = isinstance(token, str) and token.isascii() and token.isprintable()
+    if not is_text or len(token) > _MAX_TOKEN_CHARACTERS:
         raise RegistryError(
             f"{endpoint.registry}: its token server {urlsplit(response.url).netloc} sends no token",
             hint="check for a proxy with a login page in between",

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from envspec.credentials import shown
 from envspec.errors import NetworkError, UsageError
-from envspec.io.http import read_whole
-from envspec.io.http_types import RequestError, Response, Retry, is_transient, retry_after_s
+from envspec.io.http import RetryableError, read_whole
+from envspec.io.http_types import Response, Retry, retry_after_s
 from envspec.models import PinnedDigest, Platform
 from envspec.origins import same_origin
-from envspec.registry.auth import Authorization, Keychain, Login, RepositoryAccess, authorize, challenges
+from envspec.registry.auth import Authorization, Challenges, Keychain, Login, RepositoryAccess, authorize, challenges
 from envspec.registry.errors import ImageNotFound, RegistryError, WrongDigest, refusal, shortened
 from envspec.registry.reference import Endpoint, Reference, endpoint_of
 from envspec.registry.types import (
@@ -30,7 +30,7 @@ from envspec.registry.types import (
 )
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse
+    from aiohttp import ClientResponse, ClientTimeout
 
     from envspec.io.http import Http
     from envspec.io.http_body import Streamed
@@ -73,8 +73,9 @@ async def resolve_digests(
             f"{reference} is not published for {', '.join(platform.value for platform in missing)}",
             hint=f"it has {has or 'no platform that envspec supports'}; use another image or remove the platform",
         )
+    note = "{} in this index" if manifest.kind is ManifestKind.INDEX else ""
     return tuple(
-        PinnedDigest(platform, manifest.digest, "registry", manifest.kind.value, _note(manifest, found[platform]))
+        PinnedDigest(platform, manifest.digest, "registry", manifest.kind.value, note.format(found[platform]))
         for platform in requested
     )
 
@@ -142,7 +143,7 @@ class Registry:
         *,
         headers: Mapping[str, str] | None = None,
         body: bytes | Streamed | None = None,
-        answer_s: float | None = None,
+        timeout: ClientTimeout | None = None,
     ) -> AsyncIterator[ClientResponse]:
         """Like `Http.open`; sent again if the registry requires a login or another token.
 
@@ -151,13 +152,13 @@ class Registry:
         own = same_origin(url, access.endpoint.base)
         known = self._valid(access) if own else None
         given = {**(headers or {}), "Authorization": known.value} if known else headers
-        async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as response:
+        async with self.http.open(method, url, headers=given, body=body, timeout=timeout) as response:
             if response.status != 401 or not same_origin(str(response.url), access.endpoint.base):
                 yield response
                 return
-            offered = response.headers.getall("WWW-Authenticate", [])
+            offered = challenges(response.headers.getall("WWW-Authenticate", []))
         given = {**(headers or {}), "Authorization": await self._authorize(access, offered, known)}
-        async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as response:
+        async with self.http.open(method, url, headers=given, body=body, timeout=timeout) as response:
             yield response
 
     async def request(
@@ -168,53 +169,55 @@ class Registry:
         *,
         headers: Mapping[str, str] | None = None,
         body: bytes | Streamed | None = None,
-        answer_s: float | None = None,
+        timeout: ClientTimeout | None = None,
     ) -> Response:
         """`open`, for small responses."""
-        async with self.open(access, method, url, headers=headers, body=body, answer_s=answer_s) as response:
+        async with self.open(access, method, url, headers=headers, body=body, timeout=timeout) as response:
             # Sending a body may take long, reading a short response may not.
-            content = await read_whole(response, SMALL_BYTES, self.http.timeouts.total_s)
-            return Response(str(response.url), response.status, response.headers, content)
+            return await read_whole(response, SMALL_BYTES, self.http.timeouts.total_s)
 
-    def login_source(self, access: RepositoryAccess) -> str | None:
-        """The source of the login that was sent; None without one."""
+    def refusal(self, response: Response, access: RepositoryAccess, requested: str) -> NetworkError | RetryableError:
+        """The error of a refused request, a RetryableError if a retry may get another status.
+
+        requested: tag or digest.
+        """
         authorization, _ = self._authorizations.get(access, (None, 0.0))
-        return authorization.login_source if authorization else None
+        source = authorization.login_source if authorization else None
+        error = refusal(response, access.endpoint, requested, source, access.action)
+        if is_transient_status(response.status):
+            return RetryableError(error, retry_after_s(response.headers.get("Retry-After")))
+        return error
 
     async def _get(self, endpoint: Endpoint, path: str, requested: str, max_bytes: int) -> Response:
-        """GET below a repository, with a login if the registry requires one."""
-        url, access = f"{endpoint.base}/{endpoint.repository}/{path}", RepositoryAccess(endpoint)
+        access = RepositoryAccess(endpoint)
+        url = f"{access.repository_url}/{path}"
 
-        async def get(authorization: str | None) -> Response:
-            headers = {"Accept": ACCEPT} | ({"Authorization": authorization} if authorization else {})
-            return await self.http.get(url, headers=headers, max_bytes=max_bytes)
+        async def get() -> Response:
+            async with self.open(access, "GET", url, headers={"Accept": ACCEPT}, timeout=self.http.whole) as response:
+                whole = await read_whole(response, max_bytes)
+            if whole.status != 200:
+                raise self.refusal(whole, access, requested)
+            return whole
 
-        known = self._valid(access)
-        response = await get(known.value if known else None)
-        if response.status == 401 and same_origin(response.url, endpoint.base):
-            offered = response.headers.getall("WWW-Authenticate", [])
-            response = await get(await self._authorize(access, offered, known))
-        if response.status != 200:
-            raise refusal(response, endpoint, requested, self.login_source(access))
-        return response
+        return await with_retries(self.http, url, get)
 
     def _valid(self, access: RepositoryAccess) -> Authorization | None:
         authorization, until = self._authorizations.get(access, (None, 0.0))
         return authorization if time.monotonic() < until else None
 
-    async def _authorize(self, access: RepositoryAccess, headers: Sequence[str], refused: Authorization | None) -> str:
+    async def _authorize(self, access: RepositoryAccess, offered: Challenges, refused: Authorization | None) -> str:
         """The header's value. refused: was sent and refused; concurrent requests refused with it log in once."""
         async with self._locks.setdefault(access, asyncio.Lock()):
             known = self._valid(access)
             if known is not None and known is not refused:
                 return known.value
-            endpoint, offered = access.endpoint, challenges(headers)
+            endpoint = access.endpoint
             key = (endpoint.registry, endpoint.repository)
             if key not in self._logins:
                 self._logins[key] = await self.keychain.login(*key)
             authorization = await authorize(offered, access, self._logins[key], self.http.request)
             if authorization is None:
-                schemes = shortened(", ".join(challenge.scheme for challenge in offered)) or "nothing"
+                schemes = shortened(", ".join(offered)) or "nothing"
                 raise RegistryError(
                     f"{endpoint.registry}: HTTP 401, and it offers {schemes} for logins; "
                     "envspec supports Bearer and Basic",
@@ -235,50 +238,14 @@ def _check_digest(where: str, computed: str, requested: str | None, response: Re
         raise WrongDigest(f"{where}: the registry names {shortened(named)}, but the bytes have {computed}", hint=hint)
 
 
-def _note(manifest: Manifest, own: str) -> str:
-    return f"{own} in this index" if manifest.kind is ManifestKind.INDEX else ""
-
-
 #: "Not implemented" and "HTTP version not supported" are permanent.
 _PERMANENT: Final = frozenset({501, 505})
 _T = TypeVar("_T")
 
 
-class RetryableError(Exception):
-    """A response that a retry may improve. error: to raise if none does. wait_s: the registry's `Retry-After`."""
-
-    def __init__(self, error: NetworkError, wait_s: float | None = None) -> None:
-        super().__init__(error.message)
-        self.error = error
-        self.wait_s = wait_s
-
-
 def is_transient_status(status: int) -> bool:
     """Whether a retry may get another status: 408, 429, most of 5xx."""
     return status in {408, 429} or (status >= 500 and status not in _PERMANENT)
-
-
-def raise_refusal(response: Response, error: NetworkError) -> NoReturn:
-    """Raise `error`, as RetryableError if the response's status is transient."""
-    if is_transient_status(response.status):
-        raise RetryableError(error, retry_after_s(response.headers.get("Retry-After")))
-    raise error
-
-
-async def wait_to_retry(http: Http, retry: Retry, error: NetworkError | RetryableError, reached: int = 0) -> None:
-    """Wait before the next attempt. reached: progress in bytes, see `Retry.next_pause_s`.
-
-    Raises:
-        NetworkError: the error is permanent, or no attempt is left.
-    """
-    if isinstance(error, RetryableError):
-        known, transient, wait_s = error.error, True, error.wait_s
-    else:
-        cause = error.__cause__ if isinstance(error, RequestError) else None
-        known, transient, wait_s = error, cause is not None and is_transient(cause), None
-    pause_s = retry.next_pause_s(known, transient=transient, requested_s=wait_s, reached=reached)
-    http.on_retry(f"{known.message}; trying again in {pause_s:.1f} s")
-    await asyncio.sleep(pause_s)
 
 
 async def with_retries(http: Http, url: str, action: Callable[[], Awaitable[_T]]) -> _T:
@@ -288,4 +255,4 @@ async def with_retries(http: Http, url: str, action: Callable[[], Awaitable[_T]]
         try:
             return await action()
         except (NetworkError, RetryableError) as error:
-            await wait_to_retry(http, retry, error)
+            await http.wait_to_retry(retry, error)

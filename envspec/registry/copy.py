@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from envspec.errors import UsageError
@@ -18,10 +17,19 @@ from envspec.io.tasks import gather_or_cancel
 from envspec.models import Platform
 from envspec.registry.client import Registry
 from envspec.registry.errors import RegistryError, WrongDigest
-from envspec.registry.pull import image_blobs, pull_manifest, read_blob
-from envspec.registry.push import BlobTransfer, Transfer, push_access, push_blob, push_manifest, push_pieces, tag_digest
+from envspec.registry.pull import pull_manifest, read_blob
+from envspec.registry.push import (
+    BlobTransfer,
+    Pieces,
+    Transfer,
+    Upload,
+    push_access,
+    push_blob,
+    push_manifest,
+    tag_digest,
+)
 from envspec.registry.reference import Reference, endpoint_of
-from envspec.registry.types import OCI_PLATFORMS, BadManifest, Blob, Descriptor, Manifest, ManifestKind, digest_of
+from envspec.registry.types import OCI_PLATFORMS, BadManifest, Blob, Descriptor, Manifest, ManifestKind, image_blobs
 
 #: Concurrent transfers of blobs.
 JOBS: Final = 4
@@ -32,25 +40,11 @@ _MAX_DEPTH: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class RemoteBlob:
-    """A blob in another repository. local: a copy on this machine. is_foreign: see `LayerDescriptor`."""
+    """A blob in another repository. local: a copy on this machine."""
 
     descriptor: Descriptor
     source: Reference
     local: Blob | None = None
-    is_foreign: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestBody:
-    """A manifest or an index to push. algorithm: of the digest in references to it."""
-
-    body: bytes
-    media_type: str
-    algorithm: str = "sha256"
-
-    @property
-    def digest(self) -> str:
-        return digest_of(self.body, self.algorithm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +64,22 @@ async def copy_blob(
     Raises:
         NetworkError: one of the registries refuses. WrongDigest: the source has other bytes.
     """
-    if blob.is_foreign:
+    if blob.descriptor.is_foreign:
         report(blob.descriptor.size_bytes)
         return BlobTransfer(blob.descriptor, Transfer.LEFT)
     source = endpoint_of(blob.source, registry.mirrors)
     mount_from = (source.repository,) if source.base == endpoint_of(target).base else ()
     if blob.local is not None:
         return await push_blob(registry, target, blob.local, mount_from, report)
-    pieces = partial(_pieces, registry, blob, _Checked(blob))
-    return await push_pieces(registry, push_access(target, mount_from), blob.descriptor, pieces, report)
+    access = push_access(target, mount_from)
+    return await Upload(registry, access, blob.descriptor, _checked_pieces(registry, blob), report).run()
 
 
 async def push_image(
     registry: Registry,
     target: Reference,
     blobs: Sequence[Blob | RemoteBlob],
-    documents: Sequence[ManifestBody],
+    documents: Sequence[Manifest],
     mount_from: Sequence[str] = (),
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> tuple[BlobTransfer, ...]:
@@ -152,18 +146,8 @@ async def mirror(
     for single in documents:
         if single.kind is ManifestKind.MANIFEST:
             found = image_blobs(single, f"{source.name}@{single.digest}")
-            blobs[found.config.digest] = RemoteBlob(found.config, source)
-            blobs |= {
-                layer.descriptor.digest: RemoteBlob(layer.descriptor, source, is_foreign=layer.is_foreign)
-                for layer in found.layers
-            }
-    transfers = await push_image(
-        registry,
-        target,
-        tuple(blobs.values()),
-        [ManifestBody(each.body, each.media_type, each.digest.partition(":")[0]) for each in documents],
-        report=report,
-    )
+            blobs |= {blob.digest: RemoteBlob(blob, source) for blob in found}
+    transfers = await push_image(registry, target, tuple(blobs.values()), documents, report=report)
     return MirrorResult(manifest.digest, manifest.media_type, transfers)
 
 
@@ -208,39 +192,31 @@ async def _with_children(registry: Registry, source: Reference, manifest: Manife
     return [*found.values(), manifest]
 
 
-class _Checked:
-    """The hash of a streamed blob. Bytes that are read again after an error are skipped."""
-
-    def __init__(self, blob: RemoteBlob) -> None:
-        self._blob = blob
-        self._hash = hashlib.new(blob.descriptor.digest.partition(":")[0])
-        self._size = 0
-
-    def add(self, at: int, piece: bytes) -> None:
-        """Add the bytes from `at` on; raises WrongDigest if they complete another blob."""
-        new = piece[max(0, self._size - at) :]
-        self._hash.update(new)
-        self._size += len(new)
-        if self._size < self._blob.descriptor.size_bytes:
-            return
-        found = f"{self._hash.name}:{self._hash.hexdigest()}"
-        if found != self._blob.descriptor.digest:
-            raise WrongDigest(
-                f"{self._blob.source.name}: blob {self._blob.descriptor.digest}: the received bytes have the "
-                f"digest {found}",
-                hint="don't use it: a proxy changed it, or the registry's copy is damaged",
-            )
-
-
-async def _pieces(registry: Registry, blob: RemoteBlob, checked: _Checked, start: int) -> AsyncGenerator[bytes, None]:
+def _checked_pieces(registry: Registry, blob: RemoteBlob) -> Pieces:
     """A blob from its source. The last bytes are yielded after the digest is verified."""
-    at = start
-    try:
-        async with aclosing(read_blob(registry, blob.source, blob.descriptor, start)) as stream:
-            async for piece in stream:
-                checked.add(at, piece)
-                at += len(piece)
-                yield piece
-    except RequestError as error:
-        # All retries of the source failed: the upload must not retry.
-        raise RegistryError(error.message, hint=error.hint) from error
+    expected = blob.descriptor
+    computed, hashed_bytes = hashlib.new(expected.digest.partition(":")[0]), 0
+
+    async def pieces(start: int) -> AsyncGenerator[bytes, None]:
+        nonlocal hashed_bytes
+        at = start
+        try:
+            async with aclosing(read_blob(registry, blob.source, expected, start)) as stream:
+                async for piece in stream:
+                    # Bytes that are read again after an error are hashed already.
+                    new = piece[max(0, hashed_bytes - at) :]
+                    computed.update(new)
+                    hashed_bytes += len(new)
+                    found = f"{computed.name}:{computed.hexdigest()}"
+                    if hashed_bytes == expected.size_bytes and found != expected.digest:
+                        raise WrongDigest(
+                            f"{blob.source.name}: blob {expected.digest}: the received bytes have the digest {found}",
+                            hint="don't use it: a proxy changed it, or the registry's copy is damaged",
+                        )
+                    at += len(piece)
+                    yield piece
+        except RequestError as error:
+            # All retries of the source failed: the upload must not retry.
+            raise RegistryError(error.message, hint=error.hint) from error
+
+    return pieces

@@ -35,11 +35,14 @@ class WrongDigest(RegistryError):
 
 
 def refusal(
-    response: Response, endpoint: Endpoint, requested: str, login_source: str | None, action: Action = Action.PULL
+    response: Response, endpoint: Endpoint, requested: str, login_source: str | None, action: Action
 ) -> RegistryError:
-    """The error for a status other than 200. requested: tag or digest. login_source: None if no login was sent."""
-    what = f"{endpoint.registry}/{endpoint.repository}{'@' if ':' in requested else ':'}{requested}"
+    """The error for a refused request. requested: tag or digest. login_source: None if no login was sent."""
+    name = f"{endpoint.registry}/{endpoint.repository}"
+    what = f"{name}{'@' if ':' in requested else ':'}{requested}"
     text = error_text(response.body)
+    if action is Action.PUSH and response.status in {404, 405, 413}:
+        return _push_refusal(response.status, name, requested, text)
     if not same_origin(response.url, endpoint.base):
         # Of another server: its 401 is not for the registry's login, and its 404 not the registry's.
         kind = ImageNotFound if response.status == 404 else RegistryError
@@ -59,6 +62,24 @@ def refusal(
         hint="try again later; if it persists, contact the registry's operator"
         if response.status >= 500
         else f"check that {endpoint.base} is a registry with the OCI distribution API",
+    )
+
+
+def _push_refusal(status: int, name: str, requested: str, text: str) -> RegistryError:
+    status_text = f" (HTTP {status}{f', {text}' if text else ''})"
+    if status == 404:
+        return ImageNotFound(
+            f"{name}: the registry has no such repository{_quoted(text)}",
+            hint="check its spelling; some registries require that a repository is created before the first push",
+        )
+    if status == 405:
+        return RegistryError(
+            f"{name}: the registry accepts no push{status_text}",
+            hint="push to the original: this one is read-only, or a mirror",
+        )
+    return RegistryError(
+        f"{name}: {requested} exceeds a limit{status_text}",
+        hint="raise the limit on requests of the proxy in front of the registry (nginx: client_max_body_size)",
     )
 
 

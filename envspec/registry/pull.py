@@ -7,47 +7,26 @@ import contextlib
 import hashlib
 import re
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envspec.errors import NetworkError
 from envspec.io.cache import as_cache_error
 from envspec.io.download import CHUNK, DownloadFile, partial_file
-from envspec.io.http import read_whole
-from envspec.io.http_types import IncompleteResponse, Response, Retry
+from envspec.io.http import RetryableError, read_whole
+from envspec.io.http_types import IncompleteResponse, Retry
 from envspec.models import Platform
 from envspec.registry.auth import RepositoryAccess
-from envspec.registry.client import SMALL_BYTES, Registry, RetryableError, raise_refusal, wait_to_retry
-from envspec.registry.errors import ImageNotFound, WrongDigest, refusal, shortened
-from envspec.registry.reference import Reference, endpoint_of, is_digest
-from envspec.registry.types import MAX_ENTRIES, BadManifest, Descriptor, Manifest, ManifestKind, is_size, read_json
+from envspec.registry.client import SMALL_BYTES, Registry
+from envspec.registry.errors import ImageNotFound, WrongDigest
+from envspec.registry.reference import Reference, endpoint_of
+from envspec.registry.types import Descriptor, Manifest, ManifestKind
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
 _DAMAGED: Final = "don't use it: a proxy changed it, or the registry's copy is damaged"
-_FOREIGN: Final = ("application/vnd.docker.image.rootfs.foreign.", "application/vnd.oci.image.layer.nondistributable.")
-
-
-@dataclass(frozen=True, slots=True)
-class LayerDescriptor:
-    """A layer in a manifest.
-
-    is_foreign: it has URLs of its owner, who forbids distribution by registries. Nothing is fetched from them: the
-    author of a manifest could name any URL.
-    """
-
-    descriptor: Descriptor
-    is_foreign: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ImageBlobs:
-    """The blobs of a single manifest. layers: the lowest first."""
-
-    config: Descriptor
-    layers: tuple[LayerDescriptor, ...]
 
 
 async def pull_manifest(registry: Registry, reference: Reference, platform: Platform | None = None) -> Manifest:
@@ -66,32 +45,6 @@ async def pull_manifest(registry: Registry, reference: Reference, platform: Plat
             hint=f"it has {manifest.platforms_in_words or 'no platform that envspec supports'}",
         )
     return await registry.manifest(replace(reference, tag=None, digest=child.digest))
-
-
-def image_blobs(manifest: Manifest, where: str) -> ImageBlobs:
-    """The blobs of a single manifest.
-
-    Raises:
-        BadManifest: it is an index, or has invalid descriptors.
-    """
-    document = read_json(manifest.body, manifest.media_type, where=where)
-    layers = document.get("layers")
-    manifest.check_is_single(where)
-    if not isinstance(layers, list) or len(layers) > MAX_ENTRIES:
-        raise BadManifest(f"{where}: it has no layers, or more than {MAX_ENTRIES}", hint="use another image")
-    config = _layer(document.get("config"), where)
-    return ImageBlobs(config.descriptor, tuple(_layer(layer, where) for layer in layers))
-
-
-def _layer(value: object, where: str) -> LayerDescriptor:
-    entry = value if isinstance(value, dict) else {}
-    digest, size = entry.get("digest"), entry.get("size")
-    if not is_digest(digest) or not is_size(size):
-        raise BadManifest(
-            f"{where}: a blob without a valid digest and size", hint="use another image: the registry's copy is damaged"
-        )
-    kind = shortened(entry.get("mediaType", ""))
-    return LayerDescriptor(Descriptor(kind, str(digest), size), bool(entry.get("urls")) and kind.startswith(_FOREIGN))
 
 
 async def fetch_blob(
@@ -165,7 +118,7 @@ async def read_blob(
                     )
                 )
         except (NetworkError, RetryableError) as error:
-            await wait_to_retry(http, retry, error, at)
+            await http.wait_to_retry(retry, error, at)
 
 
 async def _skip(
@@ -186,13 +139,8 @@ async def _skip(
         return at
     if response.status == 416:
         raise _other_size(descriptor, access, "less")
-    whole = Response(
-        str(response.url),
-        response.status,
-        response.headers,
-        await read_whole(response, SMALL_BYTES, registry.http.timeouts.total_s),
-    )
-    return raise_refusal(whole, refusal(whole, access.endpoint, descriptor.digest, registry.login_source(access)))
+    whole = await read_whole(response, SMALL_BYTES, registry.http.timeouts.total_s)
+    raise registry.refusal(whole, access, descriptor.digest)
 
 
 def _other_size(descriptor: Descriptor, access: RepositoryAccess, found: str) -> WrongDigest:

@@ -18,25 +18,11 @@ from urllib.parse import quote, urldefrag, urljoin, urlsplit
 
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError
+from envspec.io.http import RetryableError
 from envspec.io.http_types import Response, Retry
 from envspec.registry.auth import RepositoryAccess
-from envspec.registry.client import (
-    Registry,
-    RetryableError,
-    is_transient_status,
-    raise_refusal,
-    wait_to_retry,
-    with_retries,
-)
-from envspec.registry.errors import (
-    AccessRefused,
-    ImageNotFound,
-    RegistryError,
-    WrongDigest,
-    error_text,
-    refusal,
-    shortened,
-)
+from envspec.registry.client import Registry, is_transient_status, with_retries
+from envspec.registry.errors import AccessRefused, RegistryError, WrongDigest, error_text, shortened
 from envspec.registry.reference import Action, Reference, endpoint_of
 from envspec.registry.types import ACCEPT, Blob, Descriptor, digest_of
 
@@ -74,8 +60,6 @@ class TruncatedBlob(EnvspecError):
 
 
 class Transfer(Enum):
-    """What was done for a blob."""
-
     EXISTS = "exists"
     MOUNTED = "mounted"
     UPLOADED = "uploaded"
@@ -111,7 +95,7 @@ async def push_blob(
     try:
         pieces = partial(read_ahead, blob)
         access = push_access(reference, mount_from)
-        return await push_pieces(registry, access, blob.descriptor, pieces, report, chunk_bytes)
+        return await Upload(registry, access, blob.descriptor, pieces, report, chunk_bytes).run()
     except WrongDigest as error:
         found = await asyncio.to_thread(_digest, blob)
         if found == blob.descriptor.digest:
@@ -120,40 +104,6 @@ async def push_blob(
             f"blob {blob.descriptor.digest}: its local copy has the digest {found}",
             hint="remove the cache and build again: it is damaged",
         ) from error
-
-
-async def push_pieces(
-    registry: Registry,
-    access: RepositoryAccess,
-    descriptor: Descriptor,
-    pieces: Pieces,
-    report: Callable[[int], None] = lambda _: None,
-    chunk_bytes: int = CHUNK_BYTES,
-) -> BlobTransfer:
-    """`push_blob` for bytes from another source."""
-    http = registry.http
-    url = f"{access.repository_url}/blobs/{descriptor.digest}"
-    try:
-        exists = await with_retries(http, url, partial(blob_exists, registry, access, descriptor))
-    except AccessRefused:
-        if not access.also:
-            raise
-        # A token server may refuse all because of one repository: then nothing is mounted.
-        access = RepositoryAccess(access.endpoint, Action.PUSH)
-        exists = await with_retries(http, url, partial(blob_exists, registry, access, descriptor))
-    if exists:
-        report(descriptor.size_bytes)
-        return BlobTransfer(descriptor, Transfer.EXISTS)
-    location = None
-    for name in access.also:
-        if location:
-            await cancel_upload(registry, access, location)
-        location = await with_retries(http, url, partial(_mount, registry, access, descriptor.digest, name))
-        if location is None:
-            report(descriptor.size_bytes)
-            return BlobTransfer(descriptor, Transfer.MOUNTED)
-    upload = Upload(registry, access, descriptor, pieces, location or None, report, chunk_bytes)
-    return BlobTransfer(descriptor, Transfer.UPLOADED, await upload.run())
 
 
 async def push_manifest(registry: Registry, reference: Reference, body: bytes, media_type: str) -> str:
@@ -176,7 +126,7 @@ async def push_manifest(registry: Registry, reference: Reference, body: bytes, m
     async def put() -> str:
         response = await registry.request(access, "PUT", url, headers={"Content-Type": media_type}, body=body)
         if not 200 <= response.status < 300:
-            raise_refusal(response, push_refusal(response, access, name, registry))
+            raise registry.refusal(response, access, name)
         return response.headers.get("Docker-Content-Digest", "").strip()
 
     stored = await with_retries(registry.http, url, put)
@@ -204,28 +154,9 @@ async def tag_digest(registry: Registry, reference: Reference) -> str | None:
     return await with_retries(registry.http, url, head)
 
 
-async def blob_exists(registry: Registry, access: RepositoryAccess, descriptor: Descriptor) -> bool:
-    """Whether the repository has a blob."""
-    response = await registry.request(access, "HEAD", f"{access.repository_url}/blobs/{descriptor.digest}")
-    _check_access(response, access, descriptor.digest, registry)
-    length = response.headers.get("Content-Length")
-    return response.status == 200 and (length is None or length == str(descriptor.size_bytes))
-
-
 def _check_access(response: Response, access: RepositoryAccess, name: str, registry: Registry) -> None:
     if response.status in {401, 403} or is_transient_status(response.status):
-        raise_refusal(response, push_refusal(response, access, name, registry))
-
-
-async def _mount(registry: Registry, access: RepositoryAccess, digest: str, source: str) -> str | None:
-    """None if the registry has mounted the blob; else the URL for its upload, empty if there is none."""
-    url = f"{access.repository_url}/blobs/uploads/?mount={digest}&from={quote(source, safe='')}"
-    response = await registry.request(access, "POST", url, headers=_OCTETS, body=b"")
-    if response.status == 201:
-        return None
-    if is_transient_status(response.status):
-        raise_refusal(response, push_refusal(response, access, digest, registry))
-    return next_location(response, access) if response.status == 202 else ""
+        raise registry.refusal(response, access, name)
 
 
 def push_access(reference: Reference, mount_from: Sequence[str] = ()) -> RepositoryAccess:
@@ -288,35 +219,6 @@ def received_bytes(response: Response) -> int | None:
     return int(found[1]) + 1 if int(found[1]) else 0
 
 
-def push_refusal(response: Response, access: RepositoryAccess, requested: str, registry: Registry) -> RegistryError:
-    """The error for a refused push."""
-    endpoint, text = access.endpoint, error_text(response.body)
-    name = f"{endpoint.registry}/{endpoint.repository}"
-    status = f" (HTTP {response.status}{f', {text}' if text else ''})"
-    if response.status == 404:
-        return ImageNotFound(
-            f"{name}: the registry has no such repository{f' ({text})' if text else ''}",
-            hint="check its spelling; some registries require that a repository is created before the first push",
-        )
-    if response.status == 405:
-        return RegistryError(
-            f"{name}: the registry accepts no push{status}",
-            hint="push to the original: this one is read-only, or a mirror",
-        )
-    if response.status == 413:
-        return RegistryError(
-            f"{name}: {requested} exceeds a limit{status}",
-            hint="raise the limit on requests of the proxy in front of the registry (nginx: client_max_body_size)",
-        )
-    return refusal(response, endpoint, requested, registry.login_source(access), access.action)
-
-
-async def cancel_upload(registry: Registry, access: RepositoryAccess, location: str) -> None:
-    """Cancel an upload, ignoring errors: the registry removes it after some time. Also in a cancelled task."""
-    with contextlib.suppress(NetworkError, asyncio.TimeoutError):
-        await asyncio.wait_for(registry.request(access, "DELETE", location), _CANCEL_S)
-
-
 async def read_ahead(blob: Blob, start: int) -> AsyncGenerator[bytes, None]:
     """Read a blob in a thread, one piece of about 1 MiB ahead of what is sent."""
     iterator = blob.chunks(start)
@@ -357,11 +259,7 @@ class UploadStream:
         self._at: int | None = None
 
     async def read(self, start: int, end: int) -> AsyncGenerator[memoryview, None]:
-        """The bytes from `start` to `end`.
-
-        Raises:
-            TruncatedBlob: there are fewer.
-        """
+        """The bytes from `start` to `end`. Raises TruncatedBlob if there are fewer."""
         if self._stream is None or self._at != start:
             await self.close()
             self._stream, self._rest = self._pieces(start), memoryview(b"")
@@ -378,17 +276,9 @@ class UploadStream:
             yield part
 
     async def close(self) -> None:
-        """Close the source."""
         stream, self._stream, self._at = self._stream, None, None
         if stream is not None:
             await stream.aclose()
-
-
-class UploadMode(Enum):
-    """How a blob is sent."""
-
-    CHUNKS = "chunks"
-    WHOLE = "whole"
 
 
 class _UploadLost(RetryableError):
@@ -397,22 +287,21 @@ class _UploadLost(RetryableError):
 
 @dataclass(slots=True)
 class Upload:
-    """The upload of one blob.
+    """The way of one blob into a repository.
 
-    location: of an upload that a refused mount has started. report: called with the change of bytes done, negative if
-    some have to be sent again. sent_bytes: bytes that were sent twice count twice.
+    report: called with the change of bytes done, negative if some have to be sent again.
     """
 
     registry: Registry
     access: RepositoryAccess
     descriptor: Descriptor
     pieces: Pieces
-    location: str | None = None
     report: Callable[[int], None] = lambda _: None
     chunk_bytes: int = CHUNK_BYTES
-    sent_bytes: int = 0
+    _sent_bytes: int = 0
+    _location: str | None = None
     _stream: UploadStream = field(init=False)
-    _mode: UploadMode = field(init=False)
+    _is_whole: bool = field(init=False)
     _offset: int = 0
     _reported: int = 0
     _is_position_known: bool = True
@@ -422,67 +311,107 @@ class Upload:
 
     def __post_init__(self) -> None:
         self._stream = UploadStream(self.descriptor, self.pieces)
-        self._mode = UploadMode.WHOLE if self.descriptor.size_bytes <= _WHOLE_BYTES else UploadMode.CHUNKS
+        self._is_whole = self.descriptor.size_bytes <= _WHOLE_BYTES
 
     @property
     def _subject(self) -> str:
         endpoint = self.access.endpoint
         return f"{endpoint.registry}/{endpoint.repository}: blob {self.descriptor.digest}"
 
-    async def run(self) -> int:
-        """Send the blob; the number of bytes sent.
+    async def run(self) -> BlobTransfer:
+        """Ensure that the repository has the blob: mounted from another one, or sent.
 
         Raises:
             NetworkError: the registry refuses it. WrongDigest: it received other bytes, twice.
         """
-        http = self.registry.http
-        retry = Retry(http.timeouts, self._subject)
         try:
-            while True:
-                try:
-                    if await self._step():
-                        self.location = None
-                        return self.sent_bytes
-                except (NetworkError, RetryableError) as error:
-                    await self._recover(error, retry)
+            how = await self._without_bytes()
+            if how is None:
+                retry = Retry(self.registry.http.timeouts, self._subject)
+                while not await self._is_done(retry):
+                    pass
+            else:
+                self.report(self.descriptor.size_bytes)
+            self._location = None
+            return BlobTransfer(self.descriptor, how or Transfer.UPLOADED, self._sent_bytes)
         finally:
             await self._cancel()
             await self._stream.close()
 
-    async def _step(self) -> bool:
+    async def _without_bytes(self) -> Transfer | None:
+        """How the repository got the blob without an upload; None if it did not."""
+        retried = partial(with_retries, self.registry.http, f"{self.access.repository_url}/{self.descriptor.digest}")
+        try:
+            exists = await retried(self._exists)
+        except AccessRefused:
+            if not self.access.also:
+                raise
+            # A token server may refuse all because of one repository: then nothing is mounted.
+            self.access = RepositoryAccess(self.access.endpoint, Action.PUSH)
+            exists = await retried(self._exists)
+        if exists:
+            return Transfer.EXISTS
+        for name in self.access.also:
+            await self._cancel()
+            if await retried(partial(self._mount, name)):
+                return Transfer.MOUNTED
+        return None
+
+    async def _exists(self) -> bool:
+        url = f"{self.access.repository_url}/blobs/{self.descriptor.digest}"
+        response = await self.registry.request(self.access, "HEAD", url)
+        _check_access(response, self.access, self.descriptor.digest, self.registry)
+        length = response.headers.get("Content-Length")
+        return response.status == 200 and (length is None or length == str(self.descriptor.size_bytes))
+
+    async def _mount(self, source: str) -> bool:
+        """Whether the registry has mounted the blob; it may start an upload instead."""
+        query = f"mount={self.descriptor.digest}&from={quote(source, safe='')}"
+        url = f"{self.access.repository_url}/blobs/uploads/?{query}"
+        response = await self.registry.request(self.access, "POST", url, headers=_OCTETS, body=b"")
+        if is_transient_status(response.status):
+            raise self.registry.refusal(response, self.access, self.descriptor.digest)
+        if response.status == 202:
+            self._location = next_location(response, self.access)
+        return response.status == 201
+
+    async def _is_done(self, retry: Retry) -> bool:
         """Send the next request; whether the registry has the blob now."""
-        if self.location is None:
-            # A lost response may have been the last one.
-            if self._starts and await blob_exists(self.registry, self.access, self.descriptor):
+        try:
+            if self._location is None:
+                # A lost response may have been the last one.
+                if self._starts and await self._exists():
+                    return True
+                await self._start()
+            elif not self._is_position_known:
+                await self._query_position(self._location)
+            elif self._is_whole or self._offset == self.descriptor.size_bytes:
+                await self._commit(self._location)
                 return True
-            await self._start()
-        elif not self._is_position_known:
-            await self._query_position(self.location)
-        elif self._mode is UploadMode.WHOLE or self._offset == self.descriptor.size_bytes:
-            await self._commit(self.location)
-            return True
-        else:
-            await self._send_chunk(self.location)
+            else:
+                await self._send_chunk(self._location)
+        except (NetworkError, RetryableError) as error:
+            await self._recover(error, retry)
         return False
 
     async def _recover(self, error: NetworkError | RetryableError, retry: Retry) -> None:
         reached = self._offset
-        if isinstance(error, _UploadLost) or (self._mode is UploadMode.WHOLE and self.location is not None):
+        if isinstance(error, _UploadLost) or (self._is_whole and self._location is not None):
             await self._cancel()
             self._move_to(0)
-        self._is_position_known = self.location is None
-        await wait_to_retry(self.registry.http, retry, error, reached)
+        self._is_position_known = self._location is None
+        await self.registry.http.wait_to_retry(retry, error, reached)
 
     async def _start(self) -> None:
         self._starts += 1
         url = f"{self.access.repository_url}/blobs/uploads/"
         response = await self.registry.request(self.access, "POST", url, headers=_OCTETS, body=b"")
         if response.status != 202:
-            raise_refusal(response, self._refusal(response))
+            raise self.registry.refusal(response, self.access, self.descriptor.digest)
         minimum = response.headers.get("OCI-Chunk-Min-Length", "")
         if re.fullmatch(r"[0-9]{1,12}", minimum):
             self.chunk_bytes = max(self.chunk_bytes, int(minimum))
-        self.location = next_location(response, self.access)
+        self._location = next_location(response, self.access)
 
     async def _send_chunk(self, location: str) -> None:
         start = self._offset
@@ -500,7 +429,7 @@ class Upload:
             self._short_chunks += reached < end and reached - start < _MIN_CHUNK_BYTES
             if not start < reached <= end or self._short_chunks > _MAX_SHORT_CHUNKS:
                 raise _UploadLost(self._error(f"has {reached} bytes after {end} were sent"))
-            self.location = next_location(response, self.access, location)
+            self._location = next_location(response, self.access, location)
             self._move_to(reached)
             return
         self._move_to(start)
@@ -510,13 +439,13 @@ class Upload:
             raise RetryableError(self._error("refuses the position of a chunk"), 0.0)
         elif start == 0 and self._starts <= 1 and response.status in _NO_CHUNKS:
             await self._cancel()
-            self._mode = UploadMode.WHOLE
+            self._is_whole = True
         else:
             self._raise_error(response)
 
     async def _commit(self, location: str) -> None:
         """Send the last request, with the whole blob unless it was sent in chunks."""
-        size = self.descriptor.size_bytes if self._mode is UploadMode.WHOLE else 0
+        size = self.descriptor.size_bytes if self._is_whole else 0
         mark = "&" if "?" in location else "?"
         response = await self.registry.request(
             self.access,
@@ -525,7 +454,7 @@ class Upload:
             headers=_OCTETS,
             body=self.registry.http.streamed(lambda: self._pieces_between(0, size), size) if size else b"",
             # A registry may copy gigabytes before it responds.
-            answer_s=self.registry.http.timeouts.total_s,
+            timeout=self.registry.http.late,
         )
         if not 200 <= response.status < 300:
             self._raise_error(response)
@@ -545,7 +474,7 @@ class Upload:
             await self._cancel()
             reached = 0
         else:
-            self.location = next_location(response, self.access, location)
+            self._location = next_location(response, self.access, location)
         self._move_to(reached)
 
     def _raise_error(self, response: Response) -> None:
@@ -564,14 +493,14 @@ class Upload:
             raise _UploadLost(
                 self._error(f"does not continue the upload (HTTP {response.status}{': ' if text else ''}{text})")
             )
-        raise_refusal(response, self._refusal(response))
+        raise self.registry.refusal(response, self.access, self.descriptor.digest)
 
     async def _pieces_between(self, start: int, end: int) -> AsyncGenerator[memoryview, None]:
         self._move_to(start)
         async with contextlib.aclosing(self._stream.read(start, end)) as pieces:
             async for piece in pieces:
                 yield piece
-                self.sent_bytes += len(piece)
+                self._sent_bytes += len(piece)
                 self._report_at(self._reported + len(piece))
 
     def _move_to(self, offset: int) -> None:
@@ -584,14 +513,13 @@ class Upload:
             self._reported = position
 
     async def _cancel(self) -> None:
-        location, self.location = self.location, None
+        """Cancel the upload, ignoring errors: the registry removes it after some time. Also in a cancelled task."""
+        location, self._location = self._location, None
         if location is not None:
-            await cancel_upload(self.registry, self.access, location)
+            with contextlib.suppress(NetworkError, asyncio.TimeoutError):
+                await asyncio.wait_for(self.registry.request(self.access, "DELETE", location), _CANCEL_S)
 
     def _error(self, what: str) -> RegistryError:
         return RegistryError(
             f"{self._subject}: the registry {what}", hint="try again; if it persists, contact the registry's operator"
         )
-
-    def _refusal(self, response: Response) -> RegistryError:
-        return push_refusal(response, self.access, self.descriptor.digest, self.registry)

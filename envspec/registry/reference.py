@@ -29,15 +29,11 @@ _LONGEST_NAME: Final = 255
 
 
 class BadReference(UsageError):
-    """An invalid image name."""
-
     def __init__(self, text: str, why: str, hint: str = "the form is registry/repository:tag@sha256:digest") -> None:
         super().__init__(f"{without_registry_login(text)!r} is not the name of an image: {why}", hint=hint)
 
 
 class Action(Enum):
-    """An action on a repository, as in a token's scope."""
-
     PULL = "pull"
     PUSH = "pull,push"
 
@@ -93,7 +89,6 @@ class Endpoint:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is used without TLS."""
         return self.base.startswith("http://")
 
     def may_name(self, url: str) -> bool:
@@ -122,15 +117,11 @@ def parse(text: str) -> Reference:
     if (slash and "@" in first) or (is_digest(digest) and "@" in named and not is_digest(named.rpartition("@")[2])):
         raise BadReference(text, "it contains a login", "log in with `docker login HOST`, and use the name without it")
     if at and ("@" in named or not is_digest(digest)):
-        raise BadReference(
-            text,
-            "the part after `@` is not sha256: and 64 lower-case hex digits",
-            "for a login, use `docker login HOST`",
-        )
-    rest = named
-    path, colon, tag = rest.rpartition(":")
+        why = "the part after `@` is not sha256: and 64 lower-case hex digits"
+        raise BadReference(text, why, "for a login, use `docker login HOST`")
+    path, colon, tag = named.rpartition(":")
     if not colon or "/" in tag:
-        path, tag, colon = rest, "", ""
+        path, tag, colon = named, "", ""
     if colon and not _TAG.fullmatch(tag):
         raise BadReference(text, f"{tag!r} is not a tag", "a tag has letters, digits, `_`, `.` and `-`, at most 128")
     registry, repository = _split_registry(path)
@@ -154,18 +145,15 @@ def endpoint_of(reference: Reference, mirrors: Mapping[str, str] | None = None) 
     Raises:
         BadReference: a mirror that is not a registry.
     """
-    for prefix in _prefixes(reference.name):
+    for prefix in prefixes_of(reference.name):
         if mirror := (mirrors or {}).get(prefix):
             scheme, name = _split_scheme(mirror)
             registry, _, path = name.rstrip("/").partition("/")
             below = reference.name[len(prefix) :].strip("/")
             repository = "/".join(part for part in (path, below) if part)
             if not _REGISTRY.fullmatch(registry) or not _REPOSITORY.fullmatch(repository):
-                raise BadReference(
-                    mirror,
-                    f"the mirror of {prefix} must be a registry",
-                    '[registry.mirrors] "docker.io" = "host:port"',
-                )
+                hint = '[registry.mirrors] "docker.io" = "host:port"'
+                raise BadReference(mirror, f"the mirror of {prefix} must be a registry", hint)
             return _endpoint(registry, repository, scheme)
     return _endpoint(reference.registry, reference.repository, reference.scheme)
 
@@ -181,16 +169,15 @@ def _endpoint(registry: str, repository: str, scheme: str) -> Endpoint:
     return Endpoint(registry, f"{scheme or ('http' if is_loopback(name) else 'https')}://{host}/v2", repository)
 
 
-def _prefixes(name: str) -> list[str]:
+def prefixes_of(name: str) -> list[str]:
+    """The name and the first parts of it, the longest first."""
     parts = name.split("/")
     return ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def _split_scheme(text: str) -> tuple[str, str]:
-    for scheme in ("http", "https"):
-        if text.startswith(f"{scheme}://"):
-            return scheme, text[len(scheme) + 3 :]
-    return "", text
+    scheme, separator, rest = text.partition("://")
+    return (scheme, rest) if separator and scheme in {"http", "https"} else ("", text)
 
 
 def _split_registry(path: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NoReturn, Protocol, TypeGuard
+from typing import Final, NoReturn, Protocol
 
 from envspec.errors import NetworkError
 from envspec.models import Platform
@@ -28,7 +28,10 @@ ACCEPT: Final = ", ".join((OCI_INDEX, DOCKER_LIST, OCI_MANIFEST, DOCKER_MANIFEST
 MANIFEST_BYTES: Final = 4 * 1024 * 1024
 #: Of an index or an image: docker supports 127 layers, and there are fewer platforms.
 MAX_ENTRIES: Final = 1000
+#: Registries accept no hundredth of it.
 _MAX_BLOB_BYTES: Final = 1 << 40
+_FOREIGN: Final = ("application/vnd.docker.image.rootfs.foreign.", "application/vnd.oci.image.layer.nondistributable.")
+_DAMAGED: Final = "use another image: the registry's copy is damaged"
 
 
 class ManifestKind(Enum):
@@ -54,12 +57,22 @@ class BadManifest(NetworkError):
 
 
 @dataclass(frozen=True, slots=True)
+class Descriptor:
+    """is_foreign: a layer with URLs of its owner, who forbids distribution by registries. Nothing is fetched from them:
+    the author of a manifest could name any URL.
+    """
+
+    media_type: str
+    digest: str
+    size_bytes: int
+    is_foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class IndexEntry:
     """One entry of an index; os and architecture may be empty."""
 
     digest: str
-    media_type: str
-    size_bytes: int
     os: str
     architecture: str
     variant: str = ""
@@ -67,17 +80,21 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """digest: computed from `body`. children: of an index. config: digest of a single manifest's config, else empty.
-    config_bytes: its size in the manifest.
+    """algorithm: of the digest in references to it. children: of an index. config: digest of a single manifest's
+    config, else empty. config_bytes: its size in the manifest.
     """
 
-    digest: str
-    media_type: str
-    kind: ManifestKind
     body: bytes = field(repr=False)
+    media_type: str
+    kind: ManifestKind = ManifestKind.MANIFEST
+    algorithm: str = "sha256"
     children: tuple[IndexEntry, ...] = ()
     config: str = ""
     config_bytes: int = 0
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.body, self.algorithm)
 
     def check_is_single(self, where: str) -> None:
         """Raises BadManifest if it is an index."""
@@ -137,16 +154,25 @@ def read_manifest(body: bytes, content_type: str, *, where: str, algorithm: str 
     if _KINDS.get(served, kind) is not kind or ("manifests" in document and "layers" in document):
         # One reader would parse it as an index, another as an image (CVE-2021-41190).
         raise BadManifest(f"{where}: a manifest and an index in one document", hint="don't use this image")
-    config, config_bytes = _config(document, where) if kind is ManifestKind.MANIFEST else ("", 0)
-    return Manifest(
-        digest=digest_of(body, algorithm),
-        media_type=stated,
-        kind=kind,
-        body=body,
-        children=_children(document, where) if kind is ManifestKind.INDEX else (),
-        config=config,
-        config_bytes=config_bytes,
-    )
+    if kind is ManifestKind.INDEX:
+        return Manifest(body, stated, kind, algorithm, _children(document, where))
+    config = _descriptor(document.get("config"), f"{where}: a manifest whose config has no digest or size")
+    return Manifest(body, stated, kind, algorithm, (), config.digest, config.size_bytes)
+
+
+def image_blobs(manifest: Manifest, where: str) -> tuple[Descriptor, ...]:
+    """The config of a single manifest and its layers, the lowest first.
+
+    Raises:
+        BadManifest: it is an index, or has invalid descriptors.
+    """
+    document = read_json(manifest.body, manifest.media_type, where=where)
+    layers = document.get("layers")
+    manifest.check_is_single(where)
+    if not isinstance(layers, list) or len(layers) > MAX_ENTRIES:
+        raise BadManifest(f"{where}: it has no layers, or more than {MAX_ENTRIES}", hint="use another image")
+    invalid = f"{where}: a blob without a valid digest and size"
+    return tuple(_descriptor(value, invalid) for value in (document.get("config"), *layers))
 
 
 def read_json(body: bytes, content_type: str, *, where: str) -> Mapping[str, object]:
@@ -199,7 +225,7 @@ def _kind_by_shape(document: Mapping[str, object]) -> ManifestKind | None:
 def _children(document: Mapping[str, object], where: str) -> tuple[IndexEntry, ...]:
     entries = document.get("manifests")
     if not isinstance(entries, list):
-        raise BadManifest(f"{where}: an index without a list of manifests", hint="the registry's copy is damaged")
+        raise BadManifest(f"{where}: an index without a list of manifests", hint=_DAMAGED)
     if len(entries) > MAX_ENTRIES:
         raise BadManifest(
             f"{where}: an index of {len(entries)} manifests, and envspec supports {MAX_ENTRIES}",
@@ -209,46 +235,24 @@ def _children(document: Mapping[str, object], where: str) -> tuple[IndexEntry, .
 
 
 def _child(entry: object, where: str) -> IndexEntry:
-    if not isinstance(entry, dict) or not is_digest(entry.get("digest")) or not is_size(entry.get("size")):
-        raise BadManifest(
-            f"{where}: an entry of the index has no digest or size", hint="the registry's copy is damaged"
-        )
-    platform = entry.get("platform")
-    platform = platform if isinstance(platform, dict) else {}
-    return IndexEntry(
-        digest=entry["digest"],
-        media_type=str(entry.get("mediaType", "")),
-        size_bytes=entry["size"],
-        os=_word(platform.get("os")),
-        architecture=_word(platform.get("architecture")),
-        variant=_word(platform.get("variant")),
-    )
+    found = _descriptor(entry, f"{where}: an entry of the index has no digest or size")
+    platform = entry.get("platform") if isinstance(entry, dict) else None
+    words = platform if isinstance(platform, dict) else {}
+    return IndexEntry(found.digest, *(_word(words.get(name)) for name in ("os", "architecture", "variant")))
 
 
-def is_size(value: object) -> TypeGuard[int]:
-    """Whether `value` is a plausible size of a blob; registries accept no hundredth of the limit."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_BLOB_BYTES
+def _descriptor(value: object, invalid: str) -> Descriptor:
+    """A descriptor in a manifest; raises BadManifest with the message `invalid` if it has no digest or size."""
+    entry = value if isinstance(value, dict) else {}
+    digest, size = entry.get("digest"), entry.get("size")
+    if not is_digest(digest) or not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_BLOB_BYTES:
+        raise BadManifest(invalid, hint=_DAMAGED)
+    kind = shortened(entry.get("mediaType", ""))
+    return Descriptor(kind, str(digest), size, bool(entry.get("urls")) and kind.startswith(_FOREIGN))
 
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", value) else ""
-
-
-def _config(document: Mapping[str, object], where: str) -> tuple[str, int]:
-    config = document.get("config")
-    digest, size = (config.get("digest"), config.get("size")) if isinstance(config, dict) else (None, None)
-    if not isinstance(digest, str) or not is_digest(digest) or not is_size(size):
-        raise BadManifest(
-            f"{where}: a manifest whose config has no digest or size", hint="the registry's copy is damaged"
-        )
-    return digest, size
-
-
-@dataclass(frozen=True, slots=True)
-class Descriptor:
-    media_type: str
-    digest: str
-    size_bytes: int
 
 
 class Blob(Protocol):

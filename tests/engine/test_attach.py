@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.engine.run import Streams, copy_frames, copy_terminal, forwarded_signals, raw_terminal, send_input
+from envspec.engine.run import Streams, copy_frames, forwarded_signals, raw_terminal, send_input
+from tests.support.servers.loopback import Threaded
 
 
 class Pieces:
@@ -44,12 +49,6 @@ def test_frames_come_apart_however_they_are_cut(frames: list[tuple[int, bytes]],
     assert err.getvalue() == b"".join(data for number, data in frames if number == 2)
 
 
-def test_a_terminals_output_is_as_it_comes() -> None:
-    out = io.BytesIO()
-    copy_terminal(Pieces(b"\x1b[1mbold\r\n", [3, 3]), out)
-    assert out.getvalue() == b"\x1b[1mbold\r\n"
-
-
 def test_input_goes_in_with_its_end() -> None:
     here, there = socket.socketpair()
     reading, writing = os.pipe()
@@ -67,8 +66,6 @@ def test_input_goes_in_with_its_end() -> None:
 
 
 def test_signals_go_to_the_container_while_it_runs() -> None:
-    import signal
-
     sent: list[str] = []
     before = signal.getsignal(signal.SIGINT)
     with forwarded_signals(sent.append, lambda: sent.append("size")):
@@ -92,6 +89,43 @@ def test_in_another_thread_signals_stay_whose_they_are() -> None:
     thread.start()
     thread.join(10)
     assert done == [True]
+
+
+def test_a_killed_runs_container_is_removed() -> None:
+    """Also if the engine creates it only after the run was killed."""
+    removals: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer(200, {"ApiVersion": "1.41", "Os": "linux", "Arch": "amd64"})
+
+        def do_DELETE(self) -> None:
+            removals.append(self.path)
+            self.answer(404 if len(removals) == 1 else 204, {"message": "no such container"})
+
+        def answer(self, status: int, document: dict[str, str]) -> None:
+            body = json.dumps(document).encode() if status != 204 else b""
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    program = """
+import os
+from envspec.engine.run import removed_if_killed
+with removed_if_killed("it"):
+    os.kill(os.getpid(), 9)
+"""
+    with Threaded(Handler) as engine:
+        environ = os.environ | {"DOCKER_HOST": f"tcp://{engine.host}"}
+        assert subprocess.run([sys.executable, "-c", program], env=environ, check=False).returncode == -signal.SIGKILL
+        until = time.monotonic() + 30
+        while len(removals) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+    assert removals == ["/v1.41/containers/it?v=True&link=False&force=True"] * 2
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from envspec.engine.client import EngineInfo
 from envspec.engine.container import (
     LABEL,
     ContainerOptions,
+    ContainerSettings,
     Gpus,
     HostFolders,
     Mount,
@@ -39,12 +41,26 @@ RUN = ContainerOptions(command=("python", "train.py"))
 FOLDERS = HostFolders(work="/home/jane/work", compiled="/cache/c", hub=(("", "/hf"), ("hub", "/big/hub")))
 
 
+def settings_of(
+    lock: Lock, options: ContainerOptions = RUN, engine: EngineInfo = ENGINE, folders: HostFolders = FOLDERS
+) -> ContainerSettings:
+    return container_settings(lock, JANE, engine, folders, options)
+
+
+def host_of(
+    lock: Lock, options: ContainerOptions = RUN, engine: EngineInfo = ENGINE, folders: HostFolders = FOLDERS
+) -> dict[str, Any]:
+    """The settings of a container for its host, as the engine gets them."""
+    host: dict[str, Any] = create_body(settings_of(lock, options, engine, folders))["HostConfig"]
+    return host
+
+
 def with_packages(lock: Lock, *names: str) -> Lock:
     return replace(lock, resolutions=(resolution(Platform.LINUX_64, *(package(name, "1") for name in names)),))
 
 
 def test_a_cuda_lock_gets_gpus_shared_memory_and_limits() -> None:
-    body = create_body(container_settings(lock_of(cuda=True), JANE, ENGINE, FOLDERS, RUN))
+    body = create_body(settings_of(lock_of(cuda=True)))
     host = body["HostConfig"]
     assert host["DeviceRequests"] == [{"Driver": "", "Capabilities": [["gpu"]], "Count": -1}]
     assert host["ShmSize"] == 32 * GIB
@@ -57,40 +73,37 @@ def test_a_cuda_lock_gets_gpus_shared_memory_and_limits() -> None:
     assert body["Hostname"] == "tiny-1-0"
 
 
+def request_of(**more: object) -> dict[str, object]:
+    return {"Driver": "", "Capabilities": [["gpu"]], **more}
+
+
 @pytest.mark.parametrize(
-    ("gpus", "asked"),
+    ("gpus", "engine", "expected"),
     [
-        (Gpus.NONE, None),
-        (("0", "2"), {"Driver": "", "Capabilities": [["gpu"]], "DeviceIDs": ["0", "2"]}),
-        (Gpus.ALL, {"Driver": "", "Capabilities": [["gpu"]], "Count": -1}),
+        (Gpus.NONE, "docker", None),
+        (("0", "2"), "docker", request_of(DeviceIDs=["0", "2"])),
+        (Gpus.ALL, "docker", request_of(Count=-1)),
+        (Gpus.AS_LOCKED, "podman", {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}),
     ],
 )
-def test_gpus_that_are_asked_for(gpus: Gpus | tuple[str, ...], asked: dict[str, object] | None) -> None:
-    host = create_body(container_settings(lock_of(cuda=True), JANE, ENGINE, FOLDERS, replace(RUN, gpus=gpus)))[
-        "HostConfig"
-    ]
-    assert host.get("DeviceRequests") == ([asked] if asked else None)
-    assert ("Ulimits" in host) is bool(asked)
-
-
-def test_podman_names_gpus_by_cdi() -> None:
-    podman = replace(ENGINE, name="podman")
-    host = create_body(container_settings(lock_of(cuda=True), JANE, podman, FOLDERS, RUN))["HostConfig"]
-    assert host["DeviceRequests"] == [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]
+def test_requested_gpus(gpus: Gpus | tuple[str, ...], engine: str, expected: dict[str, object] | None) -> None:
+    host = host_of(lock_of(cuda=True), replace(RUN, gpus=gpus), replace(ENGINE, name=engine))
+    assert host.get("DeviceRequests") == ([expected] if expected else None)
+    assert ("Ulimits" in host) is bool(expected)
 
 
 @pytest.mark.parametrize(("gpus", "warned"), [(Gpus.AS_LOCKED, 0), (Gpus.NONE, 0), (Gpus.ALL, 1), (("0",), 1)])
 def test_a_lock_without_cuda_gets_no_gpu(gpus: Gpus | tuple[str, ...], warned: int) -> None:
-    settings = container_settings(lock_of(), JANE, ENGINE, FOLDERS, replace(RUN, gpus=gpus))
+    settings = settings_of(lock_of(), replace(RUN, gpus=gpus))
     assert "DeviceRequests" not in create_body(settings)["HostConfig"]
     assert len(settings.warnings) == warned
 
 
 def test_caches_of_what_is_in_the_lock() -> None:
-    bare = container_settings(lock_of(), JANE, ENGINE, FOLDERS, RUN)
+    bare = settings_of(lock_of())
     assert [mount.target for mount in bare.mounts] == ["/workspace"]
     assert dict(bare.env) == {"HOME": "/home/jane", "USER": "jane", "LOGNAME": "jane"}
-    full = container_settings(with_packages(lock_of(), "torch", "huggingface-hub"), JANE, ENGINE, FOLDERS, RUN)
+    full = settings_of(with_packages(lock_of(), "torch", "huggingface-hub"))
     assert dict(full.env) == {
         "HOME": "/home/jane",
         "USER": "jane",
@@ -112,12 +125,12 @@ def test_caches_of_what_is_in_the_lock() -> None:
 def test_condas_names_count_as_well() -> None:
     rows = (conda("pytorch", "2.8.0"), conda("huggingface_hub", "1.0"))
     lock = replace(lock_of(), resolutions=(conda_resolution(Platform.LINUX_64, rows),))
-    env = dict(container_settings(lock, JANE, ENGINE, FOLDERS, RUN).env)
+    env = dict(settings_of(lock).env)
     assert {"TRITON_CACHE_DIR", "HF_HOME"} <= env.keys()
 
 
 def test_without_folders_of_this_machine() -> None:
-    settings = container_settings(with_packages(lock_of(), "torch"), JANE, ENGINE, HostFolders(), RUN)
+    settings = settings_of(with_packages(lock_of(), "torch"), folders=HostFolders())
     assert settings.mounts == ()
     assert "/workspace" in settings.made
     assert "/home/jane/.cache/compiled" in settings.made
@@ -138,18 +151,15 @@ def test_who_it_runs_as(user: User, name: str, ids: tuple[int, int], home: str) 
 
 
 def test_a_rootless_engines_root_is_its_user() -> None:
-    rootless = replace(ENGINE, rootless=True)
-    settings = container_settings(lock_of(cuda=True), JANE, rootless, FOLDERS, RUN)
+    settings = settings_of(lock_of(cuda=True), engine=replace(ENGINE, rootless=True))
     assert (settings.user.uid, settings.home) == (0, "/root")
     assert "Ulimits" not in create_body(settings)["HostConfig"]
 
 
-def test_selinux_lets_it_into_the_users_folders() -> None:
+def test_selinux_allows_the_users_folders() -> None:
     confined = replace(ENGINE, selinux=True)
-    host = create_body(container_settings(lock_of(), JANE, confined, FOLDERS, RUN))["HostConfig"]
-    assert host["SecurityOpt"] == ["label=disable"]
-    host = create_body(container_settings(lock_of(), JANE, confined, HostFolders(), RUN))["HostConfig"]
-    assert "SecurityOpt" not in host
+    assert host_of(lock_of(), engine=confined)["SecurityOpt"] == ["label=disable"]
+    assert "SecurityOpt" not in host_of(lock_of(), engine=confined, folders=HostFolders())
 
 
 SERVED = lock_of(Service("jupyter", 8888), Service("ssh", 22))
@@ -157,7 +167,7 @@ BESIDE = replace(RUN, start=StartMode.SERVICES)
 
 
 def test_a_command_runs_alone_in_an_image_with_services() -> None:
-    settings = container_settings(SERVED, JANE, ENGINE, FOLDERS, replace(RUN, ports=(Port(80, 8080),)))
+    settings = settings_of(SERVED, replace(RUN, ports=(Port(80, 8080),)))
     body = create_body(settings)
     assert settings.start is StartMode.COMMAND
     assert (body["Entrypoint"], body["Cmd"], body["HostConfig"]["Init"]) == (["python", "train.py"], [], True)
@@ -166,7 +176,7 @@ def test_a_command_runs_alone_in_an_image_with_services() -> None:
 
 
 def test_services_start_where_they_are_asked_for_and_without_a_command() -> None:
-    body = create_body(container_settings(SERVED, JANE, ENGINE, FOLDERS, BESIDE))
+    body = create_body(settings_of(SERVED, BESIDE))
     assert "Entrypoint" not in body
     assert "Healthcheck" not in body
     assert (body["Cmd"], body["HostConfig"]["Init"]) == (["python", "train.py"], False)
@@ -175,19 +185,19 @@ def test_services_start_where_they_are_asked_for_and_without_a_command() -> None
         "2222/tcp": [{"HostIp": "127.0.0.1", "HostPort": "2222"}],
     }
     assert list(body["ExposedPorts"]) == ["8888/tcp", "2222/tcp"]
-    alone = create_body(container_settings(SERVED, JANE, ENGINE, FOLDERS, ContainerOptions()))
+    alone = create_body(settings_of(SERVED, ContainerOptions()))
     assert "Cmd" not in alone
     assert alone["HostConfig"]["PortBindings"] == body["HostConfig"]["PortBindings"]
     with pytest.raises(UsageError, match="no command to run in tiny"):
-        container_settings(lock_of(), JANE, ENGINE, FOLDERS, ContainerOptions())
+        settings_of(lock_of(), ContainerOptions())
     with pytest.raises(UsageError, match="has no services to start"):
-        container_settings(lock_of(), JANE, ENGINE, FOLDERS, BESIDE)
+        settings_of(lock_of(), BESIDE)
 
 
 def test_ports_of_the_users() -> None:
     lock = lock_of(Service("jupyter", 8888), Service("tensorboard", 6006), Service("ssh", 2222))
     asked = replace(BESIDE, ports=(Port(8888, 9999), Port(80, 8080, "0.0.0.0"), Port(81, 0)))
-    settings = container_settings(lock, JANE, ENGINE, FOLDERS, asked)
+    settings = settings_of(lock, asked)
     assert {port.container: (port.address, port.host) for port in settings.ports} == {
         6006: ("127.0.0.1", 6006),
         2222: ("127.0.0.1", 2222),
@@ -226,7 +236,7 @@ def test_services_are_told_their_ports() -> None:
 
 def test_on_the_machines_own_network_no_port_is_mapped() -> None:
     lock = lock_of(Service("jupyter", 8888))
-    body = create_body(container_settings(lock, JANE, ENGINE, FOLDERS, replace(RUN, network="host")))
+    body = create_body(settings_of(lock, replace(RUN, network="host")))
     assert body["HostConfig"]["NetworkMode"] == "host"
     assert body["HostConfig"]["PortBindings"] == {}
     assert "Hostname" not in body
@@ -234,24 +244,22 @@ def test_on_the_machines_own_network_no_port_is_mapped() -> None:
 
 def test_mounts_of_the_users_take_the_place_of_ours() -> None:
     own = Mount("/elsewhere", "/workspace", MountAccess.READ_ONLY)
-    settings = container_settings(lock_of(), JANE, ENGINE, FOLDERS, replace(RUN, mounts=(own,)))
+    settings = settings_of(lock_of(), replace(RUN, mounts=(own,)))
     assert settings.mounts == (own,)
     assert create_body(settings)["HostConfig"]["Mounts"] == [
         {"Type": "bind", "Source": "/elsewhere", "Target": "/workspace", "ReadOnly": True}
     ]
     with pytest.raises(UsageError, match="two mounts have the target /workspace"):
-        container_settings(lock_of(), JANE, ENGINE, FOLDERS, replace(RUN, mounts=(own, own)))
+        settings_of(lock_of(), replace(RUN, mounts=(own, own)))
 
 
 def test_what_the_user_says_of_the_environment_and_the_memory_counts() -> None:
     asked = replace(RUN, env=(("HOME", "/else"), ("X", "1")), shm_bytes=GIB, terminal=Terminal.TTY, stdin=True)
-    body = create_body(container_settings(lock_of(), JANE, ENGINE, FOLDERS, asked))
+    body = create_body(settings_of(lock_of(), asked))
     assert {"HOME=/else", "X=1", "USER=jane"} <= set(body["Env"])
     assert body["HostConfig"]["ShmSize"] == GIB
     assert (body["Tty"], body["OpenStdin"], body["StdinOnce"]) == (True, True, True)
-    assert create_body(container_settings(lock_of(), JANE, replace(ENGINE, memory_bytes=0), FOLDERS, RUN))[
-        "HostConfig"
-    ]["ShmSize"] == (64 << 20)
+    assert host_of(lock_of(), engine=replace(ENGINE, memory_bytes=0))["ShmSize"] == 64 << 20
 
 
 def test_the_user_is_in_the_account_files() -> None:

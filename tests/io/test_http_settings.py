@@ -22,18 +22,12 @@ def test_the_first_bundle_that_is_named_wins(tmp_path: Path) -> None:
     assert ca_bundle({"SSL_CERT_FILE": ""}) is None
 
 
-def test_a_bundle_that_is_not_there_is_named() -> None:
+def test_unusable_bundles(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="CURL_CA_BUNDLE=/nowhere: no such file"):
         ca_bundle({"CURL_CA_BUNDLE": "/nowhere"})
-
-
-def test_a_bundle_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("not a certificate")
     with pytest.raises(UsageError, match="not a bundle of CA certificates"):
         tls_context(tmp_path / "ca.pem")
-
-
-def test_a_folder_of_certificates_is_taken(tmp_path: Path) -> None:
     assert tls_context(tmp_path).check_hostname
 
 

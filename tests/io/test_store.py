@@ -1,9 +1,11 @@
-"""The memory on disk: it only saves time, so whatever is wrong with it, nothing is wrong with a lock."""
+"""The index's cache on disk only saves time: whatever is wrong with it, nothing is wrong with a lock."""
 
 from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,137 +16,114 @@ from envspec.io.store import Store, StoredMetadata, StoredPage
 AT = datetime(2026, 3, 1, 12, 30, 15, 250000, tzinfo=timezone.utc)
 PAGE = StoredPage(200, AT, "https://example.org/simple/lib/", "text/html", '"tag"', b"<html>" + bytes(range(256)))
 METADATA = StoredMetadata(b"Name: lib\n", 1234)
+Open = Callable[[], Store]
 
 
-def filled(root: Path) -> Store:
-    store = Store(root)
-    store.put_page("place", "lib", PAGE)
-    store.put_metadata("wheel", METADATA)
-    store.put_selection("view", "lib", {"files": [["a", None, 3]]})
-    store.put_answer("question", {"packages": [], "at": AT})
-    store.save()
-    return store
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    """Opens the store; each is closed at the end."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(Store(tmp_path)))
 
 
-def file_of(root: Path) -> Path:
-    [path] = (root / "index").glob("*.sqlite")
+@pytest.fixture
+def file(opened: Open, tmp_path: Path) -> Path:
+    """The file of a store with one entry of each kind."""
+    fill(opened())
+    (path,) = (tmp_path / "index").glob("*.sqlite")
     return path
 
 
-def test_what_is_remembered_is_read_again_by_another_process(tmp_path: Path) -> None:
-    filled(tmp_path).close()
-    store = Store(tmp_path)
-    assert store.page("place", "lib") == PAGE
+def fill(store: Store) -> None:
+    store.put_page("index", "lib", PAGE)
+    store.put_metadata("wheel", METADATA)
+    store.put_selection("view", "lib", {"files": [["a", None, 3]]})
+    store.put_answer("question", {"packages": [], "at": AT})
+    store.close()
+
+
+@pytest.mark.usefixtures("file")
+def test_another_process_reads_what_was_stored(opened: Open) -> None:
+    store = opened()
+    assert store.page("index", "lib") == PAGE
     assert store.metadata("wheel") == METADATA
     assert store.selection("view", "lib") == {"files": [["a", None, 3]]}
     assert store.answer("question") == {"packages": [], "at": AT.isoformat()}
-    for found in (store.page("place", "other"), store.page("elsewhere", "lib"), store.metadata("x"), store.answer("x")):
+    for found in (store.page("index", "other"), store.page("other", "lib"), store.metadata("x"), store.answer("x")):
         assert found is None
-    store.close()
-
-
-def test_the_last_one_counts(tmp_path: Path) -> None:
-    store = filled(tmp_path)
     gone = StoredPage(404, AT, PAGE.url, "text/html", None, b"")
-    store.put_page("place", "lib", gone)
+    store.put_page("index", "lib", gone)
     store.save()
-    assert store.page("place", "lib") == gone
-    store.close()
+    assert store.page("index", "lib") == gone
 
 
-def test_metadata_is_there_before_it_is_saved(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_metadata_is_read_before_it_is_saved(opened: Open) -> None:
+    store = opened()
     store.put_metadata("wheel", METADATA)
     assert store.metadata("wheel") == METADATA
     store.close()
-    assert Store(tmp_path).metadata("wheel") == METADATA
+    assert opened().metadata("wheel") == METADATA
 
 
-def test_looking_makes_nothing(tmp_path: Path) -> None:
-    store = Store(tmp_path / "cache")
-    assert store.page("place", "lib") is None
-    store.close()
-    assert not (tmp_path / "cache").exists()
+def test_a_read_creates_nothing(opened: Open, tmp_path: Path) -> None:
+    assert opened().page("index", "lib") is None
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        b"",
-        b"no database at all, but long enough to be read as a header of one: " + bytes(200),
-        b"SQLite format 3\0" + b"\xff" * 5000,
-    ],
-    ids=["empty", "text", "header-and-noise"],
+    [b"", b"no database, but as long as a header: " + bytes(200), b"SQLite format 3\0" + b"\xff" * 5000],
 )
-def test_a_damaged_file_is_put_aside(tmp_path: Path, damage: bytes) -> None:
-    filled(tmp_path).close()
-    path = file_of(tmp_path)
-    path.write_bytes(damage)
-    store = Store(tmp_path)
-    assert store.page("place", "lib") is None
-    store.put_page("place", "lib", PAGE)
+def test_a_damaged_file_is_renamed(opened: Open, file: Path, damage: bytes) -> None:
+    file.write_bytes(damage)
+    store = opened()
+    assert store.page("index", "lib") is None
+    store.put_page("index", "lib", PAGE)
     store.close()
-    store = Store(tmp_path)
-    assert store.page("place", "lib") == PAGE
-    store.close()
+    assert opened().page("index", "lib") == PAGE
 
 
-def test_a_file_that_is_damaged_in_the_middle_gives_nothing_or_what_was_stored(tmp_path: Path) -> None:
-    store = filled(tmp_path)
+def test_a_truncated_file_gives_nothing_or_what_was_stored(opened: Open, file: Path) -> None:
+    store = opened()
     for number in range(200):
         store.put_metadata(f"wheel-{number}", StoredMetadata(bytes([number]) * 500, number))
     store.close()
-    path = file_of(tmp_path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    store = Store(tmp_path)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    store = opened()
     for number in range(200):
-        found = store.metadata(f"wheel-{number}")
-        assert found in (None, StoredMetadata(bytes([number]) * 500, number))
-    store.put_page("place", "lib", PAGE)
-    store.close()
+        assert store.metadata(f"wheel-{number}") in (None, StoredMetadata(bytes([number]) * 500, number))
+    store.put_page("index", "lib", PAGE)
 
 
-@pytest.mark.parametrize("table", ["answer", "selection"])
-def test_an_answer_that_is_no_json_counts_as_absent(tmp_path: Path, table: str) -> None:
-    filled(tmp_path).close()
-    database = sqlite3.connect(file_of(tmp_path))
-    with database:
-        database.execute(f"UPDATE {table} SET body = 'cut sho'")
-    database.close()
-    store = Store(tmp_path)
-    assert (store.answer("question") if table == "answer" else store.selection("view", "lib")) is None
-    store.close()
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [("value = 'cut sho'", "result"), ("value = '[]'", "selection"), ("value = '[200, \"once\", 1, 2, 3]'", "page")],
+)
+def test_an_entry_of_another_form_counts_as_absent(opened: Open, file: Path, change: str, kind: str) -> None:
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute(f"UPDATE entry SET {change} WHERE kind = '{kind}'")
+    store = opened()
+    found = {
+        "result": store.answer("question"),
+        "selection": store.selection("view", "lib"),
+        "page": store.page("index", "lib"),
+    }
+    assert [name for name, value in found.items() if value is None] == [kind]
 
 
-def test_a_page_of_no_moment_counts_as_absent(tmp_path: Path) -> None:
-    filled(tmp_path).close()
-    database = sqlite3.connect(file_of(tmp_path))
-    with database:
-        database.execute("UPDATE page SET asked = 'once'")
-    database.close()
-    store = Store(tmp_path)
-    assert store.page("place", "lib") is None
-    store.close()
+def test_an_unwritable_folder_stores_nothing(opened: Open, tmp_path: Path) -> None:
+    (tmp_path / "index").write_bytes(b"a file instead of a folder")
+    fill(opened())
+    assert opened().page("index", "lib") is None
 
 
-def test_a_place_that_can_not_be_written_remembers_nothing(tmp_path: Path) -> None:
-    (tmp_path / "index").write_bytes(b"a file, where a folder should be")
-    store = filled(tmp_path)
-    assert store.page("place", "lib") is None
-    store.close()
-
-
-def test_a_writer_that_holds_the_file_keeps_nobody_from_reading(tmp_path: Path) -> None:
-    filled(tmp_path).close()
-    other = sqlite3.connect(file_of(tmp_path), isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    other.execute("DELETE FROM page")
-    store = Store(tmp_path)
-    assert store.page("place", "lib") == PAGE
-    other.execute("ROLLBACK")
-    other.close()
-    store.close()
+def test_a_writer_does_not_block_readers(opened: Open, file: Path) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("DELETE FROM entry")
+        assert opened().page("index", "lib") == PAGE
+        other.execute("ROLLBACK")
 
 
 def _fill(root: str, first: int) -> None:
@@ -156,7 +135,7 @@ def _fill(root: str, first: int) -> None:
     store.close()
 
 
-def test_two_processes_at_once(tmp_path: Path) -> None:
+def test_two_processes_at_once(opened: Open, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_fill, args=(str(tmp_path), first)) for first in (0, 100)]
     for writer in writers:
@@ -164,7 +143,6 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     for writer in writers:
         writer.join()
         assert writer.exitcode == 0
-    store = Store(tmp_path)
+    store = opened()
     for number in range(250):
         assert store.metadata(str(number)) == StoredMetadata(str(number).encode() * 50, number)
-    store.close()

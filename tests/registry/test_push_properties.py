@@ -18,7 +18,7 @@ from envspec.io.http_settings import is_loopback
 from envspec.io.http_types import Response
 from envspec.registry.auth import RepositoryAccess
 from envspec.registry.errors import RegistryError
-from envspec.registry.push import TruncatedBlob, UploadStream, next_location, read_ahead, received_bytes
+from envspec.registry.push import UploadStream, next_location, read_ahead, received_bytes
 from envspec.registry.reference import endpoint_of, parse
 from envspec.registry.types import Descriptor
 
@@ -94,19 +94,6 @@ def test_a_read_that_was_broken_off_is_begun_anew() -> None:
 async def whole(cursor: UploadStream, start: int) -> bytes:
     async with aclosing(cursor.read(start, len(BODY))) as pieces:
         return b"".join([bytes(piece) async for piece in pieces])
-
-
-def test_a_blob_that_ends_early_is_refused() -> None:
-    async def run() -> None:
-        blob = Cut((100,), BODY[:-1])
-        cursor = UploadStream(blob.descriptor, partial(read_ahead, blob))
-        with pytest.raises(TruncatedBlob, match=f"has {len(BODY) - 1} bytes of {len(BODY)}"):
-            async with aclosing(cursor.read(0, len(BODY))) as pieces:
-                async for _ in pieces:
-                    continue
-        await cursor.close()
-
-    asyncio.run(run())
 
 
 def says(**headers: str) -> Response:

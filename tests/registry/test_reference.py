@@ -60,9 +60,3 @@ def test_any_text_is_read_or_refused_in_one_way(text: str) -> None:
         return
     assert parse(str(reference)) == reference
     assert "//" not in endpoint_of(reference).repository
-
-
-def test_a_login_in_a_name_is_not_told() -> None:
-    with pytest.raises(BadReference) as caught:
-        parse("https://user:hunter2@registry.corp/cuda")
-    assert "hunter2" not in str(caught.value)

@@ -254,16 +254,14 @@ def victim_of(tmp_path: Path, url: str, planted: Path) -> User:
 
 
 def _poison_answers(store: sqlite3.Connection) -> None:
-    for key, body in store.execute("SELECT question, body FROM answer").fetchall():
-        store.execute("UPDATE answer SET body = ? WHERE question = ?", (body.replace(APP.sha256, "0" * 64), key))
+    store.execute("UPDATE entry SET value = replace(value, ?, ?) WHERE kind = 'result'", (APP.sha256, "0" * 64))
 
 
 def _poison_pages(store: sqlite3.Connection) -> None:
-    store.execute("DELETE FROM answer")
-    store.execute("DELETE FROM selection")
-    for place, name, body in store.execute("SELECT place, name, body FROM page").fetchall():
+    store.execute("DELETE FROM entry WHERE kind != 'page'")
+    for key, name, body in store.execute("SELECT key, name, body FROM entry").fetchall():
         bad = bytes(body).replace(APP.sha256.encode(), b"0" * 64)
-        store.execute("UPDATE page SET body = ? WHERE place = ? AND name = ?", (bad, place, name))
+        store.execute("UPDATE entry SET body = ? WHERE key = ? AND name = ?", (bad, key, name))
 
 
 @pytest.mark.parametrize("poison", [_poison_answers, _poison_pages])

@@ -38,10 +38,11 @@ from envspec.io.http_types import Timeouts, retry_after_s
 from envspec.models import BaseImage, Lock, PinnedDigest, Platform
 from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry, resolve_digests
-from envspec.registry.copy import ManifestBody, mirror, push_image
+from envspec.registry.copy import mirror, push_image
 from envspec.registry.pull import fetch_blob
 from envspec.registry.push import push_blob
 from envspec.registry.reference import BadReference, endpoint_of, parse
+from envspec.registry.types import Manifest
 from tests.support import preloaded
 from tests.support.builders import locks
 from tests.support.builders.environments import RUNNING
@@ -242,14 +243,12 @@ async def push(scene: Scene, registry: Registry) -> None:
     target = parse(f"{scene.registry.host}/{REPOSITORY}:v2")
     for blob in blobs:
         await push_blob(registry, target, blob, chunk_bytes=1 << 20)
-    await push_image(registry, target, [], [ManifestBody(body, OCI_MANIFEST)])
+    await push_image(registry, target, [], [Manifest(body, OCI_MANIFEST)])
 
 
 async def push_mounted(scene: Scene, registry: Registry) -> None:
     target = parse(f"{scene.registry.host}/{REPOSITORY}:v2")
-    await push_image(
-        registry, target, [Bytes(b"small")], [ManifestBody(b"{}", OCI_MANIFEST)], mount_from=["team/other"]
-    )
+    await push_image(registry, target, [Bytes(b"small")], [Manifest(b"{}", OCI_MANIFEST)], mount_from=["team/other"])
 
 
 async def copy(scene: Scene, registry: Registry) -> None:

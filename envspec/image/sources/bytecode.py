@@ -32,7 +32,7 @@ from envspec.fetch.types import WrongArchive
 from envspec.io.archives import parents_of
 from envspec.io.cache import as_cache_error
 from envspec.io.confine import NoConfinement, Sandbox, bubblewrap
-from envspec.io.file_locks import is_same_file, lock_folder
+from envspec.io.file_locks import is_same_file, lock, open_folder
 from envspec.io.process import Interpreter, probe_interpreter
 from envspec.models import Platform, Python
 from envspec.names import is_whiteout
@@ -365,7 +365,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 @contextlib.asynccontextmanager
 async def _exclusive(partial: Path) -> AsyncIterator[Path]:
     """An empty folder, locked against other runs and removed afterwards."""
-    descriptor = await lock_folder(partial)
+    descriptor = await lock(partial, lambda: open_folder(partial))
     try:
         _empty(partial)
         yield partial

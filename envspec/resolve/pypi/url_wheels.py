@@ -22,7 +22,6 @@ from envspec.resolve import cache
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.remote_wheel import (
     BadRemoteWheel,
-    download_hashed,
     file_reader,
     read_metadata,
     read_record,
@@ -72,7 +71,7 @@ async def fetch_wheel(
 async def _fetch(http: Http, url: str, filename: str) -> tuple[str, StoredMetadata, bytes | None]:
     """The SHA-256, METADATA, and RECORD if it can be read."""
     with tempfile.TemporaryFile() as file:
-        sha256 = await download_hashed(http, url, file, _LARGEST_BYTES)
+        sha256 = await http.download(url, file, _LARGEST_BYTES)
         read = file_reader(file)
         try:
             metadata, _ = await read_metadata(read)

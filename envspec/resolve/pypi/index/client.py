@@ -28,7 +28,6 @@ from envspec.resolve.pypi.index.remote_wheel import (
     BadRemoteWheel,
     FilePart,
     ReadPart,
-    download_hashed,
     file_reader,
     read_metadata,
     read_record,
@@ -232,7 +231,7 @@ class IndexClient:
     async def _whole_wheel(self, http: Http, index: PackageIndex, file: ListedFile) -> tuple[bytes, int, bytes | None]:
         url, within = self.authorised(index, file.url), index.within(file.sha256)
         with tempfile.TemporaryFile() as wheel:
-            found = await download_hashed(http, url, wheel, _WHOLE_BYTES, within=within)
+            found = await http.download(url, wheel, _WHOLE_BYTES, within=within)
             if file.sha256 and found != file.sha256:
                 raise _wrong_hash(index, file.filename, file.sha256, found)
             read = file_reader(wheel)
@@ -372,7 +371,7 @@ class RecordDigests:
                 raise NoRanges("its server supports no ranges")
             if (size or 0) > LARGEST_BYTES:
                 raise BadRemoteWheel(f"its zip directory or RECORD is larger than {LARGEST_BYTES} bytes")
-            return Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, LARGEST_BYTES))
+            return await read_whole(answer, LARGEST_BYTES)
 
         if index.name in self._rangeless:
             raise NoRanges("its server supports no ranges")

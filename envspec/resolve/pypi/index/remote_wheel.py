@@ -7,7 +7,6 @@ tail often contains all three. Sources: PKWARE's APPNOTE 6.3.10 (4.3.7, 4.3.12, 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 import zlib
@@ -16,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from envspec.io.http import Http
-    from envspec.origins import Bounds
+    pass
 
 
 _DIRECTORY_ENTRY = b"PK\x01\x02"
@@ -60,37 +58,6 @@ class FilePart:
 
 #: Reads a part of one file: (None, n) the last n bytes; (start, end) a half-open interval.
 ReadPart = Callable[["int | None", int], Awaitable[FilePart]]
-
-
-class _HashedFile:
-    """A file that is written from its start and hashed."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        file.seek(0)
-        file.truncate()
-        self._file = file
-        self.digest = hashlib.sha256()
-
-    def write(self, chunk: bytes) -> None:
-        self._file.write(chunk)
-        self.digest.update(chunk)
-
-
-async def download_hashed(http: Http, url: str, file: IO[bytes], most: int, *, within: Bounds | None = None) -> str:
-    """Download up to `most` bytes into `file`; returns the SHA-256. within: as in `Http.get`.
-
-    Raises:
-        NetworkError: as `Http.download`.
-    """
-    # One for each try: what a broken connection sent is in no digest.
-    tries: list[_HashedFile] = []
-
-    def start() -> _HashedFile:
-        tries.append(_HashedFile(file))
-        return tries[-1]
-
-    await http.download(url, start, max_bytes=most, within=within)
-    return tries[-1].digest.hexdigest()
 
 
 def file_reader(file: IO[bytes]) -> ReadPart:
