@@ -429,8 +429,8 @@ class Lock:
     gpu_code: tuple[GpuCode, ...]
     gpus: tuple[str, ...] = ()
     facts: str = ""
-    package_as_of: tuple[tuple[str, datetime], ...] = ()
-    conda_as_of: tuple[tuple[str, datetime], ...] = ()
+    package_as_of: tuple[tuple[Name, datetime], ...] = ()
+    conda_as_of: tuple[tuple[Name, datetime], ...] = ()
     channels: tuple[CondaChannel, ...] = ()
     indexes: tuple[NamedIndex, ...] = ()
     image: ImageSettings = ImageSettings()
