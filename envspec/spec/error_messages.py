@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from envspec.spec.conda import unsecret
 from envspec.spec.errors import BadValue, KeyPath, dotted, nearest, quoted
-from envspec.spec.fact_rows import RowOf, SpecWithFacts
+from envspec.spec.fact_rows import SpecWithFacts
 from envspec.spec.positions import Positions
 
 #: pydantic's type of an error -> the expected value.
@@ -162,9 +162,6 @@ def _fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    for extra in getattr(annotation, "__metadata__", ()):
-        if isinstance(extra, RowOf):
-            return extra.model
     if isinstance(annotation, type) and get_origin(annotation) is None and issubclass(annotation, BaseModel):
         return annotation
     inner = (_model_in(argument) for argument in get_args(annotation))

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from envspec.data import DATA, facts_version
 from envspec.documents import parse_toml
 from envspec.errors import UsageError
-from envspec.facts import BadFact, Facts, load_facts
+from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import capability_of
 from envspec.facts.tables import numeric, ranges_text
 from envspec.facts.torch import extra_requirements, fitting_set
@@ -230,27 +230,6 @@ def test_rows_of_the_spec_go_first() -> None:
     found = added(digest=[digest]).digest_of("12.8.1-base-ubuntu24.04", X86)
     assert found is not None
     assert found.digest == f"sha256:{'0' * 64}"
-
-
-@pytest.mark.parametrize(
-    ("tables", "message"),
-    [
-        ({"torhc": []}, r"no table `torhc`\n  hint: did you mean \[\[facts\.torch\]\]"),
-        ({"zzz": []}, r"no table `zzz`\n  hint: tables: digest, "),
-        (
-            {"torch": [{"versoin": "2.16.0"}]},
-            r"facts\.torch\[0\]: unknown key `versoin`\n  hint: did you mean `version`",
-        ),
-        ({"torch": [{"version": "2.16.0"}]}, r"facts\.torch\[0\]: `default` is missing"),
-        (
-            {"torch": [{"version": "2.16.0", "default": {}, "variants": [], "gpu_code": {"cu130": ["sm90"]}}]},
-            r"facts\.torch\[0\]: `sm90` in gpu_code is no GPU code\n  hint: write it like",
-        ),
-    ],
-)
-def test_bad_rows_say_what_to_write(tables: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadFact, match=message):
-        load_facts(tables)
 
 
 def test_ranges_are_told_as_such() -> None:

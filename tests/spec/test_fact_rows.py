@@ -10,15 +10,15 @@ import tomlkit
 from envspec import documents
 from envspec.data import DATA
 from envspec.facts import load_facts
-from envspec.facts.tables import ADDABLE
 from envspec.spec import parse_spec
+from envspec.spec.fact_rows import AddedFacts
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 SMALL = '[env]\nname = "small"\npython = "3.11"\n'
 DOCUMENTS = [documents.parse_toml(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.toml"))]
 
 
-@pytest.mark.parametrize("table", sorted(ADDABLE))
+@pytest.mark.parametrize("table", sorted(AddedFacts.model_fields))
 def test_rows_of_the_data_are_rows_of_a_spec(table: str) -> None:
     rows = [row for document in DOCUMENTS for row in document.get(table, [])]
     assert rows
