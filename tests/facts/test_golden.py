@@ -33,8 +33,8 @@ def told_build(case: Mapping[str, Any]) -> str:
         except EnvspecError as error:
             lines += [f"{name}: refused: {type(error).__name__}, exit code {error.exit_code}", str(error)]
             continue
-        lines.append(f"{name}: {build.index.value} {build.url or ''}".rstrip())
-        lines.append(f"  variant {build.variant}, torch {build.constraint or 'as asked'}, {build.confidence.value}")
+        lines.append(f"{name}: {f'pytorch {build.url}' if build.url else 'default'}")
+        lines.append(f"  variant {build.variant}, torch {build.constraint or 'as asked'}")
         lines.append(f"  {build.why}")
         lines += [f"  warning: {build.warning}"] if build.warning else []
     return "\n".join(lines) + "\n"
