@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rattler import Version
 from rattler.exceptions import InvalidVersionError
 
-from envspec.lockfile.diff_conda import compare
+from envspec.lockfile.diff_packages import compare
 
 VERSIONS = [
     "0.4",
