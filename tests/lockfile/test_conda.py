@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rattler.explicit_environment import ExplicitEnvironmentSpec
 
-from envspec.lockfile.export.conda import conda_lock_text, dependencies, explicit_text, in_link_order, without_md5
+from envspec.lockfile.export.conda import conda_lock_files, dependencies, explicit_files, in_link_order, without_md5
 from envspec.models import CondaPackage, Lock
 from tests.support.builders.locks import ARM, CONDA_FORGE, X86, conda, conda_resolution, example, lock, on_conda
 from tests.support.user import environment
@@ -37,9 +37,7 @@ print(json.dumps({{"actions": {{"FETCH": rows, "LINK": rows}}}}))
 
 
 def text(made: Lock) -> str:
-    found = conda_lock_text(made)
-    assert found is not None
-    return found
+    return conda_lock_files(made)["conda-lock.yml"]
 
 
 def whole(made: Lock) -> Any:
@@ -132,7 +130,7 @@ def test_odd_texts_come_through_as_they_are() -> None:
 def test_rows_without_md5_give_no_file_and_a_reason() -> None:
     names = ("python", "aa", "bb", "cc", "dd")
     made = lock(conda_resolution(X86, [conda(name, "1.0", md5=None) for name in names]), channels=(CONDA_FORGE,))
-    assert conda_lock_text(made) is None
+    assert conda_lock_files(made) == {}
     assert without_md5(made) == (
         "no conda-lock.yml is written: its format requires an MD5, and the channel has none of aa, bb, cc and "
         "2 more; install from conda-PLATFORM.lock, or by envspec"
@@ -143,12 +141,12 @@ def test_a_url_that_looks_like_a_variable_is_left_alone() -> None:
     """conda and conda-lock replace environment variables in URLs."""
     row = conda("python", "3.12.11", url="https://conda.example.org/$HOME/linux-64/python-3.12.11-h0_0.conda")
     made = lock(conda_resolution(X86, [row]), channels=(CONDA_FORGE,))
-    for written in (text(made), explicit_text(made, X86)):
+    for written in (text(made), explicit_files(made)["conda-linux-64.lock"]):
         assert "https://conda.example.org/%24HOME/linux-64/" in written
 
 
 def test_a_lock_without_conda_has_neither_file_nor_reason() -> None:
-    assert conda_lock_text(example()) is None
+    assert conda_lock_files(example()) == {}
     assert without_md5(example()) is None
 
 
@@ -270,7 +268,7 @@ def reached(name: str, needs: dict[str, set[str]]) -> set[str]:
 
 
 def test_rattler_reads_every_line_and_the_platform() -> None:
-    read = ExplicitEnvironmentSpec.from_str(explicit_text(on_conda(), X86))
+    read = ExplicitEnvironmentSpec.from_str(explicit_files(on_conda())["conda-linux-64.lock"])
     assert str(read.platform) == "linux-64"
     assert {entry.url for entry in read.packages} == {
         f"{package.url}#sha256:{package.sha256}" for package in on_conda().resolutions[0].conda
@@ -278,13 +276,10 @@ def test_rattler_reads_every_line_and_the_platform() -> None:
 
 
 def test_conda_reads_every_hash() -> None:
-    lines = [line for line in explicit_text(on_conda(), ARM).splitlines() if line[0] not in "#@"]
+    lines = [
+        line for line in explicit_files(on_conda())["conda-linux-aarch64.lock"].splitlines() if line[0] not in "#@"
+    ]
     read = [LINE.match(line) for line in lines]
     assert {(found["fn"], found["sha256"]) for found in read if found} == {
         (package.filename, package.sha256) for package in on_conda().resolutions[1].conda
     }
-
-
-def test_a_platform_that_is_not_locked() -> None:
-    with pytest.raises(KeyError, match="linux-aarch64"):
-        explicit_text(lock(conda_resolution(X86, [conda("python", "3.12.11")])), ARM)
