@@ -419,8 +419,8 @@ class Lock:
     """
 
     format: int
-    name: str
-    input_sha256: str
+    name: Name
+    input_sha256: Sha256
     as_of: datetime
     resolutions: tuple[Resolution, ...]
     decisions: tuple[Decision, ...]
