@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from envspec.facts import load_facts
@@ -11,82 +13,58 @@ from envspec.models import CudaVersion
 FACTS = load_facts()
 
 
-@pytest.mark.parametrize(
-    ("asked", "name"),
-    [
-        ("H100", "H100"),
-        ("h100", "H100"),
-        ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA H100 PCIe", "H100"),
-        ("NVIDIA H200 NVL", "H200"),
-        ("NVIDIA A100-SXM4-80GB", "A100"),
-        ("a100_80gb", "A100"),
-        ("Tesla T4", "T4"),
-        ("Tesla V100-SXM2-16GB", "V100"),
-        ("NVIDIA A10G", "A10"),
-        ("NVIDIA L40S", "L40S"),
-        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
-        ("rtx4090", "RTX 4090"),
-        ("NVIDIA GeForce RTX 3080 Ti", "RTX 3080"),
-        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
-        ("NVIDIA RTX A6000", "RTX A6000"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell"),
-        ("NVIDIA GH200 480GB", "GH200"),
-        ("NVIDIA GB10", "GB10"),
-        ("NVIDIA B200", "B200"),
-    ],
-)
-def test_names(asked: str, name: str) -> None:
-    assert find_gpu(FACTS, asked).name == name
+#: Names of rows, and what people and NVML call them.
+NAMES = {
+    "H100": ["h100", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"],
+    "H200": ["NVIDIA H200 NVL"],
+    "A100": ["NVIDIA A100-SXM4-80GB", "a100_80gb"],
+    "T4": ["Tesla T4"],
+    "V100": ["Tesla V100-SXM2-16GB"],
+    "A10": ["NVIDIA A10G"],
+    "L40S": ["NVIDIA L40S"],
+    "RTX 4090": ["NVIDIA GeForce RTX 4090", "rtx4090"],
+    "RTX 3080": ["NVIDIA GeForce RTX 3080 Ti"],
+    "RTX 6000 Ada": ["NVIDIA RTX 6000 Ada Generation"],
+    "RTX A6000": ["NVIDIA RTX A6000"],
+    "RTX PRO 6000 Blackwell": ["NVIDIA RTX PRO 6000 Blackwell Server Edition"],
+    "GH200": ["NVIDIA GH200 480GB"],
+    "compute capability 9.0": ["9.0", "sm_90", " SM_90 "],
+}
 
 
-@pytest.mark.parametrize("asked", ["9.0", "sm_90", " SM_90 "])
-def test_a_compute_capability_is_a_name(asked: str) -> None:
-    assert find_gpu(FACTS, asked).compute_capability == "9.0"
+@pytest.mark.parametrize(("name", "written"), [(name, each) for name, listed in NAMES.items() for each in listed])
+def test_names(name: str, written: str) -> None:
+    assert find_gpu(FACTS, written).name == name
 
 
-@pytest.mark.parametrize("asked", ["Quadro RTX 6000", "A1000", "", "NVIDIA", "H", "100"])
-def test_what_no_row_means(asked: str) -> None:
+@pytest.mark.parametrize("written", ["Quadro RTX 6000", "A1000", "", "NVIDIA", "H", "100"])
+def test_what_no_row_means(written: str) -> None:
     """Quadro RTX 6000 is a Turing card, RTX 6000 Ada is not; A1000 is no A100."""
-    assert match_gpu(FACTS, asked) is None
+    assert match_gpu(FACTS, written) is None
 
 
 @pytest.mark.parametrize(
-    ("asked", "hint"),
+    ("written", "hint"),
     [("H1000", "did you mean H100"), ("RTX 4900", "did you mean RTX 4090"), ("Radeon", "known: P100, ")],
 )
-def test_unknown_names_get_the_nearest(asked: str, hint: str) -> None:
-    with pytest.raises(UnknownGpu, match=f"unknown GPU `{asked}`\n  hint: {hint}"):
-        find_gpu(FACTS, asked)
+def test_unknown_names_get_the_nearest(written: str, hint: str) -> None:
+    with pytest.raises(UnknownGpu, match=f"unknown GPU `{written}`\n  hint: {hint}"):
+        find_gpu(FACTS, written)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "code", "how"),
-    [
-        ("8.9", "sm_80", Runs.SASS),
-        ("8.6", "sm_86", Runs.SASS),
-        ("8.0", "sm_86", Runs.NOT),
-        ("9.0", "sm_80", Runs.NOT),
-        ("10.3", "sm_100", Runs.SASS),
-        ("12.1", "sm_120", Runs.SASS),
-        ("12.0", "sm_100", Runs.NOT),
-        ("9.0", "sm_90a", Runs.SASS),
-        ("10.3", "sm_100a", Runs.NOT),
-        ("10.3", "sm_100f", Runs.SASS),
-        ("8.7", "sm_80", Runs.NOT),
-        ("8.7", "sm_87", Runs.SASS),
-        ("8.9", "sm_87", Runs.NOT),
-        ("12.0", "compute_90", Runs.PTX),
-        ("9.0", "compute_90a", Runs.PTX),
-        ("10.0", "compute_90a", Runs.NOT),
-        ("10.3", "compute_100f", Runs.PTX),
-        ("12.0", "compute_100f", Runs.NOT),
-        ("8.0", "compute_90", Runs.NOT),
-    ],
-)
-def test_rule(gpu: str, code: str, how: Runs) -> None:
+#: What the properties do not say: kinds of one major capability, Tegra's code, and the suffixes `a` and `f`.
+RULES = """
+8.9 sm_80 SASS, 8.0 sm_86 NOT, 10.3 sm_100 SASS, 12.0 sm_100 NOT, 9.0 sm_90a SASS, 10.3 sm_100a NOT, 10.3 sm_100f SASS
+8.7 sm_80 NOT, 8.7 sm_87 SASS, 8.9 sm_87 NOT, 12.0 compute_90 PTX, 9.0 compute_90a PTX, 10.0 compute_90a NOT
+10.3 compute_100f PTX, 12.0 compute_100f NOT, 8.0 compute_90 NOT
+"""
+
+
+@pytest.mark.parametrize("rule", re.split(", |\n", RULES.strip()))
+def test_rule(rule: str) -> None:
+    gpu, code, how = rule.split()
     sm, ptx = ([code], []) if code.startswith("sm_") else ([], [code])
-    assert runs(ComputeCapability.parse(gpu), sm, ptx) is how
+    assert runs(ComputeCapability.parse(gpu), sm, ptx) is Runs[how]
 
 
 @pytest.mark.parametrize("text", ["9", "sm_9", "sm90", "90", "9.00", "sm_90b", "a.b", ""])
