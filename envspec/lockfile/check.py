@@ -87,15 +87,13 @@ def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_versi
     except StaleLock as error:
         return CheckResult((Reason(Why.DAMAGED, error.message, error.hint or ""),))
     contents, of_files = _file_reasons(lock_dir, header)
-    return CheckResult(
+    if input_sha256(data) == header.input_sha256:
+        reasons = _entry_reasons(data, body, contents, spec_path, document)
+    else:
         # The entries of a lock of another spec are another spec's.
-        (
-            *(_spec_reasons(data, spec_path, header) or _entry_reasons(data, body, contents, spec_path, document)),
-            *of_files,
-        ),
-        _warnings(header, facts_version),
-        _by_these_facts(header, facts_version),
-    )
+        reasons = [Reason(Why.SPEC, f"{spec_path} has changed since it was locked")]
+    warnings, by_these_facts = _warnings(header, facts_version), _by_these_facts(header, facts_version)
+    return CheckResult((*reasons, *of_files), warnings, by_these_facts)
 
 
 def _parse(spec_path: Path) -> dict[str, object]:
@@ -109,12 +107,6 @@ def _parse(spec_path: Path) -> dict[str, object]:
         raise UsageError(
             f"{spec_path} is not TOML: {error}", hint="correct it; `envspec lock` shows every problem"
         ) from error
-
-
-def _spec_reasons(data: dict[str, object], spec_path: Path, header: Header) -> list[Reason]:
-    if input_sha256(data) == header.input_sha256:
-        return []
-    return [Reason(Why.SPEC, f"{spec_path} has changed since it was locked")]
 
 
 def _file_reasons(lock_dir: Path, header: Header) -> tuple[dict[str, bytes], list[Reason]]:

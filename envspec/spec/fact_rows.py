@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timezone
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
@@ -71,12 +70,7 @@ _KEYS: Final[Mapping[str, str]] = {
 
 
 def _form(pattern: str, example: str) -> f.OfText:
-    def read(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise BadValue(f"{quoted(text)} has another form", f'write it like "{example}"')
-        return text
-
-    return f.OfText(read, pattern=f"^(?:{pattern})$")
+    return f.matching(pattern, "has another form", f'write it like "{example}"', pattern=f"^(?:{pattern})$")
 
 
 def _text_of(read: Callable[[str], object], example: str) -> f.OfText:
