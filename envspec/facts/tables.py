@@ -1,4 +1,4 @@
-"""Rows of data/*.toml, typed, with lookups.
+"""Rows of data/*.toml, typed, with lookups. The comment at the top of each file describes its keys.
 
 `envspec.spec.fact_rows` checks the keys, types and forms of a spec's rows against the types here.
 
@@ -42,12 +42,7 @@ class FactRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchRelease(FactRow):
-    """A torch release.
-
-    default: conda subdir -> variant of the build on the default index. variants: published on PyTorch's own indexes;
-    unsure: reported there, but in no build matrix. cudart, cudnn, nccl: versions that the default linux build pins.
-    gpu_code: variant -> GPU code (`sm_90`, `compute_120`), for rows that a spec adds; ours is in a table of its own.
-    """
+    """gpu_code: variant -> GPU code (`sm_90`, `compute_120`), for rows that a spec adds; ours is in its own table."""
 
     version: str
     default: Mapping[str, str]
@@ -69,9 +64,7 @@ class TorchRelease(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCodeRow(FactRow):
-    """GPU code in a build of torch. torch: a minor version (`2.8`), or one release. measured: releases whose files were
-    read. channel: the conda channel of the build (`conda-forge`); empty for the project's wheels.
-    """
+    """torch: a minor version (`2.8`), or one release. channel: of conda; empty for the project's wheels."""
 
     torch: str
     variant: str
@@ -85,8 +78,6 @@ class GpuCodeRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow(FactRow):
-    """A GPU by its usual name. compute_capability: `9.0`. memory_mib: nvidia-smi's totals, one per size sold."""
-
     name: str
     compute_capability: str
     first_cuda: str | None = None
@@ -96,7 +87,7 @@ class GpuRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverRow(FactRow):
-    """cuda: a release (`12.8.1`) or a minor. minimum, bundled: Linux driver versions."""
+    """cuda: a release (`12.8.1`) or a minor version."""
 
     cuda: str
     minimum: str
@@ -113,8 +104,6 @@ class DriverFamily(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRow(FactRow):
-    """Tags of docker.io/nvidia/cuda that exist. status: `supported`, `ended` or `unknown`."""
-
     cuda: str
     flavors: tuple[str, ...]
     os: tuple[str, ...]
@@ -135,8 +124,6 @@ class PartsRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRow(FactRow):
-    """What NVIDIA says of its tags."""
-
     what: str
     text: str
 
@@ -153,7 +140,7 @@ class DigestRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonRow(FactRow):
-    """A standalone CPython build. build: its release as YYYYMMDD."""
+    """build: its release as YYYYMMDD."""
 
     version: str
     platform: str
@@ -164,8 +151,6 @@ class PythonRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRow(FactRow):
-    """A program that a Dockerfile fetches: one executable for a platform."""
-
     name: str
     version: str
     platform: str
@@ -175,7 +160,7 @@ class ToolRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemRow(FactRow):
-    """A base image's system. python: series of its own package; python_patch: exact patch, where it was seen."""
+    """python: series of the system's own package."""
 
     os: str
     glibc: str
@@ -186,7 +171,7 @@ class SystemRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRow(FactRow):
-    """What one release of a family member asks of torch in its own metadata (`==2.9.1`; empty: nothing)."""
+    """torch: a specifier, in the release's own metadata; empty: any."""
 
     package: str
     version: str
@@ -195,10 +180,7 @@ class MemberRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRow(FactRow):
-    """A correction: `requires` lines are added to the metadata of the package's `versions` (a specifier set).
-
-    beside: `cuda` where it holds beside a torch that is built for CUDA only; empty: everywhere.
-    """
+    """beside: `cuda` if it holds beside a CUDA build of torch only."""
 
     package: str
     versions: str
@@ -209,8 +191,6 @@ class EdgeRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRow(FactRow):
-    """No release of the package follows `last`."""
-
     package: str
     last: str
     reason: str
@@ -218,8 +198,6 @@ class EndedRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleRow(FactRow):
-    """A package that the default index can't give: why, and what to do."""
-
     package: str
     reason: str
     advice: str
@@ -227,7 +205,7 @@ class RuleRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonRow(FactRow):
-    """The triton that a torch release pins on linux, as a specifier."""
+    """triton: a specifier."""
 
     torch: str
     triton: str

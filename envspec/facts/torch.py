@@ -1,8 +1,7 @@
 """Torch builds and the torch family.
 
-A release's own metadata is the rule; where it lies or says nothing, a `[[edge]]` row of `envspec/data/family.toml`
-corrects it. All checks here are pure and speak of what is known only: where a release is not in the data they let it
-pass and leave the answer to the resolver.
+A release's own metadata is the rule; where it is wrong or empty, a `[[edge]]` row of `envspec/data/family.toml`
+corrects it. All checks here are pure; a release that is not in the data passes and is left to the resolver.
 """
 
 from __future__ import annotations

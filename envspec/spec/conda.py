@@ -145,7 +145,7 @@ _PART: Final = re.compile(r"[(),|]|[^(),|]+")
 BUILD: Final = r"(?!.*\*\*)[A-Za-z0-9_.+*-]+"
 # What the solver reads outside of brackets.
 _PLAIN_BUILD: Final = re.compile(r"[A-Za-z0-9_*]+")
-# `=1.2=py*`, which asks for a version and a build at once.
+# `=1.2=py*`, which requires a version and a build at once.
 _EQUALS: Final = re.compile(r"(==?[^=<>!~,|()]+)=([^=<>!~,|()]+)")
 
 _VALUES: Final[Mapping[str, str]] = {
@@ -202,7 +202,7 @@ def _written(version: str | None, build: str | None, keys: dict[str, str], was: 
 
 
 def name_of(spec: str) -> str:
-    """The package that a match spec asks for, in lower case."""
+    """The package that a match spec requires, in lower case."""
     head = _HEAD.fullmatch(spec.strip())
     if not head:
         raise ValueError(f"no match spec: {spec!r}")

@@ -128,7 +128,7 @@ _INNER: Final[Mapping[str, Any]] = {
 
 
 def _annotation(key: str, hint: Any) -> Any:
-    """A row's type as a spec's: lists for tuples, moments with their timezone, text in its form."""
+    """A row's type as a spec's: lists for tuples, times with a time zone, text in its form."""
     if key in _INNER:
         return _INNER[key]
     if hint == datetime | None:

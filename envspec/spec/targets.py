@@ -54,8 +54,8 @@ def targets_of(
 ) -> tuple[tuple[Target, ...], tuple[Decision, ...]]:
     """One target for each platform of the spec, in its order, and why they are what they are.
 
-    as_of: bounds the age of a standalone Python where the spec has no `as_of` of its own: the moment of the resolution.
-    conda_pythons: the exact Python that the conda half has on each platform; only for a spec with [conda].
+    as_of: bounds the age of a standalone Python where the spec has no `as_of` of its own: the time of the resolution.
+    conda_pythons: the exact Python of the solved conda packages on each platform; only for a spec with [conda].
 
     Python's source, the first that applies:
       1. `conda`: the spec has [conda];
@@ -67,7 +67,7 @@ def targets_of(
     its source is `spec`: whoever installs the lock brings that Python.
 
     Raises:
-        UnknownPython: the source has no such Python, or the conda half has none.
+        UnknownPython: the source has no such Python, or the solved conda packages have none.
         UsageError: the system's glibc is not known.
     """
     time = spec.env.as_of or as_of
@@ -206,7 +206,7 @@ def _builds(spec: Spec, facts: Facts, platform: Platform) -> list[PythonRow]:
 
 
 def _pick(spec: Spec, rows: Sequence[PythonRow], time: datetime | None) -> tuple[PythonRow, str]:
-    """The first of `rows` (newest first) that was built by `moment`; where none was, the oldest, which says so."""
+    """The first of `rows` (newest first) that was built by `time`, else the oldest; and why."""
     if spec.env.exact_python:
         return rows[0], "the standalone build of the patch that the spec names"
     if time is None:

@@ -25,16 +25,3 @@ def test_rows_of_the_data_are_rows_of_a_spec(table: str) -> None:
     spec = parse_spec(SMALL + tomlkit.dumps({"facts": {table: rows}}), "spec.toml", NOW)
     assert len(spec.facts.tables()[table]) == len(rows)
     load_facts(spec.facts.tables())
-
-
-def test_a_row_of_a_spec_decides() -> None:
-    row = '[[facts.gpu]]\nname = "X9000"\ncompute_capability = "13.0"\nsource = "its data sheet"\n'
-    spec = parse_spec(SMALL + row, "spec.toml", NOW)
-    gpus = load_facts(spec.facts.tables()).gpus
-    assert [(gpu.name, gpu.compute_capability, gpu.source) for gpu in gpus if gpu.name == "X9000"] == [
-        ("X9000", "13.0", "its data sheet")
-    ]
-
-
-def test_no_facts_are_no_tables() -> None:
-    assert parse_spec(SMALL, "spec.toml", NOW).facts.tables() == {}
