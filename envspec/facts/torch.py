@@ -143,13 +143,9 @@ def _range(versions: Sequence[str]) -> str:
 
 def _is_confirmed(facts: Facts, torch: TorchRelease, variant: str, platform: Platform) -> bool:
     """The build matrix covers linux x86-64 and Windows; for Arm, a row of GPU code shows that a build was made."""
-    if (
-        platform is Platform.LINUX_AARCH64
-        and variant != "cpu"
-        and not facts.gpu_code_of(torch.version, variant, platform)
-    ):
-        return False
-    return variant not in torch.unsure
+    needs_row = platform is Platform.LINUX_AARCH64 and variant != "cpu"
+    has_row = facts.gpu_code_of(torch.version, variant, platform) is not None
+    return variant not in torch.unsure and (has_row or not needs_row)
 
 
 def _outside(facts: Facts, torch: SpecifierSet, variant: str, platform: Platform) -> BuildChoice:
@@ -178,21 +174,14 @@ def _no_such_build(
     variant = cuda.variant if isinstance(cuda, CudaVersion) else "cpu"
     newest = matching[-1]
     releases = newest.version if len(matching) == 1 else f"{matching[0].version} to {newest.version}"
-    published = ", ".join(_cuda_text(name) for name in newest.published)
-    others = [row.version for row in facts.torch if _has(row, variant, platform)]
-    elsewhere = (
-        f"; torch with {requested}: {ranges_text(others, [row.version for row in facts.torch])}"
-        if others
-        else f"; no known torch has {requested}"
-    )
+    published = ", ".join(str(CudaVersion.parse(name)) if name.startswith("cu") else name for name in newest.published)
+    releases_known = [row.version for row in facts.torch]
+    others = ranges_text([row.version for row in facts.torch if _has(row, variant, platform)], releases_known)
+    elsewhere = f"torch with {requested}: {others}" if others else f"no known torch has {requested}"
     return NoSuchBuild(
         f"torch {releases}: no build for {requested} was ever published",
-        hint=f"published for torch {newest.version}: {published}. Set [cuda] version to one of them{elsewhere}",
+        hint=f"published for torch {newest.version}: {published}. Set [cuda] version to one of them; {elsewhere}",
     )
-
-
-def _cuda_text(variant: str) -> str:
-    return str(CudaVersion.parse(variant)) if variant.startswith("cu") else variant
 
 
 #: Members whose releases the data lists one by one.
