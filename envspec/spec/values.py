@@ -23,7 +23,7 @@ from envspec.credentials import has_secret_path, without_registry_login
 from envspec.models import CudaVersion, Platform
 from envspec.names import normalised
 from envspec.origins import origin_of
-from envspec.spec.conda import read_channel, read_conda_name, read_match_spec, read_virtual_name, read_virtual_value
+from envspec.spec.conda import read_channel, read_conda_name, read_match_spec, read_virtual_value
 from envspec.spec.errors import BadValue, nearest, quoted, refuse_open_secrets
 from envspec.spec.requirements import Requirement, read_constraint, read_name, read_requirement
 
@@ -317,7 +317,15 @@ PyPINames = Annotated[
     BeforeValidator(_one_or_several),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
-VirtualName = Annotated[str, OfText(read_virtual_name, pattern="^__[a-z][a-z0-9_]*$")]
+VirtualName = Annotated[
+    str,
+    matching(
+        r"(?=.{1,100}$)__[a-z][a-z0-9_]*",
+        "is not the name of a virtual package",
+        'two underscores and lower-case letters: "__linux"',
+        pattern="^__[a-z][a-z0-9_]*$",
+    ),
+]
 VirtualValue = Annotated[str, OfText(read_virtual_value)]
 Word = Annotated[str, OfText(_read_word)]
 EnvVariable = Annotated[str, OfText(_read_env_variable)]
