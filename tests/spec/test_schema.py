@@ -1,15 +1,20 @@
-"""The JSON schema: every key told, nothing else allowed, and never stricter than the parser."""
+"""The JSON schema: every key described, nothing else allowed, and never stricter than the parser; rows of `[facts]`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomlkit
 
 from envspec import documents
-from envspec.spec import json_schema
+from envspec.data import DATA
+from envspec.facts import load_facts
+from envspec.spec import json_schema, parse_spec
+from envspec.spec.fact_rows import AddedFacts
 from envspec.spec.sections import Spec
 from tests.support.schema import Schema, refusals
 
@@ -82,3 +87,16 @@ def test_it_takes_what_the_parser_takes(case: str) -> None:
 def test_it_refuses_what_an_editor_can_see(case: str) -> None:
     data = documents.parse_toml((CASES / case / "spec.toml").read_text(encoding="utf-8"))
     assert list(refusals(SCHEMA, data))
+
+
+DOCUMENTS = [documents.parse_toml(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.toml"))]
+
+
+@pytest.mark.parametrize("table", sorted(AddedFacts.model_fields))
+def test_rows_of_the_data_are_rows_of_a_spec(table: str) -> None:
+    rows = [row for document in DOCUMENTS for row in document.get(table, [])]
+    assert rows
+    text = '[env]\nname = "small"\npython = "3.11"\n' + tomlkit.dumps({"facts": {table: rows}})
+    spec = parse_spec(text, "spec.toml", datetime(2026, 11, 20, 12, tzinfo=timezone.utc))
+    assert len(spec.facts.tables()[table]) == len(rows)
+    assert load_facts(spec.facts.tables()).torch
