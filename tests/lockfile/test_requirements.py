@@ -69,17 +69,9 @@ INSTALLERS = pytest.mark.parametrize("way", ["pip install", "uv pip install", "u
 
 def command(way: str, url: str, target: Path) -> list[str]:
     """Install into a folder: uv checks hashes only when it does install."""
-    if way == "pip install":
-        words = [
-            sys.executable,
-            "-m",
-            *way.split(),
-            "--ignore-installed",
-            "--no-cache-dir",
-            "--disable-pip-version-check",
-        ]
-    else:
-        words = [*way.split(), "--no-cache", "--python", sys.executable]
+    pip_options = ("--ignore-installed", "--no-cache-dir", "--disable-pip-version-check")
+    uv_options = ("--no-cache", "--python", sys.executable)
+    words = [*way.split(), *uv_options] if way.startswith("uv") else [sys.executable, "-m", *way.split(), *pip_options]
     file = [NAME] if way.endswith("sync") else ["-r", NAME]
     return [*words, "--target", str(target), "--index-url", url, "--require-hashes", *file]
 
