@@ -246,7 +246,7 @@ def _index_names(data: Document) -> Iterator[Found]:
 
 
 def _index_patterns(data: Document) -> Iterator[Found]:
-    """A package that two indexes claim would come from whichever is asked for it first."""
+    """A package that two indexes claim would come from whichever is read first."""
     seen: list[tuple[int, str]] = []
     for at, table in items(data, dict, "pip", "index"):
         own = list(readable(read_pattern, items(table, str, "packages")))
