@@ -1,4 +1,4 @@
-"""The values that stages hand each other: frozen, typed, without behaviour that touches the world."""
+"""The values that stages pass to each other: frozen, typed, without side effects."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Python:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One environment to resolve for: everything a marker or a wheel tag can ask about.
+    """One environment to resolve for: everything that markers and wheel tags depend on.
 
     glibc: newest glibc that a wheel may need (the base image's), None off Linux.
     macos: the oldest macOS that the environment runs on, None elsewhere.
@@ -353,10 +353,10 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class ImageSettings:
-    """What the image holds and says beside the packages: `[image]`, `[system]` and `[services]`, decided.
+    """The image's content and configuration beside the packages: `[image]`, `[system]` and `[services]`, decided.
 
     workdir: an absolute folder. env: (name, value), sorted. compiler: `apt`, `conda` or `none`. apt: every package that
-    the system layer installs, sorted: the spec's own, the services' and the compiler's. snapshot: the moment of the
+    the system layer installs, sorted: the spec's own, the services' and the compiler's. snapshot: the time of the
     archive that they come from, None for what the archive has when the layer is made.
     """
 
@@ -411,7 +411,7 @@ class Lock:
 
     format: version of the document's form. input_sha256: of the canonical spec. as_of: nothing newer was considered.
     gpus: the GPUs that the spec names. facts: version of the facts in `data/` that decided.
-    package_as_of: packages with a moment of their own, by `--upgrade-package`; conda_as_of: the same for conda's.
+    package_as_of: packages with a time of their own, by `--upgrade-package`; conda_as_of: the same for conda's.
     channels: the conda channels, in the spec's order; none where the spec has no [conda].
     indexes: the spec's own package indexes, in its order: builds of what is locked take their requirements by them.
     image: what the image is to be. system, images: what builds have found. conformance: None where the spec asks for no
@@ -419,8 +419,8 @@ class Lock:
     """
 
     format: int
-    name: str
-    input_sha256: str
+    name: Name
+    input_sha256: Sha256
     as_of: datetime
     resolutions: tuple[Resolution, ...]
     decisions: tuple[Decision, ...]
@@ -429,8 +429,8 @@ class Lock:
     gpu_code: tuple[GpuCode, ...]
     gpus: tuple[str, ...] = ()
     facts: str = ""
-    package_as_of: tuple[tuple[str, datetime], ...] = ()
-    conda_as_of: tuple[tuple[str, datetime], ...] = ()
+    package_as_of: tuple[tuple[Name, datetime], ...] = ()
+    conda_as_of: tuple[tuple[Name, datetime], ...] = ()
     channels: tuple[CondaChannel, ...] = ()
     indexes: tuple[NamedIndex, ...] = ()
     image: ImageSettings = ImageSettings()

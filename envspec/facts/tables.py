@@ -1,7 +1,6 @@
-"""Rows of data/*.toml, typed, with lookups.
+"""Rows of data/*.toml, typed, with lookups. The comment at the top of each file describes its keys.
 
-The spec's parser has checked keys, types and forms against the row types before; here stays what it can't see, and
-what a caller without a spec could get wrong.
+`envspec.spec.fact_rows` checks the keys, types and forms of a spec's rows against the types here.
 
 A file is read when its table is first used, once in a process.
 
@@ -11,12 +10,10 @@ is not known for any one archive, except where a `[[held]]` row says what today'
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from difflib import get_close_matches
 from functools import cache, cached_property
 from typing import Any, Final, TypeVar
 
@@ -45,12 +42,7 @@ class FactRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchRelease(FactRow):
-    """A torch release.
-
-    default: conda subdir -> variant of the build on the default index. variants: published on PyTorch's own indexes;
-    unsure: reported there, but in no build matrix. cudart, cudnn, nccl: versions that the default linux build pins.
-    gpu_code: variant -> GPU code (`sm_90`, `compute_120`), for rows that a spec adds; ours is in a table of its own.
-    """
+    """gpu_code: variant -> GPU code (`sm_90`, `compute_120`), for rows that a spec adds; ours is in its own table."""
 
     version: str
     default: Mapping[str, str]
@@ -72,9 +64,7 @@ class TorchRelease(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCodeRow(FactRow):
-    """GPU code in a build of torch. torch: a minor version (`2.8`), or one release. measured: releases whose files were
-    read. channel: the conda channel of the build (`conda-forge`); empty for the project's wheels.
-    """
+    """torch: a minor version (`2.8`), or one release. channel: of conda; empty for the project's wheels."""
 
     torch: str
     variant: str
@@ -88,8 +78,6 @@ class GpuCodeRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow(FactRow):
-    """A GPU by its usual name. compute_capability: `9.0`. memory_mib: nvidia-smi's totals, one per size sold."""
-
     name: str
     compute_capability: str
     first_cuda: str | None = None
@@ -99,7 +87,7 @@ class GpuRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverRow(FactRow):
-    """cuda: a release (`12.8.1`) or a minor. minimum, bundled: Linux driver versions."""
+    """cuda: a release (`12.8.1`) or a minor version."""
 
     cuda: str
     minimum: str
@@ -116,8 +104,6 @@ class DriverFamily(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRow(FactRow):
-    """Tags of docker.io/nvidia/cuda that exist. status: `supported`, `ended` or `unknown`."""
-
     cuda: str
     flavors: tuple[str, ...]
     os: tuple[str, ...]
@@ -138,8 +124,6 @@ class PartsRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRow(FactRow):
-    """What NVIDIA says of its tags."""
-
     what: str
     text: str
 
@@ -156,7 +140,7 @@ class DigestRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonRow(FactRow):
-    """A standalone CPython build. build: its release as YYYYMMDD."""
+    """build: its release as YYYYMMDD."""
 
     version: str
     platform: str
@@ -167,8 +151,6 @@ class PythonRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRow(FactRow):
-    """A program that a Dockerfile fetches: one executable for a platform."""
-
     name: str
     version: str
     platform: str
@@ -178,7 +160,7 @@ class ToolRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemRow(FactRow):
-    """A base image's system. python: series of its own package; python_patch: exact patch, where it was seen."""
+    """python: series of the system's own package."""
 
     os: str
     glibc: str
@@ -189,7 +171,7 @@ class SystemRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRow(FactRow):
-    """What one release of a family member asks of torch in its own metadata (`==2.9.1`; empty: nothing)."""
+    """torch: a specifier, in the release's own metadata; empty: any."""
 
     package: str
     version: str
@@ -198,10 +180,7 @@ class MemberRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRow(FactRow):
-    """A correction: `requires` lines are added to the metadata of the package's `versions` (a specifier set).
-
-    beside: `cuda` where it holds beside a torch that is built for CUDA only; empty: everywhere.
-    """
+    """beside: `cuda` if it holds beside a CUDA build of torch only."""
 
     package: str
     versions: str
@@ -212,8 +191,6 @@ class EdgeRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRow(FactRow):
-    """No release of the package follows `last`."""
-
     package: str
     last: str
     reason: str
@@ -221,8 +198,6 @@ class EndedRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleRow(FactRow):
-    """A package that the default index can't give: why, and what to do."""
-
     package: str
     reason: str
     advice: str
@@ -230,10 +205,13 @@ class RuleRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonRow(FactRow):
-    """The triton that a torch release pins on linux, as a specifier."""
+    """triton: a specifier."""
 
     torch: str
     triton: str
+
+
+R = TypeVar("R", bound=FactRow)
 
 
 def minor(release: str) -> CudaVersion:
@@ -252,80 +230,17 @@ def ranges_text(versions: Sequence[str], known: Sequence[str]) -> str:
     return ", ".join(span[0] if len(span) == 1 else f"{span[0]} to {span[-1]}" for span in spans)
 
 
-#: Tables that a spec may add to, as `[[facts.<table>]]`.
-ADDABLE: Final[Mapping[str, type[FactRow]]] = {
-    "torch": TorchRelease,
-    "gpu_code": GpuCodeRow,
-    "edge": EdgeRow,
-    "gpu": GpuRow,
-    "digest": DigestRow,
-    "driver": DriverRow,
-    "image": ImageRow,
-    "parts": PartsRow,
-    "python": PythonRow,
-    "member": MemberRow,
-}
+def load_facts(extra: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> Facts:
+    """The facts, with the rows of a spec's `[facts]`, as `Spec.facts.tables()` gives them, before our own."""
+    return Facts(
+        {table: [{"source": "the spec's [facts]", **row} for row in rows] for table, rows in (extra or {}).items()}
+    )
 
 
-class BadFact(UsageError):
-    """A row under a spec's `[facts]` that is not one."""
-
-
-def build(kind: type[R], raw: Mapping[str, Any]) -> R:
-    """A row from its TOML table: arrays become tuples, everything else stays."""
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+def _row(kind: type[R], table: Mapping[str, Any]) -> R:
+    """Arrays become tuples, everything else stays."""
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     return kind(**values)
-
-
-def added_rows(table: str, listed: Sequence[Mapping[str, Any]]) -> tuple[FactRow, ...]:
-    """The rows of one table of a spec's `[facts]`.
-
-    Raises:
-        BadFact: an unknown table or key, a missing key, or GPU code that is none.
-    """
-    kind = ADDABLE.get(table)
-    if kind is None:
-        near = get_close_matches(table, ADDABLE, n=1)
-        hint = f"did you mean [[facts.{near[0]}]]?" if near else f"tables: {', '.join(sorted(ADDABLE))}"
-        raise BadFact(f"[facts] has no table `{table}`", hint=hint)
-    return tuple(_row(kind, raw, f"facts.{table}[{number}]") for number, raw in enumerate(listed))
-
-
-def _row(kind: type[FactRow], raw: Mapping[str, Any], where: str) -> FactRow:
-    fields = {each.name: each for each in dataclasses.fields(kind)}
-    filled = {"source": "the spec's [facts]", **raw}
-    for key in filled:
-        if key not in fields:
-            near = get_close_matches(key, fields, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"keys: {', '.join(sorted(fields))}"
-            raise BadFact(f"{where}: unknown key `{key}`", hint=hint)
-    for name, each in fields.items():
-        if name not in filled and each.default is each.default_factory is dataclasses.MISSING:
-            raise BadFact(f"{where}: `{name}` is missing", hint="envspec/data has rows to start from")
-    row = build(kind, filled)
-    if isinstance(row, TorchRelease):
-        for code in (code for codes in row.gpu_code.values() for code in codes):
-            if not re.fullmatch(r"(sm|compute)_\d{2,3}[af]?", code):
-                raise BadFact(
-                    f"{where}: `{code}` in gpu_code is no GPU code", hint='write it like "sm_90", "compute_120"'
-                )
-    return row
-
-
-R = TypeVar("R", bound=FactRow)
-
-
-def load_facts(extra: Mapping[str, Any] | None = None) -> Facts:
-    """The facts, with the rows of a spec's `[facts]` table before our own.
-
-    extra: table name (`torch`, `edge`, `gpu`, `digest`, ...) -> list of rows with the keys of `envspec/data`;
-    `source` may be left out there and is then the spec.
-
-    Raises:
-        BadFact: an unknown table or key, a missing key, or a value of the wrong type.
-    """
-    added = {table: added_rows(table, listed) for table, listed in (extra or {}).items()}
-    return Facts(added)
 
 
 def _table(file: str, table: str, kind: type[R], *, by: str = "") -> cached_property[tuple[R, ...]]:
@@ -345,7 +260,7 @@ def _keyed(file: str, table: str, kind: type[R], key: str) -> cached_property[Ma
 class Facts:
     """Typed rows, table by table, and lookups that several stages need. Rows are in version order."""
 
-    def __init__(self, added: Mapping[str, tuple[FactRow, ...]]) -> None:
+    def __init__(self, added: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         self._added = added
 
     @cached_property
@@ -353,9 +268,7 @@ class Facts:
         return facts_version()
 
     def rows(self, file: str, table: str, kind: type[R]) -> tuple[R, ...]:
-        own = tuple(build(kind, raw) for raw in _read(file)[table])
-        added = self._added.get(table, ())
-        return tuple(row for row in added if isinstance(row, kind)) + own
+        return tuple(_row(kind, row) for row in (*self._added.get(table, ()), *_read(file)[table]))
 
     @cached_property
     def torch(self) -> tuple[TorchRelease, ...]:
@@ -403,7 +316,9 @@ class Facts:
 
     def without_cuda(self) -> Facts:
         """The same facts for an environment whose torch is no CUDA build: corrections for those are left out."""
-        return _WithoutCuda(self._added)
+        facts = Facts(self._added)
+        facts.edges = tuple(row for row in self.edges if row.beside != "cuda")
+        return facts
 
     def gpu_code_of(self, torch: str, variant: str, platform: Platform, channel: str = "") -> GpuCodeRow | None:
         """GPU code of a torch build: a row for that very release (a spec may add one), else its minor version's.
@@ -430,8 +345,7 @@ class Facts:
         exact = next((row for row in same if row.cuda == release), None)
         if exact or same:
             return exact or same[-1]
-        major = minor(release).major
-        family = next((row for row in self.driver_families if row.cuda == major), None)
+        family = next((row for row in self.driver_families if row.cuda == minor(release).major), None)
         if family is None:
             raise UsageError(
                 f"no driver is known for CUDA {release}", hint='add a row to the spec: [[facts.driver]] cuda = "..."'
@@ -476,14 +390,6 @@ def _read(file: str) -> dict[str, Any]:
     return parse_toml((DATA / f"{file}.toml").read_text(encoding="utf-8"))
 
 
-def _edges_without_cuda(facts: Facts) -> tuple[EdgeRow, ...]:
-    return tuple(row for row in facts.rows("family", "edge", EdgeRow) if row.beside != "cuda")
-
-
-class _WithoutCuda(Facts):
-    edges = cached_property(_edges_without_cuda)
-
-
 def _code(row: TorchRelease, variant: str, platform: Platform) -> GpuCodeRow:
     codes = row.gpu_code[variant]
     return GpuCodeRow(
@@ -501,22 +407,13 @@ _MODEL: Final = "conda-forge"
 
 
 @dataclass(frozen=True, slots=True)
-class ListedChannel:
-    """What is known of one channel's packages.
-
-    names: conda name -> the PyPI names (PEP 503) that its archives had: several where archives differ or hold several,
-    none where they hold no Python package.
+class CondaNames:
+    """channels: channel -> conda name -> the PyPI names (PEP 503) that its archives had: several where archives differ
+    or hold several, none where they hold no Python package. held: conda name -> the PyPI names that its archives hold
+    today, all of them with conda's version.
     """
 
-    names: Mapping[str, tuple[str, ...]]
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class CondaNames:
-    """held: conda name -> the PyPI names that its archives hold today, all of them with conda's version."""
-
-    channels: Mapping[str, ListedChannel]
+    channels: Mapping[str, Mapping[str, tuple[str, ...]]]
     held: Mapping[str, tuple[str, ...]]
 
     def listed(self, name: str, channel: str | None) -> tuple[str, ...] | None:
@@ -525,20 +422,16 @@ class CondaNames:
         channel: a listed one, None for any other. That a name holds no Python package is said of its own channel only:
         another one's package of that name is another package.
         """
-        own = self.channels.get(channel or "")
-        if own is not None and name in own.names:
-            return own.names[name]
-        return self.channels[_MODEL].names.get(name) or None
+        own = self.channels.get(channel or "", {})
+        return own[name] if name in own else self.channels[_MODEL].get(name) or None
 
 
 @cache
 def conda_names() -> CondaNames:
     """The table, read on first use."""
-    from envspec.documents import parse_toml
-
-    tables = parse_toml((DATA / "conda_names.toml").read_text(encoding="utf-8"))
+    tables = _read("conda_names")
     return CondaNames(
-        channels={row["channel"]: ListedChannel(_conda_table_names(row), row["source"]) for row in tables["channel"]},
+        channels={row["channel"]: _conda_table_names(row) for row in tables["channel"]},
         held={row["conda"]: tuple(row["pypi"]) for row in tables["held"]},
     )
 

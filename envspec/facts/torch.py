@@ -1,8 +1,7 @@
 """Torch builds and the torch family.
 
-A release's own metadata is the rule; where it lies or says nothing, a `[[edge]]` row of `envspec/data/family.toml`
-corrects it. All checks here are pure and speak of what is known only: where a release is not in the data they let it
-pass and leave the answer to the resolver.
+A release's own metadata is the rule; where it is wrong or empty, a `[[edge]]` row of `envspec/data/family.toml`
+corrects it. All checks here are pure; a release that is not in the data passes and is left to the resolver.
 """
 
 from __future__ import annotations
@@ -31,40 +30,23 @@ class CudaChoice(Enum):
     ANY = "any"  # [cuda] without a version: whatever the default build has
 
 
-class TorchIndex(Enum):
-    """Where the torch family comes from."""
-
-    DEFAULT = "default"
-    PYTORCH = "pytorch"
-
-
-class Confidence(Enum):
-    """How sure a choice is."""
-
-    SURE = "sure"
-    UNSURE = "unsure"  # reported, but in no build matrix; or never looked up for this platform
-    UNKNOWN = "unknown"  # a torch outside the data
-
-
 class NoSuchBuild(NoSolution):
     """A (torch, CUDA) pair that was never published."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildChoice:
-    """The choice.
+    """A build of torch and where it is published.
 
-    variant: `cu128`, `cpu`; None if any will do. versions: known releases that serve, oldest first.
+    variant: `cu128`, `cpu`; None if any will do. versions: known releases that match, oldest first.
     constraint: what to add to every request for torch (`>=2.8.0,<=2.10.0`), empty where the index alone decides.
-    url: the index, None for the default one. warning: what the user should know, empty where nothing is doubtful.
+    url: PyTorch's index, None for the default one. warning: for the user; empty if the choice is sure.
     """
 
-    index: TorchIndex
     variant: str | None
-    versions: tuple[str, ...]
-    confidence: Confidence
     why: str
     source: str
+    versions: tuple[str, ...] = ()
     constraint: str = ""
     url: str | None = None
     warning: str = ""
@@ -88,18 +70,16 @@ def choose_build(
     public, label = split_label(torch)
     wish = _cuda_choice(torch, label, cuda)
     if wish is CudaChoice.ANY:
-        why = "no CUDA version is required: the default build"
-        return BuildChoice(TorchIndex.DEFAULT, None, (), Confidence.SURE, why, "")
+        return BuildChoice(None, "no CUDA version is required: the default build", "")
     if platform is Platform.OSX_ARM64:
         why = "macOS has no CUDA: the default index's build"
-        return BuildChoice(TorchIndex.DEFAULT, "cpu", (), Confidence.SURE, why, "NVIDIA, CUDA on macOS ended with 10.2")
+        return BuildChoice("cpu", why, "NVIDIA, CUDA on macOS ended with 10.2")
     variant = wish.variant if isinstance(wish, CudaVersion) else "cpu"
     if coverage(facts, public, as_of) is Coverage.ONLY_OUTSIDE:
         return _outside(facts, torch, variant, platform)
     matching = [row for row in facts.torch if public.contains(row.version, prereleases=True) and in_time(row, as_of)]
     if not matching:
-        why = f"no known torch release matches {torch} by the date given"
-        return BuildChoice(TorchIndex.DEFAULT, None, (), Confidence.UNKNOWN, why, facts.torch[-1].source)
+        return BuildChoice(None, f"no known torch release matches {torch} by the date given", facts.torch[-1].source)
     candidates = [row for row in matching if _has(row, variant, platform)]
     if not candidates:
         raise _no_such_build(facts, matching, wish, platform)
@@ -139,7 +119,7 @@ def _from_default(facts: Facts, candidates: Sequence[TorchRelease], variant: str
     always = all(row.default.get(platform.value) == variant for row in facts.torch)
     why = f"torch {newest.version} is the newest match with {variant}, its default build on {platform.value}"
     constraint = "" if always else _range(same)
-    return BuildChoice(TorchIndex.DEFAULT, variant, same, Confidence.SURE, why, newest.source, constraint)
+    return BuildChoice(variant, why, newest.source, same, constraint)
 
 
 def _from_pytorch(
@@ -147,54 +127,38 @@ def _from_pytorch(
 ) -> BuildChoice:
     newest = candidates[-1]
     usual = newest.default.get(platform.value, "not known")
-    confidence = _certainty(facts, newest, variant, platform)
     why = f"torch {newest.version} is the newest match with {variant}; its default build on {platform.value} is {usual}"
     if label:
         why = f"only PyTorch's own index has releases with the label +{label}"
-    warning = f"torch {newest.version}: no source confirms a {variant} build for {platform.value}"
+    unsure = f"torch {newest.version}: no source confirms a {variant} build for {platform.value}"
+    warning = "" if _is_confirmed(facts, newest, variant, platform) else unsure
     versions = tuple(row.version for row in candidates)
-    return BuildChoice(
-        TorchIndex.PYTORCH,
-        variant,
-        versions,
-        confidence,
-        why,
-        newest.source,
-        _range(versions),
-        PYTORCH_INDEX.format(variant=variant),
-        "" if confidence is Confidence.SURE else warning,
-    )
+    url = PYTORCH_INDEX.format(variant=variant)
+    return BuildChoice(variant, why, newest.source, versions, _range(versions), url, warning)
 
 
 def _range(versions: Sequence[str]) -> str:
     return f"=={versions[0]}" if len(versions) == 1 else f">={versions[0]},<={versions[-1]}"
 
 
-def _certainty(facts: Facts, torch: TorchRelease, variant: str, platform: Platform) -> Confidence:
-    """The build matrix speaks of linux x86-64 and Windows; for Arm, a row of GPU code says that a build was made."""
-    if variant in torch.unsure:
-        return Confidence.UNSURE
-    if platform is not Platform.LINUX_AARCH64 or variant == "cpu":
-        return Confidence.SURE
-    return Confidence.SURE if facts.gpu_code_of(torch.version, variant, platform) else Confidence.UNSURE
+def _is_confirmed(facts: Facts, torch: TorchRelease, variant: str, platform: Platform) -> bool:
+    """The build matrix covers linux x86-64 and Windows; for Arm, a row of GPU code shows that a build was made."""
+    needs_row = platform is Platform.LINUX_AARCH64 and variant != "cpu"
+    has_row = facts.gpu_code_of(torch.version, variant, platform) is not None
+    return variant not in torch.unsure and (has_row or not needs_row)
 
 
 def _outside(facts: Facts, torch: SpecifierSet, variant: str, platform: Platform) -> BuildChoice:
     """A torch that the data does not have: the default index, unless its newest default build is another variant."""
     oldest, newest = facts.torch[0], facts.torch[-1]
-    usual = newest.default.get(platform.value)
-    index = TorchIndex.DEFAULT if variant == usual else TorchIndex.PYTORCH
+    is_default = variant == newest.default.get(platform.value)
     outside = f"torch {torch} is outside the facts ({oldest.version} to {newest.version})"
     return BuildChoice(
-        index,
         variant,
-        (),
-        Confidence.UNKNOWN,
-        f"{outside}; {variant} is{'' if variant == usual else ' not'} torch {newest.version}'s default build",
+        f"{outside}; {variant} is{'' if is_default else ' not'} torch {newest.version}'s default build",
         newest.source,
-        "",
-        None if index is TorchIndex.DEFAULT else PYTORCH_INDEX.format(variant=variant),
-        f"{outside}: its builds and its family could not be checked. Add it to the spec: "
+        url=None if is_default else PYTORCH_INDEX.format(variant=variant),
+        warning=f"{outside}: its builds and its family could not be checked. Add it to the spec: "
         '[[facts.torch]] version = "...", default = { linux-64 = "cu..." }, variants = ["cu..."], source = "..."',
     )
 
@@ -210,21 +174,14 @@ def _no_such_build(
     variant = cuda.variant if isinstance(cuda, CudaVersion) else "cpu"
     newest = matching[-1]
     releases = newest.version if len(matching) == 1 else f"{matching[0].version} to {newest.version}"
-    published = ", ".join(_cuda_text(name) for name in newest.published)
-    others = [row.version for row in facts.torch if _has(row, variant, platform)]
-    elsewhere = (
-        f"; torch with {requested}: {ranges_text(others, [row.version for row in facts.torch])}"
-        if others
-        else f"; no known torch has {requested}"
-    )
+    published = ", ".join(str(CudaVersion.parse(name)) if name.startswith("cu") else name for name in newest.published)
+    releases_known = [row.version for row in facts.torch]
+    others = ranges_text([row.version for row in facts.torch if _has(row, variant, platform)], releases_known)
+    elsewhere = f"torch with {requested}: {others}" if others else f"no known torch has {requested}"
     return NoSuchBuild(
         f"torch {releases}: no build for {requested} was ever published",
-        hint=f"published for torch {newest.version}: {published}. Set [cuda] version to one of them{elsewhere}",
+        hint=f"published for torch {newest.version}: {published}. Set [cuda] version to one of them; {elsewhere}",
     )
-
-
-def _cuda_text(variant: str) -> str:
-    return str(CudaVersion.parse(variant)) if variant.startswith("cu") else variant
 
 
 #: Members whose releases the data lists one by one.

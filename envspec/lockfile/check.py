@@ -87,15 +87,14 @@ def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_versi
     except StaleLock as error:
         return CheckResult((Reason(Why.DAMAGED, error.message, error.hint or ""),))
     contents, of_files = _file_reasons(lock_dir, header)
-    return CheckResult(
+    if input_sha256(data) == header.input_sha256:
+        reasons = _entry_reasons(data, body, contents, spec_path, document)
+    else:
         # The entries of a lock of another spec are another spec's.
-        (
-            *(_spec_reasons(data, spec_path, header) or _entry_reasons(data, body, contents, spec_path, document)),
-            *of_files,
-        ),
-        _warnings(header, facts_version),
-        _by_these_facts(header, facts_version),
-    )
+        reasons = [Reason(Why.SPEC, f"{spec_path} has changed since it was locked")]
+    by_these_facts = facts_version is None or not header.facts or facts_version == header.facts
+    warnings = _warnings(header, facts_version, by_these_facts=by_these_facts)
+    return CheckResult((*reasons, *of_files), warnings, by_these_facts)
 
 
 def _parse(spec_path: Path) -> dict[str, object]:
@@ -109,12 +108,6 @@ def _parse(spec_path: Path) -> dict[str, object]:
         raise UsageError(
             f"{spec_path} is not TOML: {error}", hint="correct it; `envspec lock` shows every problem"
         ) from error
-
-
-def _spec_reasons(data: dict[str, object], spec_path: Path, header: Header) -> list[Reason]:
-    if input_sha256(data) == header.input_sha256:
-        return []
-    return [Reason(Why.SPEC, f"{spec_path} has changed since it was locked")]
 
 
 def _file_reasons(lock_dir: Path, header: Header) -> tuple[dict[str, bytes], list[Reason]]:
@@ -146,9 +139,11 @@ def _entry_reasons(
         lock = documents.parse_toml(body.decode())
     except ValueError as error:
         return [Reason(Why.DAMAGED, f"{document} is not TOML: {error}")]
-    reasons = [
-        Reason(Why.ENTRY, f"{document}: {text}", tampered(spec_path)) for text in mismatches(data, lock, contents)
-    ]
+    hint = (
+        f"envspec does not write such a lock: find out who changed it, then run `envspec lock {spec_path}` to write it "
+        "again, or restore it from version control"
+    )
+    reasons = [Reason(Why.ENTRY, f"{document}: {text}", hint) for text in mismatches(data, lock, contents)]
     if reasons or b'index = "local"' not in body:
         return reasons
     return [
@@ -173,28 +168,14 @@ def _changed_projects(lock: Mapping[str, Any], folder: Path) -> Iterator[tuple[s
             yield name, address
 
 
-def tampered(spec_path: Path) -> str:
-    """What to do about a lock with entries that envspec does not write."""
-    return (
-        f"envspec does not write such a lock: find out who changed it, then run `envspec lock {spec_path}` to write it "
-        "again, or restore it from version control"
-    )
-
-
-def _warnings(header: Header, facts_version: str | None) -> tuple[str, ...]:
+def _warnings(header: Header, facts_version: str | None, *, by_these_facts: bool) -> tuple[str, ...]:
     parts = tuple(
         f"locked from a part of {channel.name} ({channel.records:,} records, sha256 {channel.sha256[:12]}): "
         "the whole channel may solve to something else"
         for channel in header.partial_channels
     )
-    if _by_these_facts(header, facts_version):
-        return parts
-    return (
-        *parts,
+    other_facts = (
         f"locked with facts {header.facts}; this envspec has facts {facts_version}: "
-        "`envspec lock --upgrade` decides again with them",
+        "`envspec lock --upgrade` decides again with them"
     )
-
-
-def _by_these_facts(header: Header, facts_version: str | None) -> bool:
-    return facts_version is None or not header.facts or facts_version == header.facts
+    return parts if by_these_facts else (*parts, other_facts)

@@ -83,7 +83,7 @@ def _environment(spec: _Table, lock: _Table) -> Iterator[str]:
     own = [*lock.get("package_as_of", ()), *lock.get("conda_as_of", ())]
     if own and "as_of" in env:
         yield "packages have their own as_of, but the spec sets one for all"
-    # `--upgrade-package` moves a package to the present; an older moment would bring back an older release.
+    # `--upgrade-package` moves a package to the present; an older time would bring back an older release.
     for each in own:
         if each["as_of"] <= lock["as_of"]:
             yield f"{each['name']} has its own as_of, {each['as_of']}, which is not after the lock's"

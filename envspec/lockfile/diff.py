@@ -2,39 +2,30 @@
 
 Publishers do not change published files, so each has another reason: another index or channel, a file uploaded later, a
 tag that moved, or a lock that was tampered with.
-
-Another Python series or glibc changes the wheel of every compiled package: reported one by one they hide the rest.
 """
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-from packaging.version import InvalidVersion, Version
-
 from envspec.errors import UsageError
-from envspec.lockfile.diff_conda import CondaChange, conda_changes
+from envspec.lockfile.diff_packages import (
+    CondaChange,
+    PackageChange,
+    Resolutions,
+    conda_changes,
+    is_replaced_wheel,
+    package_changes,
+)
 from envspec.lockfile.document import load
 from envspec.lockfile.folder import LOCKS, find_lock, read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.lockfile.toml_writer import string, time_text
-from envspec.models import (
-    BaseImage,
-    CondaPackage,
-    ImageSettings,
-    Lock,
-    Package,
-    Platform,
-    Resolution,
-    Service,
-    Target,
-)
-from envspec.origins import origin_of
+from envspec.models import BaseImage, ImageSettings, Lock, Platform, Resolution, Target
 
 
 def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], str | None]:
@@ -50,8 +41,11 @@ def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], s
         values["image.compiler", None] = image.compiler
         values["image.apt", None] = " ".join(image.apt)
         values["image.snapshot", None] = time_text(image.snapshot) if image.snapshot else None
-        values |= {(f"image.env.{name}", None): _shown(value) for name, value in image.env}
-        values["image.services", None] = " ".join(map(_service, image.services))
+        # On one line, and not mistaken for nothing.
+        shown = ((name, text if text and text.isprintable() else string(text)) for name, text in image.env)
+        values |= {(f"image.env.{name}", None): text for name, text in shown}
+        services = ((each.name, str(each.port), each.logdir) for each in image.services)
+        values["image.services", None] = " ".join(":".join(filter(None, words)) for words in services)
     made = {layer.platform for layer in other.system}
     for layer in lock.system:
         values["system_layer", layer.platform] = layer.diff_id
@@ -64,15 +58,6 @@ def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], s
             if package.built:
                 values[f"built.{package.name}", resolution.target.platform] = package.built.sha256
     return values
-
-
-def _shown(text: str) -> str:
-    """On one line, and not mistaken for nothing."""
-    return text if text and text.isprintable() else string(text)
-
-
-def _service(service: Service) -> str:
-    return ":".join(filter(None, (service.name, str(service.port), service.logdir)))
 
 
 #: (what, old, new) of one file; empty if there is none.
@@ -100,9 +85,7 @@ class Replaced:
         return f"{self.kind} {self.name} {self.version}".replace("Python Python", "Python")
 
 
-def replaced_files(
-    old: Lock, new: Lock, olds: Mapping[Platform, Resolution], news: Mapping[Platform, Resolution]
-) -> tuple[Replaced, ...]:
+def replaced_files(old: Lock, new: Lock, olds: Resolutions, news: Resolutions) -> tuple[Replaced, ...]:
     """olds, news: the resolutions by platform. Only platforms of both locks are compared."""
     found: dict[tuple[str, str, str, Changes], list[Platform]] = {}
     for platform in sorted(olds.keys() & news.keys(), key=lambda each: each.value):
@@ -150,19 +133,9 @@ def _replaced_conda(old: Resolution, new: Resolution) -> Iterator[_Found]:
     olds = {each.name: each for each in old.conda}
     for after in new.conda:
         before = olds.get(after.name)
-        if before is not None and is_replaced_record(before, after):
-            yield (
-                "conda package",
-                after.name,
-                f"{after.version} {after.build}",
-                _attributes(before, after, "channel", "filename", "url", "sha256", "md5"),
-            )
-
-
-def is_replaced_record(old: CondaPackage, new: CondaPackage) -> bool:
-    """Whether two rows of one version and build have another file."""
-    files = ((each.channel, each.filename, each.url, each.sha256, each.md5) for each in (old, new))
-    return (old.version, old.build) == (new.version, new.build) and len(set(files)) > 1
+        if before and (before.version, before.build) == (after.version, after.build):
+            changes = _attributes(before, after, "channel", "filename", "url", "sha256", "md5")
+            yield "conda package", after.name, f"{after.version} {after.build}", changes
 
 
 def _replaced_wheels(old: Resolution, new: Resolution) -> Iterator[_Found]:
@@ -172,71 +145,10 @@ def _replaced_wheels(old: Resolution, new: Resolution) -> Iterator[_Found]:
         if before is None or before.version != after.version:
             continue
         if is_replaced_wheel(before, after, old.target, new.target):
-            yield (
-                "wheel",
-                after.name,
-                after.version,
-                _attributes(before.file, after.file, "index", "filename", "url", "sha256"),
-            )
+            changes = _attributes(before.file, after.file, "index", "filename", "url", "sha256")
+            yield "wheel", after.name, after.version, changes
         elif before.file == after.file and before.built and after.built:
             yield "built wheel", after.name, after.version, _attributes(before.built, after.built, "filename", "sha256")
-
-
-def is_replaced_wheel(old: Package, new: Package, before: Target, after: Target) -> bool:
-    """Whether a package has another file than its version and its target explain.
-
-    Another Python, glibc or macOS takes another wheel of the same release, from the same place.
-    """
-    files = ((each.file.index, each.file.filename, each.file.url, each.file.sha256) for each in (old, new))
-    if old.version != new.version or len(set(files)) == 1:
-        return False
-    targets = ((each.python.series, each.glibc, each.macos) for each in (before, after))
-    order = ((each.file.index, origin_of(each.file.url or "")) for each in (old, new))
-    return len(set(targets)) == 1 or len(set(order)) > 1 or old.file.filename == new.file.filename
-
-
-class Move(Enum):
-    """What happened to a package. MOVED: to another version; which of the two is higher is unknown."""
-
-    ADDED = "added"
-    REMOVED = "removed"
-    UP = "up"
-    DOWN = "down"
-    MOVED = "moved"
-    FILE = "file"
-
-
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
-    """What identifies a wheel or sdist. index: its name in the lock."""
-
-    index: str
-    filename: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    """The file of a package on one platform, if its version is the same."""
-
-    platform: Platform
-    old: FileIdentity
-    new: FileIdentity
-
-
-@dataclass(frozen=True, slots=True)
-class PackageChange:
-    """One package, on the platforms of both locks with equal changes.
-
-    old, new: versions; None before it was added and after it was removed. files: for Move.FILE alone.
-    """
-
-    move: Move
-    name: str
-    old: str | None
-    new: str | None
-    platforms: tuple[Platform, ...]
-    files: tuple[FileChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +209,7 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
         environment=tuple(
             each for each in environment if not each.platforms or {(each.what, p) for p in each.platforms} - shown
         ),
-        packages=_packages(olds, news, both),
+        packages=package_changes(olds, news, both),
         decisions=tuple(change for change in decisions if change.what not in listed),
         conda=conda_changes(olds, news, both),
         replaced=replaced,
@@ -403,105 +315,6 @@ def _values(old: _Values, new: _Values, reasons: Mapping[tuple[str, Platform | N
 def _reason(what: str, platforms: Sequence[Platform], reasons: Mapping[tuple[str, Platform | None], str]) -> str:
     listed = (reasons.get((what, platform)) for platform in (*platforms[:1], None))
     return next(filter(None, listed), "")
-
-
-def _packages(
-    olds: Mapping[Platform, Resolution], news: Mapping[Platform, Resolution], both: Sequence[Platform]
-) -> tuple[PackageChange, ...]:
-    merged: dict[tuple[str, str | None, str | None], PackageChange] = {}
-    for platform in both:
-        before = {package.name: package for package in olds[platform].packages}
-        after = {package.name: package for package in news[platform].packages}
-        for name in before.keys() | after.keys():
-            change = _change(before.get(name), after.get(name), olds[platform].target, news[platform].target)
-            if change:
-                same = merged.setdefault((name, change.old, change.new), replace(change, platforms=(), files=()))
-                platforms, files = (*same.platforms, *change.platforms), (*same.files, *change.files)
-                merged[name, change.old, change.new] = replace(same, platforms=platforms, files=files)
-    return tuple(sorted(merged.values(), key=lambda each: (each.name, tuple(one.value for one in each.platforms))))
-
-
-def _change(old: Package | None, new: Package | None, before: Target, after: Target) -> PackageChange | None:
-    platform = after.platform
-    if old is None and new is not None:
-        return PackageChange(Move.ADDED, new.name, None, new.version, (platform,))
-    if new is None and old is not None:
-        return PackageChange(Move.REMOVED, old.name, old.version, None, (platform,))
-    if old is None or new is None:
-        return None
-    if old.version != new.version:
-        return PackageChange(_direction(old.version, new.version), new.name, old.version, new.version, (platform,))
-    is_same = (old.file.filename, old.file.sha256) == (new.file.filename, new.file.sha256)
-    if is_same or is_replaced_wheel(old, new, before, after):
-        return None
-    files = (FileIdentity(each.file.index, each.file.filename, each.file.sha256) for each in (old, new))
-    file = FileChange(platform, *files)
-    return PackageChange(Move.FILE, new.name, old.version, new.version, (platform,), (file,))
-
-
-def _direction(old: str, new: str) -> Move:
-    try:
-        return Move.UP if Version(new) > Version(old) else Move.DOWN
-    except InvalidVersion:
-        return Move.MOVED
-
-
-@dataclass(frozen=True, slots=True)
-class Retagged:
-    """old, new: `cp311-cp311` or `manylinux_2_28_x86_64` if only that part of the tag differs, else the whole tag.
-
-    packages: `name version` of each package with this change on these platforms.
-    """
-
-    old: str
-    new: str
-    platforms: tuple[Platform, ...]
-    packages: tuple[str, ...]
-
-
-def without_retagged(
-    changes: Sequence[PackageChange],
-) -> tuple[tuple[PackageChange, ...], tuple[Retagged, ...]]:
-    """The changes that are reported one by one, and the others grouped by their tags.
-
-    A file of another index, or another file of the same name, is always reported by itself.
-    """
-    rest: list[PackageChange] = []
-    groups: dict[tuple[str, str, tuple[Platform, ...]], list[str]] = {}
-    for change in changes:
-        moved = _tag_changes(change)
-        if not moved:
-            rest.append(change)
-        for (old, new), platforms in moved.items():
-            groups.setdefault((old, new, tuple(platforms)), []).append(f"{change.name} {change.new}")
-    return tuple(rest), tuple(Retagged(*key, tuple(packages)) for key, packages in groups.items())
-
-
-def _tag_changes(change: PackageChange) -> dict[tuple[str, str], list[Platform]]:
-    """(old tag, new tag) -> platforms; empty if anything else differs on any platform."""
-    found: dict[tuple[str, str], list[Platform]] = {}
-    for file in change.files if change.move is Move.FILE else ():
-        tags = _tags(file)
-        if tags is None:
-            return {}
-        found.setdefault(tags, []).append(file.platform)
-    return found
-
-
-def _tags(file: FileChange) -> tuple[str, str] | None:
-    """What differs between the tags of two wheels; None if more than the tags differs, or nothing."""
-    old_stem, *old = file.old.filename.rsplit("-", 3)
-    new_stem, *new = file.new.filename.rsplit("-", 3)
-    are_wheels = file.old.filename.endswith(".whl") and file.new.filename.endswith(".whl")
-    if not are_wheels or file.old.index != file.new.index or old_stem != new_stem or old == new:
-        return None
-    if len(old) != 3 or len(new) != 3:
-        return None
-    if old[2] == new[2]:
-        return "-".join(old[:2]), "-".join(new[:2])
-    if old[:2] == new[:2]:
-        return old[2].removesuffix(".whl"), new[2].removesuffix(".whl")
-    return "-".join(old).removesuffix(".whl"), "-".join(new).removesuffix(".whl")
 
 
 #: Runs a command in a folder and gives its standard output, as `envspec.io.process.output_of` does: FileNotFoundError

@@ -21,24 +21,17 @@ from envspec.lockfile import toml_writer
 from envspec.lockfile.header import FORMAT, REQUIRES, RESTORE, DamagedLock, add_checksum, verify_checksum
 from envspec.lockfile.toml_writer import Value
 from envspec.models import (
-    BaseImage,
     BuiltWheel,
-    CondaChannel,
     CondaPackage,
-    Conformance,
     Decision,
     Dependent,
-    Driver,
     GpuCode,
-    ImageId,
     ImageSettings,
     Lock,
     Name,
     NamedIndex,
     Package,
     PinnedDigest,
-    Platform,
-    Python,
     Resolution,
     SystemLayer,
     Target,
@@ -48,23 +41,33 @@ from envspec.names import Form
 
 T = TypeVar("T")
 
-#: Tables whose keys are written in another order than the fields of their class.
-_KEY_ORDER: Final[Mapping[type, str]] = {
+#: The keys of tables whose keys are not the fields of their class in their order; `key=field` where the names differ.
+_KEYS: Final[Mapping[type, str]] = {
+    Lock: "channel=channels index=indexes package_as_of conda_as_of decision=decisions base_image driver image "
+    "conformance system_layer=system image_id=images gpu_code resolution=resolutions",
+    # The keys of its target stand before them.
+    Resolution: "warnings conda package=packages",
     Decision: "what platform value why source",
     GpuCode: "package version platform variant sm ptx source",
     WheelFile: "index filename size_bytes sha256 url",
     BuiltWheel: "filename size_bytes sha256",
     Package: "name version extras uploaded file built record_sha256 required_by rejected",
 }
+#: Fields of a Lock that the header has.
+_HEADER_FIELDS: Final = ("format", "name", "input_sha256", "as_of", "facts", "gpus")
 
 
-def to_table(value: Any) -> dict[str, Value]:
+def _to_table(value: Any) -> dict[str, Value]:
     """The table of a dataclass. Empty values are in it: `toml_writer` leaves them out."""
-    return {key: column.write(getattr(value, key)) for key, column in _columns(type(value)).items()}
+    return {key: codec.write(getattr(value, field)) for key, (field, codec) in _columns(value.__class__).items()}
 
 
-def from_table(cls: type[T], table: object, path: str = "") -> T:
-    """The dataclass that `table`, parsed TOML, describes. path: of the table, ends in `.` unless it is empty.
+def _from_table(cls: type[T], table: object, path: str) -> T:
+    return cls(**_fields(cls, table, path))
+
+
+def _fields(cls: type, table: object, path: str) -> dict[str, Any]:
+    """The fields of the dataclass that `table`, parsed TOML, describes. path: of the table, ends in `.` unless empty.
 
     Raises:
         ValueError: a key is missing, unknown or has a wrong value; names the whole path of the key.
@@ -73,16 +76,16 @@ def from_table(cls: type[T], table: object, path: str = "") -> T:
         raise _wrong(path.removesuffix("."), "a table", table)
     columns = _columns(cls)
     values: dict[str, Any] = {}
-    for key, column in columns.items():
+    for key, (field, codec) in columns.items():
         if key in table:
-            values[key] = column.read(table[key], f"{path}{key}")
-        elif column.default is MISSING:
+            values[field] = codec.read(table[key], f"{path}{key}")
+        elif codec.default is MISSING:
             raise ValueError(f"`{path}{key}` is missing")
         else:
-            values[key] = column.default
+            values[field] = codec.default
     if unknown := table.keys() - columns.keys():
         raise ValueError(f"`{path}{min(unknown)}` is not a key of this format")
-    return cls(**values)
+    return values
 
 
 class _Codec(NamedTuple):
@@ -93,23 +96,25 @@ class _Codec(NamedTuple):
     default: Any = MISSING
 
 
-_COLUMNS: Final[dict[type, Mapping[str, _Codec]]] = {}
-
-
-def _columns(cls: type) -> Mapping[str, _Codec]:
-    """The keys of a class, in the order in which they are written."""
-    if cls not in _COLUMNS:
-        hints = get_type_hints(cls, include_extras=True)
-        found = {field.name: _with_default(_codec(hints[field.name]), field.default) for field in fields(cls)}
-        _COLUMNS[cls] = {key: found[key] for key in (_KEY_ORDER[cls].split() if cls in _KEY_ORDER else found)}
-    return _COLUMNS[cls]
+@cache
+def _columns(cls: type) -> Mapping[str, tuple[str, _Codec]]:
+    """Key -> (field, codec), in the order in which the keys are written."""
+    hints = get_type_hints(cls, include_extras=True)
+    defaults = {field.name: field.default for field in fields(cls)}
+    columns = {}
+    for word in _KEYS[cls].split() if cls in _KEYS else defaults:
+        key, _, field = word.partition("=")
+        name = field or key
+        columns[key] = (name, _with_default(_codec(hints[name]), defaults[name]))
+    return columns
 
 
 def _with_default(codec: _Codec, default: Any) -> _Codec:
     if default is MISSING:
         return codec
-    write = (lambda text: text or None) if default == "" else codec.write
-    return _Codec(write, codec.read, default)
+    if default not in ("", ImageSettings()):
+        return codec._replace(default=default)
+    return _Codec(lambda value: None if value == default else codec.write(value), codec.read, default)
 
 
 @cache
@@ -135,7 +140,7 @@ def _codec(hint: Any) -> _Codec:
         )
     if issubclass(hint, Enum):
         return _Codec(lambda member: member.value, partial(_member, hint))
-    return _Codec(to_table, lambda table, path: from_table(hint, table, f"{path}."))
+    return _Codec(_to_table, lambda table, path: _from_table(hint, table, f"{path}."))
 
 
 def _spelled(none: str, inner: _Codec) -> _Codec:
@@ -204,22 +209,6 @@ def _pairs(value: object, path: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(value.items()))
 
 
-_SIMPLE: Final[Mapping[Any, _Codec]] = {
-    str: _Codec(_same, _text),
-    int: _Codec(_same, partial(_instance, int, "a whole number")),
-    bool: _Codec(_same, partial(_instance, bool, "true or false")),
-    datetime: _Codec(_same, _time),
-    tuple[int, int]: _Codec(lambda level: f"{level[0]}.{level[1]}", _level),
-    tuple[tuple[str, str], ...]: _Codec(dict, _pairs, ()),
-}
-
-
-_OnPlatform = TypeVar("_OnPlatform", PinnedDigest, SystemLayer)
-_HEADER_KEYS: Final = frozenset(
-    {"format", "requires_envspec", "name", "input_sha256", "as_of", "facts", "gpus", "partial_channels", "files"}
-)
-
-
 @dataclass(frozen=True, slots=True)
 class _PackageTime:
     """A package with an `as_of` of its own."""
@@ -228,34 +217,32 @@ class _PackageTime:
     as_of: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class _Resolution:
-    platform: Platform
-    python: Python
-    glibc: tuple[int, int] | None
-    macos: tuple[int, int] | None
-    warnings: tuple[str, ...]
-    conda: tuple[CondaPackage, ...]
-    package: tuple[Package, ...]
+def _package_time(value: object, path: str) -> tuple[str, datetime]:
+    found = _from_table(_PackageTime, value, f"{path}.")
+    return found.name, found.as_of
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
-    """What follows the header: every key, in the order in which they are written."""
+def _resolution(value: object, path: str) -> Resolution:
+    if not isinstance(value, dict):
+        raise _wrong(path, "a table", value)
+    of_target = {key: value[key] for key in _columns(Target) if key in value}
+    others = {key: inner for key, inner in value.items() if key not in of_target}
+    target = _from_table(Target, of_target, f"{path}.")
+    return Resolution(target=target, **_fields(Resolution, others, f"{path}."))
 
-    channel: tuple[CondaChannel, ...]
-    index: tuple[NamedIndex, ...]
-    package_as_of: tuple[_PackageTime, ...]
-    conda_as_of: tuple[_PackageTime, ...]
-    decision: tuple[Decision, ...]
-    base_image: BaseImage | None
-    driver: Driver | None
-    image: ImageSettings | None
-    conformance: Conformance | None
-    system_layer: tuple[SystemLayer, ...]
-    image_id: tuple[ImageId, ...]
-    gpu_code: tuple[GpuCode, ...]
-    resolution: tuple[_Resolution, ...]
+
+_SIMPLE: Final[Mapping[Any, _Codec]] = {
+    str: _Codec(_same, _text),
+    int: _Codec(_same, partial(_instance, int, "a whole number")),
+    bool: _Codec(_same, partial(_instance, bool, "true or false")),
+    datetime: _Codec(_same, _time),
+    tuple[int, int]: _Codec(lambda level: f"{level[0]}.{level[1]}", _level),
+    tuple[tuple[str, str], ...]: _Codec(dict, _pairs, ()),
+    tuple[Name, datetime]: _Codec(lambda pair: {"name": pair[0], "as_of": pair[1]}, _package_time),
+    Resolution: _Codec(lambda one: _to_table(one.target) | _to_table(one), _resolution),
+}
+
+_OnPlatform = TypeVar("_OnPlatform", PinnedDigest, SystemLayer)
 
 
 def dump(lock: Lock, files: Mapping[str, str]) -> str:
@@ -268,9 +255,9 @@ def dump(lock: Lock, files: Mapping[str, str]) -> str:
     if lock.format != FORMAT:
         raise ValueError(f"this envspec writes format {FORMAT}, not {lock.format}")
     lock = canonical(lock)
-    body: dict[str, Any] = to_table(_body(lock))
+    table: dict[str, Any] = _to_table(lock)
     text = ""
-    for key, value in body.items():
+    for key, value in table.items():
         if key == "resolution":
             text += "".join(map(_resolution_text, value))
         elif isinstance(value, dict):
@@ -290,35 +277,10 @@ def load(text: str, where: str) -> Lock:
     header, data = verify_checksum(text.encode(), where)
     try:
         root = documents.parse_toml(data.decode())
-        body = from_table(_Body, {key: value for key, value in root.items() if key not in _HEADER_KEYS})
+        body = {key: value for key, value in root.items() if key not in (*header._fields, "requires_envspec")}
+        return Lock(**{name: getattr(header, name) for name in _HEADER_FIELDS}, **_fields(Lock, body, ""))
     except ValueError as error:
         raise DamagedLock(f"{where}: {error}", hint=RESTORE) from error
-    return Lock(
-        format=header.format,
-        name=header.name,
-        input_sha256=header.input_sha256,
-        as_of=header.as_of,
-        facts=header.facts,
-        gpus=header.gpus,
-        resolutions=tuple(
-            Resolution(
-                Target(item.platform, item.python, item.glibc, item.macos), item.package, item.warnings, item.conda
-            )
-            for item in body.resolution
-        ),
-        decisions=body.decision,
-        base_image=body.base_image,
-        driver=body.driver,
-        gpu_code=body.gpu_code,
-        package_as_of=tuple((item.name, item.as_of) for item in body.package_as_of),
-        conda_as_of=tuple((item.name, item.as_of) for item in body.conda_as_of),
-        channels=body.channel,
-        indexes=body.index,
-        image=body.image or ImageSettings(),
-        system=body.system_layer,
-        images=body.image_id,
-        conformance=body.conformance,
-    )
 
 
 def identity(lock: Lock) -> str:
@@ -376,58 +338,20 @@ def public_indexes(indexes: Iterable[NamedIndex]) -> tuple[NamedIndex, ...]:
 
 
 def _header(lock: Lock, files: Mapping[str, str]) -> str:
-    values: dict[str, Value] = {
-        "format": FORMAT,
-        "requires_envspec": REQUIRES,
-        "name": lock.name,
-        "input_sha256": lock.input_sha256,
-        "as_of": lock.as_of,
-        "facts": lock.facts,
-    }
     # Written even if it is empty: the header is read alone, by code that expects every key.
     gpus = f"gpus = [{', '.join(map(toml_writer.string, lock.gpus))}]\n"
+    values: dict[str, Value] = {name: getattr(lock, name) for name in _HEADER_FIELDS[1:] if name != "gpus"}
     # For `--check`, which reads nothing but the header, and warns of it.
-    partial: list[Value] = [
+    partial_channels: list[Value] = [
         {"name": each.name, "records": each.part.records, "sha256": each.part.sha256}
         for each in lock.channels
         if each.part
     ]
     return (
-        toml_writer.pairs(values)
+        toml_writer.pairs({"format": FORMAT, "requires_envspec": REQUIRES, **values})
         + gpus
-        + toml_writer.pairs({"partial_channels": partial})
+        + toml_writer.pairs({"partial_channels": partial_channels})
         + toml_writer.table("files", dict(sorted(files.items())))
-    )
-
-
-def _body(lock: Lock) -> _Body:
-    return _Body(
-        channel=lock.channels,
-        # Only the spec's own: they decide what a build gives, and nothing else that follows from a lock.
-        index=lock.indexes,
-        package_as_of=tuple(_PackageTime(*each) for each in lock.package_as_of),
-        conda_as_of=tuple(_PackageTime(*each) for each in lock.conda_as_of),
-        decision=lock.decisions,
-        base_image=lock.base_image,
-        driver=lock.driver,
-        # Nothing is decided about an image for macOS and Windows.
-        image=lock.image if lock.image != ImageSettings() else None,
-        conformance=lock.conformance,
-        system_layer=lock.system,
-        image_id=lock.images,
-        gpu_code=lock.gpu_code,
-        resolution=tuple(
-            _Resolution(
-                each.target.platform,
-                each.target.python,
-                each.target.glibc,
-                each.target.macos,
-                each.warnings,
-                each.conda,
-                each.packages,
-            )
-            for each in lock.resolutions
-        ),
     )
 
 

@@ -8,17 +8,16 @@ from dataclasses import fields
 from typing import Final
 
 from envspec.escaping import markdown
-from envspec.lockfile.diff import (
+from envspec.lockfile.diff import LockDiff, Replaced, ValueChange
+from envspec.lockfile.diff_packages import (
+    CondaChange,
+    CondaRecordChange,
     FileChange,
-    LockDiff,
     Move,
     PackageChange,
-    Replaced,
     Retagged,
-    ValueChange,
     without_retagged,
 )
-from envspec.lockfile.diff_conda import CondaChange, CondaMove, CondaRecordChange
 from envspec.models import Platform
 from envspec.report.format import (
     Column,
@@ -39,8 +38,8 @@ _NONE: Final = "(none)"
 #: What the summary calls a move whose name is no word for it.
 _MOVES: Final = {
     Move.FILE: "with another file",
-    CondaMove.BUILD: "with another build",
-    CondaMove.DEPENDS: "with other dependencies",
+    Move.BUILD: "with another build",
+    Move.DEPENDS: "with other dependencies",
 }
 
 
@@ -94,8 +93,8 @@ def _names(diff: LockDiff) -> dict[str, None]:
 
 
 def _summary(diff: LockDiff) -> str:
-    conda = _counts(((change.move, change.name) for change in diff.conda), CondaMove, "conda package")
-    packages = _counts(((change.move, change.name) for change in diff.packages), Move, _noun(diff))
+    conda = _counts(((change.move, change.name) for change in diff.conda), "conda package")
+    packages = _counts(((change.move, change.name) for change in diff.packages), _noun(diff))
     others = len({change.what for change in (*diff.environment, *diff.decisions)})
     replaced = len(diff.replaced)
     parts = [
@@ -111,10 +110,10 @@ def _noun(diff: LockDiff) -> str:
     return "wheel" if diff.conda else "package"
 
 
-def _counts(moves: Iterable[tuple[Move | CondaMove, str]], kinds: type[Move] | type[CondaMove], noun: str) -> str:
+def _counts(moves: Iterable[tuple[Move, str]], noun: str) -> str:
     """`3 packages added, 1 up`: each package once for each of its moves."""
     of_each = Counter(move for move, _ in set(moves))
-    counts = [(of_each[move], _MOVES.get(move, move.value)) for move in kinds if of_each[move]]
+    counts = [(of_each[move], _MOVES.get(move, move.value)) for move in Move if of_each[move]]
     return ", ".join(
         f"{count} {word}" if index else f"{counted(count, noun)} {word}" for index, (count, word) in enumerate(counts)
     )
@@ -197,16 +196,16 @@ def _conda(change: CondaChange, diff: LockDiff) -> Row:
     return row(change.name, change.move.value, change.old or "", change.new or "", where, notes=notes)
 
 
-def _conda_details(move: CondaMove, each: CondaRecordChange) -> Iterator[str]:
+def _conda_details(move: Move, each: CondaRecordChange) -> Iterator[str]:
     old, new = each.old, each.new
     if old is None or new is None:
         return
     pairs = []
     # Another version always has another build: it matters only if it changes between CUDA and CPU.
-    if move is CondaMove.BUILD or each.changes_variant:
+    if move is Move.BUILD or each.changes_variant:
         pairs.append(("build", old.build, new.build))
     pairs.append(("channel", old.channel, new.channel))
-    if move is CondaMove.DEPENDS:
+    if move is Move.DEPENDS:
         pairs.append(("depends", *_without_shared(old.depends, new.depends)))
         pairs.append(("constrains", *_without_shared(old.constrains, new.constrains)))
     yield from (f"{what} {before} -> {after}" for what, before, after in pairs if before != after)

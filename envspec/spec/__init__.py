@@ -23,21 +23,16 @@ if TYPE_CHECKING:
     from envspec.spec.sections import Spec as Spec
     from envspec.spec.sections import UndatedFiles as UndatedFiles
 
-_MODULES = {
-    "SpecError": "errors",
-    "json_schema": "fact_rows",
-    "find_spec": "identity",
-    "load_spec": "load",
-    "parse_spec": "load",
-    "set_as_of": "positions",
-    "Requirement": "requirements",
-    "RequirementKind": "requirements",
-    "Compiler": "sections",
-    "Conda": "sections",
-    "PythonSource": "sections",
-    "Spec": "sections",
-    "UndatedFiles": "sections",
+_NAMES = {
+    "errors": "SpecError",
+    "fact_rows": "json_schema",
+    "identity": "find_spec",
+    "load": "load_spec parse_spec",
+    "positions": "set_as_of",
+    "requirements": "Requirement RequirementKind",
+    "sections": "Compiler Conda PythonSource Spec UndatedFiles",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

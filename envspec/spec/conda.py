@@ -145,7 +145,7 @@ _PART: Final = re.compile(r"[(),|]|[^(),|]+")
 BUILD: Final = r"(?!.*\*\*)[A-Za-z0-9_.+*-]+"
 # What the solver reads outside of brackets.
 _PLAIN_BUILD: Final = re.compile(r"[A-Za-z0-9_*]+")
-# `=1.2=py*`, which asks for a version and a build at once.
+# `=1.2=py*`, which requires a version and a build at once.
 _EQUALS: Final = re.compile(r"(==?[^=<>!~,|()]+)=([^=<>!~,|()]+)")
 
 _VALUES: Final[Mapping[str, str]] = {
@@ -202,7 +202,7 @@ def _written(version: str | None, build: str | None, keys: dict[str, str], was: 
 
 
 def name_of(spec: str) -> str:
-    """The package that a match spec asks for, in lower case."""
+    """The package that a match spec requires, in lower case."""
     head = _HEAD.fullmatch(spec.strip())
     if not head:
         raise ValueError(f"no match spec: {spec!r}")
@@ -382,7 +382,6 @@ ARCHSPEC: Final = "__archspec"
 #: The name that holds the newest CUDA that the driver runs.
 CUDA: Final = "__cuda"
 
-_VIRTUAL_PACKAGE: Final = r"__[a-z][a-z0-9_]*"
 # archspec's names are of this form: x86_64_v3, zen4, neoverse_n1, armv8.2a.
 _MICROARCHITECTURE: Final = r"[a-z][a-z0-9_.]*"
 _LONGEST_VIRTUAL_PACKAGE: Final = 100
@@ -397,15 +396,6 @@ VIRTUAL_PACKAGE_PLATFORMS: Final = {
     "__win": frozenset({Platform.WIN_64}),
     CUDA: frozenset({Platform.LINUX_64, Platform.LINUX_AARCH64, Platform.WIN_64}),
 }
-
-
-def read_virtual_name(text: str) -> str:
-    """The name of a virtual package; BadValue if it is none."""
-    if re.fullmatch(_VIRTUAL_PACKAGE, text) and len(text) <= _LONGEST_VIRTUAL_PACKAGE:
-        return text
-    raise BadValue(
-        f"{quoted(text)} is not the name of a virtual package", 'two underscores and lower-case letters: "__linux"'
-    )
 
 
 def read_virtual_value(text: str) -> str:

@@ -41,19 +41,10 @@ def get(data: Document, *path: str) -> Any:
     return value
 
 
-def texts(data: Document, *path: str) -> list[tuple[int, str]]:
-    """The texts in the list at `path`, each with its position."""
-    return [(at, value) for at, value in _items(data, path) if isinstance(value, str)]
-
-
-def tables(data: Document, *path: str) -> list[tuple[int, Document]]:
-    """The tables in the list at `path`, each with its position."""
-    return [(at, value) for at, value in _items(data, path) if isinstance(value, Mapping)]
-
-
-def _items(data: Document, path: tuple[str, ...]) -> Iterator[tuple[int, Any]]:
+def items(data: Document, kind: type[T], *path: str) -> list[tuple[int, T]]:
+    """The items of this type in the list at `path`, each with its position."""
     values = get(data, *path)
-    return enumerate(values if isinstance(values, list) else ())
+    return [(at, each) for at, each in enumerate(values if isinstance(values, list) else ()) if isinstance(each, kind)]
 
 
 def table(data: Document, *path: str) -> Document:
@@ -115,15 +106,15 @@ def _unlisted_platforms(data: Document) -> Iterator[Found]:
 def _conda_listed_twice(data: Document) -> Iterator[Found]:
     for path, own in _tables(data):
         if path != ("conda",):
-            yield from twice_in(texts(own, "dependencies"), (*path, "dependencies"), str)
+            yield from twice_in(items(own, str, "dependencies"), (*path, "dependencies"), str)
     for name in table(data, "conda", "names"):
-        yield from twice_in(texts(data, "conda", "names", name), ("conda", "names", name), read_name)
+        yield from twice_in(items(data, str, "conda", "names", name), ("conda", "names", name), read_name)
 
 
 def _unlisted_channels(data: Document) -> Iterator[Found]:
     """A match spec that insists on a channel that nobody reads has no candidate."""
     listed = table(data, "conda").get("channels", ["conda-forge"])
-    read = list(readable(read_channel, texts({"channels": listed}, "channels")))
+    read = list(readable(read_channel, items({"channels": listed}, str, "channels")))
     if not isinstance(listed, list) or len(read) != len(listed):
         return
     known = {channel_url(channel) for _, channel in read}
@@ -132,7 +123,7 @@ def _unlisted_channels(data: Document) -> Iterator[Found]:
         if not any(channel_url(each) in known for _, each in readable(read_channel, [(0, name)])):
             yield ("conda", "only"), "a channel that `conda.channels` does not list", "write it as it is listed there"
     for path, own in _tables(data):
-        for at, spec in readable(read_match_spec, texts(own, "dependencies")):
+        for at, spec in readable(read_match_spec, items(own, str, "dependencies")):
             channel = channel_of(spec)
             if channel is not None and channel_url(channel) not in known:
                 yield (
@@ -196,15 +187,6 @@ def _virtual_package(name: str, value: str, data: Document, platforms: frozenset
     return None
 
 
-CONDA_CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
-    _unlisted_platforms,
-    _conda_listed_twice,
-    _unlisted_channels,
-    _python_of_conda,
-    _virtual_packages,
-)
-
-
 def check(data: Document, now: datetime) -> list[tuple[KeyPath, BadValue]]:
     """Problems between values. now: an aware time; `as_of` can't be later."""
     found = [*_future(data, now), *(each for one in _CHECKS for each in one(data))]
@@ -224,16 +206,16 @@ def _future(data: Document, now: datetime) -> Iterator[Found]:
 
 def _listed_twice(data: Document) -> Iterator[Found]:
     for path, read in _SETS:
-        yield from twice_in(texts(data, *path), path, read)
-    for at, table in tables(data, "pip", "index"):
-        yield from twice_in(texts(table, "packages"), ("pip", "index", at, "packages"), read_pattern)
+        yield from twice_in(items(data, str, *path), path, read)
+    for at, table in items(data, dict, "pip", "index"):
+        yield from twice_in(items(table, str, "packages"), ("pip", "index", at, "packages"), read_pattern)
 
 
 def _required_twice(data: Document) -> Iterator[Found]:
     """One name under one condition is one requirement; under different markers it may well be several."""
     for key in ("dependencies", "constraints"):
         seen: dict[tuple[str, str], tuple[int, Requirement]] = {}
-        for at, requirement in readable(read_requirement, texts(data, "pip", key)):
+        for at, requirement in readable(read_requirement, items(data, str, "pip", key)):
             condition = (requirement.name, str(requirement.marker or ""))
             first_at, first = seen.setdefault(condition, (at, requirement))
             if first_at != at:
@@ -253,7 +235,7 @@ def _twice(requirement: Requirement, first: Requirement, first_at: int, key: str
 
 def _index_names(data: Document) -> Iterator[Found]:
     seen: dict[str, int] = {}
-    for at, table in tables(data, "pip", "index"):
+    for at, table in items(data, dict, "pip", "index"):
         name = table.get("name")
         if isinstance(name, str) and seen.setdefault(name, at) != at:
             yield (
@@ -264,10 +246,10 @@ def _index_names(data: Document) -> Iterator[Found]:
 
 
 def _index_patterns(data: Document) -> Iterator[Found]:
-    """A package that two indexes claim would come from whichever was asked first."""
+    """A package that two indexes claim would come from whichever is read first."""
     seen: list[tuple[int, str]] = []
-    for at, table in tables(data, "pip", "index"):
-        own = list(readable(read_pattern, texts(table, "packages")))
+    for at, table in items(data, dict, "pip", "index"):
+        own = list(readable(read_pattern, items(table, str, "packages")))
         for position, pattern in own:
             claimed = next(((other, known) for other, known in seen if _clash(pattern, known)), None)
             if claimed:
@@ -388,5 +370,9 @@ _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _custom_base,
     _python_of_base,
     _ports,
-    *CONDA_CHECKS,
+    _unlisted_platforms,
+    _conda_listed_twice,
+    _unlisted_channels,
+    _python_of_conda,
+    _virtual_packages,
 )

@@ -7,11 +7,10 @@ from datetime import date, datetime, time
 from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from envspec.spec.conda import unsecret
 from envspec.spec.errors import BadValue, KeyPath, dotted, nearest, quoted
-from envspec.spec.fact_rows import RowOf, SpecWithFacts
+from envspec.spec.fact_rows import SpecWithFacts
 from envspec.spec.positions import Positions
 
 #: pydantic's type of an error -> the expected value.
@@ -39,7 +38,7 @@ def _repeats(found: dict[str, Any], mistyped: set[KeyPath]) -> bool:
 
 
 def _close(path: KeyPath) -> str | None:
-    return nearest(str(path[-1]), _fields(_section(path[:-1])))
+    return nearest(str(path[-1]), _section(path[:-1]).model_fields)
 
 
 def _problem(found: dict[str, Any], positions: Positions) -> tuple[KeyPath, BadValue]:
@@ -58,7 +57,7 @@ def _problem(found: dict[str, Any], positions: Positions) -> tuple[KeyPath, BadV
 
 def _unknown(path: KeyPath) -> BadValue:
     key = str(path[-1])
-    known = list(_fields(_section(path[:-1])))
+    known = list(_section(path[:-1]).model_fields)
     close = _close(path)
     if close:
         return BadValue("unknown key", f"did you mean `{close}`?")
@@ -70,7 +69,7 @@ def _unknown(path: KeyPath) -> BadValue:
 
 
 def _missing(path: KeyPath) -> BadValue:
-    field = _fields(_section(path[:-1]))[str(path[-1])]
+    field = _section(path[:-1]).model_fields[str(path[-1])]
     example = _written((field.examples or ["..."])[0])
     if len(path) == 1:
         return BadValue("missing", f'add [{path[-1]}] with `name = "my-env"` and `python = "3.11"`')
@@ -98,7 +97,7 @@ def _how_to_write(kind: str, path: KeyPath) -> str:
     """How a table, a list or a number is written at `path`."""
     if isinstance(path[-1], int) and kind == "string_type":
         path = path[:-1]
-    field = _fields(_section(path[:-1])).get(str(path[-1]))
+    field = _section(path[:-1]).model_fields.get(str(path[-1]))
     example = _written(field.examples[0]) if field and field.examples else None
     if kind == "tuple_type" and field and _model_in(field.annotation):
         return f"write each as a table of its own: [[{dotted(path)}]]"
@@ -152,19 +151,12 @@ def _section(path: KeyPath) -> type[BaseModel]:
     section: type[BaseModel] = SpecWithFacts
     for part in path:
         # What is no field is a key that the user chose, of a table of tables, whose section the field named already.
-        if isinstance(part, str) and (field := _fields(section).get(part)):
+        if isinstance(part, str) and (field := section.model_fields.get(part)):
             section = _model_in(field.annotation) or section
     return section
 
 
-def _fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
-    return dict(section.model_fields)
-
-
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    for extra in getattr(annotation, "__metadata__", ()):
-        if isinstance(extra, RowOf):
-            return extra.model
     if isinstance(annotation, type) and get_origin(annotation) is None and issubclass(annotation, BaseModel):
         return annotation
     inner = (_model_in(argument) for argument in get_args(annotation))
@@ -174,7 +166,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def _homes(section: type[BaseModel], path: KeyPath) -> list[KeyPath]:
     """Every key of a spec."""
     homes: list[KeyPath] = []
-    for name, field in _fields(section).items():
+    for name, field in section.model_fields.items():
         homes.append((*path, name))
         model = _model_in(field.annotation)
         if model:

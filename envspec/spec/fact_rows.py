@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timezone
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-from pydantic import Field, GetCoreSchemaHandler, create_model
-from pydantic_core import CoreSchema
+from pydantic import Field, create_model
 
 from envspec.facts import tables as rows
 from envspec.facts.tables import FactRow
@@ -72,12 +70,7 @@ _KEYS: Final[Mapping[str, str]] = {
 
 
 def _form(pattern: str, example: str) -> f.OfText:
-    def read(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise BadValue(f"{quoted(text)} has another form", f'write it like "{example}"')
-        return text
-
-    return f.OfText(read, pattern=f"^(?:{pattern})$")
+    return f.matching(pattern, "has another form", f'write it like "{example}"', pattern=f"^(?:{pattern})$")
 
 
 def _text_of(read: Callable[[str], object], example: str) -> f.OfText:
@@ -135,7 +128,7 @@ _INNER: Final[Mapping[str, Any]] = {
 
 
 def _annotation(key: str, hint: Any) -> Any:
-    """A row's type as a spec's: lists for tuples, moments with their timezone, text in its form."""
+    """A row's type as a spec's: lists for tuples, times with a time zone, text in its form."""
     if key in _INNER:
         return _INNER[key]
     if hint == datetime | None:
@@ -158,68 +151,51 @@ def _field(field: dataclasses.Field[Any]) -> Any:
     return Field(... if field.default is dataclasses.MISSING else field.default, description=description)
 
 
-class RowOf:
-    """The annotation of a row of the form `kind`."""
-
-    def __init__(self, kind: type[FactRow]) -> None:
-        hints = get_type_hints(kind)
-        keys: dict[str, Any] = {}
-        for field in dataclasses.fields(kind):
-            keys[field.name] = (_annotation(field.name, hints[field.name]), _field(field))
-        self.model: type[Section] = create_model(kind.__name__, __base__=Section, **keys)
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return handler.generate_schema(self.model)
+def _row_model(kind: type[FactRow]) -> type[Section]:
+    hints = get_type_hints(kind)
+    keys: dict[str, Any] = {
+        field.name: (_annotation(field.name, hints[field.name]), _field(field)) for field in dataclasses.fields(kind)
+    }
+    return create_model(kind.__name__, __base__=Section, **keys)
 
 
-class AddedFacts(NoFacts):
-    """Rows that extend envspec's own data, each with its source: nobody waits for a release."""
+#: The tables of `[facts]`: what their rows are.
+_TABLES: Final[Mapping[str, tuple[type[FactRow], str]]] = {
+    "torch": (rows.TorchRelease, "Releases of torch and their builds."),
+    "gpu_code": (rows.GpuCodeRow, "The GPU code in builds of torch."),
+    "edge": (rows.EdgeRow, "Requirements that a package's own metadata lacks."),
+    "gpu": (rows.GpuRow, "GPUs and their compute capability."),
+    "digest": (rows.DigestRow, "Manifest digests of nvidia/cuda's tags."),
+    "driver": (rows.DriverRow, "The Linux drivers of CUDA releases."),
+    "image": (rows.ImageRow, "Tags of nvidia/cuda that exist."),
+    "parts": (rows.PartsRow, "Versions of the CUDA libraries of releases."),
+    "python": (rows.PythonRow, "Standalone builds of Python."),
+    "member": (rows.MemberRow, "Requirements of torch family releases on torch."),
+}
 
-    torch: f.ListOf[Annotated[Section, RowOf(rows.TorchRelease)]] = Field(
-        default=(), description="Releases of torch and their builds."
-    )
-    gpu_code: f.ListOf[Annotated[Section, RowOf(rows.GpuCodeRow)]] = Field(
-        default=(), description="The GPU code in builds of torch."
-    )
-    edge: f.ListOf[Annotated[Section, RowOf(rows.EdgeRow)]] = Field(
-        default=(), description="Requirements that a package's own metadata lacks."
-    )
-    gpu: f.ListOf[Annotated[Section, RowOf(rows.GpuRow)]] = Field(
-        default=(), description="GPUs and their compute capability."
-    )
-    digest: f.ListOf[Annotated[Section, RowOf(rows.DigestRow)]] = Field(
-        default=(), description="Manifest digests of nvidia/cuda's tags."
-    )
-    driver: f.ListOf[Annotated[Section, RowOf(rows.DriverRow)]] = Field(
-        default=(), description="The Linux drivers of CUDA releases."
-    )
-    image: f.ListOf[Annotated[Section, RowOf(rows.ImageRow)]] = Field(
-        default=(), description="Tags of nvidia/cuda that exist."
-    )
-    parts: f.ListOf[Annotated[Section, RowOf(rows.PartsRow)]] = Field(
-        default=(), description="Versions of the CUDA libraries of releases."
-    )
-    python: f.ListOf[Annotated[Section, RowOf(rows.PythonRow)]] = Field(
-        default=(), description="Standalone builds of Python."
-    )
-    member: f.ListOf[Annotated[Section, RowOf(rows.MemberRow)]] = Field(
-        default=(), description="Requirements of torch family releases on torch."
-    )
 
+class _Tables(NoFacts):
     def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """The rows as `envspec.facts.load_facts` takes them."""
-        given = {table: getattr(self, table) for table in type(self).model_fields}
-        return {
-            table: [row.model_dump(exclude_unset=True) for row in listed] for table, listed in given.items() if listed
-        }
+        listed = {table: getattr(self, table) for table in type(self).model_fields}
+        return {table: [row.model_dump(exclude_unset=True) for row in rows] for table, rows in listed.items() if rows}
 
 
-class SpecWithFacts(Spec):
-    """One environment, as envspec locks it."""
-
-    facts: AddedFacts = Field(
-        default_factory=AddedFacts, description="Rows that extend envspec's own data, each with its source."
-    )
+_LISTS: Final[dict[str, Any]] = {
+    table: (f.ListOf[_row_model(kind)], Field(default=(), description=description))  # type: ignore[misc]
+    for table, (kind, description) in _TABLES.items()
+}
+AddedFacts: Final = create_model(
+    "AddedFacts",
+    __base__=_Tables,
+    __doc__="Rows that extend envspec's own data, each with its source: nobody waits for a release.",
+    **_LISTS,
+)
+_FACTS: Final[Any] = Field(
+    default_factory=AddedFacts, description="Rows that extend envspec's own data, each with its source."
+)
+SpecWithFacts: Final = create_model(
+    "SpecWithFacts", __base__=Spec, __doc__="One environment, as envspec locks it.", facts=(AddedFacts, _FACTS)
+)
 
 
 def json_schema() -> dict[str, Any]:

@@ -216,7 +216,7 @@ def _added(positions: Positions, last: Position, pair: str) -> str:
     form = (positions.written(("env",)) or "")[:1]
     if form == "{":
         return f"{text[: last.end]}, {pair}{text[last.end :]}"
-    begin = _line_start(text, last.line)
+    begin = text.rfind("\n", 0, last.start) + 1
     indent = text[begin : begin + len(text[begin:]) - len(text[begin:].lstrip(" \t"))]
     line = f"{indent}{pair}" if form == "[" else f"{indent}env.{pair}"
     end = text.find("\n", last.end)
@@ -224,10 +224,3 @@ def _added(positions: Positions, last: Position, pair: str) -> str:
         return f"{text}\n{line}"
     newline = "\r\n" if text[end - 1] == "\r" else "\n"
     return f"{text[: end + 1]}{line}{newline}{text[end + 1 :]}"
-
-
-def _line_start(text: str, line: int) -> int:
-    at = 0
-    for _ in range(line - 1):
-        at = text.index("\n", at) + 1
-    return at

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Final
 
@@ -22,21 +21,15 @@ MACOS: Final = (14, 0)
 _SPEC: Final = "the spec"
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """How CPython on a platform describes itself, in the words of PEP 508."""
-
-    os_name: str
-    sys_platform: str
-    platform_system: str
-    platform_machine: str
-
-
+#: How CPython on a platform describes itself, in PEP 508's words.
 _MACHINES: Final = {
-    Platform.LINUX_64: _Machine("posix", "linux", "Linux", "x86_64"),
-    Platform.LINUX_AARCH64: _Machine("posix", "linux", "Linux", "aarch64"),
-    Platform.OSX_ARM64: _Machine("posix", "darwin", "Darwin", "arm64"),
-    Platform.WIN_64: _Machine("nt", "win32", "Windows", "AMD64"),
+    platform: {"os_name": os, "sys_platform": sys, "platform_system": system, "platform_machine": machine}
+    for platform, os, sys, system, machine in (
+        (Platform.LINUX_64, "posix", "linux", "Linux", "x86_64"),
+        (Platform.LINUX_AARCH64, "posix", "linux", "Linux", "aarch64"),
+        (Platform.OSX_ARM64, "posix", "darwin", "Darwin", "arm64"),
+        (Platform.WIN_64, "nt", "win32", "Windows", "AMD64"),
+    )
 }
 
 # Older names of three manylinux levels. Source: PEP 600, "Legacy manylinux tags".
@@ -61,8 +54,8 @@ def targets_of(
 ) -> tuple[tuple[Target, ...], tuple[Decision, ...]]:
     """One target for each platform of the spec, in its order, and why they are what they are.
 
-    as_of: bounds the age of a standalone Python where the spec has no `as_of` of its own: the moment of the resolution.
-    conda_pythons: the exact Python that the conda half has on each platform; only for a spec with [conda].
+    as_of: bounds the age of a standalone Python where the spec has no `as_of` of its own: the time of the resolution.
+    conda_pythons: the exact Python of the solved conda packages on each platform; only for a spec with [conda].
 
     Python's source, the first that applies:
       1. `conda`: the spec has [conda];
@@ -74,7 +67,7 @@ def targets_of(
     its source is `spec`: whoever installs the lock brings that Python.
 
     Raises:
-        UnknownPython: the source has no such Python, or the conda half has none.
+        UnknownPython: the source has no such Python, or the solved conda packages have none.
         UsageError: the system's glibc is not known.
     """
     time = spec.env.as_of or as_of
@@ -99,9 +92,12 @@ def bounds_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Bounds, tup
         UsageError: the system's glibc is not known.
     """
     if platform.is_linux:
-        glibc, why = _glibc(spec, facts, platform)
-        return (glibc, None), tuple(why)
-    return (None, MACOS if platform is Platform.OSX_ARM64 else None), tuple(_no_glibc(platform))
+        glibc, decision = _glibc(spec, facts, platform)
+        return (glibc, None), (decision,)
+    if platform is not Platform.OSX_ARM64:
+        return (None, None), ()
+    why = "the oldest macOS to run on: every Mac with Apple silicon can have it, and newer wheels need no more"
+    return (None, MACOS), (Decision("macos", ".".join(map(str, MACOS)), why, "envspec's default", platform),)
 
 
 def has_cuda(spec: Spec, platform: Platform) -> bool:
@@ -111,11 +107,11 @@ def has_cuda(spec: Spec, platform: Platform) -> bool:
     return spec.cuda is not None and platform.is_linux
 
 
-def _glibc(spec: Spec, facts: Facts, platform: Platform) -> tuple[tuple[int, int], list[Decision]]:
+def _glibc(spec: Spec, facts: Facts, platform: Platform) -> tuple[tuple[int, int], Decision]:
     if spec.image.glibc:
         major, minor = spec.image.glibc
         why = "the custom base's own glibc bounds the wheels that it can load"
-        return spec.image.glibc, [Decision("glibc", f"{major}.{minor}", why, f"{_SPEC}: image.glibc", platform)]
+        return spec.image.glibc, Decision("glibc", f"{major}.{minor}", why, f"{_SPEC}: image.glibc", platform)
     os = spec.os.value
     row = facts.system(os)
     if row is None:
@@ -125,18 +121,11 @@ def _glibc(spec: Spec, facts: Facts, platform: Platform) -> tuple[tuple[int, int
     major, minor = numeric(row.glibc)[:2]
     named = os if _names_os(spec) else f"{os}, the system where the spec names none,"
     why = f"the glibc of {named} bounds the wheels that it can load"
-    return (major, minor), [Decision("glibc", row.glibc, why, row.source, platform)]
+    return (major, minor), Decision("glibc", row.glibc, why, row.source, platform)
 
 
 def _names_os(spec: Spec) -> bool:
     return spec.cuda is not None and "os" in spec.cuda.model_fields_set
-
-
-def _no_glibc(platform: Platform) -> list[Decision]:
-    if platform is not Platform.OSX_ARM64:
-        return []
-    why = "the oldest macOS to run on: every Mac with Apple silicon can have it, and newer wheels need no more"
-    return [Decision("macos", ".".join(map(str, MACOS)), why, "envspec's default", platform)]
 
 
 def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> tuple[Python, Decision]:
@@ -217,7 +206,7 @@ def _builds(spec: Spec, facts: Facts, platform: Platform) -> list[PythonRow]:
 
 
 def _pick(spec: Spec, rows: Sequence[PythonRow], time: datetime | None) -> tuple[PythonRow, str]:
-    """The first of `rows` (newest first) that was built by `moment`; where none was, the oldest, which says so."""
+    """The first of `rows` (newest first) that was built by `time`, else the oldest; and why."""
     if spec.env.exact_python:
         return rows[0], "the standalone build of the patch that the spec names"
     if time is None:
@@ -251,19 +240,15 @@ def _unknown(spec: Spec, facts: Facts, platform: Platform) -> UnknownPython:
 
 def marker_environment(target: Target) -> dict[str, str]:
     """What PEP 508 markers see on the target; kernel release and version, which differ between machines, are empty."""
-    machine = _MACHINES[target.platform]
     return {
+        **_MACHINES[target.platform],
         "implementation_name": "cpython",
         "implementation_version": target.python.version,
-        "os_name": machine.os_name,
-        "platform_machine": machine.platform_machine,
         "platform_python_implementation": "CPython",
         "platform_release": "",
-        "platform_system": machine.platform_system,
         "platform_version": "",
         "python_full_version": target.python.version,
         "python_version": target.python.series,
-        "sys_platform": machine.sys_platform,
     }
 
 
@@ -283,13 +268,13 @@ def _platform_tags(target: Target) -> Iterator[str]:
     if target.glibc is not None:
         yield from _manylinux(target.platform, target.glibc)
     elif target.macos is not None:
-        yield from tags.mac_platforms(target.macos, _MACHINES[target.platform].platform_machine)
+        yield from tags.mac_platforms(target.macos, _MACHINES[target.platform]["platform_machine"])
     else:
         yield "win_amd64"
 
 
 def _manylinux(platform: Platform, glibc: tuple[int, int]) -> Iterator[str]:
-    machine = _MACHINES[platform].platform_machine
+    machine = _MACHINES[platform]["platform_machine"]
     for minor in range(glibc[1], _OLDEST[platform] - 1, -1):
         yield f"manylinux_2_{minor}_{machine}"
         if minor in _LEGACY:

@@ -23,7 +23,7 @@ from envspec.credentials import has_secret_path, without_registry_login
 from envspec.models import CudaVersion, Platform
 from envspec.names import normalised
 from envspec.origins import origin_of
-from envspec.spec.conda import read_channel, read_conda_name, read_match_spec, read_virtual_name, read_virtual_value
+from envspec.spec.conda import read_channel, read_conda_name, read_match_spec, read_virtual_value
 from envspec.spec.errors import BadValue, nearest, quoted, refuse_open_secrets
 from envspec.spec.requirements import Requirement, read_constraint, read_name, read_requirement
 
@@ -47,6 +47,17 @@ class OfText:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"type": "string", **self.schema}
+
+
+def matching(expression: str, problem: str, hint: str, **schema: object) -> OfText:
+    """The annotation of text that has to match. problem: `is not ...`."""
+
+    def read(text: str) -> str:
+        if re.fullmatch(expression, text):
+            return text
+        raise BadValue(f"{quoted(text)} {problem}", hint)
+
+    return OfText(read, **schema)
 
 
 class OneOf:
@@ -118,15 +129,6 @@ def _python_hint(text: str) -> str:
     found = re.search(r"3\.(?:[89]|[1-9]\d)", text)
     series = found[0] if found else "3.10" if text == "3.1" else "3.11"
     return f'write one series, "{series}", or an exact patch such as "{series}.7"; 3.8 is the oldest'
-
-
-def _read_exact_python(text: str) -> str:
-    if re.fullmatch(_PYTHON, text) and text.count(".") == 2:
-        return text
-    raise BadValue(
-        f"{quoted(text)} is not an exact Python",
-        "say the patch release too, as `docker run --rm IMAGE python3 --version` prints it",
-    )
 
 
 _CUDA: Final = r"[1-9]\d\.\d{1,2}"
@@ -236,19 +238,6 @@ def _read_image(text: str) -> str:
     raise BadValue(f"{quoted(text)} does not name an image", hint)
 
 
-def _read_workdir(text: str) -> str:
-    if not text.startswith("/") or "\0" in text or "\n" in text:
-        raise BadValue(f"{quoted(text)} is not a folder of the image", 'write a whole path: "/workspace"')
-    return text
-
-
-def _read_apt(text: str) -> str:
-    # Source: Debian Policy 5.6.1 (names) and 5.6.12 (versions).
-    if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+~:-]+)?", text):
-        raise BadValue(f"{quoted(text)} is not a package of apt's", 'write "git", or "git=1:2.43.0-1" for one version')
-    return text
-
-
 def _one_or_several(value: object) -> object:
     if isinstance(value, str):
         return (read_name(value),)
@@ -271,12 +260,6 @@ def _read_env_variable(text: str) -> str:
     return text
 
 
-def _read_variable_name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
-        raise BadValue(f"{quoted(text)} can't name an environment variable", "letters, digits and `_`, no digit first")
-    return text
-
-
 def _read_host(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?(?:/[a-z0-9._/-]+)?", text):
         named = quoted(without_registry_login(text))
@@ -294,7 +277,15 @@ def _read_world_size(value: object) -> int | None:
 
 EnvName = Annotated[str, OfText(_read_env_name, pattern=f"^{_ENV_NAME}$", maxLength=64)]
 PythonVersion = Annotated[str, OfText(read_python, pattern=f"^{_PYTHON}$")]
-ExactPython = Annotated[str, OfText(_read_exact_python, pattern=r"^3\.\d{1,2}\.\d{1,2}$")]
+ExactPython = Annotated[
+    str,
+    matching(
+        rf"(?=\d+\.\d+\.){_PYTHON}",
+        "is not an exact Python",
+        "say the patch release too, as `docker run --rm IMAGE python3 --version` prints it",
+        pattern=r"^3\.\d{1,2}\.\d{1,2}$",
+    ),
+]
 CudaMinor = Annotated[CudaVersion, OfText(_read_cuda, pattern=f"^{_CUDA}$")]
 Time = Annotated[datetime, PlainValidator(_read_time), WithJsonSchema({"type": "string", "format": "date-time"})]
 Glibc = Annotated[tuple[int, int], OfText(_read_glibc, pattern=f"^{_GLIBC}$")]
@@ -306,8 +297,18 @@ Origin = Annotated[str, OfText(_read_origin, pattern="^https?://")]
 IndexUrl = Annotated[str, OfText(read_index_url, pattern="^https?://")]
 NamePattern = Annotated[str, OfText(read_pattern)]
 ImageReference = Annotated[str, OfText(_read_image)]
-Folder = Annotated[str, OfText(_read_workdir, pattern="^/")]
-AptPackage = Annotated[str, OfText(_read_apt)]
+Folder = Annotated[
+    str, matching(r"/[^\0\n]*", "is not a folder of the image", 'write a whole path: "/workspace"', pattern="^/")
+]
+AptPackage = Annotated[
+    str,
+    # Source: Debian Policy 5.6.1 (names) and 5.6.12 (versions).
+    matching(
+        r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+~:-]+)?",
+        "is not a package of apt's",
+        'write "git", or "git=1:2.43.0-1" for one version',
+    ),
+]
 ChannelText = Annotated[str, OfText(read_channel)]
 MatchSpec = Annotated[str, OfText(read_match_spec)]
 CondaName = Annotated[str, OfText(read_conda_name, pattern=r"^[a-z0-9_][a-z0-9_.-]*$")]
@@ -316,11 +317,24 @@ PyPINames = Annotated[
     BeforeValidator(_one_or_several),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
-VirtualName = Annotated[str, OfText(read_virtual_name, pattern="^__[a-z][a-z0-9_]*$")]
+VirtualName = Annotated[
+    str,
+    matching(
+        r"(?=.{1,100}$)__[a-z][a-z0-9_]*",
+        "is not the name of a virtual package",
+        'two underscores and lower-case letters: "__linux"',
+        pattern="^__[a-z][a-z0-9_]*$",
+    ),
+]
 VirtualValue = Annotated[str, OfText(read_virtual_value)]
 Word = Annotated[str, OfText(_read_word)]
 EnvVariable = Annotated[str, OfText(_read_env_variable)]
-VariableName = Annotated[str, OfText(_read_variable_name)]
+VariableName = Annotated[
+    str,
+    matching(
+        r"[A-Za-z_][A-Za-z0-9_]*", "can't name an environment variable", "letters, digits and `_`, no digit first"
+    ),
+]
 RegistryHost = Annotated[str, OfText(_read_host)]
 WorldSize = Annotated[
     int | None,

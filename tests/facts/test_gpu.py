@@ -1,92 +1,74 @@
-"""Names of GPUs as people write them and as NVML gives them; which code runs where."""
+"""Names of GPUs as people write them and as NVML gives them; which code runs where, for whatever numbers."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
 
 from envspec.facts import load_facts
-from envspec.facts.gpu import ComputeCapability, Runs, UnknownGpu, find_gpu, first_driver, match_gpu, runs
+from envspec.facts.gpu import TEGRA, ComputeCapability, Runs, UnknownGpu, find_gpu, first_driver, match_gpu, runs
+from envspec.facts.tables import numeric, ranges_text
 from envspec.models import CudaVersion
 
 FACTS = load_facts()
 
 
-@pytest.mark.parametrize(
-    ("asked", "name"),
-    [
-        ("H100", "H100"),
-        ("h100", "H100"),
-        ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA H100 PCIe", "H100"),
-        ("NVIDIA H200 NVL", "H200"),
-        ("NVIDIA A100-SXM4-80GB", "A100"),
-        ("a100_80gb", "A100"),
-        ("Tesla T4", "T4"),
-        ("Tesla V100-SXM2-16GB", "V100"),
-        ("NVIDIA A10G", "A10"),
-        ("NVIDIA L40S", "L40S"),
-        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
-        ("rtx4090", "RTX 4090"),
-        ("NVIDIA GeForce RTX 3080 Ti", "RTX 3080"),
-        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
-        ("NVIDIA RTX A6000", "RTX A6000"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell"),
-        ("NVIDIA GH200 480GB", "GH200"),
-        ("NVIDIA GB10", "GB10"),
-        ("NVIDIA B200", "B200"),
-    ],
-)
-def test_names(asked: str, name: str) -> None:
-    assert find_gpu(FACTS, asked).name == name
+#: Names of rows, and what people and NVML call them.
+NAMES = {
+    "H100": ["h100", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"],
+    "H200": ["NVIDIA H200 NVL"],
+    "A100": ["NVIDIA A100-SXM4-80GB", "a100_80gb"],
+    "T4": ["Tesla T4"],
+    "V100": ["Tesla V100-SXM2-16GB"],
+    "A10": ["NVIDIA A10G"],
+    "L40S": ["NVIDIA L40S"],
+    "RTX 4090": ["NVIDIA GeForce RTX 4090", "rtx4090"],
+    "RTX 3080": ["NVIDIA GeForce RTX 3080 Ti"],
+    "RTX 6000 Ada": ["NVIDIA RTX 6000 Ada Generation"],
+    "RTX A6000": ["NVIDIA RTX A6000"],
+    "RTX PRO 6000 Blackwell": ["NVIDIA RTX PRO 6000 Blackwell Server Edition"],
+    "GH200": ["NVIDIA GH200 480GB"],
+    "compute capability 9.0": ["9.0", "sm_90", " SM_90 "],
+}
 
 
-@pytest.mark.parametrize("asked", ["9.0", "sm_90", " SM_90 "])
-def test_a_compute_capability_is_a_name(asked: str) -> None:
-    assert find_gpu(FACTS, asked).compute_capability == "9.0"
+@pytest.mark.parametrize(("name", "written"), [(name, each) for name, listed in NAMES.items() for each in listed])
+def test_names(name: str, written: str) -> None:
+    assert find_gpu(FACTS, written).name == name
 
 
-@pytest.mark.parametrize("asked", ["Quadro RTX 6000", "A1000", "", "NVIDIA", "H", "100"])
-def test_what_no_row_means(asked: str) -> None:
+@pytest.mark.parametrize("written", ["Quadro RTX 6000", "A1000", "", "NVIDIA", "H", "100"])
+def test_what_no_row_means(written: str) -> None:
     """Quadro RTX 6000 is a Turing card, RTX 6000 Ada is not; A1000 is no A100."""
-    assert match_gpu(FACTS, asked) is None
+    assert match_gpu(FACTS, written) is None
 
 
 @pytest.mark.parametrize(
-    ("asked", "hint"),
+    ("written", "hint"),
     [("H1000", "did you mean H100"), ("RTX 4900", "did you mean RTX 4090"), ("Radeon", "known: P100, ")],
 )
-def test_unknown_names_get_the_nearest(asked: str, hint: str) -> None:
-    with pytest.raises(UnknownGpu, match=f"unknown GPU `{asked}`\n  hint: {hint}"):
-        find_gpu(FACTS, asked)
+def test_unknown_names_get_the_nearest(written: str, hint: str) -> None:
+    with pytest.raises(UnknownGpu, match=f"unknown GPU `{written}`\n  hint: {hint}"):
+        find_gpu(FACTS, written)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "code", "how"),
-    [
-        ("8.9", "sm_80", Runs.SASS),
-        ("8.6", "sm_86", Runs.SASS),
-        ("8.0", "sm_86", Runs.NOT),
-        ("9.0", "sm_80", Runs.NOT),
-        ("10.3", "sm_100", Runs.SASS),
-        ("12.1", "sm_120", Runs.SASS),
-        ("12.0", "sm_100", Runs.NOT),
-        ("9.0", "sm_90a", Runs.SASS),
-        ("10.3", "sm_100a", Runs.NOT),
-        ("10.3", "sm_100f", Runs.SASS),
-        ("8.7", "sm_80", Runs.NOT),
-        ("8.7", "sm_87", Runs.SASS),
-        ("8.9", "sm_87", Runs.NOT),
-        ("12.0", "compute_90", Runs.PTX),
-        ("9.0", "compute_90a", Runs.PTX),
-        ("10.0", "compute_90a", Runs.NOT),
-        ("10.3", "compute_100f", Runs.PTX),
-        ("12.0", "compute_100f", Runs.NOT),
-        ("8.0", "compute_90", Runs.NOT),
-    ],
-)
-def test_rule(gpu: str, code: str, how: Runs) -> None:
+#: What the properties do not say: kinds of one major capability, Tegra's code, and the suffixes `a` and `f`.
+RULES = """
+8.9 sm_80 SASS, 8.0 sm_86 NOT, 10.3 sm_100 SASS, 12.0 sm_100 NOT, 9.0 sm_90a SASS, 10.3 sm_100a NOT, 10.3 sm_100f SASS
+8.7 sm_80 NOT, 8.7 sm_87 SASS, 8.9 sm_87 NOT, 12.0 compute_90 PTX, 9.0 compute_90a PTX, 10.0 compute_90a NOT
+10.3 compute_100f PTX, 12.0 compute_100f NOT, 8.0 compute_90 NOT
+"""
+
+
+@pytest.mark.parametrize("rule", re.split(", |\n", RULES.strip()))
+def test_rule(rule: str) -> None:
+    gpu, code, how = rule.split()
     sm, ptx = ([code], []) if code.startswith("sm_") else ([], [code])
-    assert runs(ComputeCapability.parse(gpu), sm, ptx) is how
+    assert runs(ComputeCapability.parse(gpu), sm, ptx) is Runs[how]
 
 
 @pytest.mark.parametrize("text", ["9", "sm_9", "sm90", "90", "9.00", "sm_90b", "a.b", ""])
@@ -99,3 +81,83 @@ def test_first_driver() -> None:
     assert first_driver(FACTS, ComputeCapability(10, 0)) == ("570.26", CudaVersion(12, 8))
     assert first_driver(FACTS, ComputeCapability(8, 0)) is None
     assert first_driver(FACTS, ComputeCapability(99, 0)) is None
+
+
+capabilities = st.builds(ComputeCapability, st.integers(3, 20), st.integers(0, 9))
+desktop = capabilities.filter(lambda each: (each.major, each.minor) not in TEGRA)
+suffixes = st.sampled_from(["", "a", "f"])
+ORDER = {Runs.NOT: 0, Runs.PTX: 1, Runs.SASS: 2}
+
+
+def compute(capability: ComputeCapability) -> str:
+    return capability.sm.replace("sm_", "compute_")
+
+
+@given(capabilities)
+def test_text_and_back(capability: ComputeCapability) -> None:
+    for text in (str(capability), capability.sm, compute(capability), f"{capability.sm}a"):
+        assert ComputeCapability.parse(text) == capability
+
+
+@given(capabilities)
+def test_own_code_runs(gpu: ComputeCapability) -> None:
+    assert runs(gpu, [gpu.sm]) is Runs.SASS
+    assert runs(gpu, [], [compute(gpu)]) is Runs.PTX
+
+
+@given(desktop, desktop)
+def test_sass_runs_within_its_major_from_an_equal_or_lower_minor(
+    gpu: ComputeCapability, built: ComputeCapability
+) -> None:
+    expected = gpu.major == built.major and gpu.minor >= built.minor
+    assert (runs(gpu, [built.sm]) is Runs.SASS) == expected
+
+
+@given(capabilities, capabilities)
+def test_ptx_runs_on_every_gpu_that_is_as_new(gpu: ComputeCapability, built: ComputeCapability) -> None:
+    assert (runs(gpu, [], [compute(built)]) is Runs.PTX) == (gpu >= built)
+
+
+@given(capabilities, st.lists(desktop, max_size=4), st.lists(capabilities, max_size=2), capabilities, suffixes)
+def test_more_code_never_hurts(
+    gpu: ComputeCapability,
+    built: list[ComputeCapability],
+    kept: list[ComputeCapability],
+    more: ComputeCapability,
+    suffix: str,
+) -> None:
+    sm, ptx = [each.sm for each in built], [compute(each) for each in kept]
+    before = ORDER[runs(gpu, sm, ptx)]
+    assert ORDER[runs(gpu, [*sm, f"{more.sm}{suffix}"], ptx)] >= before
+    assert ORDER[runs(gpu, sm, [*ptx, f"{compute(more)}{suffix}"])] >= before
+
+
+@given(capabilities, capabilities)
+def test_code_for_one_capability_alone_runs_nowhere_else(gpu: ComputeCapability, built: ComputeCapability) -> None:
+    assert (runs(gpu, [f"{built.sm}a"]) is Runs.SASS) == (gpu == built)
+
+
+@given(st.sampled_from([row.name for row in FACTS.gpus]), st.sampled_from(["NVIDIA ", ""]))
+def test_every_name_finds_its_row_in_any_case(name: str, vendor: str) -> None:
+    for text in (f"{vendor}{name}", name.lower(), name.replace(" ", "").upper()):
+        found = match_gpu(FACTS, text)
+        assert found and found.name == name
+
+
+versions = st.lists(st.integers(0, 700), min_size=3, max_size=3).map(lambda parts: ".".join(map(str, parts)))
+
+
+@given(versions, versions)
+def test_numeric_orders_as_versions_do(one: str, other: str) -> None:
+    assert (numeric(one) < numeric(other)) == (Version(one) < Version(other))
+
+
+@given(st.sets(st.integers(0, 12)))
+def test_ranges_hold_what_they_were_made_of(chosen: set[int]) -> None:
+    known = [str(number) for number in range(13)]
+    text = ranges_text([str(number) for number in chosen], known)
+    found: set[int] = set()
+    for span in filter(None, text.split(", ")):
+        first, _, last = span.partition(" to ")
+        found |= set(range(int(first), int(last or first) + 1))
+    assert found == chosen

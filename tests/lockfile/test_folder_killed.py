@@ -5,10 +5,8 @@ Runs are real processes, ended by SIGKILL; what is asserted is what lies on the 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import multiprocessing
-import os
 import random
 import sys
 import time
@@ -29,6 +27,7 @@ from envspec.lockfile.folder import Exchange, read_lock, rename_exchange, write_
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Platform
 from envspec.spec.identity import input_sha256
+from tests.lockfile.test_folder import WAYS, on_disk
 from tests.support.builders.locks import lock, package, resolution
 from tests.support.tries import tries
 
@@ -39,11 +38,6 @@ SEED: Final = 20261115
 LONGEST_S: Final = 0.03
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL and fork servers are not Windows's")
-
-
-def no_exchange(one: Path, other: Path) -> None:
-    """What a file system without renameat2's flags answers."""
-    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 def version(number: int, platforms: tuple[Platform, ...]) -> dict[str, bytes]:
@@ -85,10 +79,6 @@ def start(work: Callable[..., None], *arguments: object) -> BaseProcess:
     return process
 
 
-def on_disk(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-
-
 def is_whole(found: Mapping[str, bytes]) -> bool:
     return found in [{**files, "README": README} for files in VERSIONS]
 
@@ -106,7 +96,7 @@ def is_one_version(result: CheckResult) -> bool:
     return {reason.why for reason in result.reasons} <= {Why.ENTRY}
 
 
-@pytest.mark.parametrize("exchange", [rename_exchange, no_exchange], ids=["beside", "inside"])
+@WAYS
 def test_killed_at_any_moment(tmp_path: Path, exchange: Exchange) -> None:
     """By exchange, every file on the disk is of one version at any moment; inside, what readers are shown is."""
     spec, folder = prepare(tmp_path)
@@ -154,7 +144,7 @@ def test_killed_while_the_first_lock_is_written(tmp_path: Path) -> None:
         assert on_disk(made) == VERSIONS[0]
 
 
-@pytest.mark.parametrize("exchange", [rename_exchange, no_exchange], ids=["beside", "inside"])
+@WAYS
 def test_two_writers_and_a_reader(tmp_path: Path, exchange: Exchange) -> None:
     spec, folder = prepare(tmp_path)
     writers = [start(write_often, folder, exchange, 30, first) for first in (0, 1)]
@@ -170,15 +160,3 @@ def test_two_writers_and_a_reader(tmp_path: Path, exchange: Exchange) -> None:
     assert is_whole(on_disk(folder))
     assert is_one_version(check(spec, folder, None))
     assert list(folder.parent.iterdir()) == [folder]
-
-
-def test_a_killed_writer_holds_nobody_up(tmp_path: Path) -> None:
-    _, folder = prepare(tmp_path)
-    reader, writer = multiprocessing.Pipe(duplex=False)
-    process = start(write_on_and_on, folder, rename_exchange, writer)
-    reader.recv()
-    time.sleep(0.01)
-    process.kill()
-    process.join()
-    write_folder(folder, VERSIONS[1], wait_s=1.0)
-    assert on_disk(folder) == {**VERSIONS[1], "README": README}

@@ -63,56 +63,35 @@ def run(command: Sequence[str], home: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environ, cwd=home, check=False)
 
 
-def commands(name: str, url: str) -> dict[str, list[str]]:
-    python = sys.executable
-    return {
-        "pip install": [
-            *(python, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-cache-dir"),
-            *("--disable-pip-version-check", "--index-url", url, "--require-hashes", "-r", name),
-        ],
-        "uv pip install": [
-            *("uv", "pip", "install", "--dry-run", "--no-cache", "--python", python),
-            *("--index-url", url, "--require-hashes", "-r", name),
-        ],
-        "uv pip sync": [
-            *("uv", "pip", "sync", "--dry-run", "--no-cache", "--python", python),
-            *("--index-url", url, "--require-hashes", name),
-        ],
-        "pip-sync": [python, "-m", "piptools", "sync", "--dry-run", "--index-url", url, name],
-    }
+NAME = requirements_name(X86)
+INSTALLERS = pytest.mark.parametrize("way", ["pip install", "uv pip install", "uv pip sync"])
 
 
-WAYS = pytest.mark.parametrize("way", ["pip install", "uv pip install", "uv pip sync", "pip-sync"])
+def command(way: str, url: str, target: Path) -> list[str]:
+    """Install into a folder: uv checks hashes only when it does install."""
+    pip_options = ("--ignore-installed", "--no-cache-dir", "--disable-pip-version-check")
+    uv_options = ("--no-cache", "--python", sys.executable)
+    words = [*way.split(), *uv_options] if way.startswith("uv") else [sys.executable, "-m", *way.split(), *pip_options]
+    file = [NAME] if way.endswith("sync") else ["-r", NAME]
+    return [*words, "--target", str(target), "--index-url", url, "--require-hashes", *file]
 
 
-@WAYS
-def test_each_reader_takes_exactly_the_pins(tmp_path: Path, index: IndexServer, made: Lock, way: str) -> None:
-    name = requirements_name(X86)
+def test_pip_sync_takes_exactly_the_pins(tmp_path: Path, index: IndexServer, made: Lock) -> None:
     text = requirements_text(made, X86)
     assert "hunter2" not in text
-    (tmp_path / name).write_text(text, encoding="utf-8")
-    done = run(commands(name, index.url)[way], tmp_path)
-    said = done.stdout + done.stderr
-    # pip-sync ends with 1 when a dry run finds something to do.
-    assert done.returncode == (1 if way == "pip-sync" else 0), said
-    lowered = said.lower().replace("_", "-")
-    for package in made.resolutions[0].packages:
-        assert package.name in lowered
-    assert "2.1" not in [word.rpartition("-")[2] for word in lowered.split()]
-
-
-def into(target: Path, command: Sequence[str]) -> list[str]:
-    """The command, installing into a folder: uv looks at hashes only when it does install."""
-    return [part for word in command for part in (["--target", str(target)] if word == "--dry-run" else [word])]
-
-
-INSTALLERS = pytest.mark.parametrize("way", ["pip install", "uv pip install", "uv pip sync"])
+    (tmp_path / NAME).write_text(text, encoding="utf-8")
+    done = run([sys.executable, "-m", "piptools", "sync", "--dry-run", "--index-url", index.url, NAME], tmp_path)
+    output = (done.stdout + done.stderr).lower().replace("_", "-")
+    # It ends with 1 when a dry run finds something to do.
+    assert done.returncode == 1, output
+    assert all(package.name in output for package in made.resolutions[0].packages)
+    assert "leaf==2.0" in output and "leaf==2.1" not in output
 
 
 @INSTALLERS
 def test_each_installer_installs_exactly_the_pins(tmp_path: Path, index: IndexServer, made: Lock, way: str) -> None:
-    (tmp_path / requirements_name(X86)).write_text(requirements_text(made, X86), encoding="utf-8")
-    done = run(into(tmp_path / "out", commands(requirements_name(X86), index.url)[way]), tmp_path)
+    (tmp_path / NAME).write_text(requirements_text(made, X86), encoding="utf-8")
+    done = run(command(way, index.url, tmp_path / "out"), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     installed = {path.name.removesuffix(".dist-info") for path in (tmp_path / "out").glob("*.dist-info")}
     assert installed == {"plain_lib-1.4", "leaf-2.0", "corp_tools-0.3", "tiny_model-7.0"}
@@ -122,10 +101,8 @@ def test_each_installer_installs_exactly_the_pins(tmp_path: Path, index: IndexSe
 def test_each_installer_refuses_another_file(tmp_path: Path, index: IndexServer, made: Lock, way: str) -> None:
     first, *others = made.resolutions[0].packages
     changed = replace(first, file=replace(first.file, sha256="0" * 64))
-    (tmp_path / requirements_name(X86)).write_text(
-        requirements_text(lock(resolution(X86, changed, *others)), X86), encoding="utf-8"
-    )
-    done = run(into(tmp_path / "out", commands(requirements_name(X86), index.url)[way]), tmp_path)
+    (tmp_path / NAME).write_text(requirements_text(lock(resolution(X86, changed, *others)), X86), encoding="utf-8")
+    done = run(command(way, index.url, tmp_path / "out"), tmp_path)
     assert done.returncode != 0
     assert "hash" in (done.stdout + done.stderr).lower()
     assert not list(tmp_path.glob("out/*.dist-info"))
@@ -136,9 +113,9 @@ def test_what_an_environment_variable_would_change_is_quoted(tmp_path: Path, ind
     odd = replace(
         locked(DIRECT, DIRECT_URL, f"{index.root}/${{HOME}}/a b/{DIRECT.filename}"), name="tiny-model", extras=()
     )
-    (tmp_path / requirements_name(X86)).write_text(requirements_text(lock(resolution(X86, odd)), X86), encoding="utf-8")
+    (tmp_path / NAME).write_text(requirements_text(lock(resolution(X86, odd)), X86), encoding="utf-8")
     for way in ("pip install", "uv pip install"):
-        assert run(commands(requirements_name(X86), index.url)[way], tmp_path).returncode != 0
-    asked = {request.path for request in index.requests}
-    assert f"/${{HOME}}/a b/{DIRECT.filename}" in asked
-    assert not any(str(tmp_path) in path for path in asked)
+        assert run(command(way, index.url, tmp_path / "out"), tmp_path).returncode != 0
+    requested = {request.path for request in index.requests}
+    assert f"/${{HOME}}/a b/{DIRECT.filename}" in requested
+    assert not any(str(tmp_path) in path for path in requested)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
@@ -125,7 +126,7 @@ def test_any_channel(text: str) -> None:
 
 @settings(max_examples=tries(300), deadline=None)
 @given(secret_channels())
-def test_no_secret_is_told(text: str) -> None:
+def test_no_secret_is_shown(text: str) -> None:
     try:
         read = read_channel(text)
     except BadValue as bad:
@@ -136,18 +137,14 @@ def test_no_secret_is_told(text: str) -> None:
 
 @settings(max_examples=tries(150), deadline=None)
 @given(secret_channels(), st.sampled_from(["[{}]", "{}", "[[{}]]", "[{}, {}, 7]"]))
-def test_no_secret_is_told_of_a_whole_spec(text: str, form: str) -> None:
-    channels = form.replace("{}", toml_text(text))
-    asked = f"[{toml_text(f'{text}::numpy')}, {toml_text(f'numpy @ {text}')}, {toml_text(text)}]"
-    spec = f'[env]\nname = "x"\npython = "3.13"\n[conda]\nchannels = {channels}\ndependencies = {asked}\n'
+def test_no_secret_is_shown_of_a_whole_spec(text: str, form: str) -> None:
+    channels = form.replace("{}", json.dumps(text))
+    requirements = f"[{json.dumps(f'{text}::numpy')}, {json.dumps(f'numpy @ {text}')}, {json.dumps(text)}]"
+    spec = f'[env]\nname = "x"\npython = "3.13"\n[conda]\nchannels = {channels}\ndependencies = {requirements}\n'
     with pytest.raises(SpecError) as caught:
         parse_spec(spec, "spec.toml", NOW)
     assert len(caught.value.problems) >= 3
     assert SECRET not in str(caught.value)
-
-
-def toml_text(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 @settings(max_examples=tries(100), deadline=None)
@@ -179,7 +176,12 @@ TEXTS = (
     | likely_specs()
     | st.sampled_from(["6.8", "x86_64_v3", "a", "__cuda"])
 )
-KEYS = st.sampled_from(["linux-64", "win-64", "linux", "__cuda", "__archspec", "__osx", "numpy", "Num.py", ""]) | TEXTS
+#: Without control characters, which tomlkit writes into keys as they are.
+KEYS = (
+    (st.sampled_from(["linux-64", "win-64", "linux", "__cuda", "__archspec", "__osx", "numpy", "Num.py"]) | TEXTS)
+    .map(lambda key: "".join(filter(str.isprintable, key)))
+    .filter(bool)
+)
 VALUES = TEXTS | st.lists(TEXTS, max_size=3) | st.integers() | st.booleans() | st.dictionaries(KEYS, TEXTS, max_size=2)
 
 
@@ -204,7 +206,7 @@ def conda_sections(draw: Callable[[Any], Any]) -> dict[str, Any]:
 @given(conda_sections(), st.sampled_from([[], ["linux-64"], ["linux-64", "osx-arm64"], ["win-64"], ["nowhere"]]))
 def test_any_conda_section(conda: dict[str, Any], platforms: list[str]) -> None:
     data = {"env": {"name": "x", "python": "3.13", "platforms": platforms}, "conda": conda}
-    text = tomlkit.dumps(_writable(data))
+    text = tomlkit.dumps(data)
     try:
         spec = parse_spec(text, "spec.toml", NOW)
     except SpecError as error:
@@ -216,16 +218,3 @@ def test_any_conda_section(conda: dict[str, Any], platforms: list[str]) -> None:
         for one in spec.conda.dependencies_on(platform):
             assert MatchSpec(one).name is not None
     assert input_sha256(documents.parse_toml(text)) == input_sha256(documents.parse_toml("# again\n" + text))
-
-
-def _writable(value: Any) -> Any:
-    """Without what TOML has not: lone surrogates; in keys, control characters too, which tomlkit writes as they are."""
-    if isinstance(value, dict):
-        return {_clean(key): _writable(inner) for key, inner in value.items() if _clean(key)}
-    if isinstance(value, list):
-        return [_writable(inner) for inner in value]
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
-def _clean(key: str) -> str:
-    return "".join(c for c in key.encode("utf-8", "replace").decode() if c.isprintable())

@@ -1,5 +1,10 @@
-"""Each folder under golden/spec is a spec and what reading it says: `expected.txt` for one that is refused, in whole,
-`expected.json` for one that is read."""
+"""Each folder under golden/spec is a spec and what reading it gives: `expected.txt` for one that is refused, in whole,
+`expected.json` for one that is read. Each folder under golden/targets is a spec and the targets that it means, or why
+it means none: `expected.txt`.
+
+`conda.toml`, if there is one, has the Python of the solved conda packages on each platform. The facts are the few rows
+beside the cases, not envspec's data, whose next refresh would change the results.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,16 @@ from typing import Any
 
 import pytest
 
-from envspec.models import Platform
+from envspec import documents
+from envspec.errors import EnvspecError
+from envspec.facts import Facts
+from envspec.facts.tables import PythonRow, SystemRow
+from envspec.models import Decision, Platform, Target
 from envspec.spec import SpecError, load_spec
+from envspec.spec.targets import targets_of
 
 CASES = Path(__file__).parent / "golden" / "spec"
+TARGETS = Path(__file__).parent / "golden" / "targets"
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 REFUSED = sorted(path.parent.name for path in CASES.glob("*/expected.txt"))
 READ = sorted(path.parent.name for path in CASES.glob("*/expected.json"))
@@ -32,12 +43,12 @@ def test_refused(case: str) -> None:
 def test_read(case: str) -> None:
     spec = load_spec(CASES / case / "spec.toml", NOW)
     data = {**spec.model_dump(exclude={"facts"}), "facts": spec.facts.tables()}
-    told = json.dumps(_text_keys(data), default=str, indent=1, ensure_ascii=False)
-    assert told + "\n" == (CASES / case / "expected.json").read_text(encoding="utf-8")
+    text = json.dumps(_text_keys(data), default=str, indent=1, ensure_ascii=False)
+    assert text + "\n" == (CASES / case / "expected.json").read_text(encoding="utf-8")
 
 
 def _text_keys(value: Any) -> Any:
-    """The same value, with platforms as keys of tables told by name."""
+    """The same value, with the names of platforms as keys of tables."""
     if not isinstance(value, dict):
         return value
     return {key.value if isinstance(key, Platform) else key: _text_keys(inner) for key, inner in value.items()}
@@ -46,3 +57,34 @@ def _text_keys(value: Any) -> Any:
 def test_every_case_has_one_outcome() -> None:
     assert len(REFUSED) > 50 and READ
     assert sorted([*REFUSED, *READ]) == sorted(path.name for path in CASES.iterdir())
+
+
+def _target(target: Target) -> str:
+    python = target.python
+    bound = "".join(f" {name} {value}" for name, value in (("glibc", target.glibc), ("macos", target.macos)) if value)
+    return f"{target.platform.value}: {python.version} {python.source} {python.url} {python.sha256}{bound}"
+
+
+def _decision(decision: Decision) -> str:
+    assert decision.platform is not None
+    return f"{decision.platform.value} {decision.what} = {decision.value}\n  {decision.why}\n  {decision.source}"
+
+
+def _targets(case: Path) -> str:
+    facts, rows = Facts({}), documents.parse_toml((TARGETS / "facts.toml").read_text(encoding="utf-8"))
+    facts.pythons = tuple(PythonRow(**row) for row in rows["python"])
+    facts.systems = tuple(SystemRow(**row) for row in rows["system"])
+    solved = case / "conda.toml"
+    pythons = documents.parse_toml(solved.read_text(encoding="utf-8")) if solved.exists() else {}
+    conda_pythons = {Platform(name): version for name, version in pythons.items()}
+    try:
+        spec = load_spec(case / "spec.toml", NOW, "spec.toml")
+        targets, decisions = targets_of(spec, facts, conda_pythons=conda_pythons)
+    except EnvspecError as error:
+        return f"exit {error.exit_code}\n{error}\n"
+    return "\n".join([*map(_target, targets), "", *map(_decision, decisions)]) + "\n"
+
+
+@pytest.mark.parametrize("case", sorted(path.parent.name for path in TARGETS.glob("*/spec.toml")))
+def test_targets(case: str) -> None:
+    assert _targets(TARGETS / case) == (TARGETS / case / "expected.txt").read_text(encoding="utf-8")

@@ -36,33 +36,19 @@ _BUILD: Final = re.compile(r"(.+?[^><!,|]?)(?:(?<![=!|,<>~])[ =]([^-=,|<>~]+?))?
 
 
 def explicit_files(lock: Lock) -> dict[str, str]:
-    """A conda-<platform>.lock for every platform with conda packages."""
-    platforms = [resolution.target.platform for resolution in lock.resolutions if resolution.conda]
-    return {explicit_name(platform): explicit_text(lock, platform) for platform in platforms}
-
-
-def conda_lock_files(lock: Lock) -> dict[str, str]:
-    """conda-lock.yml, unless `without_md5` says why there is none."""
-    text = conda_lock_text(lock)
-    return {} if text is None else {CONDA_LOCK_NAME: text}
+    """A conda-<platform>.lock for every platform with conda packages, in an order in which they can be linked."""
+    files = {}
+    for resolution in canonical(lock).resolutions:
+        if resolution.conda:
+            lines = [f"{unexpanded(each.url)}#sha256:{each.sha256}" for each in in_link_order(resolution.conda)]
+            name = explicit_name(resolution.target.platform)
+            files[name] = "\n".join((*_explicit_header(lock, resolution), *lines)) + "\n"
+    return files
 
 
 def explicit_name(platform: Platform) -> str:
     """The file's name in the lock's folder."""
     return f"conda-{platform.value}.lock"
-
-
-def explicit_text(lock: Lock, platform: Platform) -> str:
-    """The conda packages of one platform, in an order in which they can be linked.
-
-    Raises:
-        KeyError: the lock has no resolution for `platform`.
-    """
-    resolution = next((item for item in canonical(lock).resolutions if item.target.platform is platform), None)
-    if resolution is None:
-        raise KeyError(platform.value)
-    lines = [f"{unexpanded(package.url)}#sha256:{package.sha256}" for package in in_link_order(resolution.conda)]
-    return "\n".join((*_explicit_header(lock, resolution), *lines)) + "\n"
 
 
 def unexpanded(url: str) -> str:
@@ -124,34 +110,38 @@ def _add(
             waiting += [(each, False) for each in reversed(needs[name]) if each not in without]
 
 
-def conda_lock_text(lock: Lock) -> str | None:
-    """The conda packages of all platforms; None if there are none, or an MD5 is unknown (see `without_md5`).
+def conda_lock_files(lock: Lock) -> dict[str, str]:
+    """conda-lock.yml with the conda packages of all platforms, unless there are none or `without_md5` says why not.
 
     The wheels on top are not in it: it requires each file's URL, and a lock has none for the default index.
     """
     lock = canonical(lock)
     packages = sorted(_packages(lock), key=lambda each: (each[1].name, each[0].value))
     if not packages or without_md5(lock):
-        return None
+        return {}
     platforms = [resolution.target.platform.value for resolution in lock.resolutions]
+    on_top = (
+        "# and on top of it the wheels, with its own Python:",
+        "#   python -m pip install --no-deps --require-hashes -r requirements.PLATFORM.txt",
+    )
     lines = [
         f"# {lock.name}: written by `envspec lock`. Edit the spec, not this file. To install it:",
         f"#   conda-lock install --prefix PREFIX {CONDA_LOCK_NAME}",
         f"#   micromamba create --prefix PREFIX --file {CONDA_LOCK_NAME}",
-        *_on_top(lock),
+        *(on_top if any(resolution.packages for resolution in lock.resolutions) else ()),
         "version: 1",
         "metadata:",
         "  content_hash:",
         *(f"    {_text(platform)}: {_text(lock.input_sha256)}" for platform in platforms),
         "  channels:",
-        *(line for channel in lock.channels for line in _channel_lines(channel.url)),
+        *(f"  - url: {_text(unexpanded(channel.url))}\n    used_env_vars: []" for channel in lock.channels),
         "  platforms:",
         *(f"  - {_text(platform)}" for platform in platforms),
         "  sources: []",
         "package:",
         *(line for platform, package in packages for line in _package_lines(platform, package)),
     ]
-    return "\n".join(lines) + "\n"
+    return {CONDA_LOCK_NAME: "\n".join(lines) + "\n"}
 
 
 def without_md5(lock: Lock) -> str | None:
@@ -159,8 +149,9 @@ def without_md5(lock: Lock) -> str | None:
     names = sorted({package.name for _, package in _packages(lock) if package.md5 is None})
     if not names:
         return None
+    some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return (
-        f"no {CONDA_LOCK_NAME} is written: its format requires an MD5, and the channel has none of {_some(names)}; "
+        f"no {CONDA_LOCK_NAME} is written: its format requires an MD5, and the channel has none of {some}; "
         "install from conda-PLATFORM.lock, or by envspec"
     )
 
@@ -169,25 +160,6 @@ def _packages(lock: Lock) -> Iterator[tuple[Platform, CondaPackage]]:
     for resolution in lock.resolutions:
         for package in resolution.conda:
             yield resolution.target.platform, package
-
-
-def _some(names: Sequence[str], most: int = 3) -> str:
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[:most])} and {len(names) - most} more"
-
-
-def _on_top(lock: Lock) -> Iterable[str]:
-    if not any(resolution.packages for resolution in lock.resolutions):
-        return ()
-    return (
-        "# and on top of it the wheels, with its own Python:",
-        "#   python -m pip install --no-deps --require-hashes -r requirements.PLATFORM.txt",
-    )
-
-
-def _channel_lines(url: str) -> Iterable[str]:
-    return f"  - url: {_text(unexpanded(url))}", "    used_env_vars: []"
 
 
 def _package_lines(platform: Platform, package: CondaPackage) -> Iterator[str]:

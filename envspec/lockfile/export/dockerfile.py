@@ -112,20 +112,14 @@ class _Part:
 
 
 def files(lock: Lock, container: ContainerConfig) -> dict[str, str]:
-    """The Dockerfile, unless `without_dockerfile` says why there is none."""
-    text = dockerfile_text(lock, container)
-    return {} if text is None else {DOCKERFILE_NAME: text}
-
-
-def dockerfile_text(lock: Lock, container: ContainerConfig) -> str | None:
-    """The Dockerfile of a lock's linux platforms; None if `without_dockerfile` says why there is none.
+    """The Dockerfile of a lock's linux platforms, unless `without_dockerfile` says why there is none.
 
     container: how a container of the image starts.
     """
     lock = canonical(lock)
-    if lock.base_image is None or without_dockerfile(lock):
-        return None
     parts = _parts(lock)
+    if lock.base_image is None or not parts:
+        return {}
     lines = [
         *_header(lock, parts),
         f"ARG REGISTRY={parse(lock.base_image.repository).registry}",
@@ -137,7 +131,7 @@ def dockerfile_text(lock: Lock, container: ContainerConfig) -> str | None:
         *_environment_stage(parts),
         *_image_stage(lock, lock.base_image, parts, container),
     ]
-    return "\n".join(lines) + "\n"
+    return {DOCKERFILE_NAME: "\n".join(lines) + "\n"}
 
 
 def without_dockerfile(lock: Lock) -> str | None:
@@ -155,19 +149,15 @@ def without_dockerfile(lock: Lock) -> str | None:
 def _parts(lock: Lock) -> list[_Part]:
     image = lock.base_image
     digests = {pinned.platform: pinned.digest for pinned in image.digests} if image else {}
+    # Every package with its version, once the system layer has been built.
+    built = {layer.platform: layer.packages for layer in lock.system}
     return [
-        _Part(resolution, digest, _apt(lock, resolution))
+        _Part(resolution, digest, built.get(resolution.target.platform, lock.image.apt))
         for resolution in lock.resolutions
         if resolution.target.platform.is_linux
         and resolution.target.python.source in _IN_IMAGES
         and (digest := digests.get(resolution.target.platform))
     ]
-
-
-def _apt(lock: Lock, resolution: Resolution) -> tuple[str, ...]:
-    """What apt installs: every package with its version, once the system layer has been built."""
-    made = next((layer for layer in lock.system if layer.platform is resolution.target.platform), None)
-    return made.packages if made else lock.image.apt
 
 
 def _header(lock: Lock, parts: Sequence[_Part]) -> Iterator[str]:
@@ -237,7 +227,8 @@ def _image_stage(lock: Lock, image: BaseImage, parts: Sequence[_Part], container
         if name not in own:
             yield f"# {name} has a line feed, which a Dockerfile can't hold: set it when the container is started."
     yield _pairs("LABEL", {name: quoted(value) for name, value in _labels(lock, image, parts).items()})
-    yield f"WORKDIR {_path(lock.image.workdir)}"
+    # The rest of the line, with variables and escapes in it.
+    yield f"WORKDIR {quoted(lock.image.workdir)[1:-1]}"
     yield from _start_lines(container)
 
 
@@ -250,11 +241,6 @@ def _labels(lock: Lock, image: BaseImage, parts: Sequence[_Part]) -> dict[str, s
         "org.opencontainers.image.base.name": f"{image.repository}:{image.tag}" if image.tag else image.repository,
         **({"org.opencontainers.image.base.digest": next(iter(digests))} if len(digests) == 1 else {}),
     }
-
-
-def _path(folder: str) -> str:
-    """A folder as WORKDIR takes it: the rest of the line, with variables and escapes in it."""
-    return quoted(folder)[1:-1]
 
 
 def _files_stages(parts: Sequence[_Part]) -> Iterator[str]:
@@ -309,7 +295,8 @@ def _environment_stage(parts: Sequence[_Part]) -> Iterator[str]:
         yield from _venv(parts[0].python)
     if any(part.resolution.packages for part in parts):
         yield "ARG PIP_INDEX_URL"
-        yield _run(*_pip(parts[0].python, _found(parts)))
+        found = f" --find-links {_FILES}/wheels" if any(map(_built_in, parts)) else ""
+        yield _run(*_pip(parts[0].python, found))
     yield ""
 
 
@@ -345,10 +332,6 @@ def _venv(python: Python) -> Iterator[str]:
     else:
         yield f"RUN {interpreter} -c 'import pip' || (" + " && ".join(install) + ")"
     yield _run(f"{interpreter} -m venv --without-pip {_PREFIX}")
-
-
-def _found(parts: Sequence[_Part]) -> str:
-    return f" --find-links {_FILES}/wheels" if any(map(_built_in, parts)) else ""
 
 
 def _pip(python: Python, more: str) -> Sequence[str]:

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
-from envspec.facts.torch import MEMBERS, BuildChoice, CudaChoice, TorchIndex, choose_build, family_mismatch
+from envspec.facts.torch import MEMBERS, BuildChoice, CudaChoice, choose_build, family_mismatch
 from envspec.models import DEFAULT_INDEX, SPEC, Decision, Dependent, NamedIndex, Target
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve.pypi.errors import check_conflicts, torch_family_conflict
@@ -173,7 +173,7 @@ def _check_loadable(direct: Mapping[str, ListedFile], ranks: TagRanks, target: T
 
 def _pytorch_index(build: BuildChoice | None, template: str) -> PackageIndex | None:
     """PyTorch's own index. It gives no upload times: the facts list the releases that `as_of` allows."""
-    if build is None or build.index is TorchIndex.DEFAULT or build.variant is None:
+    if build is None or build.url is None or build.variant is None:
         return None
     url, original = (text.format(variant=build.variant).rstrip("/") + "/" for text in (template, PYTORCH_INDEX))
     return PackageIndex(f"pytorch-{build.variant}", url, dated=False, stands_for=original if url != original else None)

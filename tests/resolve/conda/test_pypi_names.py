@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from bench import conda_names as script
 from envspec.documents import parse_toml
-from envspec.facts.tables import CondaNames, ListedChannel, conda_names, pypi_form
+from envspec.facts.tables import CondaNames, conda_names, pypi_form
 from envspec.io.store import Store
 from envspec.models import CondaPackage, Dependent, Provided
 from envspec.resolve.conda.pypi_names import (
@@ -28,18 +28,15 @@ FORGE = "https://conda.anaconda.org/conda-forge"
 PYTHON = ("python >=3.11,<3.12.0a0", "python_abi 3.11.* *_cp311")
 FACTS = CondaNames(
     channels={
-        "conda-forge": ListedChannel(
-            {
-                "numpy": ("numpy",),
-                "pytorch": ("torch",),
-                "docker-compose": ("docker-compose",),
-                "attr": (),
-                "meta": (),
-                "jsonschema": ("functools32", "jsonschema"),
-            },
-            "tests",
-        ),
-        "pytorch": ListedChannel({"faiss-cpu": ("faiss",), "meta": ("meta-of-pytorch",)}, "tests"),
+        "conda-forge": {
+            "numpy": ("numpy",),
+            "pytorch": ("torch",),
+            "docker-compose": ("docker-compose",),
+            "attr": (),
+            "meta": (),
+            "jsonschema": ("functools32", "jsonschema"),
+        },
+        "pytorch": {"faiss-cpu": ("faiss",), "meta": ("meta-of-pytorch",)},
     },
     held={"libopencv": ("opencv-python", "opencv-python-headless"), "msgpack-python": ("msgpack",)},
 )
@@ -261,7 +258,7 @@ def test_the_refusal_says_what_to_write(tmp_path: Path) -> None:
 def test_the_table_is_coherent() -> None:
     facts = conda_names()
     for channel in facts.channels.values():
-        for conda, pypi in channel.names.items():
+        for conda, pypi in channel.items():
             assert conda == conda.strip() and conda
             assert len(set(pypi)) == len(pypi)
             assert all(name == canonicalize_name(name) for name in pypi)
@@ -286,6 +283,6 @@ def test_the_script_writes_the_table_that_is_there() -> None:
     tables = parse_toml(text)
     again = []
     for channel in tables["channel"]:
-        mapping = conda_names().channels[channel["channel"]].names
+        mapping = conda_names().channels[channel["channel"]]
         again.append({**channel, **script.parts({name: list(pypi) or None for name, pypi in mapping.items()})})
     assert script.rendered(again, tables["held"]) == text
