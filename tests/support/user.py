@@ -155,6 +155,12 @@ class User:
         """`envspec lock spec.toml WORDS`."""
         return self.runs("lock", self.spec.name, *words, environ=environ)
 
+    def locked(self, *words: str | Path, **environ: str) -> Ran:
+        """The same, which has to succeed."""
+        ran = self.locks(*words, **environ)
+        assert ran.status == 0, ran.stderr
+        return ran
+
     def starts(self, *words: str | Path, **environ: str) -> Running:
         """The same as `locks`, without waiting for its end."""
         return self.in_background(("lock", self.spec.name, *words), {**self.environ, **environ})
