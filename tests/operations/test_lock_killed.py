@@ -154,8 +154,7 @@ def test_a_cache_that_can_not_be_written_is_done_without(tmp_path: Path, index: 
     blocked.write_bytes(b"a file, where a folder should be")
     user = User(tmp_path, index.url, ENVSPEC_CACHE_DIR=str(blocked))
     wants(user, DECEMBER)
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
+    user.locked()
     assert user.pins()["weekly"] == "1.12.0"
     assert blocked.read_bytes() == b"a file, where a folder should be"
 

@@ -65,9 +65,9 @@ def test_a_name_has_precedence_over_a_pattern(user: User, serve: Serve, corp: In
     user.wants("corp-app", rest=routed("corp", corp.url, "corp-*") + routed("special", special.url, "Corp_Core"))
     # corp-app needs corp-core>=1, the index of the name has only 0.1.0: no solution, and no fallback.
     assert "corp-core" in refused(user.locks(), 4)
-    user.wants("corp-core", rest=routed("corp", corp.url, "corp-*") + routed("special", special.url, "Corp_Core"))
-    user.locked()
-    assert user.pins() == {"corp-core": "0.1.0"}
+    assert user.pins_of(
+        "corp-core", rest=routed("corp", corp.url, "corp-*") + routed("special", special.url, "Corp_Core")
+    ) == {"corp-core": "0.1.0"}
 
 
 def test_credentials_are_not_a_part_of_the_spec_that_a_lock_belongs_to(user: User, serve: Serve) -> None:
@@ -105,15 +105,16 @@ def test_files_on_another_port_get_no_credentials_and_keep_none(user: User, serv
 
 def test_as_of_bounds_a_private_index_too(user: User, serve: Serve) -> None:
     corp = serve([release("corp-core", "1.0.0", "2024-01-01"), release("corp-core", "2.0.0", "2025-06-01")])
-    user.wants("corp-core", as_of="2025-05-01T00:00:00Z", rest=routed("corp", corp.url, "corp-core"))
-    user.locked()
-    assert user.pins() == {"corp-core": "1.0.0"}
+    assert user.pins_of("corp-core", as_of="2025-05-01T00:00:00Z", rest=routed("corp", corp.url, "corp-core")) == {
+        "corp-core": "1.0.0"
+    }
 
 
 def test_files_of_other_projects_on_a_page_are_not_taken(tmp_path: Path, serve: Serve, corp: IndexServer) -> None:
     """A public page that lists a wheel of a private name under its own name does not smuggle it in."""
     stranger = File(wheel("corp-core", "99.0.0"), day("2024-01-01"))
     user = User(tmp_path, serve([release("innocent", "1.0.0", requires=["corp-core"]), stranger]).url)
-    user.wants("innocent", rest=routed("corp", corp.url, "corp-*"))
-    user.locked()
-    assert user.pins() == {"corp-core": "1.2.0", "innocent": "1.0.0"}
+    assert user.pins_of("innocent", rest=routed("corp", corp.url, "corp-*")) == {
+        "corp-core": "1.2.0",
+        "innocent": "1.0.0",
+    }

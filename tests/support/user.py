@@ -161,6 +161,16 @@ class User:
         assert ran.status == 0, ran.stderr
         return ran
 
+    def locked_pins(self, *words: str | Path) -> dict[str, str]:
+        """Versions on the first platform after a run that has to succeed."""
+        self.locked(*words)
+        return self.pins(self.document()["resolution"][0]["platform"])
+
+    def pins_of(self, *dependencies: str, words: Sequence[str] = (), **spec: Any) -> dict[str, str]:
+        """The same for the spec that `wants` writes of these arguments."""
+        self.wants(*dependencies, **spec)
+        return self.locked_pins(*words)
+
     def starts(self, *words: str | Path, **environ: str) -> Running:
         """The same as `locks`, without waiting for its end."""
         return self.in_background(("lock", self.spec.name, *words), {**self.environ, **environ})
