@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,10 +16,3 @@ def test_the_suite_runs_and_is_reported(tmp_path: Path, capsys: pytest.CaptureFi
     assert (row["check"], row["status"], row["reason"]) == ("lock", "not run", "no lock is given")
     assert "not run  lock" in capsys.readouterr().out
     assert (tmp_path / "probe.txt").read_text().startswith("Linux")
-
-
-def test_a_suite_that_is_over_its_time_is_ended(tmp_path: Path) -> None:
-    status, output = gpu_day._ended(
-        [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"], 0.5, os.environ
-    )
-    assert (status, output) == (-15, "1\n")
