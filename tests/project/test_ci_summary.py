@@ -31,7 +31,7 @@ def test_the_counts_of_both_runs_are_added_up(
     for path, log in zip(paths, (units, engine), strict=True):
         if log is not None:
             path.write_text(log)
-    command = [sys.executable, ROOT / ".ci" / "summary.py", *paths]
+    command = [sys.executable, str(ROOT / ".ci" / "summary.py"), *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     line = f"========== {counts} ==========\n" if counts else ""
     assert (done.returncode, done.stdout) == (status, line)
