@@ -208,17 +208,8 @@ def test_the_requirements_name_the_wheel_and_where_it_is(tmp_path: Path, index: 
     built = row["built"]
     assert f"own==1.0 \\\n    --hash=sha256:{built['sha256']}" in text
     assert f"# {built['filename']}, built from {repository.url}@" in text
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--require-hashes",
-        "--no-deps",
-        "--target",
-        tmp_path / "t",
-    ]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps"]
+    pip += ["--target", str(tmp_path / "t")]
     found = user.cache / "archives" / str(built["sha256"])
     words = ["--find-links", str(found), "--index-url", index.url, "-r", str(user.lock / "requirements.linux-64.txt")]
     subprocess.run([*pip, *words], check=True, env={"PATH": os.defpath, "PIP_CONFIG_FILE": "/dev/null"})
