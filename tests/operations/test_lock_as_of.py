@@ -122,8 +122,8 @@ def test_nothing_is_fetched_twice_for_one_moment(user: User, index: IndexServer)
 
 def test_another_environment_shares_what_was_fetched(tmp_path: Path, index: IndexServer) -> None:
     """Two specs of one `as_of`, another Python and platform: only what is new is fetched."""
-    one = User(tmp_path / "one", index.url, ENVSPEC_CACHE_DIR=str(tmp_path / "cache"))
-    other = User(tmp_path / "other", index.url, ENVSPEC_CACHE_DIR=str(tmp_path / "cache"))
+    cache = str(tmp_path / "cache")
+    one, other = (User(tmp_path / name, index.url, ENVSPEC_CACHE_DIR=cache) for name in ("one", "other"))
     one.wants("portable", as_of=DECEMBER)
     other.wants("portable", as_of=DECEMBER, python="3.10.13", platforms=["linux-aarch64"])
     assert one.locks().status == other.locks().status == 0
@@ -203,40 +203,43 @@ def test_upgrade_package_moves_it_and_what_it_must_and_nothing_else(tmp_path: Pa
         assert user.locked_pins() == {**old, **moved, "extra-lib": "1.0.0"}
 
 
-def test_upgrade_package_that_only_loosens_moves_nothing_else(tmp_path: Path) -> None:
-    """The new release lifts a cap: what it capped stays, although a newer release of that fits by the lock's moment."""
-    with IndexServer([release("top", "1.0.0", requires=["low<2"]), *chain()[3:]]) as index:
+PAIR = [release("core", "1.0.0"), release("vision", "1.0.0", requires=["core==1.0.0"])]
+NEW_PAIR = [("core", "2.0.0", ()), ("vision", "2.0.0", ("core==2.0.0",))]
+
+
+@pytest.mark.parametrize(
+    ("files", "asked", "newer", "package", "pins"),
+    [
+        # The new release lifts a cap: what it capped stays, although a newer release of that fits by the lock's time.
+        pytest.param(
+            [release("top", "1.0.0", requires=["low<2"]), *chain()[3:]],
+            *("top", [("top", "2.0.0", ("low",))], "top", {"top": "2.0.0", "low": "1.0.0"}),
+            id="lifts a cap",
+        ),
+        pytest.param(PAIR, "vision core", NEW_PAIR, "core", {"core": "2.0.0", "vision": "2.0.0"}, id="pinned"),
+        pytest.param(PAIR, "vision core", NEW_PAIR, "vision", {"core": "2.0.0", "vision": "2.0.0"}, id="pins"),
+        # The spec itself caps it: not an error, the newest that fits is already locked.
+        pytest.param(
+            [release("low", "1.0.0")], "low<2", [("low", "2.0.0", ())], "low", {"low": "1.0.0"}, id="is capped"
+        ),
+    ],
+)
+def test_upgrade_package(
+    tmp_path: Path,
+    files: list[File],
+    asked: str,
+    newer: list[tuple[str, str, tuple[str, ...]]],
+    package: str,
+    pins: dict[str, str],
+) -> None:
+    with IndexServer(files) as index:
         user = User(tmp_path, index.url)
-        assert user.pins_of("top") == {"top": "1.0.0", "low": "1.0.0"}
-        index.add(now_file("top", "2.0.0", ("low",)))
+        assert set(user.pins_of(*asked.split()).values()) == {"1.0.0"}
+        index.add(*(now_file(*each) for each in newer))
         a_second_later()
-        assert user.locked_pins("--upgrade-package", "top") == {"top": "2.0.0", "low": "1.0.0"}
-        assert user.pins_of("top", "other") == {"top": "2.0.0", "low": "1.0.0", "other": "1.0.0"}
-
-
-def test_upgrade_package_moves_a_pinning_pair_together(tmp_path: Path) -> None:
-    pair = [release("core", "1.0.0"), release("vision", "1.0.0", requires=["core==1.0.0"])]
-    with IndexServer(pair) as index:
-        users = {name: User(tmp_path / name, index.url) for name in ("core", "vision")}
-        for user in users.values():
-            assert user.pins_of("vision", "core") == {"core": "1.0.0", "vision": "1.0.0"}
-        index.add(now_file("core", "2.0.0"), now_file("vision", "2.0.0", ("core==2.0.0",)))
-        a_second_later()
-        for name, user in users.items():
-            assert user.locked_pins("--upgrade-package", name) == {"core": "2.0.0", "vision": "2.0.0"}, name
-
-
-def test_upgrade_package_that_can_not_move_stays(tmp_path: Path) -> None:
-    """The spec itself caps it: not an error, the newest that fits is what is there."""
-    with IndexServer([release("low", "1.0.0")]) as index:
-        user = User(tmp_path, index.url)
-        user.wants("low<2")
-        assert user.locks().status == 0
-        before = user.files()
-        index.add(now_file("low", "2.0.0"))
-        a_second_later()
-        assert user.locked_pins("--upgrade-package", "low") == {"low": "1.0.0"}
-        assert set(user.files()) == set(before)
+        assert user.locked_pins("--upgrade-package", package) == pins
+        index.add(release("another", "1.0.0"))
+        assert user.pins_of(*asked.split(), "another") == {**pins, "another": "1.0.0"}
 
 
 def test_with_as_of_in_the_spec_upgrade_moves_nothing_and_says_so(user: User) -> None:
@@ -335,9 +338,8 @@ def test_a_damaged_lock_without_as_of_is_locked_at_this_moment_each_time(user: U
 
 
 def test_upgrade_package_by_the_other_engine(tmp_path: Path) -> None:
-    here = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}
-    mine = here.get((sys.platform, platform.machine()))
-    if mine is None:
+    mine = {"x86_64": "linux-64", "aarch64": "linux-aarch64"}.get(platform.machine())
+    if mine is None or sys.platform != "linux":
         pytest.skip("pip-tools resolves for Linux on itself")
     with IndexServer(chain()) as index:
         user = User(tmp_path, index.url)
