@@ -18,34 +18,10 @@ from typing import Final
 VERSION: Final = platform.python_version()
 SERIES: Final = ".".join(VERSION.split(".")[:2])
 #: Of the standard library: what is slow, large or needs what tests do not have, and much that no test imports.
-_LEFT_OUT: Final = frozenset(
-    [
-        *(
-            "site-packages",
-            "dist-packages",
-            "test",
-            "tests",
-            "idlelib",
-            "tkinter",
-            "turtledemo",
-            "lib2to3",
-            "ensurepip",
-        ),
-        *(
-            "asyncio",
-            "concurrent",
-            "ctypes",
-            "curses",
-            "dbm",
-            "distutils",
-            "email",
-            "html",
-            "http",
-            "logging",
-            "msilib",
-        ),
-        *("multiprocessing", "pydoc_data", "sqlite3", "unittest", "urllib", "wsgiref", "xml", "xmlrpc", "zoneinfo"),
-    ]
+_LEFT_OUT: Final = (
+    "__pycache__ site-packages dist-packages test tests idlelib tkinter turtledemo lib2to3 ensurepip asyncio ctypes "
+    "concurrent curses dbm distutils email html http logging msilib multiprocessing pydoc_data sqlite3 unittest "
+    "urllib wsgiref xml xmlrpc zoneinfo"
 )
 _LARGEST_BYTES: Final = 60_000
 _ENCODINGS: Final = frozenset({"__init__.py", "aliases.py", "ascii.py", "latin_1.py", "utf_8.py"})
@@ -151,7 +127,7 @@ def write_members(path: Path, members: Iterable[tuple[str, Content]]) -> str:
 def _stdlib(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            if path.name not in _LEFT_OUT | {"__pycache__"} and not path.name.startswith("config-"):
+            if path.name not in _LEFT_OUT.split() and not path.name.startswith("config-"):
                 yield from _stdlib(path)
         elif path.suffix == ".so" or (path.suffix == ".py" and _is_wanted(path)):
             yield path
