@@ -119,11 +119,7 @@ def test_a_branch_is_locked_by_its_commit_and_its_wheel(tmp_path: Path, index: I
     commit = repository.git("rev-parse", "HEAD")
     user = user_of(tmp_path / "user", index, f"own @ {repository.url}@main", "app")
     row = locked(user)
-    assert row["file"] == {
-        "index": "git",
-        "url": f"{repository.url}@{commit}",
-        **row["built"],
-    }
+    assert row["file"] == {"index": "git", "url": f"{repository.url}@{commit}", **row["built"]}
     assert user.pins() == {"own": "1.0", "lib": "1.0.0", "app": "1.0.0"}
     assert {"name": "own", "requirement": "lib>=1"} in user.packages()["lib"]["required_by"]
     [decision] = [row for row in user.document()["decision"] if row["what"] == "source.own"]

@@ -208,11 +208,7 @@ def tar_of(files: Mapping[str, bytes], mode: int = 0o644) -> bytes:
 
 
 def image_lock(
-    pins: Mapping[Platform, Sequence[Package]],
-    base: BaseImage,
-    *,
-    python: Python = PYTHON,
-    **others: Any,
+    pins: Mapping[Platform, Sequence[Package]], base: BaseImage, *, python: Python = PYTHON, **others: Any
 ) -> Lock:
     """A lock of these packages on each platform. others: fields of Lock to set."""
     parts = [

@@ -87,11 +87,7 @@ def distribution(name: str, version: str, files: Mapping[str, bytes], program: s
     rows = [f"{path},{record_digest(data)},{len(data)}" for path, data in inside.items()]
     text = "\n".join([f"../../../bin/{program},,", *rows, f"{info}/RECORD,,", ""]).encode()
     found: dict[str, Content] = {f"{library}/{path}": data for path, data in inside.items()}
-    return {
-        **found,
-        f"{library}/{info}/RECORD": text,
-        f"python/bin/{program}": Program(b"#!/bin/sh\n"),
-    }
+    return {**found, f"{library}/{info}/RECORD": text, f"python/bin/{program}": Program(b"#!/bin/sh\n")}
 
 
 def write(path: Path, files: Mapping[str, Content]) -> str:

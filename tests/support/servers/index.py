@@ -24,15 +24,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from tests.support.builders.projects import (
-    Caching,
-    Compression,
-    Dialect,
-    File,
-    MetadataFiles,
-    Ranges,
-    by_name,
-)
+from tests.support.builders.projects import Caching, Compression, Dialect, File, MetadataFiles, Ranges, by_name
 from tests.support.builders.wheels import normalized
 from tests.support.servers import pages
 from tests.support.servers.faults import Answer, Fault, Wire
