@@ -166,7 +166,6 @@ def distribution(
     *,
     requires: Sequence[str] = (),
     site_packages: str = "site-packages",
-    installer: str = "conda",
 ) -> dict[str, Content]:
     """The files of an installed Python distribution: its modules and its `dist-info`, as conda packages hold them.
 
@@ -178,7 +177,7 @@ def distribution(
     metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     metadata += [f"Requires-Dist: {requirement}" for requirement in requires]
     files[f"{info}/METADATA"] = ("\n".join(metadata) + "\n").encode()
-    files[f"{info}/INSTALLER"] = f"{installer}\n".encode()
+    files[f"{info}/INSTALLER"] = b"conda\n"
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: envspec-tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     rows = [f"{path},{record_digest(data)},{len(data)}" for path, data in sorted(files.items())]
     files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()

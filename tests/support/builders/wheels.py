@@ -75,11 +75,9 @@ def core_metadata(
     extras: Mapping[str, Sequence[str]] | None = None,
     requires_python: str | None = None,
     metadata_version: str = "2.1",
-    dynamic: Sequence[str] = (),
 ) -> bytes:
     """Core metadata with the requirements of each extra given its marker."""
     lines = [f"Metadata-Version: {metadata_version}", f"Name: {name}", f"Version: {version}"]
-    lines += [f"Dynamic: {field}" for field in dynamic]
     if requires_python:
         lines.append(f"Requires-Python: {requires_python}")
     lines += [f"Requires-Dist: {requirement}" for requirement in requires]
