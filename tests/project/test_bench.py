@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import lock
+from bench import gpu_day, lock
 from bench.conda import Question
 from bench.conda_channel import WANTED, write
 from bench.conda_solvers import bare, requests
@@ -115,3 +116,12 @@ def test_conda_tools_get_the_same_question_and_give_the_same_answer(tmp_path: Pa
     builds = [{row.name.normalized: str(row.build) for row in rows} for rows in alone]
     assert [found[WANTED[0]].split("_")[0] for found in builds] == ["cuda129", "cpu"]
     assert [len(rows) for rows in alone] == pytest.approx([110, 100], abs=15)
+
+
+def test_the_suite_of_a_gpu_day_runs_and_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a GPU and without torch: the suite reads the request."""
+    assert gpu_day.main(["suite", "--device", "cpu", "--check", "lock", "--output", str(tmp_path)]) == 0
+    [row] = json.loads((tmp_path / "suite.json").read_text())["results"]
+    assert (row["check"], row["status"], row["reason"]) == ("lock", "not run", "no lock is given")
+    assert "not run  lock" in capsys.readouterr().out
+    assert (tmp_path / "probe.txt").read_text().startswith("Linux")
