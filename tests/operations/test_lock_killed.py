@@ -1,6 +1,6 @@
 """Whole runs of `envspec lock` that are killed at any moment, and runs at the same time: a lock is whole, always.
 
-What the writing alone does is in tests/lockfile/test_folder_killed.py; here it is the command, its engine and its cache.
+What the writing alone does is in tests/lockfile/test_folder_killed.py; here it is the command, with engine and cache.
 """
 
 from __future__ import annotations
