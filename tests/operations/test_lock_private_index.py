@@ -82,19 +82,20 @@ def test_credentials_are_not_a_part_of_the_spec_that_a_lock_belongs_to(user: Use
     assert user.files() == before
 
 
+def page_with_link(url: str) -> Body:
+    """A page of corp-core with one file, at `url`."""
+    hashes = {"sha256": CORE.sha256}
+    row = {"filename": CORE.filename, "url": url, "hashes": hashes, "upload-time": "2024-01-01T00:00:00Z"}
+    page = {"meta": {"api-version": "1.1"}, "name": "corp-core", "files": [row]}
+    return Body(json.dumps(page).encode(), JSON_TYPE)
+
+
 @pytest.mark.parametrize("link_login", ["", "link-user:link-pass@"])
 def test_files_on_another_port_get_no_credentials_and_keep_none(user: User, serve: Serve, link_login: str) -> None:
     """An index may link to `http://user:password@elsewhere/`, too."""
     corp, cdn = serve(ecosystem.private(), credentials=LOGIN), serve(ecosystem.private())
     url = cdn.file_url(CORE.filename)
-    row = {
-        "filename": CORE.filename,
-        "url": url.replace("//", f"//{link_login}"),
-        "hashes": {"sha256": CORE.sha256},
-        "upload-time": "2024-01-01T00:00:00Z",
-    }
-    page = {"meta": {"api-version": "1.1"}, "name": "corp-core", "files": [row]}
-    corp.fail("/simple/corp-core/", Body(json.dumps(page).encode(), JSON_TYPE))
+    corp.fail("/simple/corp-core/", page_with_link(url.replace("//", f"//{link_login}")))
     user.wants("corp-core", rest=routed("corp", corp.url_with_credentials, "corp-core", files=[cdn.root]))
     user.locked()
     assert cdn.requests
