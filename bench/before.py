@@ -128,10 +128,7 @@ def _images(root: Path, registry: Registry) -> dict[str, Prepare]:
 
         return prepare
 
-    return {
-        "`image build`, wheels cached": build(is_cold=True),
-        "`image build`, again": build(is_cold=False),
-    }
+    return {"`image build`, wheels cached": build(is_cold=True), "`image build`, again": build(is_cold=False)}
 
 
 def _base(layout: Path) -> Base:

@@ -335,19 +335,16 @@ def case_table(results: Results, agreements: Mapping[tuple[str, str], tuple[int,
     rows = []
     for tool in results.tools_of(title):
         count, differing = agreements.get((title, tool), (None, None))
-        rows.append(
-            [
-                tool,
-                shown(results.mid(title, tool, "", "cpu_s")),
-                shown(results.ratio(title, tool, BARE, "", "cpu_s")),
-                shown(results.mid(title, tool, "")),
-                shown(results.ratio(title, tool, BARE, "")),
-                shown(results.mid(title, tool, "", "peak_bytes"), ".0f", 1e-6),
-                shown(results.mid(title, tool, "", "own_bytes"), ".0f", 1e-6),
-                shown(count, ".0f"),
-                "-" if differing is None else f"{differing} differ" if differing else "yes",
-            ]
+        figures = (
+            ("cpu_s", ".2f", 1.0),
+            ("wall_s", ".2f", 1.0),
+            ("peak_bytes", ".0f", 1e-6),
+            ("own_bytes", ".0f", 1e-6),
         )
+        cpu, wall, *memory = (shown(results.mid(title, tool, "", what), form, scale) for what, form, scale in figures)
+        times, wall_times = (shown(results.ratio(title, tool, BARE, "", what)) for what in ("cpu_s", "wall_s"))
+        same = "-" if differing is None else f"{differing} differ" if differing else "yes"
+        rows.append([tool, cpu, times, wall, wall_times, *memory, shown(count, ".0f"), same])
     head = ["tool", "CPU s", "x py-rattler", "wall s", "x py-rattler", "peak MB", "of it own MB", "rows", "same rows"]
     return table(head, rows)
 

@@ -101,26 +101,15 @@ def receipts(day: Day) -> None:
         # Nothing of envspec's own packages is on the path of the Python that is tested.
         start = "import sys; sys.path[:0] = sys.argv[1:3]; sys.argv = ['envspec', *sys.argv[3:]]\n"
         envspec = [sys.executable, "-c", f"{start}from envspec.cli.main import main; main()", str(site), str(ROOT)]
-        common = [
-            *envspec,
-            "conformance",
-            str(CARRIED / "lock"),
-            "--local",
-            "--python",
-            day.python,
-            "--device",
-            day.device,
-        ]
+        common = [*envspec, "conformance", str(CARRIED / "lock"), "--local"]
+        common += ["--python", day.python, "--device", day.device]
         environ = {**os.environ, "ENVSPEC_CACHE_DIR": str(Path(folder, "cache"))}
         timed = [word for check in TIMED for word in ("--check", check)]
         others = [word for check in ("device", "family", "fsdp", "dataloader", "pyg") for word in ("--check", check)]
         first, again, files = (day.output / name for name in ("first", "again", "files"))
         for expected, words in (
             ("0: `device` compares cuDNN, NCCL and cudart with the lock", [*others, *timed, "--report", first]),
-            (
-                "0: a healthy machine reaches its own baseline",
-                [*timed, "--baseline", first / "receipt.json", "--report", again],
-            ),
+            ("0: it reaches its own baseline", [*timed, "--baseline", first / "receipt.json", "--report", again]),
             ("0: every file is the lock's", ["--check", "lock", "--limit", "lock=200", "--report", files]),
         ):
             status, output = _ended([*common, *map(str, words)], 280, environ)
@@ -192,12 +181,8 @@ def calibrate(day: Day) -> None:
 
 def prepare(_day: Day) -> None:
     """Fill `.gpu/`: wheels of what the command line needs, and a lock of the versions on the GPU machine."""
-    exclude = Path(
-        subprocess.run(
-            ["git", "rev-parse", "--git-path", "info/exclude"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.strip()
-    )
-    path = ROOT / exclude
+    command = ["git", "rev-parse", "--git-path", "info/exclude"]
+    path = ROOT / subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     path.parent.mkdir(parents=True, exist_ok=True)
     if "/.gpu/" not in (path.read_text() if path.exists() else "").splitlines():
         with path.open("a") as file:
@@ -207,28 +192,16 @@ def prepare(_day: Day) -> None:
     spec.write_text(SPEC, encoding="utf-8")
     versions = CARRIED / "needed.in"
     versions.write_text("\n".join(NEEDED))
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")} | {
-        "PIP_CONFIG_FILE": os.devnull
-    }
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    environ["PIP_CONFIG_FILE"] = os.devnull
     tags = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--only-binary=:all:",
-        "--python-version",
-        "3.12",
-        "--implementation",
-        "cp",
-    ]
+    target = ("--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp")
+    pip = [sys.executable, "-m", "pip", "download", "-q", *target]
     platforms = [word for tag in tags for word in ("--platform", tag)]
     subprocess.run([*pip, *platforms, "-d", str(CARRIED / "whl"), "-r", str(versions)], check=True, env=environ)
     shutil.rmtree(CARRIED / "lock", ignore_errors=True)
-    subprocess.run(
-        [sys.executable, "-m", "envspec", "lock", str(spec), "--output", str(CARRIED / "lock")], check=True, cwd=ROOT
-    )
+    lock = [sys.executable, "-m", "envspec", "lock", str(spec), "--output", str(CARRIED / "lock")]
+    subprocess.run(lock, check=True, cwd=ROOT)
     print(f"{CARRIED}: {sum(each.stat().st_size for each in CARRIED.rglob('*') if each.is_file()) / 1e6:.1f} MB")
 
 

@@ -605,5 +605,5 @@ TOOLS: Final[Mapping[str, Tool]] = {
 MISSING: Final = {
     "docker buildx, zstd or plain layers": "they are pushed by a BuildKit of its own, or by an engine with "
     "containerd's image store (Docker 24 and later); Debian 12 has neither (Debian 13 has docker-buildx 0.13). "
-    "buildah pushes zstd here",
+    "buildah pushes zstd here"
 }

@@ -298,9 +298,7 @@ def stack_table(results: Results, answers: Sequence[Answer], stack: str) -> list
             for what, form, scale in (("cpu_s", ".2f", 1), ("received_bytes", ".1f", 1e-6), ("peak_bytes", ".0f", 1e-6))
         ]
         locked = [str(answer.packages), answer.verdict, answer.imports] if answer else ["-", "no lock", "-"]
-        rows.append(
-            [tool, *cells[:2], *cold, *cells[2:], shown(results.mid(stack, tool, UNCHANGED)), *locked],
-        )
+        rows.append([tool, *cells[:2], *cold, *cells[2:], shown(results.mid(stack, tool, UNCHANGED)), *locked])
     return table([*head, "packages", "family", "imports"], rows)
 
 

@@ -34,7 +34,7 @@ from envspec.image.sources.system_script import MIRROR
 from envspec.models import Platform, SystemLayer
 from tests.support.machines import program, standin
 from tests.support.machines.engine import removed
-from tests.support.servers.apt import AptArchive, Deb, apt_archive
+from tests.support.servers.apt import AptArchive, Deb
 
 pytestmark = pytest.mark.engine
 
@@ -103,7 +103,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def archive() -> Iterator[AptArchive]:
-    with apt_archive() as served:
+    with AptArchive() as served:
         yield served
 
 

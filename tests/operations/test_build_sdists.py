@@ -38,21 +38,15 @@ OWN = sdist("own", "1.0.0", requires=["lib"])
 HOSTILE = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "UV_INDEX": "x=http://127.0.0.1:9/", "TZ": "Asia/Tokyo"}
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Tests have output of their own."""
-
-
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}/"
         finally:
             server.shutdown()
-            thread.join()
 
 
 def index_of(*artifacts: Artifact) -> IndexServer:
@@ -119,61 +113,47 @@ def test_two_machines_build_the_same_bytes(tmp_path: Path, index: IndexServer) -
     assert first.document()["image_id"] == second.document()["image_id"]
 
 
-def test_an_image_has_the_built_wheel_and_builds_it_again_where_it_is_gone(tmp_path: Path, index: IndexServer) -> None:
+@pytest.mark.parametrize("place", ["", "place"])
+def test_an_image_builds_the_wheel_again_if_it_is_gone(tmp_path: Path, index: IndexServer, place: str) -> None:
+    """place: one that has something else under its name, which is reported and not used."""
     user = recorded(tmp_path, index, "own")
-    expected = user.document()["image_id"][0]["id"]
-    shutil.rmtree(user.cache / "archives")
-    shutil.rmtree(user.cache / "built")
-    shutil.rmtree(user.cache / "image-layers")
-    assert user.id_of(user.lock) == expected
+    expected, built = user.document()["image_id"][0]["id"], built_of(user)
+    folder = tmp_path / "place" / str(built["sha256"])
+    folder.mkdir(parents=True)
+    (folder / str(built["filename"])).write_bytes(b"x" * int(str(built["size_bytes"])))
+    for name in ("archives", "built", "image-layers"):
+        shutil.rmtree(user.cache / name)
+    ran = user.image("build", user.lock, **({"ENVSPEC_BUILT_WHEELS": str(folder.parent)} if place else {}))
+    assert (ran.status, ran.stdout.strip()) == (0, expected), ran.stderr
+    assert any("its wheel can't be fetched" in text for text in ran.warnings) is bool(place), ran.stderr
     assert wheel_in(user).is_file()
 
 
 def test_a_wheel_that_comes_out_otherwise_is_refused_with_both_hashes(tmp_path: Path, index: IndexServer) -> None:
     user = recorded(tmp_path, index, "own")
     lock = read_lock(user.lock)
-    text = (user.lock / "envspec.lock").read_text()
     found = str(built_of(user)["sha256"])
-    assert found in text
     part = lock.resolutions[0]
     packages = tuple(replace(p, built=replace(p.built, sha256="ab" * 32)) if p.built else p for p in part.packages)
     write_folder(user.lock, lock_files(replace(lock, resolutions=(replace(part, packages=packages),))))
-    told = refused(user.image("build", user.lock), 8)
-    assert found in told and "ab" * 32 in told and "ENVSPEC_BUILT_WHEELS" in told
+    error = refused(user.image("build", user.lock), 8)
+    assert found in error and "ab" * 32 in error and "ENVSPEC_BUILT_WHEELS" in error
 
 
-def test_the_wheel_of_others_is_taken_before_anything_is_built(tmp_path: Path, index: IndexServer) -> None:
+@pytest.mark.parametrize("is_url", [True, False])
+def test_the_wheel_of_others_is_taken_before_anything_is_built(
+    tmp_path: Path, index: IndexServer, *, is_url: bool
+) -> None:
     first = recorded(tmp_path / "first", index, "own")
     second = builder(tmp_path / "second", index, "own")
     shutil.copytree(first.lock, second.lock)
     index.forget()
     with serving(first.cache / "archives") as url:
-        found = second.id_of(second.lock, ENVSPEC_BUILT_WHEELS=url)
+        place = url if is_url else str(first.cache / "archives")
+        found = second.id_of(second.lock, ENVSPEC_BUILT_WHEELS=place)
     assert found == first.document()["image_id"][0]["id"]
     assert wheel_in(second).read_bytes() == wheel_in(first).read_bytes()
     assert not any(OWN.filename in each.path for each in index.requests)
-
-
-def test_a_folder_of_others_does_too(tmp_path: Path, index: IndexServer) -> None:
-    first = recorded(tmp_path / "first", index, "own")
-    second = builder(tmp_path / "second", index, "own")
-    shutil.copytree(first.lock, second.lock)
-    index.forget()
-    second.id_of(second.lock, ENVSPEC_BUILT_WHEELS=str(first.cache / "archives"))
-    assert not any(OWN.filename in each.path for each in index.requests)
-
-
-def test_a_place_that_gives_something_else_is_told_and_not_used(tmp_path: Path, index: IndexServer) -> None:
-    user = recorded(tmp_path, index, "own")
-    expected = user.document()["image_id"][0]["id"]
-    place = tmp_path / "place" / str(built_of(user)["sha256"])
-    place.mkdir(parents=True)
-    (place / str(built_of(user)["filename"])).write_bytes(b"x" * int(str(built_of(user)["size_bytes"])))
-    for name in ("archives", "built", "image-layers"):
-        shutil.rmtree(user.cache / name)
-    ran = user.image("build", user.lock, ENVSPEC_BUILT_WHEELS=str(place.parent))
-    assert ran.status == 0 and ran.stdout.strip() == expected
-    assert any("its wheel can't be fetched" in text for text in ran.warnings), ran.stderr
 
 
 def test_install_takes_the_built_wheel_and_builds_nothing(tmp_path: Path, index: IndexServer) -> None:
@@ -189,143 +169,6 @@ def test_install_takes_the_built_wheel_and_builds_nothing(tmp_path: Path, index:
     assert not (info / "direct_url.json").exists()
     ran = user.runs("verify", user.lock, "--prefix", "env")
     assert (ran.status, "not anchored" in ran.stdout) == (0, False), ran
-
-
-def test_a_build_that_fails_shows_its_last_lines(tmp_path: Path) -> None:
-    # Not when it is locked: metadata of version 2.2 is believed without a build.
-    broken = sdist("own", "1.0.0", on_build="raise SystemExit('no luck today')", metadata_version="2.2")
-    with index_of(broken) as index:
-        told = refused(builder(tmp_path, index, "own").locks("--image"), 4)
-    assert "own 1.0.0: its build failed" in told and "no luck today" in told
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("STEM = 'other-1.0.0'", "a wheel of other 1.0.0, not of own 1.0.0"),
-        ("STEM = 'own-1.0.1'", "a wheel of own 1.0.1, not of own 1.0.0"),
-    ],
-)
-def test_a_wheel_of_something_else_is_refused(tmp_path: Path, change: str, words: str) -> None:
-    with index_of(sdist("own", "1.0.0", on_build=change, metadata_version="2.2")) as index:
-        told = refused(builder(tmp_path, index, "own").locks("--image"), 4)
-    assert words in told
-
-
-def test_a_build_sees_the_moment_of_the_lock_and_nothing_of_this_machine(tmp_path: Path) -> None:
-    asks = """
-import json, os, sys
-text = json.dumps({k: v for k, v in os.environ.items() if "127.0.0.1" not in v}, sort_keys=True)
-Path_ = __import__("pathlib").Path
-Path_("own", "__init__.py").write_text(f"SEEN = {text!r}\\nAT = {os.getcwd()!r}\\n__version__ = '1.0.0'\\n")
-"""
-    with index_of(sdist("own", "1.0.0", on_build=asks, metadata_version="2.2")) as index:
-        users = [builder(tmp_path / name, index, "own") for name in ("a", "b")]
-        for user, more in zip(users, ({}, HOSTILE), strict=True):
-            ran = user.locks("--image", **more)
-            assert ran.status == 0, ran.stderr
-    with zipfile.ZipFile(wheel_in(users[0])) as archive:
-        text = archive.read("own/__init__.py").decode()
-    assert '"SOURCE_DATE_EPOCH": "1780272000"' in text and '"PYTHONHASHSEED": "0"' in text
-    for secret in ("PIP_INDEX_URL", "UV_INDEX", "ENVSPEC_CACHE_DIR", "Tokyo", str(tmp_path / "home")):
-        assert secret not in text, text
-
-
-def test_what_a_build_asks_for_is_as_old_as_the_lock(tmp_path: Path) -> None:
-    """A backend of the index's, whose newer release would give another wheel."""
-    asked = sdist("own", "1.0.0", metadata_version="2.2")
-
-    def backend(version: str, uploaded: str) -> File:
-        body = _BACKEND.replace("VERSION", version).encode()
-        return File(wheel("maker", version, files={"maker.py": body}), day(uploaded))
-
-    source = _with_backend(asked, b'[build-system]\nrequires = ["maker"]\nbuild-backend = "maker"\n')
-    rows = [backend("1.0", "2024-01-01"), backend("2.0", "2026-08-01"), File(source, day("2024-01-01"))]
-    with IndexServer([ecosystem.release("lib", "1.0.0"), *rows]) as index:
-        user = recorded(tmp_path, index, "own")
-    with zipfile.ZipFile(wheel_in(user)) as archive:
-        assert archive.read("own.py") == b"BY = '1.0'\n"
-
-
-def test_a_backend_that_is_not_to_be_had_is_named(tmp_path: Path) -> None:
-    source = _with_backend(
-        sdist("own", "1.0.0", metadata_version="2.2"), b'[build-system]\nrequires = ["gone"]\nbuild-backend = "gone"\n'
-    )
-    with index_of(source) as index:
-        told = refused(builder(tmp_path, index, "own").locks("--image"), 4)
-    assert "gone" in told and "own 1.0.0" in told
-
-
-def test_an_index_that_fails_meanwhile_is_a_fault_of_the_network(tmp_path: Path) -> None:
-    source = _with_backend(
-        sdist("own", "1.0.0", metadata_version="2.2"),
-        b'[build-system]\nrequires = ["maker"]\nbuild-backend = "maker"\n',
-    )
-    with index_of(source) as index:
-        index.fail("/simple/maker/", Status(500))
-        user = builder(tmp_path, index, "own")
-        told = refused(user.locks("--image", **IMPATIENT), 5)
-    assert "500" in told and "maker" in told
-
-
-COMPILES = """
-import subprocess
-subprocess.run(["c++", "own.cpp"])
-"""
-
-
-def test_what_fails_without_a_compiler_is_not_built_by_whatever_is_here(tmp_path: Path) -> None:
-    own = sdist("own", "1.0.0", on_build=COMPILES + "raise SystemExit('not without it')", metadata_version="2.2")
-    with index_of(own) as index:
-        user = builder(tmp_path, index, "own")
-        path = path_with_bubblewrap(tmp_path / "bin")
-        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", PATH=path)
-    assert "its build needs c++" in refused(ran, 6)
-
-
-def test_what_does_without_a_compiler_is_told(tmp_path: Path) -> None:
-    with index_of(sdist("own", "1.0.0", on_build=COMPILES, metadata_version="2.2")) as index:
-        ran = builder(tmp_path, index, "own").locks("--image")
-    assert ran.status == 0, ran.stderr
-    assert any("own 1.0.0 is built without a compiler, but its build called c++" in text for text in ran.warnings)
-
-
-def test_without_a_record_an_image_is_refused_and_an_install_builds(tmp_path: Path, index: IndexServer) -> None:
-    user = builder(tmp_path, index, "own")
-    assert user.locks().status == 0
-    assert "lock --image" in refused(user.image("build", user.lock), 2)
-    assert user.runs("install", user.lock, "--prefix", "env", "--python", BASE).status == 0
-
-
-def test_an_install_compiles_by_what_is_here_and_no_lock_has_its_wheel(tmp_path: Path) -> None:
-    made = "import subprocess\nfrom pathlib import Path\n"
-    made += "text = subprocess.check_output(['c++'], text=True)\nPath('own', '__init__.py').write_text(text)\n"
-    with index_of(sdist("own", "1.0.0", on_build=made, metadata_version="2.2")) as index:
-        user = builder(tmp_path, index, "own")
-        assert user.locks().status == 0
-        compiler = tmp_path / "bin" / "c++"
-        compiler.parent.mkdir()
-        compiler.write_text("#!/bin/sh\necho 'BY = 1'\n")
-        compiler.chmod(0o755)
-        path = {"PATH": f"{compiler.parent}:/usr/bin:/bin"}
-        ran = user.runs("install", user.lock, "--prefix", "env", "--python", BASE, environ=path)
-        assert ran.status == 0, ran.stderr
-        assert run_in(tmp_path / "env", "python", "-c", "import own; print(own.BY)") == "1"
-        path = {"PATH": path_with_bubblewrap(tmp_path / "bin")}
-        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", **path)
-        assert "its build needs c++" in refused(ran, 6)
-
-
-def test_offline_and_not_in_the_cache_is_said(tmp_path: Path, index: IndexServer) -> None:
-    user = builder(tmp_path, index, "own")
-    assert user.locks().status == 0
-    told = refused(user.locks("--image", "--offline"), 5)
-    assert "own 1.0.0" in told and "--offline" in told
-
-
-def _with_backend(source: Artifact, pyproject: bytes) -> Artifact:
-    """The sdist with another pyproject.toml."""
-    return with_files(source, {"pyproject.toml": pyproject})
 
 
 def with_files(source: Artifact, files: Mapping[str, bytes]) -> Artifact:
@@ -344,6 +187,127 @@ def with_files(source: Artifact, files: Mapping[str, bytes]) -> Artifact:
             member.size = len(data)
             new.addfile(member, io.BytesIO(data))
     return replace(source, data=out.getvalue())
+
+
+def building(on_build: str) -> Artifact:
+    return sdist("own", "1.0.0", on_build=on_build, metadata_version="2.2")
+
+
+def requiring(name: str) -> Artifact:
+    """An sdist whose backend comes from the index."""
+    pyproject = f'[build-system]\nrequires = ["{name}"]\nbuild-backend = "{name}"\n'
+    return with_files(sdist("own", "1.0.0", metadata_version="2.2"), {"pyproject.toml": pyproject.encode()})
+
+
+#: Metadata of version 2.2 is believed without a build: nothing fails when it is locked.
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (building("raise SystemExit('no luck today')"), ("own 1.0.0: its build failed", "no luck today")),
+        (building("STEM = 'other-1.0.0'"), ("a wheel of other 1.0.0, not of own 1.0.0",)),
+        (building("STEM = 'own-1.0.1'"), ("a wheel of own 1.0.1, not of own 1.0.0",)),
+        (requiring("gone"), ("gone", "own 1.0.0")),
+    ],
+    ids=["its last lines", "another name", "another version", "no backend"],
+)
+def test_a_build_that_fails_is_reported(tmp_path: Path, source: Artifact, words: tuple[str, ...]) -> None:
+    with index_of(source) as index:
+        error = refused(builder(tmp_path, index, "own").locks("--image"), 4)
+    assert not [word for word in words if word not in error], error
+
+
+def test_a_build_sees_the_moment_of_the_lock_and_nothing_of_this_machine(tmp_path: Path) -> None:
+    asks = """
+import json, os, sys
+text = json.dumps({k: v for k, v in os.environ.items() if "127.0.0.1" not in v}, sort_keys=True)
+Path_ = __import__("pathlib").Path
+Path_("own", "__init__.py").write_text(f"SEEN = {text!r}\\nAT = {os.getcwd()!r}\\n__version__ = '1.0.0'\\n")
+"""
+    with index_of(building(asks)) as index:
+        users = [builder(tmp_path / name, index, "own") for name in ("a", "b")]
+        for user, more in zip(users, ({}, HOSTILE), strict=True):
+            ran = user.locks("--image", **more)
+            assert ran.status == 0, ran.stderr
+    with zipfile.ZipFile(wheel_in(users[0])) as archive:
+        text = archive.read("own/__init__.py").decode()
+    assert '"SOURCE_DATE_EPOCH": "1780272000"' in text and '"PYTHONHASHSEED": "0"' in text
+    for secret in ("PIP_INDEX_URL", "UV_INDEX", "ENVSPEC_CACHE_DIR", "Tokyo", str(tmp_path / "home")):
+        assert secret not in text, text
+
+
+def test_what_a_build_asks_for_is_as_old_as_the_lock(tmp_path: Path) -> None:
+    """A backend of the index's, whose newer release would give another wheel."""
+
+    def backend(version: str, uploaded: str) -> File:
+        body = _BACKEND.replace("VERSION", version).encode()
+        return File(wheel("maker", version, files={"maker.py": body}), day(uploaded))
+
+    rows = [backend("1.0", "2024-01-01"), backend("2.0", "2026-08-01"), File(requiring("maker"), day("2024-01-01"))]
+    with IndexServer([ecosystem.release("lib", "1.0.0"), *rows]) as index:
+        user = recorded(tmp_path, index, "own")
+    with zipfile.ZipFile(wheel_in(user)) as archive:
+        assert archive.read("own.py") == b"BY = '1.0'\n"
+
+
+def test_an_index_that_fails_meanwhile_is_a_network_error(tmp_path: Path) -> None:
+    with index_of(requiring("maker")) as index:
+        index.fail("/simple/maker/", Status(500))
+        error = refused(builder(tmp_path, index, "own").locks("--image", **IMPATIENT), 5)
+    assert "500" in error and "maker" in error
+
+
+COMPILES = """
+import subprocess
+subprocess.run(["c++", "own.cpp"])
+"""
+
+
+def test_what_fails_without_a_compiler_is_not_built_by_whatever_is_here(tmp_path: Path) -> None:
+    with index_of(building(COMPILES + "raise SystemExit('not without it')")) as index:
+        user = builder(tmp_path, index, "own")
+        path = path_with_bubblewrap(tmp_path / "bin")
+        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", PATH=path)
+    assert "its build needs c++" in refused(ran, 6)
+
+
+def test_what_does_without_a_compiler_is_told(tmp_path: Path) -> None:
+    with index_of(building(COMPILES)) as index:
+        ran = builder(tmp_path, index, "own").locks("--image")
+    assert ran.status == 0, ran.stderr
+    assert any("own 1.0.0 is built without a compiler, but its build called c++" in text for text in ran.warnings)
+
+
+def test_without_a_record_an_image_is_refused_and_an_install_builds(tmp_path: Path, index: IndexServer) -> None:
+    user = builder(tmp_path, index, "own")
+    assert user.locks().status == 0
+    assert "lock --image" in refused(user.image("build", user.lock), 2)
+    assert user.runs("install", user.lock, "--prefix", "env", "--python", BASE).status == 0
+
+
+def test_an_install_compiles_by_what_is_here_and_no_lock_has_its_wheel(tmp_path: Path) -> None:
+    made = "import subprocess\nfrom pathlib import Path\n"
+    made += "text = subprocess.check_output(['c++'], text=True)\nPath('own', '__init__.py').write_text(text)\n"
+    with index_of(building(made)) as index:
+        user = builder(tmp_path, index, "own")
+        assert user.locks().status == 0
+        compiler = tmp_path / "bin" / "c++"
+        compiler.parent.mkdir()
+        compiler.write_text("#!/bin/sh\necho 'BY = 1'\n")
+        compiler.chmod(0o755)
+        path = {"PATH": f"{compiler.parent}:/usr/bin:/bin"}
+        ran = user.runs("install", user.lock, "--prefix", "env", "--python", BASE, environ=path)
+        assert ran.status == 0, ran.stderr
+        assert run_in(tmp_path / "env", "python", "-c", "import own; print(own.BY)") == "1"
+        path = {"PATH": path_with_bubblewrap(tmp_path / "bin")}
+        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", **path)
+        assert "its build needs c++" in refused(ran, 6)
+
+
+def test_offline_and_not_in_the_cache_is_said(tmp_path: Path, index: IndexServer) -> None:
+    user = builder(tmp_path, index, "own")
+    assert user.locks().status == 0
+    error = refused(user.locks("--image", "--offline"), 5)
+    assert "own 1.0.0" in error and "--offline" in error
 
 
 _BACKEND = """

@@ -1,4 +1,4 @@
-"""Each folder under golden/lock_refusals and golden/lock_decisions is a spec, its indexes, and what comes of them."""
+"""Each folder under golden/lock_* is a spec, its indexes and channels, and the outcome of locking it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from tests.support.ahead import ahead, golden_ahead
 from tests.support.golden_locks import decisions, refusal
 
 GOLDEN = Path(__file__).parent / "golden"
-REFUSALS = [f"lock_refusals/{path.parent.name}" for path in sorted(GOLDEN.glob("lock_refusals/*/spec.toml"))]
-DECISIONS = [f"lock_decisions/{path.parent.name}" for path in sorted(GOLDEN.glob("lock_decisions/*/spec.toml"))]
+GROUPS = {
+    "lock_refusals": refusal,
+    "lock_decisions": decisions,
+    "lock_conda_refusals": refusal,
+    "lock_conda_decisions": decisions,
+}
+CASES = [f"{group}/{path.parent.name}" for group in GROUPS for path in sorted(GOLDEN.glob(f"{group}/*/spec.toml"))]
 
 
 @pytest.fixture(scope="module")
 def result_of(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], str]]:
-    tellers = {"lock_refusals": refusal, "lock_decisions": decisions}
-    with golden_ahead(request, tmp_path_factory.mktemp("golden"), GOLDEN, tellers) as results:
+    with golden_ahead(request, tmp_path_factory.mktemp("golden"), GOLDEN, GROUPS) as results:
         yield results
 
 
-@pytest.mark.parametrize("case", [*REFUSALS, *DECISIONS])
+@pytest.mark.parametrize("case", CASES)
 def test_case(result_of: Callable[[str], str], case: str) -> None:
     assert result_of(case) == (GOLDEN / case / "expected.txt").read_text(encoding="utf-8")
 
@@ -72,7 +76,7 @@ def by_both(case: str, root: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def told_by_both(
+def result_of_both(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], list[str]]]:
     root = tmp_path_factory.mktemp("both")
@@ -82,10 +86,10 @@ def told_by_both(
 
 @pytest.mark.skipif(HERE is None, reason="pip-tools resolves for Linux on itself")
 @pytest.mark.parametrize("both", BOTH)
-def test_both_engines_say_the_same(told_by_both: Callable[[str], list[str]], both: str) -> None:
-    one, other = told_by_both(both)
+def test_both_engines_say_the_same(result_of_both: Callable[[str], list[str]], both: str) -> None:
+    one, other = result_of_both(both)
     assert one == other
 
 
 def test_there_are_cases() -> None:
-    assert len(REFUSALS) > 40 and len(DECISIONS) > 20
+    assert all(len([case for case in CASES if case.startswith(f"{group}/")]) > 20 for group in GROUPS)

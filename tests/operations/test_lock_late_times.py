@@ -1,7 +1,4 @@
-"""Upload times that an index fills in late: what was locked before them is not what is locked ever after.
-
-A machine that asked early and one that asks late must come to the same lock, whatever the first remembers.
-"""
+"""Upload times that an index fills in late: a machine that locked before them gets the same lock as a new one."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from tests.support.machines.confinement import confined
 from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.user import Ran, User, refused
 
-#: As specs write it: a moment that was a while ago, and which indexes may yet fill in up to.
+#: Before this time an index may yet fill in upload times.
 YESTERDAY = f"{datetime.now(timezone.utc) - timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"
 LAST_YEAR = f"{datetime.now(timezone.utc) - timedelta(days=300):%Y-%m-%dT%H:%M:%SZ}"
 BEFORE_YESTERDAY = datetime.now(timezone.utc) - timedelta(days=16)
@@ -91,20 +88,6 @@ def test_a_time_that_comes_late_counts_for_who_asked_early(
         assert index.requests == []
 
 
-def test_upgrade_counts_what_was_left_out(tmp_path: Path) -> None:
-    """As the warning says: a lock that is there belongs to its spec, and is left alone without it."""
-    release_2 = late("lib", "2.0.0")
-    with IndexServer([release("lib", "1.0.0"), release_2]) as index:
-        user = User(tmp_path / "warm", index.url)
-        user.wants("lib", as_of=YESTERDAY)
-        [text] = late_warnings(user.locks())
-        assert "`envspec lock --upgrade`" in text
-        fill_in(index, release_2)
-        assert late_warnings(user.locks("--upgrade")) == []
-        assert user.pins() == {"lib": "2.0.0"}
-        assert user.files() == cold(user, tmp_path / "cold")
-
-
 def test_a_time_that_does_not_come_is_requested_in_each_run(tmp_path: Path) -> None:
     with IndexServer([release("lib", "1.0.0"), late("lib", "2.0.0")]) as index:
         user = User(tmp_path, index.url)
@@ -119,19 +102,45 @@ def test_a_time_that_does_not_come_is_requested_in_each_run(tmp_path: Path) -> N
         assert [(request.path, request.status) for request in index.requests] == [("/simple/lib/", 304)]
 
 
-def test_a_late_release_older_than_the_newest_counts_as_well(tmp_path: Path) -> None:
-    """A fix for an older series: its version doesn't tell that it is new."""
-    fix = late("lib", "1.5.1")
-    with IndexServer([release("lib", "1.5.0"), release("lib", "2.0.0"), fix]) as index:
+HERE = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}.get((sys.platform, platform.machine()))
+NEWER = late("lib", "2.0.0")
+PIP_TOOLS = ("--resolver", "pip-tools")
+
+
+@pytest.mark.parametrize(
+    ("file", "asked", "words", "after"),
+    [
+        # A fix for an older series: its version does not show that it is new.
+        pytest.param(late("lib", "1.5.1"), "lib<2", (), "1.5.1", id="older than the newest"),
+        pytest.param(File(sdist("lib", "2.0.0"), None), "lib", (), "2.0.0", id="an sdist", marks=confined),
+        pytest.param(NEWER, "lib", ("--upgrade",), "2.0.0", id="by --upgrade"),
+        # Why nothing newer was taken is part of a lock.
+        pytest.param(late("lib", "2.0.0", "cp311-cp311-win_amd64"), "lib", (), "1.0.0", id="not loadable"),
+        pytest.param(
+            *(NEWER, "lib", PIP_TOOLS, "2.0.0"),
+            id="pip-tools",
+            marks=pytest.mark.skipif(HERE is None, reason="pip-tools resolves for Linux on itself"),
+        ),
+    ],
+)
+def test_a_late_release_counts_once_it_has_a_time(
+    tmp_path: Path, file: File, asked: str, words: tuple[str, ...], after: str
+) -> None:
+    mine = {"python": platform.python_version(), "platforms": [HERE]} if words == PIP_TOOLS else {}
+    with IndexServer([release("lib", "1.0.0"), release("unrelated", "1.0.0"), file]) as index:
         user = User(tmp_path / "warm", index.url)
-        user.wants("lib<2", as_of=YESTERDAY)
-        assert late_warnings(user.locks()) != []
-        assert user.pins() == {"lib": "1.5.0"}
-        fill_in(index, fix)
-        forget_the_lock(user)
-        assert late_warnings(user.locks()) == []
-        assert user.pins() == {"lib": "1.5.1"}
-        assert user.files() == cold(user, tmp_path / "cold")
+        user.wants(asked, as_of=YESTERDAY, pip='allow_sdist = ["lib"]', **mine)  # type: ignore[arg-type]
+        texts = late_warnings(user.locks(*words))
+        assert len(texts) == 1
+        assert all("`envspec lock --upgrade`" in text for text in texts)
+        early = user.files()
+        assert user.pins(HERE if mine and HERE else "linux-64") == {"lib": "1.0.0"}
+        fill_in(index, file)
+        if "--upgrade" not in words:
+            forget_the_lock(user)
+        assert late_warnings(user.locks(*words)) == []
+        assert user.pins(HERE if mine and HERE else "linux-64") == {"lib": after}
+        assert user.files() == cold(user, tmp_path / "cold", *words) != early
 
 
 def test_a_project_of_which_nothing_had_a_time_is_requested_again(tmp_path: Path) -> None:
@@ -141,38 +150,7 @@ def test_a_project_of_which_nothing_had_a_time_is_requested_again(tmp_path: Path
         user.wants("lib", as_of=YESTERDAY)
         assert "index default gives no upload times for lib" in refused(user.locks(), 5)
         fill_in(index, first)
-        assert user.locks().status == 0
-        assert user.pins() == {"lib": "1.0.0"}
-
-
-def test_a_late_release_that_the_target_can_not_load_is_the_newest_once_it_counts(tmp_path: Path) -> None:
-    """Why nothing newer was taken is part of a lock."""
-    elsewhere = late("lib", "2.0.0", "cp311-cp311-win_amd64")
-    with IndexServer([release("lib", "1.0.0"), elsewhere]) as index:
-        user = User(tmp_path / "warm", index.url)
-        user.wants("lib", as_of=YESTERDAY)
-        assert user.locks().status == 0
-        early = user.files()
-        fill_in(index, elsewhere)
-        forget_the_lock(user)
-        assert user.locks().status == 0
-        assert user.pins() == {"lib": "1.0.0"}
-        assert user.files() == cold(user, tmp_path / "cold") != early
-
-
-@confined
-def test_a_late_sdist_counts_where_it_may_be_built(tmp_path: Path) -> None:
-    source = File(sdist("lib", "2.0.0"), None)
-    with IndexServer([release("lib", "1.0.0"), source]) as index:
-        user = User(tmp_path / "warm", index.url)
-        user.wants("lib", as_of=YESTERDAY, pip='allow_sdist = ["lib"]')
-        assert late_warnings(user.locks()) != []
-        assert user.pins() == {"lib": "1.0.0"}
-        fill_in(index, source)
-        forget_the_lock(user)
-        assert late_warnings(user.locks()) == []
-        assert user.pins() == {"lib": "2.0.0"}
-        assert user.files() == cold(user, tmp_path / "cold")
+        assert user.locked_pins() == {"lib": "1.0.0"}
 
 
 def test_an_old_moment_is_remembered_whatever_has_no_time(tmp_path: Path) -> None:
@@ -234,22 +212,4 @@ def test_offline_a_page_that_may_have_changed_is_not_taken(tmp_path: Path) -> No
         fill_in(index, release_2)
         assert user.locks().status == 0
         forget_the_lock(user)
-        assert user.locks("--offline").status == 0
-        assert user.pins() == {"lib": "2.0.0"}
-
-
-def test_the_other_engine_keeps_no_early_page_either(tmp_path: Path) -> None:
-    here = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}
-    mine = here.get((sys.platform, platform.machine()))
-    if mine is None:
-        pytest.skip("pip-tools resolves for Linux on itself")
-    release_2 = late("lib", "2.0.0")
-    with IndexServer([release("lib", "1.0.0"), release_2]) as index:
-        user = User(tmp_path / "warm", index.url)
-        user.wants("lib", as_of=YESTERDAY, python=platform.python_version(), platforms=[mine])
-        assert late_warnings(user.locks("--resolver", "pip-tools")) != []
-        fill_in(index, release_2)
-        forget_the_lock(user)
-        assert late_warnings(user.locks("--resolver", "pip-tools")) == []
-        assert user.pins(mine) == {"lib": "2.0.0"}
-        assert user.files() == cold(user, tmp_path / "cold", "--resolver", "pip-tools")
+        assert user.locked_pins("--offline") == {"lib": "2.0.0"}

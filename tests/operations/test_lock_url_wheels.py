@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from tests.support.builders import ecosystem
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import core_metadata, wheel
+from tests.support.builders.zips import FILE, zipped
 from tests.support.servers.faults import Body, Corrupt, Drop, Fault, Redirects, Stall, Status, Truncate
 from tests.support.servers.index import IndexServer
 from tests.support.user import IMPATIENT, User, a_second_later, refused
@@ -36,7 +35,8 @@ def user(tmp_path: Path, index: IndexServer) -> User:
 
 
 def test_it_is_fetched_once_and_hashed(user: User, index: IndexServer) -> None:
-    assert user.locks().status == 0
+    assert f"offline, and {index.file_url(KIT)} is not in the cache" in refused(user.locks("--offline"), 5)
+    user.locked()
     file = user.packages()["kit"]["file"]
     artifact = next(f.artifact for f in ecosystem.extras() if f.name == "kit")
     assert file == {
@@ -56,11 +56,6 @@ def test_it_is_fetched_once_and_hashed(user: User, index: IndexServer) -> None:
     assert index.requests == []
 
 
-def test_offline_it_is_missed_by_name(user: User, index: IndexServer) -> None:
-    error = refused(user.locks("--offline"), 5)
-    assert f"offline, and {index.file_url(KIT)} is not in the cache" in error
-
-
 def test_a_file_that_changed_is_seen_when_its_moment_moves(tmp_path: Path, index: IndexServer) -> None:
     user = User(tmp_path, index.url)
     user.wants(f"kit @ {index.file_url(KIT)}")
@@ -77,6 +72,32 @@ def test_a_file_that_changed_is_seen_when_its_moment_moves(tmp_path: Path, index
     assert user.packages()["kit"]["file"]["sha256"] == rebuilt.sha256 != before
 
 
+METADATA = "kit-2.0.0.dist-info/METADATA"
+GOOD = core_metadata("kit", "2.0.0")
+
+
+ZIP = zipped([(METADATA, GOOD, FILE)])
+
+
+def encrypted() -> bytes:
+    """The flag of encryption set in the directory and in the local header."""
+    data = bytearray(ZIP)
+    for signature, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(signature) + place] |= 1
+    return bytes(data)
+
+
+NO_WHEELS = {
+    "html": b"<html>please log in</html>",
+    "no METADATA": zipped([("kit/__init__.py", b"", FILE)]),
+    "two METADATA": zipped([(METADATA, GOOD, FILE), ("other-1.0.dist-info/METADATA", GOOD, FILE)]),
+    "encrypted": encrypted(),
+    "unknown method": ZIP.replace(b"\x08\x00", b"\x63\x00"),
+    "cut short": ZIP[:-30],
+    "empty zip": b"PK\x05\x06" + bytes(18),
+}
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -87,9 +108,9 @@ def test_a_file_that_changed_is_seen_when_its_moment_moves(tmp_path: Path, index
         (Redirects(), f"{KIT}: redirects without an end"),
         (Truncate(300), f"{KIT} is no usable wheel"),
         (Truncate(0), f"{KIT} is no usable wheel"),
-        (Body(b"<html>please log in</html>"), f"{KIT} is no usable wheel"),
+        *((Body(data), f"{KIT} is no usable wheel") for data in NO_WHEELS.values()),
     ],
-    ids=["500", "403", "drop", "stall", "redirects", "cut-short", "empty", "html"],
+    ids=["500", "403", "drop", "stall", "redirects", "cut-short", "empty", *NO_WHEELS],
 )
 def test_faults(user: User, index: IndexServer, fault: Fault, message: str) -> None:
     index.fail(PATH, fault)
@@ -106,43 +127,6 @@ def test_a_corrupt_file_is_seen_by_the_hash_that_the_spec_demands(user: User, in
     index.fail(PATH, Corrupt())
     error = refused(user.locks(), 5)
     assert KIT in error and ("the spec has" in error or "no usable wheel" in error)
-
-
-def zipped(*files: tuple[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compression) as archive:
-        for name, content in files:
-            archive.writestr(name, content)
-    return buffer.getvalue()
-
-
-METADATA = "kit-2.0.0.dist-info/METADATA"
-GOOD = core_metadata("kit", "2.0.0")
-
-
-def encrypted() -> bytes:
-    """The flag of encryption set in the directory and in the local header."""
-    data = bytearray(zipped((METADATA, GOOD)))
-    for signature, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        data[data.index(signature) + place] |= 1
-    return bytes(data)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        zipped(("kit/__init__.py", b"")),
-        zipped((METADATA, GOOD), ("other-1.0.dist-info/METADATA", GOOD)),
-        encrypted(),
-        zipped((METADATA, GOOD)).replace(b"\x08\x00", b"\x63\x00"),
-        zipped((METADATA, GOOD))[:-30],
-        b"PK\x05\x06" + bytes(18),
-    ],
-    ids=["none", "two", "encrypted", "unknown-method", "cut-short", "empty-zip"],
-)
-def test_odd_zips(user: User, index: IndexServer, data: bytes) -> None:
-    index.fail(PATH, Body(data))
-    assert f"{KIT} is no usable wheel" in refused(user.locks(), 5)
 
 
 def test_a_wheel_of_someone_else_is_refused(tmp_path: Path, index: IndexServer) -> None:

@@ -206,24 +206,21 @@ def test_the_receipt_is_kept_whether_the_suite_passes_or_not(
     assert ran.summary == "# It trains\n"
     kept = runner.artifacts / "receipt-small"
     assert sorted(path.name for path in kept.iterdir()) == ["receipt.json", "receipt.md"]
-    # What the job made is gone: container, image, login, receipt.
+    # What the job made is gone, and nothing else: container, image, login, receipt.
+    (asked,) = [call for call in engine.calls if call.startswith("ps ")]
+    assert asked == f"ps --all --quiet --filter label=envspec.run --filter ancestor={IMAGE}"
+    assert not any("prune" in call for call in engine.calls)
     assert engine.containers == [] and not engine.holds(IMAGE).exists()
     assert not (runner.temp / "docker").exists() and not (repository.folder / "receipts/small").exists()
 
 
-def test_an_image_that_was_there_before_stays(tmp_path: Path, repository: Repository) -> None:
+@pytest.mark.parametrize("is_used", [False, True], ids=["was there before", "is used by others"])
+def test_an_image_that_stays(tmp_path: Path, repository: Repository, *, is_used: bool) -> None:
     runner, engine = suite_runner(tmp_path, repository, 0)
-    engine.holds(IMAGE).touch()
+    (engine.folder / "in-use" if is_used else engine.holds(IMAGE)).touch()
     ran = runner.runs(SUITE)
     assert ran.failed == [] and engine.holds(IMAGE).exists() and engine.containers == []
-
-
-def test_an_image_that_somebody_else_uses_by_now_is_no_failure(tmp_path: Path, repository: Repository) -> None:
-    runner, engine = suite_runner(tmp_path, repository, 0)
-    (engine.folder / "in-use").touch()
-    ran = runner.runs(SUITE)
-    assert ran.failed == [] and engine.holds(IMAGE).exists() and engine.containers == []
-    assert any(f"::warning::the image {IMAGE} stays" in said for said in ran.said.values())
+    assert any(f"::warning::the image {IMAGE} stays" in said for said in ran.said.values()) is is_used
 
 
 def test_an_image_that_can_not_be_pulled_is_no_receipt(tmp_path: Path, repository: Repository) -> None:
@@ -268,11 +265,3 @@ def test_a_cancelled_job_reaches_the_suite_itself(tmp_path: Path) -> None:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-
-
-def test_only_containers_of_envspecs_and_of_that_image_are_asked_for(tmp_path: Path, repository: Repository) -> None:
-    runner, engine = suite_runner(tmp_path, repository, 0)
-    runner.runs(SUITE)
-    (asked,) = [call for call in engine.calls if call.startswith("ps ")]
-    assert asked == f"ps --all --quiet --filter label=envspec.run --filter ancestor={IMAGE}"
-    assert not any("prune" in call for call in engine.calls)

@@ -51,6 +51,15 @@ def runner_of(tmp_path: Path, repository: Repository, base: str, index: IndexSer
     return Runner(tmp_path / "runner", repository.folder, values, ENVSPEC_DEFAULT_INDEX=index.url)
 
 
+def small(tmp_path: Path, repository: Repository, index: IndexServer) -> Runner:
+    """A repository with `small` locked, and a runner of a pull request that begins there."""
+    repository.writes("specs/small.toml", SMALL)
+    runner = runner_of(tmp_path, repository, "", index)
+    runner.locks("small")
+    runner.values["github.event.pull_request.base.sha"] = repository.commits("small")
+    return runner
+
+
 def test_a_torch_without_that_cuda_is_refused(tmp_path: Path, index: IndexServer) -> None:
     """The example of docs/ci.md, word for word, on all specs and locks that are here."""
     repository = Repository(tmp_path / "repository", ["specs", "locks", ".github"])
@@ -69,10 +78,7 @@ def test_a_torch_without_that_cuda_is_refused(tmp_path: Path, index: IndexServer
 
 
 def test_a_spec_that_was_not_locked_again(tmp_path: Path, repository: Repository, index: IndexServer) -> None:
-    repository.writes("specs/small.toml", SMALL)
-    runner = runner_of(tmp_path, repository, "", index)
-    runner.locks("small")
-    runner.values["github.event.pull_request.base.sha"] = repository.commits("small")
+    runner = small(tmp_path, repository, index)
     repository.writes("specs/small.toml", SMALL.replace('"app"', '"app", "left"'))
     repository.commits("a spec alone")
     ran = runner.runs(CHECK)
@@ -82,28 +88,15 @@ def test_a_spec_that_was_not_locked_again(tmp_path: Path, repository: Repository
 
 
 def test_what_a_new_lock_changes_is_said(tmp_path: Path, repository: Repository, index: IndexServer) -> None:
-    repository.writes("specs/small.toml", SMALL)
-    runner = runner_of(tmp_path, repository, "", index)
-    runner.locks("small")
-    base = repository.commits("small")
+    runner = small(tmp_path, repository, index)
     repository.writes("specs/small.toml", SMALL.replace('"app"', '"app", "left"').replace("2024-06", "2026-06"))
     runner.locks("small")
     repository.commits("left")
-    runner.values["github.event.pull_request.base.sha"] = base
     ran = runner.runs(CHECK)
     assert ran.failed == [] and ran.unrun == [], ran.said
     assert "2 of 2 locks belong to their specs." in ran.summary and "## locks/small" in ran.summary
     assert "Resolved again, and the same byte for byte: locks/small." in ran.summary
     assert ran.outputs["comment"].strip() == ran.summary.strip()
-
-
-def small(tmp_path: Path, repository: Repository, index: IndexServer) -> Runner:
-    """A repository with `small` locked, and a runner of a pull request that begins there."""
-    repository.writes("specs/small.toml", SMALL)
-    runner = runner_of(tmp_path, repository, "", index)
-    runner.locks("small")
-    runner.values["github.event.pull_request.base.sha"] = repository.commits("small")
-    return runner
 
 
 def tampered(repository: Repository) -> None:
@@ -126,22 +119,19 @@ def test_a_lock_that_was_tampered_with(tmp_path: Path, repository: Repository, i
     assert "| sha256 | `" in ran.summary and f"`{'ab' * 32}` |" in ran.summary
 
 
-def test_without_an_index_nothing_is_verified(tmp_path: Path, repository: Repository, index: IndexServer) -> None:
+@pytest.mark.parametrize("is_online", [True, False])
+def test_a_spec_alone_has_its_lock_verified(
+    tmp_path: Path, repository: Repository, index: IndexServer, *, is_online: bool
+) -> None:
     runner = small(tmp_path, repository, index)
     repository.writes("specs/small.toml", f"# why\n{SMALL}")
     repository.commits("a comment")
-    runner.environ |= {"ENVSPEC_DEFAULT_INDEX": "http://127.0.0.1:9/", "ENVSPEC_CACHE_DIR": str(tmp_path / "empty")}
+    if not is_online:
+        offline = {"ENVSPEC_DEFAULT_INDEX": "http://127.0.0.1:9/", "ENVSPEC_CACHE_DIR": str(tmp_path / "empty")}
+        runner.environ |= offline
     ran = runner.runs(CHECK)
-    assert ran.status[LOCKS] == 5 and ran.failed == [LOCKS]
-    assert "the same byte for byte" not in ran.summary
-
-
-def test_a_spec_alone_has_its_lock_verified(tmp_path: Path, repository: Repository, index: IndexServer) -> None:
-    runner = small(tmp_path, repository, index)
-    repository.writes("specs/small.toml", f"# why\n{SMALL}")
-    repository.commits("a comment")
-    ran = runner.runs(CHECK)
-    assert ran.failed == [] and "Resolved again, and the same byte for byte: locks/small." in ran.summary
+    assert ran.failed == ([] if is_online else [LOCKS]) and ran.status[LOCKS] == (0 if is_online else 5)
+    assert ("Resolved again, and the same byte for byte: locks/small." in ran.summary) is is_online
 
 
 def test_a_lock_without_a_spec(tmp_path: Path, repository: Repository, index: IndexServer) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,15 @@ from rattler.package_streaming import extract
 
 from tests.conftest import Serve
 from tests.support.builders import conda_packages, ecosystem
-from tests.support.builders.conda_archive import Form, archive, distribution, impostor
+from tests.support.builders.conda_archive import archive, distribution, impostor
 from tests.support.builders.conda_channel import write
-from tests.support.builders.projects import File
-from tests.support.builders.wheels import wheel
 from tests.support.servers.channel import CondaServer
 from tests.support.servers.faults import Body, Corrupt, Fault, Redirects, Status, Truncate
-from tests.support.servers.pages import JSON_TYPE
 from tests.support.servers.registry import PushRegistry, digest
 
 WHEEL = "base-1.5.0-py3-none-any.whl"
 LOGIN = {"Authorization": "Basic " + base64.b64encode(b"ci:s3cret").decode()}
+Got = tuple[int, bytes, dict[str, str]]
 
 
 def get(port: int, path: str, headers: Mapping[str, str] | None = None, method: str = "GET", body: bytes = b"") -> Got:
@@ -38,9 +35,6 @@ def get(port: int, path: str, headers: Mapping[str, str] | None = None, method: 
         connection.close()
 
 
-Got = tuple[int, bytes, dict[str, str]]
-
-
 def test_every_request_is_recorded_whatever_its_answer(serve: Serve) -> None:
     index = serve(ecosystem.diamond(), credentials=("ci", "s3cret"))
     index.fail("/simple/left/", Status(500), times=1)
@@ -50,7 +44,6 @@ def test_every_request_is_recorded_whatever_its_answer(serve: Serve) -> None:
     assert [request.path for request in index.requests] == [*paths, "/simple/right/"]
     assert [request.headers.get("authorization") for request in index.requests[-2:]] == [LOGIN["Authorization"], None]
     assert index.fetched_twice() == ["/simple/base/"]
-    assert [request.status for request in index.requests_for("/simple/l*")] == [500]
 
 
 @pytest.mark.parametrize(
@@ -62,33 +55,20 @@ def test_every_request_is_recorded_whatever_its_answer(serve: Serve) -> None:
         (Redirects(count=3), 302, lambda body, honest: body != honest),
     ],
 )
-def test_a_false_file_is_served(serve: Serve, fault: Fault, status: int, is_served: object) -> None:
-    assert callable(is_served)
+def test_a_false_file_is_served(
+    serve: Serve, fault: Fault, status: int, is_served: Callable[[bytes, bytes], bool]
+) -> None:
     index = serve(ecosystem.diamond())
     honest = get(index.port, index.file_path(WHEEL))[1]
     index.fail("/files/*", fault)
     got = get(index.port, index.file_path(WHEEL))
-    assert got[0] == status
-    assert is_served(got[1], honest)
-    index.heal()
-    assert get(index.port, index.file_path(WHEEL))[1] == honest
+    assert got[0] == status and is_served(got[1], honest)
 
 
-def test_a_page_can_claim_a_wrong_hash(serve: Serve) -> None:
-    made = wheel("base", "1.5.0")
-    index = serve([File(made, claimed_sha256="0" * 64)])
-    page = json.loads(get(index.port, "/simple/base/", {"Accept": JSON_TYPE})[1])
-    assert page["files"][0]["hashes"] == {"sha256": "0" * 64}
-    assert hashlib.sha256(get(index.port, index.file_path(WHEEL))[1]).hexdigest() == made.sha256
-
-
-@pytest.mark.parametrize("form", Form)
-def test_an_impostor_of_an_archive_has_its_name_and_size(form: Form, tmp_path: Path) -> None:
-    honest = archive("tool", "1.0", distribution("tool", "1.0"), python="noarch", form=form)
+def test_an_impostor_of_an_archive_has_its_name_and_size_and_can_be_unpacked(tmp_path: Path) -> None:
+    honest = archive("tool", "1.0", distribution("tool", "1.0"), python="noarch")
     false = impostor(honest)
-    assert false.filename == honest.filename
-    if form is Form.CONDA:  # bzip2 compresses
-        assert len(false.data) == len(honest.data)
+    assert (false.filename, len(false.data)) == (honest.filename, len(honest.data))
     assert false.sha256 != honest.sha256
     (tmp_path / false.filename).write_bytes(false.data)
     extract(tmp_path / false.filename, tmp_path / "out")

@@ -53,16 +53,6 @@ def test_a_module_is_in_plain_words(path: Path) -> None:
     assert {text: words for text in texts_of(path.read_text(encoding="utf-8")) if (words := found(text))} == {}
 
 
-def test_texts_of_a_module() -> None:
-    source = '"""The engine is told."""\ntold = f"{told} which goes with {told}", "told_by"'
-    assert [words for text in texts_of(source) if (words := found(text))] == [["told"], ["goes with"]]
-
-
-@pytest.mark.parametrize("text", ["The engine is told", "which the index\nhas not", "All, Where left out."])
-def test_a_phrase_is_found(text: str) -> None:
-    assert len(found(text)) == 1
-
-
 def helps(command: click.Command, *names: str) -> Iterator[tuple[str, str]]:
     """Each command with its help text."""
     context = click.Context(command, info_name=" ".join(names))

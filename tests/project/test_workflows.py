@@ -43,12 +43,7 @@ WRITES: Final = {
 }
 #: What runs foreign code: builds, and whatever environment they leave behind.
 FOREIGN: Final = re.compile(r"\benvspec (?!-)|refresh\.sh|lock-check\.sh|lock-diff\.sh|nox|pip\b|\.ci/run")
-ACTIONS: Final = {
-    "actions/checkout",
-    "actions/download-artifact",
-    "actions/setup-python",
-    "actions/upload-artifact",
-}
+ACTIONS: Final = {"actions/checkout", "actions/download-artifact", "actions/setup-python", "actions/upload-artifact"}
 PINNED: Final = re.compile(r"uses: (?P<action>[\w-]+/[\w-]+)@(?P<sha>[0-9a-f]{40}) # (?P<version>v\d+\.\d+\.\d+)$")
 FORK: Final = {
     "github.event_name": "pull_request",

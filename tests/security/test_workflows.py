@@ -17,8 +17,8 @@ from typing import Any, Final
 import pytest
 
 from tests.support.builders import ecosystem
-from tests.support.builders.burglar import burglar, loot
 from tests.support.builders.environments import RUNNING
+from tests.support.builders.hostile_build import hostile_build, loot
 from tests.support.builders.images import CUDA, TAG, Around, make_base, standing
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact
@@ -87,7 +87,7 @@ def has_got(folder: Path, forge: Forge) -> list[str]:
 
 
 def test_a_refresh_gives_a_build_no_token_that_writes(tmp_path: Path) -> None:
-    with hosted(tmp_path, burglar(tmp_path), {"github.ref_name": "main"}) as host:
+    with hosted(tmp_path, hostile_build(tmp_path), {"github.ref_name": "main"}) as host:
         before = host.forge.branches()
         ran = host.runs(REFRESH)
         assert has_got(tmp_path, host.forge) == []
@@ -114,7 +114,7 @@ _TAMPERING: Final = {
 @pytest.mark.parametrize("what", _TAMPERING)
 def test_a_proposal_that_was_tampered_with_is_not_pushed(tmp_path: Path, what: str) -> None:
     also, why = _TAMPERING[what]
-    with hosted(tmp_path, burglar(tmp_path, also=also), {"github.ref_name": "main"}) as host:
+    with hosted(tmp_path, hostile_build(tmp_path, also=also), {"github.ref_name": "main"}) as host:
         before = host.forge.branches()
         ran = host.runs(REFRESH)
         assert has_got(tmp_path, host.forge) == [] and host.forge.branches() == before and host.forge.calls == []
@@ -134,7 +134,7 @@ def test_a_pull_request_gives_a_build_no_token_that_writes(tmp_path: Path) -> No
         "github.event.pull_request.number": "7",
         "vars.CHANNEL_REPODATA": "",
     }
-    with hosted(tmp_path, burglar(tmp_path, also=also), values) as host:
+    with hosted(tmp_path, hostile_build(tmp_path, also=also), values) as host:
         host.values = {**values, "github.event.pull_request.base.sha": host.forge.branches()["main"]}
         repository = host.forge.repository
         repository.writes("specs/small.toml", f"# why\n{repository.text('specs/small.toml')}")
@@ -191,7 +191,7 @@ def imaging(folder: Path, around: Around) -> Iterator[Hosted]:
 
 
 def test_an_image_gives_a_build_no_login_of_a_registry(tmp_path: Path) -> None:
-    with standing(burglar(tmp_path)) as around, imaging(tmp_path, around) as host:
+    with standing(hostile_build(tmp_path)) as around, imaging(tmp_path, around) as host:
         ran = host.runs("workflows/gpu-conformance.yml")
         assert has_got(tmp_path, host.forge) == []
         # What is run on the GPU's machine is what was pushed: no output of the build's says so.

@@ -1,60 +1,74 @@
-"""A case of golden/lock_refusals or lock_decisions: what its indexes hold, one run of envspec, what came of it.
+"""A case of tests/operations/golden/lock_*: a spec, what its indexes and channels have, one run, and its outcome.
 
-tests/operations/golden/lock_refusals/README.md tells the form of a case.
+The README.md of each group describes the files of a case.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import date, datetime, time, timezone
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from envspec import documents
-from tests.support.builders import ecosystem
+from tests.support.builders import conda_packages, ecosystem
+from tests.support.builders.conda_channel import CondaChannel, Row, write_rows
+from tests.support.builders.conda_packages import GOLDEN_PYTHON
 from tests.support.builders.projects import PLAIN, File
-from tests.support.builders.wheels import sdist, wheel
+from tests.support.builders.wheels import Artifact, sdist, wheel
+from tests.support.servers.channel import CondaServer
 from tests.support.servers.faults import Status
 from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.user import Ran, User
 
-Rows = Mapping[str, Any]
-
-
-@contextmanager
-def indexes(case: Path, folder: Path) -> Iterator[tuple[User, dict[str, str], list[str]]]:
-    """The case's indexes, for its length: who resolves against them in an empty folder, and the case's words.
-
-    The second value: what stands for each address, longest address first.
-    """
-    data = (
-        documents.parse_toml((case / "index.toml").read_text(encoding="utf-8"))
-        if (case / "index.toml").exists()
-        else {}
-    )
-    with ExitStack() as running:
-        servers = {name: running.enter_context(_server(name, data)) for name in _names(data)}
-        for fault in data.get("fault", ()):
-            servers[fault.get("index", "default")].fail(fault["path"], Status(fault["status"]))
-        user = User(folder, servers["default"].url)
-        for name, server in servers.items():
-            if name.startswith("pytorch-"):
-                variant = name.removeprefix("pytorch-")
-                user.environ["ENVSPEC_PYTORCH_INDEX"] = server.url.replace(variant, "{variant}")
-        yield user, dict(_places(servers)), data.get("words", [])
+Table = Mapping[str, Any]
+#: Words of solvers and programmers: no message about conda has one.
+_JARGON: Final = ("py-rattler", "resolvo", "MatchSpec", "RepoData", "candidates", "├", "└", "Error", "None")
 
 
 def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
     """Run a case in an empty folder. The last value: what stands for each address, longest address first."""
-    with indexes(case, folder) as (user, places, words):
+    index, rows = read(case / "index.toml"), read(case / "rows.toml")
+    with ExitStack() as running:
+        servers = {name: running.enter_context(_server(name, index)) for name in _names(index)}
+        for fault in index.get("fault", ()):
+            servers[fault.get("index", "default")].fail(fault["path"], Status(fault["status"]))
+        user = User(folder, servers["default"].url)
+        places = {f"<{name} simple>": server.url.rstrip("/") for name, server in servers.items()}
+        places |= {f"<{name}>": server.root for name, server in servers.items()}
+        for name, index_server in servers.items():
+            if name.startswith("pytorch-"):
+                template = index_server.url.replace(name.removeprefix("pytorch-"), "{variant}")
+                user.environ["ENVSPEC_PYTORCH_INDEX"] = template
+        words = [*index.get("words", ()), *rows.get("words", ())]
+        if rows:
+            # Channels are requested through the proxy that nobody runs, unless NO_PROXY excludes them.
+            user.environ.update({"NO_PROXY": "127.0.0.1", **rows.get("environ", {})})
+        for number, (name, files) in enumerate(_channels(rows).items()):
+            channel = _written(folder / "channels" / str(number), files)
+            served = next((row for row in rows.get("served", ()) if row["name"] == name), None)
+            if served is None:
+                words += ["--channel-repodata", f"{name}={channel.folder}"]
+                continue
+            login = tuple(served["credentials"]) if "credentials" in served else None
+            prefix = f"/t/{served['token']}" if "token" in served else ""
+            server = running.enter_context(CondaServer({name: channel}, credentials=login, prefix=prefix))
+            if "status" in served:
+                server.fail("*", Status(served["status"]))
+            places[f"<{name}>"] = server.host
         text = (case / "spec.toml").read_text(encoding="utf-8")
         for shown, address in places.items():
             text = text.replace(shown, address)
         user.writes(text)
-        return user, user.locks(*words), places
+        ran = user.locks(*words)
+    locked = [path.read_bytes() for path in (folder / "locks").rglob("*") if path.is_file()]
+    left = b"".join([ran.stdout.encode(), ran.stderr.encode(), *locked])
+    assert not [secret for secret in rows.get("secrets", ()) if secret.encode() in left]
+    return user, ran, places
 
 
 def refusal(case: Path, folder: Path) -> str:
@@ -62,87 +76,131 @@ def refusal(case: Path, folder: Path) -> str:
     _, ran, places = play(case, folder)
     assert ran.stdout == "" and "Traceback" not in ran.stderr and ran.stderr.count("error: ") == 1, ran
     assert not (folder / "locks").exists()
-    return with_placeholders(f"exit {ran.status}\n{ran.error}\n", places)
+    if (case / "rows.toml").exists():
+        assert str(folder) not in ran.stderr and "/tmp" not in ran.stderr, ran.stderr
+        assert not [word for word in _JARGON if word in ran.error], ran.error
+    return _with_placeholders(f"exit {ran.status}\n{ran.error}\n", places)
 
 
 def decisions(case: Path, folder: Path) -> str:
-    """Warnings, decisions and packages of the lock, as expected.txt has them."""
+    """Warnings, channels, decisions and packages of the lock, as expected.txt has them."""
     user, ran, places = play(case, folder)
     assert ran.status == 0, ran.stderr
-    assert user.locks("--check").status == 0
-    [document] = [
-        documents.parse_toml(path.read_text(encoding="utf-8")) for path in folder.glob("locks/*/envspec.lock")
-    ]
+    user.locked("--check")
+    [document] = [read(path) for path in folder.glob("locks/*/envspec.lock")]
     lines = [f"warning: {text}" for text in ran.warnings]
-    lines += [f"{what(row)}: {row['value']}: {row['why']}" for row in document.get("decision", ())]
+    lines += [f"channel: {row['name']} is {row['url']}" for row in document.get("channel", ())]
+    for row in document.get("decision", ()):
+        platform = f" ({row['platform']})" if "platform" in row else ""
+        lines.append(f"{row['what']}{platform}: {row['value']}: {row['why']}")
     for resolution in document["resolution"]:
         lines += ["", f"{resolution['platform']}, Python {resolution['python']['version']}"]
-        lines += [line for package in resolution.get("package", ()) for line in wheel_lines(package)]
-    return with_placeholders("\n".join(lines).strip() + "\n", places)
+        lines += [line for package in resolution.get("conda", ()) for line in _lines(package)]
+        lines += [line for package in resolution.get("package", ()) for line in _lines(package)]
+    return _with_placeholders("\n".join(lines).strip() + "\n", places)
 
 
-def _names(data: Rows) -> list[str]:
+def read(path: Path) -> Table:
+    return documents.parse_toml(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _lines(package: Table) -> Iterator[str]:
+    """A package, what requires it, and why it is not newer."""
+    if "file" in package:
+        file, extras = package["file"], ",".join(package.get("extras", ()))
+        name = f"{package['name']}[{extras}]" if extras else package["name"]
+        yield f"{name} {package['version']}: {file['filename']} of {file['index']}"
+        if "url" in file:
+            yield f"  from {file['url']}"
+    else:
+        name, version, build = package["name"], package["version"], package["build"]
+        yield f"{name} {version} {build}: {package['subdir']} of {package['channel']}"
+    yield from (f"  {by['name']} asks {by['requirement']}" for by in package["required_by"])
+    yield from (f"  provides {each['name']} {each['version']}" for each in package.get("provides", ()))
+    if "rejected" in package:
+        yield f"  not {package['rejected']['version']}: {package['rejected']['why']}"
+
+
+def _with_placeholders(text: str, places: Mapping[str, str]) -> str:
+    """The text with what stands for each address."""
+    for shown, address in places.items():
+        text = text.replace(address, shown)
+    # Facts of the run, not of the case: uv and pip name another interpreter than the target's.
+    return re.sub(r"127\.0\.0\.1:\d+", "<somewhere>", text)
+
+
+def _names(data: Table) -> list[str]:
     rows = [row for key in ("wheel", "sdist", "set") for row in data.get(key, ())]
     return list(dict.fromkeys(["default", *data.get("plain", ()), *(row.get("index", "default") for row in rows)]))
 
 
-def _server(name: str, data: Rows) -> IndexServer:
-    own = {
-        key: [r for r in data.get(key, ()) if r.get("index", "default") == name] for key in ("wheel", "sdist", "set")
-    }
+def _server(name: str, data: Table) -> IndexServer:
+    def own(key: str) -> list[Table]:
+        return [row for row in data.get(key, ()) if row.get("index", "default") == name]
+
     files: list[File] = []
-    for row in own["set"]:
+    for row in own("set"):
         made = getattr(ecosystem, row["of"])
         files += made(row["variant"]) if "variant" in row else made()
-    for row in own["wheel"]:
+    for row in own("wheel"):
         words = {key: row[key] for key in ("requires", "extras", "requires_python", "build") if key in row}
         for tag in row.get("tags", ["py3-none-any"]):
             files.append(_file(row, wheel(row["name"], row["version"], tag=tag, **words)))
-    for row in own["sdist"]:
-        words = {key: row[key] for key in _OF_SDIST if key in row}
-        made = sdist(row["name"], row["version"], **words)
+    for row in own("sdist"):
+        keys = ("requires", "requires_python", "metadata_version", "on_build", "build_requires")
+        source = sdist(row["name"], row["version"], **{key: row[key] for key in keys if key in row})
         if row.get("damaged"):
-            made = replace(made, data=made.data[:100])
-        files.append(_file(row, replace(made, requires_python=None) if row.get("hides_python") else made))
+            source = replace(source, data=source.data[:100])
+        files.append(_file(row, replace(source, requires_python=None) if row.get("hides_python") else source))
     prefix = f"/whl/{name.removeprefix('pytorch-')}" if name.startswith("pytorch-") else ""
     return IndexServer(files, PLAIN if prefix or name in data.get("plain", ()) else FRIENDLY, prefix=prefix)
 
 
-_OF_SDIST = ("requires", "requires_python", "metadata_version", "on_build", "build_requires")
+def _file(row: Table, artifact: Artifact) -> File:
+    uploaded = _noon(row.get("uploaded", date(2024, 1, 1)))
+    return File(artifact, uploaded, row.get("yanked"), row.get("claimed_sha256"))
 
 
-def _file(row: Rows, artifact: Any) -> File:
-    day = row.get("uploaded", date(2024, 1, 1))
-    moment = day if isinstance(day, datetime) else datetime.combine(day, time(12), timezone.utc)
-    return File(artifact, moment, row.get("yanked"), row.get("claimed_sha256"))
+def _noon(day: date) -> datetime:
+    return day if isinstance(day, datetime) else datetime.combine(day, time(12), timezone.utc)
 
 
-def _places(servers: Mapping[str, IndexServer]) -> Iterator[tuple[str, str]]:
-    for name, server in servers.items():
-        yield f"<{name} simple>", server.url.rstrip("/")
-    for name, server in servers.items():
-        yield f"<{name}>", server.root
+def _channels(data: Table) -> dict[str, dict[str, dict[str, Table]]]:
+    """Channel -> subdir -> file name -> row."""
+    found: dict[str, dict[str, dict[str, Table]]] = {row["name"]: {} for row in data.get("served", ())}
+    for name, subdir, filename, fields in _rows(data):
+        found.setdefault(name, {}).setdefault(subdir, {})[filename] = fields
+    return found
 
 
-def with_placeholders(text: str, places: Mapping[str, str]) -> str:
-    """The text with what stands for each address."""
-    for shown, address in places.items():
-        text = text.replace(address, shown)
-    # Facts of the run, not of the case: uv and pip tell of another interpreter than the target's.
-    return re.sub(r"127\.0\.0\.1:\d+", "<somewhere>", text)
+def _rows(data: Table) -> Iterator[tuple[str, str, str, Table]]:
+    for row in data.get("set", ()):
+        for subdir, filename, fields in _set(row["of"], tuple(row.get("pythons", (GOLDEN_PYTHON,)))):
+            if fields["name"] not in row.get("without", ()):
+                yield row.get("channel", "conda-forge"), subdir, filename, fields
+    for row in data.get("row", ()):
+        subdirs = row.get("subdir", "linux-64")
+        for subdir in [subdirs] if isinstance(subdirs, str) else subdirs:
+            made = Row(
+                row["name"],
+                row["version"],
+                row.get("build", "0"),
+                subdir,
+                tuple(row.get("depends", ())),
+                tuple(row.get("constrains", ())),
+                None if row.get("undated") else _noon(row.get("built", date(2025, 6, 1))),
+                row.get("build_number", 0),
+            )
+            yield row.get("channel", "conda-forge"), subdir, made.filename, made.fields()
 
 
-def what(row: Rows) -> str:
-    """What a decision is about, and for which platform."""
-    return f"{row['what']} ({row['platform']})" if "platform" in row else str(row["what"])
+@cache
+def _set(name: str, pythons: tuple[str, ...]) -> tuple[tuple[str, str, Table], ...]:
+    archives = getattr(conda_packages, name)(*pythons)
+    return tuple((archive.subdir, archive.filename, archive.row()) for archive in archives)
 
 
-def wheel_lines(row: Rows) -> Iterator[str]:
-    """A wheel, who asked for it, and why it is not newer."""
-    file, extras = row["file"], ",".join(row.get("extras", ()))
-    yield f"{row['name']}{f'[{extras}]' if extras else ''} {row['version']}: {file['filename']} of {file['index']}"
-    if "url" in file:
-        yield f"  from {file['url']}"
-    yield from (f"  {asker['name']} asks {asker['requirement']}" for asker in row["required_by"])
-    if "rejected" in row:
-        yield f"  not {row['rejected']['version']}: {row['rejected']['why']}"
+def _written(folder: Path, rows: Mapping[str, Mapping[str, Table]]) -> CondaChannel:
+    for subdir in {*rows, "noarch"}:
+        write_rows(folder / subdir, subdir, rows.get(subdir, {}))
+    return CondaChannel(folder, ())

@@ -59,13 +59,13 @@ class Running:
     stdout: IO[bytes]
     stderr: IO[bytes]
 
-    def ends(self) -> Ran:
-        status = self.child.wait()
+    def ends(self, limit_s: float | None = None) -> Ran:
+        status = self.child.wait(limit_s)
         texts = []
         for stream in (self.stdout, self.stderr):
             with stream:
                 stream.seek(0)
-                texts.append(stream.read().decode())
+                texts.append(stream.read().decode("utf-8", "replace"))
         return Ran(status, *texts)
 
 
@@ -147,13 +147,27 @@ class User:
 
     def in_background(self, words: Iterable[str | Path], environ: Mapping[str, str]) -> Running:
         """The same in this environment and no other, without waiting for its end."""
-        # `Running.ends` closes them.
-        stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
-        return Running(preloaded.start([*map(str, words)], environ, self.folder, stdout, stderr), stdout, stderr)
+        return _child(words, environ, self.folder)
 
     def locks(self, *words: str | Path, **environ: str) -> Ran:
         """`envspec lock spec.toml WORDS`."""
         return self.runs("lock", self.spec.name, *words, environ=environ)
+
+    def locked(self, *words: str | Path, **environ: str) -> Ran:
+        """The same, which has to succeed."""
+        ran = self.locks(*words, **environ)
+        assert ran.status == 0, ran.stderr
+        return ran
+
+    def locked_pins(self, *words: str | Path) -> dict[str, str]:
+        """Versions on the first platform after a run that has to succeed."""
+        self.locked(*words)
+        return self.pins(self.document()["resolution"][0]["platform"])
+
+    def pins_of(self, *dependencies: str, words: Sequence[str] = (), **spec: Any) -> dict[str, str]:
+        """The same for the spec that `wants` writes of these arguments."""
+        self.wants(*dependencies, **spec)
+        return self.locked_pins(*words)
 
     def starts(self, *words: str | Path, **environ: str) -> Running:
         """The same as `locks`, without waiting for its end."""
@@ -225,19 +239,17 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
 
 def envspec(cwd: Path, *words: str, environ: Mapping[str, str] | None = None) -> Ran:
     """Run to the end; a run that hangs for a minute is a failure."""
-    surroundings = environ or environment(cwd)
-    with TemporaryFile() as stdout, TemporaryFile() as stderr:
-        if preloaded.can_run(surroundings):
-            status = preloaded.start(words, surroundings, cwd, stdout, stderr).wait(limit_s=60)
-        else:
-            status = subprocess.run(
-                command_line(words), cwd=cwd, env=surroundings, stdout=stdout, stderr=stderr, timeout=60, check=False
-            ).returncode
-        texts = []
-        for stream in (stdout, stderr):
-            stream.seek(0)
-            texts.append(stream.read().decode("utf-8", "replace"))
-        return Ran(status, *texts)
+    whole = environ or environment(cwd)
+    if preloaded.can_run(whole):
+        return _child(words, whole, cwd).ends(limit_s=60)
+    done = subprocess.run(command_line(words), cwd=cwd, env=whole, capture_output=True, timeout=60, check=False)
+    return Ran(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+
+
+def _child(words: Iterable[str | Path], environ: Mapping[str, str], cwd: Path) -> Running:
+    # `Running.ends` closes them.
+    stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
+    return Running(preloaded.start([*map(str, words)], environ, cwd, stdout, stderr), stdout, stderr)
 
 
 def on_a_terminal(

@@ -37,8 +37,6 @@ _OUTPUT: Final = re.compile(
     r"(?P<name>[\w-]+)(?:=(?P<line>.*)\n|<<(?P<end>.+)\n(?P<text>(?s:.*?))^(?P=end)\n)", re.MULTILINE
 )
 _FROM_JSON: Final = re.compile(r"\$\{\{ *fromJSON\((?P<name>[^)]*)\) *\}\}")
-#: What a step writes to for those after it.
-_FILES: Final = ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_PATH", "GITHUB_ENV")
 _LIMIT_S: Final = 300
 
 

@@ -6,10 +6,8 @@ conda's CEP 16 for `.conda`, conda-build's documentation for `info/`, RFC 8878 f
 
 from __future__ import annotations
 
-import base64
 import bz2
 import hashlib
-import io
 import json
 import struct
 import tarfile
@@ -21,7 +19,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Final
 
-from tests.support.builders.wheels import ZIP_EPOCH
+from tests.support.builders.zips import record_digest, tarred, zipped
 
 #: What stands for the environment's folder in a file: 255 characters, as conda-build makes it.
 PREFIX: Final = ("/envspec_" + "placehold_" * 25)[:255]
@@ -100,14 +98,7 @@ class CondaArchive:
             f"pkg-{self.stem}.tar.zst": zstd_stored(_tar(self.files)),
             f"info-{self.stem}.tar.zst": zstd_stored(_tar(info)),
         }
-        buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-            for name, data in members.items():
-                member = zipfile.ZipInfo(name, ZIP_EPOCH)
-                member.external_attr = 0o644 << 16
-                member.create_system = 3
-                archive.writestr(member, data)
-        return buffer.getvalue()
+        return zipped(((name, data, 0o644) for name, data in members.items()), zipfile.ZIP_STORED)
 
     @property
     def sha256(self) -> str:
@@ -175,7 +166,6 @@ def distribution(
     *,
     requires: Sequence[str] = (),
     site_packages: str = "site-packages",
-    installer: str = "conda",
 ) -> dict[str, Content]:
     """The files of an installed Python distribution: its modules and its `dist-info`, as conda packages hold them.
 
@@ -187,9 +177,9 @@ def distribution(
     metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     metadata += [f"Requires-Dist: {requirement}" for requirement in requires]
     files[f"{info}/METADATA"] = ("\n".join(metadata) + "\n").encode()
-    files[f"{info}/INSTALLER"] = f"{installer}\n".encode()
+    files[f"{info}/INSTALLER"] = b"conda\n"
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: envspec-tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    rows = [f"{path},sha256={_url_digest(data)},{len(data)}" for path, data in sorted(files.items())]
+    rows = [f"{path},{record_digest(data)},{len(data)}" for path, data in sorted(files.items())]
     files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
     return {f"{site_packages}/{path}": data for path, data in files.items()}
 
@@ -217,10 +207,6 @@ def zstd_stored(data: bytes) -> bytes:
 
 def _versioned(version: str) -> str:
     return f'__version__ = "{version}"\n'
-
-
-def _url_digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 def _json(value: object) -> bytes:
@@ -264,16 +250,13 @@ def _data(content: bytes | Program) -> bytes:
 
 
 def _tar(files: Mapping[str, Content]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for path, content in sorted(files.items()):
-            member = tarfile.TarInfo(path)
-            if isinstance(content, Link):
-                member.type, member.linkname = tarfile.SYMTYPE, content.target
-                tar.addfile(member)
-                continue
-            data = _data(content)
-            member.size = len(data)
-            member.mode = 0o755 if isinstance(content, Program) else 0o644
-            tar.addfile(member, io.BytesIO(data))
-    return buffer.getvalue()
+    return tarred(_member(path, content) for path, content in sorted(files.items()))
+
+
+def _member(path: str, content: Content) -> tuple[tarfile.TarInfo, bytes]:
+    member = tarfile.TarInfo(path)
+    if isinstance(content, Link):
+        member.type, member.linkname = tarfile.SYMTYPE, content.target
+        return member, b""
+    member.mode = 0o755 if isinstance(content, Program) else 0o644
+    return member, _data(content)

@@ -35,65 +35,67 @@ def compiled(
     return [File(artifact, day(uploaded)) for artifact in wheels(name, version, tags, requires=requires)]
 
 
+def releases(text: str) -> list[File]:
+    """A release a line: name, version, a day if it matters, and after a colon what it requires."""
+    found = []
+    for line in text.strip().splitlines():
+        words, _, after = line.partition(":")
+        name, version, *uploaded = words.split()
+        requires = [each.strip() for each in after.split(",") if each]
+        found.append(release(name, version, uploaded[0] if uploaded else "2024-01-01", requires))
+    return found
+
+
 def diamond() -> list[File]:
     """`app` needs `left` and `right`, which share `base`: 1.5.0 is the newest that both take, of 2.0.0."""
-    return [
-        release("app", "1.0.0", requires=["left", "right"]),
-        release("left", "1.0.0", requires=["base<2"]),
-        release("right", "1.0.0", requires=["base>=1.1"]),
-        release("base", "1.0.0", "2023-01-01"),
-        release("base", "1.5.0", "2024-01-01"),
-        release("base", "2.0.0", "2025-01-01"),
-    ]
+    return releases("""
+        app 1.0.0: left, right
+        left 1.0.0: base<2
+        right 1.0.0: base>=1.1
+        base 1.0.0 2023-01-01
+        base 1.5.0 2024-01-01
+        base 2.0.0 2025-01-01
+    """)
 
 
 def conflict() -> list[File]:
     """`one` and `other` exclude each other through `shared`: no solution."""
-    return [
-        release("one", "1.0.0", requires=["shared<2"]),
-        release("other", "1.0.0", requires=["shared>=2"]),
-        release("shared", "1.0.0"),
-        release("shared", "2.0.0"),
-    ]
+    return releases("""
+        one 1.0.0: shared<2
+        other 1.0.0: shared>=2
+        shared 1.0.0
+        shared 2.0.0
+    """)
 
 
 def backtracking(depth: int = 12) -> list[File]:
     """`climber`'s newer versions each want a `rope` that `anchor` excludes: only climber 1.0.0 fits with anchor."""
-    climbers = [
-        release("climber", f"{n}.0.0", f"20{9 + n:02d}-06-01", requires=[f"rope=={n}.*"]) for n in range(1, depth + 1)
-    ]
-    ropes = [release("rope", f"{n}.0.0", f"20{9 + n:02d}-05-01") for n in range(1, depth + 1)]
-    return [*climbers, *ropes, release("anchor", "1.0.0", requires=["rope<2", "climber"])]
+    climbers = [f"climber {n}.0.0 20{9 + n:02d}-06-01: rope=={n}.*" for n in range(1, depth + 1)]
+    ropes = [f"rope {n}.0.0 20{9 + n:02d}-05-01" for n in range(1, depth + 1)]
+    return releases("\n".join([*climbers, *ropes, "anchor 1.0.0: rope<2, climber"]))
 
 
 def extras() -> list[File]:
     """`kit[fast,web]`: extras with requirements, one of which is the other extra of the project itself."""
-    kit = wheel(
-        "kit",
-        "2.0.0",
-        requires=["core-lib>=1"],
-        extras={
-            "fast": ["speedups>=1"],
-            "web": ["web-lib", 'web-compat; python_version < "3.11"'],
-            "all": ["kit[fast,web]"],
-        },
-    )
+    web = ["web-lib", 'web-compat; python_version < "3.11"']
+    wanted = {"fast": ["speedups>=1"], "web": web, "all": ["kit[fast,web]"]}
     names = ("core-lib", "speedups", "web-lib", "web-compat")
+    kit = wheel("kit", "2.0.0", requires=["core-lib>=1"], extras=wanted)
     return [File(kit), *(release(name, "1.0.0") for name in names)]
 
 
 def markers() -> list[File]:
     """`portable` needs other packages on each platform and Python."""
-    requires = [
-        'posix-lib; sys_platform != "win32"',
-        'windows-lib; sys_platform == "win32"',
-        'mac-lib; platform_system == "Darwin" and platform_machine == "arm64"',
-        'arm-lib; platform_machine == "aarch64"',
-        'backport; python_version < "3.11"',
-        'patch-lib; python_full_version >= "3.11.4"',
-    ]
-    names = ("posix-lib", "windows-lib", "mac-lib", "arm-lib", "backport", "patch-lib")
-    return [release("portable", "1.0.0", requires=requires), *(release(name, "1.0.0") for name in names)]
+    requires = {
+        "posix-lib": 'sys_platform != "win32"',
+        "windows-lib": 'sys_platform == "win32"',
+        "mac-lib": 'platform_system == "Darwin" and platform_machine == "arm64"',
+        "arm-lib": 'platform_machine == "aarch64"',
+        "backport": 'python_version < "3.11"',
+        "patch-lib": 'python_full_version >= "3.11.4"',
+    }
+    portable = release("portable", "1.0.0", requires=[f"{name}; {marker}" for name, marker in requires.items()])
+    return [portable, *(release(name, "1.0.0") for name in requires)]
 
 
 def requires_python() -> list[File]:
@@ -116,29 +118,22 @@ def yanked() -> list[File]:
 
 def prereleases() -> list[File]:
     """`steady` has a newer release candidate; `nightly` has nothing but prereleases."""
-    return [
-        release("steady", "1.0.0", "2024-01-01"),
-        release("steady", "2.0.0rc1", "2024-06-01"),
-        release("nightly", "0.1.0a1", "2024-01-01"),
-        release("nightly", "0.1.0.dev2", "2024-01-01"),
-    ]
+    return releases("""
+        steady 1.0.0
+        steady 2.0.0rc1 2024-06-01
+        nightly 0.1.0a1
+        nightly 0.1.0.dev2
+    """)
 
 
 def private() -> list[File]:
     """The private index of a company: `corp-core`, and `corp-app`, which needs it and something public."""
-    return [
-        release("corp-core", "1.2.0"),
-        release("corp-app", "3.0.0", requires=["corp-core>=1", "base"]),
-    ]
+    return releases("corp-core 1.2.0\ncorp-app 3.0.0: corp-core>=1, base")
 
 
 def public_twin() -> list[File]:
-    """A stranger's `corp-core` 99.0.0 on the public index, and `innocent` that asks for the name. It must never win."""
-    return [
-        release("corp-core", "99.0.0", "2023-01-01"),
-        release("innocent", "1.0.0", requires=["corp-core"]),
-        release("base", "1.5.0"),
-    ]
+    """A stranger's `corp-core` 99.0.0 on the public index, and `innocent` that requires the name. It must never win."""
+    return releases("corp-core 99.0.0 2023-01-01\ninnocent 1.0.0: corp-core\nbase 1.5.0")
 
 
 def dated() -> list[File]:
@@ -169,14 +164,10 @@ def manylinux() -> list[File]:
 
 def old_when_asked() -> list[File]:
     """`server` 0.2.5 of 2023 has no upper bound on `engine`; each newer one pins an engine that `model` excludes."""
-    newer = [release("server", f"0.{n}.0", f"20{20 + n}-01-01", requires=[f"engine=={n}.0.0"]) for n in range(4, 7)]
-    engines = [release("engine", f"{n}.0.0", f"20{19 + n}-12-01") for n in range(4, 8)]
-    return [
-        release("server", "0.2.5", "2023-11-01", requires=["engine"]),
-        *newer,
-        *engines,
-        release("model", "1.0.0", "2026-12-15", requires=["engine>=7"]),
-    ]
+    newer = [f"server 0.{n}.0 20{20 + n}-01-01: engine=={n}.0.0" for n in range(4, 7)]
+    engines = [f"engine {n}.0.0 20{19 + n}-12-01" for n in range(4, 8)]
+    ends = ["server 0.2.5 2023-11-01: engine", "model 1.0.0 2026-12-15: engine>=7"]
+    return releases("\n".join([ends[0], *newer, *engines, ends[1]]))
 
 
 def build_numbers() -> list[File]:
@@ -250,20 +241,5 @@ def pytorch_index(variant: str = "cu126") -> list[File]:
 
 def everything() -> list[File]:
     """All the sets that live on one public index together (not `private`, `pytorch_index` and `big`)."""
-    sets = (
-        diamond,
-        conflict,
-        backtracking,
-        extras,
-        markers,
-        requires_python,
-        yanked,
-        prereleases,
-        dated,
-        sources,
-        manylinux,
-        old_when_asked,
-        build_numbers,
-        torch_family,
-    )
-    return [file for files in sets for file in files()]
+    sets = (diamond, conflict, backtracking, extras, markers, requires_python, yanked, prereleases, dated, sources)
+    return [file for files in (*sets, manylinux, old_when_asked, build_numbers, torch_family) for file in files()]

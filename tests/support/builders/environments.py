@@ -7,7 +7,6 @@ assert user.runs("install", lock, "--prefix", "env").status == 0
 
 from __future__ import annotations
 
-import base64
 import csv
 import hashlib
 import io
@@ -39,6 +38,7 @@ from envspec.models import (
 )
 from tests.support.builders.conda_archive import CondaArchive
 from tests.support.builders.wheels import Artifact
+from tests.support.builders.zips import record_digest
 from tests.support.user import Ran, Running, User
 
 #: The interpreter behind the one that runs the tests, and its version: what venvs and test channels stand on.
@@ -160,8 +160,7 @@ def wrong_rows(prefix: Path) -> list[str]:
             if not row or not row[1]:
                 continue
             data = (record.parent.parent / row[0]).read_bytes()
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            if row[1:] != [f"sha256={digest}", str(len(data))]:
+            if row[1:] != [record_digest(data), str(len(data))]:
                 wrong.append(row[0])
     return wrong
 

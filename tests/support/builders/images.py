@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
 import json
 import tarfile
 import threading
@@ -28,6 +27,7 @@ from tests.support.builders import locks
 from tests.support.builders.environments import RUNNING, pin, write_lock
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, wheel
+from tests.support.builders.zips import tarred
 from tests.support.servers.index import IndexServer
 from tests.support.servers.loopback import Asked
 from tests.support.servers.registry import OCI_CONFIG, PushRegistry, digest
@@ -201,21 +201,14 @@ def keep_base(cache: Path, base: BaseMade) -> BaseMade:
 
 
 def tar_of(files: Mapping[str, bytes], mode: int = 0o644) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size, info.mode = len(content), mode
-            archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
+    members = [(tarfile.TarInfo(name), content) for name, content in files.items()]
+    for member, _ in members:
+        member.mode = mode
+    return tarred(members)
 
 
 def image_lock(
-    pins: Mapping[Platform, Sequence[Package]],
-    base: BaseImage,
-    *,
-    python: Python = PYTHON,
-    **others: Any,
+    pins: Mapping[Platform, Sequence[Package]], base: BaseImage, *, python: Python = PYTHON, **others: Any
 ) -> Lock:
     """A lock of these packages on each platform. others: fields of Lock to set."""
     parts = [

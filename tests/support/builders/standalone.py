@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import hashlib
-import io
 import platform
 import sys
 import sysconfig
@@ -15,37 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.builders.zips import gzipped, record_digest, tarred
+
 VERSION: Final = platform.python_version()
 SERIES: Final = ".".join(VERSION.split(".")[:2])
 #: Of the standard library: what is slow, large or needs what tests do not have, and much that no test imports.
-_LEFT_OUT: Final = frozenset(
-    [
-        *(
-            "site-packages",
-            "dist-packages",
-            "test",
-            "tests",
-            "idlelib",
-            "tkinter",
-            "turtledemo",
-            "lib2to3",
-            "ensurepip",
-        ),
-        *(
-            "asyncio",
-            "concurrent",
-            "ctypes",
-            "curses",
-            "dbm",
-            "distutils",
-            "email",
-            "html",
-            "http",
-            "logging",
-            "msilib",
-        ),
-        *("multiprocessing", "pydoc_data", "sqlite3", "unittest", "urllib", "wsgiref", "xml", "xmlrpc", "zoneinfo"),
-    ]
+_LEFT_OUT: Final = (
+    "__pycache__ site-packages dist-packages test tests idlelib tkinter turtledemo lib2to3 ensurepip asyncio ctypes "
+    "concurrent curses dbm distutils email html http logging msilib multiprocessing pydoc_data sqlite3 unittest "
+    "urllib wsgiref xml xmlrpc zoneinfo"
 )
 _LARGEST_BYTES: Final = 60_000
 _ENCODINGS: Final = frozenset({"__init__.py", "aliases.py", "ascii.py", "latin_1.py", "utf_8.py"})
@@ -109,14 +84,10 @@ def distribution(name: str, version: str, files: Mapping[str, bytes], program: s
     info = f"{name}-{version}.dist-info"
     library = f"python/lib/python{SERIES}/site-packages"
     inside = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()}
-    rows = [f"{path},{_digest(data)},{len(data)}" for path, data in inside.items()]
+    rows = [f"{path},{record_digest(data)},{len(data)}" for path, data in inside.items()]
     text = "\n".join([f"../../../bin/{program},,", *rows, f"{info}/RECORD,,", ""]).encode()
     found: dict[str, Content] = {f"{library}/{path}": data for path, data in inside.items()}
-    return {
-        **found,
-        f"{library}/{info}/RECORD": text,
-        f"python/bin/{program}": Program(b"#!/bin/sh\n"),
-    }
+    return {**found, f"{library}/{info}/RECORD": text, f"python/bin/{program}": Program(b"#!/bin/sh\n")}
 
 
 def write(path: Path, files: Mapping[str, Content]) -> str:
@@ -126,32 +97,29 @@ def write(path: Path, files: Mapping[str, Content]) -> str:
 
 def write_members(path: Path, members: Iterable[tuple[str, Content]]) -> str:
     """As `write`, where a name may come twice."""
-    buffer = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=1, mtime=0, filename="") as zipped,
-        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
-    ):
-        for name, content in members:
-            member = tarfile.TarInfo(name)
-            member.mtime, member.uid, member.uname = _TIME, 1234, "builder"
-            data = content.data if isinstance(content, Program) else content if isinstance(content, bytes) else b""
-            member.size = len(data)
-            member.mode = 0o775 if isinstance(content, Program) else 0o664
-            if isinstance(content, Link):
-                member.type = tarfile.LNKTYPE if content.is_hard else tarfile.SYMTYPE
-                member.linkname = content.target
-            if isinstance(content, Device):
-                member.type = tarfile.CHRTYPE
-            tar.addfile(member, io.BytesIO(data))
+    packed = gzipped(tarred(_members(members), tarfile.PAX_FORMAT), 1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(buffer.getvalue())
-    return hashlib.sha256(buffer.getvalue()).hexdigest()
+    path.write_bytes(packed)
+    return hashlib.sha256(packed).hexdigest()
+
+
+def _members(members: Iterable[tuple[str, Content]]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    for name, content in members:
+        member = tarfile.TarInfo(name)
+        member.mtime, member.uid, member.uname = _TIME, 1234, "builder"
+        member.mode = 0o775 if isinstance(content, Program) else 0o664
+        if isinstance(content, Link):
+            member.type = tarfile.LNKTYPE if content.is_hard else tarfile.SYMTYPE
+            member.linkname = content.target
+        if isinstance(content, Device):
+            member.type = tarfile.CHRTYPE
+        yield member, content.data if isinstance(content, Program) else content if isinstance(content, bytes) else b""
 
 
 def _stdlib(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            if path.name not in _LEFT_OUT | {"__pycache__"} and not path.name.startswith("config-"):
+            if path.name not in _LEFT_OUT.split() and not path.name.startswith("config-"):
                 yield from _stdlib(path)
         elif path.suffix == ".so" or (path.suffix == ".py" and _is_wanted(path)):
             yield path
@@ -161,7 +129,3 @@ def _is_wanted(path: Path) -> bool:
     if path.parent.name == "encodings":
         return path.name in _ENCODINGS
     return path.stat().st_size < _LARGEST_BYTES or path.name in {"enum.py", "ast.py"}
-
-
-def _digest(data: bytes) -> str:
-    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

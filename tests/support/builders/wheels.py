@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import gzip
 import hashlib
 import io
 import random
@@ -16,8 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-#: The oldest moment that a zip can hold; every file of every wheel has it.
-ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+from tests.support.builders.zips import gzipped, record_digest, tarred, zipped
 
 
 class Method(Enum):
@@ -78,11 +75,9 @@ def core_metadata(
     extras: Mapping[str, Sequence[str]] | None = None,
     requires_python: str | None = None,
     metadata_version: str = "2.1",
-    dynamic: Sequence[str] = (),
 ) -> bytes:
     """Core metadata with the requirements of each extra given its marker."""
     lines = [f"Metadata-Version: {metadata_version}", f"Name: {name}", f"Version: {version}"]
-    lines += [f"Dynamic: {field}" for field in dynamic]
     if requires_python:
         lines.append(f"Requires-Python: {requires_python}")
     lines += [f"Requires-Dist: {requirement}" for requirement in requires]
@@ -158,7 +153,8 @@ def sdist(
         f"{stem}/backend.py": f"STEM = {stem!r}\nMODULE = {escaped!r}\n{on_build}\n{_BACKEND}".encode(),
         f"{stem}/{escaped}/__init__.py": _module(version),
     }
-    return Artifact(normalized(name), version, f"{stem}.tar.gz", _tar_gz(content), meta, requires_python)
+    tar = tarred(((tarfile.TarInfo(path), data) for path, data in sorted(content.items())), tarfile.PAX_FORMAT)
+    return Artifact(normalized(name), version, f"{stem}.tar.gz", gzipped(tar, 0), meta, requires_python)
 
 
 def wheels(name: str, version: str, tags: Iterable[str], *, requires: Sequence[str] = ()) -> list[Artifact]:
@@ -189,37 +185,15 @@ def _record(content: Mapping[str, bytes], info: str) -> bytes:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     for path, data in sorted(content.items()):
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        rows.writerow((path, f"sha256={digest}", len(data)))
+        rows.writerow((path, record_digest(data), len(data)))
     rows.writerow((f"{info}/RECORD", "", ""))
     return text.getvalue().encode()
 
 
 def _zip(content: Mapping[str, bytes], method: Method) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        # dist-info comes last, as PEP 427 recommends: a reader of the wheel's end has it in its first range.
-        for path in sorted(content, key=lambda path: (".dist-info/" in path, path)):
-            member = zipfile.ZipInfo(path, ZIP_EPOCH)
-            member.external_attr = 0o644 << 16
-            member.compress_type = method.value
-            member.create_system = 3
-            archive.writestr(member, content[path])
-    return buffer.getvalue()
-
-
-def _tar_gz(content: Mapping[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=0, mtime=0, filename="") as zipped,
-        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for path, data in sorted(content.items()):
-            member = tarfile.TarInfo(path)
-            member.size = len(data)
-            member.mode = 0o644
-            archive.addfile(member, io.BytesIO(data))
-    return buffer.getvalue()
+    # dist-info comes last, as PEP 427 recommends: a reader of the wheel's end has it in its first range.
+    paths = sorted(content, key=lambda path: (".dist-info/" in path, path))
+    return zipped(((path, content[path], 0o644) for path in paths), method.value)
 
 
 _PYPROJECT: Final = b"""[build-system]

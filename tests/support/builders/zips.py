@@ -1,15 +1,19 @@
-"""Zips that no honest tool writes, and wheels with the bits that a plain zip writer leaves out."""
+"""Archives as bytes: zips, also those that no honest tool writes, tars, and the digests of RECORD."""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
 import io
 import struct
+import tarfile
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.support.builders.wheels import ZIP_EPOCH, core_metadata
-
+#: The oldest time that a zip can hold; every file of every wheel has it.
+ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 #: Permission bits of a file and of a program, with the kind of file, as a zip made on Unix keeps them.
 FILE = 0o100644
 PROGRAM = 0o100755
@@ -31,6 +35,29 @@ def zipped(members: Iterable[tuple[str, bytes, int]], method: int = zipfile.ZIP_
     return buffer.getvalue()
 
 
+def tarred(members: Iterable[tuple[tarfile.TarInfo, bytes]], form: int = tarfile.USTAR_FORMAT) -> bytes:
+    """A tar of members, whose sizes are set here."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as archive:
+        for info, content in members:
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def gzipped(data: bytes, level: int) -> bytes:
+    """The same bytes with every Python, unlike `gzip.compress`."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=level, mtime=0, filename="") as packed:
+        packed.write(data)
+    return buffer.getvalue()
+
+
+def record_digest(data: bytes) -> str:
+    """`sha256=...`, as RECORD has it."""
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
 def wheel_members(
     name: str = "thing", version: str = "1.0", files: Iterable[tuple[str, bytes, int]] = (), *, pure: str = "true"
 ) -> list[tuple[str, bytes, int]]:
@@ -39,7 +66,7 @@ def wheel_members(
     wheel = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {pure}\nTag: py3-none-any\n"
     members = [
         *files,
-        (f"{info}/METADATA", core_metadata(name, version), FILE),
+        (f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(), FILE),
         (f"{info}/WHEEL", wheel.encode(), FILE),
     ]
     rows = "".join(f"{path},,\n" for path, _, _ in members) + f"{info}/RECORD,,\n"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import io
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler
 
-from tests.support.servers.loopback import Threaded
+from tests.support.servers.faults import Answer
+from tests.support.servers.threaded import Exchange, Threaded
 
 _AR_MAGIC = b"!<arch>\n"
 
@@ -68,13 +67,23 @@ def _tar(files: Mapping[str, tuple[str, int]]) -> bytes:
     return gzip.compress(packed.getvalue(), mtime=0)
 
 
-class AptArchive:
-    """What is served. `publish` replaces it; `asked` are the paths that were asked for."""
+class AptArchive(Threaded):
+    """An archive on a free loopback port, unsigned: its line in sources.list needs `[trusted=yes]`.
+
+    `publish` replaces what is served; asked: the paths that were requested.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[str] = []
         self.files: dict[str, bytes] = {}
-        self.url = ""
+        self.url = f"http://{self.host}/debian"
+
+    def handle(self, request: Exchange) -> None:
+        self.asked.append(request.path)
+        _, _, path = request.path.partition("/debian/")
+        content = self.files.get(path, self.files.get(path.partition("/")[2]))
+        request.answer(Answer(404) if content is None else Answer(200, content))
 
     def publish(self, *debs: Deb) -> None:
         """Suite `bookworm`, component `main`, below `debian`; and the same at each moment, `debian/<moment>`."""
@@ -97,30 +106,3 @@ class AptArchive:
         }
         files["dists/bookworm/Release"] = "".join(f"{key}: {value}\n" for key, value in release.items()).encode()
         self.files = files
-
-
-@contextlib.contextmanager
-def apt_archive() -> Iterator[AptArchive]:
-    """Serve one on a free loopback port, unsigned: its line in sources.list needs `[trusted=yes]`."""
-    archive = AptArchive()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            archive.asked.append(self.path)
-            _, _, path = self.path.partition("/debian/")
-            if path not in archive.files:
-                path = path.partition("/")[2]
-            content = archive.files.get(path)
-            self.send_response(404 if content is None else 200)
-            self.send_header("Content-Length", str(len(content or b"")))
-            self.end_headers()
-            self.wfile.write(content or b"")
-
-        def log_message(self, format: str, *words: object) -> None:
-            del format, words
-
-    with Threaded(Handler) as server:
-        archive.url = f"http://{server.host}/debian"
-        yield archive

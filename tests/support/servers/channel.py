@@ -35,10 +35,6 @@ class CondaServer(IndexServer):
         super().__init__(credentials=credentials, delay_s=delay_s, prefix=prefix)
         self._channels = dict(channels)
 
-    def __enter__(self) -> CondaServer:
-        super().__enter__()
-        return self
-
     def channel_url(self, name: str) -> str:
         return f"{self.root}/{name}"
 

@@ -10,12 +10,12 @@ import base64
 import os
 import sys
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Final
 
-from tests.support.servers.git import body_of, serve_by_git
-from tests.support.servers.loopback import Threaded
+from tests.support.servers.faults import Answer
+from tests.support.servers.git import serve_by_git
+from tests.support.servers.threaded import Exchange, Threaded
 from tests.support.workflows import Repository
 
 NAME: Final = "acme/stacks"
@@ -50,6 +50,7 @@ class Forge(Threaded):
     """open: number of the pull request that is open. folder: holds what was said to it."""
 
     def __init__(self, folder: Path, repository: Repository) -> None:
+        super().__init__()
         self.folder, self.remote = folder, folder / "served" / f"{NAME}.git"
         (folder / "tokens").mkdir(parents=True)
         (folder / "open").touch()
@@ -58,7 +59,6 @@ class Forge(Threaded):
         repository.git("clone", "--quiet", "--bare", ".", str(self.remote))
         repository.git("--git-dir", str(self.remote), "config", "http.receivepack", "true")
         self.repository = repository
-        super().__init__(type("Handler", (_Handler,), {"forge": self}))
 
     @property
     def url(self) -> str:
@@ -103,29 +103,13 @@ class Forge(Threaded):
         rows = self.git("for-each-ref", "--format=%(refname:short) %(objectname)", "refs/heads").splitlines()
         return {name: commit for name, _, commit in (row.partition(" ") for row in rows)}
 
-
-class _Handler(BaseHTTPRequestHandler):
-    """git's own server program, which is let write by a token that may."""
-
-    forge: Forge
-
-    def log_message(self, *_: object) -> None:
-        """Tests have output of their own."""
-
-    def _allows(self) -> bool:
-        if "git-receive-pack" not in self.path:
-            return True
-        login = base64.b64decode(self.headers.get("Authorization", "").partition(" ")[2]).decode()
-        return self.forge.issued.get(login.partition(":")[2], {}).get("contents") == "write"
-
-    def do_GET(self) -> None:
-        body = body_of(self)
-        if not self._allows():
-            self.send_response(401 if "Authorization" not in self.headers else 403)
-            self.send_header("WWW-Authenticate", 'Basic realm="forge"')
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        serve_by_git(self, self.forge.remote.parent.parent, body)
-
-    do_POST = do_GET
+    def handle(self, request: Exchange) -> None:
+        """By git's own server program, which only lets a token write that may."""
+        body = request.body()
+        if "git-receive-pack" in request.path:
+            login = base64.b64decode(request.headers.get("Authorization", "").partition(" ")[2]).decode()
+            if self.issued.get(login.partition(":")[2], {}).get("contents") != "write":
+                status = 401 if "Authorization" not in request.headers else 403
+                request.answer(Answer(status, headers={"WWW-Authenticate": 'Basic realm="forge"'}))
+                return
+        serve_by_git(request, self.remote.parent.parent, body)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import ClassVar
 
-from tests.support.servers.loopback import Threaded, basic
+from tests.support.servers.faults import Answer
+from tests.support.servers.loopback import basic
+from tests.support.servers.threaded import Exchange, Threaded
 
 
 class GitServer(Threaded):
@@ -19,61 +19,31 @@ class GitServer(Threaded):
     """
 
     def __init__(self, root: Path, *, login: tuple[str, str] | None = None, leads_to: str = "", asks: bool = False):
+        super().__init__()
         self.root, self.login, self.leads_to, self.asks = root, login, leads_to, asks
         self.seen: list[tuple[str, str]] = []
-        super().__init__(type("Bound", (_Handler,), {"owner": self}))
 
     def url(self, name: str, login: str = "") -> str:
         return f"http://{login}{'@' if login else ''}{self.host}/{name}"
 
-
-class _Handler(BaseHTTPRequestHandler):
-    owner: ClassVar[GitServer]
-
-    def do_GET(self) -> None:
-        owner = self.owner
-        sent = self.headers.get("Authorization", "")
-        owner.seen.append((self.path, sent))
-        if owner.leads_to:
-            self.send_response(302)
-            self.send_header("Location", owner.leads_to + self.path)
-            self.end_headers()
-        elif owner.asks or (owner.login and sent != f"Basic {basic(*owner.login)}"):
-            self.send_response(401)
-            self.send_header("WWW-Authenticate", 'Basic realm="git"')
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def handle(self, request: Exchange) -> None:
+        sent = request.headers.get("Authorization", "")
+        self.seen.append((request.path, sent))
+        body = request.body()
+        if self.leads_to:
+            request.answer(Answer(302, headers={"Location": self.leads_to + request.path}))
+        elif self.asks or (self.login and sent != f"Basic {basic(*self.login)}"):
+            request.answer(Answer(401, headers={"WWW-Authenticate": 'Basic realm="git"'}))
         else:
-            serve_by_git(
-                self,
-                owner.root,
-                GIT_CONFIG_COUNT="2",
-                GIT_CONFIG_KEY_0="safe.directory",
-                GIT_CONFIG_VALUE_0="*",
-                GIT_CONFIG_KEY_1="uploadpack.allowFilter",
-                GIT_CONFIG_VALUE_1="true",
-            )
-
-    do_POST = do_GET
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Tests read `GitServer.seen`."""
+            settings = {"safe.directory": "*", "uploadpack.allowFilter": "true"}
+            environ = {"GIT_CONFIG_COUNT": str(len(settings))}
+            for number, (key, value) in enumerate(settings.items()):
+                environ |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+            serve_by_git(request, self.root, body, **environ)
 
 
-def body_of(request: BaseHTTPRequestHandler) -> bytes:
-    """What a request brings, in pieces or not."""
-    body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
-    if request.headers.get("Transfer-Encoding") == "chunked":
-        while size := int(request.rfile.readline(), 16):
-            body += request.rfile.read(size)
-            request.rfile.readline()
-        request.rfile.readline()
-    return body
-
-
-def serve_by_git(request: BaseHTTPRequestHandler, root: Path, body: bytes | None = None, **environ: str) -> None:
-    """Answer by git's own server program. body: of the request, where it has been read. environ: more for git."""
-    sent = body_of(request) if body is None else body
+def serve_by_git(request: Exchange, root: Path, body: bytes, **environ: str) -> None:
+    """Answer by git's own server program. environ: more for git."""
     path, _, query = request.path.partition("?")
     variables = {
         "PATH": os.environ["PATH"],
@@ -83,18 +53,14 @@ def serve_by_git(request: BaseHTTPRequestHandler, root: Path, body: bytes | None
         "PATH_INFO": path,
         "QUERY_STRING": query,
         "CONTENT_TYPE": request.headers.get("Content-Type", ""),
-        "CONTENT_LENGTH": str(len(sent)),
+        "CONTENT_LENGTH": str(len(body)),
         "HTTP_CONTENT_ENCODING": request.headers.get("Content-Encoding", ""),
         "GIT_PROTOCOL": request.headers.get("Git-Protocol", ""),
         "REMOTE_USER": "user",
         **environ,
     }
-    done = subprocess.run(["git", "http-backend"], env=variables, input=sent, capture_output=True, check=True)
+    done = subprocess.run(["git", "http-backend"], env=variables, input=body, capture_output=True, check=True)
     head, _, content = done.stdout.partition(b"\r\n\r\n")
     fields = dict(line.split(": ", 1) for line in head.decode().splitlines())
-    request.send_response(int(fields.pop("Status", "200").partition(" ")[0]))
-    for name, value in fields.items():
-        request.send_header(name, value)
-    request.send_header("Content-Length", str(len(content)))
-    request.end_headers()
-    request.wfile.write(content)
+    status = int(fields.pop("Status", "200").partition(" ")[0])
+    request.answer(Answer(status, content, fields))

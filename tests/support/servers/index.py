@@ -10,38 +10,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gzip
 import hashlib
 import re
-import socket
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from tests.support.builders.projects import (
-    Caching,
-    Compression,
-    Dialect,
-    File,
-    MetadataFiles,
-    Ranges,
-    by_name,
-)
+from tests.support.builders.projects import Caching, Compression, Dialect, File, MetadataFiles, Ranges, by_name
 from tests.support.builders.wheels import normalized
 from tests.support.servers import pages
 from tests.support.servers.faults import Answer, Fault, Wire
 from tests.support.servers.loopback import basic
+from tests.support.servers.threaded import Exchange, Threaded
 
 FRIENDLY: Final = Dialect()
 
@@ -64,33 +52,16 @@ class Request:
         return self.headers.get("range", "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Planned:
+    """times: how often it is still to happen; None: always."""
+
     pattern: str
     fault: Fault
+    times: int | None
 
 
-@dataclass(slots=True)
-class _Log:
-    """Shared by the server's threads."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    requests: list[Request] = field(default_factory=list)
-    faults: list[tuple[_Planned, int | None]] = field(default_factory=list)
-
-    def fault_for(self, path: str) -> Fault | None:
-        """The latest fault for a path, one of its times used up."""
-        with self.lock:
-            for place in range(len(self.faults) - 1, -1, -1):
-                planned, left = self.faults[place]
-                if left == 0 or not fnmatchcase(path, planned.pattern):
-                    continue
-                self.faults[place] = (planned, None if left is None else left - 1)
-                return planned.fault
-        return None
-
-
-class IndexServer:
+class IndexServer(Threaded):
     """One index. `url` is what `--index-url` takes; faults and files may change while it runs.
 
     credentials: user and password that every request must bring. delay_s: before each answer, as a network has.
@@ -106,34 +77,55 @@ class IndexServer:
         delay_s: float = 0.0,
         prefix: str = "",
     ) -> None:
+        super().__init__()
         self.dialect = dialect
         self.prefix = prefix
         self.credentials = credentials
         self.delay_s = delay_s
         self._projects = by_name(files)
-        self._log = _Log()
-        self._stopping = threading.Event()
-        self._server = _Server(self)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._lock = threading.Lock()
+        self._requests: list[Request] = []
+        self._faults: list[_Planned] = []
 
-    def __enter__(self) -> IndexServer:
-        self._thread.start()
-        return self
+    def handle(self, request: Exchange) -> None:
+        whole = unquote(urlsplit(request.path).path)
+        # What does not lie below the prefix is no path of this index.
+        path = whole.removeprefix(self.prefix) if whole.startswith(self.prefix) else f"/beside{whole}"
+        found = Request(request.command, path, {key.lower(): value for key, value in request.headers.items()})
+        with self._lock:
+            self._requests.append(found)
+        if self.delay_s:
+            time.sleep(self.delay_s)
+        fault = self._fault_for(path)
+        answer = self.answer(path, found.headers) if fault is None else self._play(fault, found, request)
+        if answer is None:
+            request.close_connection = True
+        else:
+            found.status = answer.status
+            found.sent_bytes += request.answer(answer)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stopping.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._server.hang_up()
-        self._thread.join()
+    def _fault_for(self, path: str) -> Fault | None:
+        """The latest fault for a path, one of its times used up."""
+        with self._lock:
+            for planned in reversed(self._faults):
+                if planned.times != 0 and fnmatchcase(path, planned.pattern):
+                    planned.times = planned.times and planned.times - 1
+                    return planned.fault
+        return None
 
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
+    def _play(self, fault: Fault, found: Request, request: Exchange) -> Answer | None:
+        def write(data: bytes) -> None:
+            if found.status == 0 and data.startswith(b"HTTP/1.1 "):
+                found.status = int(data[9:12])
+            request.wfile.write(data)
+            found.sent_bytes += len(data)
+
+        honest = functools.partial(self.answer, found.path, found.headers)
+        return fault.play(Wire(request.path, honest, write, request.connection, self.stopping))
 
     @property
     def root(self) -> str:
-        return f"http://127.0.0.1:{self.port}{self.prefix}"
+        return f"http://{self.host}{self.prefix}"
 
     @property
     def url(self) -> str:
@@ -168,23 +160,23 @@ class IndexServer:
 
     def fail(self, pattern: str, fault: Fault, times: int | None = None) -> None:
         """Misbehave on paths that match (`fnmatch`), for so many requests or for good; the latest fault wins."""
-        with self._log.lock:
-            self._log.faults.append((_Planned(pattern, fault), times))
+        with self._lock:
+            self._faults.append(_Planned(pattern, fault, times))
 
     def heal(self) -> None:
         """No more faults."""
-        with self._log.lock:
-            self._log.faults.clear()
+        with self._lock:
+            self._faults.clear()
 
     @property
     def requests(self) -> list[Request]:
-        with self._log.lock:
-            return list(self._log.requests)
+        with self._lock:
+            return list(self._requests)
 
     def forget(self) -> None:
         """Start counting anew."""
-        with self._log.lock:
-            self._log.requests.clear()
+        with self._lock:
+            self._requests.clear()
 
     def requests_for(self, pattern: str) -> list[Request]:
         return [request for request in self.requests if fnmatchcase(request.path, pattern)]
@@ -282,85 +274,6 @@ def _ranged(answer: Answer, headers: Mapping[str, str], ranges: Ranges) -> Answe
         return Answer(416, b"", {"Content-Range": f"bytes */{total}"})
     more = {"Content-Range": f"bytes {start}-{end}/{total}"}
     return Answer(206, answer.body[start : end + 1], {**answer.headers, **more})
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-
-    def __init__(self, index: IndexServer) -> None:
-        self.index = index
-        self._open: set[socket.socket] = set()
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    def process_request(self, request: object, client_address: object) -> None:
-        if isinstance(request, socket.socket):
-            self._open.add(request)
-        super().process_request(request, client_address)  # type: ignore[arg-type]
-
-    def hang_up(self) -> None:
-        """Close the connections that clients keep alive."""
-        for connection in list(self._open):
-            with contextlib.suppress(OSError):  # the client was first
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that go in the middle of a page are what some tests are about: only faults of our own are told."""
-        if not isinstance(sys.exc_info()[1], (ConnectionError, OSError)):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    # Without this each small answer waits 40 ms for the client's delayed ACK.
-    disable_nagle_algorithm = True
-    server: _Server
-
-    def do_GET(self) -> None:
-        index = self.server.index
-        whole = unquote(urlsplit(self.path).path)
-        # What does not lie below the prefix is no path of this index.
-        path = whole.removeprefix(index.prefix) if whole.startswith(index.prefix) else f"/beside{whole}"
-        headers = {key.lower(): value for key, value in self.headers.items()}
-        request = Request(self.command, path, headers)
-        with index._log.lock:
-            index._log.requests.append(request)
-        if index.delay_s:
-            time.sleep(index.delay_s)
-        fault = index._log.fault_for(path)
-        answer = index.answer(path, headers) if fault is None else self._play(fault, request)
-        if answer is None:
-            self.close_connection = True
-        else:
-            self._send(request, answer)
-
-    do_HEAD = do_GET
-
-    def _play(self, fault: Fault, request: Request) -> Answer | None:
-        def write(data: bytes) -> None:
-            if request.status == 0 and data.startswith(b"HTTP/1.1 "):
-                request.status = int(data[9:12])
-            self.wfile.write(data)
-            request.sent_bytes += len(data)
-
-        index = self.server.index
-        honest = functools.partial(index.answer, request.path, request.headers)
-        return fault.play(Wire(self.path, honest, write, self.connection, index._stopping))
-
-    def _send(self, request: Request, answer: Answer) -> None:
-        request.status = answer.status
-        length = {} if answer.status == 304 else {"Content-Length": str(len(answer.body))}
-        fields = {"Date": self.date_time_string(), **answer.headers, **length}
-        phrase = self.responses.get(HTTPStatus(answer.status), ("",))[0]
-        lines = [f"HTTP/1.1 {answer.status} {phrase}", *(f"{key}: {value}" for key, value in fields.items()), "", ""]
-        head = "\r\n".join(lines).encode("latin-1")
-        # One write for headers and body: as a real server does, and half the system calls.
-        data = head if request.method == "HEAD" else head + answer.body
-        request.sent_bytes += len(data)
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Tests read `IndexServer.requests`."""
 
 
 def main() -> int:

@@ -18,14 +18,11 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from types import TracebackType
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 _T = TypeVar("_T", bound="Loopback")
-_U = TypeVar("_U", bound="Threaded")
 
 
 class Loopback:
@@ -68,27 +65,6 @@ class Loopback:
         task = asyncio.ensure_future(self.converse(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class Threaded:
-    """A server whose requests are handled by threads, from the beginning of a context to its end."""
-
-    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._thread = Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self: _U) -> _U:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 def basic(user: str, password: str) -> str:

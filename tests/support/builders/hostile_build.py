@@ -88,7 +88,7 @@ while time.monotonic() < end:
 """
 
 
-def burgle(known):
+def attack(known):
     keep("environ", repr(known))
     work, temp, home = known["GITHUB_WORKSPACE"], known["RUNNER_TEMP"], known["HOME"]
     steal = temp + "/steal"
@@ -127,13 +127,13 @@ def burgle(known):
 try:
     found = machine()
     if found:
-        burgle(found)
+        attack(found)
 except Exception as fault:
     keep("failed", repr(fault))
 '''
 
 
-def burglar(folder: Path, name: str = "own", also: str = "pass") -> Artifact:
+def hostile_build(folder: Path, name: str = "own", also: str = "pass") -> Artifact:
     """folder: of the test; nothing outside of it is touched, and the loot lies there. also: more Python, `work` is the
     workspace and `temp` the folder for temporary files."""
     on_build = _BUILD.format(folder=str(folder), also=also)
