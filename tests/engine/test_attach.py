@@ -12,14 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envspec.engine.run import Streams, copy_frames, forwarded_signals, raw_terminal, send_input
-from tests.support.servers.loopback import Threaded
+from tests.support.servers.faults import Answer
+from tests.support.servers.threaded import Exchange, Threaded
 
 
 class Pieces:
@@ -95,23 +95,13 @@ def test_a_killed_runs_container_is_removed() -> None:
     """Also if the engine creates it only after the run was killed."""
     removals: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.answer(200, {"ApiVersion": "1.41", "Os": "linux", "Arch": "amd64"})
-
-        def do_DELETE(self) -> None:
-            removals.append(self.path)
-            self.answer(404 if len(removals) == 1 else 204, {"message": "no such container"})
-
-        def answer(self, status: int, document: dict[str, str]) -> None:
-            body = json.dumps(document).encode() if status != 204 else b""
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            return
+    class Engine(Threaded):
+        def handle(self, request: Exchange) -> None:
+            status, document = 200, {"ApiVersion": "1.41", "Os": "linux", "Arch": "amd64"}
+            if request.command == "DELETE":
+                removals.append(request.path)
+                status, document = 404 if len(removals) == 1 else 204, {"message": "no such container"}
+            request.answer(Answer(status, json.dumps(document).encode() if status != 204 else b""))
 
     program = """
 import os
@@ -119,7 +109,7 @@ from envspec.engine.run import removed_if_killed
 with removed_if_killed("it"):
     os.kill(os.getpid(), 9)
 """
-    with Threaded(Handler) as engine:
+    with Engine() as engine:
         environ = os.environ | {"DOCKER_HOST": f"tcp://{engine.host}"}
         assert subprocess.run([sys.executable, "-c", program], env=environ, check=False).returncode == -signal.SIGKILL
         until = time.monotonic() + 30

@@ -44,7 +44,7 @@ CASES: Final[dict[str, Case]] = {
     "403": Case(Status(403), ("/forge", "HTTP 403")),
     "401": Case(Status(401), ("/forge", "HTTP 401", "credentials")),
     "drops": Case(Drop(100), ("/forge", "the response ended early"), PLAIN_ROWS),
-    "drops-before-a-byte": Case(Drop(0), ("/forge", "check the server"), PLAIN_ROWS),
+    "drops-before-a-byte": Case(Drop(0), ("/forge", "the response ended early"), PLAIN_ROWS),
     "stalls": Case(Stall(), ("/forge", "no complete answer within 3 s", "ENVSPEC_HTTP_TOTAL_S"), ROWS),
     "drips": Case(Drip(), ("/forge", "no complete answer within 3 s"), PLAIN_ROWS),
     "truncated": Case(Truncate(300), ("/forge", "not a channel's repodata"), ROWS),

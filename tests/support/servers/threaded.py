@@ -27,7 +27,7 @@ class Exchange(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.owner.handle(self)
 
-    do_HEAD = do_POST = do_GET
+    do_HEAD = do_POST = do_DELETE = do_GET
 
     def body(self) -> bytes:
         """What the request brings, in chunks or not."""
