@@ -135,11 +135,11 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
     from envspec.cli.progress import TerminalReporter
     from envspec.diagnostics.machine import this_platform
     from envspec.models import Platform
-    from envspec.operations import image
+    from envspec.operations import image_diff
 
     with handle_sigterm(), TerminalReporter("image diff") as reporter:
         chosen = Platform(platform) if platform else this_platform()
-        found = image.diff(first, second, chosen, context_of({"mirrors": mirrors}, reporter))
+        found = image_diff.diff(first, second, chosen, context_of({"mirrors": mirrors}, reporter))
     terminal.answer_report(form, IMAGE_DIFF.render(form, found, terminal.width()))
     return 10 if found.is_changed else 0
 
@@ -152,11 +152,11 @@ def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
     """Copy a lock's base image into another registry, under the same digest."""
     from envspec.cli.progress import TerminalReporter
     from envspec.lockfile.folder import find_lock, read_lock
-    from envspec.operations import image
+    from envspec.operations import image_diff
 
     locked = read_lock(find_lock(lock, Path()))
     with handle_sigterm(), TerminalReporter(locked.name) as reporter:
-        copied = image.mirror(locked, reference, context_of({"mirrors": mirrors}, reporter))
+        copied = image_diff.mirror(locked, reference, context_of({"mirrors": mirrors}, reporter))
     terminal.answer(f"{copied}\n")
     return 0
 

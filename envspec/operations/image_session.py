@@ -135,7 +135,7 @@ class ImageSession:
 
         builds = Builds(self.options.lock, self.clients)
         for part in self.options.lock.resolutions:
-            await builds.bring([each for each in part.packages if each in packages], part)
+            await builds.fetch([each for each in part.packages if each in packages], part)
 
     def _reading_base(self) -> None:
         self.context.reporter.progress(Step(ImageStage.BASE))

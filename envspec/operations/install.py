@@ -118,9 +118,11 @@ async def put_wheels(request: InstallRequest, context: Context, site: staging.St
 
     async def build_sources(request: InstallRequest, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
         # Imports half of what images need.
-        from envspec.operations.build_wheels import installed
+        from envspec.operations.build_wheels import Builds
+        from envspec.operations.session import Session
 
-        return await installed(request, python, context)
+        async with Session(context.without_progress()) as session:
+            return await Builds(request.lock, session).install(request.resolution, python)
 
     await uv.install(request, context, site, build_sources)
     context.reporter.progress(Step(InstallStage.CHECKING))

@@ -26,7 +26,7 @@ from envspec.lockfile.header import LOCK_FILE, verify_checksum
 from envspec.models import Lock, Resolution
 from envspec.operations.lock import check_logins, lock_files, make
 from envspec.operations.lock_state import LockRequest, LockState
-from envspec.operations.old_lock import checked, moments_of, versions_of
+from envspec.operations.old_lock import checked, cutoffs_of, versions_of
 from envspec.spec import Spec, load_spec
 
 _NONE: Final = "(none)"
@@ -88,16 +88,16 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
             f"{request.directory} is as of {latest}, which is in the future", hint="lock again: `envspec lock`"
         )
     facts = load_facts(spec.facts.tables())
-    right = checked(locked, spec, facts, context)
+    right, unverified = checked(locked, spec, facts, context)
     store = _Unanswered(context.cache)
     try:
-        state = LockState(request, context, store, spec, facts, moments_of(right.lock), started, as_of, before=locked)
+        state = LockState(request, context, store, spec, facts, cutoffs_of(right), started, as_of, before=locked)
         made = make(state)
         differences = _compare(request.directory, lock_files(made))
         kept: tuple[str, ...] = ()
         if differences and _keeps_versions(spec, locked):
             # Only the lock records which of them `--upgrade-package` has moved.
-            old = replace(moments_of(right.lock), resolutions=versions_of(locked))
+            old = replace(cutoffs_of(right), resolutions=versions_of(locked))
             free, made = made, make(replace(state, old=old))
             differences = _compare(request.directory, lock_files(made))
             kept = tuple(_kept(free, made))
@@ -105,7 +105,7 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
         store.close()
     moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     at = moment if spec.env.as_of else f"{moment}, as in the lock: the spec has no as_of"
-    return Verified(differences, (*right.unverified, *kept, *_recorded(made)), at)
+    return Verified(differences, (*unverified, *kept, *_recorded(made)), at)
 
 
 def _own_moments(lock: Lock) -> Iterator[Any]:
