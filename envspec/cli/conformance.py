@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import LOCK, MIRROR, UNCONFINED, combined, context_of
-from envspec.cli.terminal import handle_sigterm
+from envspec.cli.options import LOCK, MIRROR, UNCONFINED, combined, context_of, format_option
+from envspec.cli.progress import reporting
 from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UsageError
 from envspec.report import RECEIPT
@@ -75,9 +76,7 @@ _answer: Final = combined(
         metavar="RECEIPT",
         help="Fail if this machine is slower than in this receipt of the same kind of machine.",
     ),
-    click.option(
-        "--format", "form", type=click.Choice(list(RECEIPT)), default="text", help="Format of the receipt on stdout."
-    ),
+    format_option(RECEIPT, "Format of the receipt on stdout."),
 )
 
 
@@ -92,7 +91,6 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     Every check is a process with its own time limit; what this machine can't do is `not run`, and never passed. The
     exit code is 7 if a check failed, or if a check that the spec requires did not run; 6 if there is no GPU to test.
     """
-    from envspec.cli.progress import TerminalReporter
     from envspec.operations.conformance import Observer, run_conformance
     from envspec.receipts.model import Verdict, read
     from envspec.report import check_writable
@@ -101,15 +99,14 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     baseline = read(chosen["baseline"]) if chosen["baseline"] else None
     if report is not None:
         check_writable(report)
-    with handle_sigterm(), TerminalReporter(Path(lock).name) as reporter:
-        # A run that is interrupted leaves what was found by then.
-        observer = Observer(reporter.check, lambda until_then: _write(until_then, report), baseline)
+    with reporting(Path(lock).name) as reporter:
+        observer = Observer(reporter.check, lambda partial: _write(partial, report), baseline)
         found = run_conformance(lock, location, selection, context_of(chosen, reporter), observer)
     try:
         _write(found, report)
     finally:
         # Also if the disk is full by now.
-        _print(found, form)
+        terminal.answer_in(form, RECEIPT, found)
     if found.verdict is Verdict.FAILED:
         raise Failed(_failure(found), hint=_hint(found, report))
     return 0
@@ -120,10 +117,6 @@ def _write(found: Receipt, report: Path | None) -> None:
 
     for path in write_receipt(found, report) if report else ():
         terminal.report(f"wrote {path}")
-
-
-def _print(found: Receipt, form: str) -> None:
-    terminal.answer_report(form, RECEIPT.render(form, found, terminal.width()))
 
 
 def _failure(found: Receipt) -> str:
@@ -195,8 +188,6 @@ def _world_size(text: str | None) -> int | None:
 
 
 def _price(text: str | None) -> Price | None:
-    import re
-
     from envspec.operations.conformance import Price
 
     if text is None:

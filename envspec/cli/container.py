@@ -6,14 +6,24 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, UNCONFINED, combined, context_of
-from envspec.cli.terminal import handle_sigterm
+from envspec.cli.options import (
+    IMAGE_PLATFORMS,
+    LOCK,
+    MIRROR,
+    UNCONFINED,
+    combined,
+    context_of,
+    platform_option,
+    read_lock_of,
+)
+from envspec.cli.progress import reporting
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,9 +63,7 @@ _options: Final = combined(
     ),
     click.option("--shm-size", metavar="SIZE", help="Size of /dev/shm: 16g (default: half of the memory)."),
     click.option("--network", metavar="NAME", help="The engine's network: host, none, or one of your own."),
-    click.option(
-        "--platform", type=click.Choice(IMAGE_PLATFORMS), help="Platform of the image (default: the engine's)."
-    ),
+    platform_option(IMAGE_PLATFORMS, "Platform of the image (default: the engine's)."),
     click.option("--no-pyc", is_flag=True, help="Use the image without compiled Python."),
     click.option("--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."),
     MIRROR,
@@ -116,23 +124,18 @@ def shell(lock: str, **chosen: Any) -> int:
 
 
 def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
-    from dataclasses import replace
-
-    from envspec.cli.progress import TerminalReporter
-    from envspec.lockfile.folder import find_lock, read_lock
     from envspec.operations.container import open_container
 
-    locked = read_lock(find_lock(lock, Path()))
+    locked = read_lock_of(lock)
     streams = _streams()
     context = context_of(chosen)
     with open_container(locked, _request(command, chosen, streams), context) as container:
-        with handle_sigterm(), TerminalReporter(locked.name) as reporter:
+        with reporting(locked.name) as reporter:
             image = container.load_image(replace(context, reporter=reporter))
         return container.run(image, streams, terminal.report)
 
 
 def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> ContainerRequest:
-    from envspec.models import Platform
     from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Terminal
 
     tty = _is_our_terminal(streams)
@@ -155,7 +158,7 @@ def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
         options,
         work=None if chosen["no_work"] else (chosen["work"] or Path()),
         caches=not chosen["no_cache"],
-        platform=Platform(chosen["platform"]) if chosen["platform"] else None,
+        platform=chosen["platform"],
         bytecode=not chosen["no_pyc"],
     )
 
