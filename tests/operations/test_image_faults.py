@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.models import BaseImage, ImageSettings, Lock, Python
+from envspec.models import BaseImage, Lock, Python
 from tests.support import preloaded
 from tests.support.builders.images import (
     ARM,
@@ -30,7 +30,7 @@ from tests.support.builders.images import (
 )
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, Method, padding, wheel
-from tests.support.builders.zips import FILE, SYMLINK, patched, wheel_members, zipped
+from tests.support.builders.zips import FILE, SYMLINK, wheel_members, zipped
 from tests.support.servers.faults import Corrupt, Drop, Status, Truncate
 from tests.support.servers.faults import Fault as IndexFault
 from tests.support.servers.loopback import Asked
@@ -152,35 +152,13 @@ def bad(*members: tuple[str, bytes, int], **options: int) -> Artifact:
     return Artifact("bad", "1.0", "bad-1.0-py3-none-any.whl", data, b"")
 
 
-def lying() -> Artifact:
-    """A file of which both headers say that it has few bytes, and which unpacks to more."""
-    made = bad(("bad/a.py", bytes(100_000), FILE))
-    for signature, offset in ((b"PK\1\2", 24), (b"PK\3\4", 22)):
-        made = replace(made, data=patched(made.data, signature, 0, offset, "<I", 1000))
-    return made
-
-
-def encrypted() -> Artifact:
-    made = bad(("bad/a.py", b"x = 1\n", FILE))
-    for signature, offset in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
-        made = replace(made, data=patched(made.data, signature, 0, offset, "<H", 1))
-    return made
-
-
+#: Readers of wheels refuse many more: tests/image/test_wheel_zip.py, tests/security/hostile_wheels.py.
 BAD: Final[dict[str, tuple[Callable[[], Artifact], str]]] = {
     "dots": (lambda: bad(("../../../etc/passwd", b"root", FILE)), "outside"),
-    "dots inside": (lambda: bad(("bad/../../../x.py", b"x", FILE)), "outside"),
-    "absolute": (lambda: bad(("/etc/passwd", b"root", FILE)), "outside"),
     "data dots": (lambda: bad(("bad-1.0.data/data/../../../../etc/x", b"root", FILE)), "outside"),
     "symlink": (lambda: bad(("bad/out", b"../../../../../etc/passwd", SYMLINK)), "is a symlink out of"),
-    "absolute symlink": (lambda: bad(("bad/out", b"/etc/passwd", SYMLINK)), "is a symlink out of"),
-    "twice": (lambda: bad(("bad/a.py", b"x = 1\n", FILE), ("bad/a.py", b"x = 2\n", FILE)), "twice"),
-    "twice by another name": (lambda: bad(("bad/a.py", b"x\n", FILE), ("bad//a.py", b"y\n", FILE)), "twice"),
     "file and folder": (lambda: bad(("bad/a", b"x", FILE), ("bad/a/b", b"y", FILE)), "a file and a folder"),
     "bomb": (lambda: bad(("bad/zeros", bytes(80_000_000), FILE)), "zip bomb"),
-    "lying": (lying, "bytes"),
-    "encrypted": (encrypted, "encrypted"),
-    "no zip": (lambda: Artifact("bad", "1.0", "bad-1.0-py3-none-any.whl", b"PK", b""), "not a readable zip"),
     "another": (lambda: replace(wheel("good", "1.0"), name="bad", filename="bad-1.0-py3-none-any.whl"), "good"),
 }
 
@@ -345,13 +323,6 @@ def test_a_registry_that_takes_nothing(what: str, method: str, scene: Scene) -> 
     assert scene.builds().stdout == f"{scene.right}\n"
 
 
-def test_a_registry_that_does_not_answer(scene: Scene) -> None:
-    scene.outputs = ()
-    folder = scene.builder.writes_lock(scene.lock())
-    told = refused(scene.builder.image("build", folder, *QUICKLY, "--push", "127.0.0.1:9/team/app:1"), 5)
-    assert "127.0.0.1:9" in told
-
-
 def test_a_registry_with_faults_that_pass(scene: Scene) -> None:
     seen: dict[tuple[str, str], int] = {}
 
@@ -395,14 +366,11 @@ def test_outputs_that_can_not_be_written(scene: Scene) -> None:
     for words, status, told in (
         (("--output", "file/image.tar"), 6, "file"),
         (("--output", "full"), 2, "full is a folder"),
-        (("--output", "image.tar", "--tag", "Team:1"), 2, "lower case"),
         (("--output", "image.tar", "--tag", "team/app:1:2"), 2, "team/app:1:2"),
         (("--layout", "file"), 2, "is a file"),
         (("--layout", "file/below"), 6, "file"),
         (("--layout", "full"), 2, "neither empty nor an OCI layout"),
         (("--push", "not a reference"), 2, "not a reference"),
-        (("--push", f"{scene.registry.host}/UPPER:1"), 2, "UPPER"),
-        (("--mirror", "docker.io"), 2, "docker.io"),
     ):
         assert told in refused(scene.builder.image("build", lock, *QUICKLY, *words), status), words
     assert [path.name for path in (scene.builder.folder / "full").iterdir()] == ["mine.txt"]
@@ -414,9 +382,6 @@ def test_no_python_to_compile_with(scene: Scene) -> None:
     old = Python("3.9.99", "system")
     told = scene.builder.image("build", scene.builder.writes_lock(scene.lock(python=old)), **nobody)
     assert "3.9.99" in refused(told, 6) and "--no-pyc" in told.stderr
-    named = ("--python", "/nowhere/python")
-    told = scene.builder.image("build", scene.builder.writes_lock(scene.lock()), *named)
-    assert "/nowhere/python" in refused(told, 2)
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped"])
@@ -450,14 +415,3 @@ def test_a_cache_that_is_damaged(how: str, scene: Scene) -> None:
         for made in (scene.builder.folder / "layout/blobs/sha256").iterdir():
             assert hashlib.sha256(made.read_bytes()).hexdigest() == made.name, path
     assert again < len(files)
-
-
-def test_services_that_have_what_they_need(scene: Scene) -> None:
-    """A settings layer is a layer as any: it follows from the lock."""
-    image = ImageSettings(workdir="/work", env=(("A", "1"),))
-    ran = scene.builds(scene.lock(image=image))
-    assert ran.status == 0, ran.stderr
-    pushed = scene.registry.tagged("team/app:1")
-    assert pushed is not None
-    config = json.loads(scene.registry.held.blobs["team/app"][pushed["config"]["digest"]])["config"]
-    assert config["WorkingDir"] == "/work" and "A=1" in config["Env"]
