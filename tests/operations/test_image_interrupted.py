@@ -19,12 +19,7 @@ from typing import Final
 import pytest
 
 from tests.support import preloaded
-from tests.support.builders.images import (
-    Around,
-    Builder,
-    small_wheel,
-    standing,
-)
+from tests.support.builders.images import Around, Builder, small_wheel, standing
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, Method, padding, wheel
 from tests.support.machines.small_disk import needs_mounts, on_a_disk
@@ -223,10 +218,8 @@ def test_a_run_that_is_ended_cleans_up(moment: str, number: signal.Signals, stat
 
 
 def test_what_a_killed_run_fetched_is_not_fetched_again(scene: Scene) -> None:
-    scene.registry.held.fault = lambda ask: Sleep(30) if ask.method == "POST" else None
-    lock = scene.lock(*SMALL)
-    run = scene.builder.begins("build", lock, *scene.outputs[-2:])
-    wait_until(lambda: "POST" in scene.registry.held.methods())
+    run = at("pushing", scene)
+    lock = scene.builder.folder / "lock"
     run.child.signal(signal.SIGKILL)
     run.ends()
     scene.registry.held.fault = lambda _: None
