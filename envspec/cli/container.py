@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
@@ -124,15 +123,11 @@ def shell(lock: str, **chosen: Any) -> int:
 
 
 def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
-    from envspec.operations.container import open_container
+    from envspec.operations.container import run_container
 
-    locked = read_lock_of(lock)
-    streams = _streams()
-    context = context_of(chosen)
-    with open_container(locked, _request(command, chosen, streams), context) as container:
-        with reporting(locked.name) as reporter:
-            image = container.load_image(replace(context, reporter=reporter))
-        return container.run(image, streams, terminal.report)
+    locked, streams = read_lock_of(lock), _streams()
+    request = _request(command, chosen, streams)
+    return run_container(locked, request, context_of(chosen), streams, terminal.report, lambda: reporting(locked.name))
 
 
 def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> ContainerRequest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -63,8 +63,7 @@ def lock(request: LockRequest, context: Context) -> Locked:
     for name in spec.cuda.gpus if spec.cuda else ():
         # An unknown name fails now, not after a resolution.
         find_gpu(facts, name)
-    store = Store(context.cache)
-    try:
+    with closing(Store(context.cache)) as store:
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)
         upgraded = _upgradable(request, spec, old, context)
         as_of = _as_of(spec, old, request, started)
@@ -79,8 +78,6 @@ def lock(request: LockRequest, context: Context) -> Locked:
             remember_ours(store, files[LOCK_FILE])
         if key is not None and is_looked_up and store.is_settled and not is_open(made) and not _may_change(spec):
             remember(store, key, files, warnings)
-    finally:
-        store.close()
     return Locked(made, changed)
 
 

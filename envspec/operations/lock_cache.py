@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from envspec import __version__, documents
 from envspec.context import Context
@@ -26,13 +27,6 @@ from envspec.spec.identity import input_sha256
 
 #: Part of every key: changes whenever the same inputs would make another lock.
 MADE: Final = "11"
-
-
-class Recalled(NamedTuple):
-    """A lock's files as they were written, and its warnings."""
-
-    files: Mapping[str, bytes]
-    warnings: Sequence[str]
 
 
 def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapping[str, str]) -> str | None:
@@ -63,13 +57,6 @@ def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapp
     return hashlib.sha256(json.dumps([input_sha256(data), old, *made_by, *places]).encode()).hexdigest()
 
 
-def recall(store: Store, key: str) -> Recalled | None:
-    row = store.answer(key)
-    if row is None:
-        return None
-    return Recalled({name: text.encode() for name, text in row["files"].items()}, row["warnings"])
-
-
 def remember(store: Store, key: str, files: Mapping[str, bytes], warnings: Sequence[str]) -> None:
     texts = {name: content.decode() for name, content in files.items()}
     store.put_answer(key, {"files": texts, "warnings": list(warnings)})
@@ -89,20 +76,17 @@ def without_resolving(spec_path: Path, directory: Path, resolver: str, context: 
 
     None: it has to be resolved.
     """
-    store = Store(context.cache)
-    try:
+    with closing(Store(context.cache)) as store:
         if _is_done(spec_path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
             tidy(directory)
             return ()
         key = key_of(spec_path, directory, resolver, facts_version(), context.environ)
-        cached = recall(store, key) if key is not None else None
-    finally:
-        store.close()
+        cached = store.answer(key) if key is not None else None
     if cached is None:
         return None
-    for text in cached.warnings:
+    for text in cached["warnings"]:
         context.reporter.warning(text)
-    return write_folder(directory, cached.files)
+    return write_folder(directory, {name: text.encode() for name, text in cached["files"].items()})
 
 
 def _is_done(spec_path: Path, directory: Path) -> bool:
