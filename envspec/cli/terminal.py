@@ -21,7 +21,6 @@ from envspec.escaping import visible, visible_json
 
 if TYPE_CHECKING:
     import click
-    from rich.text import Text
 
     from envspec.report import Formats
 
@@ -144,8 +143,13 @@ def _is_utf8(stream: TextIO | None) -> bool:
 
 
 def report_error(text: str) -> None:
-    """`error: ...` on stderr, its first word in red where stderr wants colours."""
+    """`error: ...` on stderr, its first word in red if stderr wants colours."""
     report(f" {text}", lead=f"{_RED}error:{_PLAIN}" if wants_colours(sys.stderr) else "error:")
+
+
+def report_warning(text: str) -> None:
+    """`warning: ...` on stderr, its first word in yellow if stderr wants colours."""
+    report(f" {text}", lead=f"{_STATES['warning']}warning:{_PLAIN}" if wants_colours(sys.stderr) else "warning:")
 
 
 def report(line: str, *, lead: str = "") -> None:
@@ -157,15 +161,6 @@ def report(line: str, *, lead: str = "") -> None:
         except OSError:
             # Nobody reads it, and nothing else is left to report it to.
             return
-
-
-def rich_text(text: str, *, style: str = "", styled: int = 0) -> Text:
-    """Text for rich, without markup. style: of the first `styled` characters."""
-    from rich.text import Text
-
-    shown = Text(visible(text))
-    shown.stylize(style, 0, styled)
-    return shown
 
 
 def soften_streams() -> None:

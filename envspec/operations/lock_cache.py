@@ -23,6 +23,7 @@ from envspec.io.store import Store
 from envspec.lockfile.check import check
 from envspec.lockfile.folder import tidy, write_folder
 from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
+from envspec.operations.lock_state import LockRequest, Upgrade
 from envspec.spec.identity import input_sha256
 
 #: Part of every key: changes whenever the same inputs would make another lock.
@@ -71,16 +72,30 @@ def remember_ours(store: Store, document: bytes) -> None:
     store.put_answer(_own(document), {"made": True})
 
 
-def without_resolving(spec_path: Path, directory: Path, resolver: str, context: Context) -> Sequence[Path] | None:
-    """Leave a lock that is up to date, or write one that this machine made before of the same; the paths that changed.
+def lock_if_needed(request: LockRequest, context: Context) -> Sequence[Path]:
+    """`envspec lock`: the paths that changed. Resolves only if the lock is not up to date and not in the cache.
 
-    None: it has to be resolved.
+    Raises:
+        EnvspecError: as `operations.lock.lock`.
     """
+    changed = _without_resolving(request, context)
+    if changed is None:
+        from envspec.operations.lock import lock
+
+        changed = lock(request, context).changed
+    return changed
+
+
+def _without_resolving(request: LockRequest, context: Context) -> Sequence[Path] | None:
+    """Leave a lock that is up to date, or write the cached one; None if it has to be resolved."""
+    if request.upgrade is Upgrade.ALL or request.upgrade_packages:
+        return None
+    directory = request.directory
     with closing(Store(context.cache)) as store:
-        if _is_done(spec_path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
+        if _is_done(request.spec_path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
             tidy(directory)
             return ()
-        key = key_of(spec_path, directory, resolver, facts_version(), context.environ)
+        key = key_of(request.spec_path, directory, request.resolver, facts_version(), context.environ)
         cached = store.answer(key) if key is not None else None
     if cached is None:
         return None

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envspec import documents
-from envspec.context import Context
-from envspec.facts import Facts
 from envspec.io.http_types import Timeouts
-from envspec.io.store import Store
-from envspec.models import CondaChannel, CondaPackage, Decision, Lock, Package, Platform, Resolution
-from envspec.spec import Spec
 from envspec.spec.identity import input_sha256
 
 if TYPE_CHECKING:
+    # A request is made before it is known whether anything has to be resolved: these modules take 0.3 s.
+    from envspec.context import Context
+    from envspec.facts import Facts
+    from envspec.io.store import Store
+    from envspec.models import CondaChannel, CondaPackage, Decision, Lock, Package, Platform, Resolution
     from envspec.resolve.pypi.resolve import TargetRequest
     from envspec.resolve.types import CondaProvided
-
+    from envspec.spec import Spec
 
 #: For a registry that a lock does not depend on: one that is silent is not waited for like an index.
 BRIEF: Final = Timeouts(connect_s=5, stall_s=10, attempts=2)

@@ -220,11 +220,8 @@ def test_one_cause_may_have_several_findings(scene: Scene) -> None:
     shutil.copytree(scene.site / "other-2.0.dist-info", scene.site / "Other-1.9.dist-info")
     found = scene.found()
     assert found >= {("tool", "unhashed", f"{SITE}/tool/data.bin"), ("other", "duplicate", "")}
-
-
-def test_a_record_that_can_not_be_read(scene: Scene) -> None:
     (scene.site / "other-2.0.dist-info/RECORD").write_bytes(b'"\xff')
-    assert RECORDS & scene.found()
+    assert ("other", "record", f"{SITE}/other-2.0.dist-info/RECORD") in scene.found()
 
 
 @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may read everything")
@@ -235,6 +232,13 @@ def test_a_file_without_permission(scene: Scene) -> None:
 
 def compiles(scene: Scene, mode: py_compile.PycInvalidationMode) -> Path:
     return Path(str(py_compile.compile(str(scene.site / "tool/__init__.py"), invalidation_mode=mode)))
+
+
+def of_another_source(scene: Scene, path: Path) -> str:
+    """Bind bytecode to another source by hash; its path in the environment."""
+    data = path.read_bytes()
+    path.write_bytes(data[:8] + importlib.util.source_hash(b"other") + data[16:])
+    return str(path.relative_to(scene.prefix))
 
 
 @pytest.mark.parametrize("mode", list(py_compile.PycInvalidationMode))
@@ -250,9 +254,7 @@ def test_bytecode_of_its_source(scene: Scene, mode: py_compile.PycInvalidationMo
 def test_bytecode_of_another_source(scene: Scene) -> None:
     """Python would run it without a look at the source."""
     path = compiles(scene, py_compile.PycInvalidationMode.UNCHECKED_HASH)
-    data = path.read_bytes()
-    path.write_bytes(data[:8] + importlib.util.source_hash(b"other") + data[16:])
-    inside = str(path.relative_to(scene.prefix))
+    inside = of_another_source(scene, path)
     assert scene.found() == {("tool", "bytecode", inside)}
 
 
@@ -264,8 +266,7 @@ def test_bytecode_of_a_wheel_may_be_compiled_anew(scene: Scene) -> None:
     assert ran.status == 0, ran
     assert json.loads(ran.stdout)["counts"]["bytecode_by_source"] == 1
     path = scene.site / COMPILED
-    path.write_bytes(path.read_bytes()[:8] + importlib.util.source_hash(b"a = 2\n") + path.read_bytes()[16:])
-    inside = str(path.relative_to(scene.prefix))
+    inside = of_another_source(scene, path)
     assert scene.found() == {("other", "bytecode", inside)}
     path.unlink()
     assert scene.verify().status == 0
