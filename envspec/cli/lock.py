@@ -166,10 +166,15 @@ def _report_check(path: Path, directory: Path) -> CheckResult:
 
 def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> int:
     """Lock one spec and print the paths that changed."""
-    from envspec.operations.lock_cache import lock_if_needed
+    from envspec.operations.lock_cache import without_resolving
 
     with TerminalReporter(request.spec_path.stem) as reporter:
-        changed = lock_if_needed(request, _context(chosen, reporter))
+        context = _context(chosen, reporter)
+        changed = without_resolving(request, context)
+        if changed is None:
+            from envspec.operations.lock import lock
+
+            changed = lock(request, context).changed
     if chosen["image"]:
         from envspec.operations.image import record_images_of
 

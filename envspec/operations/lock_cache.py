@@ -72,22 +72,8 @@ def remember_ours(store: Store, document: bytes) -> None:
     store.put_answer(_own(document), {"made": True})
 
 
-def lock_if_needed(request: LockRequest, context: Context) -> Sequence[Path]:
-    """`envspec lock`: the paths that changed. Resolves only if the lock is not up to date and not in the cache.
-
-    Raises:
-        EnvspecError: as `operations.lock.lock`.
-    """
-    changed = _without_resolving(request, context)
-    if changed is None:
-        from envspec.operations.lock import lock
-
-        changed = lock(request, context).changed
-    return changed
-
-
-def _without_resolving(request: LockRequest, context: Context) -> Sequence[Path] | None:
-    """Leave a lock that is up to date, or write the cached one; None if it has to be resolved."""
+def without_resolving(request: LockRequest, context: Context) -> Sequence[Path] | None:
+    """Leave a lock that is up to date, or write the cached one; the paths that changed. None: it has to be resolved."""
     if request.upgrade is Upgrade.ALL or request.upgrade_packages:
         return None
     directory = request.directory
