@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import LOCK, MIRROR, UNCONFINED, combined, context_of, format_option
+from envspec.cli.options import GPUS, IMAGE_OFFLINE, LOCK, MIRROR, UNCONFINED, combined, context_of, format_option
 from envspec.cli.progress import reporting
 from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UsageError
@@ -37,9 +37,9 @@ _where: Final = combined(
     ),
     click.option("--local", is_flag=True, help="Test the active environment's Python, without a container."),
     click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests."),
-    click.option("--gpus", default="auto", metavar="all|none|IDS", help="GPUs of the container: 0,1 (default: all)."),
+    GPUS,
     click.option("--no-pyc", is_flag=True, help="Test the lock's image without compiled Python."),
-    click.option("--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."),
+    IMAGE_OFFLINE,
     MIRROR,
     UNCONFINED,
 )

@@ -13,6 +13,8 @@ import click
 
 from envspec.cli import terminal
 from envspec.cli.options import (
+    GPUS,
+    IMAGE_OFFLINE,
     IMAGE_PLATFORMS,
     LOCK,
     MIRROR,
@@ -35,12 +37,7 @@ _SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash
 #: Of a container, and of the image if it has to be built first.
 _options: Final = combined(
     click.option("--services", is_flag=True, help="Also start the image's services, and publish their ports."),
-    click.option(
-        "--gpus",
-        default="auto",
-        metavar="all|none|IDS",
-        help="GPUs by number or UUID: 0,1 (default: all if the lock uses CUDA).",
-    ),
+    GPUS,
     click.option(
         "--work",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -64,7 +61,7 @@ _options: Final = combined(
     click.option("--network", metavar="NAME", help="The engine's network: host, none, or one of your own."),
     platform_option(IMAGE_PLATFORMS, "Platform of the image (default: the engine's)."),
     click.option("--no-pyc", is_flag=True, help="Use the image without compiled Python."),
-    click.option("--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."),
+    IMAGE_OFFLINE,
     MIRROR,
     UNCONFINED,
 )

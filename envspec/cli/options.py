@@ -50,6 +50,18 @@ MIRROR: Final = click.option(
 )
 
 
+#: Of a container, and of the lock's image if it has to be built first.
+GPUS: Final = click.option(
+    "--gpus",
+    default="auto",
+    metavar="all|none|IDS",
+    help="GPUs by number or UUID: 0,1 (default: all if the lock uses CUDA).",
+)
+IMAGE_OFFLINE: Final = click.option(
+    "--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."
+)
+
+
 def format_option(
     names: Iterable[str], help_text: str | None = "Text for people, or JSON for programs."
 ) -> Callable[[_F], _F]:

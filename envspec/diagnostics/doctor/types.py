@@ -10,6 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -143,10 +144,9 @@ class DoctorContext:
 
 def this_machine(environ: Mapping[str, str], cache: Path) -> DoctorContext:
     async def run_command(command: Sequence[str]) -> Finished | None:
-        try:
+        with suppress(OSError, asyncio.TimeoutError):
             return await asyncio.wait_for(run(command, environ=environ, cwd=Path(os.sep)), _PROGRAM_S)
-        except (OSError, asyncio.TimeoutError):
-            return None
+        return None
 
     async def probe(method: str, url: str) -> ProbeResult:
         try:
@@ -202,9 +202,8 @@ def _space(path: Path) -> DiskSpace | None:
 
 
 def _uv() -> str | None:
-    try:
+    with suppress(ImportError, FileNotFoundError):
         from uv import find_uv_bin
 
         return find_uv_bin()
-    except (ImportError, FileNotFoundError):
-        return None
+    return None
