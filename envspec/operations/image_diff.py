@@ -6,7 +6,7 @@ import json
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from envspec.context import Context, Step
 from envspec.errors import StaleLock, UsageError
@@ -90,7 +90,14 @@ def _of_path(name: str, platform: Platform) -> ComparedImage | None:
         return None
     try:
         with tarfile.open(path) as archive:
-            return _of_files(name, platform, lambda inner: _member(archive, inner).read(CONFIG_BYTES))
+
+            def read(inner: str) -> bytes:
+                member = archive.extractfile(inner)
+                if member is None:
+                    raise KeyError(inner)
+                return member.read(CONFIG_BYTES)
+
+            return _of_files(name, platform, read)
     except (tarfile.TarError, OSError) as error:
         why = str(error).partition("\n")[0].rstrip(" (-:")
         raise NoImage(name, f"no tar that can be read: {why}") from error
@@ -122,13 +129,6 @@ def _path(digest: str) -> str:
     if not is_digest(digest):
         raise ValueError(f"{shortened(digest)!r} is not a digest")
     return f"blobs/{digest.replace(':', '/', 1)}"
-
-
-def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
-    found = archive.extractfile(name)
-    if found is None:
-        raise KeyError(name)
-    return found
 
 
 def _lock_of(name: str) -> Lock | None:

@@ -23,6 +23,7 @@ from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
 from envspec.lockfile.folder import read_current, read_lock, write_folder
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import ImageSettings, Lock, Resolution, Target
+from envspec.names import normalised
 from envspec.operations.lock_cache import is_ours, key_of, remember, remember_ours
 from envspec.operations.lock_state import CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.upgrade import check_names, names_in_conda
@@ -221,10 +222,8 @@ def _upgradable(request: LockRequest, spec: Spec, old: Lock | None, context: Con
 
 def _required_from_conda(spec: Spec) -> set[str]:
     """The conda packages that the spec requires, normalised."""
-    from packaging.utils import canonicalize_name
-
     required = [text for platform in spec.env.platforms if spec.conda for text in spec.conda.dependencies_on(platform)]
-    return {str(canonicalize_name(name_of(text))) for text in required}
+    return {normalised(name_of(text)) for text in required}
 
 
 def _check_hosts(spec_path: Path, files: Mapping[str, bytes]) -> None:
