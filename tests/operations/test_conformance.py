@@ -56,14 +56,12 @@ def lock_of(user: User, **more: Any) -> Lock:
     return lock
 
 
-def _words(user: User, python: str = "env/bin/python", device: str = "cpu") -> list[str]:
-    return ["conformance", "lock", "--local", "--python", str(user.folder / python), "--device", device]
+def _words(user: User, python: str = "env/bin/python") -> list[str]:
+    return ["conformance", "lock", "--local", "--python", str(user.folder / python), "--device", "cpu"]
 
 
-def proves(user: User, *words: str, device: str = "cpu", **environ: str) -> Ran:
-    return user.runs(
-        *_words(user, device=device), *words, environ={"TMPDIR": str(user.folder / "temporary"), **environ}
-    )
+def proves(user: User, *words: str, **environ: str) -> Ran:
+    return user.runs(*_words(user), *words, environ={"TMPDIR": str(user.folder / "temporary"), **environ})
 
 
 @pytest.fixture
@@ -115,12 +113,6 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
     assert receipt(user)["here"]["is_locked"] is False
 
 
-def test_gpus_are_asked_for_and_there_are_none(unchanged: User) -> None:
-    told = refused(proves(unchanged, device="cuda"), 2)
-    assert "has no CUDA to test" in told
-    assert list((unchanged.folder / "temporary").iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -138,17 +130,16 @@ def test_gpus_are_asked_for_and_there_are_none(unchanged: User) -> None:
         (["--nodes", "2"], "2 nodes need a rendezvous"),
         (["--nodes", "2", "--rendezvous", "10.0.0.1"], "--rendezvous 10.0.0.1: the form is HOST:PORT"),
         (["--report", "lock/envspec.lock/receipts"], "lock/envspec.lock/receipts can't be written: Not a directory"),
+        (["--report", "/proc/receipts"], "/proc/receipts can't be written"),
         (["--price", "cheap"], "--price cheap: not an amount"),
+        (["--device", "cuda"], "has no CUDA to test"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_runs(unchanged: User, words: list[str], told: str) -> None:
-    assert told in refused(proves(unchanged, *words), 2)
-
-
-def test_a_folder_that_takes_no_receipt_is_told_of_before_the_suite_runs(unchanged: User) -> None:
-    ran = proves(unchanged, "--report", "/proc/receipts")
-    assert "/proc/receipts can't be written" in refused(ran, 2)
+    ran = proves(unchanged, *words)
+    assert told in refused(ran, 2)
     assert ran.stderr.startswith("error: "), "no check has run"
+    assert list((unchanged.folder / "temporary").iterdir()) == []
 
 
 def test_lines_are_as_wide_as_asked_for(user: User) -> None:

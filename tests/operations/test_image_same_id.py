@@ -79,28 +79,18 @@ def test_bytecode_is_part_of_it(scene: Scene) -> None:
     assert len(set(scene.ids)) == 2
 
 
-def test_another_folder_and_a_cold_cache(scene: Scene, tmp_path: Path) -> None:
+def test_a_cold_a_warm_and_an_incomplete_cache(scene: Scene, tmp_path: Path) -> None:
     builder, lock = scene.somebody(tmp_path / "a folder" / "of another ñame")
-    assert both(builder.id_of, str(lock)) == scene.ids
-
-
-def test_a_warm_cache_and_one_that_has_lost_something(scene: Scene, tmp_path: Path) -> None:
-    builder, lock = scene.somebody(tmp_path)
-    assert both(builder.id_of, str(lock)) == scene.ids
-    assert both(builder.id_of, str(lock)) == scene.ids
-    for lost in ("image-known", "image-owners", "archives", "image-layers", "blobs"):
-        shutil.rmtree(builder.cache / "image-known", ignore_errors=True)
-        shutil.rmtree(builder.cache / lost, ignore_errors=True)
-        assert builder.id_of(lock) == scene.ids[0], lost
-
-
-def test_without_a_network_from_what_is_there(scene: Scene, tmp_path: Path) -> None:
-    builder, lock = scene.somebody(tmp_path)
-    assert both(builder.id_of, str(lock)) == scene.ids
+    for _ in ("cold", "warm"):
+        assert both(builder.id_of, str(lock)) == scene.ids
     shutil.rmtree(builder.cache / "image-known")
     shutil.rmtree(builder.cache / "image-layers")
     nobody = {"ENVSPEC_DEFAULT_INDEX": "http://127.0.0.1:9/", "ENVSPEC_REGISTRY_MIRRORS": "docker.io=127.0.0.1:9"}
     assert builder.id_of(lock, "--offline", **nobody) == scene.ids[0]
+    for lost in ("image-known", "image-owners", "archives", "image-layers", "blobs"):
+        shutil.rmtree(builder.cache / "image-known", ignore_errors=True)
+        shutil.rmtree(builder.cache / lost, ignore_errors=True)
+        assert builder.id_of(lock) == scene.ids[0], lost
 
 
 @pytest.mark.parametrize("jobs", ["1", "8"])
