@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import GPUS, IMAGE_OFFLINE, LOCK, MIRROR, UNCONFINED, combined, context_of, format_option
+from envspec.cli.options import GPUS, IMAGE_OFFLINE, LOCK, MIRROR, UNCONFINED, context_of, format_option
 from envspec.cli.progress import reporting
 from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UsageError
@@ -31,60 +31,49 @@ class Failed(EnvspecError):
     exit_code = 7
 
 
-_where: Final = combined(
-    click.option(
-        "--image", metavar="REF", help="Image to test (default: the lock's, built if the engine does not have it)."
-    ),
-    click.option("--local", is_flag=True, help="Test the active environment's Python, without a container."),
-    click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests."),
-    GPUS,
-    click.option("--no-pyc", is_flag=True, help="Test the lock's image without compiled Python."),
-    IMAGE_OFFLINE,
-    MIRROR,
-    UNCONFINED,
-)
-_what: Final = combined(
-    click.option(
-        "--device", type=click.Choice(["cuda", "cpu"]), help="What to test (default: GPUs if the lock uses CUDA)."
-    ),
-    click.option(
-        "--check",
-        "checks",
-        multiple=True,
-        metavar="NAME",
-        help=f"Run only this check; may be given more than once: {', '.join(CHECKS)}.",
-    ),
-    click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Time limit of a check, in seconds."),
-    click.option("--world-size", metavar="N|all", help="Processes of the distributed checks on this machine."),
-    click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of machines of this run."),
-    click.option("--node-rank", type=click.IntRange(min=0), default=0, metavar="R", help="This machine's number."),
-    click.option(
-        "--rendezvous", metavar="HOST:PORT", help="Where the machines connect to each other: on the first of them."
-    ),
-    click.option("--price", metavar="AMOUNT[CURRENCY]", help="Price of an hour of this machine: 2.50EUR."),
-)
-_answer: Final = combined(
-    click.option(
-        "--report",
-        type=click.Path(path_type=Path, file_okay=False),
-        metavar="DIR",
-        help="Write the receipt to DIR: JSON, JUnit, Markdown and HTML.",
-    ),
-    click.option(
-        "--baseline",
-        type=click.Path(path_type=Path, exists=True),
-        metavar="RECEIPT",
-        help="Fail if this machine is slower than in this receipt of the same kind of machine.",
-    ),
-    format_option(RECEIPT, "Format of the receipt on stdout."),
-)
-
-
 @click.command()
 @LOCK
-@_where
-@_what
-@_answer
+@click.option(
+    "--image", metavar="REF", help="Image to test (default: the lock's, built if the engine does not have it)."
+)
+@click.option("--local", is_flag=True, help="Test the active environment's Python, without a container.")
+@click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests.")
+@GPUS
+@click.option("--no-pyc", is_flag=True, help="Test the lock's image without compiled Python.")
+@IMAGE_OFFLINE
+@MIRROR
+@UNCONFINED
+@click.option(
+    "--device", type=click.Choice(["cuda", "cpu"]), help="What to test (default: GPUs if the lock uses CUDA)."
+)
+@click.option(
+    "--check",
+    "checks",
+    multiple=True,
+    metavar="NAME",
+    help=f"Run only this check; may be given more than once: {', '.join(CHECKS)}.",
+)
+@click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Time limit of a check, in seconds.")
+@click.option("--world-size", metavar="N|all", help="Processes of the distributed checks on this machine.")
+@click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of machines of this run.")
+@click.option("--node-rank", type=click.IntRange(min=0), default=0, metavar="R", help="This machine's number.")
+@click.option(
+    "--rendezvous", metavar="HOST:PORT", help="Where the machines connect to each other: on the first of them."
+)
+@click.option("--price", metavar="AMOUNT[CURRENCY]", help="Price of an hour of this machine: 2.50EUR.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the receipt to DIR: JSON, JUnit, Markdown and HTML.",
+)
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="RECEIPT",
+    help="Fail if this machine is slower than in this receipt of the same kind of machine.",
+)
+@format_option(RECEIPT, "Format of the receipt on stdout.")
 def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     """Test that this machine runs a lock's stack: on its GPUs, in the lock's image.
 

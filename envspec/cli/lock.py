@@ -18,7 +18,7 @@ from envspec.resolve import RESOLVERS, SOLVERS
 
 if TYPE_CHECKING:
     from envspec.context import Context, Reporter
-    from envspec.lockfile.check import CheckResult
+    from envspec.lockfile.check import Reason
     from envspec.operations.lock_state import LockRequest
 
 
@@ -84,7 +84,8 @@ def command(
             raise UsageError("--image and --check exclude each other", hint="remove one of them")
         if verify:
             raise UsageError("--verify includes --check", hint="remove --check")
-        return _each(paths, lambda path: _check(path, _directory(path, output, len(paths))))
+        stale = StaleLock.exit_code
+        return _each(paths, lambda path: stale if _check(path, _directory(path, output, len(paths))) else 0)
     if verify and (as_of or any(chosen[name] for name in ("offline", "upgrade", "upgrade_package", "image"))):
         raise UsageError(
             "--verify writes no lock and needs the network",
@@ -146,12 +147,8 @@ def _name(path: Path) -> str:
     return load_spec(path, datetime.now(timezone.utc)).env.name
 
 
-def _check(path: Path, directory: Path) -> int:
-    return StaleLock.exit_code if _report_check(path, directory).reasons else 0
-
-
-def _report_check(path: Path, directory: Path) -> CheckResult:
-    """Check a lock without a network, and print what was found."""
+def _check(path: Path, directory: Path) -> Sequence[Reason]:
+    """Check a lock without a network, and print what was found; why it is stale."""
     from envspec.data import facts_version
     from envspec.lockfile.check import check
 
@@ -161,7 +158,7 @@ def _report_check(path: Path, directory: Path) -> CheckResult:
     for reason in result.reasons:
         terminal.report(f"stale: {reason.text}")
         terminal.report(f"  hint: {reason.hint or f'run `envspec lock {path}` and commit what it writes'}")
-    return result
+    return result.reasons
 
 
 def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> int:
@@ -193,7 +190,7 @@ def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> int:
     from envspec.lockfile.check import Why
 
     path, directory = request.spec_path, request.directory
-    found = _report_check(path, directory).reasons
+    found = _check(path, directory)
     if any(reason.why in (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC) for reason in found):
         # There is nothing to compare with what the spec compiles to.
         return StaleLock.exit_code
