@@ -62,16 +62,16 @@ def lock(
 
     context = context or _context()
     path, folder = _spec_and_folder(spec, output)
-    if upgrade or without_resolving(path, folder, resolver, context) is None:
-        request = LockRequest(
-            path,
-            folder,
-            resolver,
-            conda_resolver,
-            Upgrade.ALL if upgrade is True else Upgrade.KEEP,
-            () if isinstance(upgrade, bool) else tuple(str(canonicalize_name(name)) for name in upgrade),
-            {channel: Path(place).absolute() for channel, place in (channel_repodata or {}).items()},
-        )
+    request = LockRequest(
+        path,
+        folder,
+        resolver,
+        conda_resolver,
+        Upgrade.ALL if upgrade is True else Upgrade.KEEP,
+        () if isinstance(upgrade, bool) else tuple(str(canonicalize_name(name)) for name in upgrade),
+        {channel: Path(place).absolute() for channel, place in (channel_repodata or {}).items()},
+    )
+    if without_resolving(request, context) is None:
         write(request, context)
     return read(folder)
 
@@ -213,7 +213,7 @@ def run(
     Raises:
         UnfitMachine, NetworkError: no engine, or none that can run it. UsageError: the request does not fit the lock.
     """
-    from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Streams, open_container
+    from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Streams, run_container
 
     options = ContainerOptions(
         command=tuple(command),
@@ -229,8 +229,7 @@ def run(
     request = ContainerRequest(options, work=None if work is None else Path(work))
     context = context or _context()
     streams = Streams(stdin, stdout or _binary(sys.stdout), stderr or _binary(sys.stderr))
-    with open_container(_lock(lock), request, context) as container:
-        return container.run(container.load_image(context), streams, context.reporter.warning)
+    return run_container(_lock(lock), request, context, streams, context.reporter.warning)
 
 
 def test(

@@ -1,9 +1,7 @@
-"""Read TOML and JSON within bounds.
+"""Read TOML and JSON within bounds: specs and locks come with pull requests.
 
-Specs and locks come with pull requests. The parser takes seconds for a megabyte, and for what it puts into tables in
-tables as much time again for each level.
-
-Every reader has a limit in bytes of its own; small texts can still take long and much memory. Imports next to nothing.
+The parser takes seconds for a megabyte, and as much again for each level of nested tables. Every reader has its own
+limit in bytes; small texts can still take long and much memory. Imports little.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Parse a TOML document.
 
     Raises:
-        ValueError: it is not one (with line and column). TooLarge, TooDeep: see there.
+        ValueError: it is not one (with line and column), too large, or nested too deeply.
     """
     if len(text) > MAX_TOML_BYTES:
         raise DocumentTooLarge(f"it has more than {MAX_TOML_BYTES} bytes")
@@ -53,16 +51,16 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def read_spec(path: Path) -> dict[str, Any]:
-    """What a spec's file holds, whether or not it is a valid spec.
+    """A spec's file as TOML, whether or not it is a valid spec.
 
     Raises:
-        OSError: it can't be read. ValueError: as `loads`, and `TooLarge` beyond `LARGEST_SPEC`.
+        OSError: it can't be read. ValueError: as `parse_toml`; it has more than MAX_SPEC_BYTES.
     """
     return parse_toml(spec_bytes(path).decode("utf-8"))
 
 
 def spec_bytes(path: Path) -> bytes:
-    """A spec's file. OSError, ValueError: it can't be read. TooLarge: it is larger than `LARGEST_SPEC`."""
+    """A spec's file. Raises OSError: it can't be read. DocumentTooLarge: it has more than MAX_SPEC_BYTES."""
     with path.open("rb") as file:
         data = file.read(MAX_SPEC_BYTES + 1)
     if len(data) > MAX_SPEC_BYTES:

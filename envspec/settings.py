@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from envspec.credentials import without_registry_login
+from envspec.credentials import shown, without_registry_login
 from envspec.errors import UsageError
 
 
@@ -93,11 +93,9 @@ class Settings:
     @property
     def jobs(self) -> int | None:
         text = self.environ.get("ENVSPEC_JOBS")
-        if not text:
-            return None
-        if not re.fullmatch(r"[1-9]\d{0,5}", text):
+        if text and not re.fullmatch(r"[1-9]\d{0,5}", text):
             raise UsageError(f"ENVSPEC_JOBS={text}: not a positive whole number", hint="set it to 4, or unset it")
-        return int(text)
+        return int(text) if text else None
 
     @property
     def mirrors(self) -> dict[str, str]:
@@ -112,7 +110,6 @@ class Settings:
 
     def rows(self) -> list[SettingValue]:
         """Every setting, without credentials."""
-        from envspec.credentials import shown
         from envspec.io.cache import cache_path
 
         found = []
@@ -152,9 +149,9 @@ def parse_mirrors(texts: Sequence[str]) -> dict[str, str]:
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
-    """Where the user's file is, or would be."""
+    """The user's file, which may not exist."""
     named = environ.get("XDG_CONFIG_HOME") or ""
-    # As the XDG Base Directory Specification has it: a relative path is ignored.
+    # XDG Base Directory Specification: a relative path is ignored.
     folder = Path(named) if Path(named).is_absolute() else Path(environ.get("HOME") or Path.home(), ".config")
     return folder / "envspec" / "config.toml"
 
@@ -186,12 +183,11 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         raise UsageError(f"{at}: not a TOML document: {error}", hint="correct the file") from error
     found: dict[str, tuple[str, int]] = {}
     for key, value in _values(document):
-        line_number = _line_of(text, key)
-        try:
-            setting = _BY_KEY[key]
-        except KeyError:
-            raise _unknown(f"{path}:{line_number}", key) from None
-        found[setting.variable] = (_text_of(setting, value, f"{path}:{line_number}", environ), line_number)
+        number = _line_of(text, key)
+        if key not in _BY_KEY:
+            raise _unknown(f"{path}:{number}", key)
+        setting = _BY_KEY[key]
+        found[setting.variable] = (_text_of(setting, value, f"{path}:{number}", environ), number)
     return Settings(environ, path, found)
 
 
@@ -240,8 +236,7 @@ def _text_of(setting: Setting, value: object, at: str, environ: Mapping[str, str
 
 
 def _line_of(text: str, key: str) -> int:
-    """The line that a key is on, 1 for one that is written in an unusual way."""
-    table, _, name = key.rpartition(".")
+    """The line of a key; 1 if it is written in an unusual way."""
     current = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[\s*([^\]]*?)\s*\]", line):
@@ -249,7 +244,7 @@ def _line_of(text: str, key: str) -> int:
             if current == key:
                 return number
         elif (written := re.match(r"\s*([\w.\"'-]+)\s*=", line)) and (
-            f"{current}.{written[1]}".strip(".").replace('"', "").replace("'", "") == (f"{table}.{name}".strip("."))
+            re.sub("[\"']", "", f"{current}.{written[1]}".strip(".")) == key
         ):
             return number
     return 1

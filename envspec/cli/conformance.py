@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import LOCK, MIRROR, UNCONFINED, combined, context_of
-from envspec.cli.terminal import handle_sigterm
+from envspec.cli.options import GPUS, IMAGE_OFFLINE, LOCK, MIRROR, UNCONFINED, context_of, format_option
+from envspec.cli.progress import reporting
 from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UsageError
 from envspec.report import RECEIPT
@@ -30,69 +31,55 @@ class Failed(EnvspecError):
     exit_code = 7
 
 
-_where: Final = combined(
-    click.option(
-        "--image", metavar="REF", help="Image to test (default: the lock's, built if the engine does not have it)."
-    ),
-    click.option("--local", is_flag=True, help="Test the active environment's Python, without a container."),
-    click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests."),
-    click.option("--gpus", default="auto", metavar="all|none|IDS", help="GPUs of the container: 0,1 (default: all)."),
-    click.option("--no-pyc", is_flag=True, help="Test the lock's image without compiled Python."),
-    click.option("--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."),
-    MIRROR,
-    UNCONFINED,
-)
-_what: Final = combined(
-    click.option(
-        "--device", type=click.Choice(["cuda", "cpu"]), help="What to test (default: GPUs if the lock uses CUDA)."
-    ),
-    click.option(
-        "--check",
-        "checks",
-        multiple=True,
-        metavar="NAME",
-        help=f"Run only this check; may be given more than once: {', '.join(CHECKS)}.",
-    ),
-    click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Time limit of a check, in seconds."),
-    click.option("--world-size", metavar="N|all", help="Processes of the distributed checks on this machine."),
-    click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of machines of this run."),
-    click.option("--node-rank", type=click.IntRange(min=0), default=0, metavar="R", help="This machine's number."),
-    click.option(
-        "--rendezvous", metavar="HOST:PORT", help="Where the machines connect to each other: on the first of them."
-    ),
-    click.option("--price", metavar="AMOUNT[CURRENCY]", help="Price of an hour of this machine: 2.50EUR."),
-)
-_answer: Final = combined(
-    click.option(
-        "--report",
-        type=click.Path(path_type=Path, file_okay=False),
-        metavar="DIR",
-        help="Write the receipt to DIR: JSON, JUnit, Markdown and HTML.",
-    ),
-    click.option(
-        "--baseline",
-        type=click.Path(path_type=Path, exists=True),
-        metavar="RECEIPT",
-        help="Fail if this machine is slower than in this receipt of the same kind of machine.",
-    ),
-    click.option(
-        "--format", "form", type=click.Choice(list(RECEIPT)), default="text", help="Format of the receipt on stdout."
-    ),
-)
-
-
 @click.command()
 @LOCK
-@_where
-@_what
-@_answer
+@click.option(
+    "--image", metavar="REF", help="Image to test (default: the lock's, built if the engine does not have it)."
+)
+@click.option("--local", is_flag=True, help="Test the active environment's Python, without a container.")
+@click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests.")
+@GPUS
+@click.option("--no-pyc", is_flag=True, help="Test the lock's image without compiled Python.")
+@IMAGE_OFFLINE
+@MIRROR
+@UNCONFINED
+@click.option(
+    "--device", type=click.Choice(["cuda", "cpu"]), help="What to test (default: GPUs if the lock uses CUDA)."
+)
+@click.option(
+    "--check",
+    "checks",
+    multiple=True,
+    metavar="NAME",
+    help=f"Run only this check; may be given more than once: {', '.join(CHECKS)}.",
+)
+@click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Time limit of a check, in seconds.")
+@click.option("--world-size", metavar="N|all", help="Processes of the distributed checks on this machine.")
+@click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of machines of this run.")
+@click.option("--node-rank", type=click.IntRange(min=0), default=0, metavar="R", help="This machine's number.")
+@click.option(
+    "--rendezvous", metavar="HOST:PORT", help="Where the machines connect to each other: on the first of them."
+)
+@click.option("--price", metavar="AMOUNT[CURRENCY]", help="Price of an hour of this machine: 2.50EUR.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the receipt to DIR: JSON, JUnit, Markdown and HTML.",
+)
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="RECEIPT",
+    help="Fail if this machine is slower than in this receipt of the same kind of machine.",
+)
+@format_option(RECEIPT, "Format of the receipt on stdout.")
 def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     """Test that this machine runs a lock's stack: on its GPUs, in the lock's image.
 
     Every check is a process with its own time limit; what this machine can't do is `not run`, and never passed. The
     exit code is 7 if a check failed, or if a check that the spec requires did not run; 6 if there is no GPU to test.
     """
-    from envspec.cli.progress import TerminalReporter
     from envspec.lockfile.folder import find_lock, read_with_digest
     from envspec.operations.conformance import Observer, run_conformance
     from envspec.receipts.model import Verdict, read
@@ -102,9 +89,8 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     baseline = read(chosen["baseline"]) if chosen["baseline"] else None
     if report is not None:
         check_writable(report)
-    with handle_sigterm(), TerminalReporter(Path(lock).name) as reporter:
-        # A run that is interrupted leaves what was found by then.
-        observer = Observer(reporter.check, lambda until_then: _write(until_then, report), baseline)
+    with reporting(Path(lock).name) as reporter:
+        observer = Observer(reporter.check, lambda partial: _write(partial, report), baseline)
         locked, digest = read_with_digest(find_lock(lock, Path()))
         context = context_of(chosen, reporter)
         found = run_conformance(locked, digest, location, selection, context, observer)
@@ -112,7 +98,7 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
         _write(found, report)
     finally:
         # Also if the disk is full by now.
-        _print(found, form)
+        terminal.answer_in(form, RECEIPT, found)
     if found.verdict is Verdict.FAILED:
         raise Failed(_failure(found), hint=_hint(found, report))
     return 0
@@ -123,10 +109,6 @@ def _write(found: Receipt, report: Path | None) -> None:
 
     for path in write_receipt(found, report) if report else ():
         terminal.report(f"wrote {path}")
-
-
-def _print(found: Receipt, form: str) -> None:
-    terminal.answer_report(form, RECEIPT.render(form, found, terminal.width()))
 
 
 def _failure(found: Receipt) -> str:
@@ -198,8 +180,6 @@ def _world_size(text: str | None) -> int | None:
 
 
 def _price(text: str | None) -> Price | None:
-    import re
-
     from envspec.operations.conformance import Price
 
     if text is None:

@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, UNCONFINED, combined, context_of
-from envspec.cli.terminal import handle_sigterm
+from envspec.cli.options import (
+    GPUS,
+    IMAGE_OFFLINE,
+    IMAGE_PLATFORMS,
+    LOCK,
+    MIRROR,
+    UNCONFINED,
+    combined,
+    context_of,
+    platform_option,
+    read_lock_of,
+)
+from envspec.cli.progress import reporting
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,12 +37,7 @@ _SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash
 #: Of a container, and of the image if it has to be built first.
 _options: Final = combined(
     click.option("--services", is_flag=True, help="Also start the image's services, and publish their ports."),
-    click.option(
-        "--gpus",
-        default="auto",
-        metavar="all|none|IDS",
-        help="GPUs by number or UUID: 0,1 (default: all if the lock uses CUDA).",
-    ),
+    GPUS,
     click.option(
         "--work",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -53,11 +59,9 @@ _options: Final = combined(
     ),
     click.option("--shm-size", metavar="SIZE", help="Size of /dev/shm: 16g (default: half of the memory)."),
     click.option("--network", metavar="NAME", help="The engine's network: host, none, or one of your own."),
-    click.option(
-        "--platform", type=click.Choice(IMAGE_PLATFORMS), help="Platform of the image (default: the engine's)."
-    ),
+    platform_option(IMAGE_PLATFORMS, "Platform of the image (default: the engine's)."),
     click.option("--no-pyc", is_flag=True, help="Use the image without compiled Python."),
-    click.option("--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."),
+    IMAGE_OFFLINE,
     MIRROR,
     UNCONFINED,
 )
@@ -116,23 +120,14 @@ def shell(lock: str, **chosen: Any) -> int:
 
 
 def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
-    from dataclasses import replace
+    from envspec.operations.container import run_container
 
-    from envspec.cli.progress import TerminalReporter
-    from envspec.lockfile.folder import find_lock, read_lock
-    from envspec.operations.container import open_container
-
-    locked = read_lock(find_lock(lock, Path()))
-    streams = _streams()
-    context = context_of(chosen)
-    with open_container(locked, _request(command, chosen, streams), context) as container:
-        with handle_sigterm(), TerminalReporter(locked.name) as reporter:
-            image = container.load_image(replace(context, reporter=reporter))
-        return container.run(image, streams, terminal.report)
+    locked, streams = read_lock_of(lock), _streams()
+    request = _request(command, chosen, streams)
+    return run_container(locked, request, context_of(chosen), streams, terminal.report, lambda: reporting(locked.name))
 
 
 def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> ContainerRequest:
-    from envspec.models import Platform
     from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Terminal
 
     tty = _is_our_terminal(streams)
@@ -155,7 +150,7 @@ def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
         options,
         work=None if chosen["no_work"] else (chosen["work"] or Path()),
         caches=not chosen["no_cache"],
-        platform=Platform(chosen["platform"]) if chosen["platform"] else None,
+        platform=chosen["platform"],
         bytecode=not chosen["no_pyc"],
     )
 

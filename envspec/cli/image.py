@@ -10,14 +10,27 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, OFFLINE, UNCONFINED, combined, context_of, jobs
-from envspec.cli.terminal import handle_sigterm
+from envspec.cli.options import (
+    IMAGE_PLATFORMS,
+    LOCK,
+    MIRROR,
+    OFFLINE,
+    UNCONFINED,
+    combined,
+    context_of,
+    format_option,
+    jobs,
+    platform_option,
+    read_lock_of,
+)
+from envspec.cli.progress import reporting
 from envspec.errors import UsageError
 from envspec.report import IMAGE_DIFF
 
 if TYPE_CHECKING:
     from envspec.context import Context
-    from envspec.operations.image import Built
+    from envspec.models import Platform
+    from envspec.operations.image import Destinations
     from envspec.operations.image_cache import ImageRequest
 
 _BUILD: Final = combined(
@@ -78,25 +91,17 @@ def build(lock: str, **chosen: Any) -> int:
         tag_of(chosen["tag"])
     context = context_of(chosen)
     request = _request(lock, context, chosen)
-    if context.is_offline and chosen["pushed"]:
+    pushed = chosen["pushed"]
+    if context.is_offline and pushed:
         raise UsageError("--push needs the network, and --offline forbids it", hint="leave one of them out")
     only_pushed = not (chosen["output"] or chosen["layout"] or chosen["loaded"])
-    if only_pushed and (cached := request.cached()) is not None and _is_pushed(cached.digest, chosen, context):
-        _print_ids(cached.ids)
-        _print_pushed(cached.digest, chosen)
-        return 0
-    from envspec.cli.progress import TerminalReporter
-    from envspec.operations import image
+    if only_pushed and (cached := request.cached()) is not None and _is_pushed(cached.digest, pushed, context):
+        return _print_ids(cached.ids, pushed, cached.digest)
+    from envspec.operations.image import Destinations
 
-    name = request.lock.name
-    tag = tag_of(chosen["tag"] or f"envspec/{name.lower()}")
-    outputs = image.Destinations(
-        chosen["output"], chosen["layout"], chosen["pushed"], tag if chosen["loaded"] else None, tag
-    )
-    with handle_sigterm(), TerminalReporter(name) as reporter:
-        built = image.build(request.options, outputs, replace(context, reporter=reporter))
-    _print_pushed(built.digest, chosen)
-    return _built(request, built)
+    tag = tag_of(chosen["tag"] or f"envspec/{request.lock.name.lower()}")
+    load = tag if chosen["loaded"] else None
+    return _build(request, Destinations(chosen["output"], chosen["layout"], pushed, load, tag), context)
 
 
 @command.command("id")
@@ -107,40 +112,30 @@ def image_id(lock: str, **chosen: Any) -> int:
     context = context_of(chosen)
     request = _request(lock, context, chosen)
     if (cached := request.cached()) is not None:
-        _print_ids(cached.ids)
-        return 0
-    from envspec.cli.progress import TerminalReporter
-    from envspec.operations import image
+        return _print_ids(cached.ids)
+    from envspec.operations.image import Destinations
 
-    with handle_sigterm(), TerminalReporter(request.lock.name) as reporter:
-        built = image.build(request.options, image.Destinations(), replace(context, reporter=reporter))
-    return _built(request, built)
+    return _build(request, Destinations(), context)
 
 
 @command.command("diff")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
-@click.option(
-    "--platform",
-    type=click.Choice(IMAGE_PLATFORMS),
-    help="Platform, if an image has several (default: this machine's).",
-)
-@click.option("--format", "form", type=click.Choice(list(IMAGE_DIFF)), default="text", show_default=True)
+@platform_option(IMAGE_PLATFORMS, "Platform, if an image has several (default: this machine's).")
+@format_option(IMAGE_DIFF)
 @MIRROR
-def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequence[str]) -> int:
+def diff(first: str, second: str, platform: Platform | None, form: str, mirrors: Sequence[str]) -> int:
     """Show the layers and bytes that a pull of B transfers if A is already there.
 
     A and B: images in a registry, OCI layouts, tars, or locks. The exit code is 10 if they differ.
     """
-    from envspec.cli.progress import TerminalReporter
     from envspec.diagnostics.machine import this_platform
-    from envspec.models import Platform
-    from envspec.operations import image
+    from envspec.operations import image_diff
 
-    with handle_sigterm(), TerminalReporter("image diff") as reporter:
-        chosen = Platform(platform) if platform else this_platform()
-        found = image.diff(first, second, chosen, context_of({"mirrors": mirrors}, reporter))
-    terminal.answer_report(form, IMAGE_DIFF.render(form, found, terminal.width()))
+    with reporting("image diff") as reporter:
+        context = context_of({"mirrors": mirrors}, reporter)
+        found = image_diff.diff(first, second, platform or this_platform(), context)
+    terminal.answer_in(form, IMAGE_DIFF, found)
     return 10 if found.is_changed else 0
 
 
@@ -150,13 +145,11 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
 @MIRROR
 def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
     """Copy a lock's base image into another registry, under the same digest."""
-    from envspec.cli.progress import TerminalReporter
-    from envspec.lockfile.folder import find_lock, read_lock
-    from envspec.operations import image
+    from envspec.operations import image_diff
 
-    locked = read_lock(find_lock(lock, Path()))
-    with handle_sigterm(), TerminalReporter(locked.name) as reporter:
-        copied = image.mirror(locked, reference, context_of({"mirrors": mirrors}, reporter))
+    locked = read_lock_of(lock)
+    with reporting(locked.name) as reporter:
+        copied = image_diff.mirror(locked, reference, context_of({"mirrors": mirrors}, reporter))
     terminal.answer(f"{copied}\n")
     return 0
 
@@ -174,33 +167,31 @@ def _request(lock: str, context: Context, chosen: Mapping[str, Any]) -> ImageReq
     )
 
 
-def _is_pushed(digest: str, chosen: Mapping[str, Any], context: Context) -> bool:
-    """Whether nothing is left to do: the tag names this already, or there is none to push."""
-    if not chosen["pushed"]:
+def _is_pushed(digest: str, reference: str | None, context: Context) -> bool:
+    """Whether nothing is left to do: the tag names this digest already, or nothing is to be pushed."""
+    if not reference:
         return True
-    from envspec.cli.progress import TerminalReporter
     from envspec.operations.image import is_pushed
 
-    with handle_sigterm(), TerminalReporter("image") as reporter:
-        return is_pushed(chosen["pushed"], digest, replace(context, reporter=reporter))
+    with reporting("image") as reporter:
+        return is_pushed(reference, digest, replace(context, reporter=reporter))
 
 
-def _print_pushed(digest: str, chosen: Mapping[str, Any]) -> None:
-    """The name by digest in the registry; on stderr, because the result is the ID."""
-    if chosen["pushed"]:
+def _build(request: ImageRequest, outputs: Destinations, context: Context) -> int:
+    from envspec.operations import image
+
+    with reporting(request.lock.name) as reporter:
+        built = image.build(request.options, outputs, replace(context, reporter=reporter))
+    request.remember(built)
+    return _print_ids([(each.platform.value, each.id) for each in built.images], outputs.push, built.digest)
+
+
+def _print_ids(rows: Sequence[tuple[str, str]], pushed: str | None = None, digest: str = "") -> int:
+    """The IDs; on stderr, because they are the result, the name by digest of what was pushed."""
+    if pushed:
         from envspec.operations.image_cache import pushed_name
 
-        terminal.report(f"pushed: {pushed_name(chosen['pushed'], digest)}")
-
-
-def _built(request: ImageRequest, built: Built) -> int:
-    request.remember(built)
-    _print_ids([(image.platform.value, image.id) for image in built.images])
+        terminal.report(f"pushed: {pushed_name(pushed, digest)}")
+    lines = [f"{identity}  {platform}\n" for platform, identity in rows] if len(rows) > 1 else [f"{rows[0][1]}\n"]
+    terminal.answer("".join(lines))
     return 0
-
-
-def _print_ids(rows: Sequence[tuple[str, str]]) -> None:
-    if len(rows) == 1:
-        terminal.answer(f"{rows[0][1]}\n")
-        return
-    terminal.answer("".join(f"{identity}  {platform}\n" for platform, identity in rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -13,15 +12,16 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import FORMAT, LOCK, PLATFORMS, context_of
+from envspec.cli.options import FORMAT, LOCK, PLATFORMS, context_of, format_option, platform_option, read_lock_of
 from envspec.errors import UnfitMachine, UsageError
 from envspec.report import COMPARISON, EXPLANATION, FIT, LOCK_DIFF
 
 if TYPE_CHECKING:
-    from envspec.diagnostics.doctor.types import DoctorFinding
+    from envspec.models import Platform
 
 #: Exit code if there are differences.
 DIFFERENT: Final = 10
+_FORMATS: Final = "Text for people, JSON for programs, Markdown for a pull request"
 
 
 @click.command()
@@ -35,25 +35,16 @@ def explain(lock: str, package: str | None, form: str) -> int:
     it, the newest version that was rejected and why, its GPU code, its files and sizes. Reads the lock only: resolves
     and fetches nothing.
     """
-    from envspec.lockfile.folder import find_lock, read_lock
     from envspec.operations.inspect import explain
 
-    found = explain(read_lock(find_lock(lock, Path())), package, context_of({}))
-    terminal.answer_report(form, EXPLANATION.render(form, found, terminal.width()))
+    terminal.answer_in(form, EXPLANATION, explain(read_lock_of(lock), package, context_of({})))
     return 0
 
 
 @click.command()
 @click.argument("old", metavar="OLD", shell_complete=terminal.complete_lock)
 @click.argument("new", metavar="NEW", shell_complete=terminal.complete_lock)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(list(LOCK_DIFF)),
-    default="text",
-    show_default=True,
-    help="Text for people, JSON for programs, Markdown for a pull request.",
-)
+@format_option(LOCK_DIFF, f"{_FORMATS}.")
 def diff(old: str, new: str, form: str) -> int:
     """Show what differs between two locks: conda packages, wheels, the image, the driver, decisions.
 
@@ -68,7 +59,7 @@ def diff(old: str, new: str, form: str) -> int:
     from envspec.operations.inspect import diff
 
     found = diff(old, new)
-    terminal.answer_report(form, LOCK_DIFF.render(form, found, terminal.width()))
+    terminal.answer_in(form, LOCK_DIFF, found)
     return 0 if found.is_empty else DIFFERENT
 
 
@@ -83,14 +74,10 @@ def diff(old: str, new: str, form: str) -> int:
     metavar="NAME",
     help='One of its GPUs: H100, "RTX 4090", or a compute capability such as 9.0. Once for each kind.',
 )
-@click.option(
-    "--platform",
-    type=click.Choice(PLATFORMS),
-    help="Its platform (default: this machine's if it is in the lock, else the lock's first).",
-)
+@platform_option(PLATFORMS, "Its platform (default: this machine's if it is in the lock, else the lock's first).")
 @FORMAT
 def fit(
-    lock: str, more: tuple[str, ...], driver: str | None, gpus: tuple[str, ...], platform: str | None, form: str
+    lock: str, more: tuple[str, ...], driver: str | None, gpus: tuple[str, ...], platform: Platform | None, form: str
 ) -> int:
     """Check whether a machine can run a lock, and if not, show the smallest change that helps.
 
@@ -102,13 +89,10 @@ def fit(
     if more:
         raise UsageError(f"`fit` takes one LOCK, not also {' '.join(more)}", hint=_advice(more, gpus))
     from envspec.diagnostics.fit import FitVerdict
-    from envspec.lockfile.folder import find_lock, read_lock
-    from envspec.models import Platform
     from envspec.operations.inspect import fit
 
-    locked = read_lock(find_lock(lock, Path()))
-    report = fit(locked, driver=_version(driver), gpus=gpus, platform=Platform(platform) if platform else None)
-    terminal.answer_report(form, FIT.render(form, report, terminal.width()))
+    report = fit(read_lock_of(lock), driver=_version(driver), gpus=gpus, platform=platform)
+    terminal.answer_in(form, FIT, report)
     return 0 if report.verdict is FitVerdict.FITS else UnfitMachine.exit_code
 
 
@@ -151,43 +135,10 @@ def doctor(form: str) -> int:
         findings = examine_machine(os.environ)
     if form == "json":
         terminal.answer_json(as_json(findings) + "\n")
-    elif terminal.is_terminal(sys.stdout):
-        _print_table(findings)
     else:
-        terminal.answer(render_text(findings) + "\n")
+        width = terminal.width() if terminal.is_terminal(sys.stdout) else None
+        terminal.answer_states(render_text(findings, width) + "\n")
     return UnfitMachine.exit_code if any(finding.state is FindingState.MISSING for finding in findings) else 0
-
-
-def _print_table(findings: Sequence[DoctorFinding]) -> None:
-    """What was found, and what to do below it; the states in colour."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from envspec.diagnostics.doctor.types import FindingState
-
-    colours = {
-        FindingState.OK: "green",
-        FindingState.WARNING: "yellow",
-        FindingState.MISSING: "bold red",
-        FindingState.NOT_APPLICABLE: "dim",
-    }
-    coloured = terminal.wants_colours(sys.stdout)
-    words = {FindingState.NOT_APPLICABLE: "-"}
-    table = Table.grid(padding=(0, 2), pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in findings:
-        state = Text(words.get(finding.state, finding.state.value), style=colours[finding.state] if coloured else "")
-        table.add_row(state, terminal.rich_text(finding.what), terminal.rich_text(finding.found))
-        if finding.todo:
-            todo = Table.grid(padding=(0, 1))
-            shown = terminal.rich_text(finding.todo)
-            shown.overflow = "fold"
-            todo.add_row("->", shown)
-            table.add_row("", "", todo)
-    Console(highlight=False, width=terminal.width()).print(table)
 
 
 @click.command()
@@ -215,12 +166,10 @@ def config(form: str) -> int:
             {"key": each.key, "value": value, "source": source, "variable": each.variable, "description": each.what}
             for each, value, source in rows
         ]
-        document = {"file": str(settings.path), "exists": settings.path.is_file(), "settings": found}
-        terminal.answer_json(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        path = settings.path
+        terminal.answer_document({"file": str(path), "exists": path.is_file(), "settings": found})
         return 0
-    keys, values = (
-        max(map(len, column)) for column in zip(*((row.setting.key, row.value) for row in rows), strict=True)
-    )
+    keys, values = max(len(row.setting.key) for row in rows), max(len(row.value) for row in rows)
     lines = [f"{row.setting.key:<{keys}}  {row.value:<{values}}  {row.source}\n" for row in rows]
     missing = "" if settings.path.is_file() else " (does not exist)"
     terminal.answer("".join([f"file: {settings.path}{missing}\n", *lines]))
@@ -229,13 +178,8 @@ def config(form: str) -> int:
 
 @click.command()
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT RECEIPT...", type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(list(COMPARISON)),
-    default="text",
-    show_default=True,
-    help="Text for people, JSON for programs, Markdown for a pull request, or an HTML page with plots.",
+@format_option(
+    COMPARISON, "Text for people, JSON for programs, Markdown for a pull request, or an HTML page with plots."
 )
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report to FILE."
@@ -257,7 +201,7 @@ def receipts(receipts: tuple[Path, ...], form: str, output: Path | None) -> int:
     if output is not None:
         _write(output, COMPARISON.render(form, found))
     else:
-        terminal.answer_report(form, COMPARISON.render(form, found, terminal.width()))
+        terminal.answer_in(form, COMPARISON, found)
     return DIFFERENT if found.differs else 0
 
 
@@ -266,7 +210,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
     short = [path.parent.name if path.name == "receipt.json" and path.parent.name else path.name for path in paths]
     names = [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
     # The same file twice needs two names as well.
-    return [f"{name} ({write_file + 1})" if names.count(name) > 1 else name for write_file, name in enumerate(names)]
+    return [f"{name} ({number})" if names.count(name) > 1 else name for number, name in enumerate(names, 1)]
 
 
 def _write(path: Path, text: str) -> None:
@@ -296,5 +240,5 @@ def schema(document: str) -> int:
     else:
         from envspec.spec import json_schema
 
-    terminal.answer_json(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")
+    terminal.answer_document(json_schema())
     return 0

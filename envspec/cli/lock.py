@@ -11,11 +11,13 @@ import click
 
 from envspec.cli import terminal
 from envspec.cli.options import MIRROR, OFFLINE, UNCONFINED, context_of, jobs
+from envspec.cli.progress import TerminalReporter, reporting
 from envspec.errors import EnvspecError, StaleLock, UsageError
 from envspec.resolve import RESOLVERS, SOLVERS
 
 if TYPE_CHECKING:
-    from envspec.lockfile.check import CheckResult
+    from envspec.context import Context, Reporter
+    from envspec.lockfile.check import Reason
     from envspec.operations.lock_state import LockRequest
 
 
@@ -81,7 +83,8 @@ def command(
             raise UsageError("--image and --check exclude each other", hint="remove one of them")
         if verify:
             raise UsageError("--verify includes --check", hint="remove --check")
-        return _each(paths, lambda path: _check(path, _directory(path, output, len(paths))))
+        stale = StaleLock.exit_code
+        return _each(paths, lambda path: stale if _check(path, _directory(path, output, len(paths))) else 0)
     if verify and (as_of or any(chosen[name] for name in ("offline", "upgrade", "upgrade_package", "image"))):
         raise UsageError(
             "--verify writes no lock and needs the network",
@@ -92,11 +95,8 @@ def command(
 
         for path in paths:
             set_as_of(path, as_of)
-    chosen["resolver"] = _one_of(chosen["resolvers"], RESOLVERS)
-    chosen["conda_resolver"] = _one_of(chosen["resolvers"], SOLVERS)
-    chosen["channel_repodata"] = _folders(chosen["channel_repodata"])
     act = _verify if verify else _lock
-    return _each(paths, lambda path: act(path, _directory(path, output, len(paths)), chosen))
+    return _each(paths, lambda path: act(_request(path, _directory(path, output, len(paths)), chosen), chosen))
 
 
 def _one_of(named: tuple[str, ...], engines: Iterable[str]) -> str:
@@ -129,12 +129,8 @@ def _directory(path: Path, output: Path | None, count: int) -> Path:
     return (output or Path("locks")) / env_name(path)
 
 
-def _check(path: Path, directory: Path) -> int:
-    return StaleLock.exit_code if _report_check(path, directory).reasons else 0
-
-
-def _report_check(path: Path, directory: Path) -> CheckResult:
-    """Check a lock without a network, and print what was found."""
+def _check(path: Path, directory: Path) -> Sequence[Reason]:
+    """Check a lock without a network, and print what was found; why it is stale."""
     from envspec.data import facts_version
     from envspec.lockfile.check import check
 
@@ -144,54 +140,46 @@ def _report_check(path: Path, directory: Path) -> CheckResult:
     for reason in result.reasons:
         terminal.report(f"stale: {reason.text}")
         terminal.report(f"  hint: {reason.hint or f'run `envspec lock {path}` and commit what it writes'}")
-    return result
+    return result.reasons
 
 
-def _lock(path: Path, directory: Path, chosen: Mapping[str, Any]) -> int:
+def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> int:
     """Lock one spec and print the paths that changed."""
-    from envspec.context import ReporterOf
     from envspec.operations.lock_cache import without_resolving
 
-    changed: Sequence[Path] | None = None
-    if not (chosen["upgrade"] or chosen["upgrade_package"]):
-        context = context_of(chosen, ReporterOf(warning=_warn), usual_jobs=_usual_jobs())
-        changed = without_resolving(path, directory, chosen["resolver"], context)
-    if changed is None:
-        from envspec.cli.progress import TerminalReporter
-        from envspec.operations.lock import lock
+    with TerminalReporter(request.spec_path.stem) as reporter:
+        context = _context(chosen, reporter)
+        changed = without_resolving(request, context)
+        if changed is None:
+            from envspec.operations.lock import lock
 
-        with TerminalReporter(path.stem) as reporter:
-            context = context_of(chosen, reporter, usual_jobs=_usual_jobs())
-            changed = lock(_request(path, directory, chosen), context).changed
+            changed = lock(request, context).changed
     if chosen["image"]:
-        from envspec.cli.progress import TerminalReporter
-        from envspec.cli.terminal import handle_sigterm
         from envspec.operations.image import record_images_of
 
-        with handle_sigterm(), TerminalReporter(path.stem) as reporter:
-            context = context_of(chosen, reporter, usual_jobs=_usual_jobs())
-            changed = sorted({*changed, *record_images_of(path, directory, context)})
+        with reporting(request.spec_path.stem) as reporter:
+            recorded = record_images_of(request.spec_path, request.directory, _context(chosen, reporter))
+        changed = sorted({*changed, *recorded})
     for written in changed:
         terminal.answer(f"{written}\n")
     if not changed:
-        terminal.report(f"{directory}: nothing changed")
+        terminal.report(f"{request.directory}: nothing changed")
     return 0
 
 
-def _verify(path: Path, directory: Path, chosen: Mapping[str, Any]) -> int:
+def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> int:
     """Resolve one spec again and print every value of its lock that differs."""
     from envspec.lockfile.check import Why
 
-    found = _report_check(path, directory).reasons
+    path, directory = request.spec_path, request.directory
+    found = _check(path, directory)
     if any(reason.why in (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC) for reason in found):
         # There is nothing to compare with what the spec compiles to.
         return StaleLock.exit_code
-    from envspec.cli.progress import TerminalReporter
     from envspec.operations.lock_verify import verify_lock
 
     with TerminalReporter(path.stem) as reporter:
-        context = context_of(chosen, reporter, usual_jobs=_usual_jobs())
-        verified = verify_lock(_request(path, directory, chosen), context)
+        verified = verify_lock(request, _context(chosen, reporter))
     for row in verified.differences:
         terminal.answer(f"{directory}: {row}\n")
     for text in verified.unverified:
@@ -208,27 +196,22 @@ def _verify(path: Path, directory: Path, chosen: Mapping[str, Any]) -> int:
     return StaleLock.exit_code if found or verified.differences else 0
 
 
-def _warn(text: str) -> None:
-    terminal.report(f"warning: {text}")
-
-
-def _usual_jobs() -> int:
-    return max(4, os.cpu_count() or 1)
+def _context(chosen: Mapping[str, Any], reporter: Reporter) -> Context:
+    return context_of(chosen, reporter, usual_jobs=max(4, os.cpu_count() or 1))
 
 
 def _request(path: Path, directory: Path, chosen: Mapping[str, Any]) -> LockRequest:
-    from packaging.utils import canonicalize_name
-
+    from envspec.names import normalised
     from envspec.operations.lock_state import LockRequest, Upgrade
 
     return LockRequest(
         spec_path=path,
         directory=directory,
-        resolver=chosen["resolver"],
-        conda_resolver=chosen["conda_resolver"],
-        channel_repodata=chosen["channel_repodata"],
+        resolver=_one_of(chosen["resolvers"], RESOLVERS),
+        conda_resolver=_one_of(chosen["resolvers"], SOLVERS),
+        channel_repodata=_folders(chosen["channel_repodata"]),
         upgrade=Upgrade.ALL if chosen["upgrade"] else Upgrade.KEEP,
-        upgrade_packages=tuple(str(canonicalize_name(name)) for name in chosen["upgrade_package"]),
+        upgrade_packages=tuple(map(normalised, chosen["upgrade_package"])),
     )
 
 

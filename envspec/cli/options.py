@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -12,13 +13,14 @@ from envspec.cli import terminal
 
 if TYPE_CHECKING:
     from envspec.context import Context, Reporter
+    from envspec.models import Lock, Platform
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: All that envspec locks for.
 PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
 #: What images are for.
-IMAGE_PLATFORMS: Final = ("linux-64", "linux-aarch64")
+IMAGE_PLATFORMS: Final = PLATFORMS[:2]
 
 
 def combined(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
@@ -46,20 +48,54 @@ MIRROR: Final = click.option(
     metavar="REGISTRY=HOST",
     help="Use HOST instead of REGISTRY, like [registry.mirrors]; may be given more than once.",
 )
-FORMAT: Final = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Text for people, or JSON for programs.",
+
+
+#: Of a container, and of the lock's image if it has to be built first.
+GPUS: Final = click.option(
+    "--gpus",
+    default="auto",
+    metavar="all|none|IDS",
+    help="GPUs by number or UUID: 0,1 (default: all if the lock uses CUDA).",
 )
+IMAGE_OFFLINE: Final = click.option(
+    "--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."
+)
+
+
+def format_option(
+    names: Iterable[str], help_text: str | None = "Text for people, or JSON for programs."
+) -> Callable[[_F], _F]:
+    """`--format`, by default text."""
+    return click.option(
+        "--format", "form", type=click.Choice(list(names)), default="text", show_default=True, help=help_text
+    )
+
+
+FORMAT: Final = format_option(("text", "json"))
+
+
+def platform_option(names: Iterable[str], help_text: str) -> Callable[[_F], _F]:
+    """`--platform`: a Platform, or None."""
+    return click.option("--platform", type=click.Choice(list(names)), callback=_platform_of, help=help_text)
+
+
+def _platform_of(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Platform | None:
+    from envspec.models import Platform
+
+    return Platform(value) if value else None
 
 
 def jobs(what: str, default: str) -> Callable[[_F], _F]:
     """`--jobs`. what: is done at the same time."""
     help_text = f"How many {what} at the same time (default: {default})."
     return click.option("--jobs", type=click.IntRange(min=1), default=None, metavar="N", help=help_text)
+
+
+def read_lock_of(name: str) -> Lock:
+    """The lock that LOCK names."""
+    from envspec.lockfile.folder import find_lock, read_lock
+
+    return read_lock(find_lock(name, Path()))
 
 
 def context_of(

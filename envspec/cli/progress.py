@@ -25,33 +25,20 @@ _REASON: Final = 200
 
 
 class TerminalReporter:
-    """Shows how far an operation is, on stderr; warnings go above the live lines.
+    """Shows how far an operation is, on stderr; warnings go above the live lines, which start with the first stage.
 
     name: what the operation works on.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._can_redraw = terminal.can_redraw(sys.stderr)
         self._live: Progress | None = None
         self._rows: dict[str, TaskID] = {}
         self._printed: set[str] = set()
         self._lock = threading.Lock()
 
     def __enter__(self) -> TerminalReporter:
-        if terminal.can_redraw(sys.stderr):
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn
-            from rich.table import Column
-
-            # A live line that wraps leaves traces: it is cut at the terminal's edge.
-            whole = Column(no_wrap=True, overflow="ellipsis")
-            columns = (
-                TextColumn("{task.description}", markup=False, table_column=whole),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[count]}", markup=False),
-            )
-            self._live = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._live.start()
         return self
 
     def __exit__(
@@ -62,21 +49,23 @@ class TerminalReporter:
 
     def progress(self, step: Step, /) -> None:
         text = ": ".join(filter(None, (self._name, step.of, str(step.stage))))
-        if self._live is None:
-            # Stages may run at once: each is printed when it begins.
-            line = f"{text}{_size(step)}"
-            with self._lock:
-                is_new = step.of != "" or line not in self._printed
-                self._printed.add(line)
-            if is_new:
-                terminal.report(line)
+        if self._can_redraw:
+            self.show(step.of or step.stage, text, step)
             return
-        self.show(step.of or step.stage, text, step)
+        # Stages may run at once: each is printed when it begins.
+        line = f"{text}{_size(step)}"
+        with self._lock:
+            is_new = step.of != "" or line not in self._printed
+            self._printed.add(line)
+        if is_new:
+            terminal.report(line)
 
     def show(self, key: str, text: str, step: Step | None = None) -> None:
-        if self._live is None:
+        if not self._can_redraw:
             return
         with self._lock:
+            if self._live is None:
+                self._live = _started()
             if key not in self._rows:
                 self._rows[key] = self._live.add_task(visible(text), total=None, count="")
         done, total, count = 0, 0, ""
@@ -96,10 +85,11 @@ class TerminalReporter:
 
     def warning(self, text: str, /) -> None:
         if self._live is None:
-            terminal.report(f"warning: {text}")
+            terminal.report_warning(text)
             return
-        line = terminal.rich_text(f"warning: {text}", style="yellow", styled=len("warning:"))
-        self._live.console.print(line, highlight=False)
+        from rich.text import Text
+
+        self._live.console.print(Text.assemble(("warning:", "yellow"), " ", visible(text)), highlight=False)
 
     def check(self, event: Begun | Ended) -> None:
         """Show a check of the conformance suite that begins, or print one that ended."""
@@ -113,6 +103,30 @@ class TerminalReporter:
         if terminal.wants_colours(sys.stderr):
             word = f"{_COLOURS.get(event.status, '')}{word}{_PLAIN}"
         terminal.report(f"  {event.check:<12} {event.seconds:6.1f} s{'  ' + reason if reason else ''}", lead=word)
+
+
+def _started() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    # A live line that wraps leaves traces: it is cut at the terminal's edge.
+    whole = Column(no_wrap=True, overflow="ellipsis")
+    columns = (
+        TextColumn("{task.description}", markup=False, table_column=whole),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[count]}", markup=False),
+    )
+    live = Progress(*columns, console=Console(stderr=True), transient=True)
+    live.start()
+    return live
+
+
+@contextmanager
+def reporting(name: str) -> Iterator[TerminalReporter]:
+    """A reporter for an operation that SIGTERM ends like Ctrl-C. name: what the operation works on."""
+    with terminal.handle_sigterm(), TerminalReporter(name) as reporter:
+        yield reporter
 
 
 @contextmanager

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Final, NoReturn, TextIO, TypeVar
 
 from envspec.errors import EnvspecError
 from envspec.escaping import visible, visible_json
 
 if TYPE_CHECKING:
     import click
-    from rich.text import Text
 
+    from envspec.report import Formats
+
+_T = TypeVar("_T")
 
 #: Of text that goes to a file or a pipe.
 WIDTH: Final = 100
@@ -29,6 +32,7 @@ _NARROWEST: Final = 40
 #: Longer lines of prose are hard to read.
 _WIDEST: Final = 132
 _BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[0m"
+_STATES: Final = {"ok": "\x1b[32m", "warning": "\x1b[33m", "missing": _RED, "-": "\x1b[2m"}
 
 
 class CannotAnswer(EnvspecError):
@@ -98,10 +102,16 @@ def answer_sections(text: str) -> None:
     """`answer`; headings, the lines without indentation, are bold on a terminal with colours."""
     text = visible(text)
     if wants_colours(sys.stdout):
-        text = "".join(
-            line if line[:1] in ("", " ", "\n") else f"{_BOLD}{line.rstrip()}{_PLAIN}\n"
-            for line in text.splitlines(keepends=True)
-        )
+        text = re.sub(r"(?m)^\S.*?(?=\s*$)", rf"{_BOLD}\g<0>{_PLAIN}", text)
+    _write(text)
+
+
+def answer_states(text: str) -> None:
+    """`answer`; the states that lines begin with are in colour on a terminal with colours."""
+    text = visible(text)
+    if wants_colours(sys.stdout):
+        for state, colour in _STATES.items():
+            text = re.sub(rf"(?m)^{state}(?=  )", f"{colour}{state}{_PLAIN}", text)
     _write(text)
 
 
@@ -114,8 +124,16 @@ def answer_json(text: str) -> None:
     _write(visible_json(text))
 
 
-def answer_report(form: str, text: str) -> None:
-    """`answer` with a report in a format of `envspec.report`."""
+def answer_document(document: object) -> None:
+    """`answer` with a value as JSON."""
+    import json
+
+    answer_json(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def answer_in(form: str, formats: Formats[_T], value: _T) -> None:
+    """`answer` with a value in one of its formats."""
+    text = formats.render(form, value, width())
     {"json": answer_json, "text": answer_sections}.get(form, answer)(text)
 
 
@@ -125,8 +143,13 @@ def _is_utf8(stream: TextIO | None) -> bool:
 
 
 def report_error(text: str) -> None:
-    """`error: ...` on stderr, its first word in red where stderr wants colours."""
+    """`error: ...` on stderr, its first word in red if stderr wants colours."""
     report(f" {text}", lead=f"{_RED}error:{_PLAIN}" if wants_colours(sys.stderr) else "error:")
+
+
+def report_warning(text: str) -> None:
+    """`warning: ...` on stderr, its first word in yellow if stderr wants colours."""
+    report(f" {text}", lead=f"{_STATES['warning']}warning:{_PLAIN}" if wants_colours(sys.stderr) else "warning:")
 
 
 def report(line: str, *, lead: str = "") -> None:
@@ -138,15 +161,6 @@ def report(line: str, *, lead: str = "") -> None:
         except OSError:
             # Nobody reads it, and nothing else is left to report it to.
             return
-
-
-def rich_text(text: str, *, style: str = "", styled: int = 0) -> Text:
-    """Text for rich, without markup. style: of the first `styled` characters."""
-    from rich.text import Text
-
-    shown = Text(visible(text))
-    shown.stylize(style, 0, styled)
-    return shown
 
 
 def soften_streams() -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from envspec.base_image.cuda import NoSuchImage, Release
 from envspec.base_image.plan import choose_image, custom_image
 from envspec.build.reproducible import check_release, is_loaded, metadata_of, record_digest, record_of
 from envspec.build.types import BuildContainer, BuildRequest, BuildTools, CachedWheel, WheelBuildFailed, WrongWheel
 from envspec.build.wheel import WheelRequest, build_wheel, folder_request, git_request, sdist_request
-from envspec.context import SILENT, Context, Step
+from envspec.context import SILENT, Step
 from envspec.credentials import without_credentials
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, StaleLock, UnfitMachine, UsageError
@@ -25,13 +26,11 @@ from envspec.fetch.download import Downloads
 from envspec.fetch.sources import BUILT_WHEELS, commit_of, fetch_sdist, find_built
 from envspec.fetch.types import archive_path, python_archive
 from envspec.fetch.wheels import PYTORCH, fetch_wheels
-from envspec.image.options import ImageOptions
-from envspec.installer.types import InstallRequest
 from envspec.io.cache import as_cache_error
 from envspec.io.files import local_path, replacing, tree_sha256
 from envspec.io.store import StoredMetadata
 from envspec.io.tasks import run_interruptible
-from envspec.lockfile.document import identity, public_indexes
+from envspec.lockfile.document import public_indexes
 from envspec.models import (
     DEFAULT_INDEX,
     DIRECT_URL,
@@ -49,7 +48,7 @@ from envspec.models import (
     Target,
     WheelFile,
 )
-from envspec.operations.lock_state import SOURCE, LockState, Sources, Upgrade
+from envspec.operations.lock_state import SOURCE, LockState, Upgrade, is_open
 from envspec.operations.session import Session
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint_of, parse
@@ -68,24 +67,16 @@ class WheelBuilder:
         self._session = session
         self._context = session.context
 
-    def tools(self) -> BuildTools:
-        try:
-            local: Platform | None = this_platform()
-        except UnfitMachine:
-            local = None
-        return BuildTools(local, self._interpreter, self._room)
+    async def build_wheel(self, request: BuildRequest, interpreter: Path | None = None) -> CachedWheel:
+        """A wheel from the cache, or built. interpreter: the Python that builds it, instead of one that is found."""
 
-    async def build_wheel(self, order: BuildRequest, interpreter: Path | None = None) -> CachedWheel:
-        """A wheel, out of the cache or built. interpreter: the Python that builds it, instead of one that is found."""
-        tools = self.tools()
-        if interpreter is not None:
-            found = interpreter
+        async def find(python: Python) -> Path | None:
+            return interpreter or await self._interpreter(python)
 
-            async def named(_: Python) -> Path:
-                return found
-
-            tools = replace(tools, interpreter=named)
-        return await build_wheel(order, self._context, tools)
+        local: Platform | None = None
+        with suppress(UnfitMachine):
+            local = this_platform()
+        return await build_wheel(request, self._context, BuildTools(local, find, self._container))
 
     async def _interpreter(self, python: Python) -> Path | None:
         from envspec.image.sources.bytecode import find_compiler
@@ -96,7 +87,7 @@ class WheelBuilder:
         except UnfitMachine:
             return None
 
-    async def _room(self, target: Target) -> BuildContainer:
+    async def _container(self, target: Target) -> BuildContainer:
         """The devel flavour of the lock's base, by its digest, and a Python to build with."""
         base = self._base
         if base is None:
@@ -106,10 +97,10 @@ class WheelBuilder:
             )
         name = devel_of(base)
         digest = await self._digest(name, base, target.platform)
-        place = endpoint_of(parse(f"{name}@{digest}"), dict(self._context.mirrors))
-        host = place.base.partition("://")[2].partition("/")[0]
+        endpoint = endpoint_of(parse(f"{name}@{digest}"), dict(self._context.mirrors))
+        host = endpoint.base.partition("://")[2].partition("/")[0]
         python = await self._standalone(target)
-        return BuildContainer(f"{host}/{place.repository}@{digest}", place.is_plain, python)
+        return BuildContainer(f"{host}/{endpoint.repository}@{digest}", endpoint.is_plain, python)
 
     async def _digest(self, name: str, base: BaseImage, platform: Platform) -> str:
         if name == f"{base.repository}:{base.tag}":
@@ -144,7 +135,7 @@ class WheelBuilder:
 def own_base(spec: Spec, facts: Facts) -> BaseImage | None:
     """The image to build for before anything is resolved: the spec's own base, or the devel image of its CUDA.
 
-    None where the spec names neither: what is to be compiled for it can't be built.
+    None if the spec names neither: nothing can be compiled for it then.
     """
     linux = [platform for platform in spec.env.platforms if platform.is_linux]
     if spec.image.base is not None:
@@ -170,37 +161,43 @@ def devel_of(base: BaseImage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A source as it is now. order: how to build it, None for what is a wheel already; `wheel` is then its path."""
+    """A source as it is now. build: how to build it, or the path of what is a wheel already."""
 
     index: str
     url: str
     sdist: WheelFile | None
-    order: BuildRequest | None
-    wheel: Path | None = None
+    build: BuildRequest | Path
 
 
-def build_sources(state: LockState, targets: Sequence[Target]) -> Sources:
-    """Build everything that the spec names as a source, for each target.
+#: The text of a requirement without credentials -> its wheel.
+SourceWheels: TypeAlias = Mapping[str, BuiltSource]
+
+
+def build_sources(
+    state: LockState, targets: Sequence[Target]
+) -> tuple[Mapping[Target, SourceWheels], tuple[Decision, ...]]:
+    """Build the sources that the spec names, for each target; with the decisions which commits they are.
 
     Raises:
         WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder does not exist.
     """
-    wanted = {target: sources_of(state.spec, target) for target in targets}
-    return run_interruptible(_build(state, wanted))
+    return run_interruptible(_build_sources(state, targets))
 
 
-async def _build(state: LockState, wanted: Mapping[Target, Sequence[Requirement]]) -> Sources:
+async def _build_sources(
+    state: LockState, targets: Sequence[Target]
+) -> tuple[Mapping[Target, SourceWheels], tuple[Decision, ...]]:
     async with Session(state.context.without_progress()) as session:
         builder = WheelBuilder(state.spec.env.name, own_base(state.spec, state.facts), session)
-        making = _Making(state, builder)
+        sources = _Sources(state, builder)
         found = {
-            target: {str(each): await making.source(each, target) for each in requirements}
-            for target, requirements in wanted.items()
+            target: {str(each): await sources.wheel_of(each, target) for each in sources_of(state.spec, target)}
+            for target in targets
         }
-    return Sources(found, tuple(making.decisions.values()))
+    return found, tuple(sources.decisions.values())
 
 
-class _Making:
+class _Sources:
     """The sources of one lock."""
 
     def __init__(self, state: LockState, builder: WheelBuilder) -> None:
@@ -211,19 +208,19 @@ class _Making:
         self._commits: dict[str, str] = {}
         self.decisions: dict[str, Decision] = {}
 
-    async def source(self, requirement: Requirement, target: Target) -> BuiltSource:
+    async def wheel_of(self, requirement: Requirement, target: Target) -> BuiltSource:
         name, platform = requirement.name, target.platform.value
         self._context.reporter.progress(Step(f"building {name}", of=platform))
         found = await self._find(requirement, target)
-        kept = await self._recorded_before(name, found, target)
-        if kept is not None:
-            built, path = kept
-        elif found.order is None:
-            built, path = await asyncio.to_thread(self._copied, name, found, target)
+        recorded = await self._recorded_before(name, found, target)
+        if recorded is not None:
+            built, path = recorded
+        elif isinstance(found.build, Path):
+            built, path = await asyncio.to_thread(self._copy, name, found.build, found.url.rpartition("=")[2], target)
         else:
-            # A build remembers pages, too, and would wait for the end of this transaction.
+            # A build caches pages, too, and would wait for the end of this transaction.
             self._state.store.save()
-            made = await self._builder.build_wheel(found.order)
+            made = await self._builder.build_wheel(found.build)
             built, path = made.wheel, made.path
         metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)
         self._state.store.put_metadata(built.sha256, metadata)
@@ -234,21 +231,17 @@ class _Making:
 
     async def _recorded_before(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path] | None:
         """The wheel that the old lock records of the same source; None if its build may have used other indexes."""
-        old = self._old(name, target)
-        same = old is not None and old.built is not None and (old.file.index, old.file.url) == (found.index, found.url)
-        if not same or old is None or old.built is None:
+        lock = self._state.old
+        if lock is None or (lock.as_of, lock.indexes) != (self._state.as_of, public_indexes(self._indexes)):
+            return None
+        packages = (p for part in lock.resolutions if part.target == target for p in part.packages)
+        old = next((package for package in packages if package.name == name), None)
+        if old is None or old.built is None or (old.file.index, old.file.url) != (found.index, found.url):
             return None
         if found.sdist is not None and found.sdist.sha256 != old.file.sha256:
             return None
         paths = await find_built([old], self._context.without_progress())
         return (old.built, paths[old.built.sha256]) if old.built.sha256 in paths else None
-
-    def _old(self, name: str, target: Target) -> Package | None:
-        old = self._state.old
-        if old is None or (old.as_of, old.indexes) != (self._state.as_of, public_indexes(self._indexes)):
-            return None
-        packages = (p for part in old.resolutions if part.target == target for p in part.packages)
-        return next((package for package in packages if package.name == name), None)
 
     async def _find(self, requirement: Requirement, target: Target) -> _Found:
         wanted = WheelRequest(requirement.name, None, target, self._state.as_of, self._indexes)
@@ -272,8 +265,8 @@ class _Making:
         why = f"the commit that {address.ref or 'the default branch'} is at"
         what = SOURCE + requirement.name
         self.decisions[what] = Decision(what, url, why, str(requirement))
-        order = git_request(wanted, address, commit, self._context.environ, self._context.connectivity)
-        return _Found(GIT, url, None, order)
+        context = self._context
+        return _Found(GIT, url, None, git_request(wanted, address, commit, context.environ, context.connectivity))
 
     def _commit_before(self, requirement: Requirement) -> str | None:
         """The commit of the old lock for the same requirement, unless it may move."""
@@ -291,10 +284,10 @@ class _Making:
         of = f"pip.dependencies: {requirement.name}"
         if path.is_dir():
             sha256 = tree_sha256(path)
-            order: BuildRequest | None = folder_request(wanted, path, sha256)
+            build: BuildRequest | Path = folder_request(wanted, path, sha256)
         elif path.is_file():
             sha256 = tree_sha256(path)
-            order = None if path.name.endswith(".whl") else sdist_request(wanted, sha256, _existing(path))
+            build = path if path.name.endswith(".whl") else sdist_request(wanted, sha256, _existing(path))
         else:
             raise UsageError(
                 f"{of}: {address} does not exist", hint="correct the path: it is relative to the spec's folder"
@@ -303,25 +296,22 @@ class _Making:
             raise UsageError(
                 f"{of}: {address} has neither pyproject.toml nor setup.py", hint="name the project's folder"
             )
-        return _Found(LOCAL, f"{address}#sha256={sha256}", None, order, path if order is None else None)
+        return _Found(LOCAL, f"{address}#sha256={sha256}", None, build)
 
-    def _copied(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path]:
+    def _copy(self, name: str, path: Path, sha256: str, target: Target) -> tuple[BuiltWheel, Path]:
         """Copy a wheel into the cache."""
-        path = found.wheel
-        assert path is not None  # noqa: S101 (what has no order is a wheel: for the type checker)
         check_release(path, name, None, name)
         if not is_loaded(path.name, target):
             series, platform = target.python.series, target.platform.value
             raise WrongWheel(
                 name, f"{path.name} can't be loaded by Python {series} on {platform}", hint="name another wheel"
             )
-        sha256 = found.url.rpartition("=")[2]
-        kept = archive_path(self._context.cache, name, sha256, path.name)
-        with as_cache_error(kept.parent):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(kept) as new:
+        cached = archive_path(self._context.cache, name, sha256, path.name)
+        with as_cache_error(cached.parent):
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(cached) as new:
                 shutil.copyfile(path, new)
-        return BuiltWheel(path.name, sha256, kept.stat().st_size), kept
+        return BuiltWheel(path.name, sha256, cached.stat().st_size), cached
 
 
 def _existing(path: Path) -> Callable[[], Awaitable[Path]]:
@@ -334,97 +324,72 @@ def _existing(path: Path) -> Callable[[], Awaitable[Path]]:
 _EVER: Final = datetime.min.replace(tzinfo=timezone.utc)
 
 
-async def with_built(options: ImageOptions, session: Session) -> ImageOptions:
-    """The options with the wheels of all sources in its lock, built where that has none yet.
-
-    Raises:
-        WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
-    """
-    lock = options.lock
-    for platform in options.platforms:
-        lock = await Builds(lock, session).record(platform)
-    return options if lock == options.lock else replace(options, lock=lock, identity=identity(lock))
-
-
-async def installed(request: InstallRequest, python: Path, context: Context) -> tuple[Resolution, Mapping[str, Path]]:
-    """What is to be installed, with a wheel of every source, and SHA-256 -> file of these; see `Builds.install`."""
-    async with Session(context.without_progress()) as session:
-        return await Builds(request.lock, session).install(request.resolution, python)
-
-
 class Builds:
     """The builds of one lock."""
 
     def __init__(self, lock: Lock, session: Session) -> None:
         self._lock = lock
-        self._moments = dict(lock.package_as_of)
+        self._cutoffs = dict(lock.package_as_of)
         self._context = session.context
         self._builder = WheelBuilder(lock.name, lock.base_image, session)
 
     async def record(self, platform: Platform) -> Lock:
-        """The lock with the wheel of every source of one platform that has none yet.
+        """The lock with the wheel of every source of one platform, built if the lock records none.
 
         Raises:
             WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
         """
-        resolutions = []
-        for part in self._lock.resolutions:
+        resolutions = list(self._lock.resolutions)
+        for number, part in enumerate(resolutions):
             if part.target.platform is platform:
                 packages = [await self._recorded(each, part) for each in part.packages]
-                part = replace(part, packages=tuple(packages))  # noqa: PLW2901
-            resolutions.append(part)
+                resolutions[number] = replace(part, packages=tuple(packages))
         return replace(self._lock, resolutions=tuple(resolutions))
 
-    async def bring(self, packages: Sequence[Package], part: Resolution) -> Mapping[str, Path]:
+    async def fetch(self, packages: Sequence[Package], part: Resolution) -> dict[str, Path]:
         """SHA-256 -> file in the cache, of the built wheels among these: from the cache, from others, else built again.
 
         Raises:
             UnexpectedWheel: the build gave other bytes than the lock records; and as `record`.
         """
         wanted = [each for each in packages if each.built]
-        if not wanted:
-            return {}
-        found = dict(await find_built(wanted, self._context))
+        found = dict(await find_built(wanted, self._context)) if wanted else {}
         for each in wanted:
             if each.built and each.built.sha256 not in found:
-                found[each.built.sha256] = (await self._builder.build_wheel(await self._order(each, part))).path
+                found[each.built.sha256] = (await self._builder.build_wheel(self._request(each, part))).path
         return found
 
     async def install(self, part: Resolution, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
         """The resolution with a wheel of every source, and SHA-256 -> file in the cache of these.
 
-        Those that the lock records no wheel of are built for this machine alone, by `python` and with the compilers
-        that are here.
+        Sources without a recorded wheel are built for this machine alone, by `python` and this machine's compilers.
 
         Raises:
-            As `bring`.
+            As `fetch`.
         """
-        found = dict(await self.bring(part.packages, part))
-        packages = []
-        for each in part.packages:
-            if not _is_open(each):
-                packages.append(each)
-                continue
-            made = await self._builder.build_wheel(replace(await self._order(each, part), compiles=True), python)
-            found[made.wheel.sha256] = made.path
-            packages.append(replace(each, built=made.wheel))
+        found = await self.fetch(part.packages, part)
+        packages = list(part.packages)
+        for number, each in enumerate(packages):
+            if is_open(each):
+                made = await self._builder.build_wheel(replace(self._request(each, part), compiles=True), python)
+                found[made.wheel.sha256] = made.path
+                packages[number] = replace(each, built=made.wheel)
         return replace(part, packages=tuple(packages)), found
 
     async def _recorded(self, package: Package, part: Resolution) -> Package:
-        if not _is_open(package):
+        if not is_open(package):
             return package
-        made = await self._builder.build_wheel(await self._order(package, part))
+        made = await self._builder.build_wheel(self._request(package, part))
         return replace(package, built=made.wheel, record_sha256=await asyncio.to_thread(record_digest, made.path))
 
-    async def _order(self, package: Package, part: Resolution) -> BuildRequest:
+    def _request(self, package: Package, part: Resolution) -> BuildRequest:
         async def fetch() -> Path:
             # The sdist itself, not a wheel built of it.
-            kept = await fetch_wheels([replace(package, built=None)], self._context)
-            return kept[package.file.sha256]
+            return (await fetch_wheels([replace(package, built=None)], self._context))[package.file.sha256]
 
         lock, file = self._lock, package.file
         as_of = (
-            lock.as_of if file.index in {DIRECT_URL, GIT} else max(lock.as_of, self._moments.get(package.name, _EVER))
+            lock.as_of if file.index in {DIRECT_URL, GIT} else max(lock.as_of, self._cutoffs.get(package.name, _EVER))
         )
         wanted = WheelRequest(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
         if file.index == LOCAL:
@@ -434,12 +399,12 @@ class Builds:
             )
         if file.index == GIT:
             address = read_git(file.url or "")
-            context, own = self._context, self._named(package.name, address)
-            return git_request(wanted, own, address.ref, context.environ, context.connectivity)
+            named, context = self._named(package.name, address), self._context
+            return git_request(wanted, named, address.ref, context.environ, context.connectivity)
         return sdist_request(wanted, file.sha256, fetch)
 
     def _named(self, name: str, address: GitAddress) -> GitAddress:
-        """The address with the ref of which the spec takes the commit, where no branch and no tag may have it."""
+        """The address with the spec's ref, if the commit may be on no branch and no tag."""
         sources = (each.source for each in self._lock.decisions if each.what == SOURCE + name)
         ref = read_git(next((read_requirement(text).url or "" for text in sources), "")).ref
         is_other = ref.startswith("refs/") and not ref.startswith(("refs/heads/", "refs/tags/"))
@@ -452,9 +417,9 @@ class Builds:
             StaleLock: it has packages of one that it does not record, as locks were before they did.
         """
         lock = self._lock
-        known = {DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, *(index.name for index in lock.indexes)}
+        existing = {DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, *(index.name for index in lock.indexes)}
         used = {each.file.index for part in lock.resolutions for each in part.packages}
-        unknown = sorted(name for name in used - known if not name.startswith(PYTORCH))
+        unknown = sorted(name for name in used - existing if not name.startswith(PYTORCH))
         if unknown:
             raise StaleLock(
                 f"{package.name} {package.version} can't be built: the lock of {lock.name} does not record which names "
@@ -462,8 +427,3 @@ class Builds:
                 hint="run `envspec lock SPEC` to record it",
             )
         return lock.indexes
-
-
-def _is_open(package: Package) -> bool:
-    """Whether it is a source of which the lock records no wheel."""
-    return package.built is None and not package.file.filename.endswith(".whl")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envspec.context import Context
+from envspec.context import Context, Reporter
 from envspec.engine.client import Engine, open_engine
 from envspec.engine.container import (
     ContainerOptions,
-    ContainerSettings,
     Gpus,
     HostFolders,
     Mount,
@@ -35,7 +34,6 @@ from envspec.models import Lock, Platform
 
 #: The values that a request is made of, for callers.
 __all__ = [
-    "Container",
     "ContainerOptions",
     "ContainerRequest",
     "Gpus",
@@ -48,7 +46,7 @@ __all__ = [
     "compiled_folder",
     "engine_platform",
     "image_in_engine",
-    "open_container",
+    "run_container",
     "this_user",
 ]
 
@@ -68,63 +66,52 @@ class ContainerRequest:
     bytecode: bool = True
 
 
-class Container:
-    """A container that is to be started, in an engine that answers."""
+def run_container(
+    lock: Lock,
+    request: ContainerRequest,
+    context: Context,
+    streams: Streams,
+    report: Callable[[str], None],
+    loading: Callable[[], AbstractContextManager[Reporter]] | None = None,
+) -> int:
+    """Run a command in a container of a lock's image, built and loaded if the engine does not have it; its exit code.
 
-    def __init__(self, lock: Lock, request: ContainerRequest, engine: Engine, context: Context) -> None:
-        self._lock = lock
-        self._request = request
-        self._engine = engine
-        self._context = context
-        self._platform = engine_platform(lock, engine, request.platform)
-        self._folders = self._shared_folders()
-        # Before an image is built for nothing.
-        self._settings(self._folders)
-
-    def load_image(self, context: Context) -> str:
-        """The image, built and loaded if the engine does not have it; its ID there. context: reports the progress."""
-        return image_in_engine(self._engine, self._lock, self._platform, context, bytecode=self._request.bytecode)
-
-    def run(self, image: str, streams: Streams, report: Callable[[str], None]) -> int:
-        """Run the command to its end; its exit code. report: called with each line for the user."""
-        folders = self._folders
-        if not self._engine.address.is_remote and self._request.caches:
-            folders = replace(folders, compiled=compiled_folder(self._context.cache, image))
-        settings = self._settings(folders)
-        _make_folders(folders, [mount.source for mount in settings.mounts])
-        return run(self._engine, image, settings, streams, report)
-
-    def _settings(self, folders: HostFolders) -> ContainerSettings:
-        user = this_user(self._context.environ)
-        return container_settings(self._lock, user, self._engine.facts, folders, self._request.options)
-
-    def _shared_folders(self) -> HostFolders:
-        request = self._request
-        if self._engine.address.is_remote:
-            if request.work is not None:
-                raise UsageError(
-                    f"the engine at {self._engine.address} is another machine, without the folders of this one",
-                    hint="`--no-work` starts with an empty folder; `--mount SRC:DST` mounts folders of that machine",
-                )
-            return HostFolders()
-        work = None if request.work is None else str(request.work.absolute())
-        return HostFolders(work=work, hub=_hub(self._context) if request.caches else ())
-
-
-@contextlib.contextmanager
-def open_container(lock: Lock, request: ContainerRequest, context: Context) -> Iterator[Container]:
-    """Connect to the engine and check the request.
+    report: called with each line for the user. loading: a reporter until the command starts; by default the context's.
 
     Raises:
-        NoEngine, EngineUnreachable: no engine answers. UsageError, UnfitMachine: the lock or request does not fit.
+        NoEngine, EngineUnreachable: no engine responds. UsageError, UnfitMachine: the lock or request does not fit.
     """
+    user = this_user(context.environ)
     with open_engine(context.environ) as engine:
-        yield Container(lock, request, engine, context)
+        platform = engine_platform(lock, engine, request.platform)
+        folders = _shared_folders(request, engine, context)
+        # Checks the request before an image is built.
+        container_settings(lock, user, engine.facts, folders, request.options)
+        with loading() if loading else nullcontext(context.reporter) as reporter:
+            reported = replace(context, reporter=reporter)
+            image = image_in_engine(engine, lock, platform, reported, bytecode=request.bytecode)
+        if not engine.address.is_remote and request.caches:
+            folders = replace(folders, compiled=compiled_folder(context.cache, image))
+        settings = container_settings(lock, user, engine.facts, folders, request.options)
+        _make_folders(folders, [mount.source for mount in settings.mounts])
+        return run(engine, image, settings, streams, report)
+
+
+def _shared_folders(request: ContainerRequest, engine: Engine, context: Context) -> HostFolders:
+    if not engine.address.is_remote:
+        work = None if request.work is None else str(request.work.absolute())
+        return HostFolders(work=work, hub=_hub(context) if request.caches else ())
+    if request.work is not None:
+        raise UsageError(
+            f"the engine at {engine.address} is another machine, without the folders of this one",
+            hint="`--no-work` starts with an empty folder; `--mount SRC:DST` mounts folders of that machine",
+        )
+    return HostFolders()
 
 
 def image_in_engine(engine: Engine, lock: Lock, platform: Platform, context: Context, *, bytecode: bool) -> str:
     """The image in the engine, built and loaded if it is not there; its ID there."""
-    # Brings the parsers of archives, which a test of this machine's own Python does not need.
+    # Imports the parsers of archives, which a test of this machine's own Python does not need.
     from envspec.operations.image import Destinations, build
 
     code = Bytecode.COMPILED if bytecode else Bytecode.NONE
@@ -181,12 +168,8 @@ def _hub(context: Context) -> tuple[tuple[str, str], ...]:
     environ = context.environ
     caches = environ.get("XDG_CACHE_HOME") or str(context.home / ".cache")
     home = environ.get("HF_HOME") or f"{caches}/huggingface"
-    named = (("hub", environ.get("HF_HUB_CACHE")), ("datasets", environ.get("HF_DATASETS_CACHE")))
-    return (("", _absolute(home)), *((below, _absolute(path)) for below, path in named if path))
-
-
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    named = (("", home), ("hub", environ.get("HF_HUB_CACHE")), ("datasets", environ.get("HF_DATASETS_CACHE")))
+    return tuple((below, str(Path(path).expanduser().absolute())) for below, path in named if path)
 
 
 def _make_folders(folders: HostFolders, mounted: Sequence[str]) -> None:

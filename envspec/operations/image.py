@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envspec.context import Context, Step
 from envspec.errors import StaleLock, UnfitMachine, UsageError
@@ -17,19 +18,19 @@ from envspec.image.layers.types import Image, Layer
 from envspec.image.options import Bytecode, ImageOptions, ImageStage
 from envspec.image.outputs import tar_of
 from envspec.io.tasks import run_interruptible
+from envspec.lockfile.document import identity
 from envspec.lockfile.folder import read_lock, write_folder
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import ImageId, Lock, Platform
 from envspec.operations.image_session import ImageSession
 from envspec.operations.lock import lock_files
+from envspec.operations.lock_state import is_open
 from envspec.operations.session import Session
 from envspec.registry.copy import RemoteBlob, push_image
 from envspec.registry.errors import RegistryError
 from envspec.registry.push import tag_digest
 from envspec.registry.reference import parse
 from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, Manifest, ManifestKind, digest_of
-
-if TYPE_CHECKING:
-    from envspec.image.diff import ImageDiff
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,32 +80,6 @@ async def identify(options: ImageOptions, context: Context) -> Lock:
     return replace(options.lock, images=(*others, *mine), system=tuple(systems.values()))
 
 
-def mirror(lock: Lock, target: str, context: Context) -> str:
-    """Copy the base image of a lock, by its digest and for all of its platforms; its new name."""
-    return run_interruptible(_mirror(lock, target, context))
-
-
-def diff(first: str, second: str, platform: Platform, context: Context) -> ImageDiff:
-    """What a pull of the second image transfers if the first one is there.
-
-    Each is a registry's reference, a layout, a tar, or a lock, whose image is built if it is not in the cache.
-    """
-    return run_interruptible(_diff(first, second, platform, context))
-
-
-async def _mirror(lock: Lock, target: str, context: Context) -> str:
-    from envspec.operations.image_diff import mirror_base
-
-    return await mirror_base(lock, target, context)
-
-
-async def _diff(first: str, second: str, platform: Platform, context: Context) -> ImageDiff:
-    from envspec.image.diff import diff_images
-    from envspec.operations.image_diff import read_side
-
-    return diff_images(*[await read_side(name, platform, context) for name in (first, second)])
-
-
 async def _build(options: ImageOptions, destinations: Destinations, context: Context) -> Built:
     outputs.check_outputs(destinations.tar, destinations.layout)
     async with ImageSession(options, context) as session:
@@ -115,39 +90,32 @@ async def _build(options: ImageOptions, destinations: Destinations, context: Con
         index = index_of(images, annotations_of(options.lock, options.identity, None)) if len(images) > 1 else None
         if destinations.tar or destinations.layout:
             await session.fetch_base_layers(assembled)
-        tags = [destinations.tag] if destinations.tag else []
-        if destinations.layout:
-            await _write(
-                outputs.write_layout, destinations.layout, outputs.files_of(images, index, tags), images, session
-            )
-        if destinations.tar:
-            await _write(outputs.write_tar, destinations.tar, outputs.files_of(images, index, tags), images, session)
+        files = outputs.files_of(images, index, [destinations.tag] if destinations.tag else [])
+        for write, path in ((outputs.write_layout, destinations.layout), (outputs.write_tar, destinations.tar)):
+            if path:
+                writing = partial(write, path, files, session.open)
+                await session.with_wheels(lambda: asyncio.to_thread(writing, session.writing(images)))  # noqa: B023
         if destinations.load:
             name = destinations.load
-            await session.with_wheels(lambda: load(session, assembled, name))
+            await session.with_wheels(lambda: _load(session, assembled, name))
         if destinations.push:
-            await push(session, assembled, index, destinations.push)
+            await _push(session, assembled, index, destinations.push)
     return Built(images, digest_of(index) if index is not None else images[0].digest)
 
 
-async def _write(
-    write: Callable[[Path, outputs.Files, outputs.OpenBlob, outputs.OnBytes], object],
-    path: Path,
-    files: outputs.Files,
-    images: Sequence[Image],
-    session: ImageSession,
-) -> None:
-    await session.with_wheels(lambda: asyncio.to_thread(write, path, files, session.open, session.writing(images)))
-
-
 async def _with_built(options: ImageOptions, context: Context) -> ImageOptions:
-    parts = [part for part in options.lock.resolutions if part.target.platform in options.platforms]
-    if not any(each.built is None and not each.file.filename.endswith(".whl") for p in parts for each in p.packages):
+    """The options with a wheel for every source in the lock, built if the lock records none."""
+    lock = options.lock
+    if not any(
+        is_open(each) for p in lock.resolutions if p.target.platform in options.platforms for each in p.packages
+    ):
         return options
-    from envspec.operations.build_wheels import with_built
+    from envspec.operations.build_wheels import Builds
 
     async with Session(context) as session:
-        return await with_built(options, session)
+        for platform in options.platforms:
+            lock = await Builds(lock, session).record(platform)
+    return replace(options, lock=lock, identity=identity(lock))
 
 
 def _compare(options: ImageOptions, image: Image) -> None:
@@ -161,19 +129,18 @@ def _compare(options: ImageOptions, image: Image) -> None:
             )
 
 
-async def load(session: ImageSession, assembled: Sequence[BuiltImage], tag: str) -> str:
-    """Load an image into the engine under a name; its ID there. Layers that the engine has are not sent.
+async def _load(session: ImageSession, assembled: Sequence[BuiltImage], tag: str) -> None:
+    """Load an image into the engine under a name; layers that the engine has are not sent.
 
     Raises:
         UsageError: several platforms. NoEngine, EngineUnreachable, EngineError: the engine fails.
     """
     if len(assembled) > 1:
         raise UsageError("an engine loads the image of one platform", hint="choose it by --platform")
-    [one] = assembled
-    return await asyncio.to_thread(_load, session, one, tag, asyncio.get_running_loop())
+    await asyncio.to_thread(_load_image, session, assembled[0], tag, asyncio.get_running_loop())
 
 
-def _load(session: ImageSession, one: BuiltImage, tag: str, loop: asyncio.AbstractEventLoop) -> str:
+def _load_image(session: ImageSession, one: BuiltImage, tag: str, loop: asyncio.AbstractEventLoop) -> None:
     from envspec.image import engine as loading
 
     image, engine = one.image, session.clients.engine()
@@ -187,7 +154,6 @@ def _load(session: ImageSession, one: BuiltImage, tag: str, loop: asyncio.Abstra
         moved = session.clients.bytes_moved(ImageStage.LOADING, total)
         loaded = loading.load(engine, image, tar_of(files, session.open, moved))
     loading.tag_image(engine, loaded, tag)
-    return loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +182,7 @@ class _InMemory:
         yield self.body[start:]
 
 
-async def push(session: ImageSession, assembled: Sequence[BuiltImage], index: bytes | None, name: str) -> None:
+async def _push(session: ImageSession, assembled: Sequence[BuiltImage], index: bytes | None, name: str) -> None:
     """Push images, several as one index. The tag is moved last.
 
     Raises:
@@ -268,8 +234,6 @@ def record_images_of(spec_path: Path, directory: Path, context: Context) -> tupl
         UsageError, UnfitMachine, EnvspecError: as `record_images` says.
     """
     from envspec.io.store import Store
-    from envspec.lockfile.document import identity
-    from envspec.lockfile.header import LOCK_FILE
     from envspec.operations.lock_cache import remember_ours
     from envspec.spec import load_spec
 
@@ -280,11 +244,8 @@ def record_images_of(spec_path: Path, directory: Path, context: Context) -> tupl
         return run_interruptible(identify(ImageOptions(lock, identity(lock), (platform,)), context))
 
     changed = record_images(directory, on, context.reporter.warning)
-    store = Store(context.cache)
-    try:
+    with closing(Store(context.cache)) as store:
         remember_ours(store, (directory / LOCK_FILE).read_bytes())
-    finally:
-        store.close()
     return changed
 
 

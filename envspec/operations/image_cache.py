@@ -133,12 +133,12 @@ def image_platforms(lock: Lock, named: Sequence[str]) -> tuple[Platform, ...]:
             )
         return chosen
     local = this_platform()
-    # On a Mac or Windows the engine runs linux containers: the only platform that the lock has is meant.
-    if local in linux or len(linux) > 1:
-        if local not in linux:
-            raise UsageError(
-                f"{lock.name} has images for {', '.join(platform.value for platform in linux)}, none for this machine",
-                hint="choose by --platform",
-            )
+    if local in linux:
         return (local,)
+    if len(linux) > 1:
+        raise UsageError(
+            f"{lock.name} has images for {', '.join(platform.value for platform in linux)}, none for this machine",
+            hint="choose by --platform",
+        )
+    # On a Mac or Windows the engine runs linux containers: the lock's only platform.
     return (linux[0],)

@@ -6,13 +6,14 @@ import json
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from envspec.context import Context, Step
 from envspec.errors import StaleLock, UsageError
-from envspec.image.diff import ComparedImage, compared_image
+from envspec.image.diff import ComparedImage, ImageDiff, compared_image, diff_images
 from envspec.image.options import ImageOptions, ImageStage
 from envspec.io.files import read_untrusted
+from envspec.io.tasks import run_interruptible
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock, Platform
 from envspec.operations.image_session import ImageSession
@@ -31,7 +32,24 @@ class NoImage(UsageError):
         super().__init__(f"{name}: {why}", hint=advice or forms)
 
 
-async def read_side(name: str, platform: Platform, context: Context) -> ComparedImage:
+def diff(first: str, second: str, platform: Platform, context: Context) -> ImageDiff:
+    """What a pull of the second image transfers if the first one is in the engine.
+
+    Each is a registry's reference, a layout, a tar, or a lock, whose image is built if it is not in the cache.
+    """
+
+    async def read() -> list[ComparedImage]:
+        return [await _read_side(name, platform, context) for name in (first, second)]
+
+    return diff_images(*run_interruptible(read()))
+
+
+def mirror(lock: Lock, target: str, context: Context) -> str:
+    """Copy the base image of a lock, by its digest and for all of its platforms; its new name."""
+    return run_interruptible(_mirror(lock, target, context))
+
+
+async def _read_side(name: str, platform: Platform, context: Context) -> ComparedImage:
     """The image that `name` means, on a platform where it has several.
 
     Raises:
@@ -44,14 +62,12 @@ async def read_side(name: str, platform: Platform, context: Context) -> Compared
     return await _of_registry(name, platform, context)
 
 
-async def mirror_base(lock: Lock, target: str, context: Context) -> str:
-    """Copy a lock's base image, whole and by digest; its new reference."""
+async def _mirror(lock: Lock, target: str, context: Context) -> str:
     from envspec.image.base import pinned_base
     from envspec.registry.copy import mirror
 
-    platforms = tuple(each.target.platform for each in lock.resolutions if each.target.platform.is_linux)
     wanted = {}
-    for platform in platforms:
+    for platform in (each.target.platform for each in lock.resolutions if each.target.platform.is_linux):
         image, pinned = pinned_base(lock, platform)
         wanted[pinned.digest or ""] = parse(f"{image.repository}:{image.tag}").at(pinned.digest or "")
     copied = parse(target)
@@ -74,7 +90,14 @@ def _of_path(name: str, platform: Platform) -> ComparedImage | None:
         return None
     try:
         with tarfile.open(path) as archive:
-            return _of_files(name, platform, lambda inner: _member(archive, inner).read(CONFIG_BYTES))
+
+            def read(inner: str) -> bytes:
+                member = archive.extractfile(inner)
+                if member is None:
+                    raise KeyError(inner)
+                return member.read(CONFIG_BYTES)
+
+            return _of_files(name, platform, read)
     except (tarfile.TarError, OSError) as error:
         why = str(error).partition("\n")[0].rstrip(" (-:")
         raise NoImage(name, f"no tar that can be read: {why}") from error
@@ -106,13 +129,6 @@ def _path(digest: str) -> str:
     if not is_digest(digest):
         raise ValueError(f"{shortened(digest)!r} is not a digest")
     return f"blobs/{digest.replace(':', '/', 1)}"
-
-
-def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
-    found = archive.extractfile(name)
-    if found is None:
-        raise KeyError(name)
-    return found
 
 
 def _lock_of(name: str) -> Lock | None:

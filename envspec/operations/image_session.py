@@ -39,7 +39,12 @@ class ImageSession:
         self.store = LayerStore(context.cache)
         self._layers: dict[str, Layer] = {}
         self._stopping = threading.Event()
-        documents = ManifestCache(self.blobs, self.clients.registry, context.connectivity, self._reading_base)
+        documents = ManifestCache(
+            self.blobs,
+            self.clients.registry,
+            context.connectivity,
+            lambda: context.reporter.progress(Step(ImageStage.BASE)),
+        )
         self._builder = ImageBuilder(options, context, self.store, documents, this_platform(), self._built_wheels)
 
     async def __aenter__(self) -> ImageSession:
@@ -59,7 +64,7 @@ class ImageSession:
         for each in found:
             own = each.image.layers[len(each.base.layers) :]
             self._layers.update({layer.blob.digest: layer for layer in own})
-            self._look_at_gpu_code(each)
+            self._cache_gpu_code(each)
         return found
 
     def open(self, descriptor: Descriptor) -> Blob:
@@ -69,7 +74,7 @@ class ImageSession:
         return CancellableBlob(blob, self._stopping)
 
     async def with_wheels(self, use: Callable[[], Awaitable[_T]]) -> _T:
-        """Do what reads layers; if wheels that they are made of have left the cache, fetch these and do it again.
+        """Do what reads layers; if wheels of them are not in the cache any more, fetch these and do it again.
 
         Raises:
             NetworkError: they can't be fetched. What `use` raises.
@@ -84,8 +89,11 @@ class ImageSession:
             return await use()
 
     def writing(self, images: Sequence[Image]) -> outputs.OnBytes:
-        """Reports what is written of images."""
-        return self.clients.bytes_moved(ImageStage.WRITING, sum(size for _, size in _blobs_of(images)))
+        """Reports what is written of images; a blob that several share is written once."""
+        sizes = {layer.blob.digest: layer.blob.size_bytes for image in images for layer in image.layers}
+        for image in images:
+            sizes |= {image.id: len(image.config), image.digest: len(image.manifest)}
+        return self.clients.bytes_moved(ImageStage.WRITING, sum(sizes.values()))
 
     async def fetch_base_layers(self, assembled: Sequence[BuiltImage]) -> None:
         """The base's layers into the cache, for outputs that hold them.
@@ -118,8 +126,8 @@ class ImageSession:
         ]
         await gather_or_cancel(fetched, self.context.jobs)
 
-    def _look_at_gpu_code(self, assembled: BuiltImage) -> None:
-        """Keep what the wheels hold for `explain`, and compare it with what the lock records."""
+    def _cache_gpu_code(self, assembled: BuiltImage) -> None:
+        """Cache the GPU code of the wheels for `explain`, and compare it with what the lock records."""
         from envspec.facts.tables import load_facts
         from envspec.image.gpu_code import compare
         from envspec.io.cache import write_gpu_code
@@ -135,17 +143,4 @@ class ImageSession:
 
         builds = Builds(self.options.lock, self.clients)
         for part in self.options.lock.resolutions:
-            await builds.bring([each for each in part.packages if each in packages], part)
-
-    def _reading_base(self) -> None:
-        self.context.reporter.progress(Step(ImageStage.BASE))
-
-
-def _blobs_of(images: Sequence[Image]) -> list[tuple[str, int]]:
-    """Digest and size of every blob, each once."""
-    found: dict[str, int] = {}
-    for image in images:
-        found.update((layer.blob.digest, layer.blob.size_bytes) for layer in image.layers)
-        found[image.id] = len(image.config)
-        found[image.digest] = len(image.manifest)
-    return list(found.items())
+            await builds.fetch([each for each in part.packages if each in packages], part)

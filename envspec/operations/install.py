@@ -15,7 +15,6 @@ from envspec.errors import NetworkError, UnfitMachine, UsageError
 from envspec.fetch.download import Downloads, conda_archives, missing_bytes
 from envspec.fetch.types import Archive, WrongArchive, python_archive
 from envspec.installer import conda, preflight, python, staging, uv
-from envspec.installer import conda as owners
 from envspec.installer.staging import relocate
 from envspec.installer.types import InstallRequest, InstallStage
 from envspec.io.files import DiskFull
@@ -94,10 +93,12 @@ def _check(request: InstallRequest) -> None:
 
 
 async def _build(request: InstallRequest, context: Context, site: staging.StagingFolder) -> None:
-    if request.resolution.conda:
-        await _conda(request, context, site)
+    archives = conda_archives(request.resolution.conda)
+    _check_space(request, context, archives)
+    if archives:
+        await conda.link(request, context, site, await Downloads(context).fetch(archives))
     else:
-        await _venv(request, context, site)
+        await _make_venv(request, context, site)
     await put_wheels(request, context, site)
 
 
@@ -105,54 +106,41 @@ async def put_wheels(request: InstallRequest, context: Context, site: staging.St
     """Install the lock's wheels into an environment that has its Python, and check what they did.
 
     Raises:
-        NetworkError, DiskFull, UnfitMachine, UvError: see `wheels.install`. FileConflict, FileChanged, PathEscapes: see
-        `owners.check`. NotMovable: see `relocate`.
+        NetworkError, DiskFull, UnfitMachine, UvError: see `uv.install`. FileConflict, FileChanged, PathEscapes: see
+        `conda.check_ownership`. NotMovable: see `relocate`.
     """
-    before = owners.files_before(site.path)
-    were = owners.file_states(site.path, before)
+    before = conda.files_before(site.path)
+    states = conda.file_states(site.path, before)
 
     async def build_sources(request: InstallRequest, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
         # Imports half of what images need.
-        from envspec.operations.build_wheels import installed
+        from envspec.operations.build_wheels import Builds
+        from envspec.operations.session import Session
 
-        return await installed(request, python, context)
+        async with Session(context.without_progress()) as session:
+            return await Builds(request.lock, session).install(request.resolution, python)
 
     await uv.install(request, context, site, build_sources)
     context.reporter.progress(Step(InstallStage.CHECKING))
-    owners.check_ownership(site.path, before, were)
+    conda.check_ownership(site.path, before, states)
     relocate(site.path)
 
 
-async def _conda(request: InstallRequest, context: Context, site: staging.StagingFolder) -> None:
-    archives = conda_archives(request.resolution.conda)
-    _check_space(request, context, archives)
-    kept = await Downloads(context).fetch(archives)
-    await conda.link(request, context, site, kept)
-
-
-async def _venv(request: InstallRequest, context: Context, site: staging.StagingFolder) -> None:
-    wanted = request.resolution.target.python
-    build = python_archive(wanted.version, wanted.url, wanted.sha256) if wanted.url and wanted.sha256 else None
-    _check_space(request, context, [])
-    if request.python is None and build is not None:
-        kept = await _build_of_python(request, Downloads(context), build)
-        interpreter = await python.unpack(kept[build.sha256], site, wanted, context)
+async def _make_venv(request: InstallRequest, context: Context, site: staging.StagingFolder) -> None:
+    locked = request.resolution.target.python
+    if request.python is None and locked.url and locked.sha256:
+        build = python_archive(locked.version, locked.url, locked.sha256)
+        try:
+            archive = (await Downloads(context).fetch([build]))[build.sha256]
+        except NetworkError as error:
+            if not isinstance(error, WrongArchive):
+                way_out = f"take a Python {locked.series} of this machine's: --python PATH"
+                error.hint = "; or ".join(filter(None, [error.hint, way_out]))
+            raise
+        interpreter = await python.unpack(archive, site, locked, context)
     else:
         interpreter = await python.find_python(request, context)
     await python.make_venv(interpreter, request, context, site)
-
-
-async def _build_of_python(request: InstallRequest, downloads: Downloads, build: Archive) -> Mapping[str, Path]:
-    try:
-        return await downloads.fetch([build])
-    except WrongArchive:
-        raise
-    except NetworkError as error:
-        series = request.resolution.target.python.series
-        error.hint = "; or ".join(
-            filter(None, [error.hint, f"take a Python {series} of this machine's: --python PATH"])
-        )
-        raise
 
 
 def _check_space(request: InstallRequest, context: Context, archives: Sequence[Archive]) -> None:
@@ -164,8 +152,7 @@ def _check_space(request: InstallRequest, context: Context, archives: Sequence[A
     Raises:
         DiskFull: less is free than is needed at least.
     """
-    missing = missing_bytes(archives, context.cache)
-    free = shutil.disk_usage(_existing(context.cache)).free
+    missing, free = missing_bytes(archives, context.cache), _free_bytes(context.cache)
     if 2 * missing > free:
         raise DiskFull(
             f"{context.cache} needs at least {_megabytes(2 * missing)} for {request.lock.name}, "
@@ -173,16 +160,16 @@ def _check_space(request: InstallRequest, context: Context, archives: Sequence[A
             hint="free space, or set ENVSPEC_CACHE_DIR to a folder on another disk",
         )
     total = sum(package.file.size_bytes or 0 for package in request.resolution.packages)
-    free = shutil.disk_usage(_existing(request.prefix)).free
+    free = _free_bytes(request.prefix)
     if total > free:
         context.reporter.warning(
             f"the wheels are {_megabytes(total)} packed, and {_megabytes(free)} are free for {request.prefix}"
         )
 
 
-def _existing(path: Path) -> Path:
-    """`path`, or the nearest folder above it that exists."""
-    return next(each for each in (path, *path.parents) if os.path.lexists(each))
+def _free_bytes(path: Path) -> int:
+    """Free space for a path that may not exist yet."""
+    return shutil.disk_usage(next(each for each in (path, *path.parents) if os.path.lexists(each))).free
 
 
 def _megabytes(size: int) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
 
 from envspec import documents
 from envspec.context import Context, ReporterOf
@@ -24,6 +23,7 @@ from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
 from envspec.lockfile.folder import read_current, read_lock, write_folder
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import ImageSettings, Lock, Resolution, Target
+from envspec.names import normalised
 from envspec.operations.lock_cache import is_ours, key_of, remember, remember_ours
 from envspec.operations.lock_state import CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.upgrade import check_names, names_in_conda
@@ -31,7 +31,6 @@ from envspec.spec import RequirementKind, Spec, load_spec
 from envspec.spec import set_as_of as with_as_of
 from envspec.spec.conda import name_of
 from envspec.spec.errors import KeyPath, dotted
-from envspec.spec.identity import input_sha256
 from envspec.spec.load import read_text
 from envspec.spec.positions import positions_of
 from envspec.spec.targets import targets_of
@@ -65,8 +64,7 @@ def lock(request: LockRequest, context: Context) -> Locked:
     for name in spec.cuda.gpus if spec.cuda else ():
         # An unknown name fails now, not after a resolution.
         find_gpu(facts, name)
-    store = Store(context.cache)
-    try:
+    with closing(Store(context.cache)) as store:
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)
         upgraded = _upgradable(request, spec, old, context)
         as_of = _as_of(spec, old, request, started)
@@ -81,8 +79,6 @@ def lock(request: LockRequest, context: Context) -> Locked:
             remember_ours(store, files[LOCK_FILE])
         if key is not None and is_looked_up and store.is_settled and not is_open(made) and not _may_change(spec):
             remember(store, key, files, warnings)
-    finally:
-        store.close()
     return Locked(made, changed)
 
 
@@ -134,7 +130,7 @@ def _with_what_is_new(state: LockState) -> LockState:
 
     Else all of it would count as moved by them. If nothing satisfies the spec without them, this step is skipped.
     """
-    if state.old is None or not state.upgraded or state.old.input_sha256 == _identity(state.request.spec_path):
+    if state.old is None or not state.upgraded or state.old.input_sha256 == state.input_sha256:
         return state
     quiet = replace(state.context, reporter=ReporterOf(state.context.reporter, warning=lambda _: None))
     with suppress(NoSolution):
@@ -144,31 +140,15 @@ def _with_what_is_new(state: LockState) -> LockState:
 
 def make(state: LockState) -> Lock:
     """The lock that a spec compiles to; writes nothing."""
-    context = state.context
     of_conda = names_in_conda(state.upgraded, state.old, _required_from_conda(state.spec))
     conda = _conda(state, of_conda)
     targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons)
     of_pypi = [name for name in state.upgraded if name not in of_conda]
     pypi = _pypi(state, targets, conda, of_pypi)
     # Imported by now, while the engines ran.
-    from envspec.operations.lock_assemble import LockInputs, assemble
+    from envspec.operations.lock_assemble import assemble
 
-    inputs = LockInputs(
-        state.spec,
-        state.facts,
-        state.as_of,
-        pypi.moments,
-        (*decisions, *conda.decisions, *pypi.decisions),
-        pypi.questions,
-        tuple(replace(r, conda=conda.packages.get(r.target.platform, ())) for r in pypi.resolutions),
-        conda.channels,
-        tuple(sorted(conda.moments.items())),
-    )
-    kept = None if state.request.upgrade is Upgrade.ALL else state.old
-    made = assemble(inputs, _identity(state.request.spec_path), kept, context, state.before)
-    for text in made.warnings:
-        context.reporter.warning(text)
-    return made.lock
+    return assemble(state, conda, pypi, decisions)
 
 
 def _conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
@@ -189,10 +169,6 @@ def _pypi(state: LockState, targets: Sequence[Target], conda: CondaResult, upgra
     from envspec.operations.lock_pypi import Pypi
 
     return Pypi(state, targets, conda.provided, upgraded).resolve()
-
-
-def _identity(path: Path) -> str:
-    return input_sha256(documents.read_spec(path))
 
 
 def set_as_of(path: Path, text: str) -> None:
@@ -246,10 +222,8 @@ def _upgradable(request: LockRequest, spec: Spec, old: Lock | None, context: Con
 
 def _required_from_conda(spec: Spec) -> set[str]:
     """The conda packages that the spec requires, normalised."""
-    from packaging.utils import canonicalize_name
-
     required = [text for platform in spec.env.platforms if spec.conda for text in spec.conda.dependencies_on(platform)]
-    return {str(canonicalize_name(name_of(text))) for text in required}
+    return {normalised(name_of(text)) for text in required}
 
 
 def _check_hosts(spec_path: Path, files: Mapping[str, bytes]) -> None:
@@ -268,53 +242,37 @@ def _check_hosts(spec_path: Path, files: Mapping[str, bytes]) -> None:
         )
 
 
-class _Old(NamedTuple):
-    """The existing lock: what of it may decide, and all of it; see `LockState`. None if there is none.
-
-    is_looked_up: whether all of it that decides was looked up.
-    """
-
-    decides: Lock | None
-    before: Lock | None
-    is_looked_up: bool = True
-
-
-def _old_lock(request: LockRequest, spec: Spec, facts: Facts, context: Context, store: Store) -> _Old:
+def _old_lock(
+    request: LockRequest, spec: Spec, facts: Facts, context: Context, store: Store
+) -> tuple[Lock | None, Lock | None, bool]:
+    """`old` and `before` of `LockState`, and whether everything in `old` was looked up."""
     if not (request.directory / LOCK_FILE).exists():
-        return _Old(None, None)
+        return None, None, True
     try:
         old = read_lock(request.directory)
     except StaleLock as error:
         context.reporter.warning(f"{error.message}: replaced by a new one")
-        return _Old(None, None)
+        return None, None, True
     if is_ours(store, read_current(request.directory, LOCK_FILE)):
-        return _Old(old, old)
-    from envspec.operations.old_lock import moments_of, versions_of
+        return old, old, True
+    from envspec.operations.old_lock import checked, cutoffs_of, versions_of
 
     found = [reason for reason in check(request.spec_path, request.directory, None).reasons if reason.why is Why.ENTRY]
     for reason in found:
         context.reporter.warning(f"{reason.text}: resolved again")
     if found:
-        return _Old(replace(moments_of(old), decisions=(), base_image=None, resolutions=versions_of(old)), None)
-    if request.upgrade is Upgrade.ALL:
-        return _Old(old, old)
-    return _looked_up(old, request, spec, facts, context)
-
-
-def _looked_up(old: Lock, request: LockRequest, spec: Spec, facts: Facts, context: Context) -> _Old:
-    """A lock of another machine, without those of its digests and commits that are wrong."""
-    from envspec.operations.old_lock import checked
-
-    if context.is_offline:
-        return _Old(old, old, is_looked_up=False)
+        return replace(cutoffs_of(old), decisions=(), base_image=None, resolutions=versions_of(old)), None, True
+    if request.upgrade is Upgrade.ALL or context.is_offline:
+        return old, old, request.upgrade is Upgrade.ALL
     try:
-        right = checked(old, spec, facts, context)
+        # A lock of another machine may have wrong digests and commits.
+        right, unverified = checked(old, spec, facts, context)
     except NetworkError as error:
         context.reporter.warning(f"not verified: base images and git sources of {request.directory}: {error.message}")
-        return _Old(old, old, is_looked_up=False)
-    for text in right.unverified:
+        return old, old, False
+    for text in unverified:
         context.reporter.warning(f"not verified: {text}")
-    return _Old(right.lock, old)
+    return right, old, True
 
 
 def lock_files(lock: Lock) -> dict[str, bytes]:

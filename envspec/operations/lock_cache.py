@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from envspec import __version__, documents
 from envspec.context import Context
@@ -22,17 +23,11 @@ from envspec.io.store import Store
 from envspec.lockfile.check import check
 from envspec.lockfile.folder import tidy, write_folder
 from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
+from envspec.operations.lock_state import LockRequest, Upgrade
 from envspec.spec.identity import input_sha256
 
 #: Part of every key: changes whenever the same inputs would make another lock.
 MADE: Final = "11"
-
-
-class Recalled(NamedTuple):
-    """A lock's files as they were written, and its warnings."""
-
-    files: Mapping[str, bytes]
-    warnings: Sequence[str]
 
 
 def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapping[str, str]) -> str | None:
@@ -63,13 +58,6 @@ def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapp
     return hashlib.sha256(json.dumps([input_sha256(data), old, *made_by, *places]).encode()).hexdigest()
 
 
-def recall(store: Store, key: str) -> Recalled | None:
-    row = store.answer(key)
-    if row is None:
-        return None
-    return Recalled({name: text.encode() for name, text in row["files"].items()}, row["warnings"])
-
-
 def remember(store: Store, key: str, files: Mapping[str, bytes], warnings: Sequence[str]) -> None:
     texts = {name: content.decode() for name, content in files.items()}
     store.put_answer(key, {"files": texts, "warnings": list(warnings)})
@@ -84,25 +72,22 @@ def remember_ours(store: Store, document: bytes) -> None:
     store.put_answer(_own(document), {"made": True})
 
 
-def without_resolving(spec_path: Path, directory: Path, resolver: str, context: Context) -> Sequence[Path] | None:
-    """Leave a lock that is up to date, or write one that this machine made before of the same; the paths that changed.
-
-    None: it has to be resolved.
-    """
-    store = Store(context.cache)
-    try:
-        if _is_done(spec_path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
+def without_resolving(request: LockRequest, context: Context) -> Sequence[Path] | None:
+    """Leave a lock that is up to date, or write the cached one; the paths that changed. None: it has to be resolved."""
+    if request.upgrade is Upgrade.ALL or request.upgrade_packages:
+        return None
+    directory = request.directory
+    with closing(Store(context.cache)) as store:
+        if _is_done(request.spec_path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
             tidy(directory)
             return ()
-        key = key_of(spec_path, directory, resolver, facts_version(), context.environ)
-        cached = recall(store, key) if key is not None else None
-    finally:
-        store.close()
+        key = key_of(request.spec_path, directory, request.resolver, facts_version(), context.environ)
+        cached = store.answer(key) if key is not None else None
     if cached is None:
         return None
-    for text in cached.warnings:
+    for text in cached["warnings"]:
         context.reporter.warning(text)
-    return write_folder(directory, cached.files)
+    return write_folder(directory, {name: text.encode() for name, text in cached["files"].items()})
 
 
 def _is_done(spec_path: Path, directory: Path) -> bool:

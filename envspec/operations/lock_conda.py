@@ -39,19 +39,19 @@ def resolve_conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
     """
     spec = state.spec
     channels = channels_of(spec, state.context.environ, state.request.channel_repodata)
-    moments, answers = _Solver(state, channels, upgraded).solve()
+    cutoffs, answers = _Solver(state, channels, upgraded).solve()
     packages = run_interruptible(_with_provides(state, channels, answers))
     return CondaResult(
         packages=packages,
         channels=answers[0].channels,
         decisions=tuple(d for platform in packages for d in decisions_of(spec, state.facts, platform)),
-        moments=moments,
+        cutoffs=cutoffs,
         provided={platform: provided_by(rows) for platform, rows in packages.items()},
     )
 
 
 class _Solver:
-    """The requests of every platform, for any moments."""
+    """The requests of every platform, for any cutoffs."""
 
     def __init__(self, state: LockState, channels: tuple[Channel, ...], upgraded: Sequence[str]) -> None:
         self._state = state
@@ -63,24 +63,24 @@ class _Solver:
         state = self._state
         keeps = state.request.upgrade is Upgrade.KEEP and state.spec.env.as_of is None
         old = state.old if keeps else None
-        moments = dict(old.conda_as_of) if old else {}
+        cutoffs = dict(old.conda_as_of) if old else {}
         # The cutoff alone doesn't keep them: channels add records that were built before it, and patch others.
         kept: _Rows = conda_packages(old) if old else {}
         if old and self._upgraded:
             kept = self._upgrade(old)
-            moments |= dict.fromkeys(moved_conda(conda_packages(old), kept), state.started)
-        answers = self._ask(Cutoffs(state.as_of, moments), kept)
+            cutoffs |= dict.fromkeys(moved_conda(conda_packages(old), kept), state.started)
+        answers = self._ask(Cutoffs(state.as_of, cutoffs), kept)
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for answer in answers for package in answer.packages}
-        return {name: at for name, at in moments.items() if name in locked}, answers
+        return {name: at for name, at in cutoffs.items() if name in locked}, answers
 
     def _upgrade(self, old: Lock) -> _Rows:
         """The packages after `--upgrade-package`: all may move up to now; what can stay stays."""
         state, names = self._state, self._upgraded
         before = conda_packages(old)
-        moments = Cutoffs(state.as_of, {}, state.started)
+        cutoffs = Cutoffs(state.as_of, {}, state.started)
         kept = {platform: without_names(rows, names) for platform, rows in before.items()}
-        answers = self._ask(moments, kept)
+        answers = self._ask(cutoffs, kept)
         behind = [name for name in names if not self._has_moved(name, before, answers)]
         bounds: dict[Platform, tuple[str, ...]] = {}
         # The solver keeps a package for the sake of another that stays, even if it could move both.
@@ -89,7 +89,7 @@ class _Solver:
                 platform: (*bounds.get(platform, ()), *newer_specs(rows, name)) for platform, rows in before.items()
             }
             with suppress(NoSolution):
-                answers = self._ask(moments, kept, more)
+                answers = self._ask(cutoffs, kept, more)
                 bounds = more
         return {answer.request.platform: answer.packages for answer in answers}
 
@@ -99,12 +99,12 @@ class _Solver:
         return any(p.name in moved for rows in before.values() for p in rows if has_name(p, (name,)))
 
     def _ask(
-        self, moments: Cutoffs, kept: _Rows, bounds: Mapping[Platform, tuple[str, ...]] = _NONE
+        self, cutoffs: Cutoffs, kept: _Rows, bounds: Mapping[Platform, tuple[str, ...]] = _NONE
     ) -> tuple[CondaSolution, ...]:
         state = self._state
         spec, facts = state.spec, state.facts
         plain = [
-            conda_request(spec, platform, facts, moments, kept.get(platform, ()), self._channels)
+            conda_request(spec, platform, facts, cutoffs, kept.get(platform, ()), self._channels)
             for platform in spec.env.platforms
         ]
         requests = [
@@ -112,7 +112,7 @@ class _Solver:
         ]
         seen = ChannelTimestamps(state.store, self._channels, spec.env.platforms)
         if state.context.is_offline:
-            seen.check(moments.others or moments.as_of)
+            seen.check(cutoffs.others or cutoffs.as_of)
         try:
             answers = run_interruptible(solve_all(requests, solver(state.request.conda_resolver), state.context))
             if not state.context.is_offline:

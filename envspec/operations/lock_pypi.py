@@ -14,11 +14,12 @@ from envspec.context import ReporterOf
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import run_interruptible
-from envspec.models import Lock, Platform, Resolution, Target
-from envspec.operations.lock_state import LockState, PypiResult, Sources, Upgrade
+from envspec.models import Decision, Lock, Platform, Resolution, Target
+from envspec.operations.lock_state import LockState, PypiResult, Upgrade
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve import resolver
 from envspec.resolve.pypi.index.page import ListedFile
+from envspec.resolve.pypi.index.routing import BuiltSource
 from envspec.resolve.pypi.request import GivenPackages, IndexUrls, sources_of, target_request, wheel_urls
 from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
@@ -51,34 +52,38 @@ class Pypi:
         environ = state.context.environ
         self._urls = IndexUrls(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
         self._wheels = run_interruptible(_fetch_wheels(state, wheel_urls(state.spec)))
-        self._sources = _sources(state, targets)
+        self._sources: Mapping[Target, Mapping[str, BuiltSource]] = {}
+        self._commits: tuple[Decision, ...] = ()
+        if any(sources_of(state.spec, target) for target in targets):
+            # Imports half of what images need.
+            from envspec.operations.build_wheels import build_sources
+
+            self._sources, self._commits = build_sources(state, targets)
 
     def resolve(self) -> PypiResult:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
         pinned = self._state.old
-        moments = Cutoffs(self._state.as_of, _kept_moments(self._state))
+        cutoffs = Cutoffs(self._state.as_of, _old_cutoffs(self._state))
         if pinned is not None and self._upgraded:
-            pinned, moments = self._upgrade(pinned, moments)
-        questions = self._composed(moments)
+            pinned, cutoffs = self._upgrade(pinned, cutoffs)
+        requests = self._composed(cutoffs)
         # If single packages have moved, the cutoffs alone don't define the versions of the others.
-        asked = questions if pinned is None or not moments.names else [with_old_pins(q, pinned) for q in questions]
+        asked = requests if pinned is None or not cutoffs.names else [with_old_pins(q, pinned) for q in requests]
         resolutions = self._ask(asked)
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for resolution in resolutions for package in resolution.packages}
-        own = {name: at for name, at in moments.names.items() if name in locked}
-        return PypiResult(resolutions, tuple(questions), own, self._sources.decisions)
+        own = {name: at for name, at in cutoffs.names.items() if name in locked}
+        return PypiResult(resolutions, tuple(requests), own, self._commits)
 
-    def _composed(self, moments: Cutoffs) -> list[TargetRequest]:
+    def _composed(self, cutoffs: Cutoffs) -> list[TargetRequest]:
         state = self._state
         return [
             target_request(
                 state.spec,
                 target,
                 state.facts,
-                moments,
-                GivenPackages(
-                    self._wheels, self._sources.by_target.get(target, {}), self._provided.get(target.platform, {})
-                ),
+                cutoffs,
+                GivenPackages(self._wheels, self._sources.get(target, {}), self._provided.get(target.platform, {})),
                 self._urls,
             )
             for target in self._targets
@@ -109,18 +114,18 @@ class Pypi:
                 if tried == names:
                     break
         new = moving(newer)
-        moments = {**kept.names, **dict.fromkeys(moved_pypi(old, new), state.started), **still}
+        cutoffs = {**kept.names, **dict.fromkeys(moved_pypi(old, new), state.started), **still}
         locked = {package.name for resolution in new for package in resolution.packages}
-        own = {name: at for name, at in moments.items() if name in locked and at != kept.as_of}
+        own = {name: at for name, at in cutoffs.items() if name in locked and at != kept.as_of}
         return replace(old, resolutions=new), replace(kept, names=own)
 
-    def _ask(self, questions: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
+    def _ask(self, requests: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
         state = self._state
         once = replace(state.context, reporter=ReporterOf(state.context.reporter, warning=self._warn_once))
-        return run_interruptible(resolve_all(questions, resolver(state.request.resolver), state.store, once, _later))
+        return run_interruptible(resolve_all(requests, resolver(state.request.resolver), state.store, once, _later))
 
 
-def _kept_moments(state: LockState) -> dict[str, datetime]:
+def _old_cutoffs(state: LockState) -> dict[str, datetime]:
     keeps = state.request.upgrade is Upgrade.KEEP and state.spec.env.as_of is None
     return dict(state.old.package_as_of) if keeps and state.old is not None else {}
 
@@ -136,15 +141,6 @@ async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -
             *(fetch_wheel(r, state.as_of, http, state.store, context.now, context.environ) for r in requirements)
         )
     return {str(r.without_credentials().url): file for r, file in zip(requirements, fetched, strict=True)}
-
-
-def _sources(state: LockState, targets: Sequence[Target]) -> Sources:
-    if not any(sources_of(state.spec, target) for target in targets):
-        return Sources({})
-    # Imports half of what images need.
-    from envspec.operations.build_wheels import build_sources
-
-    return build_sources(state, targets)
 
 
 def _later() -> None:

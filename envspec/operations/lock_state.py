@@ -9,24 +9,30 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from envspec.context import Context
-from envspec.facts import Facts
+from envspec import documents
 from envspec.io.http_types import Timeouts
-from envspec.io.store import Store
-from envspec.models import CondaChannel, CondaPackage, Decision, Lock, Platform, Resolution, Target
-from envspec.spec import Spec
+from envspec.spec.identity import input_sha256
 
 if TYPE_CHECKING:
-    from envspec.resolve.pypi.index.routing import BuiltSource
+    # A request is made before it is known whether anything has to be resolved: these modules take 0.3 s.
+    from envspec.context import Context
+    from envspec.facts import Facts
+    from envspec.io.store import Store
+    from envspec.models import CondaChannel, CondaPackage, Decision, Lock, Package, Platform, Resolution
     from envspec.resolve.pypi.resolve import TargetRequest
     from envspec.resolve.types import CondaProvided
-
+    from envspec.spec import Spec
 
 #: For a registry that a lock does not depend on: one that is silent is not waited for like an index.
 BRIEF: Final = Timeouts(connect_s=5, stall_s=10, attempts=2)
 
 #: Decisions about sources: `source.<name>`.
 SOURCE: Final = "source."
+
+
+def is_open(package: Package) -> bool:
+    """Whether it is a source for which the lock records no wheel."""
+    return package.built is None and not package.file.filename.endswith(".whl")
 
 
 class Upgrade(Enum):
@@ -73,18 +79,22 @@ class LockState:
     upgraded: tuple[str, ...] = ()
     before: Lock | None = None
 
+    @property
+    def input_sha256(self) -> str:
+        return input_sha256(documents.read_spec(self.request.spec_path))
+
 
 @dataclass(frozen=True, slots=True)
 class CondaResult:
     """The conda packages of every platform; empty if the spec has no [conda].
 
-    moments: cutoffs of the packages that `--upgrade-package` has moved. provided: PyPI names of conda packages.
+    cutoffs: of the packages that `--upgrade-package` has moved. provided: PyPI names of conda packages.
     """
 
     packages: Mapping[Platform, tuple[CondaPackage, ...]] = field(default_factory=dict)
     channels: tuple[CondaChannel, ...] = ()
     decisions: tuple[Decision, ...] = ()
-    moments: Mapping[str, datetime] = field(default_factory=dict)
+    cutoffs: Mapping[str, datetime] = field(default_factory=dict)
     provided: Mapping[Platform, Mapping[str, CondaProvided]] = field(default_factory=dict)
 
     @property
@@ -98,24 +108,13 @@ class CondaResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
-    """The sources that the spec names. by_target: requirement's text without credentials -> its wheel.
-
-    decisions: which commits they are.
-    """
-
-    by_target: Mapping[Target, Mapping[str, BuiltSource]]
-    decisions: tuple[Decision, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class PypiResult:
     """The PyPI packages of every target.
 
-    moments: of the packages that `--upgrade-package` has moved. decisions: commits.
+    cutoffs: of the packages that `--upgrade-package` has moved. decisions: commits.
     """
 
     resolutions: tuple[Resolution, ...]
-    questions: tuple[TargetRequest, ...] = ()
-    moments: Mapping[str, datetime] = field(default_factory=dict)
+    requests: tuple[TargetRequest, ...] = ()
+    cutoffs: Mapping[str, datetime] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()

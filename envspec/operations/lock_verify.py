@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import timezone
 from pathlib import Path
@@ -23,10 +24,10 @@ from envspec.io.store import Store
 from envspec.lockfile.export import is_exported
 from envspec.lockfile.folder import read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE, verify_checksum
-from envspec.models import Lock, Resolution
+from envspec.models import DIRECT_URL, Lock, Resolution
 from envspec.operations.lock import check_logins, lock_files, make
 from envspec.operations.lock_state import LockRequest, LockState
-from envspec.operations.old_lock import checked, moments_of, versions_of
+from envspec.operations.old_lock import checked, cutoffs_of, versions_of
 from envspec.spec import Spec, load_spec
 
 _NONE: Final = "(none)"
@@ -81,49 +82,39 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
     spec = load_spec(request.spec_path, started)
     check_logins(spec, request, context)
     context = context.with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
-    _refuse_missing_parts(locked, request)
-    as_of = spec.env.as_of or locked.as_of
-    if latest := max([at for at in (as_of, *_own_moments(locked)) if at > started], default=None):
-        raise StaleLock(
-            f"{request.directory} is as of {latest}, which is in the future", hint="lock again: `envspec lock`"
-        )
-    facts = load_facts(spec.facts.tables())
-    right = checked(locked, spec, facts, context)
-    store = _Unanswered(context.cache)
-    try:
-        state = LockState(request, context, store, spec, facts, moments_of(right.lock), started, as_of, before=locked)
-        made = make(state)
-        differences = _compare(request.directory, lock_files(made))
-        kept: tuple[str, ...] = ()
-        if differences and _keeps_versions(spec, locked):
-            # Only the lock records which of them `--upgrade-package` has moved.
-            old = replace(moments_of(right.lock), resolutions=versions_of(locked))
-            free, made = made, make(replace(state, old=old))
-            differences = _compare(request.directory, lock_files(made))
-            kept = tuple(_kept(free, made))
-    finally:
-        store.close()
-    moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    at = moment if spec.env.as_of else f"{moment}, as in the lock: the spec has no as_of"
-    return Verified(differences, (*right.unverified, *kept, *_recorded(made)), at)
-
-
-def _own_moments(lock: Lock) -> Iterator[Any]:
-    return (at for _, at in (*lock.package_as_of, *lock.conda_as_of))
-
-
-def _keeps_versions(spec: Spec, lock: Lock) -> bool:
-    own = bool(lock.package_as_of or lock.conda_as_of or any(part.conda for part in lock.resolutions))
-    return own and spec.env.as_of is None
-
-
-def _refuse_missing_parts(lock: Lock, request: LockRequest) -> None:
-    missing = [each.name for each in lock.channels if each.part and each.name not in request.channel_repodata]
+    missing = [each.name for each in locked.channels if each.part and each.name not in request.channel_repodata]
     if missing:
         raise UsageError(
             f"{request.directory} was locked from a part of {', '.join(missing)}",
             hint=f"name the repodata of that part: --channel-repodata {missing[0]}=DIR",
         )
+    as_of = spec.env.as_of or locked.as_of
+    cutoffs = (as_of, *(at for _, at in (*locked.package_as_of, *locked.conda_as_of)))
+    if latest := max([at for at in cutoffs if at > started], default=None):
+        raise StaleLock(
+            f"{request.directory} is as of {latest}, which is in the future", hint="lock again: `envspec lock`"
+        )
+    facts = load_facts(spec.facts.tables())
+    right, unverified = checked(locked, spec, facts, context)
+    with closing(_Unanswered(context.cache)) as store:
+        state = LockState(request, context, store, spec, facts, cutoffs_of(right), started, as_of, before=locked)
+        made = make(state)
+        differences = _compare(request.directory, lock_files(made))
+        kept: tuple[str, ...] = ()
+        if differences and _keeps_versions(spec, locked):
+            # Only the lock records which of them `--upgrade-package` has moved.
+            old = replace(cutoffs_of(right), resolutions=versions_of(locked))
+            free, made = made, make(replace(state, old=old))
+            differences = _compare(request.directory, lock_files(made))
+            kept = tuple(_kept(free, made))
+    moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    at = moment if spec.env.as_of else f"{moment}, as in the lock: the spec has no as_of"
+    return Verified(differences, (*unverified, *kept, *_recorded(made)), at)
+
+
+def _keeps_versions(spec: Spec, lock: Lock) -> bool:
+    own = bool(lock.package_as_of or lock.conda_as_of or any(part.conda for part in lock.resolutions))
+    return own and spec.env.as_of is None
 
 
 def _kept(free: Lock, made: Lock) -> Iterator[str]:
@@ -153,7 +144,7 @@ def _recorded(lock: Lock) -> Iterator[str]:
     for part in lock.resolutions:
         for each in part.packages:
             # A git or local source is built anew with every resolution; an sdist of an index is not.
-            if each.built and each.built.sha256 != each.file.sha256 and each.file.index not in ("url",):
+            if each.built and each.built.sha256 != each.file.sha256 and each.file.index != DIRECT_URL:
                 yield f"{part.target.platform.value}: the wheel {each.built.filename} built of {each.file.filename}"
 
 
@@ -161,46 +152,35 @@ def _compare(directory: Path, made: Mapping[str, bytes]) -> tuple[Difference, ..
     """Every file that is not, byte for byte, what was made; of the document, value by value."""
     document = read_current(directory, LOCK_FILE)
     head, body = verify_checksum(document, str(directory / LOCK_FILE))
-    there = {each.name for each in directory.iterdir() if is_exported(each.name)}
+    existing = {each.name for each in directory.iterdir() if is_exported(each.name)}
     rows: list[Difference] = []
     if document != made[LOCK_FILE]:
         _, resolved = verify_checksum(made[LOCK_FILE], LOCK_FILE)
-        rows += _values(documents.parse_toml(body.decode()), documents.parse_toml(resolved.decode()))
+        # The hashes of the other files are compared with the files themselves.
+        old, new = ({**documents.parse_toml(each.decode()), "files": None} for each in (body, resolved))
+        rows += _differences(old, new, (), ("", ""))
         rows = rows or [Difference("", "", LOCK_FILE, "the same values", "written in another way")]
-    for name in sorted({*head.files, *made, *there} - {LOCK_FILE}):
-        locked = _sha256(_content(directory, name))
+    for name in sorted({*head.files, *made, *existing} - {LOCK_FILE}):
+        locked = _NONE
+        with suppress(OSError):
+            locked = _sha256(read_current(directory, name))
         resolved_sha256 = _sha256(made.get(name))
         if locked != resolved_sha256:
             rows.append(Difference("", "", name, locked, resolved_sha256))
     return tuple(rows)
 
 
-def _content(directory: Path, name: str) -> bytes | None:
-    try:
-        return read_current(directory, name)
-    except OSError:
-        return None
-
-
 def _sha256(content: bytes | None) -> str:
     return _NONE if content is None else f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def _values(locked: Mapping[str, Any], resolved: Mapping[str, Any]) -> list[Difference]:
-    """What differs between two documents. The hashes of the other files are compared with the files themselves."""
-    rows: list[Difference] = []
-    olds, news = ({key: value for key, value in each.items() if key != "files"} for each in (locked, resolved))
-    _descend(olds, news, (), ("", ""), rows)
-    return rows
-
-
-def _descend(old: object, new: object, path: Sequence[str], where: tuple[str, str], rows: list[Difference]) -> None:
+def _differences(old: object, new: object, path: Sequence[str], where: tuple[str, str]) -> Iterator[Difference]:
     """Compare two values at a path. where: the platform and the package that they belong to."""
     if old == new:
         return
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys((*old, *new)):
-            _descend(old.get(key), new.get(key), (*path, key), where, rows)
+            yield from _differences(old.get(key), new.get(key), (*path, key), where)
         return
     olds, news = _named(old), _named(new)
     if olds is not None and news is not None and (olds or news):
@@ -209,11 +189,11 @@ def _descend(old: object, new: object, path: Sequence[str], where: tuple[str, st
             inner = _where(path, before or after or {}, where)
             below = path[:-1] if inner != where else (*path, *name)
             if before is None or after is None:
-                rows.append(Difference(*inner, ".".join(below) or path[-1], _whole(before), _whole(after)))
+                yield Difference(*inner, ".".join(below) or path[-1], _whole(before), _whole(after))
             else:
-                _descend(before, after, () if inner != where else below, inner, rows)
+                yield from _differences(before, after, () if inner != where else below, inner)
         return
-    rows.append(Difference(*where, ".".join(path), _shown(old), _shown(new)))
+    yield Difference(*where, ".".join(path), _shown(old), _shown(new))
 
 
 def _named(value: object) -> dict[tuple[str, ...], dict[str, Any]] | None:

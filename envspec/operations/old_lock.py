@@ -8,7 +8,7 @@ first: a lock's own checksum proves nothing, because whoever changes a lock writ
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from envspec.base_image.cuda import REPOSITORY
@@ -29,15 +29,7 @@ from envspec.spec.requirements import read_git
 _NO_FILE: Final = WheelFile("", "", "", None)
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A lock with those of its digests and commits that are right. unverified: what could not be decided, in words."""
-
-    lock: Lock
-    unverified: tuple[str, ...]
-
-
-def moments_of(lock: Lock) -> Lock:
+def cutoffs_of(lock: Lock) -> Lock:
     """The lock with only its cutoffs, the base image's digests and the commits of sources."""
     commits = tuple(each for each in lock.decisions if each.what.startswith(SOURCE))
     return replace(lock, resolutions=(), decisions=commits, system=(), images=())
@@ -55,8 +47,8 @@ def versions_of(lock: Lock) -> tuple[Resolution, ...]:
     return tuple(replace(part, packages=tuple(map(bare, part.packages))) for part in lock.resolutions)
 
 
-def checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> Checked:
-    """The lock without the digests and commits that do not follow from its tags and branches.
+def checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> tuple[Lock, tuple[str, ...]]:
+    """The lock without the digests and commits that do not follow from its tags and branches; what is undecided.
 
     Raises:
         NetworkError: a registry or a repository can't be read, and no recorded fact decides.
@@ -65,7 +57,7 @@ def checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> Checked:
     return run_interruptible(_checked(lock, spec, facts, context))
 
 
-async def _checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> Checked:
+async def _checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> tuple[Lock, tuple[str, ...]]:
     unverified: list[str] = []
     others = [each for each in lock.decisions if not each.what.startswith(SOURCE)]
     commits = [each async for each in _commits(lock, spec, context.environ, unverified.append)]
@@ -73,7 +65,7 @@ async def _checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> Ch
     if base is not None:
         digests = await _digests(base, facts, context, unverified.append)
         base = replace(base, digests=tuple(digests))
-    return Checked(replace(lock, decisions=(*others, *commits), base_image=base), tuple(unverified))
+    return replace(lock, decisions=(*others, *commits), base_image=base), tuple(unverified)
 
 
 async def _commits(

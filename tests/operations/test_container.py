@@ -20,7 +20,7 @@ from tests.engine.test_run import PATIENCE_S, screen, wait_until_none
 from tests.support.builders.environments import make_lock, write_lock
 from tests.support.machines.engine import image_of_programs, removed
 from tests.support.machines.run_container import DRIVER
-from tests.support.user import User, refused
+from tests.support.user import Ran, User, refused
 
 pytestmark = pytest.mark.engine
 
@@ -37,8 +37,11 @@ class Place:
     engine: DockerClient
 
     @property
-    def mirror(self) -> str:
-        return f"docker.io={self.registry}"
+    def options(self) -> tuple[str, ...]:
+        return "--no-pyc", "--mirror", f"docker.io={self.registry}"
+
+    def runs(self, *words: str, **environ: str) -> Ran:
+        return self.user.runs("run", "lock", *self.options, *words, environ=environ)
 
     def writes(self, folder: str, **others: object) -> Lock:
         pinned = PinnedDigest(Platform.LINUX_64, self.digest, "registry", "manifest")
@@ -76,14 +79,13 @@ def place(tmp_path: Path, engine: DockerClient, registry: str, base: str) -> Pla
 
 def test_run_makes_the_image_and_runs_in_it(place: Place) -> None:
     with place.written(image=ImageSettings(env=(("TOLD", "by the lock"),))) as lock:
-        words = ("run", "lock", "--no-pyc", "--mirror", place.mirror, "--")
-        first = place.user.runs(*words, "sh", "-c", "echo $TOLD; id -u; pwd; touch made; exit 12")
+        first = place.runs("--", "sh", "-c", "echo $TOLD; id -u; pwd; touch made; exit 12")
         assert first.status == 12, first.stderr
         assert first.stdout == f"by the lock\n{os.getuid()}\n/workspace\n"
         assert (place.user.folder / "made").exists()
         assert place.left(lock) == []
         (image,) = (row.id for row in place.engine.images.list(f"envspec/{lock.name}"))
-        again = place.user.runs(*words, "sh", "-c", "echo $1 --debug", "x", "--debug")
+        again = place.runs("--", "sh", "-c", "echo $1 --debug", "x", "--debug")
         assert (again.status, again.stdout) == (0, "--debug --debug\n"), again.stderr
         assert [row.id for row in place.engine.images.list(f"envspec/{lock.name}")] == [image]
 
@@ -92,36 +94,14 @@ def test_options_of_the_container(place: Place, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file").write_text("read\n")
     with place.written():
-        options = (
-            "--no-work",
-            "--mount",
-            f"{tmp_path / 'data'}:/data:ro",
-            "--env",
-            "ONE=1",
-            "--env",
-            "TWO",
-            "--shm-size",
-        )
+        options = ("--no-work", "--mount", f"{tmp_path / 'data'}:/data:ro", *["--env", "ONE=1", "--env", "TWO"])
         script = "cat /data/file; echo $ONE $TWO; pwd; df -k /dev/shm | { read x; read x size x; echo $size; }"
-        done = place.user.runs(
-            "run",
-            "lock",
-            "--no-pyc",
-            "--mirror",
-            place.mirror,
-            *options,
-            "128m",
-            "--",
-            "sh",
-            "-c",
-            script,
-            environ={"TWO": "2"},
-        )
+        done = place.runs(*options, "--shm-size", "128m", "--", "sh", "-c", script, TWO="2")
         assert done.stdout == f"read\n1 2\n/workspace\n{128 * 1024}\n", done.stderr
 
 
 def shell(place: Place) -> list[str]:
-    return [sys.executable, "-m", "envspec", "shell", "lock", "--no-pyc", "--mirror", place.mirror]
+    return [sys.executable, "-m", "envspec", "shell", "lock", *place.options]
 
 
 def test_a_script_for_the_shell(place: Place) -> None:
@@ -162,17 +142,15 @@ def test_a_lock_with_cuda_where_no_toolkit_is(place: Place) -> None:
     if "nvidia" in place.engine.info().get("Runtimes", {}):
         pytest.skip("not run: this machine's engine has an NVIDIA runtime")
     with place.written(driver=DRIVER):
-        words = ("run", "lock", "--no-pyc", "--mirror", place.mirror)
-        told = refused(place.user.runs(*words, "--", "sh", "-c", "true"), 6)
-        assert "NVIDIA container toolkit" in told
-        assert place.user.runs(*words, "--gpus", "none", "--", "sh", "-c", "true").status == 0
+        assert "NVIDIA container toolkit" in refused(place.runs("--", "sh", "-c", "true"), 6)
+        assert place.runs("--gpus", "none", "--", "sh", "-c", "true").status == 0
 
 
 @pytest.mark.parametrize("separator", [(), ("--",)])
 @pytest.mark.parametrize("first", [True, False])
 def test_what_follows_the_commands_name_is_the_commands(place: Place, separator: tuple[str, ...], first: bool) -> None:
     with place.written():
-        own = ("--no-pyc", "--mirror", place.mirror, "-e", "ONE=1")
+        own = (*place.options, "-e", "ONE=1")
         words = ("run", *own, "lock") if first else ("run", "lock", *own)
         script = "echo $ONE $#: $*"
         done = place.user.runs(*words, *separator, "sh", "-c", script, "sh", "-e", "ONE=2", "--", "--help", "--no-pyc")
@@ -181,16 +159,11 @@ def test_what_follows_the_commands_name_is_the_commands(place: Place, separator:
 
 def test_refused_before_anything_is_made(place: Place) -> None:
     place.writes("lock")
-    user = place.user
-    assert "no command to run" in refused(user.runs("run", "lock"), 2)
-    assert "has no services" in refused(user.runs("run", "lock", "--services", "--", "sh"), 2)
-    assert "--gpus many" in refused(user.runs("run", "lock", "--gpus", "many", "--", "sh"), 2)
-    assert "--mount here" in refused(user.runs("run", "lock", "--mount", "here", "--", "sh"), 2)
-    assert "--port 99" in refused(user.runs("run", "lock", "--port", "99", "--", "sh"), 2)
-    assert "--shm-size much" in refused(user.runs("run", "lock", "--shm-size", "much", "--", "sh"), 2)
-    assert "linux-aarch64" in refused(user.runs("run", "lock", "--platform", "linux-aarch64", "--", "sh"), 2)
-    nowhere = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
-    assert "no engine responds" in refused(user.runs("run", "lock", "--", "sh", environ=nowhere), 6)
-    remote = {"DOCKER_HOST": "tcp://engine.invalid:2375"}
-    assert "does not respond" in refused(user.runs("shell", "lock", environ=remote), 5)
-    assert not any((user.folder / "cache").iterdir())
+    assert "no command to run" in refused(place.runs(), 2)
+    assert "has no services" in refused(place.runs("--services", "--", "sh"), 2)
+    for option in ("--gpus many", "--mount here", "--port 99", "--shm-size much"):
+        assert option in refused(place.runs(*option.split(), "--", "sh"), 2)
+    assert "linux-aarch64" in refused(place.runs("--platform", "linux-aarch64", "--", "sh"), 2)
+    assert "no engine responds" in refused(place.runs("--", "sh", DOCKER_HOST="unix:///nowhere/docker.sock"), 6)
+    assert "does not respond" in refused(place.runs("--", "sh", DOCKER_HOST="tcp://engine.invalid:2375"), 5)
+    assert not any((place.user.folder / "cache").iterdir())

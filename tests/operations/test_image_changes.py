@@ -1,4 +1,4 @@
-"""What is made, moved and told when a lock has several platforms, when one package changes, and when nothing does."""
+"""What is built and moved if a lock has several platforms, if one package changes, and if nothing does."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ OLD, NEW = small_wheel("alpha", "1.0"), small_wheel("alpha", "1.1")
 SMALL: Final = tuple(small_wheel(f"pack{number}") for number in range(12))
 NATIVE: Final = {
     platform: wheel(
-        "native",
-        "1.0",
-        tag=f"py3-none-manylinux_2_28_{word}",
-        files={**modules("native"), "native/x.so": word.encode()},
+        "native", "1.0", tag=f"py3-none-manylinux_2_28_{word}", files=modules("native") | {"native/x.so": word.encode()}
     )
     for platform, word in ((X86, "x86_64"), (ARM, "aarch64"))
 }
@@ -105,8 +102,14 @@ def test_two_platforms_are_one_index(scene: Scene) -> None:
     assert json.loads((builder.folder / "layout/blobs/sha256" / row["digest"][7:]).read_bytes()) == index
     for platform, identity in ids.items():
         assert builder.id_of(lock, "--platform", platform) == identity
+        same = builder.image("diff", "layout", str(lock), "--platform", platform)
+        assert (same.status, same.stdout) == (0, f"the same image: {identity}\n"), same.stderr
     assert builder.image("id", lock, *PLATFORMS).stdout == ran.stdout
-    # One platform after the other is the same, for whoever has nothing yet.
+    # An index that the registry has is not sent again.
+    scene.registry.forget()
+    assert builder.image("build", lock, *PLATFORMS, "--push", name).stdout == ran.stdout
+    assert scene.registry.changes() == []
+    # One platform after the other gives the same, from an empty cache.
     other = scene.somebody("other")
     arm = other.id_of(other.writes_lock(both(scene)), "--platform", "linux-aarch64")
     assert arm == ids["linux-aarch64"]
@@ -126,17 +129,6 @@ def test_bytecode_for_another_processor(scene: Scene) -> None:
     module = held[f"{library}/__pycache__/m0.cpython-{SERIES.replace('.', '')}.pyc"]
     # Flags: bound to its source by hash, and checked.
     assert module[4:8] == b"\3\0\0\0" and len(module) > 100
-
-
-def test_an_index_that_is_there_is_left_alone(scene: Scene) -> None:
-    builder = scene.here
-    lock = builder.writes_lock(both(scene))
-    words = ("build", lock, *PLATFORMS, "--push", f"{scene.registry.host}/team/app:1")
-    first = builder.image(*words)
-    scene.registry.forget()
-    again = builder.image(*words)
-    assert (again.status, again.stdout) == (first.status, first.stdout) == (0, first.stdout)
-    assert scene.registry.changes() == []
 
 
 def test_platforms_that_are_not_locked(scene: Scene) -> None:
@@ -182,15 +174,8 @@ def test_nothing_changed_uploads_nothing(lost: str, scene: Scene) -> None:
     scene.registry.forget()
     assert builder.id_of(*words) == first
     assert scene.registry.changes() == []
-
-
-def test_the_same_image_under_another_tag(scene: Scene) -> None:
-    builder = scene.here
-    lock = builder.writes_lock(scene.locked())
-    name = f"{scene.registry.host}/team/app"
-    builder.id_of(lock, "--push", f"{name}:1")
-    scene.registry.forget()
-    builder.id_of(lock, "--push", f"{name}:2")
+    # Under another tag, only the manifest is sent.
+    assert builder.id_of(lock, "--push", f"{scene.registry.host}/team/app:2") == first
     assert [ask.method for ask in scene.registry.changes()] == ["PUT"]
     assert scene.registry.tagged("team/app:1") == scene.registry.tagged("team/app:2")
 
@@ -301,13 +286,3 @@ def test_diff_asks_no_registry_for_a_lock_with_a_slip_of_the_pen(scene: Scene, m
         assert "an image in a registry is named with its tag" in told
     assert "did you mean small-1?" in refused(made.image("diff", "smal-1", "lock-1"), 2)
     assert scene.registry.held.asked == []
-
-
-def test_diff_of_one_platform_of_several(scene: Scene) -> None:
-    builder = scene.here
-    builder.writes_lock(both(scene), "lock")
-    ran = builder.image("build", "lock", *PLATFORMS, "--layout", "layout")
-    assert ran.status == 0, ran.stderr
-    for identity, platform in (line.split("  ") for line in ran.stdout.splitlines()):
-        same = builder.image("diff", "layout", "lock", "--platform", platform)
-        assert (same.status, same.stdout) == (0, f"the same image: {identity}\n"), same.stderr

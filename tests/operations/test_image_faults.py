@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.models import BaseImage, ImageSettings, Lock, Python
+from envspec.models import BaseImage, Lock, Python
 from tests.support import preloaded
 from tests.support.builders.images import (
     ARM,
@@ -30,7 +30,7 @@ from tests.support.builders.images import (
 )
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, Method, padding, wheel
-from tests.support.builders.zips import FILE, SYMLINK, patched, wheel_members, zipped
+from tests.support.builders.zips import FILE, SYMLINK, wheel_members, zipped
 from tests.support.servers.faults import Corrupt, Drop, Status, Truncate
 from tests.support.servers.faults import Fault as IndexFault
 from tests.support.servers.loopback import Asked
@@ -152,35 +152,13 @@ def bad(*members: tuple[str, bytes, int], **options: int) -> Artifact:
     return Artifact("bad", "1.0", "bad-1.0-py3-none-any.whl", data, b"")
 
 
-def lying() -> Artifact:
-    """A file of which both headers say that it has few bytes, and which unpacks to more."""
-    made = bad(("bad/a.py", bytes(100_000), FILE))
-    for signature, offset in ((b"PK\1\2", 24), (b"PK\3\4", 22)):
-        made = replace(made, data=patched(made.data, signature, 0, offset, "<I", 1000))
-    return made
-
-
-def encrypted() -> Artifact:
-    made = bad(("bad/a.py", b"x = 1\n", FILE))
-    for signature, offset in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
-        made = replace(made, data=patched(made.data, signature, 0, offset, "<H", 1))
-    return made
-
-
+#: Readers of wheels refuse many more: tests/image/test_wheel_zip.py, tests/security/hostile_wheels.py.
 BAD: Final[dict[str, tuple[Callable[[], Artifact], str]]] = {
     "dots": (lambda: bad(("../../../etc/passwd", b"root", FILE)), "outside"),
-    "dots inside": (lambda: bad(("bad/../../../x.py", b"x", FILE)), "outside"),
-    "absolute": (lambda: bad(("/etc/passwd", b"root", FILE)), "outside"),
     "data dots": (lambda: bad(("bad-1.0.data/data/../../../../etc/x", b"root", FILE)), "outside"),
     "symlink": (lambda: bad(("bad/out", b"../../../../../etc/passwd", SYMLINK)), "is a symlink out of"),
-    "absolute symlink": (lambda: bad(("bad/out", b"/etc/passwd", SYMLINK)), "is a symlink out of"),
-    "twice": (lambda: bad(("bad/a.py", b"x = 1\n", FILE), ("bad/a.py", b"x = 2\n", FILE)), "twice"),
-    "twice by another name": (lambda: bad(("bad/a.py", b"x\n", FILE), ("bad//a.py", b"y\n", FILE)), "twice"),
     "file and folder": (lambda: bad(("bad/a", b"x", FILE), ("bad/a/b", b"y", FILE)), "a file and a folder"),
     "bomb": (lambda: bad(("bad/zeros", bytes(80_000_000), FILE)), "zip bomb"),
-    "lying": (lying, "bytes"),
-    "encrypted": (encrypted, "encrypted"),
-    "no zip": (lambda: Artifact("bad", "1.0", "bad-1.0-py3-none-any.whl", b"PK", b""), "not a readable zip"),
     "another": (lambda: replace(wheel("good", "1.0"), name="bad", filename="bad-1.0-py3-none-any.whl"), "good"),
 }
 
@@ -197,23 +175,19 @@ def test_a_wheel_that_must_not_be_unpacked(what: str, scene: Scene) -> None:
 
 
 def test_two_wheels_that_own_one_path(scene: Scene) -> None:
-    shared = {"nv/__init__.py": b"", "nv/one.py": b"x = 1\n"}
-    first = wheel("nv-one", "1.0", files=shared)
+    first = wheel("nv-one", "1.0", files={"nv/__init__.py": b"", "nv/one.py": b"x = 1\n"})
     same = wheel("nv-two", "2.0", files={"nv/__init__.py": b"", "nv/two.py": b"x = 2\n"})
-    other = wheel("nv-three", "3.0", files={"nv/__init__.py": b"", "nv/one.py": b"x = 3\n"})
-    # Alone in its layer, so that nobody who makes one layer sees both.
+    # Alone in its layer: who writes one layer does not see both.
     big = wheel("nv-big", "4.0", files={"nv/one.py": b"x = 4\n", "nv/data": padding(2_200_000)})
     folder = wheel("nv-folder", "5.0", files={"nv/one.py/inside.py": b""})
-    for each in (first, same, other, big, folder):
+    for each in (first, same, big, folder):
         scene.index.add(File(each))
-    for rival in (other, big):
-        told = scene.fails(4, scene.lock(first, same, rival))
-        assert "opt/env/lib/python" in told and "/nv/one.py " in told
-        assert "nv-one 1.0" in told and f"{rival.name} {rival.version}" in told
+    message = scene.fails(4, scene.lock(first, same, big))
+    assert "opt/env/lib/python" in message and "/nv/one.py " in message
+    assert "nv-one 1.0" in message and "nv-big 4.0" in message
     assert "nv-folder 5.0" in scene.fails(4, scene.lock(first, folder))
     assert scene.registry.changes() == []
-    ran = scene.builds(scene.lock(first, same))
-    assert ran.status == 0, ran.stderr
+    assert scene.builds(scene.lock(first, same)).status == 0
 
 
 # The base
@@ -231,13 +205,16 @@ def last_layer(base: BaseMade) -> str:
     return str(json.loads(base.manifests[0])["layers"][-1]["digest"])
 
 
+LOGIN: Final[dict[str, tuple[Fault, str]]] = {
+    "login": (Say(401, {"WWW-Authenticate": 'Basic realm="x"'}), "docker login"),
+    "forbidden": (Say(403), "docker login"),
+}
 BASE_FAULTS: Final[dict[str, tuple[Fault, str]]] = {
     "429": (Say(429, {"Retry-After": "3600"}), "3600"),
     "500": (Say(500), "500"),
     "half": (Cut(100), "the response ended early"),
     "mute": (Mute(), ""),
-    "login": (Say(401, {"WWW-Authenticate": 'Basic realm="x"'}), "docker login"),
-    "forbidden": (Say(403), "docker login"),
+    **LOGIN,
     "gone": (Say(404, {}, b'{"errors": [{"code": "MANIFEST_UNKNOWN"}]}'), "deleted it"),
 }
 
@@ -269,26 +246,25 @@ def test_a_base_whose_bytes_are_others(part: str, scene: Scene) -> None:
     scene.comes_right()
 
 
-def test_a_base_of_another_platform(scene: Scene) -> None:
-    arm = hold_base(scene.registry.held, make_base(ARM))
-    told = scene.fails(5, replace(scene.lock(), base_image=arm.named((X86,))))
-    assert "linux/arm64" in told and "linux/amd64" in told and TAG in told
-    index = hold_base(scene.registry.held, make_base(ARM, ARM))
-    told = scene.fails(5, replace(scene.lock(), base_image=index.named((X86,))))
-    assert "not published for linux-64" in told and "linux/arm64" in told
+@pytest.mark.parametrize(
+    ("base", "status", "words"),
+    [
+        (make_base(ARM), 5, ("linux/arm64", "linux/amd64", TAG)),
+        (make_base(ARM, ARM), 5, ("not published for linux-64", "linux/arm64")),
+        (make_base(layers=119), 2, ("119 layers", "120")),
+        (None, 2, ("no base image",)),
+        (BaseImage(CUDA, TAG, None, "base", "ubuntu24.04", ()), 2, (TAG,)),
+    ],
+    ids=["another platform", "an index without it", "too many layers", "none", "no digest"],
+)
+def test_a_base_that_does_not_fit(
+    base: BaseMade | BaseImage | None, status: int, words: tuple[str, ...], scene: Scene
+) -> None:
+    if isinstance(base, BaseMade):
+        base = hold_base(scene.registry.held, base).named((X86,))
+    message = scene.fails(status, replace(scene.lock(), base_image=base))
+    assert all(word in message for word in words), message
     scene.comes_right()
-
-
-def test_a_base_with_too_many_layers(scene: Scene) -> None:
-    deep = hold_base(scene.registry.held, make_base(layers=119))
-    told = scene.fails(2, replace(scene.lock(), base_image=deep.named()))
-    assert "119 layers" in told and "120" in told
-
-
-def test_a_lock_without_a_base(scene: Scene) -> None:
-    assert "no base image" in scene.fails(2, replace(scene.lock(), base_image=None))
-    unknown = BaseImage(CUDA, TAG, None, "base", "ubuntu24.04", ())
-    assert TAG in scene.fails(2, replace(scene.lock(), base_image=unknown))
 
 
 def test_no_network_allowed(scene: Scene) -> None:
@@ -310,8 +286,7 @@ PUSH_FAULTS: Final[dict[str, tuple[Fault, str]]] = {
     "500": (Say(500), "500"),
     "half": (Cut(10), ""),
     "no answer": (Mute(), ""),
-    "forbidden": (Say(403), "docker login"),
-    "login": (Say(401, {"WWW-Authenticate": 'Basic realm="x"'}), "docker login"),
+    **LOGIN,
     "another digest": (Say(201, {"Docker-Content-Digest": f"sha256:{'0' * 64}"}), "0" * 64),
 }
 
@@ -332,9 +307,8 @@ def test_a_registry_that_takes_nothing(what: str, method: str, scene: Scene) -> 
     fault, words = PUSH_FAULTS[what]
     scene.outputs = ()
     if "manifests" in method:
-        # The tag names an image already, and then names that one still.
-        ran = scene.builds(scene.lock(ONE))
-        assert ran.status == 0, ran.stderr
+        # The tag names an image already, which it keeps.
+        assert scene.builds(scene.lock(ONE)).status == 0
     verb, _, word = method.partition(" ")
     old = scene.registry.tagged("team/app:1")
     scene.registry.held.fault = always(fault, verb, f"team/app/{word}")
@@ -343,13 +317,6 @@ def test_a_registry_that_takes_nothing(what: str, method: str, scene: Scene) -> 
     assert scene.registry.tagged("team/app:1") == old
     scene.registry.held.fault = lambda _: None
     assert scene.builds().stdout == f"{scene.right}\n"
-
-
-def test_a_registry_that_does_not_answer(scene: Scene) -> None:
-    scene.outputs = ()
-    folder = scene.builder.writes_lock(scene.lock())
-    told = refused(scene.builder.image("build", folder, *QUICKLY, "--push", "127.0.0.1:9/team/app:1"), 5)
-    assert "127.0.0.1:9" in told
 
 
 def test_a_registry_with_faults_that_pass(scene: Scene) -> None:
@@ -395,14 +362,11 @@ def test_outputs_that_can_not_be_written(scene: Scene) -> None:
     for words, status, told in (
         (("--output", "file/image.tar"), 6, "file"),
         (("--output", "full"), 2, "full is a folder"),
-        (("--output", "image.tar", "--tag", "Team:1"), 2, "lower case"),
         (("--output", "image.tar", "--tag", "team/app:1:2"), 2, "team/app:1:2"),
         (("--layout", "file"), 2, "is a file"),
         (("--layout", "file/below"), 6, "file"),
         (("--layout", "full"), 2, "neither empty nor an OCI layout"),
         (("--push", "not a reference"), 2, "not a reference"),
-        (("--push", f"{scene.registry.host}/UPPER:1"), 2, "UPPER"),
-        (("--mirror", "docker.io"), 2, "docker.io"),
     ):
         assert told in refused(scene.builder.image("build", lock, *QUICKLY, *words), status), words
     assert [path.name for path in (scene.builder.folder / "full").iterdir()] == ["mine.txt"]
@@ -414,9 +378,6 @@ def test_no_python_to_compile_with(scene: Scene) -> None:
     old = Python("3.9.99", "system")
     told = scene.builder.image("build", scene.builder.writes_lock(scene.lock(python=old)), **nobody)
     assert "3.9.99" in refused(told, 6) and "--no-pyc" in told.stderr
-    named = ("--python", "/nowhere/python")
-    told = scene.builder.image("build", scene.builder.writes_lock(scene.lock()), *named)
-    assert "/nowhere/python" in refused(told, 2)
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped"])
@@ -432,9 +393,7 @@ def test_a_cache_that_is_damaged(how: str, scene: Scene) -> None:
     files = [path for name in folders for path in sorted((scene.builder.cache / name).rglob("*")) if path.is_file()]
     assert len(files) > 10
     again = 0
-    for path in files:
-        if not path.exists():
-            continue
+    for path in filter(Path.exists, files):
         body = path.read_bytes()
         half = len(body) // 2
         path.write_bytes(body[:half] + (b"" if how == "cut" else bytes([body[half] ^ 1]) + body[half + 1 :]))
@@ -450,14 +409,3 @@ def test_a_cache_that_is_damaged(how: str, scene: Scene) -> None:
         for made in (scene.builder.folder / "layout/blobs/sha256").iterdir():
             assert hashlib.sha256(made.read_bytes()).hexdigest() == made.name, path
     assert again < len(files)
-
-
-def test_services_that_have_what_they_need(scene: Scene) -> None:
-    """A settings layer is a layer as any: it follows from the lock."""
-    image = ImageSettings(workdir="/work", env=(("A", "1"),))
-    ran = scene.builds(scene.lock(image=image))
-    assert ran.status == 0, ran.stderr
-    pushed = scene.registry.tagged("team/app:1")
-    assert pushed is not None
-    config = json.loads(scene.registry.held.blobs["team/app"][pushed["config"]["digest"]])["config"]
-    assert config["WorkingDir"] == "/work" and "A=1" in config["Env"]

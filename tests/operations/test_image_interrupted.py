@@ -19,13 +19,7 @@ from typing import Final
 import pytest
 
 from tests.support import preloaded
-from tests.support.builders.images import (
-    Around,
-    Builder,
-    small_wheel,
-    standing,
-)
-from tests.support.builders.projects import File
+from tests.support.builders.images import Around, Builder, small_wheel, standing
 from tests.support.builders.wheels import Artifact, Method, padding, wheel
 from tests.support.machines.small_disk import needs_mounts, on_a_disk
 from tests.support.servers.faults import Stall
@@ -45,6 +39,7 @@ BULKY: Final = tuple(
 
 #: Enough modules that compiling them takes a while.
 MANY: Final = wheel("many", "1.0", files={f"many/m{number}.py": b"x = 1\n" * 40 for number in range(3000)})
+BIG: Final = wheel("big", "1.0", files={"big/noise": padding(4_000_000)})
 #: A wait that takes this long is a failure.
 _LONG_S: Final = 60.0
 
@@ -70,7 +65,7 @@ class Scene(Around):
         assert [path for path in left if path.is_dir() or path.parent.parent.name == "archives"] == []
 
     def is_whole(self, identity: str) -> None:
-        """Every output is the image, and nothing else is there."""
+        """Every output is the image, and there is nothing else."""
         pushed = self.registry.tagged("team/app:1")
         assert pushed is not None and pushed["config"]["digest"] == identity
         folder = self.builder.folder
@@ -90,7 +85,7 @@ class Scene(Around):
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with standing(*SMALL, *BULKY, MANY) as around:
+    with standing(*SMALL, *BULKY, MANY, BIG) as around:
         yield Scene(**vars(around), builder=around.builder_in(tmp_path))
 
 
@@ -223,10 +218,8 @@ def test_a_run_that_is_ended_cleans_up(moment: str, number: signal.Signals, stat
 
 
 def test_what_a_killed_run_fetched_is_not_fetched_again(scene: Scene) -> None:
-    scene.registry.held.fault = lambda ask: Sleep(30) if ask.method == "POST" else None
-    lock = scene.lock(*SMALL)
-    run = scene.builder.begins("build", lock, *scene.outputs[-2:])
-    wait_until(lambda: "POST" in scene.registry.held.methods())
+    run = at("pushing", scene)
+    lock = scene.builder.folder / "lock"
     run.child.signal(signal.SIGKILL)
     run.ends()
     scene.registry.held.fault = lambda _: None
@@ -250,9 +243,7 @@ def test_two_at_once_are_as_one(scene: Scene) -> None:
 @needs_mounts
 @pytest.mark.parametrize("what", ["--output", "--layout"])
 def test_a_full_disk_for_the_output(what: str, scene: Scene) -> None:
-    big = wheel("big", "1.0", files={"big/noise": padding(4_000_000)})
-    scene.index.add(File(big))
-    lock = scene.lock(*SMALL, big)
+    lock = scene.lock(*SMALL, BIG)
     words = ("image", "build", str(lock), what, f"{scene.builder.folder}/disk/image")
     ran, left = on_a_disk(scene.builder, "size=2m", *words)
     told = refused(ran, 6)
@@ -265,10 +256,8 @@ def test_a_full_disk_for_the_output(what: str, scene: Scene) -> None:
 @needs_mounts
 @pytest.mark.parametrize("size", ["size=4k", "size=100k", "size=300k", "size=5m", "size=9m"])
 def test_a_full_disk_for_the_cache(size: str, scene: Scene) -> None:
-    """Wherever it comes to it: while the base is kept, wheels are fetched, layers made, or what is known is kept."""
-    big = wheel("big", "1.0", files={"big/noise": padding(4_000_000)})
-    scene.index.add(File(big))
-    lock = scene.lock(*SMALL, big)
+    """While the base is cached, wheels are fetched, layers are written, or IDs are cached."""
+    lock = scene.lock(*SMALL, BIG)
     words = ("image", "build", str(lock), "--compression", "zstd", *scene.outputs[-2:])
     where = f"{scene.builder.folder}/disk/cache"
     ran, _ = on_a_disk(scene.builder, size, *words, ENVSPEC_CACHE_DIR=where)

@@ -89,20 +89,11 @@ def test_a_wrong_option_is_told_of_whether_the_image_is_known_or_not(
     words: tuple[str, ...], told: str, scene: Scene
 ) -> None:
     lock = scene.builder.writes_lock(scene.lock)
-    assert told in refused(scene.builder.image("build", lock, "--no-pyc", *words), 2)
-    scene.builder.id_of(lock, "--no-pyc")
-    assert told in refused(scene.builder.image("build", lock, "--no-pyc", *words), 2)
+    for _ in ("unknown", "known"):
+        assert told in refused(scene.builder.image("build", lock, "--no-pyc", *words), 2)
+        scene.builder.id_of(lock, "--no-pyc")
     if words[0] in {"--mirror", "--python"}:
         assert told in refused(scene.builder.image("id", lock, "--no-pyc", *words), 2)
-
-
-def test_offline_pushes_nothing(scene: Scene) -> None:
-    lock = scene.builder.writes_lock(scene.lock)
-    scene.builder.id_of(lock, "--no-pyc")
-    scene.registry.forget()
-    told = scene.builder.image("build", lock, "--no-pyc", "--offline", "--push", f"{scene.registry.host}/team/app:1")
-    assert "--offline" in refused(told, 2)
-    assert scene.registry.held.asked == []
 
 
 def test_a_base_that_is_not_reached_is_named_with_the_way_to_a_mirror(scene: Scene) -> None:

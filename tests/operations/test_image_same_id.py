@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from envspec.image.layers.types import Entry
-from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
-from envspec.image.sources.wheel import Scheme, WheelSource
 from envspec.models import Lock, Python
 from tests.conftest import Serve
 from tests.support import preloaded
-from tests.support.builders.entries import content as content_of
 from tests.support.builders.environments import RUNNING, pin
 from tests.support.builders.images import (
     X86,
@@ -34,12 +28,10 @@ from tests.support.builders.images import (
     image_lock,
     keep_base,
     make_base,
-    modules,
     small_wheel,
     standing,
 )
 from tests.support.builders.projects import File
-from tests.support.builders.wheel_trees import locked
 from tests.support.builders.wheels import Method, padding, wheel
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
@@ -87,28 +79,18 @@ def test_bytecode_is_part_of_it(scene: Scene) -> None:
     assert len(set(scene.ids)) == 2
 
 
-def test_another_folder_and_a_cold_cache(scene: Scene, tmp_path: Path) -> None:
+def test_a_cold_a_warm_and_an_incomplete_cache(scene: Scene, tmp_path: Path) -> None:
     builder, lock = scene.somebody(tmp_path / "a folder" / "of another ñame")
-    assert both(builder.id_of, str(lock)) == scene.ids
-
-
-def test_a_warm_cache_and_one_that_has_lost_something(scene: Scene, tmp_path: Path) -> None:
-    builder, lock = scene.somebody(tmp_path)
-    assert both(builder.id_of, str(lock)) == scene.ids
-    assert both(builder.id_of, str(lock)) == scene.ids
-    for lost in ("image-known", "image-owners", "archives", "image-layers", "blobs"):
-        shutil.rmtree(builder.cache / "image-known", ignore_errors=True)
-        shutil.rmtree(builder.cache / lost, ignore_errors=True)
-        assert builder.id_of(lock) == scene.ids[0], lost
-
-
-def test_without_a_network_from_what_is_there(scene: Scene, tmp_path: Path) -> None:
-    builder, lock = scene.somebody(tmp_path)
-    assert both(builder.id_of, str(lock)) == scene.ids
+    for _ in ("cold", "warm"):
+        assert both(builder.id_of, str(lock)) == scene.ids
     shutil.rmtree(builder.cache / "image-known")
     shutil.rmtree(builder.cache / "image-layers")
     nobody = {"ENVSPEC_DEFAULT_INDEX": "http://127.0.0.1:9/", "ENVSPEC_REGISTRY_MIRRORS": "docker.io=127.0.0.1:9"}
     assert builder.id_of(lock, "--offline", **nobody) == scene.ids[0]
+    for lost in ("image-known", "image-owners", "archives", "image-layers", "blobs"):
+        shutil.rmtree(builder.cache / "image-known", ignore_errors=True)
+        shutil.rmtree(builder.cache / lost, ignore_errors=True)
+        assert builder.id_of(lock) == scene.ids[0], lost
 
 
 @pytest.mark.parametrize("jobs", ["1", "8"])
@@ -119,45 +101,23 @@ def test_jobs_and_compressions(jobs: str, compression: str, scene: Scene, tmp_pa
 
 
 #: Python reads these when it starts, so each is a process of its own.
-SURROUNDINGS: Final[dict[str, dict[str, Any]]] = {
-    "umask": {"umask": 0o077},
-    "time zone": {"environ": {"TZ": "Pacific/Kiritimati", "SOURCE_DATE_EPOCH": "12345"}},
-    "locale": {"environ": {"LC_ALL": "tr_TR.UTF-8", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}},
-    "hash seed": {"environ": {"PYTHONHASHSEED": "4711"}},
-    "python": {
-        "environ": {
-            "PYTHONOPTIMIZE": "2",
-            "PYTHONNODEBUGRANGES": "1",
-            "PYTHONPYCACHEPREFIX": "/nowhere",
-            "PYTHONMALLOC": "debug",
-            "PYTHONWARNINGS": "always",
-            "PYTHONINTMAXSTRDIGITS": "640",
-            "PYTHONSTARTUP": "/nowhere.py",
-            "PYTHONBREAKPOINT": "nothing.at_all",
-        }
-    },
-    "pip": {
-        "environ": {
-            "PIP_INDEX_URL": "http://127.0.0.1:9/",
-            "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": "/nowhere",
-            "PIP_TARGET": "/nowhere",
-            "PIP_PREFIX": "/nowhere",
-            "PIP_CONSTRAINT": "/nowhere",
-            "PIP_REQUIRE_VIRTUALENV": "1",
-            "UV_INDEX_URL": "http://127.0.0.1:9/",
-            "CONDA_PREFIX": "/nowhere",
-            "VIRTUAL_ENV": "/nowhere",
-            "DOCKER_HOST": "tcp://127.0.0.1:9",
-        }
-    },
+VARIABLES: Final = {
+    "time zone": "TZ=Pacific/Kiritimati SOURCE_DATE_EPOCH=12345",
+    "locale": "LC_ALL=tr_TR.UTF-8 LANG=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0",
+    "python": "PYTHONHASHSEED=4711 PYTHONOPTIMIZE=2 PYTHONNODEBUGRANGES=1 PYTHONPYCACHEPREFIX=/nowhere "
+    "PYTHONMALLOC=debug PYTHONWARNINGS=always PYTHONINTMAXSTRDIGITS=640 PYTHONSTARTUP=/nowhere.py "
+    "PYTHONBREAKPOINT=nothing.at_all",
+    "pip": "PIP_INDEX_URL=http://127.0.0.1:9/ PIP_NO_INDEX=1 PIP_FIND_LINKS=/nowhere PIP_TARGET=/nowhere "
+    "PIP_PREFIX=/nowhere PIP_CONSTRAINT=/nowhere PIP_REQUIRE_VIRTUALENV=1 UV_INDEX_URL=http://127.0.0.1:9/ "
+    "CONDA_PREFIX=/nowhere VIRTUAL_ENV=/nowhere DOCKER_HOST=tcp://127.0.0.1:9",
 }
 
 
-@pytest.mark.parametrize("what", SURROUNDINGS)
-def test_surroundings(what: str, scene: Scene, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variables", VARIABLES.values(), ids=VARIABLES)
+def test_neither_variables_nor_umask_matter(variables: str, scene: Scene, tmp_path: Path) -> None:
     builder, lock = scene.somebody(tmp_path)
-    ran = builder.runs_anew("image", "build", lock, **SURROUNDINGS[what])
+    environ = dict(each.split("=", 1) for each in variables.split())
+    ran = builder.runs_anew("image", "build", lock, environ=environ, umask=0o077)
     assert (ran.status, ran.stdout) == (0, f"{scene.ids[0]}\n"), ran.stderr
 
 
@@ -195,28 +155,6 @@ def test_two_outputs_of_the_same_tar_are_the_same_bytes(scene: Scene, tmp_path: 
     assert made[0] == made[1]
 
 
-# The order of what is compiled
-
-
-def test_wheels_in_any_order_are_the_same_layer(tmp_path: Path) -> None:
-    paths = []
-    for each in WHEELS[1:]:
-        paths.append(tmp_path / each.filename)
-        paths[-1].write_bytes(each.data)
-    pyc = PycCompiler(Path(sys.executable), RUNNING)
-
-    def told(order: tuple[Path, ...]) -> tuple[str, list[tuple[Entry, bytes]]]:
-        source = WheelSource(tuple(map(locked, order)), Scheme.of("3.11"), pyc)
-        rows = [(each, content_of(each) if each.data is not None else b"") for each in source.entries()]
-        return source.key, [(Entry(row.path, row.mode, row.kind), data) for row, data in rows]
-
-    orders = list(itertools.permutations(paths))
-    first = told(tuple(paths))
-    assert any(row.path.endswith(".pyc") for row, _ in first[1])
-    for order in random.Random(5).sample(orders, 3):
-        assert told(order) == first
-
-
 @cache
 def pythons() -> dict[str, Path]:
     """Interpreters by their exact version: the running one, pyenv's, and those on PATH."""
@@ -230,33 +168,6 @@ def pythons() -> dict[str, Path]:
         if done.returncode == 0:
             found.setdefault(done.stdout.strip(), path)
     return found
-
-
-def python_of(series: str) -> tuple[str, Path]:
-    """The newest at hand."""
-    found = [(version, path) for version, path in pythons().items() if version.startswith(f"{series}.")]
-    if not found:
-        pytest.skip(f"no Python {series} is at hand, neither pyenv's nor on PATH")
-    return max(found)
-
-
-@pytest.mark.parametrize("series", SERIES)
-def test_bytecode_does_not_depend_on_what_was_compiled_before(series: str) -> None:
-    version, path = python_of(series)
-    texts = {f"{name}.py": text for number in range(8) for name, text in modules(f"pack{number}").items()}
-    texts["late.py"] = b"def g(a, b):\n    return {a, 'x', 'pack1', ('y', 'z')}\nKNOWN = {'a0', 'b'}\n"
-
-    def by(order: list[str], jobs: int) -> dict[str, bytes]:
-        wanted = [SourceModule(name, 1 << 20, partial(texts.__getitem__, name)) for name in order]
-        return dict(zip(order, compile_modules(PycCompiler(path, version, jobs), wanted), strict=True))
-
-    order = sorted(texts)
-    first = by(order, 1)
-    assert all(first.values())
-    mixed = random.Random(7)
-    for jobs in (1, 3):
-        mixed.shuffle(order)
-        assert by(order, jobs) == first
 
 
 # Builders on other Pythons
@@ -291,36 +202,3 @@ def test_the_id_that_every_python_gave_so_far(version: str, fixed: Callable[[str
     if version not in pythons():
         pytest.skip(f"no Python {version} is at hand to compile with; without bytecode the ID is right")
     assert builder.id_of(lock, "--python", pythons()[version]) == GOLDEN[version]["pyc"]
-
-
-def builders() -> dict[str, Path]:
-    """Interpreters, by series, that have what envspec needs: nox's, and those that ENVSPEC_TEST_BUILDERS names."""
-    named = [Path(text) for text in os.environ.get("ENVSPEC_TEST_BUILDERS", "").split(os.pathsep) if text]
-    needed = "aiohttp, click, installer, isal, packaging"
-    found: dict[str, Path] = {}
-    for path in (*named, *sorted(ROOT.glob(".nox/*/bin/python"))):
-        zstd = "__import__('backports.zstd' if sys.version_info < (3, 14) else 'compression.zstd')"
-        ask = f"import sys, {needed}; {zstd}; print('%d.%d' % sys.version_info[:2])"
-        done = subprocess.run([path, "-I", "-c", ask], capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            found.setdefault(done.stdout.strip(), path)
-    return found
-
-
-@pytest.mark.parametrize("series", SERIES)
-def test_a_builder_on_another_python(series: str, fixed: Callable[[str], tuple[Builder, Path]]) -> None:
-    program = builders().get(series)
-    if program is None:
-        pytest.skip(
-            f"no Python {series} with envspec's dependencies: `nox -s tests` makes one, ENVSPEC_TEST_BUILDERS too"
-        )
-    builder, lock = fixed(RUNNING)
-    ids = both(builder.id_of, str(lock), "--python", sys.executable)
-    shutil.rmtree(builder.cache)
-    keep_base(builder.cache, make_base())
-    for words, expected in (((), ids[0]), (("--no-pyc",), ids[1])):
-        command = [program, "-m", "envspec", "image", "build", lock, "--python", sys.executable, *words]
-        done = subprocess.run(
-            command, cwd=builder.folder, env=builder.environ, capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stdout) == (0, f"{expected}\n"), done.stderr

@@ -8,7 +8,9 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -44,16 +46,27 @@ class DoctorFinding:
     todo: str = ""
 
 
-def render_text(findings: Sequence[DoctorFinding]) -> str:
-    """A plain table, `todo` below its line; ends without a newline."""
-    states = max((len(finding.state.value) for finding in findings), default=0)
+def render_text(findings: Sequence[DoctorFinding], width: int | None = None) -> str:
+    """A plain table, `todo` below its line; ends without a newline. width: of a terminal; None for unbroken lines."""
+    words = {state: state.value for state in FindingState}
+    if width is not None:
+        words[FindingState.NOT_APPLICABLE] = "-"
+    states = max((len(words[finding.state]) for finding in findings), default=0)
     names = max((len(finding.what) for finding in findings), default=0)
+    left = states + names + 4
     lines = []
     for finding in findings:
-        lines.append(f"{finding.state.value:<{states}}  {finding.what:<{names}}  {finding.found}".rstrip())
-        if finding.todo:
-            lines.append(f"{'':<{states}}  {'':<{names}}  -> {finding.todo}")
+        texts = _wrapped(finding.found, "", width and width - left) or [""]
+        texts += _wrapped(finding.todo, "-> ", width and width - left)
+        lines.append(f"{words[finding.state]:<{states}}  {finding.what:<{names}}  {texts[0]}".rstrip())
+        lines += [f"{'':<{left}}{text}" for text in texts[1:]]
     return "\n".join(lines)
+
+
+def _wrapped(text: str, mark: str, width: int | None) -> list[str]:
+    if width is None or not text:
+        return [mark + text] if text else []
+    return textwrap.wrap(text, max(width, 20), initial_indent=mark, subsequent_indent=" " * len(mark))
 
 
 def as_json(findings: Sequence[DoctorFinding]) -> str:
@@ -131,10 +144,9 @@ class DoctorContext:
 
 def this_machine(environ: Mapping[str, str], cache: Path) -> DoctorContext:
     async def run_command(command: Sequence[str]) -> Finished | None:
-        try:
+        with suppress(OSError, asyncio.TimeoutError):
             return await asyncio.wait_for(run(command, environ=environ, cwd=Path(os.sep)), _PROGRAM_S)
-        except (OSError, asyncio.TimeoutError):
-            return None
+        return None
 
     async def probe(method: str, url: str) -> ProbeResult:
         try:
@@ -190,9 +202,8 @@ def _space(path: Path) -> DiskSpace | None:
 
 
 def _uv() -> str | None:
-    try:
+    with suppress(ImportError, FileNotFoundError):
         from uv import find_uv_bin
 
         return find_uv_bin()
-    except (ImportError, FileNotFoundError):
-        return None
+    return None

@@ -1,14 +1,16 @@
-"""`envspec verify`."""
+"""`envspec install` and `envspec verify`."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import FORMAT, LOCK, PLATFORMS
+from envspec.cli.options import FORMAT, LOCK, OFFLINE, PLATFORMS, UNCONFINED, context_of, jobs, platform_option
+from envspec.cli.progress import reporting
 from envspec.errors import EnvspecError, UsageError
 
 if TYPE_CHECKING:
@@ -31,35 +33,68 @@ class Drifted(EnvspecError):
 @LOCK
 @click.option(
     "--prefix",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The environment's folder, which must be empty or not exist yet.",
+)
+@platform_option(PLATFORMS, "The platform, which must be this machine's.")
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="An interpreter of the locked series, for a lock without conda.",
+)
+@OFFLINE
+@jobs("files to fetch", "8")
+@UNCONFINED
+def install(lock: str, prefix: Path, platform: Platform | None, python: Path | None, **chosen: Any) -> int:
+    """Install the environment of a lock on this machine, whole or not at all.
+
+    LOCK is a folder, its envspec.lock, or a name under locks/. Resolves nothing. Prints the path of the environment.
+    What was fetched is kept: an interrupted run continues from there.
+    """
+    from envspec.lockfile.folder import find_lock, read_with_digest
+    from envspec.operations.install import Outcome, install, install_request
+
+    locked, digest = read_with_digest(find_lock(lock, Path()))
+    request = install_request(locked, digest, prefix, platform, python)
+    with reporting(request.lock.name) as reporter:
+        outcome = install(request, context_of(chosen, reporter, usual_jobs=8))
+    if outcome is Outcome.UNCHANGED:
+        terminal.report(f"{request.prefix}: already installed")
+    terminal.answer(f"{request.prefix}\n")
+    return 0
+
+
+@click.command()
+@LOCK
+@click.option(
+    "--prefix",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="The environment's folder (default: the active one, by VIRTUAL_ENV or CONDA_PREFIX).",
 )
-@click.option("--platform", type=click.Choice(PLATFORMS), help="The platform (default: this machine's).")
+@platform_option(PLATFORMS, "The platform (default: this machine's).")
 @FORMAT
-def command(lock: str, prefix: Path | None, platform: str | None, form: str) -> int:
+def verify(lock: str, prefix: Path | None, platform: Platform | None, form: str) -> int:
     """Check that an environment contains exactly what is locked, file by file.
 
     LOCK is a folder, its envspec.lock, or a name under locks/. Resolves, fetches and changes nothing. Exit code 8, with
     all differences, if the environment differs.
     """
-    import os
-
     from envspec.diagnostics.machine import this_platform
     from envspec.lockfile.folder import find_lock, read_lock
-    from envspec.models import Platform
     from envspec.operations.verify import verify
 
     folder = find_lock(lock, Path())
     locked = read_lock(folder)
-    where = Platform(platform) if platform else this_platform()
+    where = platform or this_platform()
     environment = prefix or _active(os.environ)
     result = verify(locked, where, environment)
     if form == "json":
-        import json
-
-        document = {"lock": locked.name, "platform": where.value, "prefix": str(environment), **result.as_json()}
-        terminal.answer_json(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        about = {"lock": locked.name, "platform": where.value, "prefix": str(environment)}
+        terminal.answer_document({**about, **result.as_json()})
     elif result.is_same:
         terminal.answer(f"{environment} matches {locked.name}: {_counted(result.counts)}\n")
     else:
