@@ -21,7 +21,7 @@ from envspec.errors import NetworkError, NoSolution
 from envspec.fetch.conda_link import BadCondaPackage
 from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.config import Base
-from envspec.image.layers.ownership import OwningSource
+from envspec.image.layers.ownership import OwnedPathCache, OwningSource
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import PREFIX, Compression, Entry, InMemory, Layer
 from envspec.image.options import ImageStage
@@ -257,7 +257,7 @@ def test_only_what_is_not_known_is_linked(builder: Builder) -> None:
         assert builder.linked[-1] == (count, count) and "python" not in mine.title
         # Without Python beside it, it goes where this environment's Python looks.
         assert told(mine.entries()) in whole
-        assert below.owners() == owners
+        assert OwnedPathCache(builder.cache).owners(below.sources) == owners
     finally:
         parts.close()
 
@@ -278,7 +278,7 @@ def owners_of(builder: Builder, rows: Sequence[CondaPackage]) -> dict[str, str]:
     try:
         below = builder.below(parts, rows)
         asyncio.run(below.fetch())
-        return dict(below.owners())
+        return OwnedPathCache(builder.cache).owners(below.sources)
     finally:
         parts.close()
 
@@ -325,7 +325,7 @@ def test_different_files_at_one_path(most: int, builder: Builder) -> None:
         below = builder.below(parts, builder.rows("twin-a", "rival"), most=most)
         asyncio.run(below.fetch())
         with pytest.raises(NoSolution) as caught:
-            below.owners()
+            OwnedPathCache(builder.cache).owners(below.sources)
         assert "opt/env/share/same.txt" in caught.value.message
         assert "conda's rival 1.0" in caught.value.message and "conda's twin-a 1.0" in caught.value.message
     finally:

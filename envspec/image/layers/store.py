@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,11 @@ from isal import isal_zlib
 from envspec.errors import EnvspecError, NetworkError
 from envspec.image.layers.gzip import Archives, EntrySink, GzipAssembler, LayerOutputs
 from envspec.image.layers.recipe import (
+    ZSTD,
+    Digest,
     LayerHead,
     Recipe,
+    ZstdWriter,
     head_path,
     new_file,
     read_head,
@@ -29,10 +33,9 @@ from envspec.image.layers.recipe import (
     sweep,
     write_zstd,
     zstd_head_path,
-    zstd_writer,
 )
 from envspec.image.layers.tar import EntryCheck
-from envspec.image.layers.threads import HashingThread
+from envspec.image.layers.threads import HashingThread, cancellable
 from envspec.image.layers.types import Compression, Entry, Layer, LayerSource
 from envspec.io.cache import as_cache_error
 from envspec.io.file_locks import open_folder, wait_for_lock
@@ -58,43 +61,31 @@ class EntryObserver(Protocol):
         ...
 
 
-class _Digest:
-    """Hash, size and CRC-32 of a stream."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self.size_bytes = 0
-        self.crc32 = 0
-
-    def update(self, data: bytes) -> None:
-        self._hash.update(data)
-        self.size_bytes += len(data)
-        self.crc32 = isal_zlib.crc32(data, self.crc32)
-
-    @property
-    def sha256(self) -> str:
-        return f"sha256:{self._hash.hexdigest()}"
-
-
 def write_layer(
-    source: LayerSource, folder: Path, cache: Path, compression: Compression, observer: EntryObserver | None
+    source: LayerSource,
+    folder: Path,
+    cache: Path,
+    compression: Compression,
+    observer: EntryObserver | None = None,
+    cancel: threading.Event | None = None,
 ) -> LayerHead:
     """Write the recipe, and with Compression.ZSTD the zstd form. The caller holds the folder's lock.
 
     Raises:
         BadArchive, BadEntry: see `GzipAssembler.add` and `EntryCheck.add`. OSError: it can't be written.
     """
-    tar, blob = _Digest(), _Digest()
+    tar, blob = Digest(), Digest()
     with contextlib.ExitStack() as stack:
         side = stack.enter_context(new_file(folder, "side"))
-        zstd = stack.enter_context(zstd_writer(folder)) if compression is Compression.ZSTD else None
+        is_zstd = compression is Compression.ZSTD
+        zstd = ZstdWriter(stack.enter_context(new_file(folder, ZSTD))) if is_zstd else None
         archives = stack.enter_context(Archives())
         with HashingThread() as hashing, HashingThread() as packing:
             tars = [hashing.stream(tar.update).put, *([packing.stream(zstd.write).put] if zstd else [])]
             to_tar = tars[0] if len(tars) == 1 else lambda data: [put(data) for put in tars]
             assembler = GzipAssembler(archives, LayerOutputs(side.write, to_tar, hashing.stream(blob.update).put))
             check = EntryCheck(source.title)
-            for entry in source.entries():
+            for entry in cancellable(source.entries(), cancel or threading.Event()):
                 check.add(entry)
                 assembler.add(entry, observer(entry) if observer and entry.data is not None else None)
             assembler.end()
@@ -107,7 +98,7 @@ def write_layer(
             crc32=blob.crc32,
             created_by=source.title,
             gpu_code=observer.found() if observer else (),
-            archives=tuple((_relative(path, cache), path.stat().st_size) for path in archives.paths),
+            archives=tuple((_relative(path, cache), path.stat().st_size) for path in assembler.sources),
             file=Path(side.name).name,
             side_bytes=side.tell(),
             table_bytes=len(table),
@@ -238,10 +229,17 @@ class LayerStore:
         head = read_head(head_path(self._at(key)))
         return self._layer(key, head, compression) if head else None
 
-    def write(self, source: LayerSource, compression: Compression, observer: EntryObserver | None = None) -> Layer:
+    def write(
+        self,
+        source: LayerSource,
+        compression: Compression,
+        observer: EntryObserver | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Layer:
         """The cached layer; written first if necessary, by one of all threads and processes that need it.
 
         Raises:
+            Cancelled: `cancel` was set; the unfinished layer is removed.
             BadArchive: a wheel's bytes are not what its directory says. BadEntry: no layer can be as the source says.
             CacheError: no space for it, or no permission.
         """
@@ -257,7 +255,7 @@ class LayerStore:
                 zstd_head_path(folder).unlink(missing_ok=True)
             sweep(folder, {each.file for each in (head, read_zstd_head(folder)) if each is not None})
             if head is None:
-                head = write_layer(source, folder, self._cache, compression, observer)
+                head = write_layer(source, folder, self._cache, compression, observer, cancel)
             elif compression is Compression.ZSTD:
                 write_zstd(Recipe.open(head, folder, self._cache))
             layer = self._layer(source.key, head, compression)
@@ -282,7 +280,7 @@ class LayerStore:
             raise self._unknown(layer)
         recipe = self._recipe(layer, folder)
         is_plain = layer.blob.media_type == Compression.NONE.media_type
-        return _RecipeBlob(layer.blob, recipe.tar if is_plain else recipe.gzip)
+        return StreamedBlob(layer.blob, recipe.tar if is_plain else recipe.gzip)
 
     def tar(self, layer: Layer) -> Iterator[bytes]:
         """The layer's tar, however its blob is packed. Raises as `open`."""
@@ -325,8 +323,8 @@ class LayerStore:
 
 
 @dataclass(frozen=True, slots=True)
-class _RecipeBlob:
-    """A blob that is assembled while it is read."""
+class StreamedBlob:
+    """A blob that is assembled while it is read. read: its bytes from an offset on."""
 
     descriptor: Descriptor
     read: Callable[[int], Iterator[bytes]]

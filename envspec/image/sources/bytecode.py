@@ -29,6 +29,7 @@ from typing import IO, Final
 from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
 from envspec.fetch.types import WrongArchive
+from envspec.image.layers.types import Entry, InMemory
 from envspec.io.archives import parents_of
 from envspec.io.cache import as_cache_error
 from envspec.io.confine import NoConfinement, Sandbox, bubblewrap
@@ -131,6 +132,38 @@ def compile_modules(pyc: PycCompiler | None, modules: Iterable[SourceModule]) ->
     finally:
         for worker in workers:
             worker.kill()
+
+
+def with_bytecode(
+    pyc: PycCompiler | None,
+    entries: Iterable[Entry],
+    modules: Iterable[SourceModule],
+    compiled: dict[str, str],
+    own: Mapping[str, Entry],
+) -> Iterator[Entry]:
+    """The entries of a layer, each module followed by its bytecode. modules: in the order of their entries.
+
+    compiled: receives each module's path -> that of its bytecode. own: bytecode of the packages themselves, which is
+    only used for modules that do not compile.
+
+    Raises:
+        As `compile_modules`.
+    """
+    sources = tuple(modules) if pyc else ()
+    paths = {module.path: pyc.path_of(module.path) for module in sources} if pyc else {}
+    replaced = set(paths.values())
+    with contextlib.closing(compile_modules(pyc, sources)) as bytecode:
+        for entry in entries:
+            if entry.path in replaced:
+                continue
+            yield entry
+            if (path := paths.get(entry.path)) is None:
+                continue
+            if data := next(bytecode):
+                compiled[entry.path] = path
+                yield Entry(path, 0o644, data=InMemory(data))
+            elif path in own:
+                yield own[path]
 
 
 class _Worker:

@@ -6,7 +6,6 @@ checked against its source's time, and layers have no times.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import posixpath
@@ -19,8 +18,8 @@ from typing import Any, Final
 from envspec.fetch.conda_link import BadCondaPackage
 from envspec.image.layers.ownership import LINK, OwnedPath
 from envspec.image.layers.partition import partition
-from envspec.image.layers.types import PREFIX, Entry, EntryKind, FolderEntries, InMemory, OnDisk
-from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
+from envspec.image.layers.types import PREFIX, Entry, EntryKind, InMemory, OnDisk, with_folders
+from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytecode
 from envspec.io.archives import FileConflict, parents_of, path_problem
 from envspec.models import CondaPackage
 
@@ -122,24 +121,18 @@ class CondaSource:
             BadCondaPackage: a file outside of the prefix, or behind a link. FileConflict: two packages write one path.
             UnfitMachine, CompilerFailed: no bytecode. OSError: rattler's files can't be read.
         """
-        files = dict(sorted(self._files().items()))
-        folders = FolderEntries()
+        return with_folders(self._entries())
+
+    def _entries(self) -> Iterator[Entry]:
+        files = [file for _, file in sorted(self._files().items())]
         modules = (
-            SourceModule(f"{PREFIX}/{path}", file.real.stat().st_size, file.real.read_bytes)
-            for path, file in files.items()
+            SourceModule(file.entry.path, file.entry.size_bytes, file.real.read_bytes)
+            for file in files
             if file.is_module
         )
         compiled: dict[str, str] = {}
-        with contextlib.closing(compile_modules(self.pyc, modules)) as bytecode:
-            for path, file in files.items():
-                yield from folders.above(f"{PREFIX}/{path}")
-                yield file.entry
-                if file.is_module and self.pyc is not None and (data := next(bytecode)):
-                    pyc_path = self.pyc.path_of(path)
-                    compiled[pyc_path] = path
-                    yield from folders.above(f"{PREFIX}/{pyc_path}")
-                    yield Entry(f"{PREFIX}/{pyc_path}", 0o644, data=InMemory(data))
-        yield from folders.to(f"{PREFIX}/{_META}")
+        yield from with_bytecode(self.pyc, (file.entry for file in files), modules, compiled, {})
+        yield Entry(f"{PREFIX}/{_META}", 0o755, EntryKind.FOLDER)
         if self.has_history:
             yield Entry(f"{PREFIX}/{_META}/history", 0o644, data=InMemory(b""))
         for package in self.packages:
@@ -237,7 +230,8 @@ def _conda_meta(package: CondaPackage, meta: dict[str, Any], compiled: Mapping[s
         if not _is_bytecode(path):
             paths.append({"_path": path, **{name: listed[name] for name in _FILE_FIELDS if name in listed}})
     own = {each["_path"] for each in paths}
-    paths += [{"_path": path, "path_type": "pyc_file"} for path, module in compiled.items() if module in own]
+    bytecode = (compiled[module] for path in own if (module := f"{PREFIX}/{path}") in compiled)
+    paths += [{"_path": path.removeprefix(f"{PREFIX}/"), "path_type": "pyc_file"} for path in bytecode]
     paths.sort(key=lambda each: str(each["_path"]))
     document: dict[str, Any] = {
         **{name: meta[name] for name in _META_FIELDS if name in meta},

@@ -8,7 +8,6 @@ is a data folder.
 from __future__ import annotations
 
 import configparser
-import contextlib
 import hashlib
 import io
 import json
@@ -28,13 +27,11 @@ from installer.utils import Scheme as InstallerScheme
 from installer.utils import construct_record_file, fix_shebang, parse_entrypoints
 
 from envspec.fetch.conda_link import RESERVED_FOLDERS
-from envspec.image.layers.ownership import OwnedEntries, entry_owners
-from envspec.image.layers.tar import size_of
-from envspec.image.layers.types import PREFIX, Entry, FolderEntries, InMemory, ZipMember
+from envspec.image.layers.ownership import OwnedEntries, OwnedPath, entry_owners
+from envspec.image.layers.types import PREFIX, Entry, InMemory, ZipMember, with_folders
 from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
-from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
-from envspec.io.archives import MAX_METADATA_BYTES, parents_of, path_problem
-from envspec.io.cache import JsonCache
+from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytecode
+from envspec.io.archives import MAX_METADATA_BYTES, path_problem
 from envspec.names import normalised
 
 #: Content of INSTALLER.
@@ -350,46 +347,29 @@ class WheelSource:
         return names[0] if len(names) == 1 else f"{len(names)} wheels: {', '.join(names)}"
 
     def entries(self) -> Iterator[Entry]:
-        """Folders before their content; a module, then its bytecode; all RECORDs at the end.
+        """Files by path; a module, then its bytecode; all RECORDs at the end.
 
         Raises:
             BadWheel, FileConflict: an invalid wheel, or two that write one path. UnfitMachine, CompilerFailed: no
             bytecode. OSError: a wheel can't be read.
         """
+        return with_folders(self._entries())
+
+    def _entries(self) -> Iterator[Entry]:
         layouts = {
             wheel: self._layouts.pop(wheel) if wheel in self._layouts else lay_out_wheel(wheel, self.scheme)
             for wheel in self._sorted()
         }
         entry_owners(_owned(wheel, layout) for wheel, layout in layouts.items())
         files = {path: entry for layout in layouts.values() for path, entry in layout.files.items()}
-        sources = sorted({path for layout in layouts.values() for path in layout.sources})
-        pyc_paths = {path: self.pyc.path_of(path) for path in sources} if self.pyc else {}
-        modules = (_source_module(files[path]) for path in pyc_paths)
-        replaced = set(pyc_paths.values())
-        compiled: set[str] = set()
-        folders = FolderEntries()
-        with contextlib.closing(compile_modules(self.pyc, modules)) as bytecode:
-            for path in sorted(files):
-                # Bytecode from a wheel is only used if the module does not compile here.
-                if path in replaced:
-                    continue
-                yield from folders.above(path)
-                yield files[path]
-                if path not in pyc_paths:
-                    continue
-                data, pyc_path = next(bytecode), pyc_paths[path]
-                if data:
-                    compiled.add(pyc_path)
-                    yield from folders.above(pyc_path)
-                    yield Entry(pyc_path, _FILE, data=InMemory(data))
-                elif pyc_path in files:
-                    yield from folders.above(pyc_path)
-                    yield files[pyc_path]
+        modules = (
+            _source_module(files[path]) for path in sorted({path for each in layouts.values() for path in each.sources})
+        )
+        compiled: dict[str, str] = {}
+        listed = (files[path] for path in sorted(files))
+        yield from with_bytecode(self.pyc, listed, modules, compiled, files)
         for layout in layouts.values():
-            yield from folders.above(layout.record_path)
-            yield record_entry(
-                layout, sorted(compiled.intersection(pyc_paths.get(path, "") for path in layout.sources))
-            )
+            yield record_entry(layout, sorted(compiled[path] for path in layout.sources if path in compiled))
 
     def listings(self) -> tuple[OwnedEntries, ...]:
         """The entries of each wheel, without bytecode and RECORD, for `entry_owners`.
@@ -401,6 +381,15 @@ class WheelSource:
             if wheel not in self._layouts:
                 self._layouts[wheel] = lay_out_wheel(wheel, self.scheme)
         return tuple(_owned(wheel, self._layouts[wheel]) for wheel in self._sorted())
+
+    def owned(self) -> tuple[OwnedPath, ...]:
+        """The paths of `listings`. Only empty files may be shared without comparing their content."""
+        listings = zip(self._sorted(), self.listings(), strict=True)
+        return tuple(
+            OwnedPath(entry.path, listing.owner, wheel.sha256 if entry.size_bytes or entry.mode != _FILE else "")
+            for wheel, listing in listings
+            for entry in listing.entries
+        )
 
     def _sorted(self) -> list[LockedWheel]:
         return sorted(self.wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))
@@ -415,81 +404,3 @@ def _source_module(entry: Entry) -> SourceModule:
         return SourceModule(entry.path, entry.data.size_bytes, partial(read_member, entry.data))
     content = entry.data.content if isinstance(entry.data, InMemory) else b""
     return SourceModule(entry.path, len(content), lambda: content)
-
-
-@dataclass(frozen=True, slots=True)
-class WheelPaths:
-    """Paths of one layer. empty: the empty ones of `files`, which layers may share. folders: all parents of files."""
-
-    files: frozenset[str]
-    empty: frozenset[str]
-    folders: frozenset[str]
-
-
-class WheelPathCache:
-    """Paths of wheel layers by their keys: detects conflicts without reading, or even fetching, all wheels again."""
-
-    def __init__(self, cache: Path) -> None:
-        self._notes = JsonCache(cache / "image-owned")
-        self._recent: dict[str, WheelPaths] = {}
-
-    def add(self, source: WheelSource) -> WheelPaths:
-        """Read a layer's wheels and cache their paths. Thread-safe for different sources.
-
-        Raises:
-            BadWheel: an invalid wheel. OSError: a wheel can't be read. CacheError: the cache can't be written.
-        """
-        found = _wheel_paths(entry for listing in source.listings() for entry in listing.entries)
-        self._notes.write(_key(source), {name: sorted(getattr(found, name)) for name in ("files", "empty", "folders")})
-        return found
-
-    def has(self, source: WheelSource) -> bool:
-        found = self._read(source)
-        if found is not None:
-            self._recent[source.key] = found
-        return found is not None
-
-    def are_disjoint(self, sources: Iterable[WheelSource], others: Iterable[str]) -> bool:
-        """Whether no two layers share a path. others: paths of layers below.
-
-        False means that their content must be compared: a shared path may have equal content.
-
-        Raises:
-            As `add`.
-        """
-        files, shared, folders = set(others), set[str](), set[str]()
-        for source in sources:
-            # Removed at once: the paths of a large environment take some memory.
-            paths = self._recent.pop(source.key, None) or self._read(source) or self.add(source)
-            alone = paths.files - paths.empty
-            if not files.isdisjoint(paths.files) or not shared.isdisjoint(alone):
-                return False
-            files |= alone
-            shared |= paths.empty
-            folders |= paths.folders
-        return folders.isdisjoint(files) and folders.isdisjoint(shared)
-
-    def _read(self, source: WheelSource) -> WheelPaths | None:
-        with contextlib.suppress(KeyError, TypeError):
-            found = self._notes.read(_key(source))
-            return WheelPaths(frozenset(found["files"]), frozenset(found["empty"]), frozenset(found["folders"]))
-        return None
-
-
-def _key(source: WheelSource) -> str:
-    return f"wheels-{source.key}"
-
-
-def _wheel_paths(entries: Iterable[Entry]) -> WheelPaths:
-    files: set[str] = set()
-    empty: set[str] = set()
-    folders: set[str] = set()
-    for entry in entries:
-        files.add(entry.path)
-        if entry.mode == _FILE and entry.data is not None and not size_of(entry):
-            empty.add(entry.path)
-        for folder in parents_of(entry.path):
-            if folder in folders:
-                break
-            folders.add(folder)
-    return WheelPaths(frozenset(files), frozenset(empty), frozenset(folders))
