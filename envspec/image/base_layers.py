@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,10 +111,10 @@ class PythonLayers:
         return self._standalone_build(python, python_archive(row.version, row.url, row.sha256), is_known=True)
 
     async def _fetch(self, archive: Archive) -> Path:
-        return (await self._downloads().fetch([archive]))[archive.sha256]
+        return (await self._fetch_all([archive]))[archive.sha256]
 
-    def _downloads(self) -> Downloads:
-        return Downloads(self._context, stage=ImageStage.FETCHING)
+    async def _fetch_all(self, archives: Sequence[Archive]) -> Mapping[str, Path]:
+        return await Downloads(self._context, stage=ImageStage.FETCHING).fetch(archives)
 
     async def _link(
         self, sources: Sequence[CondaSource], all_packages: Sequence[CondaPackage], platform: Platform, folder: Path
@@ -125,7 +125,7 @@ class PythonLayers:
         packages = [package for source in missing for package in source.packages]
         if not packages:
             return
-        archives = await self._downloads().fetch(conda_archives(packages))
+        archives = await self._fetch_all(conda_archives(packages))
         await check_paths(packages, archives)
         # noarch packages depend on Python's record, even if its own layer is cached.
         python = [each for each in all_packages if each.name == "python" and each not in packages]

@@ -205,7 +205,7 @@ class ImageBuilder:
             if isinstance(source, WheelSource):
                 if source.key in unlisted_keys:
                     self._owned.get(source)
-                observer = GpuCodeObserver(source)
+                observer = GpuCodeObserver(source.wheels)
             if source.key in keys:
                 written[source.key] = self._store.write(source, self._options.compression, observer, cancel)
 

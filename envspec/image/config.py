@@ -137,11 +137,7 @@ def environment(lock: Lock, base_env: Iterable[str], run: RunConfig) -> list[str
 
 
 def read_config(config: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Check the types of a base's config.
-
-    Raises:
-        BadBase: names the invalid key.
-    """
+    """Check the types of a base's config. Raises BadBase: names the invalid key."""
     for inner, types in (None, _TYPES), ("config", _RUN_TYPES):
         table = (config.get(inner) or {}) if inner else config
         for key, is_valid in types.items():

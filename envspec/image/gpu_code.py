@@ -14,14 +14,16 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.gpu import Runs, capability_of, find_gpu, runs
 from envspec.image.layers.types import Entry, ZipMember
 from envspec.models import GpuCode, GpuCodeFound, Lock, Platform
+
+if TYPE_CHECKING:
+    from envspec.image.sources.wheel import LockedWheel
 
 #: Magic 0xBA55ED50, version 1, 16 bytes of header.
 _CONTAINER: Final = bytes.fromhex("50ed55ba01001000")
@@ -193,24 +195,11 @@ class GpuCodeMissing(NoSolution):
     """A GPU of the spec runs the recorded GPU code, but not the wheel's."""
 
 
-class _Wheel(Protocol):
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def sha256(self) -> str: ...
-
-
-class _Wheels(Protocol):
-    @property
-    def wheels(self) -> tuple[_Wheel, ...]: ...
-
-
 class GpuCodeObserver:
     """Finds the GPU code in one layer of wheels; see `envspec.image.layers.store.EntryObserver`."""
 
-    def __init__(self, source: _Wheels) -> None:
-        self._wheels = {wheel.path: wheel.sha256 for wheel in source.wheels}
+    def __init__(self, wheels: Iterable[LockedWheel]) -> None:
+        self._wheels = {wheel.path: wheel.sha256 for wheel in wheels}
         self._scans: dict[str, list[FatbinScan]] = {}
 
     def __call__(self, entry: Entry, /) -> FatbinScan | None:

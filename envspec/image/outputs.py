@@ -97,11 +97,7 @@ def tar_of(files: Iterable[tuple[str, bytes | Descriptor]], opened: OpenBlob, mo
 
 
 def write_tar(path: Path, files: Files, opened: OpenBlob, moved: OnBytes) -> None:
-    """Write the tar to a temporary file and rename it.
-
-    Raises:
-        CannotWriteImage: no space, no permission.
-    """
+    """Write the tar to a temporary file and rename it. Raises CannotWriteImage: no space, no permission."""
     with _write_errors(path):
         remove_leftovers(path.parent, path.name)
         with open_replacing(path) as file:
@@ -134,11 +130,7 @@ def write_layout(folder: Path, files: Files, opened: OpenBlob, moved: OnBytes) -
 
 
 def check_outputs(tar: Path | None, layout: Path | None) -> None:
-    """Check the paths of outputs before the image is built.
-
-    Raises:
-        UsageError: a path is in use for something else.
-    """
+    """Check the paths of outputs before the image is built. Raises UsageError: a path is in use for something else."""
     if tar is not None and tar.is_dir():
         raise UsageError(f"{tar} is a folder", hint=f"use a file name: {tar / 'image.tar'}")
     if layout is None or not layout.exists():

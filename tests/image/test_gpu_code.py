@@ -31,7 +31,7 @@ def test_a_layer_s_wheels_are_told_apart(tmp_path: Path) -> None:
     tools = locked(write_wheel(tmp_path, "tools", files=[("t/bin/tool", _OTHER, PROGRAM)]))
     none = locked(write_wheel(tmp_path, "none", files=[("n/a.so", library([]), FILE), ("n/b.py", _KERNELS, FILE)]))
     source = WheelSource((kernels, tools, none), Scheme.of("3.11"), None)
-    watch = GpuCodeObserver(source)
+    watch = GpuCodeObserver(source.wheels)
     for entry in source.entries():
         sink = watch(entry)
         if sink is not None:

@@ -61,15 +61,15 @@ def is_same_entry(one: Entry, other: Entry) -> bool:
         return one.data is other.data
     if isinstance(one.data, ZipMember) and isinstance(other.data, ZipMember) and one.data.crc32 != other.data.crc32:
         return False
-    return _sha256(one.data) == _sha256(other.data)
+    return sha256_of(one.data) == sha256_of(other.data)
 
 
-def _sha256(data: Data) -> bytes:
+def sha256_of(data: Data) -> str:
     digest = hashlib.sha256()
     with Archives() as archives:
         for chunk in read_data(data, "a file", archives):
             digest.update(chunk)
-    return digest.digest()
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

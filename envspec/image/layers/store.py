@@ -146,11 +146,7 @@ class BlobStore:
         self._folder = cache / "blobs"
 
     def path(self, digest: str) -> Path:
-        """The file of a blob, whether it exists or not.
-
-        Raises:
-            ValueError: not a digest.
-        """
+        """The file of a blob, whether it exists or not. Raises ValueError: not a digest."""
         if not is_digest(digest):
             raise ValueError(f"not a digest: {digest!r}")
         algorithm, _, value = digest.partition(":")

@@ -81,11 +81,7 @@ def padding(size_bytes: int) -> bytes:
 
 
 def header(entry: Entry) -> bytes:
-    """The header of an entry, after a pax header if ustar is too small.
-
-    Raises:
-        BadEntry: a name that is not UTF-8.
-    """
+    """The header of an entry, after a pax header if ustar is too small. Raises BadEntry: a name that is not UTF-8."""
     records: dict[str, str | int] = {}
     path = f"{entry.path}/" if entry.kind is EntryKind.FOLDER else entry.path
     name, prefix = _split(path)

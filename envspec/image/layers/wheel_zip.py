@@ -95,11 +95,7 @@ def wheel_members(archive: Path) -> tuple[WheelMember, ...]:
 
 
 def unpack_member(member: ZipMember) -> Iterator[bytes]:
-    """The content of a member.
-
-    Raises:
-        BadWheel: its size or checksum differs from the zip's directory.
-    """
+    """The content of a member. Raises BadWheel: its size or checksum differs from the zip's directory."""
     try:
         with Archives() as archives:
             yield from read_data(member, "a file", archives)
@@ -122,15 +118,15 @@ def _member(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> WheelMembe
         raise BadWheel(
             archive.name, f"{raw!r} is packed by method {info.compress_type}, not stored or deflated"
         ) from None
-    data = ZipMember(archive, _data_offset(archive, file, info), info.compress_size, info.file_size, info.CRC, method)
+    data = ZipMember(archive, data_offset(archive, file, info), info.compress_size, info.file_size, info.CRC, method)
     if why := path_problem(raw):
         raise BadWheel(archive.name, f"{raw!r} {why}")
     mode = info.external_attr >> 16
     return WheelMember(posixpath.normpath(raw), raw, stat.S_ISREG(mode) and bool(mode & 0o111), data)
 
 
-def _data_offset(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> int:
-    """Offset of the packed bytes, after the local header, which must agree with the directory."""
+def data_offset(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> int:
+    """Offset of a member's packed bytes, after the local header, which must agree with the directory."""
     file.seek(info.header_offset)
     header = file.read(_LOCAL.size)
     if len(header) < _LOCAL.size or not header.startswith(b"PK\3\4"):

@@ -20,7 +20,7 @@ import tarfile
 import tempfile
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ from envspec.image.layers.types import Entry, InMemory
 from envspec.io.archives import parents_of
 from envspec.io.cache import as_cache_error
 from envspec.io.confine import NoConfinement, Sandbox, bubblewrap
-from envspec.io.file_locks import is_same_file, lock_folder
+from envspec.io.file_locks import lock_file
 from envspec.io.process import Interpreter, probe_interpreter
 from envspec.models import Platform, Python
 from envspec.names import is_whiteout
@@ -268,11 +268,7 @@ class PythonMember:
 
 @contextlib.contextmanager
 def open_archive(archive: Path) -> Iterator[tarfile.TarFile]:
-    """Open a standalone build.
-
-    Raises:
-        BadPython: it is damaged. OSError: it can't be read.
-    """
+    """Open a standalone build. Raises BadPython: it is damaged. OSError: it can't be read."""
     try:
         with tarfile.open(archive) as tar:
             yield tar
@@ -357,13 +353,18 @@ async def unpacked_build(build: PythonBuild) -> Path:
     target = build.folder
     if not (target / build.program).exists():
         archive = await build.fetch()
-        with as_cache_error(target.parent):
-            async with _exclusive(target.parent / f"{build.sha256}.partial") as partial:
-                if not (target / build.program).exists():
-                    await build.unpack(archive, partial)
-                    if not (partial / build.program).exists():
-                        raise BadPython(archive.name, f"it has no {build.program}")
-                    partial.replace(target)
+        with as_cache_error(target.parent), contextlib.ExitStack() as undo:
+            partial, lock = (target.with_name(f"{build.sha256}.{suffix}") for suffix in ("partial", "lock"))
+            undo.callback(os.close, await lock_file(lock))
+            undo.callback(lock.unlink)
+            undo.callback(shutil.rmtree, partial, ignore_errors=True)
+            if not (target / build.program).exists():
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                await build.unpack(archive, partial)
+                if not (partial / build.program).exists():
+                    raise BadPython(archive.name, f"it has no {build.program}")
+                partial.replace(target)
     return target / build.program
 
 
@@ -373,11 +374,7 @@ def standalone_program(series: str) -> str:
 
 
 async def unpack_standalone(archive: Path, folder: Path) -> None:
-    """Unpack a standalone build; nothing is written outside of `folder`.
-
-    Raises:
-        BadPython
-    """
+    """Unpack a standalone build; nothing is written outside of `folder`. Raises BadPython."""
     await asyncio.to_thread(_unpack, archive, folder)
 
 
@@ -393,25 +390,6 @@ def _unpack(archive: Path, folder: Path) -> None:
             else:
                 path.write_bytes(read_content(tar, member))
                 path.chmod(0o755 if member.is_program else 0o644)
-
-
-@contextlib.asynccontextmanager
-async def _exclusive(partial: Path) -> AsyncIterator[Path]:
-    """An empty folder, locked against other runs and removed afterwards."""
-    descriptor = await lock_folder(partial)
-    try:
-        _empty(partial)
-        yield partial
-    finally:
-        # Once it was renamed, another run may have created a folder of the old name.
-        if is_same_file(partial, descriptor):
-            shutil.rmtree(partial, ignore_errors=True)
-        os.close(descriptor)
-
-
-def _empty(folder: Path) -> None:
-    for item in folder.iterdir():
-        shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
 
 
 class NoCompiler(UnfitMachine):
@@ -470,11 +448,7 @@ async def find_compiler(
 
 
 async def _own(python: Python, build: PythonBuild | None, context: Context) -> PycCompiler | None:
-    """The image's own build, in a sandbox unless it is known; None if it can't be fetched.
-
-    Raises:
-        NoConfinement
-    """
+    """The image's own build, in a sandbox unless it is known; None if it can't be fetched. Raises NoConfinement."""
     if build is None:
         return None
     program = None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec.fetch.conda_link import BadCondaPackage
-from envspec.image.layers.ownership import LINK, OwnedPath
+from envspec.image.layers.ownership import LINK, OwnedPath, sha256_of
 from envspec.image.layers.partition import partition
 from envspec.image.layers.types import PREFIX, Entry, EntryKind, InMemory, OnDisk, with_folders
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytecode
@@ -107,11 +107,7 @@ class CondaSource:
         return f"conda: {names[0]}" if len(names) == 1 else f"{len(names)} conda packages: {', '.join(names)}"
 
     def owned(self) -> tuple[OwnedPath, ...]:
-        """Every path but bytecode and conda-meta.
-
-        Raises:
-            BadCondaPackage, FileConflict, OSError
-        """
+        """Every path but bytecode and conda-meta. Raises BadCondaPackage, FileConflict, OSError."""
         return tuple(file.owned for _, file in sorted(self._files().items()))
 
     def entries(self) -> Iterator[Entry]:
@@ -202,20 +198,14 @@ def _file_of(package: CondaPackage, path: str, real: Path, digest: str | None) -
     status = real.stat()
     entry = Entry(image_path, 0o755 if status.st_mode & 0o100 else 0o644, data=OnDisk(real, status.st_size))
     is_module = path.endswith(".py") and bool(_LIBRARY.match(path))
-    return _File(package, entry, OwnedPath(image_path, owner, digest or _sha256(real)), real, is_module)
+    return _File(
+        package, entry, OwnedPath(image_path, owner, digest or sha256_of(OnDisk(real, status.st_size))), real, is_module
+    )
 
 
 def _digest_of(listed: Mapping[str, str]) -> str | None:
     """The hash of a file after its prefix was replaced, as recorded by rattler."""
     return listed.get("sha256_in_prefix") or (None if "prefix_placeholder" in listed else listed.get("sha256"))
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _is_bytecode(path: str) -> bool:

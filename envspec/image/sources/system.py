@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import stat
-import struct
 import tarfile
 import tempfile
 import zipfile
@@ -28,6 +27,7 @@ from typing import IO, Any, Final
 from envspec.context import Context
 from envspec.errors import EnvspecError, UsageError
 from envspec.image.layers.types import Entry, EntryKind, InMemory, Layer, ZipMember, ZipMethod
+from envspec.image.layers.wheel_zip import data_offset
 from envspec.image.sources.system_container import (
     ContainerFiles,
     ContainerJob,
@@ -56,7 +56,6 @@ FILES: Final = "files.zip"
 ENTRIES: Final = "entries.json"
 _HEAD: Final = "layer.json"
 _CHUNK_BYTES: Final = 1 << 20
-_LOCAL_HEADER: Final = struct.Struct("<26x2H")
 _XATTR: Final = "SCHILY.xattr."
 #: The script's output besides the layer: lists of paths and packages.
 _LISTS: Final = frozenset({"changed", "gone", "packages.before", "packages.after"})
@@ -241,7 +240,9 @@ class SystemSource:
                     continue
                 data: InMemory | ZipMember = InMemory(b"")
                 if each.size_bytes:
-                    data = _zip_member(archive, file, members[each.target or each.path])
+                    member = members[each.target or each.path]
+                    place = (data_offset(archive, file, member), member.compress_size, member.file_size, member.CRC)
+                    data = ZipMember(archive, *place, ZipMethod.DEFLATED)
                 yield Entry(each.path, each.mode, each.kind, data, "", each.uid, each.gid)
 
 
@@ -264,14 +265,6 @@ def write_entries(folder: Path, changes: tuple[ChangedPath, ...], title: str) ->
 def read_entries(folder: Path) -> tuple[ChangedPath, ...]:
     entries: list[list[Any]] = json.loads((folder / ENTRIES).read_bytes())
     return tuple(ChangedPath(path, EntryKind(kind), *rest) for path, kind, *rest in entries)
-
-
-def _zip_member(archive: Path, file: IO[bytes], member: zipfile.ZipInfo) -> ZipMember:
-    """The packed bytes follow the local header, whose last two fields have variable lengths."""
-    file.seek(member.header_offset)
-    name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-    offset = member.header_offset + _LOCAL_HEADER.size + name + extra
-    return ZipMember(archive, offset, member.compress_size, member.file_size, member.CRC, ZipMethod.DEFLATED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,26 +361,21 @@ def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJo
     )
 
 
+def _place(built: Path, target: Path) -> None:
+    # A complete folder of the same key has the same content.
+    if not (target / _HEAD).exists():
+        shutil.rmtree(target, ignore_errors=True)
+        built.rename(target)
+
+
 async def _install(
     request: SystemLayerRequest, context: Context, folder: Path, on_line: Callable[[str], None]
 ) -> ContainerChanges:
     runner = await asyncio.to_thread(choose_runner, request.builder, _job(request, context.environ), context.environ)
+    await asyncio.to_thread(folder.mkdir)
     results: list[ContainerChanges] = []
-
-    def read(files: ContainerFiles) -> None:
-        folder.mkdir()
-        results.append(read_changes(files, folder, context.reporter.warning))
-
-    await run_job(runner, on_line, read)
+    await run_job(runner, on_line, lambda files: results.append(read_changes(files, folder, context.reporter.warning)))
     return results[0]
-
-
-def _place(built: Path, target: Path) -> None:
-    # A complete folder of the same key has the same content.
-    if not (target / _HEAD).exists():
-        if target.exists():
-            shutil.rmtree(target)
-        built.rename(target)
 
 
 def _record(

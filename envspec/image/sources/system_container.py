@@ -96,26 +96,17 @@ def forward_lines(lines: Iterable[str], log: _Log) -> list[str]:
     return list(last)
 
 
-class ChunkReader:
-    """Chunks of bytes as a file that is read once."""
+class _Chunks(io.RawIOBase):
+    """Chunks of bytes as a raw stream."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks = iter(chunks)
+        self._chunks = filter(None, chunks)
         self._rest = memoryview(b"")
 
-    def read(self, size: int) -> bytes:
-        """`size` bytes; fewer only at the end."""
-        parts: list[memoryview] = []
-        missing = size
-        while missing:
-            if not self._rest:
-                self._rest = memoryview(next(self._chunks, b""))
-                if not self._rest:
-                    break
-            parts.append(self._rest[:missing])
-            self._rest = self._rest[missing:]
-            missing -= len(parts[-1])
-        return b"".join(parts)
+    def read(self, size: int = -1) -> bytes:
+        self._rest = self._rest or memoryview(next(self._chunks, b""))
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return bytes(data)
 
 
 class ContainerTool(Enum):
@@ -191,11 +182,7 @@ async def run_job(runner: ContainerRunner, log: _Log, read: Callable[[ContainerF
 
 
 def choose_runner(builder: ContainerTool, job: ContainerJob, environ: Mapping[str, str]) -> ContainerRunner:
-    """An available runner.
-
-    Raises:
-        NoEngine: there is none.
-    """
+    """An available runner. Raises NoEngine: there is none."""
     program = shutil.which("buildah", path=environ.get("PATH"))
     if builder is not ContainerTool.BUILDAH:
         try:
@@ -251,7 +238,7 @@ class DockerRunner:
                 lines = forward_lines(split_lines(client.logs(created["Id"], stream=True, follow=True)), log)
                 _check_status(client.wait(created["Id"])["StatusCode"], lines, job)
                 chunks, _ = client.get_archive(created["Id"], OUT)
-                read(tar_files(cast("IO[bytes]", ChunkReader(chunks))))
+                read(tar_files(cast("IO[bytes]", _Chunks(chunks))))
             finally:
                 _remove(engine, job)
 
