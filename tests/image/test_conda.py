@@ -381,12 +381,3 @@ def test_an_archive_that_is_not_the_locked_one(builder: Builder) -> None:
     (row,) = builder.rows("oldstyle")
     with pytest.raises(NetworkError, match="is not the locked file"):
         builder.entries([replace(row, sha256="0" * 64)])
-
-
-def test_at_most_so_many_layers(builder: Builder) -> None:
-    rows = builder.rows(*NAMES, "twin-a", "twin-b", "native")
-    for most in range(1, 9):
-        below = builder.below(builder.parts(), rows, most=most)
-        assert 1 <= len(below.sources) <= most
-        packages = [package.name for source in below.sources for package in source.packages]  # type: ignore[attr-defined]
-        assert sorted(packages) == sorted(row.name for row in rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import multiprocessing
 import os
@@ -10,10 +9,8 @@ import random
 import resource
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -97,21 +94,6 @@ def test_no_second_copy_of_the_wheels(tmp_path: Path) -> None:
     layer = LayerStore(tmp_path).write(source, Compression.GZIP)
     files = [path for path in (tmp_path / "image-layers").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < layer.blob.size_bytes / 100
-
-
-def test_threads_at_once_make_it_once(tmp_path: Path) -> None:
-    asked: list[int] = []
-    together = threading.Barrier(8)
-
-    def make(_: int) -> Layer:
-        together.wait()
-        return store.write(source, Compression.GZIP)
-
-    source = wheels(tmp_path, lambda: asked.append(1))[1]
-    store = LayerStore(tmp_path)
-    with ThreadPoolExecutor(8) as threads:
-        layers = set(threads.map(make, range(8)))
-    assert len(layers) == len(asked) == 1
 
 
 def test_processes_at_once_make_it_once(tmp_path: Path) -> None:
@@ -356,18 +338,3 @@ def test_memory_does_not_grow_with_the_layer(tmp_path: Path) -> None:
     child.start()
     child.join()
     assert child.exitcode == 0
-
-
-def test_any_reader_of_gzip_takes_it(tmp_path: Path) -> None:
-    source = wheels(tmp_path)[2]
-    store = LayerStore(tmp_path)
-    layer = store.write(source, Compression.GZIP)
-    blob = tmp_path / "layer.tar.gz"
-    blob.write_bytes(bytes_of(store, layer))
-    with gzip.open(blob) as opened:
-        assert digest(opened.read()) == layer.diff_id
-    assert os.system(f"gzip -t {blob}") == 0
-    assert os.system(f"tar -tzf {blob} > {tmp_path}/listed") == 0
-    assert (tmp_path / "listed").read_text().splitlines() == [
-        f"{entry.path}/" if entry.data is None else entry.path for entry in source.listed
-    ]

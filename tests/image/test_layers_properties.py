@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from envspec.image.layers.gzip import BadArchive
 from envspec.image.layers.store import LayerStore
-from envspec.image.layers.types import Compression, Data, Entry, EntryKind, InMemory, Layer, OnDisk, ZipMember
+from envspec.image.layers.types import Compression, Data, Entry, InMemory, Layer, OnDisk, ZipMember
 from tests.support.builders.entries import Listed, folders_of, zipped
 
 if sys.version_info >= (3, 14):
@@ -254,11 +254,3 @@ def test_a_watcher_sees_every_byte(files: list[Packed]) -> None:
         listed = source(files, {file.path: members[str(n)] for n, file in enumerate(files)}, "")
         LayerStore(cache).write(listed, Compression.GZIP, Watch())
     assert {path: b"".join(data) for path, data in seen.items()} == {file.path: file.content for file in files}
-
-
-def test_kinds_that_have_no_data(tmp_path: Path) -> None:
-    listed = (Entry("a", 0o755, EntryKind.FOLDER), Entry("a/b", 0o777, EntryKind.SYMLINK, target="../c"))
-    store = LayerStore(tmp_path)
-    layer = store.write(Listed(listed), Compression.NONE)
-    with tarfile.open(fileobj=io.BytesIO(bytes_of(store, layer)), mode="r:") as opened:
-        assert [(member.name, member.linkname) for member in opened] == [("a", ""), ("a/b", "../c")]
