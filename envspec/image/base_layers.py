@@ -68,7 +68,8 @@ class PythonLayers:
             conda = conda_sources(resolution.conda, folder, series, pyc, conda_layer_budget(resolution, most))
             return BaseLayers(conda, lambda: self._link(conda, resolution.conda, resolution.target.platform, folder))
         if python.source in {"system", "base"}:
-            return BaseLayers((Venv(python, home_of(python, _environ_of(base))),), _fetch_nothing)
+            env = dict(variable.partition("=")[::2] for variable in (base.config.get("config") or {}).get("Env") or ())
+            return BaseLayers((Venv(python, home_of(python, env)),), lambda: asyncio.sleep(0))
         archive = _archive_of(python)
         if archive is None:
             raise UsageError(
@@ -188,12 +189,3 @@ def conda_layer_budget(resolution: Resolution, most: int) -> int:
 
 def _archive_of(python: Python) -> Archive | None:
     return python_archive(python.version, python.url, python.sha256) if python.url and python.sha256 else None
-
-
-def _environ_of(base: Base) -> dict[str, str]:
-    env = (base.config.get("config") or {}).get("Env") or ()
-    return dict(variable.partition("=")[::2] for variable in env)
-
-
-async def _fetch_nothing() -> None:
-    """A virtual environment needs no files."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -186,21 +187,26 @@ class ImageBuilder:
     async def _fetch_and_write(
         self, resolution: Resolution, missing: Sequence[LayerSource], unlisted: Sequence[WheelSource]
     ) -> dict[str, Layer]:
-        """Key -> layer of the `missing` sources; each is written as soon as its own wheels are in the cache.
+        """Key -> layer of the `missing` sources, written in `jobs` threads, each when its own wheels are in the cache.
 
         unlisted: sources whose paths are not cached, missing or not.
         """
         keys, unlisted_keys = ({source.key for source in sources} for sources in (missing, unlisted))
         sources = [*missing, *(source for source in unlisted if source.key not in keys)]
+        wheels = [source for source in sources if isinstance(source, WheelSource)]
         arrivals = _Arrivals()
+        cancel = threading.Event()
         written: dict[str, Layer] = {}
+        done = itertools.count()
+
+        def report() -> None:
+            self._context.reporter.progress(Step(ImageStage.LAYERS, next(done), len(sources)))
 
         async def fetch() -> None:
-            wheels = [source for source in sources if isinstance(source, WheelSource)]
             await self._fetch(resolution, wheels, arrivals.add)
             arrivals.complete()
 
-        def write(source: LayerSource, cancel: threading.Event) -> None:
+        def write(source: LayerSource) -> None:
             observer = None
             if isinstance(source, WheelSource):
                 if source.key in unlisted_keys:
@@ -209,7 +215,19 @@ class ImageBuilder:
             if source.key in keys:
                 written[source.key] = self._store.write(source, self._options.compression, observer, cancel)
 
-        await gather_or_cancel([fetch(), self._write_all(sources, write, arrivals)])
+        async def write_in_thread(source: LayerSource) -> None:
+            if isinstance(source, WheelSource):
+                await arrivals.wait(wheel.sha256 for wheel in source.wheels)
+            await asyncio.get_running_loop().run_in_executor(pool, write, source)
+            report()
+
+        report()
+        with ThreadPoolExecutor(self._context.jobs, thread_name_prefix="envspec-layer") as pool:
+            try:
+                await gather_or_cancel([fetch(), *map(write_in_thread, sources)])
+            finally:
+                # Leaving the pool waits for its threads: each ends at its next entry.
+                cancel.set()
         return written
 
     async def _fetch(
@@ -270,32 +288,6 @@ class ImageBuilder:
             own=python.own_build(target.python, target.platform, resolution.conda),
             other=python.other_build(target.python),
         )
-
-    async def _write_all(
-        self,
-        sources: Sequence[LayerSource],
-        write: Callable[[LayerSource, threading.Event], None],
-        arrivals: _Arrivals,
-    ) -> None:
-        """Write layers in `jobs` threads."""
-        done = 0
-        cancel = threading.Event()
-        self._context.reporter.progress(Step(ImageStage.LAYERS, 0, len(sources)))
-
-        async def one(source: LayerSource) -> None:
-            nonlocal done
-            if isinstance(source, WheelSource):
-                await arrivals.wait(wheel.sha256 for wheel in source.wheels)
-            await asyncio.get_running_loop().run_in_executor(pool, write, source, cancel)
-            done += 1
-            self._context.reporter.progress(Step(ImageStage.LAYERS, done, len(sources)))
-
-        with ThreadPoolExecutor(self._context.jobs, thread_name_prefix="envspec-layer") as pool:
-            try:
-                await gather_or_cancel(one(source) for source in sources)
-            finally:
-                # Leaving the pool waits for its threads: each ends at its next entry.
-                cancel.set()
 
     def _conflict_mark(self, resolution: Resolution, below: BaseLayers) -> Path:
         """A file that exists once these packages were checked for conflicts."""

@@ -120,8 +120,9 @@ def write_layout(folder: Path, files: Files, opened: OpenBlob, moved: OnBytes) -
             remove_leftovers(each)
         # oci-layout first: it marks a folder as envspec's. index.json last: without it there is no image.
         for name, content in sorted(files, key=lambda file: _ORDER.get(file[0], 1)):
-            path = folder / name
-            if not name.startswith("blobs/") or not _is_complete(path, content):
+            path, size = folder / name, len(content) if isinstance(content, bytes) else content.size_bytes
+            # Files are renamed only when complete: a blob of another size was truncated later.
+            if not (name.startswith("blobs/") and path.is_file() and path.stat().st_size == size):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with open_replacing(path) as file:
                     for chunk in _chunks(content, opened):
@@ -143,12 +144,6 @@ def check_outputs(tar: Path | None, layout: Path | None) -> None:
 
 def _chunks(content: bytes | Descriptor, opened: OpenBlob) -> Iterator[bytes]:
     return iter((content,)) if isinstance(content, bytes) else opened(content).chunks()
-
-
-def _is_complete(path: Path, content: bytes | Descriptor) -> bool:
-    """Compares sizes: files are renamed only when complete, and a truncated one is written again."""
-    size = len(content) if isinstance(content, bytes) else content.size_bytes
-    return path.is_file() and path.stat().st_size == size
 
 
 def _is_layout(folder: Path) -> bool:

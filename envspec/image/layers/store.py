@@ -98,7 +98,10 @@ def write_layer(
             crc32=blob.crc32,
             created_by=source.title,
             gpu_code=observer.found() if observer else (),
-            archives=tuple((_relative(path, cache), path.stat().st_size) for path in assembler.sources),
+            archives=tuple(
+                (str(path.relative_to(cache) if path.is_relative_to(cache) else path.absolute()), path.stat().st_size)
+                for path in assembler.sources
+            ),
             file=Path(side.name).name,
             side_bytes=side.tell(),
             table_bytes=len(table),
@@ -110,10 +113,6 @@ def write_layer(
             zstd.finish()
         write_file(head_path(folder), head.to_json())
     return head
-
-
-def _relative(path: Path, cache: Path) -> str:
-    return str(path.relative_to(cache) if path.is_relative_to(cache) else path.absolute())
 
 
 class WrongBlob(NetworkError):

@@ -97,7 +97,10 @@ class CondaSource:
     @property
     def key(self) -> str:
         """Of the packages' records, the prefix and Python, without any path of this machine."""
-        records = [fields_of(package) for package in self.packages]
+        records = [
+            {name: value for name, value in asdict(package).items() if name not in _REASONS}
+            for package in self.packages
+        ]
         parts = [_FORM, PREFIX, records, self.series, self.pyc.key if self.pyc else None, self.has_history]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -143,7 +146,10 @@ class CondaSource:
                 path = listed.get("original_path") or listed["_path"]
                 if _is_bytecode(path):
                     continue
-                file = _file_of(package, path, self.folder / listed["_path"], _digest_of(listed))
+                digest = listed.get("sha256_in_prefix")
+                if "prefix_placeholder" not in listed:
+                    digest = digest or listed.get("sha256")
+                file = _file_of(package, path, self.folder / listed["_path"], digest)
                 existing = files.setdefault(path, file)
                 if existing.owned.digest != file.owned.digest:
                     raise FileConflict(f"{PREFIX}/{path}", existing.owned.owner, file.owned.owner)
@@ -178,11 +184,6 @@ def conda_sources(
     )
 
 
-def fields_of(package: CondaPackage) -> dict[str, object]:
-    """The fields of a record that determine its files and conda-meta."""
-    return {name: value for name, value in asdict(package).items() if name not in _REASONS}
-
-
 def file_stem(package: CondaPackage) -> str:
     """conda's name of a package's files."""
     return f"{package.name}-{package.version}-{package.build}"
@@ -201,11 +202,6 @@ def _file_of(package: CondaPackage, path: str, real: Path, digest: str | None) -
     return _File(
         package, entry, OwnedPath(image_path, owner, digest or sha256_of(OnDisk(real, status.st_size))), real, is_module
     )
-
-
-def _digest_of(listed: Mapping[str, str]) -> str | None:
-    """The hash of a file after its prefix was replaced, as recorded by rattler."""
-    return listed.get("sha256_in_prefix") or (None if "prefix_placeholder" in listed else listed.get("sha256"))
 
 
 def _is_bytecode(path: str) -> bool:

@@ -81,21 +81,14 @@ class ChangedPath:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerChanges:
-    """The output of a container. before, after: lists of packages."""
-
-    changes: tuple[ChangedPath, ...]
-    before: str
-    after: str
-
-
 class BadChange(EnvspecError):
     """A change in the container that no layer can contain."""
 
 
-def read_changes(files: ContainerFiles, folder: Path, warn: Callable[[str], None]) -> ContainerChanges:
-    """Read the script's output, and write the contents of files to `folder`/FILES.
+def read_changes(
+    files: ContainerFiles, folder: Path, warn: Callable[[str], None]
+) -> tuple[tuple[ChangedPath, ...], tuple[str, ...]]:
+    """The changed paths and the installed packages in a script's output; writes contents of files to `folder`/FILES.
 
     Raises:
         BadChange: a link to an excluded file, or unexpected output.
@@ -123,9 +116,8 @@ def read_changes(files: ContainerFiles, folder: Path, warn: Callable[[str], None
     changed = {path.lstrip("/") for path in texts["changed"].decode("utf-8", "surrogateescape").split("\0")}
     all_changes = _without_unchanged_folders(_linked(changes), changed)
     before, after = (texts[f"packages.{when}"].decode("utf-8", "replace") for when in ("before", "after"))
-    return ContainerChanges(
-        tuple(sorted(all_changes.values(), key=lambda change: change.path.split("/"))), before, after
-    )
+    ordered = sorted(all_changes.values(), key=lambda change: change.path.split("/"))
+    return tuple(ordered), installed(before, after)
 
 
 def _changes(content: IO[bytes], archive: zipfile.ZipFile, warn: Callable[[str], None]) -> Iterator[ChangedPath]:
@@ -337,13 +329,13 @@ async def build_system_layer(
             return found
         with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as temporary:
             built = Path(temporary, "layer")
-            changes = await _install(request, context, built, on_line)
-            key = write_entries(built, changes.changes, title_of(request.apt))
+            changes, packages = await _install(request, context, built, on_line)
+            key = write_entries(built, changes, title_of(request.apt))
             source = SystemSource(folder / key, key, request.apt)
             _place(built, source.folder)
     finally:
         os.close(lock)
-    return await asyncio.to_thread(_record, request, changes, source, make_layer), source
+    return await asyncio.to_thread(_record, request, packages, source, make_layer), source
 
 
 def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJob:
@@ -370,17 +362,17 @@ def _place(built: Path, target: Path) -> None:
 
 async def _install(
     request: SystemLayerRequest, context: Context, folder: Path, on_line: Callable[[str], None]
-) -> ContainerChanges:
+) -> tuple[tuple[ChangedPath, ...], tuple[str, ...]]:
     runner = await asyncio.to_thread(choose_runner, request.builder, _job(request, context.environ), context.environ)
     await asyncio.to_thread(folder.mkdir)
-    results: list[ContainerChanges] = []
+    results: list[tuple[tuple[ChangedPath, ...], tuple[str, ...]]] = []
     await run_job(runner, on_line, lambda files: results.append(read_changes(files, folder, context.reporter.warning)))
     return results[0]
 
 
 def _record(
     request: SystemLayerRequest,
-    changes: ContainerChanges,
+    packages: tuple[str, ...],
     source: SystemSource,
     make_layer: Callable[[SystemSource], Layer],
 ) -> SystemLayer:
@@ -389,7 +381,7 @@ def _record(
         request.platform,
         request.base_digest,
         request.apt,
-        installed(changes.before, changes.after),
+        packages,
         layer.diff_id,
         layer.blob.digest,
         layer.blob.size_bytes,

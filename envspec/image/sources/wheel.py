@@ -14,7 +14,7 @@ import json
 import posixpath
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from email.parser import BytesHeaderParser
 from functools import partial
@@ -75,9 +75,7 @@ def _renamed(found: list[Script], series: str) -> Iterator[Script]:
 
 def is_generated_script(filename: str, scripts: tuple[Script, ...]) -> bool:
     """Whether setuptools generated a wheel's script from an entry point."""
-    lowered = filename.lower()
-    suffix = next((end for end in (".exe", "-script.py", ".pya") if lowered.endswith(end)), "")
-    stem = filename[: len(filename) - len(suffix)]
+    stem = re.sub(r"(\.exe|-script\.py|\.pya)\Z", "", filename, flags=re.IGNORECASE)
     return any(script.name == stem for script in scripts)
 
 
@@ -124,62 +122,49 @@ class Scheme:
         return replace(cls.of(series, prefix), headers=f"{prefix}/include/site/python{series}")
 
 
-@dataclass(frozen=True, slots=True)
 class WheelLayout:
-    """Where a wheel's files go. files: by path, without RECORD. sources: its modules, sorted. rows: of RECORD."""
-
-    files: Mapping[str, Entry]
-    sources: tuple[str, ...]
-    library: str
-    record_path: str
-    rows: tuple[RecordEntry, ...]
-
-
-def lay_out_wheel(wheel: LockedWheel, scheme: Scheme) -> WheelLayout:
-    """Read a wheel's directory and assign a path to each of its files.
+    """Where a wheel's files go. files: by path, without RECORD. sources: its modules, sorted.
 
     Raises:
         BadWheel: not this wheel, or unsafe. OSError: it can't be read.
     """
-    members = wheel_members(wheel.path)
-    info = _dist_info(wheel, members)
-    library = scheme.purelib if _is_pure(wheel, info) else scheme.platlib
-    scripts = _scripts(wheel, info, scheme)
-    layout = _LayoutBuilder(wheel, scheme, library, scripts)
-    for member in members:
-        if member is not info.get("RECORD"):
-            layout.add(member)
-    folder = f"{library}/{posixpath.dirname(info['WHEEL'].path)}"
-    for script in scripts:
-        _, content = script.generate(scheme.interpreter, "posix")
-        layout.generate(f"{scheme.scripts}/{script.name}", content, _PROGRAM)
-    layout.generate(f"{folder}/INSTALLER", f"{INSTALLER}\n".encode(), _FILE)
-    if wheel.direct_url is not None:
-        layout.generate(f"{folder}/direct_url.json", _direct_url(wheel.direct_url, wheel.sha256), _FILE)
-    sources = tuple(sorted(path for path in layout.files if path.startswith(f"{library}/") and path.endswith(".py")))
-    return WheelLayout(layout.files, sources, library, f"{folder}/RECORD", layout.rows(_record(wheel, info)))
 
-
-def record_entry(layout: WheelLayout, bytecode: Iterable[str]) -> Entry:
-    """RECORD with the paths of compiled bytecode, without hashes as with pip."""
-    rows = {row.path: row for row in layout.rows}
-    for path in bytecode:
-        relative = _relative(path, layout.library)
-        rows[relative] = RecordEntry(relative, None, None)
-    with construct_record_file((InstallerScheme("platlib"), rows[path]) for path in sorted(rows)) as text:
-        return Entry(layout.record_path, _FILE, data=InMemory(text.read()))
-
-
-class _LayoutBuilder:
-    """Collects the files of one wheel and the rows of RECORD that change."""
-
-    def __init__(self, wheel: LockedWheel, scheme: Scheme, library: str, scripts: tuple[Script, ...]) -> None:
+    def __init__(self, wheel: LockedWheel, scheme: Scheme) -> None:
+        members = wheel_members(wheel.path)
+        info = _dist_info(wheel, members)
         self.files: dict[str, Entry] = {}
-        self._wheel, self._scheme, self._library, self._scripts = wheel, scheme, library, scripts
+        self._wheel, self._scheme = wheel, scheme
+        self._library = scheme.purelib if _is_pure(wheel, info) else scheme.platlib
+        self._scripts = _scripts(wheel, info, scheme)
         self._moved: dict[str, str] = {}
         self._generated: dict[str, bytes] = {}
+        for member in members:
+            if member is not info.get("RECORD"):
+                self._add(member)
+        folder = f"{self._library}/{posixpath.dirname(info['WHEEL'].path)}"
+        for script in self._scripts:
+            _, content = script.generate(scheme.interpreter, "posix")
+            self._generate(f"{scheme.scripts}/{script.name}", content, _PROGRAM)
+        self._generate(f"{folder}/INSTALLER", f"{INSTALLER}\n".encode(), _FILE)
+        if wheel.direct_url is not None:
+            self._generate(f"{folder}/direct_url.json", _direct_url(wheel.direct_url, wheel.sha256), _FILE)
+        self.sources = sorted(
+            each for each in self.files if each.startswith(f"{self._library}/") and each.endswith(".py")
+        )
+        self._record_path = f"{folder}/RECORD"
+        self._rows = self._installed_rows(_record(wheel, info))
 
-    def add(self, member: WheelMember) -> None:
+    def record(self, compiled: Mapping[str, str]) -> Entry:
+        """RECORD with the paths of bytecode, without hashes as with pip. compiled: path of a module -> its bytecode."""
+        rows = dict(self._rows)
+        for module in self.sources:
+            if module in compiled:
+                path = self._relative(compiled[module])
+                rows[path] = RecordEntry(path, None, None)
+        with construct_record_file((InstallerScheme("platlib"), rows[path]) for path in sorted(rows)) as text:
+            return Entry(self._record_path, _FILE, data=InMemory(text.read()))
+
+    def _add(self, member: WheelMember) -> None:
         top, _, rest = member.path.partition("/")
         mode = _PROGRAM if member.is_executable else _FILE
         if not top.endswith(".data"):
@@ -201,29 +186,32 @@ class _LayoutBuilder:
         if part == "scripts" and next(unpack_member(member.data), b"").startswith(_PLACEHOLDER):
             self._moved[member.raw] = path
             with fix_shebang(io.BytesIO(read_member(member.data)), self._scheme.interpreter) as fixed:
-                self.generate(path, fixed.read(), mode)
+                self._generate(path, fixed.read(), mode)
             return
         self._place(member, path, mode)
 
-    def generate(self, path: str, content: bytes, mode: int) -> None:
+    def _generate(self, path: str, content: bytes, mode: int) -> None:
         """Add a generated file; like pip, after the wheel's own files, which it may replace."""
         self.files[path] = Entry(path, mode, data=InMemory(content))
         self._generated[path] = content
 
-    def rows(self, record: Sequence[RecordEntry]) -> tuple[RecordEntry, ...]:
-        """RECORD with installed paths: the wheel's hashes, except for generated files."""
+    def _installed_rows(self, record: Sequence[RecordEntry]) -> dict[str, RecordEntry]:
+        """RECORD's rows by installed path: the wheel's hashes, except for generated files."""
         rows: dict[str, RecordEntry] = {}
         for row in record:
-            path = _relative(self._moved.get(row.path, posixpath.join(self._library, row.path)), self._library)
+            path = self._relative(self._moved.get(row.path, posixpath.join(self._library, row.path)))
             rows[path] = RecordEntry(path, row.hash_, row.size)
-        for moved in self._moved.values():
-            path = _relative(moved, self._library)
+        for path in map(self._relative, self._moved.values()):
             rows.setdefault(path, RecordEntry(path, None, None))
         for generated, content in self._generated.items():
-            path = _relative(generated, self._library)
+            path = self._relative(generated)
             digest = urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
             rows[path] = RecordEntry(path, Hash("sha256", digest), len(content))
-        return tuple(rows.values())
+        return rows
+
+    def _relative(self, path: str) -> str:
+        inside = path.removeprefix(f"{self._library}/")
+        return inside if inside != path else posixpath.relpath(f"/{path}", f"/{self._library}")
 
     def _place(self, member: WheelMember, path: str, mode: int) -> None:
         if path in self.files:
@@ -232,11 +220,6 @@ class _LayoutBuilder:
             raise BadWheel(self._wheel.filename, f"{member.raw!r} is in it, which only conda and envspec write")
         self._moved[member.raw] = path
         self.files[path] = Entry(path, mode, data=member.data)
-
-
-def _relative(path: str, library: str) -> str:
-    inside = path.removeprefix(f"{library}/")
-    return inside if inside != path else posixpath.relpath(f"/{path}", f"/{library}")
 
 
 def _dist_info(wheel: LockedWheel, members: Sequence[WheelMember]) -> Mapping[str, WheelMember]:
@@ -357,7 +340,7 @@ class WheelSource:
 
     def _entries(self) -> Iterator[Entry]:
         layouts = {
-            wheel: self._layouts.pop(wheel) if wheel in self._layouts else lay_out_wheel(wheel, self.scheme)
+            wheel: self._layouts.pop(wheel) if wheel in self._layouts else WheelLayout(wheel, self.scheme)
             for wheel in self._sorted()
         }
         entry_owners(_owned(wheel, layout) for wheel, layout in layouts.items())
@@ -369,7 +352,7 @@ class WheelSource:
         listed = (files[path] for path in sorted(files))
         yield from with_bytecode(self.pyc, listed, modules, compiled, files)
         for layout in layouts.values():
-            yield record_entry(layout, sorted(compiled[path] for path in layout.sources if path in compiled))
+            yield layout.record(compiled)
 
     def listings(self) -> tuple[OwnedEntries, ...]:
         """The entries of each wheel, without bytecode and RECORD, for `entry_owners`.
@@ -379,7 +362,7 @@ class WheelSource:
         """
         for wheel in self._sorted():
             if wheel not in self._layouts:
-                self._layouts[wheel] = lay_out_wheel(wheel, self.scheme)
+                self._layouts[wheel] = WheelLayout(wheel, self.scheme)
         return tuple(_owned(wheel, self._layouts[wheel]) for wheel in self._sorted())
 
     def owned(self) -> tuple[OwnedPath, ...]:
