@@ -42,7 +42,7 @@ from envspec.io.file_locks import open_folder, wait_for_lock
 from envspec.io.files import write_file
 from envspec.models import GpuCodeFound
 from envspec.registry.reference import is_digest
-from envspec.registry.types import Blob, Descriptor
+from envspec.registry.types import Blob, Descriptor, digest_of
 
 _CHUNK_BYTES: Final = 1 << 20
 _POLL_S: Final = 0.02
@@ -175,7 +175,7 @@ class BlobStore:
             body = self.path(digest).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return body if _hex_digest(digest, body) == digest.partition(":")[2] else None
+        return body if digest_of(body, digest.partition(":")[0]) == digest else None
 
     def write(self, digest: str, body: bytes) -> None:
         """Write a small document.
@@ -184,10 +184,10 @@ class BlobStore:
             WrongBlob: it is not what the digest is of. CacheError: the cache can't be written.
         """
         path = self.path(digest)
-        found = _hex_digest(digest, body)
-        if found != path.name:
+        found = digest_of(body, digest.partition(":")[0])
+        if found != digest:
             raise WrongBlob(
-                f"the registry returned other bytes for {digest}: their hash is {found}",
+                f"the registry returned other bytes for {digest}: their hash is {found.partition(':')[2]}",
                 hint="try again; if the error persists, the registry's copy is damaged",
             )
         with as_cache_error(self._folder):
@@ -201,10 +201,6 @@ def _damaged(path: Path, descriptor: Descriptor) -> WrongBlob:
         f"envspec's copy of {descriptor.digest}, {path}, was damaged after it was written",
         hint="run the same command again, and check the disk; the damaged copy was removed",
     )
-
-
-def _hex_digest(digest: str, body: bytes) -> str:
-    return hashlib.new(digest.partition(":")[0], body).hexdigest()
 
 
 class UnknownLayer(EnvspecError):

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, cast
 
 from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
@@ -189,6 +189,8 @@ class _Worker:
                 hint="use another Python of that version, or omit bytecode with --no-pyc",
             ) from error
 
+        self._stdin, self._stdout = cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
+
     def check_version(self) -> None:
         """Refuse a Python whose bytecode the image's Python can't load."""
         version, _, tag = self._answer("its start").decode().partition(" ")
@@ -201,9 +203,8 @@ class _Worker:
     def compile(self, path: str, source: bytes) -> bytes:
         name = f"/{path}".encode("utf-8", "surrogateescape")
         try:
-            pipe = _pipe(self._process.stdin)
-            pipe.write(_LENGTH.pack(len(name)) + name + _LENGTH.pack(len(source)) + source)
-            pipe.flush()
+            self._stdin.write(_LENGTH.pack(len(name)) + name + _LENGTH.pack(len(source)) + source)
+            self._stdin.flush()
         except BrokenPipeError as error:
             raise self._failure(path) from error
         return self._answer(path)
@@ -212,15 +213,14 @@ class _Worker:
         """End the process, even if it is still compiling."""
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
+        for stream in (self._stdin, self._stdout, self._errors):
             with contextlib.suppress(BrokenPipeError):
-                _pipe(stream).close()
+                stream.close()
 
     def _answer(self, path: str) -> bytes:
-        pipe = _pipe(self._process.stdout)
-        length = pipe.read(_LENGTH.size)
+        length = self._stdout.read(_LENGTH.size)
         size = _LENGTH.unpack(length)[0] if len(length) == _LENGTH.size else 0
-        data = pipe.read(size)
+        data = self._stdout.read(size)
         if len(length) < _LENGTH.size or len(data) < size:
             raise self._failure(path)
         return data
@@ -233,12 +233,6 @@ class _Worker:
             f"{self._pyc.python} ended with status {status} at {path}" + (f": {output}" if output else ""),
             hint="check that the machine has enough memory, or omit bytecode with --no-pyc",
         )
-
-
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:
-        raise AssertionError("opened as a pipe")
-    return stream
 
 
 class BadPython(EnvspecError):
@@ -254,18 +248,6 @@ class BadPython(EnvspecError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PythonMember:
-    """A file or link of the archive. path: below `python/`."""
-
-    path: str
-    info: tarfile.TarInfo
-
-    @property
-    def is_program(self) -> bool:
-        return bool(self.info.mode & 0o111)
-
-
 @contextlib.contextmanager
 def open_archive(archive: Path) -> Iterator[tarfile.TarFile]:
     """Open a standalone build. Raises BadPython: it is damaged. OSError: it can't be read."""
@@ -276,8 +258,8 @@ def open_archive(archive: Path) -> Iterator[tarfile.TarFile]:
         raise BadPython(archive.name, f"it can't be unpacked ({error})") from error
 
 
-def python_members(archive: Path, tar: tarfile.TarFile) -> Iterator[PythonMember]:
-    """All files and links, in the archive's order.
+def python_members(archive: Path, tar: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
+    """All files and links by their path below `python/`, in the archive's order.
 
     Raises:
         BadPython: a path or a link out of the archive, a duplicate path, or another kind of member.
@@ -303,12 +285,16 @@ def python_members(archive: Path, tar: tarfile.TarFile) -> Iterator[PythonMember
                 raise BadPython(archive.name, f"{info.name!r} is a link to {info.linkname!r}, which is not before it")
         elif not info.isfile():
             raise BadPython(archive.name, f"{info.name!r} is not a file, folder or link")
-        yield PythonMember(path, info)
+        yield path, info
 
 
-def read_content(tar: tarfile.TarFile, member: PythonMember) -> bytes:
-    file: IO[bytes] | None = tar.extractfile(member.info)
+def read_content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(info)
     return file.read() if file is not None else b""
+
+
+def mode_of(info: tarfile.TarInfo) -> int:
+    return 0o755 if info.mode & 0o111 else 0o644
 
 
 def _inside(archive: Path, name: str, link: tarfile.TarInfo | None = None) -> str:
@@ -380,16 +366,16 @@ async def unpack_standalone(archive: Path, folder: Path) -> None:
 
 def _unpack(archive: Path, folder: Path) -> None:
     with open_archive(archive) as tar:
-        for member in python_members(archive, tar):
-            path = folder / TOP / member.path
+        for name, info in python_members(archive, tar):
+            path = folder / TOP / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            if member.info.issym():
-                path.symlink_to(member.info.linkname)
-            elif member.info.islnk():
-                path.hardlink_to(folder / member.info.linkname)
+            if info.issym():
+                path.symlink_to(info.linkname)
+            elif info.islnk():
+                path.hardlink_to(folder / info.linkname)
             else:
-                path.write_bytes(read_content(tar, member))
-                path.chmod(0o755 if member.is_program else 0o644)
+                path.write_bytes(read_content(tar, info))
+                path.chmod(mode_of(info))
 
 
 class NoCompiler(UnfitMachine):

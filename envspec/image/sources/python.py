@@ -24,8 +24,8 @@ from envspec.image.sources.bytecode import (
     TOP,
     BadPython,
     PycCompiler,
-    PythonMember,
     SourceModule,
+    mode_of,
     open_archive,
     python_members,
     read_content,
@@ -89,8 +89,8 @@ class StandalonePython:
             for path, data in found.modules.items()
         )
         with open_archive(self.archive) as tar:
-            members = (member for member in python_members(self.archive, tar) if member.path in found.paths)
-            entries = (self._entry(member, tar, found.modules) for member in members)
+            members = python_members(self.archive, tar)
+            entries = (self._entry(path, info, tar, found.modules) for path, info in members if path in found.paths)
             yield from with_bytecode(self.pyc, entries, modules, {}, {})
         for name, target in found.links.items():
             yield Entry(f"{PREFIX}/{name}", 0o777, EntryKind.SYMLINK, target=target)
@@ -106,14 +106,14 @@ class StandalonePython:
         hard: dict[str, str] = {}
         modules: dict[str, bytes] = {}
         records: dict[str, bytes] = {}
-        for member in python_members(self.archive, tar):
-            paths.append(member.path)
-            if member.info.islnk():
-                hard[member.path] = member.info.linkname[len(TOP) + 1 :]
-            if member.info.isfile() and member.path.startswith(f"{library}/") and member.path.endswith(".py"):
-                modules[member.path] = read_content(tar, member)
-            elif member.path.endswith(".dist-info/RECORD"):
-                records[member.path] = read_content(tar, member)
+        for path, info in python_members(self.archive, tar):
+            paths.append(path)
+            if info.islnk():
+                hard[path] = info.linkname[len(TOP) + 1 :]
+            if info.isfile() and path.startswith(f"{library}/") and path.endswith(".py"):
+                modules[path] = read_content(tar, info)
+            elif path.endswith(".dist-info/RECORD"):
+                records[path] = read_content(tar, info)
         program = f"bin/python{self._series}"
         if program not in paths:
             raise BadPython(self.archive.name, f"it has no {TOP}/{program}: it is not Python {self._series}")
@@ -144,15 +144,14 @@ class StandalonePython:
             replaced |= {posixpath.normpath(posixpath.join(library, row[0])) for row in rows if row}
         return replaced
 
-    def _entry(self, member: PythonMember, tar: tarfile.TarFile, modules: Mapping[str, bytes]) -> Entry:
-        path = f"{PREFIX}/{member.path}"
-        if member.info.issym():
-            return Entry(path, 0o777, EntryKind.SYMLINK, target=member.info.linkname)
-        if member.info.islnk():
-            return Entry(path, 0o644, EntryKind.HARDLINK, target=f"{PREFIX}{member.info.linkname[len(TOP) :]}")
-        mode = 0o755 if member.is_program else 0o644
-        data = modules.get(member.path)
-        return Entry(path, mode, data=InMemory(read_content(tar, member) if data is None else data))
+    def _entry(self, name: str, info: tarfile.TarInfo, tar: tarfile.TarFile, modules: Mapping[str, bytes]) -> Entry:
+        path = f"{PREFIX}/{name}"
+        if info.issym():
+            return Entry(path, 0o777, EntryKind.SYMLINK, target=info.linkname)
+        if info.islnk():
+            return Entry(path, 0o644, EntryKind.HARDLINK, target=f"{PREFIX}{info.linkname[len(TOP) :]}")
+        data = modules.get(name)
+        return Entry(path, mode_of(info), data=InMemory(read_content(tar, info) if data is None else data))
 
 
 @dataclass(frozen=True, slots=True)

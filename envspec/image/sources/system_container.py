@@ -332,12 +332,8 @@ class BuildahRunner:
 def _host_config(job: ContainerJob) -> Mapping[str, Any]:
     if job.index is None:
         return {"network_mode": "host"}
-    return {
-        "network_mode": "none",
-        "binds": [f"{job.index}:{INDEX}:ro"],
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-    }
+    confined = {"network_mode": "none", "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
+    return {**confined, "binds": [f"{job.index}:{INDEX}:ro"]}
 
 
 def _check_status(status: int, lines: list[str], job: ContainerJob) -> None:
