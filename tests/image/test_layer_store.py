@@ -58,6 +58,16 @@ def kept(cache: Path) -> list[str]:
     return sorted(".".join(part for part in path.name.split(".") if len(part) != 16) for path in files)
 
 
+@pytest.fixture
+def source(tmp_path: Path) -> Listed:
+    return wheels(tmp_path)[0]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LayerStore:
+    return LayerStore(tmp_path)
+
+
 @pytest.mark.parametrize("compression", Compression)
 def test_what_was_made_once_is_known(tmp_path: Path, compression: Compression) -> None:
     asked: list[int] = []
@@ -87,13 +97,6 @@ def test_one_recipe_serves_every_compression(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "image-layers")
     assert store.write(source, Compression.ZSTD) == late
     assert kept(tmp_path) == ["1.json", "1.side", "1.zst", "1.zstd.json"]
-
-
-def test_no_second_copy_of_the_wheels(tmp_path: Path) -> None:
-    source = wheels(tmp_path)[0]
-    layer = LayerStore(tmp_path).write(source, Compression.GZIP)
-    files = [path for path in (tmp_path / "image-layers").rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < layer.blob.size_bytes / 100
 
 
 def test_processes_at_once_make_it_once(tmp_path: Path) -> None:
@@ -187,9 +190,7 @@ def test_no_space_left(tmp_path: Path, compression: Compression) -> None:
     assert store.write(source, compression) == expected
 
 
-def test_an_archive_that_has_gone(tmp_path: Path) -> None:
-    source = wheels(tmp_path)[0]
-    store = LayerStore(tmp_path)
+def test_an_archive_that_has_gone(tmp_path: Path, source: Listed, store: LayerStore) -> None:
     layer, small = store.write(source, Compression.GZIP), store.write(source, Compression.ZSTD)
     archive = tmp_path / "archives/0/wheel-0.whl"
     whole = archive.read_bytes()
@@ -214,9 +215,9 @@ def test_an_archive_that_has_gone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["archive", "side file", "table"])
 @pytest.mark.parametrize("form", [Compression.GZIP, Compression.NONE])
-def test_damage_is_found_when_it_is_read(tmp_path: Path, what: str, form: Compression) -> None:
-    source = wheels(tmp_path)[0]
-    store = LayerStore(tmp_path)
+def test_damage_is_found_when_it_is_read(
+    tmp_path: Path, source: Listed, store: LayerStore, what: str, form: Compression
+) -> None:
     layer = store.write(source, form)
     (side,) = (tmp_path / "image-layers").rglob("*.side")
     path = tmp_path / "archives/0/wheel-0.whl" if what == "archive" else side
@@ -234,9 +235,7 @@ def test_damage_is_found_when_it_is_read(tmp_path: Path, what: str, form: Compre
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"found": 1}'])
-def test_a_head_that_is_broken_is_none(tmp_path: Path, content: bytes) -> None:
-    source = wheels(tmp_path)[0]
-    store = LayerStore(tmp_path)
+def test_a_head_that_is_broken_is_none(tmp_path: Path, source: Listed, store: LayerStore, content: bytes) -> None:
     layer = store.write(source, Compression.ZSTD)
     for head in (tmp_path / "image-layers").rglob("*.json"):
         head.write_bytes(content)
@@ -245,9 +244,7 @@ def test_a_head_that_is_broken_is_none(tmp_path: Path, content: bytes) -> None:
     assert kept(tmp_path) == ["1.json", "1.side", "1.zst", "1.zstd.json"]
 
 
-def test_a_packed_form_that_was_damaged_is_found_when_it_is_read_and_made_again(tmp_path: Path) -> None:
-    source = wheels(tmp_path)[0]
-    store = LayerStore(tmp_path)
+def test_a_damaged_zstd_form_is_found_and_written_again(tmp_path: Path, source: Listed, store: LayerStore) -> None:
     layer = store.write(source, Compression.ZSTD)
     (form,) = (tmp_path / "image-layers").rglob("*.zst")
     packed = bytearray(form.read_bytes())
@@ -257,21 +254,6 @@ def test_a_packed_form_that_was_damaged_is_found_when_it_is_read_and_made_again(
         bytes_of(store, layer)
     assert store.cached(source.key, Compression.ZSTD) is None
     assert digest(bytes_of(store, store.write(source, Compression.ZSTD))) == layer.blob.digest
-
-
-def test_a_cache_that_was_moved(tmp_path: Path) -> None:
-    source = wheels(tmp_path / "old")[0]
-    layer = LayerStore(tmp_path / "old").write(source, Compression.GZIP)
-    (tmp_path / "old").rename(tmp_path / "new")
-    store = LayerStore(tmp_path / "new")
-    assert store.cached(source.key, Compression.GZIP) == layer
-    assert digest(bytes_of(store, layer)) == layer.blob.digest
-
-
-def test_a_layer_of_another_store(tmp_path: Path) -> None:
-    layer = LayerStore(tmp_path / "a").write(wheels(tmp_path)[0], Compression.GZIP)
-    with pytest.raises(UnknownLayer):
-        LayerStore(tmp_path / "b").open(layer)
 
 
 def test_what_a_watcher_found_is_kept(tmp_path: Path) -> None:
@@ -317,3 +299,17 @@ def test_memory_does_not_grow_with_the_layer(tmp_path: Path) -> None:
     child.start()
     child.join()
     assert child.exitcode == 0
+
+
+def test_a_small_cache_that_was_moved(tmp_path: Path) -> None:
+    """No second copy of the wheels is in it, and no path of this machine."""
+    source = wheels(tmp_path / "old")[0]
+    layer = LayerStore(tmp_path / "old").write(source, Compression.GZIP)
+    files = [path for path in (tmp_path / "old/image-layers").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < layer.blob.size_bytes / 100
+    (tmp_path / "old").rename(tmp_path / "new")
+    store = LayerStore(tmp_path / "new")
+    with pytest.raises(UnknownLayer):
+        store.open(layer)
+    assert store.cached(source.key, Compression.GZIP) == layer
+    assert digest(bytes_of(store, layer)) == layer.blob.digest

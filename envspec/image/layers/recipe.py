@@ -50,8 +50,6 @@ _SEGMENT: Final = struct.Struct("<QQIQQQI")
 _GZIP: Final = 31
 #: zstd's default. In one thread: layers are packed in parallel, and zstd's own threads take 100 MB and more each.
 _ZSTD_LEVEL: Final = 3
-#: Suffix of zstd files.
-ZSTD: Final = "zst"
 
 
 class Digest:
@@ -125,16 +123,16 @@ class LayerHead:
         return json.dumps(document).encode()
 
 
-def read_head(path: Path) -> LayerHead | None:
+def read_head(folder: Path) -> LayerHead | None:
     """The head; None unless it and its side file are complete."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(head_path(folder).read_bytes())
         document["gpu_code"] = tuple(
             (wheel, GpuCodeFound(tuple(sm), tuple(ptx))) for wheel, sm, ptx in document["gpu_code"]
         )
         document["archives"] = tuple((archive, size) for archive, size in document["archives"])
         head = LayerHead(**document)
-        is_complete = (path.parent / head.file).stat().st_size == head.side_bytes + head.table_bytes
+        is_complete = (folder / head.file).stat().st_size == head.side_bytes + head.table_bytes
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return head if is_complete else None
@@ -329,7 +327,7 @@ class ZstdWriter:
 
 def write_zstd(recipe: Recipe) -> None:
     """Write the zstd form of a layer that has a recipe."""
-    with new_file(recipe.folder, ZSTD) as file:
+    with new_file(recipe.folder, "zst") as file:
         writer = ZstdWriter(file)
         with HashingThread() as thread:
             stream = thread.stream(writer.write)

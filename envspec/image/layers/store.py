@@ -18,22 +18,8 @@ from typing import Final, Protocol
 from isal import isal_zlib
 
 from envspec.errors import EnvspecError, NetworkError
+from envspec.image.layers import recipe
 from envspec.image.layers.gzip import Archives, EntrySink, GzipAssembler, LayerOutputs
-from envspec.image.layers.recipe import (
-    ZSTD,
-    Digest,
-    LayerHead,
-    Recipe,
-    ZstdWriter,
-    head_path,
-    new_file,
-    read_head,
-    read_zstd_head,
-    segment_table,
-    sweep,
-    write_zstd,
-    zstd_head_path,
-)
 from envspec.image.layers.tar import EntryCheck
 from envspec.image.layers.threads import HashingThread, cancellable
 from envspec.image.layers.types import Compression, Entry, Layer, LayerSource
@@ -68,17 +54,17 @@ def write_layer(
     compression: Compression,
     observer: EntryObserver | None = None,
     cancel: threading.Event | None = None,
-) -> LayerHead:
+) -> recipe.LayerHead:
     """Write the recipe, and with Compression.ZSTD the zstd form. The caller holds the folder's lock.
 
     Raises:
         BadArchive, BadEntry: see `GzipAssembler.add` and `EntryCheck.add`. OSError: it can't be written.
     """
-    tar, blob = Digest(), Digest()
+    tar, blob = recipe.Digest(), recipe.Digest()
     with contextlib.ExitStack() as stack:
-        side = stack.enter_context(new_file(folder, "side"))
+        side = stack.enter_context(recipe.new_file(folder, "side"))
         is_zstd = compression is Compression.ZSTD
-        zstd = ZstdWriter(stack.enter_context(new_file(folder, ZSTD))) if is_zstd else None
+        zstd = recipe.ZstdWriter(stack.enter_context(recipe.new_file(folder, "zst"))) if is_zstd else None
         archives = stack.enter_context(Archives())
         with HashingThread() as hashing, HashingThread() as packing:
             tars = [hashing.stream(tar.update).put, *([packing.stream(zstd.write).put] if zstd else [])]
@@ -89,8 +75,8 @@ def write_layer(
                 check.add(entry)
                 assembler.add(entry, observer(entry) if observer and entry.data is not None else None)
             assembler.end()
-        table = segment_table(assembler.segments)
-        head = LayerHead(
+        table = recipe.segment_table(assembler.segments)
+        head = recipe.LayerHead(
             diff_id=tar.sha256,
             tar_bytes=tar.size_bytes,
             digest=blob.sha256,
@@ -111,7 +97,7 @@ def write_layer(
         side.flush()
         if zstd is not None:
             zstd.finish()
-        write_file(head_path(folder), head.to_json())
+        write_file(recipe.head_path(folder), head.to_json())
     return head
 
 
@@ -217,7 +203,7 @@ class LayerStore:
 
     def cached(self, key: str, compression: Compression) -> Layer | None:
         """The layer of this key, if it was written before. Its archives may be missing."""
-        head = read_head(head_path(self._at(key)))
+        head = recipe.read_head(self._at(key))
         return self._layer(key, head, compression) if head else None
 
     def write(
@@ -240,15 +226,15 @@ class LayerStore:
         with as_cache_error(self._folder), _locked(folder):
             if found := self.cached(source.key, compression):
                 return found
-            head = read_head(head_path(folder))
+            head = recipe.read_head(folder)
             if head is None:
                 # A zstd form without its recipe: from a run that was killed between the two.
-                zstd_head_path(folder).unlink(missing_ok=True)
-            sweep(folder, {each.file for each in (head, read_zstd_head(folder)) if each is not None})
+                recipe.zstd_head_path(folder).unlink(missing_ok=True)
+            recipe.sweep(folder, {each.file for each in (head, recipe.read_zstd_head(folder)) if each is not None})
             if head is None:
                 head = write_layer(source, folder, self._cache, compression, observer, cancel)
             elif compression is Compression.ZSTD:
-                write_zstd(Recipe.open(head, folder, self._cache))
+                recipe.write_zstd(recipe.Recipe.open(head, folder, self._cache))
             layer = self._layer(source.key, head, compression)
         if layer is None:
             raise EnvspecError(
@@ -265,23 +251,23 @@ class LayerStore:
         """
         folder = self._folder_of(layer)
         if layer.blob.media_type == Compression.ZSTD.media_type:
-            zstd = read_zstd_head(folder)
+            zstd = recipe.read_zstd_head(folder)
             if zstd is not None and zstd.digest == layer.blob.digest:
                 return FileBlob(folder / zstd.file, layer.blob)
             raise self._unknown(layer)
-        recipe = self._recipe(layer, folder)
+        opened = self._recipe(layer, folder)
         is_plain = layer.blob.media_type == Compression.NONE.media_type
-        return StreamedBlob(layer.blob, recipe.tar if is_plain else recipe.gzip)
+        return StreamedBlob(layer.blob, opened.tar if is_plain else opened.gzip)
 
     def tar(self, layer: Layer) -> Iterator[bytes]:
         """The layer's tar, however its blob is packed. Raises as `open`."""
         return self._recipe(layer, self._folder_of(layer)).tar()
 
-    def _recipe(self, layer: Layer, folder: Path) -> Recipe:
-        head = read_head(head_path(folder))
+    def _recipe(self, layer: Layer, folder: Path) -> recipe.Recipe:
+        head = recipe.read_head(folder)
         if head is None or head.diff_id != layer.diff_id:
             raise self._unknown(layer)
-        return Recipe.open(head, folder, self._cache)
+        return recipe.Recipe.open(head, folder, self._cache)
 
     def _at(self, key: str) -> Path:
         if not _KEY.fullmatch(key):
@@ -300,12 +286,12 @@ class LayerStore:
             hint="run the same command again, and do not change envspec's cache while it runs",
         )
 
-    def _layer(self, key: str, head: LayerHead, compression: Compression) -> Layer | None:
+    def _layer(self, key: str, head: recipe.LayerHead, compression: Compression) -> Layer | None:
         digest, size = head.digest, head.blob_bytes
         if compression is Compression.NONE:
             digest, size = head.diff_id, head.tar_bytes
         elif compression is Compression.ZSTD:
-            zstd = read_zstd_head(self._at(key))
+            zstd = recipe.read_zstd_head(self._at(key))
             if zstd is None:
                 return None
             digest, size = zstd.digest, zstd.blob_bytes

@@ -329,7 +329,12 @@ async def build_system_layer(
             return found
         with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as temporary:
             built = Path(temporary, "layer")
-            changes, packages = await _install(request, context, built, on_line)
+            job = _job(request, context.environ)
+            runner = await asyncio.to_thread(choose_runner, request.builder, job, context.environ)
+            await asyncio.to_thread(built.mkdir)
+            changes, packages = await run_job(
+                runner, on_line, lambda files: read_changes(files, built, context.reporter.warning)
+            )
             key = write_entries(built, changes, title_of(request.apt))
             source = SystemSource(folder / key, key, request.apt)
             _place(built, source.folder)
@@ -360,16 +365,6 @@ def _place(built: Path, target: Path) -> None:
         built.rename(target)
 
 
-async def _install(
-    request: SystemLayerRequest, context: Context, folder: Path, on_line: Callable[[str], None]
-) -> tuple[tuple[ChangedPath, ...], tuple[str, ...]]:
-    runner = await asyncio.to_thread(choose_runner, request.builder, _job(request, context.environ), context.environ)
-    await asyncio.to_thread(folder.mkdir)
-    results: list[tuple[tuple[ChangedPath, ...], tuple[str, ...]]] = []
-    await run_job(runner, on_line, lambda files: results.append(read_changes(files, folder, context.reporter.warning)))
-    return results[0]
-
-
 def _record(
     request: SystemLayerRequest,
     packages: tuple[str, ...],
@@ -377,15 +372,8 @@ def _record(
     make_layer: Callable[[SystemSource], Layer],
 ) -> SystemLayer:
     layer = make_layer(source)
-    found = SystemLayer(
-        request.platform,
-        request.base_digest,
-        request.apt,
-        packages,
-        layer.diff_id,
-        layer.blob.digest,
-        layer.blob.size_bytes,
-    )
+    identity = (layer.diff_id, layer.blob.digest, layer.blob.size_bytes)
+    found = SystemLayer(request.platform, request.base_digest, request.apt, packages, *identity)
     write_file(source.folder / _HEAD, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
     if request.locked is not None and request.locked.diff_id != found.diff_id:
         raise _difference(request.locked, found)

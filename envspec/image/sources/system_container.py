@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from envspec.engine.client import open_engine
 from envspec.engine.errors import EngineError, NoEngine
@@ -33,6 +33,7 @@ from envspec.registry.types import OCI_PLATFORMS
 if TYPE_CHECKING:
     from envspec.engine.client import Engine
 
+T = TypeVar("T")
 #: What apt prints about a source without known snapshots (apt 2.7 to 3.0).
 _NO_SERVER: Final = ("Snapshots not supported for", "Cannot identify snapshot server for")
 _HOURS_S: Final = 6 * 3600
@@ -151,8 +152,8 @@ class ArchiveUnreachable(NetworkError):
 class ContainerRunner(Protocol):
     """Runs one job's container."""
 
-    def run(self, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
-        """Run the script, pass the files in OUT to `read`, and remove the container."""
+    def run(self, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
+        """Run the script, return `read` of the files in OUT, and remove the container."""
         ...
 
     def stop(self) -> None:
@@ -160,7 +161,7 @@ class ContainerRunner(Protocol):
         ...
 
 
-async def run_job(runner: ContainerRunner, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
+async def run_job(runner: ContainerRunner, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
     """Run a job in a thread; cancelling it removes its container and ends its log.
 
     Raises: as `ContainerRunner.run`.
@@ -173,7 +174,7 @@ async def run_job(runner: ContainerRunner, log: _Log, read: Callable[[ContainerF
 
     running = asyncio.ensure_future(asyncio.to_thread(runner.run, log_line, read))
     try:
-        await asyncio.shield(running)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
         stopped.set()
         await asyncio.to_thread(runner.stop)
@@ -213,7 +214,7 @@ class DockerRunner:
     job: ContainerJob
     environ: Mapping[str, str]
 
-    def run(self, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
+    def run(self, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
         job = self.job
         with open_engine(self.environ) as engine, engine.errors_while(f"installing packages in {job.base}"):
             client = engine.client
@@ -238,7 +239,7 @@ class DockerRunner:
                 lines = forward_lines(split_lines(client.logs(created["Id"], stream=True, follow=True)), log)
                 _check_status(client.wait(created["Id"])["StatusCode"], lines, job)
                 chunks, _ = client.get_archive(created["Id"], OUT)
-                read(tar_files(cast("IO[bytes]", _Chunks(chunks))))
+                return read(tar_files(cast("IO[bytes]", _Chunks(chunks))))
             finally:
                 _remove(engine, job)
 
@@ -257,7 +258,7 @@ class BuildahRunner:
     _running: subprocess.Popen[bytes] | None = None
     _stopped: bool = False
 
-    def run(self, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
+    def run(self, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
         job = self.job
         platform = "/".join(OCI_PLATFORMS[job.platform])
         tls = ["--tls-verify=false"] if job.plain is RegistryTransport.HTTP else []
@@ -283,7 +284,7 @@ class BuildahRunner:
                 else:
                     options += ["--network", "none", "--cap-drop", "all", "--volume", f"{job.index}:{INDEX}:ro"]
                 self._do(["run", *options, "--workingdir", "/", job.name, "--", *_COMMAND], log)
-                read(folder_files(out))
+                return read(folder_files(out))
         finally:
             self._stopped = False
             with contextlib.suppress(InstallFailed):
