@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from envspec.image.layers.gzip import Archives, read_data
 from envspec.image.layers.types import Data, Entry, EntryKind, LayerSource, ZipMember
-from envspec.io.archives import FileConflict, PathOwners, parents_of
+from envspec.io.archives import FileConflict, PathOwners
 from envspec.io.cache import JsonCache
 
 #: Prefix of a symlink's digest.
@@ -46,9 +46,10 @@ def _check_folders(paths: PathOwners[Any]) -> None:
     """Refuse a file in the place of another owner's folder."""
     below: dict[str, str] = {}
     for path in paths.first:
-        for folder in parents_of(path):
-            if below.setdefault(folder, path) != path:
-                break
+        folder = path.rpartition("/")[0]
+        while folder and folder not in below:
+            below[folder] = path
+            folder = folder.rpartition("/")[0]
     for path in sorted(below.keys() & paths.first.keys()):
         raise FileConflict(path, paths.first[path][0], paths.first[below[path]][0])
 
@@ -72,8 +73,7 @@ def sha256_of(data: Data) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedPath:
+class OwnedPath(NamedTuple):
     """A path of the image and its owner. digest: of the content or its archive; of a symlink, LINK and its target."""
 
     path: str
@@ -105,7 +105,7 @@ class OwnedPathCache:
         found = self._read(source)
         if found is None:
             found = source.owned()
-            self._cache.write(source.key, [astuple(each) for each in found])
+            self._cache.write(source.key, found)
         return found
 
     def owners(self, sources: Iterable[OwningSource]) -> dict[str, str]:
@@ -123,4 +123,4 @@ class OwnedPathCache:
         return paths.owners
 
     def _read(self, source: OwningSource) -> tuple[OwnedPath, ...] | None:
-        return self._cache.read_as(source.key, lambda rows: tuple(OwnedPath(*row) for row in rows))
+        return self._cache.read_as(source.key, lambda rows: tuple(map(OwnedPath._make, rows)))
