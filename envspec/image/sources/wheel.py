@@ -339,19 +339,14 @@ class WheelSource:
         return with_folders(self._entries())
 
     def _entries(self) -> Iterator[Entry]:
-        layouts = {
-            wheel: self._layouts.pop(wheel) if wheel in self._layouts else WheelLayout(wheel, self.scheme)
-            for wheel in self._sorted()
-        }
-        entry_owners(_owned(wheel, layout) for wheel, layout in layouts.items())
-        files = {path: entry for layout in layouts.values() for path, entry in layout.files.items()}
-        modules = (
-            _source_module(files[path]) for path in sorted({path for each in layouts.values() for path in each.sources})
-        )
+        entry_owners(self.listings())
+        layouts = [self._layouts.pop(wheel) for wheel in self._sorted()]
+        files = {path: entry for layout in layouts for path, entry in layout.files.items()}
+        modules = (_source_module(files[path]) for path in sorted({path for each in layouts for path in each.sources}))
         compiled: dict[str, str] = {}
         listed = (files[path] for path in sorted(files))
         yield from with_bytecode(self.pyc, listed, modules, compiled, files)
-        for layout in layouts.values():
+        for layout in layouts:
             yield layout.record(compiled)
 
     def listings(self) -> tuple[OwnedEntries, ...]:
@@ -360,10 +355,13 @@ class WheelSource:
         Raises:
             BadWheel: an invalid wheel. OSError: a wheel can't be read.
         """
+        found = []
         for wheel in self._sorted():
             if wheel not in self._layouts:
                 self._layouts[wheel] = WheelLayout(wheel, self.scheme)
-        return tuple(_owned(wheel, self._layouts[wheel]) for wheel in self._sorted())
+            entries = tuple(self._layouts[wheel].files.values())
+            found.append(OwnedEntries(f"{wheel.name} {wheel.version}", entries))
+        return tuple(found)
 
     def owned(self) -> tuple[OwnedPath, ...]:
         """The paths of `listings`. Only empty files may be shared without comparing their content."""
@@ -376,10 +374,6 @@ class WheelSource:
 
     def _sorted(self) -> list[LockedWheel]:
         return sorted(self.wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))
-
-
-def _owned(wheel: LockedWheel, layout: WheelLayout) -> OwnedEntries:
-    return OwnedEntries(f"{wheel.name} {wheel.version}", tuple(layout.files.values()))
 
 
 def _source_module(entry: Entry) -> SourceModule:

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envspec.image.layers.types import Entry, EntryKind, InMemory, OnDisk, ZipMethod
-from envspec.image.layers.wheel_zip import read_member
+from envspec.image.layers.types import Entry, EntryKind
 from envspec.image.sources.wheel import LockedWheel, Scheme
 from tests.support.builders.entries import content
 
@@ -46,17 +45,6 @@ def scheme_of_pip(prefix: str = "env") -> Scheme:
     """Where the pip of the tests puts things: headers apart, as in each virtual environment."""
     made = Scheme.of_venv(SERIES, prefix) if sys.prefix != sys.base_prefix else Scheme.of(SERIES, prefix)
     return Scheme(made.series, made.purelib, made.platlib, made.scripts, made.data, made.headers, sys.executable)
-
-
-def content_of(entry: Entry) -> bytes:
-    """The bytes of a file."""
-    if isinstance(entry.data, InMemory):
-        return entry.data.content
-    if isinstance(entry.data, OnDisk):
-        return entry.data.path.read_bytes()
-    assert entry.data is not None
-    assert entry.data.method in ZipMethod
-    return read_member(entry.data)
 
 
 def tree_of(entries: Iterable[Entry]) -> dict[str, Found]:
