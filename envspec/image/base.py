@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,11 +45,7 @@ async def base_for(lock: Lock, platform: Platform, documents: ManifestCache) -> 
 
 
 def pinned_base(lock: Lock, platform: Platform) -> tuple[BaseImage, PinnedDigest]:
-    """The base image and its digest for a platform.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The base image and its digest for a platform. Raises UsageError: there is none."""
     if lock.base_image is None:
         raise UsageError(
             f"the lock {lock.name} has no base image to build on",
@@ -106,43 +101,41 @@ class ManifestCache:
         Raises:
             NetworkError: the request failed, or the manifest is not in the cache with --offline.
         """
+
+        async def fetch(registry: Registry) -> bytes:
+            return (await registry.manifest(reference)).body
+
         digest = reference.digest or ""
-        body = self.blobs.read(digest)
-        if body is None:
-            registry = await self._registry(str(reference))
-            with _mirror_hint(reference):
-                body = (await registry.manifest(reference)).body
-            self.blobs.write(digest, body)
+        body = await self._read(digest, str(reference), reference, fetch)
         return read_manifest(body, "", where=str(reference), algorithm=digest.partition(":")[0])
 
     async def config(self, reference: Reference, manifest: Manifest) -> Mapping[str, object]:
         """The config of a manifest, parsed. Raises as `manifest`."""
         where = f"{reference.name}: config {manifest.config}"
-        body = self.blobs.read(manifest.config)
-        if body is None:
-            registry = await self._registry(where)
-            with _mirror_hint(reference):
-                body = await registry.config_bytes(reference, manifest)
-            self.blobs.write(manifest.config, body)
+        body = await self._read(
+            manifest.config, where, reference, lambda registry: registry.config_bytes(reference, manifest)
+        )
         return read_json(body, _DOCUMENT, where=where)
 
-    async def _registry(self, what: str) -> Registry:
+    async def _read(
+        self, digest: str, what: str, reference: Reference, fetch: Callable[[Registry], Awaitable[bytes]]
+    ) -> bytes:
+        if (body := self.blobs.read(digest)) is not None:
+            return body
         if self.connectivity is Connectivity.OFFLINE:
             raise NetworkError(
                 f"{what} is not in the cache, and --offline forbids a request to its registry",
                 hint="run once without --offline",
             )
         self.asking()
-        return await self.opened()
-
-
-@contextmanager
-def _mirror_hint(reference: Reference) -> Iterator[None]:
-    """A lock names the original registry, which this machine may not reach: mention --mirror."""
-    try:
-        yield
-    except RequestError as fault:
-        raise NetworkError(
-            f"the base image {reference.name} can't be read: {fault.message}",
-            hint=f"{fault.hint}; if another registry has a copy: `--mirror {reference.registry}=HOST`",
-        ) from fault
+        registry = await self.opened()
+        try:
+            body = await fetch(registry)
+        except RequestError as error:
+            # A lock names the original registry, which this machine may not reach.
+            raise NetworkError(
+                f"the base image {reference.name} can't be read: {error.message}",
+                hint=f"{error.hint}; if another registry has a copy: `--mirror {reference.registry}=HOST`",
+            ) from error
+        self.blobs.write(digest, body)
+        return body

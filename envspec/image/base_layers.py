@@ -19,9 +19,9 @@ from envspec.fetch.conda_link import LinkTarget, link
 from envspec.fetch.download import Downloads, conda_archives
 from envspec.fetch.types import Archive, python_archive
 from envspec.image.config import Base
-from envspec.image.layers.ownership import OwnedPathCache, OwningSource, path_owners
+from envspec.image.layers.ownership import OwnedPathCache, OwningSource
 from envspec.image.layers.partition import partition
-from envspec.image.layers.types import PREFIX, LayerSource
+from envspec.image.layers.types import PREFIX
 from envspec.image.options import ImageStage
 from envspec.image.sources.bytecode import PycCompiler, PythonBuild, standalone_program, unpack_standalone
 from envspec.image.sources.conda import CondaSource, check_paths, conda_sources
@@ -35,14 +35,10 @@ _STAGING: Final = "conda-staging"
 
 @dataclass(frozen=True, slots=True)
 class BaseLayers:
-    """The layers below the wheels: Python and conda's packages.
+    """The layers below the wheels: Python and conda's packages. fetch: fetches what the sources need."""
 
-    fetch: fetches what the sources need. owners: path -> owner, callable after `fetch`.
-    """
-
-    sources: tuple[LayerSource, ...]
-    fetch: Callable[[], Coroutine[object, object, None]]
-    owners: Callable[[], Mapping[str, str]]
+    sources: tuple[OwningSource, ...]
+    fetch: Callable[[], Coroutine[object, object, object]]
 
 
 class PythonLayers:
@@ -65,8 +61,25 @@ class PythonLayers:
         Raises:
             UsageError: the lock has no Python for an image.
         """
-        sources, fetch = self._sources(resolution, base, pyc, most)
-        return BaseLayers(sources, fetch, lambda: path_owners(self._owned.get(source) for source in sources))
+        python = resolution.target.python
+        if resolution.conda:
+            folder = self._staging / resolution.target.platform.value
+            series = python.series if any(package.name == "python" for package in resolution.conda) else None
+            conda = conda_sources(resolution.conda, folder, series, pyc, conda_layer_budget(resolution, most))
+            return BaseLayers(conda, lambda: self._link(conda, resolution.conda, resolution.target.platform, folder))
+        if python.source in {"system", "base"}:
+            env = dict(variable.partition("=")[::2] for variable in (base.config.get("config") or {}).get("Env") or ())
+            return BaseLayers((Venv(python, home_of(python, env)),), lambda: asyncio.sleep(0))
+        archive = _archive_of(python)
+        if archive is None:
+            raise UsageError(
+                f"the lock has no build of Python {python.version} for an image",
+                hint='set [env] python_source to "standalone" or "system", or add Python to [conda], and lock again',
+            )
+        names = frozenset(package.name for package in resolution.packages)
+        path = archive.path(self._context.cache)
+        source = StandalonePython(path, archive.sha256, python.version, names, pyc)
+        return BaseLayers((source,), lambda: self._fetch(archive))
 
     def close(self) -> None:
         """Remove the run's staging folder."""
@@ -98,36 +111,11 @@ class PythonLayers:
             return None
         return self._standalone_build(python, python_archive(row.version, row.url, row.sha256), is_known=True)
 
-    def _sources(
-        self, resolution: Resolution, base: Base, pyc: PycCompiler | None, most: int
-    ) -> tuple[tuple[OwningSource, ...], Callable[[], Coroutine[object, object, None]]]:
-        python = resolution.target.python
-        if resolution.conda:
-            folder = self._staging / resolution.target.platform.value
-            series = python.series if any(package.name == "python" for package in resolution.conda) else None
-            conda = conda_sources(resolution.conda, folder, series, pyc, conda_layer_budget(resolution, most))
-            return conda, lambda: self._link(conda, resolution.conda, resolution.target.platform, folder)
-        if python.source in {"system", "base"}:
-            return (Venv(python, home_of(python, _environ_of(base))),), _fetch_nothing
-        archive = _archive_of(python)
-        if archive is None:
-            raise UsageError(
-                f"the lock has no build of Python {python.version} for an image",
-                hint='set [env] python_source to "standalone" or "system", or add Python to [conda], and lock again',
-            )
-        names = frozenset(package.name for package in resolution.packages)
-        path = archive.path(self._context.cache)
-
-        async def fetch() -> None:
-            await self._fetch(archive)
-
-        return (StandalonePython(path, archive.sha256, python.version, names, pyc),), fetch
-
     async def _fetch(self, archive: Archive) -> Path:
-        return (await self._downloads().fetch([archive]))[archive.sha256]
+        return (await self._fetch_all([archive]))[archive.sha256]
 
-    def _downloads(self) -> Downloads:
-        return Downloads(self._context, stage=ImageStage.FETCHING)
+    async def _fetch_all(self, archives: Sequence[Archive]) -> Mapping[str, Path]:
+        return await Downloads(self._context, stage=ImageStage.FETCHING).fetch(archives)
 
     async def _link(
         self, sources: Sequence[CondaSource], all_packages: Sequence[CondaPackage], platform: Platform, folder: Path
@@ -138,7 +126,7 @@ class PythonLayers:
         packages = [package for source in missing for package in source.packages]
         if not packages:
             return
-        archives = await self._downloads().fetch(conda_archives(packages))
+        archives = await self._fetch_all(conda_archives(packages))
         await check_paths(packages, archives)
         # noarch packages depend on Python's record, even if its own layer is cached.
         python = [each for each in all_packages if each.name == "python" and each not in packages]
@@ -201,12 +189,3 @@ def conda_layer_budget(resolution: Resolution, most: int) -> int:
 
 def _archive_of(python: Python) -> Archive | None:
     return python_archive(python.version, python.url, python.sha256) if python.url and python.sha256 else None
-
-
-def _environ_of(base: Base) -> dict[str, str]:
-    env = (base.config.get("config") or {}).get("Env") or ()
-    return dict(variable.partition("=")[::2] for variable in env)
-
-
-async def _fetch_nothing() -> None:
-    """A virtual environment needs no files."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,16 +24,15 @@ from envspec.image.base import ManifestCache, base_for
 from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.config import Base, annotations_of, image_config, image_of
 from envspec.image.gpu_code import GpuCodeObserver
-from envspec.image.layers.ownership import entry_owners
+from envspec.image.layers.ownership import OwnedPathCache, entry_owners
 from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
-from envspec.image.layers.threads import CancellableSource
 from envspec.image.layers.types import Compression, Image, Layer, LayerSource
 from envspec.image.options import Bytecode, ImageOptions, ImageStage
 from envspec.image.services import ServicesSource, services_config
 from envspec.image.sources.bytecode import PycCompiler, find_compiler
 from envspec.image.sources.system import SystemLayerRequest, build_system_layer
-from envspec.image.sources.wheel import LockedWheel, Scheme, WheelPathCache, WheelSource
+from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.io.archives import FileConflict, parents_of
 from envspec.io.cache import as_cache_error
 from envspec.io.tasks import gather_or_cancel
@@ -107,6 +107,7 @@ class ImageBuilder:
         self._manifests = manifests
         self._local = local
         self._with_built = with_built
+        self._owned = OwnedPathCache(context.cache)
         self._python = PythonLayers(context, local, lambda source: self._cached(source) is not None)
 
     def close(self) -> None:
@@ -168,12 +169,14 @@ class ImageBuilder:
             return [layer for layer in cached if layer is not None]
         if not is_checked or any(source in missing for source in plan.below.sources):
             await plan.below.fetch()
-        lists = WheelPathCache(self._context.cache)
-        unlisted = [] if is_checked else [source for source in plan.wheels if not lists.has(source)]
-        written = await self._fetch_and_write(resolution, missing, unlisted, lists)
+        unlisted = [] if is_checked else [source for source in plan.wheels if not self._owned.has(source)]
+        written = await self._fetch_and_write(resolution, missing, unlisted)
         if not is_checked:
-            owners = plan.below.owners()
-            if not await asyncio.to_thread(lists.are_disjoint, plan.wheels, owners):
+            try:
+                await asyncio.to_thread(self._owned.owners, [*plan.below.sources, *plan.wheels])
+            except FileConflict:
+                # Unless the base layers are the cause, the wheels' files may be equal.
+                owners = await asyncio.to_thread(self._owned.owners, plan.below.sources)
                 await self._fetch(resolution, plan.wheels)
                 await asyncio.to_thread(check_conflicts, plan.wheels, owners)
         with as_cache_error(checked.parent):
@@ -182,37 +185,49 @@ class ImageBuilder:
         return [layer or written[source.key] for source, layer in zip(plan.sources, cached, strict=True)]
 
     async def _fetch_and_write(
-        self,
-        resolution: Resolution,
-        missing: Sequence[LayerSource],
-        unlisted: Sequence[WheelSource],
-        lists: WheelPathCache,
+        self, resolution: Resolution, missing: Sequence[LayerSource], unlisted: Sequence[WheelSource]
     ) -> dict[str, Layer]:
-        """Key -> layer of the `missing` sources; each is written as soon as its own wheels are in the cache.
+        """Key -> layer of the `missing` sources, written in `jobs` threads, each when its own wheels are in the cache.
 
-        unlisted: sources whose paths are not in `lists`, missing or not.
+        unlisted: sources whose paths are not cached, missing or not.
         """
         keys, unlisted_keys = ({source.key for source in sources} for sources in (missing, unlisted))
         sources = [*missing, *(source for source in unlisted if source.key not in keys)]
+        wheels = [source for source in sources if isinstance(source, WheelSource)]
         arrivals = _Arrivals()
+        cancel = threading.Event()
         written: dict[str, Layer] = {}
+        done = itertools.count()
+
+        def report() -> None:
+            self._context.reporter.progress(Step(ImageStage.LAYERS, next(done), len(sources)))
 
         async def fetch() -> None:
-            wheels = [source for source in sources if isinstance(source, WheelSource)]
             await self._fetch(resolution, wheels, arrivals.add)
             arrivals.complete()
 
-        def write(source: LayerSource, cancel: threading.Event) -> None:
+        def write(source: LayerSource) -> None:
             observer = None
             if isinstance(source, WheelSource):
                 if source.key in unlisted_keys:
-                    lists.add(source)
-                observer = GpuCodeObserver(source)
+                    self._owned.get(source)
+                observer = GpuCodeObserver(source.wheels)
             if source.key in keys:
-                cancellable = CancellableSource(source, cancel)
-                written[source.key] = self._store.write(cancellable, self._options.compression, observer)
+                written[source.key] = self._store.write(source, self._options.compression, observer, cancel)
 
-        await gather_or_cancel([fetch(), self._write_all(sources, write, arrivals)])
+        async def write_in_thread(source: LayerSource) -> None:
+            if isinstance(source, WheelSource):
+                await arrivals.wait(wheel.sha256 for wheel in source.wheels)
+            await asyncio.get_running_loop().run_in_executor(pool, write, source)
+            report()
+
+        report()
+        with ThreadPoolExecutor(self._context.jobs, thread_name_prefix="envspec-layer") as pool:
+            try:
+                await gather_or_cancel([fetch(), *map(write_in_thread, sources)])
+            finally:
+                # Leaving the pool waits for its threads: each ends at its next entry.
+                cancel.set()
         return written
 
     async def _fetch(
@@ -273,32 +288,6 @@ class ImageBuilder:
             own=python.own_build(target.python, target.platform, resolution.conda),
             other=python.other_build(target.python),
         )
-
-    async def _write_all(
-        self,
-        sources: Sequence[LayerSource],
-        write: Callable[[LayerSource, threading.Event], None],
-        arrivals: _Arrivals,
-    ) -> None:
-        """Write layers in `jobs` threads."""
-        done = 0
-        cancel = threading.Event()
-        self._context.reporter.progress(Step(ImageStage.LAYERS, 0, len(sources)))
-
-        async def one(source: LayerSource) -> None:
-            nonlocal done
-            if isinstance(source, WheelSource):
-                await arrivals.wait(wheel.sha256 for wheel in source.wheels)
-            await asyncio.get_running_loop().run_in_executor(pool, write, source, cancel)
-            done += 1
-            self._context.reporter.progress(Step(ImageStage.LAYERS, done, len(sources)))
-
-        with ThreadPoolExecutor(self._context.jobs, thread_name_prefix="envspec-layer") as pool:
-            try:
-                await gather_or_cancel(one(source) for source in sources)
-            finally:
-                # Leaving the pool waits for its threads: each ends at its next entry.
-                cancel.set()
 
     def _conflict_mark(self, resolution: Resolution, below: BaseLayers) -> Path:
         """A file that exists once these packages were checked for conflicts."""

@@ -81,15 +81,14 @@ def image_config(
     base_run = base.config.get("config") or {}
     created = rfc3339(lock.as_of)
     os, architecture = OCI_PLATFORMS[platform]
+    # Without the base's description of itself.
+    labels = {key: value for key, value in (base_run.get("Labels") or {}).items() if not key.startswith(_OCI)}
     document: dict[str, Any] = {
         "architecture": architecture,
         "os": os,
         "created": created,
-        "config": _run(lock, base_run, run) | {"Labels": _labels(lock, identity, base, base_run)},
-        "rootfs": {
-            "type": "layers",
-            "diff_ids": [layer.diff_id for layer in (*base.layers, *layers)],
-        },
+        "config": _run(lock, base_run, run) | {"Labels": labels | _labels(lock, identity, base)},
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in (*base.layers, *layers)]},
         "history": [
             *(base.config.get("history") or ()),
             *({"created": created, "created_by": f"envspec: {layer.created_by}"} for layer in layers),
@@ -103,13 +102,14 @@ def image_config(
 
 def annotations_of(lock: Lock, identity: str, base: Base | None) -> dict[str, str]:
     """Annotations of manifest and index."""
-    annotations = {
-        f"{_OCI}created": rfc3339(lock.as_of),
-        f"{_OCI}title": lock.name,
-        LABEL_NAME: lock.name,
-        LABEL_LOCK: identity,
-    }
-    return annotations | (_base_labels(base) if base else {})
+    return {f"{_OCI}created": rfc3339(lock.as_of)} | _labels(lock, identity, base)
+
+
+def _labels(lock: Lock, identity: str, base: Base | None) -> dict[str, str]:
+    labels = {f"{_OCI}title": lock.name, LABEL_NAME: lock.name, LABEL_LOCK: identity}
+    if base is not None:
+        labels |= {f"{_OCI}base.name": base.name, f"{_OCI}base.digest": base.digest}
+    return labels
 
 
 def canonical(document: object) -> bytes:
@@ -137,11 +137,7 @@ def environment(lock: Lock, base_env: Iterable[str], run: RunConfig) -> list[str
 
 
 def read_config(config: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Check the types of a base's config.
-
-    Raises:
-        BadBase: names the invalid key.
-    """
+    """Check the types of a base's config. Raises BadBase: names the invalid key."""
     for inner, types in (None, _TYPES), ("config", _RUN_TYPES):
         table = (config.get(inner) or {}) if inner else config
         for key, is_valid in types.items():
@@ -197,22 +193,6 @@ def _run(lock: Lock, base_run: Mapping[str, Any], own: RunConfig) -> dict[str, A
     if own.healthcheck is not None:
         run["Healthcheck"] = dict(own.healthcheck)
     return run
-
-
-def _labels(lock: Lock, identity: str, base: Base, base_run: Mapping[str, Any]) -> dict[str, str]:
-    """The base's labels, except its description of itself, and ours."""
-    labels = {key: value for key, value in (base_run.get("Labels") or {}).items() if not key.startswith(_OCI)}
-    return {
-        **labels,
-        f"{_OCI}title": lock.name,
-        LABEL_NAME: lock.name,
-        LABEL_LOCK: identity,
-        **_base_labels(base),
-    }
-
-
-def _base_labels(base: Base) -> dict[str, str]:
-    return {f"{_OCI}base.name": base.name, f"{_OCI}base.digest": base.digest}
 
 
 def _check_base(base: Base, platform: Platform) -> None:

@@ -14,14 +14,16 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.gpu import Runs, capability_of, find_gpu, runs
 from envspec.image.layers.types import Entry, ZipMember
 from envspec.models import GpuCode, GpuCodeFound, Lock, Platform
+
+if TYPE_CHECKING:
+    from envspec.image.sources.wheel import LockedWheel
 
 #: Magic 0xBA55ED50, version 1, 16 bytes of header.
 _CONTAINER: Final = bytes.fromhex("50ed55ba01001000")
@@ -92,11 +94,7 @@ class FatbinScan:
 
     def close(self) -> None:
         """Set `found`, without what only looks like a container outside of its section."""
-        containers = self._sections.within(self._containers) if self._sections is not None else []
-        self.found = GpuCodeFound(
-            sorted_architectures({name for each in containers for name in each.sm}),
-            sorted_architectures({name for each in containers for name in each.ptx}),
-        )
+        self.found = _union(self._sections.within(self._containers) if self._sections is not None else ())
 
     def _walk(self, block: bytes, start: int) -> int:
         """Parse as far as possible; returns the offset in the file from which bytes are still needed."""
@@ -175,14 +173,17 @@ class _SectionTable:
         return bytes(self._kept[at : max(at, self._kept.find(b"\0", at))])
 
 
-def sorted_architectures(names: set[str]) -> tuple[str, ...]:
-    """Architectures by number, then by suffix: `sm_90`, `sm_90a`, `sm_100`."""
+def _union(codes: Iterable[_Container | GpuCodeFound]) -> GpuCodeFound:
+    """All architectures, by number, then by suffix: `sm_90`, `sm_90a`, `sm_100`."""
+    sm, ptx = set[str](), set[str]()
+    for code in codes:
+        sm.update(code.sm)
+        ptx.update(code.ptx)
 
     def key(name: str) -> tuple[int, str]:
-        number = name.partition("_")[2].rstrip("af")
-        return int(number), name
+        return int(name.partition("_")[2].rstrip("af")), name
 
-    return tuple(sorted(names, key=key))
+    return GpuCodeFound(tuple(sorted(sm, key=key)), tuple(sorted(ptx, key=key)))
 
 
 #: Names of possible libraries and programs.
@@ -193,24 +194,11 @@ class GpuCodeMissing(NoSolution):
     """A GPU of the spec runs the recorded GPU code, but not the wheel's."""
 
 
-class _Wheel(Protocol):
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def sha256(self) -> str: ...
-
-
-class _Wheels(Protocol):
-    @property
-    def wheels(self) -> tuple[_Wheel, ...]: ...
-
-
 class GpuCodeObserver:
     """Finds the GPU code in one layer of wheels; see `envspec.image.layers.store.EntryObserver`."""
 
-    def __init__(self, source: _Wheels) -> None:
-        self._wheels = {wheel.path: wheel.sha256 for wheel in source.wheels}
+    def __init__(self, wheels: Iterable[LockedWheel]) -> None:
+        self._wheels = {wheel.path: wheel.sha256 for wheel in wheels}
         self._scans: dict[str, list[FatbinScan]] = {}
 
     def __call__(self, entry: Entry, /) -> FatbinScan | None:
@@ -263,9 +251,3 @@ def _is_lost(gpu: str, code: GpuCode, actual: GpuCodeFound, facts: Facts) -> boo
 
 def _names(code: GpuCodeFound) -> str:
     return ", ".join((*code.sm, *code.ptx)) or "no GPU code"
-
-
-def _union(codes: Iterable[GpuCodeFound]) -> GpuCodeFound:
-    every = tuple(codes)
-    sm = {name for code in every for name in code.sm}
-    return GpuCodeFound(sorted_architectures(sm), sorted_architectures({name for code in every for name in code.ptx}))

@@ -97,11 +97,7 @@ def tar_of(files: Iterable[tuple[str, bytes | Descriptor]], opened: OpenBlob, mo
 
 
 def write_tar(path: Path, files: Files, opened: OpenBlob, moved: OnBytes) -> None:
-    """Write the tar to a temporary file and rename it.
-
-    Raises:
-        CannotWriteImage: no space, no permission.
-    """
+    """Write the tar to a temporary file and rename it. Raises CannotWriteImage: no space, no permission."""
     with _write_errors(path):
         remove_leftovers(path.parent, path.name)
         with open_replacing(path) as file:
@@ -124,8 +120,9 @@ def write_layout(folder: Path, files: Files, opened: OpenBlob, moved: OnBytes) -
             remove_leftovers(each)
         # oci-layout first: it marks a folder as envspec's. index.json last: without it there is no image.
         for name, content in sorted(files, key=lambda file: _ORDER.get(file[0], 1)):
-            path = folder / name
-            if not name.startswith("blobs/") or not _is_complete(path, content):
+            path, size = folder / name, len(content) if isinstance(content, bytes) else content.size_bytes
+            # Files are renamed only when complete: a blob of another size was truncated later.
+            if not (name.startswith("blobs/") and path.is_file() and path.stat().st_size == size):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with open_replacing(path) as file:
                     for chunk in _chunks(content, opened):
@@ -134,11 +131,7 @@ def write_layout(folder: Path, files: Files, opened: OpenBlob, moved: OnBytes) -
 
 
 def check_outputs(tar: Path | None, layout: Path | None) -> None:
-    """Check the paths of outputs before the image is built.
-
-    Raises:
-        UsageError: a path is in use for something else.
-    """
+    """Check the paths of outputs before the image is built. Raises UsageError: a path is in use for something else."""
     if tar is not None and tar.is_dir():
         raise UsageError(f"{tar} is a folder", hint=f"use a file name: {tar / 'image.tar'}")
     if layout is None or not layout.exists():
@@ -151,12 +144,6 @@ def check_outputs(tar: Path | None, layout: Path | None) -> None:
 
 def _chunks(content: bytes | Descriptor, opened: OpenBlob) -> Iterator[bytes]:
     return iter((content,)) if isinstance(content, bytes) else opened(content).chunks()
-
-
-def _is_complete(path: Path, content: bytes | Descriptor) -> bool:
-    """Compares sizes: files are renamed only when complete, and a truncated one is written again."""
-    size = len(content) if isinstance(content, bytes) else content.size_bytes
-    return path.is_file() and path.stat().st_size == size
 
 
 def _is_layout(folder: Path) -> bool:

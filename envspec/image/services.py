@@ -77,9 +77,10 @@ class ServicesSource:
 
     @property
     def key(self) -> str:
-        parts = [
-            (entry.path, entry.mode, entry.kind.value, entry.uid, entry.gid, _sha256(entry)) for entry in self.entries()
-        ]
+        parts = []
+        for entry in self.entries():
+            digest = hashlib.sha256(entry.data.content).hexdigest() if isinstance(entry.data, InMemory) else ""
+            parts.append((entry.path, entry.mode, entry.kind.value, entry.uid, entry.gid, digest))
         return hashlib.sha256(json.dumps(["services", parts]).encode()).hexdigest()
 
     @property
@@ -90,7 +91,7 @@ class ServicesSource:
     def entries(self) -> Iterator[Entry]:
         """Only small files: the key is computed from them."""
         found: dict[str, Entry] = {}
-        for entry in (*_folders(self.settings), *_files(self.settings)):
+        for entry in _own_entries(self.settings):
             for parent in reversed(PurePosixPath(entry.path).parents):
                 if str(parent) != ".":
                     found.setdefault(str(parent), Entry(str(parent), _MODES.get(str(parent), 0o755), EntryKind.FOLDER))
@@ -124,19 +125,15 @@ def workdir_path(workdir: str) -> str | None:
     return folder
 
 
-def _folders(settings: ImageSettings) -> Iterator[Entry]:
+def _own_entries(settings: ImageSettings) -> Iterator[Entry]:
     uid, gid = (UID, GID) if settings.services else (0, 0)
     workdir = workdir_path(settings.workdir)
     if workdir is not None:
         yield Entry(workdir, 0o755, EntryKind.FOLDER, uid=uid, gid=gid)
+    yield Entry("etc/profile.d/envspec.sh", 0o644, data=InMemory(_runtime_file("profile.sh")))
     if settings.services:
         yield Entry(HOME, 0o755, EntryKind.FOLDER, uid=uid, gid=gid)
         yield Entry(STATE, 0o700, EntryKind.FOLDER, uid=uid, gid=gid)
-
-
-def _files(settings: ImageSettings) -> Iterator[Entry]:
-    yield Entry("etc/profile.d/envspec.sh", 0o644, data=InMemory(_runtime_file("profile.sh")))
-    if settings.services:
         for name in ("health.py", "init.py", "services.py", "sshd_config"):
             yield Entry(f"{RUNTIME}/{name}", 0o644, data=InMemory(_runtime_file(name)))
         yield Entry(f"{RUNTIME}/services.json", 0o644, data=InMemory(_services_json(settings)))
@@ -156,7 +153,3 @@ def _services_json(settings: ImageSettings) -> bytes:
 @cache
 def _runtime_file(name: str) -> bytes:
     return files("envspec.image.runtime").joinpath(name).read_bytes()
-
-
-def _sha256(entry: Entry) -> str:
-    return hashlib.sha256(entry.data.content).hexdigest() if isinstance(entry.data, InMemory) else ""

@@ -154,12 +154,6 @@ class PathOwners(Generic[T]):
         if first is not content and not self._is_same(first, content):
             raise FileConflict(path, first_owner, owner)
 
-    def check_links(self, links: Container[str]) -> None:
-        """Raises FileConflict if a path is behind one of these links."""
-        for path, (owner, _) in self.first.items():
-            if (link := link_above(path, links)) is not None:
-                raise FileConflict(link, self.first[link][0], owner)
-
     @property
     def owners(self) -> dict[str, str]:
         return {path: owner for path, (owner, _) in self.first.items()}

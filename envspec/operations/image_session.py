@@ -14,8 +14,8 @@ from envspec.image import outputs
 from envspec.image.base import ManifestCache
 from envspec.image.build import BuiltImage, ImageBuilder
 from envspec.image.layers.gzip import ArchiveMissing
-from envspec.image.layers.store import BlobStore, LayerStore
-from envspec.image.layers.threads import CancellableBlob
+from envspec.image.layers.store import BlobStore, LayerStore, StreamedBlob
+from envspec.image.layers.threads import cancellable
 from envspec.image.layers.types import Image, Layer
 from envspec.image.options import ImageOptions, ImageStage
 from envspec.io.cache import as_cache_error
@@ -71,7 +71,7 @@ class ImageSession:
         """A layer's bytes: of ours from the store, of the base's from the blobs."""
         layer = self._layers.get(descriptor.digest)
         blob = self.store.open(layer) if layer is not None else self.blobs.open(descriptor)
-        return CancellableBlob(blob, self._stopping)
+        return StreamedBlob(blob.descriptor, lambda start: cancellable(blob.chunks(start), self._stopping))
 
     async def with_wheels(self, use: Callable[[], Awaitable[_T]]) -> _T:
         """Do what reads layers; if wheels of them are not in the cache any more, fetch these and do it again.

@@ -16,6 +16,7 @@ from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, UsageError
 from envspec.image.base_layers import BaseLayers, PythonLayers, conda_layer_budget
 from envspec.image.config import Base
+from envspec.image.layers.ownership import OwnedPathCache
 from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import PREFIX, Compression, Layer
@@ -54,6 +55,10 @@ def fetched(layers: BaseLayers) -> BaseLayers:
     return layers
 
 
+def owners(folder: Path, layers: BaseLayers) -> dict[str, str]:
+    return OwnedPathCache(folder / "cache").owners(layers.sources)
+
+
 @pytest.mark.parametrize("compression", Compression)
 def test_a_standalone_python_is_the_same_layer_from_every_cache(compression: Compression, tmp_path: Path) -> None:
     python = locked(tmp_path)
@@ -72,19 +77,19 @@ def test_a_standalone_python_is_the_same_layer_from_every_cache(compression: Com
 
 
 def test_what_a_standalone_python_owns(tmp_path: Path) -> None:
-    owners = fetched(below(tmp_path / "cache", locked(tmp_path))).owners()
-    assert owners[f"{PREFIX}/bin/pip"] == f"Python {VERSION}"
+    found = owners(tmp_path, fetched(below(tmp_path / "cache", locked(tmp_path))))
+    assert found[f"{PREFIX}/bin/pip"] == f"Python {VERSION}"
     # Cached: the archive is not needed again.
     again = below(tmp_path / "cache", locked(tmp_path))
     (tmp_path / "cache/archives").rename(tmp_path / "gone")
-    assert again.owners() == owners
+    assert owners(tmp_path, again) == found
 
 
 def test_a_locked_pip_takes_the_place_of_the_archives(tmp_path: Path) -> None:
     python = locked(tmp_path)
     plain = below(tmp_path / "cache", python)
     other = below(tmp_path / "cache", python, pin(wheel("pip", "26.0")))
-    assert f"{PREFIX}/bin/pip" not in fetched(other).owners()
+    assert f"{PREFIX}/bin/pip" not in owners(tmp_path, fetched(other))
     assert plain.sources[0].key != other.sources[0].key
 
 
@@ -108,7 +113,7 @@ def test_an_images_own_python(origin: str, environ: tuple[str, ...], home: str, 
     (source,) = layers.sources
     target = {entry.path: entry.target for entry in source.entries()}[f"{PREFIX}/bin/python"]
     assert target == f"{home}/python{SERIES}"
-    assert f"{PREFIX}/pyvenv.cfg" in layers.owners()
+    assert f"{PREFIX}/pyvenv.cfg" in owners(tmp_path, layers)
 
 
 def test_a_python_that_nobody_can_have(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from envspec.image.layers.store import BlobStore, WrongBlob
-from envspec.io.cache import CacheError
 from envspec.registry.types import Descriptor
 
 CONTENT = b"a layer" * 1000
@@ -61,11 +60,3 @@ def test_a_blob_that_was_damaged_later_goes(tmp_path: Path, damaged: bytes) -> N
 def test_what_is_no_digest_is_no_path(tmp_path: Path, digest: str) -> None:
     with pytest.raises(ValueError, match="not a digest"):
         BlobStore(tmp_path).read(digest)
-
-
-def test_a_cache_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("")
-    with pytest.raises(CacheError, match="can't be used") as refused:
-        BlobStore(tmp_path / "cache").write(described(CONTENT).digest, CONTENT)
-    assert "ENVSPEC_CACHE_DIR" in str(refused.value)
-    assert refused.value.exit_code == 6

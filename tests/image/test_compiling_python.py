@@ -123,9 +123,6 @@ def test_one_that_is_named_and_does_not_fit(
 ) -> None:
     with pytest.raises(UsageError, match=why):
         finder.finds(named=pretends(tmp_path / "mine", version, **more))
-
-
-def test_one_that_is_named_and_is_not_there(finder: Finder, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a CPython that runs here"):
         finder.finds(named=tmp_path / "nothing")
 
@@ -200,13 +197,9 @@ def test_a_build_that_leads_out(name: str, finder: Finder, tmp_path: Path) -> No
     assert not list(tmp_path.rglob("out")) and list((tmp_path / "cache/pythons").iterdir()) == []
 
 
-def test_another_platforms_build_does_not_run_here(finder: Finder, tmp_path: Path) -> None:
-
+def test_builds_of_that_version_that_are_known(finder: Finder, tmp_path: Path) -> None:
     other = next(each for each in Platform if each is not this_platform())
     assert finder.parts.own_build(locked(tmp_path), other, ()) is None
-
-
-def test_builds_of_that_version_that_are_known(finder: Finder) -> None:
 
     rows = load_facts().standalone_pythons("3.11", this_platform())
     found = finder.parts.other_build(Python(rows[0].version, "system"))

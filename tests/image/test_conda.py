@@ -8,7 +8,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,7 @@ from envspec.errors import NetworkError, NoSolution
 from envspec.fetch.conda_link import BadCondaPackage
 from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.config import Base
-from envspec.image.layers.ownership import OwningSource
+from envspec.image.layers.ownership import OwnedPathCache, OwningSource
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import PREFIX, Compression, Entry, InMemory, Layer
 from envspec.image.options import ImageStage
@@ -105,20 +106,31 @@ class Builder:
         (resolution,) = make_lock(conda=rows).resolutions
         return parts.below(resolution, Base("b", "sha256:0", "sha256:0", {}), pyc, most)
 
-    def entries(
+    @contextmanager
+    def fetched(
         self, rows: Sequence[CondaPackage], pyc: PycCompiler | None = None, most: int = 20
-    ) -> list[list[Entry]]:
+    ) -> Iterator[BaseLayers]:
         parts = self.parts()
         try:
             below = self.below(parts, rows, pyc, most)
             asyncio.run(below.fetch())
+            yield below
+        finally:
+            parts.close()
+
+    def entries(
+        self, rows: Sequence[CondaPackage], pyc: PycCompiler | None = None, most: int = 20
+    ) -> list[list[Entry]]:
+        with self.fetched(rows, pyc, most) as below:
             found = [list(source.entries()) for source in below.sources]
             for layer in found:
                 assert told(layer)
             # Read while it is there.
             return [[_in_memory(entry) for entry in layer] for layer in found]
-        finally:
-            parts.close()
+
+    def owners(self, rows: Sequence[CondaPackage], most: int = 20) -> dict[str, str]:
+        with self.fetched(rows, most=most) as below:
+            return OwnedPathCache(self.cache).owners(below.sources)
 
 
 def _in_memory(entry: Entry) -> Entry:
@@ -191,33 +203,19 @@ def test_bytecode_is_made_anew(builder: Builder) -> None:
     assert not any("__pycache__" in path for path in by_path(builder.entries(rows)))
 
 
-@pytest.mark.parametrize("pyc", [OURS, None], ids=["pyc", "no-pyc"])
-def test_the_same_from_another_cache_and_umask(pyc: PycCompiler | None, builder: Builder, tmp_path: Path) -> None:
+def test_the_same_layers_from_another_cache(builder: Builder, tmp_path: Path) -> None:
     rows = builder.rows(*NAMES, "native", "twin-a")
-    one = [told(layer) for layer in builder.entries(rows, pyc)]
-    again = [told(layer) for layer in builder.entries(rows, pyc)]
+
+    def layers(one: Builder, rows: Sequence[CondaPackage]) -> list[Layer]:
+        with one.fetched(rows, OURS) as below:
+            return [LayerStore(one.cache).write(source, Compression.GZIP) for source in below.sources]
+
+    made = layers(builder, rows)
     mask = os.umask(0o077)
     try:
-        other = Builder(tmp_path / "another" / "cache", builder.channel).entries(list(reversed(rows)), pyc)
+        assert made == layers(Builder(tmp_path / "another", builder.channel), list(reversed(rows))) and len(made) > 1
     finally:
         os.umask(mask)
-    assert one == again == [told(layer) for layer in other]
-
-
-def test_the_same_layers_from_another_cache(builder: Builder, tmp_path: Path) -> None:
-    rows = builder.rows("python", "greet", "pathwise", "libpathwise", "oldstyle")
-
-    def layers(one: Builder) -> list[Layer]:
-        parts = one.parts()
-        try:
-            below = one.below(parts, rows, OURS)
-            asyncio.run(below.fetch())
-            return [LayerStore(one.cache).write(source, Compression.GZIP) for source in below.sources]
-        finally:
-            parts.close()
-
-    made = layers(builder)
-    assert made == layers(Builder(tmp_path / "another", builder.channel)) and len(made) > 1
     # What was linked is gone, and the layers can still be read.
     store, sources = LayerStore(builder.cache), builder.below(builder.parts(), rows, OURS).sources
     known = [store.cached(source.key, Compression.GZIP) for source in sources]
@@ -243,51 +241,36 @@ def test_condas_own_python_compiles(builder: Builder) -> None:
 
 def test_only_what_is_not_known_is_linked(builder: Builder) -> None:
     rows = builder.rows("python", "filelock=3.16.1", "oldstyle", "twin-a")
-    owners = owners_of(builder, rows)
+    owners = builder.owners(rows)
     assert owners[f"{LIB}/filelock/__init__.py"] == "conda's filelock 3.16.1"
     whole = [told(layer) for layer in builder.entries(rows)]
     builder.is_known = lambda source: "filelock" not in source.title
     builder.linked.clear()
-    parts = builder.parts()
-    try:
-        below = builder.below(parts, rows)
-        asyncio.run(below.fetch())
+    with builder.fetched(rows) as below:
         (mine,) = (source for source in below.sources if "filelock" in source.title)
         count = len(mine.packages)  # type: ignore[attr-defined]
         assert builder.linked[-1] == (count, count) and "python" not in mine.title
         # Without Python beside it, it goes where this environment's Python looks.
         assert told(mine.entries()) in whole
-        assert below.owners() == owners
-    finally:
-        parts.close()
+        assert OwnedPathCache(builder.cache).owners(below.sources) == owners
 
 
 def test_where_all_is_known_nothing_is_fetched(builder: Builder) -> None:
     rows = builder.rows("python", "greet")
-    owners = owners_of(builder, rows)
+    owners = builder.owners(rows)
     builder.is_known = lambda _: True
     gone = [replace(row, url="file:///nowhere/gone.conda") for row in rows]
     assert [replace(row, url=gone[0].url) for row in rows] == gone
     (builder.cache / "archives").rename(builder.cache / "elsewhere")
-    assert owners_of(builder, rows) == owners
+    assert builder.owners(rows) == owners
     assert not (builder.cache / "archives").exists()
-
-
-def owners_of(builder: Builder, rows: Sequence[CondaPackage]) -> dict[str, str]:
-    parts = builder.parts()
-    try:
-        below = builder.below(parts, rows)
-        asyncio.run(below.fetch())
-        return dict(below.owners())
-    finally:
-        parts.close()
 
 
 def test_the_folder_that_was_linked_into_goes(builder: Builder) -> None:
     left = builder.cache / "conda-staging" / "0123"
     left.mkdir(parents=True)
     (left / "file").write_text("of a run that was killed")
-    owners_of(builder, builder.rows("python"))
+    builder.owners(builder.rows("python"))
     assert list((builder.cache / "conda-staging").iterdir()) == []
 
 
@@ -310,7 +293,7 @@ def test_equal_files_are_in_both_layers(most: int, builder: Builder) -> None:
     layers = builder.entries(rows, most=most)
     having = [layer for layer in layers if any(entry.path == f"{PREFIX}/share/same.txt" for entry in layer)]
     assert len(having) == len(layers)
-    owners = owners_of(builder, rows)
+    owners = builder.owners(rows)
     assert owners[f"{PREFIX}/share/same.txt"] == "conda's twin-a 1.0"
     for layer in layers:
         for entry in layer:
@@ -320,16 +303,10 @@ def test_equal_files_are_in_both_layers(most: int, builder: Builder) -> None:
 
 @pytest.mark.parametrize("most", [1, 20])
 def test_different_files_at_one_path(most: int, builder: Builder) -> None:
-    parts = builder.parts()
-    try:
-        below = builder.below(parts, builder.rows("twin-a", "rival"), most=most)
-        asyncio.run(below.fetch())
-        with pytest.raises(NoSolution) as caught:
-            below.owners()
-        assert "opt/env/share/same.txt" in caught.value.message
-        assert "conda's rival 1.0" in caught.value.message and "conda's twin-a 1.0" in caught.value.message
-    finally:
-        parts.close()
+    with pytest.raises(NoSolution) as caught:
+        builder.owners(builder.rows("twin-a", "rival"), most)
+    assert "opt/env/share/same.txt" in caught.value.message
+    assert "conda's rival 1.0" in caught.value.message and "conda's twin-a 1.0" in caught.value.message
 
 
 def test_links_stay_as_they_are(builder: Builder) -> None:
@@ -354,11 +331,11 @@ def test_what_would_be_written_elsewhere_is_refused_before(names: tuple[str, ...
 
 
 def test_a_file_behind_a_link_of_a_known_layer(builder: Builder) -> None:
-    owners_of(builder, builder.rows("linked"))
-    owners_of(builder, builder.rows("behind"))
+    builder.owners(builder.rows("linked"))
+    builder.owners(builder.rows("behind"))
     builder.is_known = lambda _: True
     with pytest.raises(NoSolution, match=r"opt/env/lib64 belongs to conda's linked 1\.0 and to conda's behind"):
-        owners_of(builder, builder.rows("linked", "behind"))
+        builder.owners(builder.rows("linked", "behind"))
 
 
 # Keys
@@ -381,12 +358,3 @@ def test_an_archive_that_is_not_the_locked_one(builder: Builder) -> None:
     (row,) = builder.rows("oldstyle")
     with pytest.raises(NetworkError, match="is not the locked file"):
         builder.entries([replace(row, sha256="0" * 64)])
-
-
-def test_at_most_so_many_layers(builder: Builder) -> None:
-    rows = builder.rows(*NAMES, "twin-a", "twin-b", "native")
-    for most in range(1, 9):
-        below = builder.below(builder.parts(), rows, most=most)
-        assert 1 <= len(below.sources) <= most
-        packages = [package.name for source in below.sources for package in source.packages]  # type: ignore[attr-defined]
-        assert sorted(packages) == sorted(row.name for row in rows)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.image.gpu_code import FatbinScan, sorted_architectures
+from envspec.image.gpu_code import FatbinScan
 from envspec.models import GpuCodeFound
 from tests.support.builders.cuda_library import ACCELERATED, CUBIN, FAMILY, PTX, Code, container, library
 
@@ -31,9 +31,28 @@ def _scan(data: bytes, *cuts: int) -> GpuCodeFound:
     return scan.found
 
 
-def test_what_a_library_holds() -> None:
-    data = library([(".text", bytes(5000)), (".nv_fatbin", container(_CODES)), (".data", b"x" * 9)])
-    assert _scan(data) == _HELD
+def _without_section_table() -> bytes:
+    data = bytearray(library([(".nv_fatbin", container(_CODES))]))
+    data[40:48] = bytes(8)
+    data[60:64] = bytes(4)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        # patchelf puts what it moves behind the section table: libtorch_cuda.so has 4.7 MB there.
+        library(
+            [(".nv_fatbin", container(_CODES)), (".rodata", container([Code(CUBIN, 35)]))], after_table=bytes(200_000)
+        ),
+        library([(".nv_fatbin", container(_CODES)), ("big", bytes(100_000))], names_beside=False),
+        _without_section_table(),
+        library([(".nv_fatbin", container([])[:8] + b"\xff" * 72 + container(_CODES))]),
+    ],
+    ids=["grown by a tool", "names far from the table", "no section table", "false start"],
+)
+def test_unusual_libraries(data: bytes) -> None:
+    assert _scan(data, 100_000) == _HELD
 
 
 @given(st.lists(st.integers(0, 20_000), max_size=40))
@@ -44,35 +63,9 @@ def test_the_pieces_in_which_it_comes_do_not_matter(cuts: list[int]) -> None:
     assert _scan(data, *cuts) == expected
 
 
-def test_byte_by_byte() -> None:
-    data = library([(".nv_fatbin", container([Code(CUBIN, 80), Code(PTX, 90)]))])
-    assert _scan(data, *range(len(data))) == GpuCodeFound(("sm_80",), ("compute_90",))
-
-
 @pytest.mark.parametrize("section", [".rodata", "__nv_relfatbin", ".cask_resource"])
 def test_only_what_the_runtime_loads_counts(section: str) -> None:
     assert _scan(library([(section, container(_CODES))])) == GpuCodeFound()
-
-
-def test_a_library_that_a_tool_has_grown() -> None:
-    """patchelf puts what it moves behind the section table: libtorch_cuda.so has 4.7 MB there."""
-    data = library(
-        [(".nv_fatbin", container(_CODES)), (".rodata", container([Code(CUBIN, 35)]))], after_table=bytes(200_000)
-    )
-    assert _scan(data, 100_000) == _HELD
-
-
-def test_where_the_names_are_not_at_hand_everything_counts() -> None:
-    big = ("big", bytes(100_000))
-    data = library([(".nv_fatbin", container(_CODES)), big], names_beside=False)
-    assert _scan(data) == _HELD
-
-
-def test_without_a_section_table_everything_counts() -> None:
-    data = bytearray(library([(".nv_fatbin", container(_CODES))]))
-    data[40:48] = bytes(8)
-    data[60:64] = bytes(4)
-    assert _scan(bytes(data)) == _HELD
 
 
 @pytest.mark.parametrize(
@@ -101,13 +94,3 @@ def test_payloads_are_not_looked_into() -> None:
     data = library([(".nv_fatbin", outer + container([Code(CUBIN, 86)]))])
     for place in range(0, len(data), 7):
         assert _scan(data, place) == GpuCodeFound(("sm_80", "sm_86"), ("compute_90",))
-
-
-def test_a_false_beginning_does_not_hide_what_follows() -> None:
-    magic = container([])[:8] + b"\xff" * 72
-    assert _scan(library([(".nv_fatbin", magic + container(_CODES))])) == _HELD
-
-
-def test_architectures_are_in_the_order_of_their_numbers() -> None:
-    names = {"sm_120", "sm_90a", "sm_90", "sm_100f", "sm_100", "sm_80"}
-    assert sorted_architectures(names) == ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_100f", "sm_120")

@@ -31,7 +31,7 @@ def test_a_layer_s_wheels_are_told_apart(tmp_path: Path) -> None:
     tools = locked(write_wheel(tmp_path, "tools", files=[("t/bin/tool", _OTHER, PROGRAM)]))
     none = locked(write_wheel(tmp_path, "none", files=[("n/a.so", library([]), FILE), ("n/b.py", _KERNELS, FILE)]))
     source = WheelSource((kernels, tools, none), Scheme.of("3.11"), None)
-    watch = GpuCodeObserver(source)
+    watch = GpuCodeObserver(source.wheels)
     for entry in source.entries():
         sink = watch(entry)
         if sink is not None:
@@ -57,9 +57,24 @@ def _lock(code: GpuCode, *gpus: str) -> Lock:
 _RECORD = GpuCode(Platform.LINUX_64, "torch", "2.9.1", "cu128", ("sm_70", "sm_80", "sm_90"), (), "a table")
 
 
-def test_more_than_the_record_is_no_fault() -> None:
+def test_only_less_than_the_record_of_this_wheel_counts() -> None:
     held = {_SHA256: GpuCodeFound(("sm_70", "sm_80", "sm_86", "sm_90", "sm_90a"), ("compute_120",))}
     assert compare(_lock(_RECORD, "V100", "H100"), Platform.LINUX_64, held, load_facts()) == ()
+    for code in (replace(_RECORD, platform=Platform.LINUX_AARCH64), replace(_RECORD, package="pytorch")):
+        assert compare(_lock(code, "H100"), Platform.LINUX_64, {}, load_facts()) == ()
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        ({_SHA256: GpuCodeFound(("sm_80", "sm_90"), ())}, r"has no sm_70.*: V100 can't run it \(it has sm_80, sm_90\)"),
+        ({}, "it has no GPU code"),
+    ],
+)
+def test_less_than_the_record_is_an_error_if_a_gpu_needs_it(held: dict[str, GpuCodeFound], message: str) -> None:
+    with pytest.raises(GpuCodeMissing, match=message) as caught:
+        compare(_lock(_RECORD, "V100", "H100"), Platform.LINUX_64, held, load_facts())
+    assert isinstance(caught.value, NoSolution)
 
 
 def test_less_than_the_record_is_a_warning_where_no_gpu_needs_it() -> None:
@@ -69,23 +84,6 @@ def test_less_than_the_record_is_a_warning_where_no_gpu_needs_it() -> None:
         "the wheel of torch 2.9.1 has no sm_70, but the lock says so "
         "(it has sm_80, sm_90; source of the record: a table)"
     )
-
-
-def test_less_than_the_record_is_a_fault_where_a_gpu_needs_it() -> None:
-    held = {_SHA256: GpuCodeFound(("sm_80", "sm_90"), ())}
-    with pytest.raises(GpuCodeMissing, match=r"has no sm_70.*: V100 can't run it \(it has sm_80, sm_90\)") as caught:
-        compare(_lock(_RECORD, "V100", "H100"), Platform.LINUX_64, held, load_facts())
-    assert isinstance(caught.value, NoSolution)
-
-
-def test_a_wheel_without_any_code() -> None:
-    with pytest.raises(GpuCodeMissing, match="it has no GPU code"):
-        compare(_lock(_RECORD, "H100"), Platform.LINUX_64, {}, load_facts())
-
-
-def test_records_of_other_platforms_and_of_conda_are_left_alone() -> None:
-    for code in (replace(_RECORD, platform=Platform.LINUX_AARCH64), replace(_RECORD, package="pytorch")):
-        assert compare(_lock(code, "H100"), Platform.LINUX_64, {}, load_facts()) == ()
 
 
 def test_what_was_found_is_remembered(tmp_path: Path) -> None:

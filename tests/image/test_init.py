@@ -60,10 +60,15 @@ def test_the_container_ends_as_the_command_does(place: Place, script: str, statu
     assert (done.returncode, done.stdout) == (status, "out\n")
 
 
-def test_a_command_that_is_not_there_says_so(place: Place) -> None:
+def test_what_can_not_start_says_so(place: Place) -> None:
     done = place.run("no-such-program")
     assert done.returncode == 127
     assert "no-such-program: No such file or directory" in done.stderr
+    done = place.run("true", environ={"ENVSPEC_STATE_DIR": "/proc/none"})
+    assert (done.returncode, "can't write to /proc/none" in done.stderr) == (78, True)
+    (place.root / "bin/tensorboard").unlink()
+    done = place.run("true")
+    assert (done.returncode, "tensorboard is not in this environment" in done.stderr) == (78, True)
 
 
 def test_with_a_command_services_write_to_files_and_end_with_it(place: Place) -> None:
@@ -106,6 +111,7 @@ def test_orphans_are_taken_in_and_leave_no_zombies(place: Place) -> None:
 def test_without_a_command_a_signal_ends_the_services_and_the_container_well(place: Place) -> None:
     with place.running() as init:
         wait_for(lambda: _is_healthy(place))
+        assert {"--host=0.0.0.0", "--logdir=/work/runs"} <= set(_noted(place, "tensorboard")["argv"])
         init.send_signal(signal.SIGTERM)
         assert init.wait(15) == 0
 
@@ -192,28 +198,9 @@ def test_a_token_that_can_be_guessed_is_refused(place: Place, token: str) -> Non
     assert not list(place.notes.iterdir())
 
 
-def test_tensorboard_is_reached_from_outside_and_reads_below_the_working_folder(place: Place) -> None:
-    with place.running():
-        argv = _noted(place, "tensorboard")["argv"]
-    assert "--host=0.0.0.0" in argv
-    assert "--logdir=/work/runs" in argv
-
-
-def test_a_service_whose_program_is_not_there_says_so(place: Place) -> None:
-    (place.root / "bin/tensorboard").unlink()
-    done = place.run("true")
-    assert (done.returncode, "tensorboard is not in this environment" in done.stderr) == (78, True)
-
-
 def test_a_port_that_is_taken_says_so(place: Place, tmp_path: Path) -> None:
     with place.running():
         wait_for(lambda: _is_healthy(place))
         done = place.run("true")
     assert done.returncode == 78
     assert re.search(r"jupyter: port \d+: Address already in use", done.stderr)
-
-
-def test_a_state_folder_that_cannot_be_written_says_so(place: Place) -> None:
-    done = place.run("true", environ={"ENVSPEC_STATE_DIR": "/proc/none"})
-    assert done.returncode == 78
-    assert "can't write to /proc/none" in done.stderr

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from envspec.errors import UsageError
 from envspec.image import outputs
 from envspec.image.config import RunConfig, image_config, image_of, index_of
 from envspec.image.diff import ComparedImage, compared_image, diff_images
@@ -97,18 +96,6 @@ def test_a_blob_that_was_cut_short_is_written_again(tmp_path: Path) -> None:
     assert blob.read_bytes() == BODIES[0]
 
 
-def test_nothing_of_the_users_is_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    files = outputs.files_of([image(BODIES[0])], None, [])
-    with pytest.raises(UsageError, match="neither empty nor an OCI layout"):
-        outputs.write_layout(tmp_path, files, opened, lambda _: None)
-    with pytest.raises(UsageError, match="is a file"):
-        outputs.write_layout(tmp_path / "thesis.tex", files, opened, lambda _: None)
-    with pytest.raises(UsageError, match="is a folder"):
-        outputs.check_outputs(tmp_path, None)
-    outputs.check_outputs(tmp_path / "thesis.tex", tmp_path / "new")
-
-
 def test_what_no_room_would_help_is_not_told_of_room(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     files = outputs.files_of([image(BODIES[0])], None, [])
@@ -116,19 +103,6 @@ def test_what_no_room_would_help_is_not_told_of_room(tmp_path: Path) -> None:
         outputs.write_tar(tmp_path / "file" / "image.tar", files, opened, lambda _: None)
     assert "free" not in str(caught.value)
     assert "free some" not in str(caught.value)
-
-
-def test_a_tar_that_ends_in_a_fault_leaves_the_old_one_and_nothing_beside_it(tmp_path: Path) -> None:
-    path = tmp_path / "image.tar"
-    path.write_bytes(b"old")
-
-    def fails(descriptor: Descriptor) -> Blob:
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(outputs.CannotWriteImage, match=r"No space left on device .* MB are free there"):
-        outputs.write_tar(path, outputs.files_of([image(BODIES[0])], None, []), fails, lambda _: None)
-    assert path.read_bytes() == b"old"
-    assert [each.name for each in tmp_path.iterdir()] == ["image.tar"]
 
 
 def side(name: str, made: Image) -> ComparedImage:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec.image.layers.ownership import OwnedEntries, entry_owners
+from envspec.image.layers.ownership import OwnedEntries, OwnedPathCache, entry_owners
 from envspec.image.layers.types import Entry, EntryKind, InMemory, OnDisk
 from envspec.image.sources.wheel import Scheme, WheelSource
 from envspec.io.archives import FileConflict
@@ -66,3 +66,56 @@ def test_two_wheels_of_a_layer_with_one_path(tmp_path: Path) -> None:
         assert b"nvidia/__init__.py,," in tree[f"{_SITE}/{name}-1.0.dist-info/RECORD"].content
     with pytest.raises(FileConflict, match=r"nvidia/__init__\.py belongs to one 1\.0 and to three 1\.0"):
         list(WheelSource((locked(same), locked(runs)), Scheme.of("3.11"), None).entries())
+
+
+# From lists in the cache
+
+
+def _source(folder: Path, name: str, files: list[tuple[str, bytes, int]]) -> WheelSource:
+    folder.mkdir(exist_ok=True)
+    return WheelSource((locked(write_wheel(folder, name, files=files)),), Scheme.of_venv("3.11"), None)
+
+
+def _are_apart(cache: Path, *sources: WheelSource) -> bool:
+    try:
+        OwnedPathCache(cache).owners(sources)
+    except FileConflict:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "mode", "is_apart"),
+    [
+        ("other/a.py", b"1", FILE, True),
+        ("shared/__init__.py", b"", FILE, True),
+        ("shared/__init__.py", b"", PROGRAM, False),
+        ("shared/__init__.py", b"1", FILE, False),
+        ("shared/a.py", b"1", FILE, False),
+        ("shared/a.py", b"", FILE, False),
+        ("shared/a.py/b", b"1", FILE, False),
+        ("shared/__init__.py/b", b"1", FILE, False),
+        ("shared", b"1", FILE, False),
+        ("shared", b"", FILE, False),
+    ],
+)
+def test_only_an_empty_file_may_be_in_two(tmp_path: Path, path: str, content: bytes, mode: int, is_apart: bool) -> None:
+    one = _source(tmp_path, "one", [("shared/__init__.py", b"", FILE), ("shared/a.py", b"1", FILE)])
+    two = _source(tmp_path, "two", [(path, content, mode)])
+    assert _are_apart(tmp_path / "cache", one, two) is is_apart
+    assert _are_apart(tmp_path / "cache", two, one) is is_apart
+
+
+def test_a_list_outlives_its_wheel_and_half_a_list_is_none(tmp_path: Path) -> None:
+    one = _source(tmp_path, "one", [("one/a.py", b"1", FILE)])
+    same = _source(tmp_path / "b", "two", [("one/a.py", b"1", FILE)])
+    cache = tmp_path / "cache"
+    assert not OwnedPathCache(cache).has(one)
+    assert _are_apart(cache, one)
+    (kept,) = (cache / "image-owned").iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[: len(whole) // 2])
+    assert _are_apart(cache, one) and kept.read_bytes() == whole
+    one.wheels[0].path.unlink()
+    assert OwnedPathCache(cache).has(one)
+    assert _are_apart(cache, one) and not _are_apart(cache, one, same)

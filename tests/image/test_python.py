@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ import pytest
 
 from envspec.image.layers.types import PREFIX, EntryKind
 from envspec.image.sources.bytecode import BadPython, PycCompiler
-from envspec.image.sources.python import StandalonePython, Venv, home_of
+from envspec.image.sources.python import StandalonePython, Venv
 from envspec.models import Python
 from tests.support.builders import standalone
 from tests.support.builders.entries import content, lay_out, told
@@ -80,21 +79,6 @@ def test_nothing_of_the_machine_that_packed_it(tmp_path: Path) -> None:
     assert {mode for _, mode, kind, *_ in rows if kind == "file"} == {0o644, 0o755}
     assert [path for path, *_ in rows[:2]] == ["opt", "opt/env"]
     assert all(path.startswith("opt/env/") for path, *_ in rows[2:])
-
-
-def test_the_same_from_another_folder_and_umask(tmp_path: Path) -> None:
-    files = standalone.made_up()
-    one = source(tmp_path / "one", files, pyc=OURS)
-    before = told(one.entries())
-    mask = os.umask(0o077)
-    try:
-        other = source(
-            tmp_path / "two" / "deeper", files, pyc=PycCompiler(Path(sys.base_prefix, f"bin/python{SERIES}"), VERSION)
-        )
-        assert told(other.entries()) == before
-    finally:
-        os.umask(mask)
-    assert one.key == other.key and one.title == f"Python {VERSION}"
 
 
 def test_keys_tell_apart_what_differs(tmp_path: Path) -> None:
@@ -221,15 +205,3 @@ def test_a_venv_is_the_same_everywhere() -> None:
     assert told(made.entries()) == told(Venv(Python("3.11.2", "system")).entries())
     assert made.key != Venv(Python("3.11.3", "system")).key
     assert made.key != Venv(Python("3.11.2", "base"), "/usr/local/bin").key
-
-
-@pytest.mark.parametrize(
-    ("origin", "environ", "home"),
-    [
-        ("system", {"PYTHON_VERSION": "3.11.2"}, "/usr/bin"),
-        ("base", {"PYTHON_VERSION": "3.11.2"}, "/usr/local/bin"),
-        ("base", {}, "/usr/bin"),
-    ],
-)
-def test_where_an_images_own_python_is(origin: str, environ: dict[str, str], home: str) -> None:
-    assert home_of(Python("3.11.2", origin), environ) == home

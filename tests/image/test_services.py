@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 import pytest
 
@@ -13,6 +12,7 @@ from envspec.image.config import RunConfig
 from envspec.image.layers.types import Entry, EntryKind, InMemory
 from envspec.image.services import ServicesSource, services_config, workdir_path
 from envspec.models import ImageSettings, Service
+from tests.support.builders.entries import told
 
 SERVED = ImageSettings(
     services=(Service("jupyter", 8888), Service("tensorboard", 6006, "runs"), Service("ssh", 2222)),
@@ -20,26 +20,16 @@ SERVED = ImageSettings(
 
 
 def _by_path(settings: ImageSettings) -> dict[str, Entry]:
-    return {entry.path: entry for entry in ServicesSource(settings).entries()}
+    entries = list(ServicesSource(settings).entries())
+    assert told(entries), "each path once, after its folder"
+    return {entry.path: entry for entry in entries}
 
 
-def test_an_image_without_services_starts_as_its_base_does() -> None:
+def test_services_are_started_by_init_as_their_user_and_checked() -> None:
     assert services_config(ImageSettings()) == RunConfig()
-
-
-def test_services_have_a_user_of_their_own() -> None:
     conduct = services_config(SERVED)
-    assert conduct.user == "1000:1000"
-    assert dict(conduct.env) == {
-        "HOME": "/home/envspec",
-        "LOGNAME": "envspec",
-        "SHELL": "/bin/bash",
-        "USER": "envspec",
-    }
-
-
-def test_services_are_started_by_init_and_checked() -> None:
-    conduct = services_config(SERVED)
+    user = {"HOME": "/home/envspec", "LOGNAME": "envspec", "SHELL": "/bin/bash", "USER": "envspec"}
+    assert (conduct.user, dict(conduct.env)) == ("1000:1000", user)
     assert conduct.entrypoint == ("/opt/env/bin/python", "-I", "-S", "/opt/envspec/init.py")
     assert conduct.ports == ("2222/tcp", "6006/tcp", "8888/tcp")
     assert conduct.healthcheck is not None
@@ -54,14 +44,6 @@ def test_a_token_in_the_image_is_refused(name: str) -> None:
         services_config(replace(SERVED, env=((name, "0123456789abcdef" * 4),)))
 
 
-def test_every_folder_comes_before_what_is_in_it_and_no_path_twice() -> None:
-    paths = [entry.path for entry in ServicesSource(SERVED).entries()]
-    assert len(paths) == len(set(paths))
-    for place, path in enumerate(paths):
-        parents = [str(parent) for parent in PurePosixPath(path).parents if str(parent) != "."]
-        assert set(parents) <= set(paths[:place]), path
-
-
 def test_what_the_user_writes_to_is_the_users_and_the_rest_is_roots() -> None:
     entries = _by_path(SERVED)
     own = {path for path, entry in entries.items() if (entry.uid, entry.gid) == (1000, 1000)}
@@ -73,13 +55,13 @@ def test_what_the_user_writes_to_is_the_users_and_the_rest_is_roots() -> None:
 def test_init_is_told_of_the_services_and_no_secret_is_in_the_image() -> None:
     data = _by_path(SERVED)["opt/envspec/services.json"].data
     assert isinstance(data, InMemory)
-    told = json.loads(data.content)
-    assert told["services"] == [
+    document = json.loads(data.content)
+    assert document["services"] == [
         {"name": "jupyter", "port": 8888},
         {"name": "tensorboard", "port": 6006, "logdir": "runs"},
         {"name": "ssh", "port": 2222},
     ]
-    assert (told["uid"], told["workdir"]) == (1000, "/workspace")
+    assert (document["uid"], document["workdir"]) == (1000, "/workspace")
     assert not [path for path in _by_path(SERVED) if "host" in path or "token" in path]
 
 
@@ -118,13 +100,16 @@ def test_a_folder_below_the_systems_keeps_their_modes() -> None:
     assert entries["tmp/work"].uid == 1000
 
 
-@pytest.mark.parametrize("workdir", ["/lib/work", "/bin", "/var/run/x"])
-def test_a_folder_in_place_of_a_link_of_the_base_is_refused(workdir: str) -> None:
-    with pytest.raises(UsageError, match="a link in the base image"):
-        services_config(ImageSettings(workdir=workdir))
-
-
-@pytest.mark.parametrize("workdir", ["work", "/work/../etc"])
-def test_only_an_absolute_path_is_a_working_folder(workdir: str) -> None:
-    with pytest.raises(UsageError, match="not an absolute path"):
+@pytest.mark.parametrize(
+    ("workdir", "why"),
+    [
+        ("/lib/work", "a link in the base image"),
+        ("/bin", "a link in the base image"),
+        ("/var/run/x", "a link in the base image"),
+        ("work", "not an absolute path"),
+        ("/work/../etc", "not an absolute path"),
+    ],
+)
+def test_a_working_folder_that_is_refused(workdir: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
         services_config(ImageSettings(workdir=workdir))

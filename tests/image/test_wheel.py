@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 
 from envspec.image.layers.types import Entry
-from envspec.image.layers.wheel_zip import BadWheel
 from envspec.image.sources.bytecode import PycCompiler
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from tests.support.builders.wheel_trees import Found, differences, hashed, locked, pip_tree, scheme_of_pip, tree_of
-from tests.support.builders.wheels import core_metadata
 from tests.support.builders.zips import FILE, PROGRAM, SYMLINK, wheel_members, write_wheel, zipped
 
 _SCHEME = Scheme.of("3.11")
@@ -180,56 +178,6 @@ def test_what_the_key_follows_from() -> None:
     assert len(set(keys)) == len(keys)
     moved = dataclasses.replace(wheel, path=Path("elsewhere"))
     assert WheelSource((moved,), _SCHEME, PycCompiler(Path("other"), "3.11.16", jobs=9)).key == keys[1]
-
-
-def _without(name: str) -> list[tuple[str, bytes, int]]:
-    return [member for member in wheel_members() if not member[0].endswith(name)]
-
-
-_META = "thing-1.0.dist-info"
-_BAD: dict[str, tuple[list[tuple[str, bytes, int]], str]] = {
-    "of another name": (wheel_members("other"), r"other-1\.0\.dist-info is of other 1\.0, not of thing 1\.0"),
-    "of another version": (wheel_members(version="2.0"), r"thing-2\.0\.dist-info is of thing 2\.0, not of thing 1\.0"),
-    "of another name inside": (
-        [*_without("METADATA"), (f"{_META}/METADATA", core_metadata("other", "1.0"), FILE)],
-        r"METADATA is of other 1\.0",
-    ),
-    "two dist-infos": ([*wheel_members(), ("b-1.dist-info/WHEEL", b"", FILE)], r"2 folders end in \.dist-info"),
-    "no dist-info": ([("a.py", b"", FILE)], r"0 folders end in \.dist-info"),
-    "no RECORD": (_without("RECORD"), "no RECORD in"),
-    "no WHEEL": (_without("WHEEL"), "no WHEEL in"),
-    "RECORD of two columns": ([*_without("RECORD"), (f"{_META}/RECORD", b"a.py,\n", FILE)], "RECORD can't be read"),
-    "another format": ([*_without("WHEEL"), (f"{_META}/WHEEL", b"Wheel-Version: 2.0\n", FILE)], r"its format is 2\.0"),
-    "a folder without meaning": (
-        wheel_members(files=[("thing-1.0.data/odd/a", b"", FILE)]),
-        r"'thing-1\.0\.data/odd/a' is not in a standard folder",
-    ),
-    "one place for two": (
-        wheel_members(files=[("a.py", b"", FILE), ("thing-1.0.data/purelib/a.py", b"1", FILE)]),
-        r"two files of it would be .*/a\.py",
-    ),
-    "a program outside": (
-        wheel_members(files=[(f"{_META}/entry_points.txt", b"[console_scripts]\n../../x = a:b\n", FILE)]),
-        r"an entry point is named '\.\./\.\./x'",
-    ),
-    "a program without object": (
-        wheel_members(files=[(f"{_META}/entry_points.txt", b"[console_scripts]\nx = a\n", FILE)]),
-        r"entry_points\.txt can't be read",
-    ),
-    "entry points that are none": (
-        wheel_members(files=[(f"{_META}/entry_points.txt", b"no section\n", FILE)]),
-        r"entry_points\.txt can't be read",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", _BAD)
-def test_a_wheel_that_is_not_what_its_name_says(case: str, tmp_path: Path) -> None:
-    members, message = _BAD[case]
-    path = tmp_path / "thing-1.0-py3-none-any.whl"
-    path.write_bytes(zipped(members))
-    with pytest.raises(BadWheel, match=message):
-        list(WheelSource((locked(path),), _SCHEME, None).entries())
 
 
 @pytest.mark.parametrize(

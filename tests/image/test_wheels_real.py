@@ -61,7 +61,7 @@ def test_the_gpu_code_of_a_wheel(tmp_path: Path) -> None:
         )
     )
     source = WheelSource((wheel,), scheme_of_pip(), None)
-    watch = GpuCodeObserver(source)
+    watch = GpuCodeObserver(source.wheels)
     for entry in source.entries():
         if (scan := watch(entry)) is not None:
             scan.write(content_of(entry))

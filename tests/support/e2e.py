@@ -14,13 +14,7 @@ from tests.support.machines.standin import CACHE
 from tests.support.user import User
 
 SPEC: Final = Path(__file__).parents[1] / "e2e" / "pytorch-2.9-standin.toml"
-#: What it stands in for.
-ORIGINAL: Final = Path(__file__).parents[2] / "specs" / "pytorch-2.9.toml"
-ORIGINAL_LOCK: Final = Path(__file__).parents[2] / "locks" / "pytorch-2.9" / "envspec.lock"
 _MIRROR: Final = "127.0.0.1:5000"
-
-#: Where the stand-in's packages are others than those of the original's lock, and why.
-DIFFERENCES: Final = {"soupsieve": ("4.1.1", "2.10", "needs Python >=3.11.5, the target has 3.11.2")}
 #: The wheels, the layers' own parts, a registry's copy, an engine's, and 9 GB unpacked.
 DISK_BYTES: Final = 30_000_000_000
 

@@ -8,11 +8,12 @@ Sources: RFC 1951, RFC 1952; PKWARE APPNOTE 6.3.10, 4.3 and 4.4.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, cast
 
 from isal import isal_zlib
@@ -86,21 +87,12 @@ class Segment(NamedTuple):
     crc32: int
 
 
-class Archives:
+class Archives(contextlib.ExitStack):
     """Archives, opened on first use. Leaving the context closes them."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._descriptors: dict[Path, int] = {}
-        self._indices: dict[Path, int] = {}
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """Archives that have an index, in its order."""
-        return tuple(self._indices)
-
-    def index(self, path: Path) -> int:
-        """The archive's number, from 0 in the order of first use."""
-        return self._indices.setdefault(path, len(self._indices))
 
     def read(self, path: Path, offset: int, size_bytes: int) -> Iterator[bytes]:
         """Yield a range of an archive.
@@ -114,6 +106,7 @@ class Archives:
                 descriptor = self._descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError as error:
                 raise ArchiveMissing(path) from error
+            self.callback(os.close, descriptor)
         while size_bytes:
             data = os.pread(descriptor, min(size_bytes, _READ_BYTES), offset)
             if not data:
@@ -121,16 +114,6 @@ class Archives:
             yield data
             offset += len(data)
             size_bytes -= len(data)
-
-    def __enter__(self) -> Archives:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
-        self._descriptors.clear()
 
 
 class LayerOutputs(NamedTuple):
@@ -142,7 +125,7 @@ class LayerOutputs(NamedTuple):
 
 
 class GzipAssembler:
-    """Writes a layer entry by entry. `segments` then describes how to assemble its gzip form again."""
+    """Writes a layer entry by entry. `segments` and `sources`, the archives by index, describe its gzip form."""
 
     def __init__(self, archives: Archives, outputs: LayerOutputs) -> None:
         self._archives = archives
@@ -150,6 +133,7 @@ class GzipAssembler:
         self._glue = bytearray()
         self._side_bytes = self._side_tar_bytes = 0
         self.segments: list[Segment] = []
+        self.sources: dict[Path, int] = {}
 
     def add(self, entry: Entry, sink: EntrySink | None = None) -> None:
         """Write one entry; its content also goes to `sink`.
@@ -161,14 +145,14 @@ class GzipAssembler:
         data = entry.data
         if data is None:
             return
-        if isinstance(data, ZipMember) and _is_copied(data):
+        if isinstance(data, ZipMember) and data.method is ZipMethod.DEFLATED and data.packed_bytes >= MIN_COPIED_BYTES:
             self._copy(data, entry.path, sink)
         else:
-            for chunk in _content(data, entry.path, self._archives):
+            for chunk in read_data(data, entry.path, self._archives):
                 self._append(chunk)
                 if sink is not None:
                     sink.write(chunk)
-        self._append(tar.padding(tar.size_of(entry)))
+        self._append(tar.padding(data.size_bytes))
         if sink is not None:
             sink.close()
 
@@ -181,22 +165,14 @@ class GzipAssembler:
     def _copy(self, member: ZipMember, path: str, sink: EntrySink | None) -> None:
         self._pack()
         self._outputs.blob(MEMBER_HEAD)
-        for chunk in CheckedInflate(member, path).read(self._archives, self._outputs.blob):
+        for chunk in inflate(member, path, self._archives, self._outputs.blob):
             self._outputs.tar(chunk)
             if sink is not None:
                 sink.write(chunk)
         self._outputs.blob(MEMBER_END.pack(member.crc32, member.size_bytes & 0xFFFFFFFF))
-        self.segments.append(
-            Segment(
-                self._side_bytes,
-                self._side_tar_bytes,
-                self._archives.index(member.archive),
-                member.offset,
-                member.packed_bytes,
-                member.size_bytes,
-                member.crc32,
-            )
-        )
+        archive = self.sources.setdefault(member.archive, len(self.sources))
+        place = (archive, member.offset, member.packed_bytes, member.size_bytes, member.crc32)
+        self.segments.append(Segment(self._side_bytes, self._side_tar_bytes, *place))
         self._side_bytes = self._side_tar_bytes = 0
 
     def _append(self, data: bytes) -> None:
@@ -212,13 +188,8 @@ class GzipAssembler:
             self._glue.clear()
 
     def _emit(self, glue: bytes) -> None:
-        packed = b"".join(
-            (
-                MEMBER_HEAD,
-                isal_zlib.compress(glue, _LEVEL, _RAW),
-                MEMBER_END.pack(isal_zlib.crc32(glue), len(glue)),
-            )
-        )
+        end = MEMBER_END.pack(isal_zlib.crc32(glue), len(glue))
+        packed = b"".join((MEMBER_HEAD, isal_zlib.compress(glue, _LEVEL, _RAW), end))
         self._outputs.tar(glue)
         self._outputs.side(packed)
         self._outputs.blob(packed)
@@ -226,79 +197,61 @@ class GzipAssembler:
         self._side_tar_bytes += len(glue)
 
 
-def _is_copied(member: ZipMember) -> bool:
-    return member.method is ZipMethod.DEFLATED and member.packed_bytes >= MIN_COPIED_BYTES
+def read_data(data: InMemory | ZipMember | OnDisk, path: str, archives: Archives) -> Iterator[bytes]:
+    """The unpacked content, checked against its zip's directory, at most 1 MiB at a time. path: for messages.
 
-
-class CheckedInflate:
-    """Unpacks one stream and checks it against its zip's directory. path: for messages."""
-
-    def __init__(self, member: ZipMember, path: str) -> None:
-        self._member = member
-        self._path = path
-        self._inflate = isal_zlib.decompressobj(_RAW)
-        self._left = member.size_bytes
-        self._crc32 = 0
-
-    def read(self, archives: Archives, packed_to: Callable[[bytes], object] | None = None) -> Iterator[bytes]:
-        """The unpacked content. packed_to: receives the packed bytes.
-
-        Raises:
-            BadArchive: a bad stream, or another size or CRC-32.
-        """
-        member = self._member
-        for packed in archives.read(member.archive, member.offset, member.packed_bytes):
-            if packed_to is not None:
-                packed_to(packed)
-            yield from self._feed(packed)
-        yield from self._end()
-
-    def _feed(self, packed: bytes) -> Iterator[bytes]:
-        while packed:
-            if self._inflate.eof:
-                raise self._bad("continues after its end")
-            try:
-                # One byte more than expected: reveals a longer stream, whatever its size, and costs no memory.
-                data = self._inflate.decompress(packed, min(self._left + 1, _UNPACK_BYTES))
-            except INFLATE_ERROR as error:
-                raise self._bad(f"can't be unpacked ({error})") from error
-            packed = self._inflate.unconsumed_tail
-            if data:
-                yield self._checked(data)
-
-    def _end(self) -> Iterator[bytes]:
-        while not self._inflate.eof and (data := self._inflate.decompress(b"", min(self._left + 1, _UNPACK_BYTES))):
-            yield self._checked(data)
-        if not self._inflate.eof:
-            raise self._bad("is truncated")
-        if self._inflate.unused_data:
-            raise self._bad("continues after its end")
-        if self._left:
-            raise self._bad(f"unpacks to {self._member.size_bytes - self._left} bytes only")
-        if self._crc32 != self._member.crc32:
-            raise self._bad(f"unpacks to other bytes: CRC-32 {self._crc32:08x}, not {self._member.crc32:08x}")
-
-    def _checked(self, data: bytes) -> bytes:
-        self._left -= len(data)
-        if self._left < 0:
-            raise self._bad("unpacks to more")
-        self._crc32 = isal_zlib.crc32(data, self._crc32)
-        return data
-
-    def _bad(self, what: str) -> BadArchive:
-        declared = f"its directory says {self._member.size_bytes} bytes"
-        return BadArchive(self._member.archive, f"the stream of {self._path} {what}; {declared}")
-
-
-def _content(data: InMemory | ZipMember | OnDisk, path: str, archives: Archives) -> Iterator[bytes]:
+    Raises:
+        BadArchive: another size or checksum, or a file that was changed since it was listed.
+    """
     if isinstance(data, InMemory):
         yield data.content
     elif isinstance(data, OnDisk):
         yield from _file(data)
     elif data.method is ZipMethod.DEFLATED:
-        yield from CheckedInflate(data, path).read(archives)
+        yield from inflate(data, path, archives)
     else:
         yield from _stored(data, path, archives)
+
+
+def inflate(
+    member: ZipMember, path: str, archives: Archives, packed_to: Callable[[bytes], object] = lambda _: None
+) -> Iterator[bytes]:
+    """As `read_data`, of a deflate stream. packed_to: receives the packed bytes."""
+    stream = isal_zlib.decompressobj(_RAW)
+    left, crc32 = member.size_bytes, 0
+    # At the end once more without input: the stream may have buffered output.
+    for packed in itertools.chain(archives.read(member.archive, member.offset, member.packed_bytes), (b"",)):
+        packed_to(packed)
+        if packed and stream.eof:
+            raise _bad(member, path, "continues after its end")
+        rest = packed
+        while not stream.eof:
+            try:
+                # One byte more than expected: reveals a longer stream, whatever its size, and costs no memory.
+                data = stream.decompress(rest, min(left + 1, _UNPACK_BYTES))
+            except INFLATE_ERROR as error:
+                raise _bad(member, path, f"can't be unpacked ({error})") from error
+            rest = stream.unconsumed_tail
+            left -= len(data)
+            crc32 = isal_zlib.crc32(data, crc32)
+            if left < 0:
+                raise _bad(member, path, "unpacks to more")
+            if data:
+                yield data
+            if not rest and (packed or not data):
+                break
+    for is_damaged, what in (
+        (not stream.eof, "is truncated"),
+        (bool(stream.unused_data), "continues after its end"),
+        (left > 0, f"unpacks to {member.size_bytes - left} bytes only"),
+        (crc32 != member.crc32, f"unpacks to other bytes: CRC-32 {crc32:08x}, not {member.crc32:08x}"),
+    ):
+        if is_damaged:
+            raise _bad(member, path, what)
+
+
+def _bad(member: ZipMember, path: str, what: str) -> BadArchive:
+    return BadArchive(member.archive, f"the stream of {path} {what}; its directory says {member.size_bytes} bytes")
 
 
 def _stored(member: ZipMember, path: str, archives: Archives) -> Iterator[bytes]:

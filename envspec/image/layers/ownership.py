@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from envspec.image.layers.tar import size_of
-from envspec.image.layers.types import Data, Entry, EntryKind, InMemory, LayerSource, OnDisk, ZipMember
-from envspec.image.layers.wheel_zip import unpack_member
-from envspec.io.archives import FileConflict, PathOwners, parents_of
+from envspec.image.layers.gzip import Archives, read_data
+from envspec.image.layers.types import Data, Entry, EntryKind, LayerSource, ZipMember
+from envspec.io.archives import FileConflict, PathOwners
 from envspec.io.cache import JsonCache
 
 #: Prefix of a symlink's digest.
@@ -39,49 +38,43 @@ def entry_owners(packages: Iterable[OwnedEntries]) -> dict[str, str]:
         for entry in package.entries:
             if entry.kind is not EntryKind.FOLDER:
                 paths.add(entry.path, package.owner, entry)
+    _check_folders(paths)
+    return paths.owners
+
+
+def _check_folders(paths: PathOwners[Any]) -> None:
+    """Refuse a file in the place of another owner's folder."""
     below: dict[str, str] = {}
     for path in paths.first:
-        for folder in parents_of(path):
-            if below.setdefault(folder, path) != path:
-                break
-    # A file in the place of another owner's folder.
+        folder = path.rpartition("/")[0]
+        while folder and folder not in below:
+            below[folder] = path
+            folder = folder.rpartition("/")[0]
     for path in sorted(below.keys() & paths.first.keys()):
         raise FileConflict(path, paths.first[path][0], paths.first[below[path]][0])
-    return paths.owners
 
 
 def is_same_entry(one: Entry, other: Entry) -> bool:
     """Compares the bytes only if sizes and checksums are equal."""
     if replace(one, path="", data=None) != replace(other, path="", data=None):
         return False
-    if one.data is None or other.data is None or size_of(one) != size_of(other):
+    if one.data is None or other.data is None or one.size_bytes != other.size_bytes:
         return one.data is other.data
     if isinstance(one.data, ZipMember) and isinstance(other.data, ZipMember) and one.data.crc32 != other.data.crc32:
         return False
-    return _sha256(one.data) == _sha256(other.data)
+    return sha256_of(one.data) == sha256_of(other.data)
 
 
-def _sha256(data: Data) -> bytes:
+def sha256_of(data: Data) -> str:
     digest = hashlib.sha256()
-    for chunk in _chunks(data):
-        digest.update(chunk)
-    return digest.digest()
+    with Archives() as archives:
+        for chunk in read_data(data, "a file", archives):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
-def _chunks(data: Data) -> Iterator[bytes]:
-    if isinstance(data, InMemory):
-        yield data.content
-    elif isinstance(data, OnDisk):
-        with data.path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                yield chunk
-    else:
-        yield from unpack_member(data)
-
-
-@dataclass(frozen=True, slots=True)
-class OwnedPath:
-    """A path of the image and its owner. digest: of the content; of a symlink, LINK and its target."""
+class OwnedPath(NamedTuple):
+    """A path of the image and its owner. digest: of the content or its archive; of a symlink, LINK and its target."""
 
     path: str
     owner: str
@@ -95,7 +88,7 @@ class OwningSource(LayerSource, Protocol):
 
 
 class OwnedPathCache:
-    """The lists of OwningSources by key. `sources.wheel.WheelPathCache` stores those of wheels."""
+    """The lists of OwningSources by key: finds conflicts without reading, or even fetching, all packages again."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = JsonCache(cache / "image-owned")
@@ -112,23 +105,22 @@ class OwnedPathCache:
         found = self._read(source)
         if found is None:
             found = source.owned()
-            self._cache.write(source.key, [astuple(each) for each in found])
+            self._cache.write(source.key, found)
         return found
 
+    def owners(self, sources: Iterable[OwningSource]) -> dict[str, str]:
+        """Path -> its first owner.
+
+        Raises:
+            FileConflict: two packages write one path, with different digests, or a file behind another's file or link.
+            As `get`.
+        """
+        paths = PathOwners[str]()
+        for source in sources:
+            for each in self.get(source):
+                paths.add(each.path, each.owner, each.digest)
+        _check_folders(paths)
+        return paths.owners
+
     def _read(self, source: OwningSource) -> tuple[OwnedPath, ...] | None:
-        return self._cache.read_as(source.key, lambda rows: tuple(OwnedPath(*row) for row in rows))
-
-
-def path_owners(lists: Iterable[Iterable[OwnedPath]]) -> dict[str, str]:
-    """Path -> its first owner.
-
-    Raises:
-        FileConflict: two packages write different content to one path, or a file behind another's symlink.
-    """
-    paths = PathOwners[str]()
-    for each in lists:
-        for owned in each:
-            paths.add(owned.path, owned.owner, owned.digest)
-    if links := {path for path, (_, digest) in paths.first.items() if digest.startswith(LINK)}:
-        paths.check_links(links)
-    return paths.owners
+        return self._cache.read_as(source.key, lambda rows: tuple(map(OwnedPath._make, rows)))

@@ -29,8 +29,8 @@ from envspec.image.layers.gzip import (
     ArchiveMissing,
     Archives,
     BadArchive,
-    CheckedInflate,
     Segment,
+    inflate,
 )
 from envspec.image.layers.threads import CHUNK_BYTES, HashingThread
 from envspec.image.layers.types import ZipMember, ZipMethod
@@ -47,10 +47,27 @@ else:
 FORM: Final = 1
 _BUFFER: Final = 256 * 1024
 _SEGMENT: Final = struct.Struct("<QQIQQQI")
-_MEMBER_BYTES: Final = len(MEMBER_HEAD) + MEMBER_END.size
 _GZIP: Final = 31
 #: zstd's default. In one thread: layers are packed in parallel, and zstd's own threads take 100 MB and more each.
 _ZSTD_LEVEL: Final = 3
+
+
+class Digest:
+    """Hash, size and CRC-32 of a stream."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.size_bytes = 0
+        self.crc32 = 0
+
+    def update(self, data: bytes) -> None:
+        self._hash.update(data)
+        self.size_bytes += len(data)
+        self.crc32 = isal_zlib.crc32(data, self.crc32)
+
+    @property
+    def sha256(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
 
 
 class LayerDamaged(EnvspecError):
@@ -106,16 +123,16 @@ class LayerHead:
         return json.dumps(document).encode()
 
 
-def read_head(path: Path) -> LayerHead | None:
+def read_head(folder: Path) -> LayerHead | None:
     """The head; None unless it and its side file are complete."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(head_path(folder).read_bytes())
         document["gpu_code"] = tuple(
             (wheel, GpuCodeFound(tuple(sm), tuple(ptx))) for wheel, sm, ptx in document["gpu_code"]
         )
         document["archives"] = tuple((archive, size) for archive, size in document["archives"])
         head = LayerHead(**document)
-        is_complete = (path.parent / head.file).stat().st_size == head.side_bytes + head.table_bytes
+        is_complete = (folder / head.file).stat().st_size == head.side_bytes + head.table_bytes
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return head if is_complete else None
@@ -182,37 +199,34 @@ class Recipe:
             raise self._damaged() from error
 
     def _packed(self, archives: Archives, skip: int) -> Iterator[bytes]:
+        for path, offset, content, size in self._packed_parts():
+            if skip < size:
+                yield from archives.read(path, offset + skip, size - skip) if path else (content[skip:],)
+            skip = max(0, skip - size)
+
+    def _packed_parts(self) -> Iterator[tuple[Path | None, int, bytes, int]]:
+        """(file, offset in it) or (None, 0, bytes), and the size."""
         side, offset = self.folder / self.head.file, 0
         for segment in self._segments():
-            if skip < segment.side_bytes:
-                yield from archives.read(side, offset + skip, segment.side_bytes - skip)
-            skip = max(0, skip - segment.side_bytes)
+            yield side, offset, b"", segment.side_bytes
             offset += segment.side_bytes
-            if not segment.packed_bytes:
-                continue
-            if skip >= segment.packed_bytes + _MEMBER_BYTES:
-                skip -= segment.packed_bytes + _MEMBER_BYTES
-                continue
-            yield MEMBER_HEAD[skip:]
-            skip = max(0, skip - len(MEMBER_HEAD))
-            if skip < segment.packed_bytes:
-                path = self.archives[segment.archive]
-                yield from archives.read(path, segment.offset + skip, segment.packed_bytes - skip)
-            skip = max(0, skip - segment.packed_bytes)
-            yield MEMBER_END.pack(segment.crc32, segment.size_bytes & 0xFFFFFFFF)[skip:]
-            skip = 0
+            if segment.packed_bytes:
+                yield None, 0, MEMBER_HEAD, len(MEMBER_HEAD)
+                yield self.archives[segment.archive], segment.offset, b"", segment.packed_bytes
+                yield None, 0, MEMBER_END.pack(segment.crc32, segment.size_bytes & 0xFFFFFFFF), MEMBER_END.size
 
     def _unpacked(self, archives: Archives, skip: int) -> Iterator[bytes]:
         side, offset = self.folder / self.head.file, 0
         for segment in self._segments():
-            if skip < segment.side_tar_bytes:
-                yield from _after(skip, _inflate_members(archives.read(side, offset, segment.side_bytes)))
-            skip = max(0, skip - segment.side_tar_bytes)
-            offset += segment.side_bytes
-            if skip < segment.size_bytes:
+            parts = [(segment.side_tar_bytes, _inflate_members(archives.read(side, offset, segment.side_bytes)))]
+            if segment.packed_bytes:
                 member = ZipMember(self.archives[segment.archive], *segment[3:], ZipMethod.DEFLATED)
-                yield from _after(skip, CheckedInflate(member, "a file").read(archives))
-            skip = max(0, skip - segment.size_bytes)
+                parts.append((segment.size_bytes, inflate(member, "a file", archives)))
+            for size, chunks in parts:
+                if skip < size:
+                    yield from _after(skip, chunks)
+                skip = max(0, skip - size)
+            offset += segment.side_bytes
 
     def _segments(self) -> Iterator[Segment]:
         with (self.folder / self.head.file).open("rb") as file:
@@ -289,13 +303,11 @@ def read_zstd_head(folder: Path) -> ZstdHead | None:
 
 
 class ZstdWriter:
-    """Packs a tar; `finish` writes the head."""
+    """Packs a tar into a file of `new_file`; `finish` writes the head."""
 
-    def __init__(self, folder: Path, file: IO[bytes]) -> None:
-        self._folder = folder
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._hash = hashlib.sha256()
-        self._size = 0
+        self._digest = Digest()
         self._packer = zstd.ZstdCompressor(level=_ZSTD_LEVEL)
 
     def write(self, data: bytes) -> None:
@@ -304,25 +316,19 @@ class ZstdWriter:
     def finish(self) -> None:
         self._write(self._packer.flush())
         self._file.flush()
-        head = ZstdHead(f"sha256:{self._hash.hexdigest()}", self._size, Path(self._file.name).name)
-        write_file(zstd_head_path(self._folder), json.dumps(asdict(head)).encode())
+        path = Path(self._file.name)
+        head = ZstdHead(self._digest.sha256, self._digest.size_bytes, path.name)
+        write_file(zstd_head_path(path.parent), json.dumps(asdict(head)).encode())
 
     def _write(self, packed: bytes) -> None:
-        self._hash.update(packed)
-        self._size += len(packed)
+        self._digest.update(packed)
         self._file.write(packed)
-
-
-@contextlib.contextmanager
-def zstd_writer(folder: Path) -> Iterator[ZstdWriter]:
-    """Writes a new zstd file into a layer's folder; removed if the block fails."""
-    with new_file(folder, "zst") as file:
-        yield ZstdWriter(folder, file)
 
 
 def write_zstd(recipe: Recipe) -> None:
     """Write the zstd form of a layer that has a recipe."""
-    with zstd_writer(recipe.folder) as writer:
+    with new_file(recipe.folder, "zst") as file:
+        writer = ZstdWriter(file)
         with HashingThread() as thread:
             stream = thread.stream(writer.write)
             for chunk in recipe.tar():

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,29 +18,17 @@ from typing import Final, Protocol
 from isal import isal_zlib
 
 from envspec.errors import EnvspecError, NetworkError
+from envspec.image.layers import recipe
 from envspec.image.layers.gzip import Archives, EntrySink, GzipAssembler, LayerOutputs
-from envspec.image.layers.recipe import (
-    LayerHead,
-    Recipe,
-    head_path,
-    new_file,
-    read_head,
-    read_zstd_head,
-    segment_table,
-    sweep,
-    write_zstd,
-    zstd_head_path,
-    zstd_writer,
-)
 from envspec.image.layers.tar import EntryCheck
-from envspec.image.layers.threads import HashingThread
+from envspec.image.layers.threads import HashingThread, cancellable
 from envspec.image.layers.types import Compression, Entry, Layer, LayerSource
 from envspec.io.cache import as_cache_error
 from envspec.io.file_locks import open_folder, wait_for_lock
 from envspec.io.files import write_file
 from envspec.models import GpuCodeFound
 from envspec.registry.reference import is_digest
-from envspec.registry.types import Blob, Descriptor
+from envspec.registry.types import Blob, Descriptor, digest_of
 
 _CHUNK_BYTES: Final = 1 << 20
 _POLL_S: Final = 0.02
@@ -58,48 +47,36 @@ class EntryObserver(Protocol):
         ...
 
 
-class _Digest:
-    """Hash, size and CRC-32 of a stream."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self.size_bytes = 0
-        self.crc32 = 0
-
-    def update(self, data: bytes) -> None:
-        self._hash.update(data)
-        self.size_bytes += len(data)
-        self.crc32 = isal_zlib.crc32(data, self.crc32)
-
-    @property
-    def sha256(self) -> str:
-        return f"sha256:{self._hash.hexdigest()}"
-
-
 def write_layer(
-    source: LayerSource, folder: Path, cache: Path, compression: Compression, observer: EntryObserver | None
-) -> LayerHead:
+    source: LayerSource,
+    folder: Path,
+    cache: Path,
+    compression: Compression,
+    observer: EntryObserver | None = None,
+    cancel: threading.Event | None = None,
+) -> recipe.LayerHead:
     """Write the recipe, and with Compression.ZSTD the zstd form. The caller holds the folder's lock.
 
     Raises:
         BadArchive, BadEntry: see `GzipAssembler.add` and `EntryCheck.add`. OSError: it can't be written.
     """
-    tar, blob = _Digest(), _Digest()
+    tar, blob = recipe.Digest(), recipe.Digest()
     with contextlib.ExitStack() as stack:
-        side = stack.enter_context(new_file(folder, "side"))
-        zstd = stack.enter_context(zstd_writer(folder)) if compression is Compression.ZSTD else None
+        side = stack.enter_context(recipe.new_file(folder, "side"))
+        is_zstd = compression is Compression.ZSTD
+        zstd = recipe.ZstdWriter(stack.enter_context(recipe.new_file(folder, "zst"))) if is_zstd else None
         archives = stack.enter_context(Archives())
         with HashingThread() as hashing, HashingThread() as packing:
             tars = [hashing.stream(tar.update).put, *([packing.stream(zstd.write).put] if zstd else [])]
             to_tar = tars[0] if len(tars) == 1 else lambda data: [put(data) for put in tars]
             assembler = GzipAssembler(archives, LayerOutputs(side.write, to_tar, hashing.stream(blob.update).put))
             check = EntryCheck(source.title)
-            for entry in source.entries():
+            for entry in cancellable(source.entries(), cancel or threading.Event()):
                 check.add(entry)
                 assembler.add(entry, observer(entry) if observer and entry.data is not None else None)
             assembler.end()
-        table = segment_table(assembler.segments)
-        head = LayerHead(
+        table = recipe.segment_table(assembler.segments)
+        head = recipe.LayerHead(
             diff_id=tar.sha256,
             tar_bytes=tar.size_bytes,
             digest=blob.sha256,
@@ -107,7 +84,10 @@ def write_layer(
             crc32=blob.crc32,
             created_by=source.title,
             gpu_code=observer.found() if observer else (),
-            archives=tuple((_relative(path, cache), path.stat().st_size) for path in archives.paths),
+            archives=tuple(
+                (str(path.relative_to(cache) if path.is_relative_to(cache) else path.absolute()), path.stat().st_size)
+                for path in assembler.sources
+            ),
             file=Path(side.name).name,
             side_bytes=side.tell(),
             table_bytes=len(table),
@@ -117,12 +97,8 @@ def write_layer(
         side.flush()
         if zstd is not None:
             zstd.finish()
-        write_file(head_path(folder), head.to_json())
+        write_file(recipe.head_path(folder), head.to_json())
     return head
-
-
-def _relative(path: Path, cache: Path) -> str:
-    return str(path.relative_to(cache) if path.is_relative_to(cache) else path.absolute())
 
 
 class WrongBlob(NetworkError):
@@ -155,11 +131,7 @@ class BlobStore:
         self._folder = cache / "blobs"
 
     def path(self, digest: str) -> Path:
-        """The file of a blob, whether it exists or not.
-
-        Raises:
-            ValueError: not a digest.
-        """
+        """The file of a blob, whether it exists or not. Raises ValueError: not a digest."""
         if not is_digest(digest):
             raise ValueError(f"not a digest: {digest!r}")
         algorithm, _, value = digest.partition(":")
@@ -189,7 +161,7 @@ class BlobStore:
             body = self.path(digest).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return body if _hex_digest(digest, body) == digest.partition(":")[2] else None
+        return body if digest_of(body, digest.partition(":")[0]) == digest else None
 
     def write(self, digest: str, body: bytes) -> None:
         """Write a small document.
@@ -198,10 +170,10 @@ class BlobStore:
             WrongBlob: it is not what the digest is of. CacheError: the cache can't be written.
         """
         path = self.path(digest)
-        found = _hex_digest(digest, body)
-        if found != path.name:
+        found = digest_of(body, digest.partition(":")[0])
+        if found != digest:
             raise WrongBlob(
-                f"the registry returned other bytes for {digest}: their hash is {found}",
+                f"the registry returned other bytes for {digest}: their hash is {found.partition(':')[2]}",
                 hint="try again; if the error persists, the registry's copy is damaged",
             )
         with as_cache_error(self._folder):
@@ -215,10 +187,6 @@ def _damaged(path: Path, descriptor: Descriptor) -> WrongBlob:
         f"envspec's copy of {descriptor.digest}, {path}, was damaged after it was written",
         hint="run the same command again, and check the disk; the damaged copy was removed",
     )
-
-
-def _hex_digest(digest: str, body: bytes) -> str:
-    return hashlib.new(digest.partition(":")[0], body).hexdigest()
 
 
 class UnknownLayer(EnvspecError):
@@ -235,13 +203,20 @@ class LayerStore:
 
     def cached(self, key: str, compression: Compression) -> Layer | None:
         """The layer of this key, if it was written before. Its archives may be missing."""
-        head = read_head(head_path(self._at(key)))
+        head = recipe.read_head(self._at(key))
         return self._layer(key, head, compression) if head else None
 
-    def write(self, source: LayerSource, compression: Compression, observer: EntryObserver | None = None) -> Layer:
+    def write(
+        self,
+        source: LayerSource,
+        compression: Compression,
+        observer: EntryObserver | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Layer:
         """The cached layer; written first if necessary, by one of all threads and processes that need it.
 
         Raises:
+            Cancelled: `cancel` was set; the unfinished layer is removed.
             BadArchive: a wheel's bytes are not what its directory says. BadEntry: no layer can be as the source says.
             CacheError: no space for it, or no permission.
         """
@@ -251,15 +226,15 @@ class LayerStore:
         with as_cache_error(self._folder), _locked(folder):
             if found := self.cached(source.key, compression):
                 return found
-            head = read_head(head_path(folder))
+            head = recipe.read_head(folder)
             if head is None:
                 # A zstd form without its recipe: from a run that was killed between the two.
-                zstd_head_path(folder).unlink(missing_ok=True)
-            sweep(folder, {each.file for each in (head, read_zstd_head(folder)) if each is not None})
+                recipe.zstd_head_path(folder).unlink(missing_ok=True)
+            recipe.sweep(folder, {each.file for each in (head, recipe.read_zstd_head(folder)) if each is not None})
             if head is None:
-                head = write_layer(source, folder, self._cache, compression, observer)
+                head = write_layer(source, folder, self._cache, compression, observer, cancel)
             elif compression is Compression.ZSTD:
-                write_zstd(Recipe.open(head, folder, self._cache))
+                recipe.write_zstd(recipe.Recipe.open(head, folder, self._cache))
             layer = self._layer(source.key, head, compression)
         if layer is None:
             raise EnvspecError(
@@ -276,23 +251,23 @@ class LayerStore:
         """
         folder = self._folder_of(layer)
         if layer.blob.media_type == Compression.ZSTD.media_type:
-            zstd = read_zstd_head(folder)
+            zstd = recipe.read_zstd_head(folder)
             if zstd is not None and zstd.digest == layer.blob.digest:
                 return FileBlob(folder / zstd.file, layer.blob)
             raise self._unknown(layer)
-        recipe = self._recipe(layer, folder)
+        opened = self._recipe(layer, folder)
         is_plain = layer.blob.media_type == Compression.NONE.media_type
-        return _RecipeBlob(layer.blob, recipe.tar if is_plain else recipe.gzip)
+        return StreamedBlob(layer.blob, opened.tar if is_plain else opened.gzip)
 
     def tar(self, layer: Layer) -> Iterator[bytes]:
         """The layer's tar, however its blob is packed. Raises as `open`."""
         return self._recipe(layer, self._folder_of(layer)).tar()
 
-    def _recipe(self, layer: Layer, folder: Path) -> Recipe:
-        head = read_head(head_path(folder))
+    def _recipe(self, layer: Layer, folder: Path) -> recipe.Recipe:
+        head = recipe.read_head(folder)
         if head is None or head.diff_id != layer.diff_id:
             raise self._unknown(layer)
-        return Recipe.open(head, folder, self._cache)
+        return recipe.Recipe.open(head, folder, self._cache)
 
     def _at(self, key: str) -> Path:
         if not _KEY.fullmatch(key):
@@ -311,12 +286,12 @@ class LayerStore:
             hint="run the same command again, and do not change envspec's cache while it runs",
         )
 
-    def _layer(self, key: str, head: LayerHead, compression: Compression) -> Layer | None:
+    def _layer(self, key: str, head: recipe.LayerHead, compression: Compression) -> Layer | None:
         digest, size = head.digest, head.blob_bytes
         if compression is Compression.NONE:
             digest, size = head.diff_id, head.tar_bytes
         elif compression is Compression.ZSTD:
-            zstd = read_zstd_head(self._at(key))
+            zstd = recipe.read_zstd_head(self._at(key))
             if zstd is None:
                 return None
             digest, size = zstd.digest, zstd.blob_bytes
@@ -325,8 +300,8 @@ class LayerStore:
 
 
 @dataclass(frozen=True, slots=True)
-class _RecipeBlob:
-    """A blob that is assembled while it is read."""
+class StreamedBlob:
+    """A blob that is assembled while it is read. read: its bytes from an offset on."""
 
     descriptor: Descriptor
     read: Callable[[int], Iterator[bytes]]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from envspec.errors import EnvspecError
-from envspec.image.layers.types import Entry, EntryKind, InMemory
+from envspec.image.layers.types import Entry, EntryKind
 
 #: 1980-01-01T00:00:00Z in seconds since 1970: the oldest time of a zip.
 EPOCH_S: Final = 315_532_800
@@ -75,24 +75,13 @@ class EntryCheck:
         self._folders[path] = entry.kind is EntryKind.FOLDER
 
 
-def size_of(entry: Entry) -> int:
-    if isinstance(entry.data, InMemory):
-        return len(entry.data.content)
-    return 0 if entry.data is None else entry.data.size_bytes
-
-
 def padding(size_bytes: int) -> bytes:
     """Fills the last block of a file of this size."""
     return _PADDING[-size_bytes % _BLOCK]
 
 
 def header(entry: Entry) -> bytes:
-    """The header of an entry, after a pax header if ustar is too small.
-
-    Raises:
-        BadEntry: a name that is not UTF-8.
-    """
-    size = size_of(entry)
+    """The header of an entry, after a pax header if ustar is too small. Raises BadEntry: a name that is not UTF-8."""
     records: dict[str, str | int] = {}
     path = f"{entry.path}/" if entry.kind is EntryKind.FOLDER else entry.path
     name, prefix = _split(path)
@@ -111,7 +100,7 @@ def header(entry: Entry) -> bytes:
         (
             _bounded("uid", entry.uid, _OCTAL_7, records),
             _bounded("gid", entry.gid, _OCTAL_7, records),
-            _bounded("size", size, _OCTAL_11, records),
+            _bounded("size", entry.size_bytes, _OCTAL_11, records),
         ),
         _TYPES[entry.kind],
         target,

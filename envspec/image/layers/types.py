@@ -6,7 +6,7 @@ Source: OCI image specification 1.1, `config.md`, `layer.md`, `manifest.md`.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -38,6 +38,10 @@ class InMemory:
     """Generated content."""
 
     content: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,10 @@ class Entry:
     uid: int = 0
     gid: int = 0
 
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self.data is None else self.data.size_bytes
+
 
 class LayerSource(Protocol):
     """The content of one layer. Implementations are frozen values; equal keys mean equal entries."""
@@ -102,22 +110,22 @@ class LayerSource(Protocol):
         ...
 
 
-class FolderEntries:
-    """Yields each folder of a layer once, before its content."""
+def with_folders(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Each entry after its parents, outermost first; each folder once."""
+    written = {""}
 
-    def __init__(self) -> None:
-        self._written: set[str] = set()
-
-    def above(self, path: str) -> Iterator[Entry]:
-        """The parents of `path`, outermost first."""
-        yield from self.to(posixpath.dirname(path))
-
-    def to(self, folder: str) -> Iterator[Entry]:
-        """`folder` itself, after its parents."""
-        if folder and folder not in self._written:
-            yield from self.above(folder)
-            self._written.add(folder)
+    def missing(folder: str) -> Iterator[Entry]:
+        if folder not in written:
+            yield from missing(posixpath.dirname(folder))
+            written.add(folder)
             yield Entry(folder, 0o755, EntryKind.FOLDER)
+
+    for entry in entries:
+        if entry.kind is EntryKind.FOLDER:
+            yield from missing(entry.path)
+        else:
+            yield from missing(posixpath.dirname(entry.path))
+            yield entry
 
 
 class Compression(Enum):

@@ -12,13 +12,13 @@ import posixpath
 import stat
 import struct
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
 from envspec.errors import EnvspecError
+from envspec.image.layers.gzip import Archives, BadArchive, read_data
 from envspec.image.layers.types import ZipMember, ZipMethod
 from envspec.io.archives import max_unpacked_bytes, parents_of, path_problem
 
@@ -36,7 +36,6 @@ _END64: Final = struct.Struct("<4sQ2H2L4Q")
 _END64_LOCATOR: Final = struct.Struct("<4sLQL")
 #: After a member's data: its CRC and two sizes of up to eight bytes, with or without a signature.
 _MAX_DESCRIPTOR_BYTES: Final = 24
-_CHUNK_BYTES: Final = 1 << 20
 
 
 class BadWheel(EnvspecError):
@@ -96,52 +95,17 @@ def wheel_members(archive: Path) -> tuple[WheelMember, ...]:
 
 
 def unpack_member(member: ZipMember) -> Iterator[bytes]:
-    """The content of a member.
-
-    Raises:
-        BadWheel: its size or checksum differs from the zip's directory.
-    """
-    size = crc = 0
-    for chunk in _inflate(member):
-        size, crc = size + len(chunk), zlib.crc32(chunk, crc)
-        if size > member.size_bytes:
-            break
-        yield chunk
-    if (size, crc) != (member.size_bytes, member.crc32):
-        raise BadWheel(member.archive.name, f"a file of {member.size_bytes} bytes differs from the zip's directory")
+    """The content of a member. Raises BadWheel: its size or checksum differs from the zip's directory."""
+    try:
+        with Archives() as archives:
+            yield from read_data(member, "a file", archives)
+    except BadArchive as error:
+        what = f"can't be unpacked ({error.__cause__})" if error.__cause__ else "differs from the zip's directory"
+        raise BadWheel(member.archive.name, f"a file of {member.size_bytes} bytes {what}") from error
 
 
 def read_member(member: ZipMember) -> bytes:
     return b"".join(unpack_member(member))
-
-
-def _inflate(member: ZipMember) -> Iterator[bytes]:
-    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        for packed in _packed(member):
-            if member.method is ZipMethod.STORED:
-                yield packed
-                continue
-            yield inflate.decompress(packed, _CHUNK_BYTES)
-            while inflate.unconsumed_tail:
-                yield inflate.decompress(inflate.unconsumed_tail, _CHUNK_BYTES)
-        yield inflate.flush()
-    except zlib.error as error:
-        raise BadWheel(
-            member.archive.name, f"a file of {member.size_bytes} bytes can't be unpacked ({error})"
-        ) from error
-
-
-def _packed(member: ZipMember) -> Iterator[bytes]:
-    with member.archive.open("rb") as file:
-        file.seek(member.offset)
-        left = member.packed_bytes
-        while left:
-            packed = file.read(min(left, _CHUNK_BYTES))
-            if not packed:
-                raise BadWheel(member.archive.name, "ends in the middle of a file")
-            left -= len(packed)
-            yield packed
 
 
 def _member(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> WheelMember:
@@ -154,15 +118,15 @@ def _member(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> WheelMembe
         raise BadWheel(
             archive.name, f"{raw!r} is packed by method {info.compress_type}, not stored or deflated"
         ) from None
-    data = ZipMember(archive, _data_offset(archive, file, info), info.compress_size, info.file_size, info.CRC, method)
+    data = ZipMember(archive, data_offset(archive, file, info), info.compress_size, info.file_size, info.CRC, method)
     if why := path_problem(raw):
         raise BadWheel(archive.name, f"{raw!r} {why}")
     mode = info.external_attr >> 16
     return WheelMember(posixpath.normpath(raw), raw, stat.S_ISREG(mode) and bool(mode & 0o111), data)
 
 
-def _data_offset(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> int:
-    """Offset of the packed bytes, after the local header, which must agree with the directory."""
+def data_offset(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> int:
+    """Offset of a member's packed bytes, after the local header, which must agree with the directory."""
     file.seek(info.header_offset)
     header = file.read(_LOCAL.size)
     if len(header) < _LOCAL.size or not header.startswith(b"PK\3\4"):

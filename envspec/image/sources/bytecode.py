@@ -20,19 +20,20 @@ import tarfile
 import tempfile
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, cast
 
 from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
 from envspec.fetch.types import WrongArchive
+from envspec.image.layers.types import Entry, InMemory
 from envspec.io.archives import parents_of
 from envspec.io.cache import as_cache_error
 from envspec.io.confine import NoConfinement, Sandbox, bubblewrap
-from envspec.io.file_locks import is_same_file, lock, open_folder
+from envspec.io.file_locks import lock_file
 from envspec.io.process import Interpreter, probe_interpreter
 from envspec.models import Platform, Python
 from envspec.names import is_whiteout
@@ -133,6 +134,38 @@ def compile_modules(pyc: PycCompiler | None, modules: Iterable[SourceModule]) ->
             worker.kill()
 
 
+def with_bytecode(
+    pyc: PycCompiler | None,
+    entries: Iterable[Entry],
+    modules: Iterable[SourceModule],
+    compiled: dict[str, str],
+    own: Mapping[str, Entry],
+) -> Iterator[Entry]:
+    """The entries of a layer, each module followed by its bytecode. modules: in the order of their entries.
+
+    compiled: receives each module's path -> that of its bytecode. own: bytecode of the packages themselves, which is
+    only used for modules that do not compile.
+
+    Raises:
+        As `compile_modules`.
+    """
+    sources = tuple(modules) if pyc else ()
+    paths = {module.path: pyc.path_of(module.path) for module in sources} if pyc else {}
+    replaced = set(paths.values())
+    with contextlib.closing(compile_modules(pyc, sources)) as bytecode:
+        for entry in entries:
+            if entry.path in replaced:
+                continue
+            yield entry
+            if (path := paths.get(entry.path)) is None:
+                continue
+            if data := next(bytecode):
+                compiled[entry.path] = path
+                yield Entry(path, 0o644, data=InMemory(data))
+            elif path in own:
+                yield own[path]
+
+
 class _Worker:
     """One process."""
 
@@ -156,6 +189,8 @@ class _Worker:
                 hint="use another Python of that version, or omit bytecode with --no-pyc",
             ) from error
 
+        self._stdin, self._stdout = cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
+
     def check_version(self) -> None:
         """Refuse a Python whose bytecode the image's Python can't load."""
         version, _, tag = self._answer("its start").decode().partition(" ")
@@ -168,9 +203,8 @@ class _Worker:
     def compile(self, path: str, source: bytes) -> bytes:
         name = f"/{path}".encode("utf-8", "surrogateescape")
         try:
-            pipe = _pipe(self._process.stdin)
-            pipe.write(_LENGTH.pack(len(name)) + name + _LENGTH.pack(len(source)) + source)
-            pipe.flush()
+            self._stdin.write(_LENGTH.pack(len(name)) + name + _LENGTH.pack(len(source)) + source)
+            self._stdin.flush()
         except BrokenPipeError as error:
             raise self._failure(path) from error
         return self._answer(path)
@@ -179,15 +213,14 @@ class _Worker:
         """End the process, even if it is still compiling."""
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
+        for stream in (self._stdin, self._stdout, self._errors):
             with contextlib.suppress(BrokenPipeError):
-                _pipe(stream).close()
+                stream.close()
 
     def _answer(self, path: str) -> bytes:
-        pipe = _pipe(self._process.stdout)
-        length = pipe.read(_LENGTH.size)
+        length = self._stdout.read(_LENGTH.size)
         size = _LENGTH.unpack(length)[0] if len(length) == _LENGTH.size else 0
-        data = pipe.read(size)
+        data = self._stdout.read(size)
         if len(length) < _LENGTH.size or len(data) < size:
             raise self._failure(path)
         return data
@@ -200,12 +233,6 @@ class _Worker:
             f"{self._pyc.python} ended with status {status} at {path}" + (f": {output}" if output else ""),
             hint="check that the machine has enough memory, or omit bytecode with --no-pyc",
         )
-
-
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:
-        raise AssertionError("opened as a pipe")
-    return stream
 
 
 class BadPython(EnvspecError):
@@ -221,25 +248,9 @@ class BadPython(EnvspecError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PythonMember:
-    """A file or link of the archive. path: below `python/`."""
-
-    path: str
-    info: tarfile.TarInfo
-
-    @property
-    def is_program(self) -> bool:
-        return bool(self.info.mode & 0o111)
-
-
 @contextlib.contextmanager
 def open_archive(archive: Path) -> Iterator[tarfile.TarFile]:
-    """Open a standalone build.
-
-    Raises:
-        BadPython: it is damaged. OSError: it can't be read.
-    """
+    """Open a standalone build. Raises BadPython: it is damaged. OSError: it can't be read."""
     try:
         with tarfile.open(archive) as tar:
             yield tar
@@ -247,8 +258,8 @@ def open_archive(archive: Path) -> Iterator[tarfile.TarFile]:
         raise BadPython(archive.name, f"it can't be unpacked ({error})") from error
 
 
-def python_members(archive: Path, tar: tarfile.TarFile) -> Iterator[PythonMember]:
-    """All files and links, in the archive's order.
+def python_members(archive: Path, tar: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
+    """All files and links by their path below `python/`, in the archive's order.
 
     Raises:
         BadPython: a path or a link out of the archive, a duplicate path, or another kind of member.
@@ -274,12 +285,16 @@ def python_members(archive: Path, tar: tarfile.TarFile) -> Iterator[PythonMember
                 raise BadPython(archive.name, f"{info.name!r} is a link to {info.linkname!r}, which is not before it")
         elif not info.isfile():
             raise BadPython(archive.name, f"{info.name!r} is not a file, folder or link")
-        yield PythonMember(path, info)
+        yield path, info
 
 
-def read_content(tar: tarfile.TarFile, member: PythonMember) -> bytes:
-    file: IO[bytes] | None = tar.extractfile(member.info)
+def read_content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(info)
     return file.read() if file is not None else b""
+
+
+def mode_of(info: tarfile.TarInfo) -> int:
+    return 0o755 if info.mode & 0o111 else 0o644
 
 
 def _inside(archive: Path, name: str, link: tarfile.TarInfo | None = None) -> str:
@@ -324,13 +339,18 @@ async def unpacked_build(build: PythonBuild) -> Path:
     target = build.folder
     if not (target / build.program).exists():
         archive = await build.fetch()
-        with as_cache_error(target.parent):
-            async with _exclusive(target.parent / f"{build.sha256}.partial") as partial:
-                if not (target / build.program).exists():
-                    await build.unpack(archive, partial)
-                    if not (partial / build.program).exists():
-                        raise BadPython(archive.name, f"it has no {build.program}")
-                    partial.replace(target)
+        with as_cache_error(target.parent), contextlib.ExitStack() as undo:
+            partial, lock = (target.with_name(f"{build.sha256}.{suffix}") for suffix in ("partial", "lock"))
+            undo.callback(os.close, await lock_file(lock))
+            undo.callback(lock.unlink)
+            undo.callback(shutil.rmtree, partial, ignore_errors=True)
+            if not (target / build.program).exists():
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                await build.unpack(archive, partial)
+                if not (partial / build.program).exists():
+                    raise BadPython(archive.name, f"it has no {build.program}")
+                partial.replace(target)
     return target / build.program
 
 
@@ -340,45 +360,22 @@ def standalone_program(series: str) -> str:
 
 
 async def unpack_standalone(archive: Path, folder: Path) -> None:
-    """Unpack a standalone build; nothing is written outside of `folder`.
-
-    Raises:
-        BadPython
-    """
+    """Unpack a standalone build; nothing is written outside of `folder`. Raises BadPython."""
     await asyncio.to_thread(_unpack, archive, folder)
 
 
 def _unpack(archive: Path, folder: Path) -> None:
     with open_archive(archive) as tar:
-        for member in python_members(archive, tar):
-            path = folder / TOP / member.path
+        for name, info in python_members(archive, tar):
+            path = folder / TOP / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            if member.info.issym():
-                path.symlink_to(member.info.linkname)
-            elif member.info.islnk():
-                path.hardlink_to(folder / member.info.linkname)
+            if info.issym():
+                path.symlink_to(info.linkname)
+            elif info.islnk():
+                path.hardlink_to(folder / info.linkname)
             else:
-                path.write_bytes(read_content(tar, member))
-                path.chmod(0o755 if member.is_program else 0o644)
-
-
-@contextlib.asynccontextmanager
-async def _exclusive(partial: Path) -> AsyncIterator[Path]:
-    """An empty folder, locked against other runs and removed afterwards."""
-    descriptor = await lock(partial, lambda: open_folder(partial))
-    try:
-        _empty(partial)
-        yield partial
-    finally:
-        # Once it was renamed, another run may have created a folder of the old name.
-        if is_same_file(partial, descriptor):
-            shutil.rmtree(partial, ignore_errors=True)
-        os.close(descriptor)
-
-
-def _empty(folder: Path) -> None:
-    for item in folder.iterdir():
-        shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
+                path.write_bytes(read_content(tar, info))
+                path.chmod(mode_of(info))
 
 
 class NoCompiler(UnfitMachine):
@@ -437,11 +434,7 @@ async def find_compiler(
 
 
 async def _own(python: Python, build: PythonBuild | None, context: Context) -> PycCompiler | None:
-    """The image's own build, in a sandbox unless it is known; None if it can't be fetched.
-
-    Raises:
-        NoConfinement
-    """
+    """The image's own build, in a sandbox unless it is known; None if it can't be fetched. Raises NoConfinement."""
     if build is None:
         return None
     program = None

@@ -6,7 +6,6 @@ checked against its source's time, and layers have no times.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import posixpath
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec.fetch.conda_link import BadCondaPackage
-from envspec.image.layers.ownership import LINK, OwnedPath
+from envspec.image.layers.ownership import LINK, OwnedPath, sha256_of
 from envspec.image.layers.partition import partition
-from envspec.image.layers.types import PREFIX, Entry, EntryKind, FolderEntries, InMemory, OnDisk
-from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
+from envspec.image.layers.types import PREFIX, Entry, EntryKind, InMemory, OnDisk, with_folders
+from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytecode
 from envspec.io.archives import FileConflict, parents_of, path_problem
 from envspec.models import CondaPackage
 
@@ -98,7 +97,10 @@ class CondaSource:
     @property
     def key(self) -> str:
         """Of the packages' records, the prefix and Python, without any path of this machine."""
-        records = [fields_of(package) for package in self.packages]
+        records = [
+            {name: value for name, value in asdict(package).items() if name not in _REASONS}
+            for package in self.packages
+        ]
         parts = [_FORM, PREFIX, records, self.series, self.pyc.key if self.pyc else None, self.has_history]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -108,11 +110,7 @@ class CondaSource:
         return f"conda: {names[0]}" if len(names) == 1 else f"{len(names)} conda packages: {', '.join(names)}"
 
     def owned(self) -> tuple[OwnedPath, ...]:
-        """Every path but bytecode and conda-meta.
-
-        Raises:
-            BadCondaPackage, FileConflict, OSError
-        """
+        """Every path but bytecode and conda-meta. Raises BadCondaPackage, FileConflict, OSError."""
         return tuple(file.owned for _, file in sorted(self._files().items()))
 
     def entries(self) -> Iterator[Entry]:
@@ -122,24 +120,18 @@ class CondaSource:
             BadCondaPackage: a file outside of the prefix, or behind a link. FileConflict: two packages write one path.
             UnfitMachine, CompilerFailed: no bytecode. OSError: rattler's files can't be read.
         """
-        files = dict(sorted(self._files().items()))
-        folders = FolderEntries()
+        return with_folders(self._entries())
+
+    def _entries(self) -> Iterator[Entry]:
+        files = [file for _, file in sorted(self._files().items())]
         modules = (
-            SourceModule(f"{PREFIX}/{path}", file.real.stat().st_size, file.real.read_bytes)
-            for path, file in files.items()
+            SourceModule(file.entry.path, file.entry.size_bytes, file.real.read_bytes)
+            for file in files
             if file.is_module
         )
         compiled: dict[str, str] = {}
-        with contextlib.closing(compile_modules(self.pyc, modules)) as bytecode:
-            for path, file in files.items():
-                yield from folders.above(f"{PREFIX}/{path}")
-                yield file.entry
-                if file.is_module and self.pyc is not None and (data := next(bytecode)):
-                    pyc_path = self.pyc.path_of(path)
-                    compiled[pyc_path] = path
-                    yield from folders.above(f"{PREFIX}/{pyc_path}")
-                    yield Entry(f"{PREFIX}/{pyc_path}", 0o644, data=InMemory(data))
-        yield from folders.to(f"{PREFIX}/{_META}")
+        yield from with_bytecode(self.pyc, (file.entry for file in files), modules, compiled, {})
+        yield Entry(f"{PREFIX}/{_META}", 0o755, EntryKind.FOLDER)
         if self.has_history:
             yield Entry(f"{PREFIX}/{_META}/history", 0o644, data=InMemory(b""))
         for package in self.packages:
@@ -154,7 +146,10 @@ class CondaSource:
                 path = listed.get("original_path") or listed["_path"]
                 if _is_bytecode(path):
                     continue
-                file = _file_of(package, path, self.folder / listed["_path"], _digest_of(listed))
+                digest = listed.get("sha256_in_prefix")
+                if "prefix_placeholder" not in listed:
+                    digest = digest or listed.get("sha256")
+                file = _file_of(package, path, self.folder / listed["_path"], digest)
                 existing = files.setdefault(path, file)
                 if existing.owned.digest != file.owned.digest:
                     raise FileConflict(f"{PREFIX}/{path}", existing.owned.owner, file.owned.owner)
@@ -189,11 +184,6 @@ def conda_sources(
     )
 
 
-def fields_of(package: CondaPackage) -> dict[str, object]:
-    """The fields of a record that determine its files and conda-meta."""
-    return {name: value for name, value in asdict(package).items() if name not in _REASONS}
-
-
 def file_stem(package: CondaPackage) -> str:
     """conda's name of a package's files."""
     return f"{package.name}-{package.version}-{package.build}"
@@ -209,20 +199,9 @@ def _file_of(package: CondaPackage, path: str, real: Path, digest: str | None) -
     status = real.stat()
     entry = Entry(image_path, 0o755 if status.st_mode & 0o100 else 0o644, data=OnDisk(real, status.st_size))
     is_module = path.endswith(".py") and bool(_LIBRARY.match(path))
-    return _File(package, entry, OwnedPath(image_path, owner, digest or _sha256(real)), real, is_module)
-
-
-def _digest_of(listed: Mapping[str, str]) -> str | None:
-    """The hash of a file after its prefix was replaced, as recorded by rattler."""
-    return listed.get("sha256_in_prefix") or (None if "prefix_placeholder" in listed else listed.get("sha256"))
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+    return _File(
+        package, entry, OwnedPath(image_path, owner, digest or sha256_of(OnDisk(real, status.st_size))), real, is_module
+    )
 
 
 def _is_bytecode(path: str) -> bool:
@@ -237,7 +216,8 @@ def _conda_meta(package: CondaPackage, meta: dict[str, Any], compiled: Mapping[s
         if not _is_bytecode(path):
             paths.append({"_path": path, **{name: listed[name] for name in _FILE_FIELDS if name in listed}})
     own = {each["_path"] for each in paths}
-    paths += [{"_path": path, "path_type": "pyc_file"} for path, module in compiled.items() if module in own]
+    bytecode = (compiled[module] for path in own if (module := f"{PREFIX}/{path}") in compiled)
+    paths += [{"_path": path.removeprefix(f"{PREFIX}/"), "path_type": "pyc_file"} for path in bytecode]
     paths.sort(key=lambda each: str(each["_path"]))
     document: dict[str, Any] = {
         **{name: meta[name] for name in _META_FIELDS if name in meta},

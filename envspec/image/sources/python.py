@@ -8,7 +8,6 @@ image's PATH begins with the environment's programs.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
@@ -20,17 +19,17 @@ from pathlib import Path
 from typing import Final
 
 from envspec.image.layers.ownership import OwnedPath
-from envspec.image.layers.types import PREFIX, Entry, EntryKind, FolderEntries, InMemory
+from envspec.image.layers.types import PREFIX, Entry, EntryKind, InMemory, with_folders
 from envspec.image.sources.bytecode import (
     TOP,
     BadPython,
     PycCompiler,
-    PythonMember,
     SourceModule,
-    compile_modules,
+    mode_of,
     open_archive,
     python_members,
     read_content,
+    with_bytecode,
 )
 from envspec.models import Python
 from envspec.names import normalised
@@ -79,25 +78,20 @@ class StandalonePython:
             BadPython: an unexpected or unsafe archive. UnfitMachine, CompilerFailed: no bytecode. OSError: it can't be
             read.
         """
+        return with_folders(self._entries())
+
+    def _entries(self) -> Iterator[Entry]:
         with open_archive(self.archive) as tar:
             found = self._survey(tar)
-        folders = FolderEntries()
         modules = (
             # A default binds `data` now: it has changed when the module is read.
             SourceModule(f"{PREFIX}/{path}", len(data), lambda data=data: data)  # type: ignore[misc]
             for path, data in found.modules.items()
         )
-        with contextlib.closing(compile_modules(self.pyc, modules)) as bytecode, open_archive(self.archive) as tar:
-            for member in python_members(self.archive, tar):
-                if member.path not in found.paths:
-                    continue
-                path = f"{PREFIX}/{member.path}"
-                yield from folders.above(path)
-                yield self._entry(path, member, tar, found.modules)
-                if member.path in found.modules and self.pyc is not None and (data := next(bytecode)):
-                    pyc_path = self.pyc.path_of(path)
-                    yield from folders.above(pyc_path)
-                    yield Entry(pyc_path, 0o644, data=InMemory(data))
+        with open_archive(self.archive) as tar:
+            members = python_members(self.archive, tar)
+            entries = (self._entry(path, info, tar, found.modules) for path, info in members if path in found.paths)
+            yield from with_bytecode(self.pyc, entries, modules, {}, {})
         for name, target in found.links.items():
             yield Entry(f"{PREFIX}/{name}", 0o777, EntryKind.SYMLINK, target=target)
 
@@ -112,14 +106,14 @@ class StandalonePython:
         hard: dict[str, str] = {}
         modules: dict[str, bytes] = {}
         records: dict[str, bytes] = {}
-        for member in python_members(self.archive, tar):
-            paths.append(member.path)
-            if member.info.islnk():
-                hard[member.path] = member.info.linkname[len(TOP) + 1 :]
-            if member.info.isfile() and member.path.startswith(f"{library}/") and member.path.endswith(".py"):
-                modules[member.path] = read_content(tar, member)
-            elif member.path.endswith(".dist-info/RECORD"):
-                records[member.path] = read_content(tar, member)
+        for path, info in python_members(self.archive, tar):
+            paths.append(path)
+            if info.islnk():
+                hard[path] = info.linkname[len(TOP) + 1 :]
+            if info.isfile() and path.startswith(f"{library}/") and path.endswith(".py"):
+                modules[path] = read_content(tar, info)
+            elif path.endswith(".dist-info/RECORD"):
+                records[path] = read_content(tar, info)
         program = f"bin/python{self._series}"
         if program not in paths:
             raise BadPython(self.archive.name, f"it has no {TOP}/{program}: it is not Python {self._series}")
@@ -150,14 +144,14 @@ class StandalonePython:
             replaced |= {posixpath.normpath(posixpath.join(library, row[0])) for row in rows if row}
         return replaced
 
-    def _entry(self, path: str, member: PythonMember, tar: tarfile.TarFile, modules: Mapping[str, bytes]) -> Entry:
-        if member.info.issym():
-            return Entry(path, 0o777, EntryKind.SYMLINK, target=member.info.linkname)
-        if member.info.islnk():
-            return Entry(path, 0o644, EntryKind.HARDLINK, target=f"{PREFIX}{member.info.linkname[len(TOP) :]}")
-        mode = 0o755 if member.is_program else 0o644
-        data = modules.get(member.path)
-        return Entry(path, mode, data=InMemory(read_content(tar, member) if data is None else data))
+    def _entry(self, name: str, info: tarfile.TarInfo, tar: tarfile.TarFile, modules: Mapping[str, bytes]) -> Entry:
+        path = f"{PREFIX}/{name}"
+        if info.issym():
+            return Entry(path, 0o777, EntryKind.SYMLINK, target=info.linkname)
+        if info.islnk():
+            return Entry(path, 0o644, EntryKind.HARDLINK, target=f"{PREFIX}{info.linkname[len(TOP) :]}")
+        data = modules.get(name)
+        return Entry(path, mode_of(info), data=InMemory(read_content(tar, info) if data is None else data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +187,15 @@ class Venv:
         return tuple(OwnedPath(path, self.title, self.key) for path in paths)
 
     def entries(self) -> Iterator[Entry]:
+        return with_folders(self._entries())
+
+    def _entries(self) -> Iterator[Entry]:
         series = self.python.series
-        folders = FolderEntries()
-        yield from folders.to(f"{PREFIX}/bin")
         yield Entry(f"{PREFIX}/bin/python", 0o777, EntryKind.SYMLINK, target=f"{self.home}/python{series}")
         for name in ("python3", f"python{series}"):
             yield Entry(f"{PREFIX}/bin/{name}", 0o777, EntryKind.SYMLINK, target="python")
-        yield from folders.to(f"{PREFIX}/include/site/python{series}")
-        yield from folders.to(f"{PREFIX}/lib/python{series}/site-packages")
+        yield Entry(f"{PREFIX}/include/site/python{series}", 0o755, EntryKind.FOLDER)
+        yield Entry(f"{PREFIX}/lib/python{series}/site-packages", 0o755, EntryKind.FOLDER)
         yield Entry(f"{PREFIX}/lib64", 0o777, EntryKind.SYMLINK, target="lib")
         yield Entry(f"{PREFIX}/pyvenv.cfg", 0o644, data=InMemory(self._config().encode()))
 

@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import stat
-import struct
 import tarfile
 import tempfile
 import zipfile
@@ -28,6 +27,7 @@ from typing import IO, Any, Final
 from envspec.context import Context
 from envspec.errors import EnvspecError, UsageError
 from envspec.image.layers.types import Entry, EntryKind, InMemory, Layer, ZipMember, ZipMethod
+from envspec.image.layers.wheel_zip import data_offset
 from envspec.image.sources.system_container import (
     ContainerFiles,
     ContainerJob,
@@ -56,7 +56,6 @@ FILES: Final = "files.zip"
 ENTRIES: Final = "entries.json"
 _HEAD: Final = "layer.json"
 _CHUNK_BYTES: Final = 1 << 20
-_LOCAL_HEADER: Final = struct.Struct("<26x2H")
 _XATTR: Final = "SCHILY.xattr."
 #: The script's output besides the layer: lists of paths and packages.
 _LISTS: Final = frozenset({"changed", "gone", "packages.before", "packages.after"})
@@ -82,21 +81,14 @@ class ChangedPath:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerChanges:
-    """The output of a container. before, after: lists of packages."""
-
-    changes: tuple[ChangedPath, ...]
-    before: str
-    after: str
-
-
 class BadChange(EnvspecError):
     """A change in the container that no layer can contain."""
 
 
-def read_changes(files: ContainerFiles, folder: Path, warn: Callable[[str], None]) -> ContainerChanges:
-    """Read the script's output, and write the contents of files to `folder`/FILES.
+def read_changes(
+    files: ContainerFiles, folder: Path, warn: Callable[[str], None]
+) -> tuple[tuple[ChangedPath, ...], tuple[str, ...]]:
+    """The changed paths and the installed packages in a script's output; writes contents of files to `folder`/FILES.
 
     Raises:
         BadChange: a link to an excluded file, or unexpected output.
@@ -124,9 +116,8 @@ def read_changes(files: ContainerFiles, folder: Path, warn: Callable[[str], None
     changed = {path.lstrip("/") for path in texts["changed"].decode("utf-8", "surrogateescape").split("\0")}
     all_changes = _without_unchanged_folders(_linked(changes), changed)
     before, after = (texts[f"packages.{when}"].decode("utf-8", "replace") for when in ("before", "after"))
-    return ContainerChanges(
-        tuple(sorted(all_changes.values(), key=lambda change: change.path.split("/"))), before, after
-    )
+    ordered = sorted(all_changes.values(), key=lambda change: change.path.split("/"))
+    return tuple(ordered), installed(before, after)
 
 
 def _changes(content: IO[bytes], archive: zipfile.ZipFile, warn: Callable[[str], None]) -> Iterator[ChangedPath]:
@@ -241,7 +232,9 @@ class SystemSource:
                     continue
                 data: InMemory | ZipMember = InMemory(b"")
                 if each.size_bytes:
-                    data = _zip_member(archive, file, members[each.target or each.path])
+                    member = members[each.target or each.path]
+                    place = (data_offset(archive, file, member), member.compress_size, member.file_size, member.CRC)
+                    data = ZipMember(archive, *place, ZipMethod.DEFLATED)
                 yield Entry(each.path, each.mode, each.kind, data, "", each.uid, each.gid)
 
 
@@ -264,14 +257,6 @@ def write_entries(folder: Path, changes: tuple[ChangedPath, ...], title: str) ->
 def read_entries(folder: Path) -> tuple[ChangedPath, ...]:
     entries: list[list[Any]] = json.loads((folder / ENTRIES).read_bytes())
     return tuple(ChangedPath(path, EntryKind(kind), *rest) for path, kind, *rest in entries)
-
-
-def _zip_member(archive: Path, file: IO[bytes], member: zipfile.ZipInfo) -> ZipMember:
-    """The packed bytes follow the local header, whose last two fields have variable lengths."""
-    file.seek(member.header_offset)
-    name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-    offset = member.header_offset + _LOCAL_HEADER.size + name + extra
-    return ZipMember(archive, offset, member.compress_size, member.file_size, member.CRC, ZipMethod.DEFLATED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,13 +329,18 @@ async def build_system_layer(
             return found
         with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as temporary:
             built = Path(temporary, "layer")
-            changes = await _install(request, context, built, on_line)
-            key = write_entries(built, changes.changes, title_of(request.apt))
+            job = _job(request, context.environ)
+            runner = await asyncio.to_thread(choose_runner, request.builder, job, context.environ)
+            await asyncio.to_thread(built.mkdir)
+            changes, packages = await run_job(
+                runner, on_line, lambda files: read_changes(files, built, context.reporter.warning)
+            )
+            key = write_entries(built, changes, title_of(request.apt))
             source = SystemSource(folder / key, key, request.apt)
             _place(built, source.folder)
     finally:
         os.close(lock)
-    return await asyncio.to_thread(_record, request, changes, source, make_layer), source
+    return await asyncio.to_thread(_record, request, packages, source, make_layer), source
 
 
 def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJob:
@@ -368,44 +358,22 @@ def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJo
     )
 
 
-async def _install(
-    request: SystemLayerRequest, context: Context, folder: Path, on_line: Callable[[str], None]
-) -> ContainerChanges:
-    runner = await asyncio.to_thread(choose_runner, request.builder, _job(request, context.environ), context.environ)
-    results: list[ContainerChanges] = []
-
-    def read(files: ContainerFiles) -> None:
-        folder.mkdir()
-        results.append(read_changes(files, folder, context.reporter.warning))
-
-    await run_job(runner, on_line, read)
-    return results[0]
-
-
 def _place(built: Path, target: Path) -> None:
     # A complete folder of the same key has the same content.
     if not (target / _HEAD).exists():
-        if target.exists():
-            shutil.rmtree(target)
+        shutil.rmtree(target, ignore_errors=True)
         built.rename(target)
 
 
 def _record(
     request: SystemLayerRequest,
-    changes: ContainerChanges,
+    packages: tuple[str, ...],
     source: SystemSource,
     make_layer: Callable[[SystemSource], Layer],
 ) -> SystemLayer:
     layer = make_layer(source)
-    found = SystemLayer(
-        request.platform,
-        request.base_digest,
-        request.apt,
-        installed(changes.before, changes.after),
-        layer.diff_id,
-        layer.blob.digest,
-        layer.blob.size_bytes,
-    )
+    identity = (layer.diff_id, layer.blob.digest, layer.blob.size_bytes)
+    found = SystemLayer(request.platform, request.base_digest, request.apt, packages, *identity)
     write_file(source.folder / _HEAD, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
     if request.locked is not None and request.locked.diff_id != found.diff_id:
         raise _difference(request.locked, found)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from envspec.engine.client import open_engine
 from envspec.engine.errors import EngineError, NoEngine
@@ -33,6 +33,7 @@ from envspec.registry.types import OCI_PLATFORMS
 if TYPE_CHECKING:
     from envspec.engine.client import Engine
 
+T = TypeVar("T")
 #: What apt prints about a source without known snapshots (apt 2.7 to 3.0).
 _NO_SERVER: Final = ("Snapshots not supported for", "Cannot identify snapshot server for")
 _HOURS_S: Final = 6 * 3600
@@ -96,26 +97,17 @@ def forward_lines(lines: Iterable[str], log: _Log) -> list[str]:
     return list(last)
 
 
-class ChunkReader:
-    """Chunks of bytes as a file that is read once."""
+class _Chunks(io.RawIOBase):
+    """Chunks of bytes as a raw stream."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks = iter(chunks)
+        self._chunks = filter(None, chunks)
         self._rest = memoryview(b"")
 
-    def read(self, size: int) -> bytes:
-        """`size` bytes; fewer only at the end."""
-        parts: list[memoryview] = []
-        missing = size
-        while missing:
-            if not self._rest:
-                self._rest = memoryview(next(self._chunks, b""))
-                if not self._rest:
-                    break
-            parts.append(self._rest[:missing])
-            self._rest = self._rest[missing:]
-            missing -= len(parts[-1])
-        return b"".join(parts)
+    def read(self, size: int = -1) -> bytes:
+        self._rest = self._rest or memoryview(next(self._chunks, b""))
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return bytes(data)
 
 
 class ContainerTool(Enum):
@@ -160,8 +152,8 @@ class ArchiveUnreachable(NetworkError):
 class ContainerRunner(Protocol):
     """Runs one job's container."""
 
-    def run(self, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
-        """Run the script, pass the files in OUT to `read`, and remove the container."""
+    def run(self, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
+        """Run the script, return `read` of the files in OUT, and remove the container."""
         ...
 
     def stop(self) -> None:
@@ -169,7 +161,7 @@ class ContainerRunner(Protocol):
         ...
 
 
-async def run_job(runner: ContainerRunner, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
+async def run_job(runner: ContainerRunner, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
     """Run a job in a thread; cancelling it removes its container and ends its log.
 
     Raises: as `ContainerRunner.run`.
@@ -182,7 +174,7 @@ async def run_job(runner: ContainerRunner, log: _Log, read: Callable[[ContainerF
 
     running = asyncio.ensure_future(asyncio.to_thread(runner.run, log_line, read))
     try:
-        await asyncio.shield(running)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
         stopped.set()
         await asyncio.to_thread(runner.stop)
@@ -191,11 +183,7 @@ async def run_job(runner: ContainerRunner, log: _Log, read: Callable[[ContainerF
 
 
 def choose_runner(builder: ContainerTool, job: ContainerJob, environ: Mapping[str, str]) -> ContainerRunner:
-    """An available runner.
-
-    Raises:
-        NoEngine: there is none.
-    """
+    """An available runner. Raises NoEngine: there is none."""
     program = shutil.which("buildah", path=environ.get("PATH"))
     if builder is not ContainerTool.BUILDAH:
         try:
@@ -226,7 +214,7 @@ class DockerRunner:
     job: ContainerJob
     environ: Mapping[str, str]
 
-    def run(self, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
+    def run(self, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
         job = self.job
         with open_engine(self.environ) as engine, engine.errors_while(f"installing packages in {job.base}"):
             client = engine.client
@@ -251,7 +239,7 @@ class DockerRunner:
                 lines = forward_lines(split_lines(client.logs(created["Id"], stream=True, follow=True)), log)
                 _check_status(client.wait(created["Id"])["StatusCode"], lines, job)
                 chunks, _ = client.get_archive(created["Id"], OUT)
-                read(tar_files(cast("IO[bytes]", ChunkReader(chunks))))
+                return read(tar_files(cast("IO[bytes]", _Chunks(chunks))))
             finally:
                 _remove(engine, job)
 
@@ -270,7 +258,7 @@ class BuildahRunner:
     _running: subprocess.Popen[bytes] | None = None
     _stopped: bool = False
 
-    def run(self, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
+    def run(self, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
         job = self.job
         platform = "/".join(OCI_PLATFORMS[job.platform])
         tls = ["--tls-verify=false"] if job.plain is RegistryTransport.HTTP else []
@@ -296,7 +284,7 @@ class BuildahRunner:
                 else:
                     options += ["--network", "none", "--cap-drop", "all", "--volume", f"{job.index}:{INDEX}:ro"]
                 self._do(["run", *options, "--workingdir", "/", job.name, "--", *_COMMAND], log)
-                read(folder_files(out))
+                return read(folder_files(out))
         finally:
             self._stopped = False
             with contextlib.suppress(InstallFailed):
@@ -345,12 +333,8 @@ class BuildahRunner:
 def _host_config(job: ContainerJob) -> Mapping[str, Any]:
     if job.index is None:
         return {"network_mode": "host"}
-    return {
-        "network_mode": "none",
-        "binds": [f"{job.index}:{INDEX}:ro"],
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-    }
+    confined = {"network_mode": "none", "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
+    return {**confined, "binds": [f"{job.index}:{INDEX}:ro"]}
 
 
 def _check_status(status: int, lines: list[str], job: ContainerJob) -> None:

@@ -37,31 +37,13 @@ _PROXIES: Final = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_pr
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Files that depend on the machine or the time. `*` also matches `/`.
 _LEFT_OUT: Final = (
-    f"{WORK[1:]}/*",
-    ".dockerenv",
-    "run/*",
-    "tmp/*",
-    "var/tmp/*",
-    "dev/*",
-    "proc/*",
-    "sys/*",
-    "etc/hostname",
-    "etc/hosts",
-    "etc/mtab",
-    "etc/resolv.conf",
+    *(f"{WORK[1:]}/*", ".dockerenv", "run/*", "tmp/*", "var/tmp/*", "dev/*", "proc/*", "sys/*"),
+    *("etc/hostname", "etc/hosts", "etc/mtab", "etc/resolv.conf"),
     # of one machine; created again if they are missing
-    "etc/machine-id",
-    "var/lib/dbus/machine-id",
-    "etc/ssh/ssh_host_*",
-    "etc/ssl/private/ssl-cert-snakeoil.key",
-    "etc/ssl/certs/ssl-cert-snakeoil.pem",
-    "var/lib/systemd/random-seed",
+    *("etc/machine-id", "var/lib/dbus/machine-id", "etc/ssh/ssh_host_*", "etc/ssl/private/ssl-cert-snakeoil.key"),
+    *("etc/ssl/certs/ssl-cert-snakeoil.pem", "var/lib/systemd/random-seed"),
     # caches and backups of programs
-    "root/.*",
-    "var/lib/apt/lists/*",
-    "var/lib/dpkg/lock*",
-    "var/lib/dpkg/triggers/Lock",
-    "var/lib/dpkg/*-old",
+    *("root/.*", "var/lib/apt/lists/*", "var/lib/dpkg/lock*", "var/lib/dpkg/triggers/Lock", "var/lib/dpkg/*-old"),
     "etc/.pwd.lock",
     *(f"etc/{name}-" for name in ("passwd", "shadow", "group", "gshadow", "subuid", "subgid")),
 )

@@ -8,14 +8,13 @@ is a data folder.
 from __future__ import annotations
 
 import configparser
-import contextlib
 import hashlib
 import io
 import json
 import posixpath
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from email.parser import BytesHeaderParser
 from functools import partial
@@ -28,13 +27,11 @@ from installer.utils import Scheme as InstallerScheme
 from installer.utils import construct_record_file, fix_shebang, parse_entrypoints
 
 from envspec.fetch.conda_link import RESERVED_FOLDERS
-from envspec.image.layers.ownership import OwnedEntries, entry_owners
-from envspec.image.layers.tar import size_of
-from envspec.image.layers.types import PREFIX, Entry, FolderEntries, InMemory, ZipMember
+from envspec.image.layers.ownership import OwnedEntries, OwnedPath, entry_owners
+from envspec.image.layers.types import PREFIX, Entry, InMemory, ZipMember, with_folders
 from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
-from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
-from envspec.io.archives import MAX_METADATA_BYTES, parents_of, path_problem
-from envspec.io.cache import JsonCache
+from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytecode
+from envspec.io.archives import MAX_METADATA_BYTES, path_problem
 from envspec.names import normalised
 
 #: Content of INSTALLER.
@@ -78,9 +75,7 @@ def _renamed(found: list[Script], series: str) -> Iterator[Script]:
 
 def is_generated_script(filename: str, scripts: tuple[Script, ...]) -> bool:
     """Whether setuptools generated a wheel's script from an entry point."""
-    lowered = filename.lower()
-    suffix = next((end for end in (".exe", "-script.py", ".pya") if lowered.endswith(end)), "")
-    stem = filename[: len(filename) - len(suffix)]
+    stem = re.sub(r"(\.exe|-script\.py|\.pya)\Z", "", filename, flags=re.IGNORECASE)
     return any(script.name == stem for script in scripts)
 
 
@@ -127,62 +122,49 @@ class Scheme:
         return replace(cls.of(series, prefix), headers=f"{prefix}/include/site/python{series}")
 
 
-@dataclass(frozen=True, slots=True)
 class WheelLayout:
-    """Where a wheel's files go. files: by path, without RECORD. sources: its modules, sorted. rows: of RECORD."""
-
-    files: Mapping[str, Entry]
-    sources: tuple[str, ...]
-    library: str
-    record_path: str
-    rows: tuple[RecordEntry, ...]
-
-
-def lay_out_wheel(wheel: LockedWheel, scheme: Scheme) -> WheelLayout:
-    """Read a wheel's directory and assign a path to each of its files.
+    """Where a wheel's files go. files: by path, without RECORD. sources: its modules, sorted.
 
     Raises:
         BadWheel: not this wheel, or unsafe. OSError: it can't be read.
     """
-    members = wheel_members(wheel.path)
-    info = _dist_info(wheel, members)
-    library = scheme.purelib if _is_pure(wheel, info) else scheme.platlib
-    scripts = _scripts(wheel, info, scheme)
-    layout = _LayoutBuilder(wheel, scheme, library, scripts)
-    for member in members:
-        if member is not info.get("RECORD"):
-            layout.add(member)
-    folder = f"{library}/{posixpath.dirname(info['WHEEL'].path)}"
-    for script in scripts:
-        _, content = script.generate(scheme.interpreter, "posix")
-        layout.generate(f"{scheme.scripts}/{script.name}", content, _PROGRAM)
-    layout.generate(f"{folder}/INSTALLER", f"{INSTALLER}\n".encode(), _FILE)
-    if wheel.direct_url is not None:
-        layout.generate(f"{folder}/direct_url.json", _direct_url(wheel.direct_url, wheel.sha256), _FILE)
-    sources = tuple(sorted(path for path in layout.files if path.startswith(f"{library}/") and path.endswith(".py")))
-    return WheelLayout(layout.files, sources, library, f"{folder}/RECORD", layout.rows(_record(wheel, info)))
 
-
-def record_entry(layout: WheelLayout, bytecode: Iterable[str]) -> Entry:
-    """RECORD with the paths of compiled bytecode, without hashes as with pip."""
-    rows = {row.path: row for row in layout.rows}
-    for path in bytecode:
-        relative = _relative(path, layout.library)
-        rows[relative] = RecordEntry(relative, None, None)
-    with construct_record_file((InstallerScheme("platlib"), rows[path]) for path in sorted(rows)) as text:
-        return Entry(layout.record_path, _FILE, data=InMemory(text.read()))
-
-
-class _LayoutBuilder:
-    """Collects the files of one wheel and the rows of RECORD that change."""
-
-    def __init__(self, wheel: LockedWheel, scheme: Scheme, library: str, scripts: tuple[Script, ...]) -> None:
+    def __init__(self, wheel: LockedWheel, scheme: Scheme) -> None:
+        members = wheel_members(wheel.path)
+        info = _dist_info(wheel, members)
         self.files: dict[str, Entry] = {}
-        self._wheel, self._scheme, self._library, self._scripts = wheel, scheme, library, scripts
+        self._wheel, self._scheme = wheel, scheme
+        self._library = scheme.purelib if _is_pure(wheel, info) else scheme.platlib
+        self._scripts = _scripts(wheel, info, scheme)
         self._moved: dict[str, str] = {}
         self._generated: dict[str, bytes] = {}
+        for member in members:
+            if member is not info.get("RECORD"):
+                self._add(member)
+        folder = f"{self._library}/{posixpath.dirname(info['WHEEL'].path)}"
+        for script in self._scripts:
+            _, content = script.generate(scheme.interpreter, "posix")
+            self._generate(f"{scheme.scripts}/{script.name}", content, _PROGRAM)
+        self._generate(f"{folder}/INSTALLER", f"{INSTALLER}\n".encode(), _FILE)
+        if wheel.direct_url is not None:
+            self._generate(f"{folder}/direct_url.json", _direct_url(wheel.direct_url, wheel.sha256), _FILE)
+        self.sources = sorted(
+            each for each in self.files if each.startswith(f"{self._library}/") and each.endswith(".py")
+        )
+        self._record_path = f"{folder}/RECORD"
+        self._rows = self._installed_rows(_record(wheel, info))
 
-    def add(self, member: WheelMember) -> None:
+    def record(self, compiled: Mapping[str, str]) -> Entry:
+        """RECORD with the paths of bytecode, without hashes as with pip. compiled: path of a module -> its bytecode."""
+        rows = dict(self._rows)
+        for module in self.sources:
+            if module in compiled:
+                path = self._relative(compiled[module])
+                rows[path] = RecordEntry(path, None, None)
+        with construct_record_file((InstallerScheme("platlib"), rows[path]) for path in sorted(rows)) as text:
+            return Entry(self._record_path, _FILE, data=InMemory(text.read()))
+
+    def _add(self, member: WheelMember) -> None:
         top, _, rest = member.path.partition("/")
         mode = _PROGRAM if member.is_executable else _FILE
         if not top.endswith(".data"):
@@ -204,29 +186,32 @@ class _LayoutBuilder:
         if part == "scripts" and next(unpack_member(member.data), b"").startswith(_PLACEHOLDER):
             self._moved[member.raw] = path
             with fix_shebang(io.BytesIO(read_member(member.data)), self._scheme.interpreter) as fixed:
-                self.generate(path, fixed.read(), mode)
+                self._generate(path, fixed.read(), mode)
             return
         self._place(member, path, mode)
 
-    def generate(self, path: str, content: bytes, mode: int) -> None:
+    def _generate(self, path: str, content: bytes, mode: int) -> None:
         """Add a generated file; like pip, after the wheel's own files, which it may replace."""
         self.files[path] = Entry(path, mode, data=InMemory(content))
         self._generated[path] = content
 
-    def rows(self, record: Sequence[RecordEntry]) -> tuple[RecordEntry, ...]:
-        """RECORD with installed paths: the wheel's hashes, except for generated files."""
+    def _installed_rows(self, record: Sequence[RecordEntry]) -> dict[str, RecordEntry]:
+        """RECORD's rows by installed path: the wheel's hashes, except for generated files."""
         rows: dict[str, RecordEntry] = {}
         for row in record:
-            path = _relative(self._moved.get(row.path, posixpath.join(self._library, row.path)), self._library)
+            path = self._relative(self._moved.get(row.path, posixpath.join(self._library, row.path)))
             rows[path] = RecordEntry(path, row.hash_, row.size)
-        for moved in self._moved.values():
-            path = _relative(moved, self._library)
+        for path in map(self._relative, self._moved.values()):
             rows.setdefault(path, RecordEntry(path, None, None))
         for generated, content in self._generated.items():
-            path = _relative(generated, self._library)
+            path = self._relative(generated)
             digest = urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
             rows[path] = RecordEntry(path, Hash("sha256", digest), len(content))
-        return tuple(rows.values())
+        return rows
+
+    def _relative(self, path: str) -> str:
+        inside = path.removeprefix(f"{self._library}/")
+        return inside if inside != path else posixpath.relpath(f"/{path}", f"/{self._library}")
 
     def _place(self, member: WheelMember, path: str, mode: int) -> None:
         if path in self.files:
@@ -235,11 +220,6 @@ class _LayoutBuilder:
             raise BadWheel(self._wheel.filename, f"{member.raw!r} is in it, which only conda and envspec write")
         self._moved[member.raw] = path
         self.files[path] = Entry(path, mode, data=member.data)
-
-
-def _relative(path: str, library: str) -> str:
-    inside = path.removeprefix(f"{library}/")
-    return inside if inside != path else posixpath.relpath(f"/{path}", f"/{library}")
 
 
 def _dist_info(wheel: LockedWheel, members: Sequence[WheelMember]) -> Mapping[str, WheelMember]:
@@ -350,46 +330,24 @@ class WheelSource:
         return names[0] if len(names) == 1 else f"{len(names)} wheels: {', '.join(names)}"
 
     def entries(self) -> Iterator[Entry]:
-        """Folders before their content; a module, then its bytecode; all RECORDs at the end.
+        """Files by path; a module, then its bytecode; all RECORDs at the end.
 
         Raises:
             BadWheel, FileConflict: an invalid wheel, or two that write one path. UnfitMachine, CompilerFailed: no
             bytecode. OSError: a wheel can't be read.
         """
-        layouts = {
-            wheel: self._layouts.pop(wheel) if wheel in self._layouts else lay_out_wheel(wheel, self.scheme)
-            for wheel in self._sorted()
-        }
-        entry_owners(_owned(wheel, layout) for wheel, layout in layouts.items())
-        files = {path: entry for layout in layouts.values() for path, entry in layout.files.items()}
-        sources = sorted({path for layout in layouts.values() for path in layout.sources})
-        pyc_paths = {path: self.pyc.path_of(path) for path in sources} if self.pyc else {}
-        modules = (_source_module(files[path]) for path in pyc_paths)
-        replaced = set(pyc_paths.values())
-        compiled: set[str] = set()
-        folders = FolderEntries()
-        with contextlib.closing(compile_modules(self.pyc, modules)) as bytecode:
-            for path in sorted(files):
-                # Bytecode from a wheel is only used if the module does not compile here.
-                if path in replaced:
-                    continue
-                yield from folders.above(path)
-                yield files[path]
-                if path not in pyc_paths:
-                    continue
-                data, pyc_path = next(bytecode), pyc_paths[path]
-                if data:
-                    compiled.add(pyc_path)
-                    yield from folders.above(pyc_path)
-                    yield Entry(pyc_path, _FILE, data=InMemory(data))
-                elif pyc_path in files:
-                    yield from folders.above(pyc_path)
-                    yield files[pyc_path]
-        for layout in layouts.values():
-            yield from folders.above(layout.record_path)
-            yield record_entry(
-                layout, sorted(compiled.intersection(pyc_paths.get(path, "") for path in layout.sources))
-            )
+        return with_folders(self._entries())
+
+    def _entries(self) -> Iterator[Entry]:
+        entry_owners(self.listings())
+        layouts = [self._layouts.pop(wheel) for wheel in self._sorted()]
+        files = {path: entry for layout in layouts for path, entry in layout.files.items()}
+        modules = (_source_module(files[path]) for path in sorted({path for each in layouts for path in each.sources}))
+        compiled: dict[str, str] = {}
+        listed = (files[path] for path in sorted(files))
+        yield from with_bytecode(self.pyc, listed, modules, compiled, files)
+        for layout in layouts:
+            yield layout.record(compiled)
 
     def listings(self) -> tuple[OwnedEntries, ...]:
         """The entries of each wheel, without bytecode and RECORD, for `entry_owners`.
@@ -397,17 +355,25 @@ class WheelSource:
         Raises:
             BadWheel: an invalid wheel. OSError: a wheel can't be read.
         """
+        found = []
         for wheel in self._sorted():
             if wheel not in self._layouts:
-                self._layouts[wheel] = lay_out_wheel(wheel, self.scheme)
-        return tuple(_owned(wheel, self._layouts[wheel]) for wheel in self._sorted())
+                self._layouts[wheel] = WheelLayout(wheel, self.scheme)
+            entries = tuple(self._layouts[wheel].files.values())
+            found.append(OwnedEntries(f"{wheel.name} {wheel.version}", entries))
+        return tuple(found)
+
+    def owned(self) -> tuple[OwnedPath, ...]:
+        """The paths of `listings`. Only empty files may be shared without comparing their content."""
+        listings = zip(self._sorted(), self.listings(), strict=True)
+        return tuple(
+            OwnedPath(entry.path, listing.owner, wheel.sha256 if entry.size_bytes or entry.mode != _FILE else "")
+            for wheel, listing in listings
+            for entry in listing.entries
+        )
 
     def _sorted(self) -> list[LockedWheel]:
         return sorted(self.wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))
-
-
-def _owned(wheel: LockedWheel, layout: WheelLayout) -> OwnedEntries:
-    return OwnedEntries(f"{wheel.name} {wheel.version}", tuple(layout.files.values()))
 
 
 def _source_module(entry: Entry) -> SourceModule:
@@ -415,81 +381,3 @@ def _source_module(entry: Entry) -> SourceModule:
         return SourceModule(entry.path, entry.data.size_bytes, partial(read_member, entry.data))
     content = entry.data.content if isinstance(entry.data, InMemory) else b""
     return SourceModule(entry.path, len(content), lambda: content)
-
-
-@dataclass(frozen=True, slots=True)
-class WheelPaths:
-    """Paths of one layer. empty: the empty ones of `files`, which layers may share. folders: all parents of files."""
-
-    files: frozenset[str]
-    empty: frozenset[str]
-    folders: frozenset[str]
-
-
-class WheelPathCache:
-    """Paths of wheel layers by their keys: detects conflicts without reading, or even fetching, all wheels again."""
-
-    def __init__(self, cache: Path) -> None:
-        self._notes = JsonCache(cache / "image-owned")
-        self._recent: dict[str, WheelPaths] = {}
-
-    def add(self, source: WheelSource) -> WheelPaths:
-        """Read a layer's wheels and cache their paths. Thread-safe for different sources.
-
-        Raises:
-            BadWheel: an invalid wheel. OSError: a wheel can't be read. CacheError: the cache can't be written.
-        """
-        found = _wheel_paths(entry for listing in source.listings() for entry in listing.entries)
-        self._notes.write(_key(source), {name: sorted(getattr(found, name)) for name in ("files", "empty", "folders")})
-        return found
-
-    def has(self, source: WheelSource) -> bool:
-        found = self._read(source)
-        if found is not None:
-            self._recent[source.key] = found
-        return found is not None
-
-    def are_disjoint(self, sources: Iterable[WheelSource], others: Iterable[str]) -> bool:
-        """Whether no two layers share a path. others: paths of layers below.
-
-        False means that their content must be compared: a shared path may have equal content.
-
-        Raises:
-            As `add`.
-        """
-        files, shared, folders = set(others), set[str](), set[str]()
-        for source in sources:
-            # Removed at once: the paths of a large environment take some memory.
-            paths = self._recent.pop(source.key, None) or self._read(source) or self.add(source)
-            alone = paths.files - paths.empty
-            if not files.isdisjoint(paths.files) or not shared.isdisjoint(alone):
-                return False
-            files |= alone
-            shared |= paths.empty
-            folders |= paths.folders
-        return folders.isdisjoint(files) and folders.isdisjoint(shared)
-
-    def _read(self, source: WheelSource) -> WheelPaths | None:
-        with contextlib.suppress(KeyError, TypeError):
-            found = self._notes.read(_key(source))
-            return WheelPaths(frozenset(found["files"]), frozenset(found["empty"]), frozenset(found["folders"]))
-        return None
-
-
-def _key(source: WheelSource) -> str:
-    return f"wheels-{source.key}"
-
-
-def _wheel_paths(entries: Iterable[Entry]) -> WheelPaths:
-    files: set[str] = set()
-    empty: set[str] = set()
-    folders: set[str] = set()
-    for entry in entries:
-        files.add(entry.path)
-        if entry.mode == _FILE and entry.data is not None and not size_of(entry):
-            empty.add(entry.path)
-        for folder in parents_of(entry.path):
-            if folder in folders:
-                break
-            folders.add(folder)
-    return WheelPaths(frozenset(files), frozenset(empty), frozenset(folders))
