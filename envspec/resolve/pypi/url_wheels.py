@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import datetime
 from email.parser import BytesParser
 from typing import Final
@@ -20,13 +18,7 @@ from envspec.io.http import Http
 from envspec.io.store import Store, StoredMetadata
 from envspec.resolve import cache
 from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.index.remote_wheel import (
-    BadRemoteWheel,
-    download_hashed,
-    file_reader,
-    read_metadata,
-    read_record,
-)
+from envspec.resolve.pypi.index.remote_wheel import BadRemoteWheel, download_hashed, read_file
 from envspec.resolve.pypi.index.routing import OfflineMiss
 from envspec.spec import Requirement
 
@@ -73,16 +65,12 @@ async def _fetch(http: Http, url: str, filename: str) -> tuple[str, StoredMetada
     """The SHA-256, METADATA, and RECORD if it can be read."""
     with tempfile.TemporaryFile() as file:
         sha256 = await download_hashed(http, url, file, _LARGEST_BYTES)
-        read = file_reader(file)
         try:
-            metadata, _ = await read_metadata(read)
+            metadata, size_bytes, record = await read_file(file)
             _check_release(metadata, filename)
         except BadRemoteWheel as error:
             raise NetworkError(f"{filename} is no usable wheel: {error}", hint="check the URL in the spec") from error
-        record = None
-        with suppress(BadRemoteWheel):
-            record = await read_record(read)
-        return sha256, StoredMetadata(metadata, file.seek(0, os.SEEK_END)), record
+        return sha256, StoredMetadata(metadata, size_bytes), record
 
 
 def _check_release(metadata: bytes, filename: str) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import tempfile
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -29,10 +28,9 @@ from envspec.resolve.pypi.index.remote_wheel import (
     FilePart,
     ReadPart,
     download_hashed,
-    file_reader,
+    read_file,
     read_metadata,
     read_record,
-    read_with_record,
 )
 from envspec.resolve.pypi.index.routing import NotListed, OfflineMiss, PackageIndex, PackageIndexError
 from envspec.resolve.pypi.index.selection import version_of
@@ -216,7 +214,7 @@ class IndexClient:
 
         try:
             try:
-                body, total, record = await read_with_record(read)
+                body, total, record = await read_metadata(read)
             except TooLarge:
                 # A server without ranges: the wheel is read on disk, whatever its size.
                 body, total, record = await self._whole_wheel(http, index, file)
@@ -235,11 +233,7 @@ class IndexClient:
             found = await download_hashed(http, url, wheel, _WHOLE_BYTES, within=within)
             if file.sha256 and found != file.sha256:
                 raise _wrong_hash(index, file.filename, file.sha256, found)
-            read = file_reader(wheel)
-            body, total = await read_metadata(read)
-            with suppress(BadRemoteWheel):
-                return body, total, await read_record(read)
-            return body, total, None
+            return await read_file(wheel)
 
     async def _size_bytes(self, index: PackageIndex, file: ListedFile) -> int | None:
         http = self.network(f"the size of {file.filename}")
