@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar
-from envspec.resolve.pypi.metadata import declared, extras_of, parsed, requires_python
+from envspec.resolve.pypi.metadata import declared, extras_of, metadata_file, parsed, requires_python
 
 #: RuntimeError, NotImplementedError: zipfile's for an encrypted member and an unsupported compression.
 _UNREADABLE: Final = (
@@ -51,15 +51,12 @@ def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
         extras |= set(re.findall(r"^\[([^\]:\n]+)[\]:]", listed, re.MULTILINE))
     python = requires_python(info)
     fields = [
-        ("Metadata-Version", "2.1"),
-        ("Name", name),
-        ("Version", version),
         *([("Requires-Python", python)] if python else []),
         *(("Provides-Extra", extra) for extra in sorted(extras)),
         # A resolver skips a release with a line that it cannot read, and takes an older one.
         *(("Requires-Dist", each) for each in needs if parsed(each) is not None),
     ]
-    return "".join(f"{field}: {value}\n" for field, value in fields).encode()
+    return metadata_file(name, version, fields)
 
 
 def _sections(text: str) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """What one target sees of the indexes.
 
-Source: binary distribution format (PyPA specifications): METADATA, WHEEL and RECORD are what a wheel must have.
-
 Resolvers see nothing else, so that no configuration of pip or uv on this machine reaches a lock.
 """
 
@@ -44,7 +42,7 @@ from envspec.resolve.pypi.index.selection import (
     select,
     version_of,
 )
-from envspec.resolve.pypi.metadata import declared, extras_of, is_of_extra
+from envspec.resolve.pypi.metadata import declared, extras_of, is_of_extra, metadata_file
 from envspec.resolve.types import CondaProvided
 
 _LARGE_BYTES: Final = 8 << 20
@@ -61,12 +59,7 @@ class Pages:
         self.ranks = {view: TagRanks(each.tags) for view, each in rules.items()}
 
     async def read(self, view: str, name: str) -> tuple[StoredPage, Selection]:
-        """A project's page on its index, and what one view selects of it.
-
-        Raises:
-            NotListed: its index does not have the project.
-            BadPage, NetworkError: its index cannot be used.
-        """
+        """A project's page on its index, and what one view selects of it; raises as `View.selection`, and BadPage."""
         index, cutoff = self._rules[view].index_of(name), self._rules[view].cutoff_of(name)
         key = ("selections", index.name, name, cutoff)
         page, selections = await self._client.once(key, lambda: self._read(index, name, cutoff))
@@ -107,20 +100,15 @@ class Pages:
 
 
 def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
-    """A wheel without code. metadata: its METADATA.
+    """A wheel without code: what the binary distribution format (PyPA) requires. metadata: its METADATA.
 
     Raises:
         InvalidWheelFilename: `filename` is no wheel's.
     """
-    _, _, _, tags = parse_wheel_filename(filename)
+    tags = "".join(sorted(f"Tag: {tag}\n" for tag in parse_wheel_filename(filename)[3]))
     folder = "-".join(filename.split("-")[:2]) + ".dist-info"
-    wheel = [
-        "Wheel-Version: 1.0",
-        "Generator: envspec",
-        "Root-Is-Purelib: true",
-        *sorted(f"Tag: {tag}" for tag in tags),
-    ]
-    files = {"METADATA": metadata, "WHEEL": ("\n".join(wheel) + "\n").encode()}
+    wheel = f"Wheel-Version: 1.0\nGenerator: envspec\nRoot-Is-Purelib: true\n{tags}"
+    files = {"METADATA": metadata, "WHEEL": wheel.encode()}
     files["RECORD"] = "".join(f"{folder}/{name},,\n" for name in (*files, "RECORD")).encode()
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -134,10 +122,9 @@ def _provided_metadata(provider: CondaProvided, published: bytes) -> bytes:
 
     published: the METADATA of the same version on its index, empty if there is none.
     """
-    extras = [f"Provides-Extra: {extra}" for extra in extras_of(published)]
-    requires = [f"Requires-Dist: {text}" for text in declared(published) if is_of_extra(text)]
-    lines = ["Metadata-Version: 2.1", f"Name: {provider.name}", f"Version: {provider.version}", *extras, *requires]
-    return ("\n".join(lines) + "\n").encode()
+    extras = [("Provides-Extra", extra) for extra in extras_of(published)]
+    requires = [("Requires-Dist", text) for text in declared(published) if is_of_extra(text)]
+    return metadata_file(provider.name, provider.version, [*extras, *requires])
 
 
 class Bodies(Enum):
@@ -147,28 +134,21 @@ class Bodies(Enum):
     STUB = "stub"
 
 
-class UndatedIndex(PackageIndexError):
-    """An index without upload times, which `as_of` needs."""
-
-    def __init__(self, index: PackageIndex, name: str) -> None:
-        super().__init__(
-            f"index {index.name} gives no upload times for {name}, which `as_of` needs",
-            hint="name an index with upload times in ENVSPEC_DEFAULT_INDEX, or unset it"
-            if index.name == DEFAULT_INDEX
-            else 'set undated = "accept" in its [[pip.index]], if its files never change',
-        )
+def _undated(index: PackageIndex, name: str) -> PackageIndexError:
+    hint = 'set undated = "accept" in its [[pip.index]], if its files never change'
+    if index.name == DEFAULT_INDEX:
+        hint = "name an index with upload times in ENVSPEC_DEFAULT_INDEX, or unset it"
+    return PackageIndexError(f"index {index.name} gives no upload times for {name}, which `as_of` needs", hint=hint)
 
 
-class MissingFromIndex(PackageIndexError):
-    """A name that comes from one index alone, which does not have it."""
-
-    def __init__(self, index: PackageIndex, name: str) -> None:
-        why = "and its `packages` assign that name to it alone"
-        hint = "publish it there, or narrow `packages` in its [[pip.index]]"
-        if index.name.startswith("pytorch-"):
-            why = "and this build of the torch family is there alone"
-            hint = "check that the mirror in ENVSPEC_PYTORCH_INDEX has that CUDA, or set another [cuda] version"
-        super().__init__(f"index {index.name} ({index.shown_url}) does not have {name}, {why}", hint=hint)
+def _missing(index: PackageIndex, name: str) -> PackageIndexError:
+    """The error for a name that comes from one index alone, which does not have it."""
+    why = "and its `packages` assign that name to it alone"
+    hint = "publish it there, or narrow `packages` in its [[pip.index]]"
+    if index.name.startswith("pytorch-"):
+        why = "and this build of the torch family is there alone"
+        hint = "check that the mirror in ENVSPEC_PYTORCH_INDEX has that CUDA, or set another [cuda] version"
+    return PackageIndexError(f"index {index.name} ({index.shown_url}) does not have {name}, {why}", hint=hint)
 
 
 class View:
@@ -220,21 +200,14 @@ class View:
         return self._selections.keys()
 
     async def names(self, name: str) -> Sequence[str]:
-        """The names of all files of a project on its index, loadable or not.
-
-        Raises:
-            As `selection`.
-        """
+        """The names of all files of a project on its index, loadable or not; raises as `selection`."""
         if self._given(name) is not None:
             return ()
         page, _ = await self._pages.read(self.key, name)
         return own_files(parse_page(page.body, page.content_type, page.url), name).names
 
     async def prefetch(self, name: str) -> None:
-        """Fetch the metadata of a project's newest releases before a resolver tries them one by one.
-
-        Errors are left to the real request.
-        """
+        """Fetch the metadata of a project's newest releases before a resolver tries them; without errors."""
         if self._given(name) is not None or self._stored(name) is not None:
             return
         with suppress(NotListed, EnvspecError):
@@ -275,7 +248,7 @@ class View:
         except BadSdist as error:
             version = version_of(file.filename) or Version("0")
             self.unreadable[name, version] = str(error)
-            return f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+            return metadata_file(name, str(version))
         return corrected(stored.body, self.rules.corrections.get(name, ()), file.filename)
 
     async def read_sdist(self, name: str, version: str) -> None:
@@ -383,12 +356,11 @@ class View:
         except NotListed:
             self.missing.add(name)
             if index is not self.rules.default:
-                self._fail(MissingFromIndex(index, name))
+                self._fail(_missing(index, name))
             raise
         if selection.undated:
-            error = UndatedIndex(index, name)
-            self._fail(error)
-            raise error
+            with self._recording():
+                raise _undated(index, name)
         return selection
 
     async def _indexed(self, name: str) -> Selection:
