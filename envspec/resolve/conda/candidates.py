@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from envspec.models import Rejected
 from envspec.resolve.conda.channels import is_in_time, utc_text
-from envspec.resolve.conda.records import constrained_name, cuda_constraint, is_cuda_build, name_of
+from envspec.resolve.conda.records import constrained_name, cuda_builds, cuda_constraint, is_cuda_build, name_of
 from envspec.resolve.types import CondaRequest
 from envspec.spec.conda import ARCHSPEC
 
@@ -79,9 +79,6 @@ class RequestLimits:
     records: Mapping[str, Sequence[RepoDataRecord]]
     machine: Mapping[str, PackageRecord]
 
-    def in_time(self, record: RepoDataRecord) -> bool:
-        return is_in_time(record, self.request.cutoff_of(record.name.normalized), undated=self.request.undated)
-
     def limits(self, name: str) -> Iterator[tuple[str, str]]:
         """What the request itself requires of a name: match spec, and its description."""
         request = self.request
@@ -90,7 +87,7 @@ class RequestLimits:
 
     def obstacle(self, record: RepoDataRecord) -> str | None:
         """Why a record cannot be chosen whatever else is, as a predicate; None if it can."""
-        if not self.in_time(record):
+        if not is_in_time(record, self.request):
             return self.too_late([record])
         for text, words in self.limits(record.name.normalized):
             if not fits(text, record):
@@ -107,7 +104,7 @@ class RequestLimits:
         fitting = [record for record in self.records[name] if fits(requirement, record)]
         if not fitting:
             return f"{requirement}, which no channel has"
-        timely = [record for record in fitting if self.in_time(record)]
+        timely = [record for record in fitting if is_in_time(record, self.request)]
         if not timely:
             return f"{requirement}, which {self.too_late(fitting)}"
         limits = list(self.limits(name))
@@ -138,11 +135,6 @@ class RequestLimits:
         return f"{requirement}, and {_ORIGIN.get(name, 'the machine has')} {value}"
 
 
-def cuda_records(records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
-    """CUDA builds, the newest first."""
-    return newest_first(record for record in records if is_cuda_build(str(record.build)))
-
-
 def newest_first(records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
     """By version, build number and build string: the same order on every machine."""
     return sorted(records, key=lambda record: (record.version, record.build_number, str(record.build)), reverse=True)
@@ -165,7 +157,7 @@ class ChosenRecords:
 
     def is_cuda(self, name: str) -> bool:
         """Whether the chosen record is a CUDA build, and meant to be one."""
-        return self.request.cuda is not None and is_cuda_build(str(self.records[name].build))
+        return self.request.cuda is not None and is_cuda_build(self.records[name])
 
     def against(self, candidate: RepoDataRecord) -> Iterator[str]:
         """What excludes a record that was not chosen, the spec's own requirements first."""
@@ -213,12 +205,9 @@ def rejected_candidate(chosen: ChosenRecords, name: str, records: Iterable[RepoD
     """
     request, version = chosen.request, chosen.records[name].version
     later = _newer(records, version)
-    newer: list[RepoDataRecord] = []
-    if chosen.is_cuda(name):
-        cuda = (record for record in later if "cuda" in record.file_name and is_cuda_build(str(record.build)))
-        newer = _newest(cuda, version, request)
     # A newer build for the CPU is named only if there is no newer CUDA build.
-    newer = newer or _newest(later, version, request)
+    cuda = _newest(cuda_builds(later), version, request) if chosen.is_cuda(name) else []
+    newer = cuda or _newest(later, version, request)
     if not newer:
         return None
     reasons = sorted((list(chosen.against(each)) for each in newer), key=lambda found: (len(found), found))
@@ -242,8 +231,7 @@ def _newest(records: Iterable[RepoDataRecord], version: Version, request: CondaR
     found: list[RepoDataRecord] = []
     best = version
     for record in records:
-        cutoff = request.cutoff_of(record.name.normalized)
-        if record.version < best or not is_in_time(record, cutoff, undated=request.undated):
+        if record.version < best or not is_in_time(record, request):
             continue
         found = [*found, record] if found and record.version == best else [record]
         best = record.version

@@ -58,10 +58,11 @@ def repodata_sha256(folder: Path) -> str:
     ).hexdigest()
 
 
-def is_in_time(record: RepoDataRecord, cutoff: datetime, *, undated: bool) -> bool:
+def is_in_time(record: RepoDataRecord, request: CondaRequest) -> bool:
     """Whether a record counts: by the time of its indexing, else of its build."""
     time = record.indexed_timestamp or record.timestamp
-    return undated if time is None else time <= cutoff.astimezone(timezone.utc)
+    cutoff = request.cutoff_of(record.name.normalized)
+    return request.undated if time is None else time <= cutoff.astimezone(timezone.utc)
 
 
 def utc_text(time: datetime) -> str:
@@ -278,14 +279,11 @@ class Channels:
         named = _named_channels(request.requirements)
         names = sorted(name for name in request.cutoffs if named.get(name, channel.url) == channel.url)
         for record in await self._query(channel, request.platform, names) if names else ():
-            if is_in_time(record, request.cutoff_of(record.name.normalized), undated=request.undated):
-                fields = json.loads(record.to_json())
-                fields |= {"timestamp": int(request.as_of.timestamp() * 1000)}
+            if is_in_time(record, request):
+                fields = {**json.loads(record.to_json()), "timestamp": int(request.as_of.timestamp() * 1000)}
                 by_subdir.setdefault(record.subdir, {})[record.file_name] = fields
-        found = []
-        for subdir, records in sorted(by_subdir.items()):
-            found.append(_sparse(folder.as_uri(), write_repodata(folder, subdir, records)))
-        return found
+        files = (write_repodata(folder, subdir, records) for subdir, records in sorted(by_subdir.items()))
+        return [_sparse(folder.as_uri(), file) for file in files]
 
 
 def write_repodata(folder: Path, subdir: str, records: Mapping[str, Any]) -> Path:

@@ -132,7 +132,7 @@ def allowed(request: CondaRequest, records: Iterable[RepoDataRecord]) -> list[Re
             for record in of_name
             if _url(record.channel) in (named or {first})
             and all(spec.matches(record) for spec in specs)
-            and is_in_time(record, request.cutoff_of(name), undated=request.undated)
+            and is_in_time(record, request)
         ]
     return found
 

@@ -12,7 +12,6 @@ from envspec.errors import EnvspecError, NoSolution, UsageError
 from envspec.models import Platform
 from envspec.resolve.conda.candidates import (
     RequestLimits,
-    cuda_records,
     fits,
     machine_records,
     newest_first,
@@ -20,8 +19,8 @@ from envspec.resolve.conda.candidates import (
     with_key,
 )
 from envspec.resolve.conda.channel_client import without_credentials
-from envspec.resolve.conda.channels import Channels, utc_text
-from envspec.resolve.conda.records import CondaBuild, build_of, by_name, name_of
+from envspec.resolve.conda.channels import Channels, is_in_time, utc_text
+from envspec.resolve.conda.records import build_text, by_name, cuda_builds, name_of
 from envspec.resolve.conda.solver import CondaUnsolvable
 from envspec.resolve.types import CondaRequest
 
@@ -159,23 +158,23 @@ async def no_solution_error(error: CondaUnsolvable, request: CondaRequest, chann
 
 
 async def cpu_build_error(
-    fallbacks: Sequence[CondaBuild], error: CondaUnsolvable, request: CondaRequest, channels: Channels
+    fallbacks: Sequence[RepoDataRecord], error: CondaUnsolvable, request: CondaRequest, channels: Channels
 ) -> EnvspecError:
     """The error for packages with CUDA builds of which none fits. request: without added constraints."""
-    names = [*(build.name for build in fallbacks), *(chain.last for chain in chains(error.message))]
-    limits = await _limits(request, channels, names)
-    why = _no_cuda(fallbacks[0], limits) or _conflict(error.message, limits) or error.message.strip()
-    return CpuFallback(
-        f"{_ineffective(request)}: a build for the CPU of {', '.join(map(str, fallbacks))}; {why}", hint=_hint(why)
-    )
+    names = [record.name.normalized for record in fallbacks]
+    limits = await _limits(request, channels, [*names, *(chain.last for chain in chains(error.message))])
+    why = _no_cuda(names[0], limits) or _conflict(error.message, limits) or error.message.strip()
+    texts = ", ".join(map(build_text, fallbacks))
+    return CpuFallback(f"{_ineffective(request)}: a build for the CPU of {texts}; {why}", hint=_hint(why))
 
 
 def other_platform_error(
-    fallbacks: Sequence[CondaBuild], request: CondaRequest, records: Iterable[RepoDataRecord]
+    fallbacks: Sequence[RepoDataRecord], request: CondaRequest, records: Iterable[RepoDataRecord]
 ) -> EnvspecError:
     """The error for packages whose CUDA builds are for another platform only. records: of that platform."""
-    others = {name: builds[0] for name, builds in by_name(cuda_records(records)).items()}
-    found = (f"{b}, no CUDA build; {others[b.name].subdir} has {build_of(others[b.name])}" for b in fallbacks)
+    others = by_name(newest_first(cuda_builds(records)))
+    pairs = ((record, others[record.name.normalized][0]) for record in fallbacks)
+    found = (f"{build_text(own)}, no CUDA build; {other.subdir} has {build_text(other)}" for own, other in pairs)
     return CpuFallback(f"{_ineffective(request)}: {'. '.join(found)}", hint=_hint("no CUDA build"))
 
 
@@ -193,7 +192,7 @@ def channel_priority_error(
     required = " and ".join(with_key(request, text) for text in request.requirements if name_of(text) == name)
     by_channel = "" if "://" in later else f'require "{later}::{name}", or '
     return NoSolution(
-        f"no solution for conda's packages on {request.platform.value}: {required or name} fits {build_of(record)} "
+        f"no solution for conda's packages on {request.platform.value}: {required or name} fits {build_text(record)} "
         f"of {later}, but a name belongs to the first channel that has it: {first}, "
         f"whose newest {name} is {newest.version}",
         hint=f"{by_channel}loosen the requirement, or put {later} before {first} in [conda] channels",
@@ -219,11 +218,11 @@ def _reason(requirement: str, limits: RequestLimits) -> str | None:
         unmet = limits.unmet(requirement)
         return f"{words}: the spec requires {unmet}" if unmet else None
     records = limits.records[name]
-    timely = [record for record in records if limits.in_time(record)]
+    timely = [record for record in records if is_in_time(record, request)]
     fitting = [record for record in records if fits(requirement, record)]
     if not fitting:
         return f"nothing fits {words}: {_existing(requirement, timely or records, request)}"
-    candidates = newest_first(record for record in fitting if limits.in_time(record))
+    candidates = newest_first(record for record in fitting if is_in_time(record, request))
     if not candidates:
         return f"nothing that fits {words} is in time: it {limits.too_late(fitting)}"
     obstacles = [limits.obstacle(record) for record in candidates]
@@ -233,7 +232,7 @@ def _reason(requirement: str, limits: RequestLimits) -> str | None:
     if caps and not any(all(fits(text, record) for text, _ in caps) for record in candidates):
         above = " and ".join(cap for _, cap in caps)
         return f"{words} is above {above}" if request.cuda else f"{words}: excluded by {caps[0][1]}"
-    return f"{words}: {build_of(candidates[0])} {obstacles[0]}"
+    return f"{words}: {build_text(candidates[0])} {obstacles[0]}"
 
 
 def _existing(requirement: str, records: Sequence[RepoDataRecord], request: CondaRequest) -> str:
@@ -285,15 +284,15 @@ def _sentence(chain: Chain, root: str, limits: RequestLimits) -> str:
     return ": ".join(filter(None, (with_key(limits.request, root), ", ".join(steps))))
 
 
-def _no_cuda(build: CondaBuild, limits: RequestLimits) -> str:
+def _no_cuda(name: str, limits: RequestLimits) -> str:
     """What excludes the newest CUDA build that the spec's requirements allow; empty if nothing alone does."""
-    records = cuda_records(limits.records.get(build.name, ()))
-    required = [text for text in limits.request.requirements if name_of(text) == build.name]
+    records = newest_first(cuda_builds(limits.records.get(name, ())))
+    required = [text for text in limits.request.requirements if name_of(text) == name]
     allowed = [record for record in records if all(fits(text, record) for text in required)] or records
     obstacles = [limits.obstacle(record) for record in allowed]
     if not all(obstacles):
         return ""
-    return f"the newest CUDA build, {build_of(allowed[0])}, {obstacles[0]}"
+    return f"the newest CUDA build, {build_text(allowed[0])}, {obstacles[0]}"
 
 
 def _hint(why: str) -> str:

@@ -23,10 +23,9 @@ from envspec.resolve.conda.errors import (
     other_platform_error,
 )
 from envspec.resolve.conda.records import (
-    CondaBuild,
-    build_of,
     by_name,
     cpu_fallbacks,
+    cuda_builds,
     cuda_constraint,
     is_cpu_build,
     is_cuda_build,
@@ -120,7 +119,7 @@ class _Solved:
 async def _solve(first: CondaRequest, solver: CondaSolver, channels: Channels) -> _Solved:
     """Solve without builds for the CPU of packages that have CUDA builds, if CUDA is meant."""
     request = first
-    fallbacks: list[CondaBuild] = []
+    fallbacks: list[RepoDataRecord] = []
     while True:
         try:
             with tempfile.TemporaryDirectory(prefix="envspec-") as work:
@@ -141,7 +140,8 @@ async def _solve(first: CondaRequest, solver: CondaSolver, channels: Channels) -
             raise channel_priority_error(outsider, request, records)
         if not fallbacks:
             return _Solved(request, chosen, _packages(request, chosen, records))
-        request = replace(request, constraints=(*request.constraints, *(cuda_constraint(b.name) for b in fallbacks)))
+        added = (cuda_constraint(record.name.normalized) for record in fallbacks)
+        request = replace(request, constraints=(*request.constraints, *added))
 
 
 def _packages(
@@ -158,20 +158,13 @@ def _packages(
 
 def _fallbacks(
     request: CondaRequest, chosen: Sequence[RepoDataRecord], records: Iterable[RepoDataRecord]
-) -> list[CondaBuild]:
+) -> list[RepoDataRecord]:
     """The chosen records that should have been CUDA builds, unless the spec requires their build."""
-    from rattler import Version
-
     if request.cuda is None:
         return []
     meant = _meant(request, chosen)
-    # A file's name ends with its build: one attribute, and of thousands of records few are CUDA's.
-    cuda = (record for record in records if "cuda" in record.file_name and is_cuda_build(str(record.build)))
-    timely = (
-        each for each in cuda if is_in_time(each, request.cutoff_of(each.name.normalized), undated=request.undated)
-    )
-    found = cpu_fallbacks(map(build_of, chosen), map(build_of, timely), Version)
-    return [build for build in found if build.name not in meant]
+    cuda = [record for record in cuda_builds(records) if is_in_time(record, request)]
+    return [record for record in cpu_fallbacks(chosen, cuda) if record.name.normalized not in meant]
 
 
 def _meant(request: CondaRequest, chosen: Iterable[RepoDataRecord]) -> set[str]:
@@ -201,8 +194,8 @@ async def _refuse_cuda_elsewhere(request: CondaRequest, chosen: Sequence[RepoDat
         record.name.normalized
         for record in chosen
         if record.subdir != "noarch"
-        and not is_cuda_build(str(record.build))
-        and (record.name.normalized in required or is_cpu_build(str(record.build)))
+        and not is_cuda_build(record)
+        and (record.name.normalized in required or is_cpu_build(record))
     } - _meant(request, chosen)
     records = await channels.records(request, suspects, Platform.LINUX_64)
     fallbacks = _fallbacks(request, [record for record in chosen if record.name.normalized in suspects], records)
