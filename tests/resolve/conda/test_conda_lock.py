@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -147,53 +146,6 @@ def test_builds_and_channels_are_the_ones_that_were_asked_for(
     assert of("two channels")["numpy"].channel == "corp"
     assert of("two channels")["filelock"].channel == "forge"
     assert of("as_of")["oldstyle"].filename.endswith(".tar.bz2")
-
-
-def test_its_own_lock_has_the_rows_that_envspec_solves(world: World, tmp_path: Path) -> None:
-    """conda-lock as its users run it, two platforms and two channels, against the first engine."""
-    import yaml
-
-    newest = datetime(2030, 1, 1, tzinfo=timezone.utc)
-    asked = replace(world.request("transformers", "corp-models", channels=("corp", "forge")), as_of=newest)
-    asked = replace(asked, undated=True)
-    requests = [asked, replace(asked, platform=Platform.LINUX_AARCH64)]
-    virtual = {
-        request.platform.value: {
-            "packages": {
-                package.name: f"{package.version} {package.build}".removesuffix(" 0")
-                for package in request.virtual_packages
-            }
-        }
-        for request in requests
-    }
-    (tmp_path / "virtual.yml").write_text(json.dumps({"subdirs": virtual}))
-    (tmp_path / "names.json").write_text("{}")
-    environment = {
-        "channels": [channel.url for channel in asked.channels],
-        "dependencies": list(asked.requirements),
-        "platforms": list(virtual),
-    }
-    (tmp_path / "environment.yml").write_text(json.dumps(environment))
-    command = [sys.executable, "-m", "conda_lock", "lock", "--conda", str(world.conda), "--file", "environment.yml"]
-    command += ["--virtual-package-spec", "virtual.yml", "--pypi_to_conda_lookup_file", "names.json"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    locked = yaml.safe_load((tmp_path / "conda-lock.yml").read_text())["package"]
-    for number, request in enumerate(requests):
-        ours = asyncio.run(world.solved(Rattler(), request, f"own lock {number}"))
-        theirs = [row for row in locked if row["platform"] == request.platform.value]
-        assert [
-            (row["name"], row["version"], row["url"], row["hash"], sorted(row["dependencies"]))
-            for row in sorted(theirs, key=lambda row: str(row["name"]))
-        ] == [
-            (
-                package.name,
-                package.version,
-                package.url,
-                {"md5": package.md5, "sha256": package.sha256},
-                sorted({text.split()[0] for text in package.depends}),
-            )
-            for package in ours
-        ]
 
 
 def test_locked_rows_stay_where_they_can(world: World) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from bench import conda_names as script
 from envspec.documents import parse_toml
 from envspec.facts.tables import CondaNames, ListedChannel, conda_names, pypi_form
 from envspec.io.store import Store
@@ -279,13 +278,3 @@ def test_the_table_is_coherent() -> None:
 @pytest.mark.parametrize("name", ["a", "A.b_c", "ruamel.yaml.clib", "a--b", "x-.-y"])
 def test_names_in_pypis_form(name: str) -> None:
     assert pypi_form(name) == canonicalize_name(name)
-
-
-def test_the_script_writes_the_table_that_is_there() -> None:
-    text = script.TABLE.read_text(encoding="utf-8")
-    tables = parse_toml(text)
-    again = []
-    for channel in tables["channel"]:
-        mapping = conda_names().channels[channel["channel"]].names
-        again.append({**channel, **script.parts({name: list(pypi) or None for name, pypi in mapping.items()})})
-    assert script.rendered(again, tables["held"]) == text

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from rattler import BuildString, GenericVirtualPackage, MatchSpec, PackageName, PackageRecord, Version
+from rattler import BuildString, MatchSpec, PackageRecord
 
 from envspec.errors import UsageError
 from envspec.facts import Facts, load_facts
@@ -92,19 +92,6 @@ def test_folders_of_rows_stand_for_channels() -> None:
     assert rows.keys() == {"https://conda.anaconda.org/conda-forge/", "https://conda.example.com/own"}
 
 
-def test_rows_of_a_channel_that_the_spec_does_not_have() -> None:
-    with pytest.raises(UsageError, match="--channel-repodata: the spec has no channel bioconda") as caught:
-        channels_of(spec("[conda]\n"), {}, {"bioconda": Path("rows"), "conda-forge": Path("rows")})
-    assert caught.value.hint == "use one of its channels: conda-forge"
-    with pytest.raises(UsageError, match="no channel conda-forge") as caught:
-        channels_of(spec('[pip]\ndependencies = ["numpy"]\n'), {}, {"conda-forge": Path("rows")})
-    assert caught.value.hint == "add [conda] to the spec"
-
-
-def test_no_conda_no_channels() -> None:
-    assert channels_of(spec('[pip]\ndependencies = ["numpy"]\n'), {}, {}) == ()
-
-
 # --- requirements --------------------------------------------------------------------------------------------------
 
 
@@ -115,16 +102,6 @@ def test_python_is_always_asked_for(python: str, wanted: str) -> None:
     assert asked(found).requirements == (wanted,)
     assert takes(wanted, "3.13.5") and not takes(wanted, "3.14.0") and not takes(wanted, "3.1.3")
     assert takes(wanted, "3.13.1") == (python == "3.13")
-
-
-def test_a_platform_s_own_requirements_come_after_everyone_s() -> None:
-    found = spec(
-        '[conda]\ndependencies = ["ffmpeg >=7"]\n'
-        '[conda.platform.linux-64]\ndependencies = ["gcc_linux-64"]\n[conda.platform.win-64]\ndependencies = ["vc"]\n'
-    )
-    assert asked(found).requirements == ("python 3.13.*", "ffmpeg >=7", "gcc_linux-64")
-    assert asked(found, Platform.WIN_64).requirements == ("python 3.13.*", "ffmpeg >=7", "vc")
-    assert asked(found, Platform.OSX_ARM64).requirements == ("python 3.13.*", "ffmpeg >=7")
 
 
 def test_moments_undated_and_what_is_locked_are_handed_on() -> None:
@@ -257,15 +234,6 @@ def test_the_base_bounds_glibc() -> None:
     assert machine(found, Platform.LINUX_64)["__glibc"] == "__glibc=2.31"
 
 
-def test_the_solver_takes_every_virtual_package() -> None:
-    for text in ("[conda]\n", VIRTUAL):
-        for platform in Platform:
-            for package in asked(spec(text), platform).virtual_packages:
-                name, version = PackageName(package.name), Version(package.version)
-                taken = GenericVirtualPackage(name, version, BuildString(package.build))
-                assert taken.name.normalized == package.name
-
-
 # --- decisions -----------------------------------------------------------------------------------------------------
 
 
@@ -277,17 +245,6 @@ def test_decisions() -> None:
     assert (cap.value, cap.source) == ("<=12.8", "the spec: cuda.version")
     assert {machine_of.platform, cap.platform} == {Platform.LINUX_64}
     assert machine_of.why and cap.why
-
-
-def test_decisions_tell_the_request() -> None:
-    for text in ("[conda]\n", "[cuda]\n[conda]\n", VIRTUAL):
-        for platform in Platform:
-            found = spec(text)
-            result = {one.what: one for one in decisions_of(found, FACTS, platform)}
-            request = asked(found, platform)
-            assert result["conda.virtual_packages"].value == ", ".join(map(str, request.virtual_packages))
-            assert result["conda.virtual_packages"].source
-            assert ("conda.cuda_version" in result) == bool(request.constraints)
 
 
 def test_the_newest_cuda_names_the_row_that_knows_its_driver() -> None:
