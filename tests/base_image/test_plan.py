@@ -79,14 +79,11 @@ def test_conda_and_wheels_each_bring_a_library_again() -> None:
     ("build", "variant"),
     [
         ("cuda129_mkl_py313_h1e53aa0_304", "cu129"),
-        ("cuda126_py313hae2543e_306", "cu126"),
         ("cuda112py39hb0b7ed5_200", "cu112"),
-        ("cuda130_generic_py312_h0c1a2b3_200", "cu130"),
         ("py3.11_cuda12.1_cudnn8.9.2_0", "cu121"),
         ("py3.7_cuda10.2.89_cudnn7.6.5_0", "cu102"),
         ("gpu_cuda118py311h8c1e5b9_0", "cu118"),
         ("cpu_mkl_py312_h8abce0f_103", "cpu"),
-        ("cpu_py312h818ee80_1", "cpu"),
         ("py3.11_cpu_0", "cpu"),
         ("cuda_py312_h4a51b5c_1", None),
         ("py313h7033f15_0", None),
@@ -94,7 +91,7 @@ def test_conda_and_wheels_each_bring_a_library_again() -> None:
         ("", None),
     ],
 )
-def test_what_a_build_string_says_of_cuda(build: str, variant: str | None) -> None:
+def test_the_variant_of_a_conda_build(build: str, variant: str | None) -> None:
     assert variant_of_build(build) == variant
 
 
@@ -125,8 +122,3 @@ def test_nothing_is_known_of_a_custom_base() -> None:
     plan = plan_base_image(CudaRequest(base="registry.corp/cuda:1"), [pinned()], FACTS)
     assert plan.base_image is not None
     assert shared_libraries(plan.base_image, pinned(), FACTS) == ()
-
-
-def test_the_same_pins_give_the_same_plan() -> None:
-    request = CudaRequest(os="ubuntu24.04", gpus=("A100",))
-    assert plan_base_image(request, [pinned()], FACTS) == plan_base_image(request, [pinned()], load_facts())
