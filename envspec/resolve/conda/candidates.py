@@ -162,11 +162,11 @@ class ChosenRecords:
     def against(self, candidate: RepoDataRecord) -> Iterator[str]:
         """What excludes a record that was not chosen, the spec's own requirements first."""
         name, request = candidate.name.normalized, self.request
-        required = [(text, f"the spec requires {text}") for text in request.requirements if name_of(text) == name]
         implied = [cuda_constraint(name)] if self.is_cuda(name) else []
-        constraints = dict.fromkeys([*request.constraints, *implied])
-        bounds = [
-            (text, f"excluded by {_constraint_words(request, text)}") for text in constraints if name_of(text) == name
+        bounds = [(text, f"the spec requires {text}") for text in request.requirements]
+        bounds += [
+            (text, f"excluded by {_constraint_words(request, text)}")
+            for text in dict.fromkeys([*request.constraints, *implied])
         ]
         # What the package's own older version requires of it does not count.
         others = [pair for pair in self._requiring.get(name, ()) if not pair[1].startswith(f"{name} ")]
@@ -174,7 +174,7 @@ class ChosenRecords:
         # The machine and the spec come first: of packages that are pinned to each other, as pytorch and libtorch are,
         # each is held back by the other, which explains neither.
         fixed = [words for text, words in unmet if self._is_fixed(name_of(text))]
-        yield from (words for text, words in (*required, *bounds) if not fits(text, candidate))
+        yield from (words for text, words in bounds if name_of(text) == name and not fits(text, candidate))
         yield from fixed
         yield from (words for text, words in others if not fits(text, candidate))
         yield from (words for _, words in unmet if words not in fixed)
@@ -210,9 +210,9 @@ def rejected_candidate(chosen: ChosenRecords, name: str, records: Iterable[RepoD
     newer = cuda or _newest(later, version, request)
     if not newer:
         return None
-    reasons = sorted((list(chosen.against(each)) for each in newer), key=lambda found: (len(found), found))
+    fewest = min((list(chosen.against(each)) for each in newer), key=lambda reasons: (len(reasons), reasons))
     rejected = str(newer[0].version)
-    return Rejected(rejected, reasons[0][0] if reasons[0] else _unexplained(chosen, name, rejected))
+    return Rejected(rejected, fewest[0] if fewest else _unexplained(chosen, name, rejected))
 
 
 def _unexplained(chosen: ChosenRecords, name: str, rejected: str) -> str:

@@ -33,40 +33,30 @@ _FIRST: Final = "Cannot solve the request because of: "
 # Lines that are neither a requirement nor a package.
 _IGNORED: Final = ("The following packages are incompatible", "the constraint ")
 _ALONE: Final = "No candidates were found for "
-# What follows a requirement or a package, and the verb between the package and its next requirement.
-_SUFFIXES: Final = (
-    (" would require", "needs"),
-    (" would constrain", "allows only"),
-    (", which can be installed with any of the following options", ""),
-    (" can be installed with any of the following options", ""),
-    (", which cannot be installed because there are no viable options", ""),
-    (" cannot be installed because there are no viable options", ""),
-    (", for which no candidates were found", ""),
-    (", which conflicts with any installable versions previously reported", ""),
-    (", which conflicts with the versions reported above", ""),
+#: What follows a package, and the verb between the package and its next requirement.
+_VERBS: Final = {" would require": "needs", " would constrain": "allows only"}
+#: What follows a requirement.
+_SUFFIX: Final = re.compile(
+    r"(?:(?:, which)? can be installed with any of the following options"
+    r"|(?:, which)? cannot be installed because there are no viable options"
+    r"|, for which no candidates were found"
+    r"|, which conflicts with (?:any installable versions previously reported|the versions reported above))$"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class ChainStep:
-    """A package that was tried, and its next requirement. verb: `needs` or `allows only`."""
-
-    package: str
-    verb: str
-    requirement: str
-
-
-@dataclass(frozen=True, slots=True)
 class Chain:
-    """One path to a conflict. root: the spec's requirement. steps: from its package on; may be empty."""
+    """One path to a conflict. root: the spec's requirement. steps: (package that was tried, `needs` or `allows only`,
+    its next requirement), from the root's package on; may be empty.
+    """
 
     root: str
-    steps: tuple[ChainStep, ...] = ()
+    steps: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def last(self) -> str:
         """The requirement at the end."""
-        return self.steps[-1].requirement if self.steps else self.root
+        return self.steps[-1][-1] if self.steps else self.root
 
 
 def chains(message: str) -> list[Chain]:
@@ -80,11 +70,9 @@ def chains(message: str) -> list[Chain]:
         path.append((depth, text, verb))
         if number + 1 == len(nodes) or nodes[number + 1][0] <= depth:
             # A path alternates: requirement, package, requirement, ... A package at its end is one that did not fit.
-            steps = (
-                ChainStep(package, verb, requirement)
-                for (_, package, verb), (_, requirement, _) in zip(path[1::2], path[2::2], strict=False)
-            )
-            found[Chain(path[0][1], tuple(steps))] = None
+            pairs = zip(path[1::2], path[2::2], strict=False)
+            steps = tuple((package, verb, requirement) for (_, package, verb), (_, requirement, _) in pairs)
+            found[Chain(path[0][1], steps)] = None
     return list(found)
 
 
@@ -94,13 +82,10 @@ def _nodes(message: str) -> Iterator[tuple[int, str, str]]:
         found = _LINE.match(line.removeprefix(_FIRST))
         if not found or not found[2] or found[2].startswith(_IGNORED):
             continue
-        text = found[2].removeprefix(_ALONE).partition(" is excluded because ")[0]
-        verb = ""
-        for suffix, verb_of_suffix in _SUFFIXES:
-            if text.endswith(suffix):
-                text, verb = text.removesuffix(suffix), verb_of_suffix
-                break
-        yield -1 if line.startswith(_FIRST) else len(found[1]), text.removesuffix(" *"), verb
+        text = _SUFFIX.sub("", found[2].removeprefix(_ALONE).partition(" is excluded because ")[0])
+        end = next(filter(text.endswith, _VERBS), "")
+        text = text.removesuffix(end).removesuffix(" *")
+        yield -1 if line.startswith(_FIRST) else len(found[1]), text, _VERBS.get(end, "")
 
 
 #: Parts of a reason, with a hint; the first match decides.
@@ -136,10 +121,9 @@ def check_requirements(request: CondaRequest) -> None:
         try:
             MatchSpec(text, strict=True)
         except InvalidMatchSpecError as error:
-            raise UsageError(
-                f'{spec_key(request, text)}: "{text}" is not a match spec: {error}',
-                hint="write it as `numpy`, `numpy 2.3.*`, `numpy >=2,<3` or `pytorch 2.8.* cuda*`",
-            ) from None
+            message = f'{spec_key(request, text)}: "{text}" is not a match spec: {error}'
+            hint = "write it as `numpy`, `numpy 2.3.*`, `numpy >=2,<3` or `pytorch 2.8.* cuda*`"
+            raise UsageError(message, hint=hint) from None
 
 
 async def no_solution_error(error: CondaUnsolvable, request: CondaRequest, channels: Channels) -> EnvspecError:
@@ -258,14 +242,11 @@ def _conflict(message: str, limits: RequestLimits) -> str:
     required = {str(MatchSpec(text)).removesuffix(" *"): text for text in limits.request.requirements}
     order = list(required)
     every = [chain for chain in chains(message) if chain.root in required or chain.steps]
-    longest = [
-        chain
-        for chain in every
-        if not any(
-            chain != other and chain.root == other.root and other.steps[: len(chain.steps)] == chain.steps
-            for other in every
-        )
-    ]
+
+    def is_part(chain: Chain, other: Chain) -> bool:
+        return chain != other and chain.root == other.root and other.steps[: len(chain.steps)] == chain.steps
+
+    longest = [chain for chain in every if not any(is_part(chain, other) for other in every)]
     if not longest:
         return ""
     longest.sort(key=lambda chain: order.index(chain.root) if chain.root in required else len(order))
@@ -277,11 +258,10 @@ def _conflict(message: str, limits: RequestLimits) -> str:
 
 
 def _sentence(chain: Chain, root: str, limits: RequestLimits) -> str:
-    steps = [f"{step.package} {step.verb} {step.requirement}" for step in chain.steps]
-    unmet = limits.unmet(chain.last)
-    if steps and unmet and chain.steps[-1].verb == "needs":
-        steps[-1] = f"{chain.steps[-1].package} needs {unmet}"
-    return ": ".join(filter(None, (with_key(limits.request, root), ", ".join(steps))))
+    steps = list(chain.steps)
+    if steps and steps[-1][1] == "needs" and (unmet := limits.unmet(chain.last)):
+        steps[-1] = (*steps[-1][:2], unmet)
+    return ": ".join(filter(None, (with_key(limits.request, root), ", ".join(map(" ".join, steps)))))
 
 
 def _no_cuda(name: str, limits: RequestLimits) -> str:

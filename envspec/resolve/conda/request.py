@@ -77,11 +77,7 @@ def conda_request(
     locked: tuple[CondaPackage, ...],
     channels: tuple[Channel, ...],
 ) -> CondaRequest:
-    """The request for one platform of a spec with [conda]. locked: packages to keep if the spec allows them.
-
-    Raises:
-        UsageError: the glibc of the base's system is unknown.
-    """
+    """The request for one platform of a spec with [conda]. locked: packages to keep if the spec allows them."""
     conda = spec.conda
     required = conda.dependencies_on(platform) if conda else ()
     return CondaRequest(
@@ -100,22 +96,11 @@ def conda_request(
 
 
 def decisions_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Decision, ...]:
-    """The decisions before solving: the machine that the packages are for, and the cap on CUDA.
-
-    Raises:
-        UsageError: the glibc of the base's system is unknown.
-    """
+    """The decisions before solving: the machine that the packages are for, and the cap on CUDA."""
     chosen = _virtual_packages(spec, facts, platform)
-    sources = dict.fromkeys(source for _, source in chosen)
-    found = [
-        Decision(
-            "conda.virtual_packages",
-            ", ".join(str(package) for package, _ in chosen),
-            "properties of the environment's machine, not of the machine that locks",
-            "; ".join(sources),
-            platform,
-        )
-    ]
+    value, sources = ", ".join(str(package) for package, _ in chosen), dict.fromkeys(source for _, source in chosen)
+    why = "properties of the environment's machine, not of the machine that locks"
+    found = [Decision("conda.virtual_packages", value, why, "; ".join(sources), platform)]
     if (cuda := _capped(spec, platform)) is not None:
         why = "packages for a newer CUDA need a newer driver than [cuda] version"
         found.append(Decision("conda.cuda_version", f"<={cuda}", why, "the spec: cuda.version", platform))
@@ -148,7 +133,11 @@ def _cuda(spec: Spec, facts: Facts, platform: Platform) -> CudaVersion | None:
 
 
 def _virtual_packages(spec: Spec, facts: Facts, platform: Platform) -> list[tuple[VirtualPackage, str]]:
-    """The platform's virtual packages, sorted by name, each with its source."""
+    """The platform's virtual packages, sorted by name, each with its source.
+
+    Raises:
+        UsageError: the glibc of the base's system is unknown.
+    """
     found: dict[str, tuple[VirtualPackage, str]] = {}
 
     def has(name: str, version: str, source: str, build: str = "0") -> None:
@@ -157,10 +146,7 @@ def _virtual_packages(spec: Spec, facts: Facts, platform: Platform) -> list[tupl
     (glibc, macos), bounds = bounds_of(spec, facts, platform)
     bound = bounds[0].source if bounds else ""
     own = "envspec's default"
-    if platform is Platform.WIN_64:
-        has("__win", "0", own)
-    else:
-        has("__unix", "0", own)
+    has("__win" if platform is Platform.WIN_64 else "__unix", "0", own)
     if platform.is_linux:
         has("__linux", LINUX, own)
     if glibc is not None:

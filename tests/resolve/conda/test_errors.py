@@ -12,7 +12,7 @@ import pytest
 from envspec.context import Context
 from envspec.errors import EnvspecError, UsageError
 from envspec.models import CudaVersion
-from envspec.resolve.conda.errors import Chain, ChainStep, CpuFallback, chains
+from envspec.resolve.conda.errors import Chain, CpuFallback, chains
 from envspec.resolve.conda.solve import solve_all
 from envspec.resolve.conda.solver import Rattler
 from envspec.resolve.types import Channel
@@ -109,8 +109,8 @@ TREE = """Cannot solve the request because of: The following packages are incomp
 
 def test_a_tree_is_read_as_chains() -> None:
     assert chains(TREE) == [
-        Chain("foo", (ChainStep("foo 1", "needs", "baz >=2"),)),
-        Chain("strict", (ChainStep("strict 1", "allows only", "baz <2"),)),
+        Chain("foo", (("foo 1", "needs", "baz >=2"),)),
+        Chain("strict", (("strict 1", "allows only", "baz <2"),)),
         Chain("late >=1"),
     ]
     assert [chain.last for chain in chains(TREE)] == ["baz >=2", "baz <2", "late >=1"]
@@ -121,5 +121,5 @@ def test_a_requirement_on_the_first_line_is_above_the_rest() -> None:
         "Cannot solve the request because of: a 1.* cannot be installed because there are no viable options:\n"
         "└─ a 1.5 would require\n   └─ b >2, for which no candidates were found.\n"
     )
-    assert chains(expected_message) == [Chain("a 1.*", (ChainStep("a 1.5", "needs", "b >2"),))]
+    assert chains(expected_message) == [Chain("a 1.*", (("a 1.5", "needs", "b >2"),))]
     assert chains("Cannot solve the request because of: No candidates were found for a 1.*.") == [Chain("a 1.*")]

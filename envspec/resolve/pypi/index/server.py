@@ -70,6 +70,21 @@ def listening() -> Iterator[Loopback]:
         yield Loopback(listener)
 
 
+async def run_application(
+    app: web.Application, listener: socket.socket, stack: AsyncExitStack, *, handler_cancellation: bool = False
+) -> None:
+    """Serve at a socket until `stack` ends. handler_cancellation: a client that disconnects ends its request."""
+    from aiohttp import web
+
+    # Hundreds of small requests: no log line and no signal handler for each.
+    runner = web.AppRunner(
+        app, access_log=None, handle_signals=False, shutdown_timeout=0.1, handler_cancellation=handler_cancellation
+    )
+    stack.push_async_callback(runner.cleanup)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+
+
 @asynccontextmanager
 async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[Listen]:
     """Serve each view under its key until the context ends; yields a function that serves them at another listener.
@@ -110,11 +125,7 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
             app = web.Application(middlewares=[_checking(admits)])
             app.router.add_get(f"/{{key}}/{bodies}/simple/{{name}}/", page)
             app.router.add_get(f"/{{key}}/{bodies}/files/{{name}}/{{filename}}", file)
-            # Hundreds of small requests: no log line and no signal handler for each.
-            runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
-            stack.push_async_callback(runner.cleanup)
-            await runner.setup()
-            await web.SockSite(runner, each).start()
+            await run_application(app, each, stack)
 
         await listen(loopback.socket, loopback.admits)
         yield listen
