@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from email.parser import BytesParser
 from typing import Final
@@ -36,9 +37,6 @@ async def fetch_wheel(
     """The wheel at a requirement's URL. It is fetched again if the last time was before `as_of`.
 
     environ: has the values of variables in the URL's login.
-
-    Raises:
-        NetworkError: it cannot be fetched, is no wheel, or has another hash than the spec gives.
     """
     url = without_credentials(str(requirement.url))
     filename = unquote(urlsplit(url).path.rpartition("/")[2])
@@ -78,9 +76,7 @@ def _check_release(metadata: bytes, filename: str) -> None:
     head = BytesParser().parsebytes(metadata, headersonly=True)
     name, version = head.get("Name", ""), head.get("Version", "")
     expected_name, expected_version, *_ = parse_wheel_filename(filename)
-    try:
-        is_same = canonicalize_name(name) == expected_name and Version(version) == expected_version
-    except InvalidVersion:
-        is_same = False
-    if not is_same:
-        raise BadRemoteWheel(f"its METADATA is of {name} {version}")
+    with suppress(InvalidVersion):
+        if canonicalize_name(name) == expected_name and Version(version) == expected_version:
+            return
+    raise BadRemoteWheel(f"its METADATA is of {name} {version}")
