@@ -84,7 +84,7 @@ class NoSuchImage(NoSolution):
 
 
 class GpuNotServed(NoSolution):
-    """A GPU of `[cuda] gpus` for which the wheels hold no code."""
+    """A GPU of `[cuda] gpus` for which the wheels have no code."""
 
 
 class PackageSource(Enum):
@@ -96,10 +96,7 @@ class PackageSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One package. build: what the file says of its own build (`cu128`, `cpu`); None where it says nothing.
-
-    origin: the index of a wheel, the channel of a conda package.
-    """
+    """One package. build: `cu128`, `cpu`; None if it is unknown. origin: a wheel's index, a conda package's channel."""
 
     source: PackageSource
     name: str
@@ -111,19 +108,25 @@ class Pin:
         return f"{self.name} {self.version}" + (f" of {self.origin}" if self.source is PackageSource.CONDA else "")
 
     @property
+    def channel(self) -> str:
+        """The conda channel; empty for a wheel."""
+        return self.origin if self.source is PackageSource.CONDA else ""
+
+    @property
     def is_default_index(self) -> bool:
         """Whether it is from the default index."""
         return self.source is PackageSource.PYPI and self.origin == DEFAULT_INDEX
 
 
 def pins_of(resolution: Resolution) -> tuple[Pin, ...]:
-    """Both halves of one target, in the order of the lock."""
+    """The wheels and conda packages of one target, in the order of the lock."""
     return (*map(_wheel_pin, resolution.packages), *map(_conda_pin, resolution.conda))
 
 
 def _wheel_pin(package: Package) -> Pin:
     index = package.file.index
-    variant = package.version.partition("+")[2] or _variant_of_index(index)
+    of_index = re.search(r"(?:^|-)(cu\d+|cpu)$", index)
+    variant = package.version.partition("+")[2] or (of_index[1] if of_index else None)
     return Pin(PackageSource.PYPI, package.name, package.version, variant, index)
 
 
@@ -132,14 +135,9 @@ def _conda_pin(package: CondaPackage) -> Pin:
     return Pin(PackageSource.CONDA, package.name, package.version, variant_of_build(package.build), origin)
 
 
-def _variant_of_index(index: str) -> str | None:
-    last = index.rpartition("-")[2]
-    return last if re.fullmatch(r"cu\d+|cpu", last) else None
-
-
 def variant_of_build(build: str) -> str | None:
-    """What a conda build string says of CUDA: `cuda129_mkl_py313_h1e53aa0_304` is cu129, `py3.11_cuda12.1_cudnn8.9.2_0`
-    is cu121, `cpu_mkl_py312_h8abce0f_103` is cpu; None for one that names neither.
+    """The CUDA in a conda build string: `cuda129_mkl_py313_h1e53aa0_304` is cu129, `py3.11_cuda12.1_cudnn8.9.2_0` is
+    cu121, `cpu_mkl_py312_h8abce0f_103` is cpu; None if it names neither.
     """
     found = re.search(r"(?:^|[^a-z])cuda_?(?:(\d+\.\d+)|(\d{2}\d))(?!\d)", build)
     if found:
@@ -211,31 +209,22 @@ class PinnedCuda:
 
 
 @dataclass(frozen=True, slots=True)
-class TorchBuild:
-    """torch on one platform. variant: `cu128`, `cpu`; None if it is unknown."""
-
-    version: str
-    variant: str | None
-    pin: Pin
+class TorchBuild(Pin):
+    """torch on one platform."""
 
     @property
     def cuda(self) -> CudaVersion | None:
-        return CudaVersion.parse(self.variant) if self.variant and self.variant.startswith("cu") else None
-
-    @property
-    def channel(self) -> str:
-        """The conda channel; empty for a wheel."""
-        return self.pin.origin if self.pin.source is PackageSource.CONDA else ""
+        return CudaVersion.parse(self.build) if self.build and self.build.startswith("cu") else None
 
     def __str__(self) -> str:
         """`torch 2.8.0`, `conda-forge's pytorch 2.8.0`."""
-        return f"{self.channel}'s {self.pin.name} {self.version}" if self.channel else f"torch {self.version}"
+        return f"{self.channel}'s {self.name} {self.version}" if self.channel else f"torch {self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class CudaPins:
     """One platform. cudas: newest first; more than one is two CUDAs in one environment. libraries: library -> pins
-    that bring it, of either half. halves: those that the lock has anything in.
+    that contain it. sources: those that the lock has packages of.
     """
 
     platform: Platform
@@ -246,18 +235,18 @@ class CudaPins:
 
 
 def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
-    """What the packages of one target say of CUDA."""
     pins = pins_of(resolution)
     cudas = _cudas(pins, facts)
     platform = resolution.target.platform
-    build = None
-    if torch := _torch(pins):
-        build = TorchBuild(torch.version, torch.build or _torch_variant(torch, platform, cudas, facts), torch)
-    return CudaPins(platform, cudas, libraries_of(pins), build, frozenset(pin.source for pin in pins))
+    torch = None
+    if pin := _torch(pins):
+        variant = pin.build or _torch_variant(pin, platform, cudas, facts)
+        torch = TorchBuild(pin.source, pin.name, pin.version, variant, pin.origin)
+    return CudaPins(platform, cudas, libraries_of(pins), torch, frozenset(pin.source for pin in pins))
 
 
 def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
-    """CUDA library -> the pins that bring it, one a half; libraries that no pin brings are left out."""
+    """CUDA library -> the pins that contain it, one of each source."""
     found: dict[str, tuple[Pin, ...]] = {}
     for source, patterns in LIBRARIES.items():
         for library, pattern in patterns.items():
@@ -323,8 +312,7 @@ class Release:
 
 
 def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
-    """The CUDA of the lock: what the pins name, else torch's build, else the spec. `[cuda] version` is what wheels have
-    to be built for, and the newest that is let in from conda.
+    """The CUDA of the lock: what the pins name, else torch's build, else the spec.
 
     Raises:
         CudaMismatch: the pins are for another CUDA than the spec's.
@@ -349,12 +337,9 @@ def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
         key=numeric,
         default=None,
     )
-    decision = Decision(
-        "cuda.release",
-        exact or str(first.cuda),
-        f"{first.pin} is CUDA {exact or first.cuda}{_below(first.cuda, request.version)}",
-        first.source,
-    )
+    value = exact or str(first.cuda)
+    why = f"{first.pin} is CUDA {value}{_below(first.cuda, request.version)}"
+    decision = Decision("cuda.release", value, why, first.source)
     warnings = tuple(_beside(found, where, first, platform) for found, where in others)
     return Release(first.cuda, exact, decision, warnings)
 
@@ -390,13 +375,13 @@ def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Pla
 def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
     built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
     if built and built.cuda:
-        if request.version is None or _within(built.pin, built.cuda, request.version):
-            why = f"{built} is a {built.variant} build{_below(built.cuda, request.version)}; {_nothing(pins)}"
+        if request.version is None or _within(built, built.cuda, request.version):
+            why = f"{built} is a {built.build} build{_below(built.cuda, request.version)}; {_nothing(pins)}"
             return Release(built.cuda, None, Decision("cuda.release", str(built.cuda), why, "torch's variant"))
         if built.channel:
             raise CudaMismatch(
                 f"[cuda] version is {request.version}, but {built} is built for CUDA {built.cuda}",
-                hint=f'set [cuda] version = "{built.cuda}", or {_instead(built.pin, request.version)}',
+                hint=f'set [cuda] version = "{built.cuda}", or {_instead(built, request.version)}',
             )
     if request.version is None:
         raise NoCudaRelease(
@@ -412,9 +397,8 @@ def _nothing(pins: Sequence[CudaPins]) -> str:
 
 
 def flavors_to_try(request: CudaRequest, pins: Sequence[CudaPins]) -> tuple[Decision, ...]:
-    """The flavours that complete what wheels and conda bring, smallest first; the spec's own where it names one.
-
-    `auto` never takes a devel flavour: nvcc is needed to build, not to run.
+    """The flavours that complete what the packages contain, smallest first; else the spec's own. `auto` never takes a
+    devel flavour: nvcc is needed to build, not to run.
     """
     if request.flavor != AUTO:
         return (Decision("image.flavor", request.flavor, "as the spec says", "[cuda] flavor"),)
@@ -453,7 +437,7 @@ def _with_conda(pins: Sequence[CudaPins]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SharedLibrary:
-    """A library that is there twice. image_version: None where the image's parts are not known."""
+    """A library that is installed twice. image_version: None if the image's parts are not known."""
 
     library: str
     image_version: str | None
@@ -462,7 +446,7 @@ class SharedLibrary:
 
 
 def shared_libraries(image: BaseImage, resolution: Resolution, facts: Facts) -> tuple[SharedLibrary, ...]:
-    """What image and packages both hold on one platform. Python loads the packages' copy, by the paths in them."""
+    """What image and packages both contain on one platform. Python loads the packages' copy, by the paths in them."""
     if image.flavor is None or image.cuda_release is None:
         return ()
     parts = next(

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
-from envspec.base_image.plan import digest_decision
-from envspec.base_image.settings import DecidedSettings, decide_settings
+from envspec.base_image.cuda import BaseImagePlan, CudaRequest
+from envspec.base_image.plan import digest_decision, plan_base_image
+from envspec.base_image.settings import decide_settings
 from envspec.context import Context
 from envspec.errors import NetworkError
 from envspec.facts import Facts
@@ -26,6 +26,7 @@ from envspec.models import (
     CondaChannel,
     Conformance,
     Decision,
+    ImageSettings,
     Lock,
     NamedIndex,
     Package,
@@ -81,7 +82,7 @@ def assemble(
     resolutions = _with_built(inputs.resolutions, _of_builds(before, inputs.as_of, indexes))
     plan = plan_base_image(_cuda_request(spec), resolutions, inputs.facts, spec.image.base)
     base, failure = _with_digests(plan, kept, context)
-    settings = decide_settings(spec, resolutions, inputs.facts) if base else DecidedSettings()
+    settings, reasons = decide_settings(spec, resolutions, inputs.facts) if base else (ImageSettings(), ())
     # Which build of torch it would be is decided before anything is resolved: it may not be in the lock at all.
     holds_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
     decided = inputs.composed if holds_torch else ()
@@ -102,7 +103,7 @@ def assemble(
             *inputs.decisions,
             *(d for q in decided for d in q.decisions),
             *_as_pinned(plan.decisions, base),
-            *settings.decisions,
+            *reasons,
         ),
         base_image=base,
         driver=plan.driver,
@@ -113,7 +114,7 @@ def assemble(
         conda_as_of=inputs.conda_as_of,
         channels=inputs.channels,
         indexes=indexes,
-        image=settings.image,
+        image=settings,
         conformance=_conformance(spec),
     )
     lock = _with_images(lock, before)

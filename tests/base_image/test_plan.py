@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from envspec.base_image import CudaRequest, SharedLibrary, plan_base_image, shared_libraries
-from envspec.base_image.cuda import channel_name, variant_of_build
+from envspec.base_image.cuda import CudaRequest, SharedLibrary, channel_name, shared_libraries, variant_of_build
+from envspec.base_image.plan import plan_base_image
 from envspec.facts import load_facts
 from envspec.models import BaseImage, Platform, Resolution
 from tests.support.builders.locks import package, resolution
