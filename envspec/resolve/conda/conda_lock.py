@@ -98,11 +98,7 @@ async def _choose(
     inputs = {
         "names.json": {},
         "virtual.yml": {"subdirs": {platform: {"packages": virtual}}},
-        "environment.yml": {
-            "channels": [channel.as_uri()],
-            "dependencies": dependencies,
-            "platforms": [platform],
-        },
+        "environment.yml": {"channels": [channel.as_uri()], "dependencies": dependencies, "platforms": [platform]},
     }
     for name, value in inputs.items():
         (work / name).write_text(json.dumps(value), encoding="utf-8")

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.errors import EnvspecError, NoSolution, UsageError
 from envspec.models import Platform
-from envspec.resolve.conda.candidates import (
-    RequestLimits,
-    fits,
-    machine_records,
-    newest_first,
-    spec_key,
-    with_key,
-)
+from envspec.resolve.conda.candidates import RequestLimits, fits, machine_records, newest_first, spec_key, with_key
 from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.conda.channels import Channels, is_in_time, utc_text
 from envspec.resolve.conda.records import build_text, by_name, cuda_builds, name_of

@@ -65,12 +65,7 @@ def indexes_of(spec: Spec) -> tuple[NamedIndex, ...]:
 
 
 def target_request(
-    spec: Spec,
-    target: Target,
-    facts: Facts,
-    cutoffs: Cutoffs,
-    given: GivenPackages,
-    urls: IndexUrls,
+    spec: Spec, target: Target, facts: Facts, cutoffs: Cutoffs, given: GivenPackages, urls: IndexUrls
 ) -> TargetRequest:
     """The request for one target. No build of torch is chosen if conda provides it.
 

@@ -85,9 +85,7 @@ def test_credentials_go_along(forge: CondaChannel) -> None:
 
 @FORMS
 @pytest.mark.parametrize(
-    "fault",
-    [Status(404), Status(500), Body(b"no archive"), Truncate(200)],
-    ids=lambda fault: type(fault).__name__,
+    "fault", [Status(404), Status(500), Body(b"no archive"), Truncate(200)], ids=lambda fault: type(fault).__name__
 )
 def test_an_archive_that_cannot_be_read(server: CondaServer, held: CondaArchive, fault: Fault) -> None:
     server.fail(server.path(held), fault)
