@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -14,12 +14,10 @@ from envspec.facts.tables import numeric
 from envspec.models import (
     DEFAULT_INDEX,
     BaseImage,
-    CondaPackage,
     CudaVersion,
     Decision,
     Driver,
     GpuCode,
-    Package,
     Platform,
     Resolution,
 )
@@ -120,19 +118,15 @@ class Pin:
 
 def pins_of(resolution: Resolution) -> tuple[Pin, ...]:
     """The wheels and conda packages of one target, in the order of the lock."""
-    return (*map(_wheel_pin, resolution.packages), *map(_conda_pin, resolution.conda))
-
-
-def _wheel_pin(package: Package) -> Pin:
-    index = package.file.index
-    of_index = re.search(r"(?:^|-)(cu\d+|cpu)$", index)
-    variant = package.version.partition("+")[2] or (of_index[1] if of_index else None)
-    return Pin(PackageSource.PYPI, package.name, package.version, variant, index)
-
-
-def _conda_pin(package: CondaPackage) -> Pin:
-    origin = channel_name(package.channel)
-    return Pin(PackageSource.CONDA, package.name, package.version, variant_of_build(package.build), origin)
+    found = []
+    for wheel in resolution.packages:
+        of_index = re.search(r"(?:^|-)(cu\d+|cpu)$", wheel.file.index)
+        variant = wheel.version.partition("+")[2] or (of_index[1] if of_index else None)
+        found.append(Pin(PackageSource.PYPI, wheel.name, wheel.version, variant, wheel.file.index))
+    for each in resolution.conda:
+        variant = variant_of_build(each.build)
+        found.append(Pin(PackageSource.CONDA, each.name, each.version, variant, channel_name(each.channel)))
+    return tuple(found)
 
 
 def variant_of_build(build: str) -> str | None:
@@ -265,19 +259,19 @@ def _torch(pins: Sequence[Pin]) -> Pin | None:
 def _cudas(pins: Sequence[Pin], facts: Facts) -> tuple[PinnedCuda, ...]:
     found: dict[CudaVersion, PinnedCuda] = {}
     for source, rows in _CUDA_PACKAGES.items():
-        matching = [pin for pin in pins if pin.source is source]
-        pinned_cudas = next(filter(None, (tuple(_cudas_of_row(row, matching, facts)) for row in rows)), ())
-        for pinned in pinned_cudas:
-            found.setdefault(pinned.cuda, pinned)
+        versions = [(pin, numeric(pin.version)) for pin in pins if pin.source is source]
+        for row in rows:
+            pinned_cudas = [
+                _pinned(pin, numbers, evidence, facts)
+                for names, evidence in row.items()
+                for pin, numbers in versions
+                if re.fullmatch(names, pin.name) and len(numbers) >= 2
+            ]
+            for pinned in pinned_cudas:
+                found.setdefault(pinned.cuda, pinned)
+            if pinned_cudas:
+                break
     return tuple(found[cuda] for cuda in sorted(found, reverse=True))
-
-
-def _cudas_of_row(row: Mapping[str, CudaEvidence], pins: Sequence[Pin], facts: Facts) -> Iterator[PinnedCuda]:
-    for names, evidence in row.items():
-        for pin in pins:
-            numbers = numeric(pin.version)
-            if re.fullmatch(names, pin.name) and len(numbers) >= 2:
-                yield _pinned(pin, numbers, evidence, facts)
 
 
 def _pinned(pin: Pin, numbers: tuple[int, ...], evidence: CudaEvidence, facts: Facts) -> PinnedCuda:
@@ -422,13 +416,10 @@ def _needed(pins: Sequence[CudaPins]) -> tuple[set[str], str]:
     lacking = {library for each in wheels for library in LIBRARIES[PackageSource.PYPI] if library not in each.libraries}
     if lacking:
         return lacking, f"the smallest with {', '.join(sorted(lacking))}, which {none} the lock brings"
-    text = f"{_bringers(pins)} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
+    sources = {pin.source for each in pins for found in each.libraries.values() for pin in found}
+    names = " and ".join(source.value for source in PackageSource if source in sources)
+    text = f"{names} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
     return set(), f"{text}: nothing else is needed to run"
-
-
-def _bringers(pins: Sequence[CudaPins]) -> str:
-    found = {pin.source for each in pins for brought in each.libraries.values() for pin in brought}
-    return " and ".join(source.value for source in PackageSource if source in found)
 
 
 def _with_conda(pins: Sequence[CudaPins]) -> bool:

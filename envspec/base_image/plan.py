@@ -49,7 +49,13 @@ def choose_image(
             tagged = _tags(cuda, flavor.value, os, facts)
             if tagged:
                 choice = _choice(flavor, tagged, platforms, facts)
-                return choice if cuda == release.cuda else _fallen_back(choice, release.cuda)
+                if cuda == release.cuda:
+                    return choice
+                warning = (
+                    f"no image of CUDA {release.cuda} is known: {choice.image.tag} is the newest of its major version, "
+                    "and the locked packages bring their own libraries. Another one: [image] base"
+                )
+                return replace(choice, warnings=(warning, *choice.warnings))
     raise _no_such_image(release.cuda, flavors[0].value, os, facts)
 
 
@@ -83,14 +89,6 @@ def _choice(
     image = BaseImage(REPOSITORY, tag, row.cuda, flavor.value, os, digests)
     decisions = (flavor, Decision("image.tag", tag, why, row.source), *map(digest_decision, digests))
     return ImageChoice(image, decisions, _end_of_life(tag, row, facts))
-
-
-def _fallen_back(choice: ImageChoice, cuda: CudaVersion) -> ImageChoice:
-    warning = (
-        f"no image of CUDA {cuda} is known: {choice.image.tag} is the newest of its major version, and the locked "
-        "packages bring their own libraries. Another one: [image] base"
-    )
-    return replace(choice, warnings=(warning, *choice.warnings))
 
 
 def pinned_digest(tag: str, platform: Platform, facts: Facts) -> PinnedDigest:
@@ -205,7 +203,11 @@ def plan_base_image(
         none = Decision("image.tag", "none", why, "[env] platforms")
         return BaseImagePlan(None, None, codes, (none,), (*warnings, *checks.warnings))
     release = choose_release(request, linux)
-    choice = _image(request, release, linux, facts)
+    platforms = [each.platform for each in linux]
+    if request.base:
+        choice = custom_image(request.base, request.os, platforms, facts)
+    else:
+        choice = choose_image(release, flavors_to_try(request, linux), request.os, platforms, facts)
     driver = _driver(release, choice, checks, facts)
     driver_decision = Decision("driver.minimum", driver.minimum, driver.why, driver.source)
     if checks.ptx and not driver.bundled:
@@ -220,13 +222,6 @@ def plan_base_image(
         (release.decision, *choice.decisions, driver_decision, *checks.decisions),
         (*warnings, *release.warnings, *choice.warnings, *checks.warnings),
     )
-
-
-def _image(request: CudaRequest, release: Release, pins: Sequence[CudaPins], facts: Facts) -> ImageChoice:
-    platforms = [each.platform for each in pins]
-    if request.base:
-        return custom_image(request.base, request.os, platforms, facts)
-    return choose_image(release, flavors_to_try(request, pins), request.os, platforms, facts)
 
 
 def _driver(release: Release, choice: ImageChoice, checks: GpuChecks, facts: Facts) -> Driver:

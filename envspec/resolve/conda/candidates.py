@@ -173,7 +173,8 @@ class ChosenRecords:
         unmet = [(text, words) for text in candidate.depends for words in self._unmet(text)]
         # The machine and the spec come first: of packages that are pinned to each other, as pytorch and libtorch are,
         # each is held back by the other, which explains neither.
-        fixed = [words for text, words in unmet if self._is_fixed(name_of(text))]
+        own = {name_of(text) for text in (*request.requirements, *request.constraints)}
+        fixed = [words for text, words in unmet if text.startswith("__") or name_of(text) in own]
         yield from (words for text, words in bounds if name_of(text) == name and not fits(text, candidate))
         yield from fixed
         yield from (words for text, words in others if not fits(text, candidate))
@@ -182,10 +183,6 @@ class ChosenRecords:
             present = self.records.get(name_of(text))
             if present is not None and not fits(text, present):
                 yield f"it allows only {text}, and {present.name.normalized} is {present.version}"
-
-    def _is_fixed(self, name: str) -> bool:
-        texts = (*self.request.requirements, *self.request.constraints)
-        return name.startswith("__") or any(name_of(text) == name for text in texts)
 
     def _unmet(self, text: str) -> Iterator[str]:
         name = name_of(text)

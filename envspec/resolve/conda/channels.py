@@ -47,13 +47,6 @@ _NOARCH: Final = "noarch"
 _EXIT_PAUSE_S: Final = 0.05
 
 
-def repodata_sha256(folder: Path) -> str:
-    """Identifies a folder of repodata, as `sha256sum */repodata.json | sha256sum` in the C locale."""
-    hashes = ((hashlib.sha256(file.read_bytes()).hexdigest(), file.parent.name) for file in _files(folder))
-    lines = "".join(f"{sha256}  {subdir}/repodata.json\n" for sha256, subdir in hashes)
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
 def is_in_time(record: RepoDataRecord, request: CondaRequest) -> bool:
     """Whether a record counts: by the time of its indexing, else of its build."""
     time = record.indexed_timestamp or record.timestamp
@@ -280,14 +273,18 @@ def _named_channels(requirements: Iterable[str]) -> dict[str, str]:
 
 
 def locked_channel(channel: Channel) -> CondaChannel:
-    """The channel as the lock records it; for a part of it, with the number of records and the SHA-256."""
+    """The channel as the lock records it; for a part of it, with the number of records and a SHA-256 of the folder, as
+    `sha256sum */repodata.json | sha256sum` in the C locale.
+    """
     if channel.repodata is None:
         return CondaChannel(channel.name, channel.url)
     from rattler import PackageFormatSelection
 
     files = _repodata_files(channel)
     count = sum(_sparse(channel.url, file).record_count(PackageFormatSelection.BOTH) for file in files)
-    return CondaChannel(channel.name, channel.url, ChannelPart(count, repodata_sha256(channel.repodata)))
+    hashes = ((hashlib.sha256(file.read_bytes()).hexdigest(), file.parent.name) for file in files)
+    lines = "".join(f"{sha256}  {subdir}/repodata.json\n" for sha256, subdir in hashes)
+    return CondaChannel(channel.name, channel.url, ChannelPart(count, hashlib.sha256(lines.encode()).hexdigest()))
 
 
 def _as_sources(sources: Sequence[rattler.Channel | SparseRepoData]) -> list[rattler.Channel]:
@@ -309,17 +306,15 @@ def _sparse(url: str, file: Path) -> SparseRepoData:
 
 
 def _repodata_files(channel: Channel) -> list[Path]:
-    files = _files(channel.repodata) if channel.repodata else []
+    """A folder's files, sorted by platform."""
+    found = channel.repodata.glob("*/repodata.json") if channel.repodata else ()
+    files = sorted(found, key=lambda file: file.parent.name)
     if not files:
         raise UsageError(
             f"repodata of channel {channel.name}: {channel.repodata} has no <subdir>/repodata.json",
             hint="name the folder that contains linux-64/repodata.json and noarch/repodata.json",
         )
     return files
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*/repodata.json"), key=lambda file: file.parent.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,16 +93,14 @@ class UnmappedName(NoSolution):
         if unnamed:
             lines = ", ".join(_names_line(package, names) for package in unnamed)
             hints.append(f"set it in [conda.names]: {lines}; or `[]` for one that contains no Python package")
-        reasons = [(each, _unnamed(each, names)) for each in unnamed]
-        reasons += [(each, ", no version of a Python package") for each in odd]
-        texts = (f"{each.name} {each.version} comes from {each.channel}{reason}" for each, reason in reasons)
-        super().__init__(f"{'; '.join(texts)}; the archives cannot be read", hint="; ".join(hints))
-
-
-def _unnamed(package: CondaPackage, names: PypiNames) -> str:
-    candidates = names.candidates(package)
-    others = f" (archives of that name contained {', '.join(candidates)})" if candidates else ""
-    return f" and needs Python; its PyPI package is unknown{others}"
+        reasons = []
+        for each in (*unnamed, *odd):
+            candidates = names.candidates(each)
+            reason = " and needs Python; its PyPI package is unknown"
+            reason += f" (archives of that name contained {', '.join(candidates)})" if candidates else ""
+            reason = ", no version of a Python package" if each in odd else reason
+            reasons.append(f"{each.name} {each.version} comes from {each.channel}{reason}")
+        super().__init__(f"{'; '.join(reasons)}; the archives cannot be read", hint="; ".join(hints))
 
 
 async def with_provided(
@@ -143,15 +141,10 @@ def provided_in(paths: bytes) -> tuple[Provided, ...]:
         listed = [str(entry["_path"]) for entry in parse_json(paths)["paths"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no list of paths: {error!r}") from error
-    stems = (found["stem"] for path in listed if (found := _INFO.fullmatch(path)))
-    return tuple(sorted({provided for stem in stems if (provided := _of_stem(stem))}))
-
-
-def _of_stem(stem: str) -> Provided | None:
-    """`typing_extensions-4.12.0`, `nose-1.3.7-py3.9` (an egg's). None if its version is not PEP 440's."""
-    name, _, rest = stem.partition("-")
-    version = _pep440(rest.partition("-")[0])
-    return Provided(str(canonicalize_name(name)), version) if version else None
+    # `typing_extensions-4.12.0`, `nose-1.3.7-py3.9` (an egg's).
+    stems = (found["stem"].split("-") for path in listed if (found := _INFO.fullmatch(path)))
+    versions = ((stem[0], _pep440(stem[1])) for stem in stems if len(stem) > 1)
+    return tuple(sorted({Provided(str(canonicalize_name(name)), version) for name, version in versions if version}))
 
 
 def _pep440(text: str) -> str | None:

@@ -80,10 +80,11 @@ def conda_request(
     """The request for one platform of a spec with [conda]. locked: packages to keep if the spec allows them."""
     conda = spec.conda
     required = conda.dependencies_on(platform) if conda else ()
+    exact = spec.env.exact_python
     return CondaRequest(
         platform=platform,
         channels=channels,
-        requirements=(python_requirement(spec), *required),
+        requirements=(f"python =={exact}" if exact else f"python {spec.env.python_series}.*", *required),
         virtual_packages=tuple(package for package, _ in _virtual_packages(spec, facts, platform)),
         as_of=cutoffs.others or cutoffs.as_of,
         constraints=_caps(spec, platform),
@@ -105,12 +106,6 @@ def decisions_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Decision
         why = "packages for a newer CUDA need a newer driver than [cuda] version"
         found.append(Decision("conda.cuda_version", f"<={cuda}", why, "the spec: cuda.version", platform))
     return tuple(found)
-
-
-def python_requirement(spec: Spec) -> str:
-    """`python 3.13.*`, or `python ==3.13.5` if the spec names the patch."""
-    exact = spec.env.exact_python
-    return f"python =={exact}" if exact else f"python {spec.env.python_series}.*"
 
 
 def _capped(spec: Spec, platform: Platform) -> CudaVersion | None:
@@ -155,13 +150,10 @@ def _virtual_packages(spec: Spec, facts: Facts, platform: Platform) -> list[tupl
         has("__osx", f"{macos[0]}.{macos[1]}", bound)
     has(ARCHSPEC, "1", own, _MICROARCHITECTURE[platform])
     if (cuda := _cuda(spec, facts, platform)) is not None:
-        has(CUDA, str(cuda), "the spec: cuda.version" if _capped(spec, platform) else _newest_source(facts, cuda))
+        newest = next((row.source for row in facts.drivers if minor(row.cuda) == cuda), "")
+        source = f"the newest CUDA with a driver in the facts: {newest}"
+        has(CUDA, str(cuda), "the spec: cuda.version" if _capped(spec, platform) else source)
     for name, value in (spec.conda.virtual_packages_on(platform) if spec.conda else {}).items():
         version, build = version_and_build(name, value)
         has(name, version, "the spec: conda.virtual_packages", build)
     return [found[name] for name in sorted(found)]
-
-
-def _newest_source(facts: Facts, cuda: CudaVersion) -> str:
-    row = next(row for row in facts.drivers if minor(row.cuda) == cuda)
-    return f"the newest CUDA with a driver in the facts: {row.source}"

@@ -63,9 +63,9 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     }
     if conflict := torch_family_conflict(from_default, rules.provided):
         raise conflict
-    digests = asyncio.gather(*(view.record_digest(node.name, node.file.filename) for node in installed))
+    digests = asyncio.gather(*(view.record_digest(node.name, node.file) for node in installed))
     rejected = await asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in installed))
-    sizes = await asyncio.gather(*(view.size_bytes(node.name, node.file.filename) for node in installed))
+    sizes = await asyncio.gather(*(view.size_bytes(node.name, node.file) for node in installed))
     packages = tuple(
         Package(
             name=node.name,

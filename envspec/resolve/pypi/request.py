@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
@@ -125,6 +125,11 @@ def target_request(
     constraints = [str(r) for r in bounds]
     if build is not None and build.constraint:
         constraints.append(f"torch{build.constraint}")
+    decisions = []
+    if build is not None and build.source:
+        origin = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
+        value = f"{build.variant or 'default'} from {origin}"
+        decisions = [Decision("torch.build", value, build.why, build.source, target.platform)]
     request = PypiRequest(target, tuple(_line(r, direct) for r in required), tuple(sorted(constraints)), rules.sdists)
     return TargetRequest(
         request,
@@ -133,7 +138,7 @@ def target_request(
         _identity(spec, rules, family_facts),
         # Beside a bound torch, a resolver tries these from the newest release down until one accepts that torch.
         tuple(name for name in MEMBERS if {name, "torch"} <= family.keys()),
-        () if build is None or not build.source else (_decision(build, target),),
+        tuple(decisions),
         (build.warning,) if build is not None and build.warning else (),
     )
 
@@ -177,20 +182,9 @@ def _pytorch_index(build: BuildChoice | None, template: str) -> PackageIndex | N
 def _corrections(facts: Facts) -> dict[str, tuple[Correction, ...]]:
     found: dict[str, tuple[Correction, ...]] = {}
     for edge in facts.edges:
-        found[edge.package] = (*found.get(edge.package, ()), Correction(_within(edge.versions), edge.requires))
+        applies = partial(SpecifierSet(edge.versions).contains, prereleases=True)
+        found[edge.package] = (*found.get(edge.package, ()), Correction(applies, edge.requires))
     return found
-
-
-def _within(specifier: str) -> Callable[[Version], bool]:
-    bound = SpecifierSet(specifier)
-    return lambda version: bound.contains(version, prereleases=True)
-
-
-def _decision(build: BuildChoice, target: Target) -> Decision:
-    origin = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
-    return Decision(
-        "torch.build", f"{build.variant or 'default'} from {origin}", build.why, build.source, target.platform
-    )
 
 
 def _identity(spec: Spec, rules: Rules, facts: Facts) -> object:

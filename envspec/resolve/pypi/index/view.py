@@ -48,6 +48,8 @@ from envspec.resolve.types import CondaProvided
 _LARGE_BYTES: Final = 8 << 20
 #: How many releases a resolver is expected to try: torchvision's down to one that fits a torch of a year ago.
 _WALKED: Final = 12
+#: By view.
+_Selections = Mapping[str, Selection]
 
 
 class Pages:
@@ -65,9 +67,7 @@ class Pages:
         page, selections = await self._client.once(key, lambda: self._read(index, name, cutoff))
         return page, selections[view]
 
-    async def _read(
-        self, index: PackageIndex, name: str, cutoff: datetime
-    ) -> tuple[StoredPage, Mapping[str, Selection]]:
+    async def _read(self, index: PackageIndex, name: str, cutoff: datetime) -> tuple[StoredPage, _Selections]:
         """The page, and what all views with this index and cutoff select of it."""
         page = await self._client.page(index, name, cutoff)
         selections = await self._select(page, index, name, cutoff)
@@ -83,10 +83,8 @@ class Pages:
             selections = await self._select(page, index, name, cutoff)
         return page, selections
 
-    async def _select(
-        self, page: StoredPage, index: PackageIndex, name: str, cutoff: datetime
-    ) -> Mapping[str, Selection]:
-        def select_all() -> Mapping[str, Selection]:
+    async def _select(self, page: StoredPage, index: PackageIndex, name: str, cutoff: datetime) -> _Selections:
+        def select_all() -> _Selections:
             listing = own_files(parse_page(page.body, page.content_type, page.url), name)
             bound = cutoff if index.dated else None
             return {
@@ -282,17 +280,13 @@ class View:
         with self._recording():
             return await self._client.content(self.rules.index_of(name), file)
 
-    async def size_bytes(self, name: str, filename: str) -> int | None:
-        """A file's size; None if it is unknown, and for a package from conda."""
-        if name in self.rules.provided:
-            return None
-        return await self._client.size_bytes(self.rules.index_of(name), (await self.selection(name)).files[filename])
+    async def size_bytes(self, name: str, file: ListedFile) -> int | None:
+        """A file's size; None if it is unknown."""
+        return await self._client.size_bytes(self.rules.index_of(name), file)
 
-    async def record_digest(self, name: str, filename: str) -> str | None:
-        """The digest of a wheel's RECORD; None if it is unknown, for an sdist, and for a package from conda."""
-        if name in self.rules.provided:
-            return None
-        return await self.digests.of(self.rules.index_of(name), (await self.selection(name)).files[filename])
+    async def record_digest(self, name: str, file: ListedFile) -> str | None:
+        """The digest of a wheel's RECORD; None if it is unknown, and for an sdist."""
+        return await self.digests.of(self.rules.index_of(name), file)
 
     def rank(self, filename: str) -> int | None:
         return self._ranks.rank(filename)
@@ -306,7 +300,7 @@ class View:
     async def _file(self, name: str, shown: str) -> ListedFile:
         files = (await self.selection(name)).files
         found = (file for file in files.values() if self._shown(name, file) == shown)
-        return files[shown] if shown in files else next(found, None) or files[shown]
+        return files.get(shown) or next(found, None) or files[shown]
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
@@ -342,12 +336,9 @@ class View:
             files = (await self._indexed(provider.name)).files
         except NotListed:
             return None
-        ranked = [
-            (rank, name)
-            for name in files
-            if (rank := self.rank(name)) is not None and version_of(name) == Version(provider.version)
-        ]
-        return files[min(ranked)[1]] if ranked else None
+        version = Version(provider.version)
+        ranks = {name: rank for name in files if (rank := self.rank(name)) is not None and version_of(name) == version}
+        return files[min(ranks, key=lambda name: (ranks[name], name))] if ranks else None
 
     async def _read(self, name: str) -> Selection:
         index = self.rules.index_of(name)
