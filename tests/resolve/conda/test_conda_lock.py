@@ -159,9 +159,7 @@ def test_a_channel_over_http_is_not_named_to_it(world: World, monkeypatch: pytes
         f"{channel.url}/noarch/{world.forge.find('greet').filename}"
     ]
     (asked,) = [call for call in calls(program) if "create" in call["words"]]
-    found_text = json.dumps(asked)
-    assert "secret" not in found_text
-    assert "127.0.0.1" not in found_text
+    assert not [text for text in ("secret", "127.0.0.1") if text in json.dumps(asked)]
     assert asked["environ"].keys().isdisjoint({"CONDA_CHANNELS", "CONDA_FLAGS", "PIP_INDEX_URL"})
     assert asked["environ"]["CONDA_OVERRIDE_GLIBC"] == "2.39"
     assert asked["environ"]["HOME"].startswith(str(world.folder))
@@ -172,8 +170,7 @@ def test_no_solution_is_reported_in_the_executables_words(world: World) -> None:
     with pytest.raises(CondaUnsolvable) as raised:
         world.solve(CondaLock(world.environ), request)
     assert "numpy" in raised.value.message
-    assert str(world.folder) not in raised.value.message
-    assert "file:" not in raised.value.message
+    assert not [text for text in (str(world.folder), "file:") if text in raised.value.message]
 
 
 @pytest.mark.parametrize(
@@ -187,28 +184,14 @@ def test_no_solution_is_reported_in_the_executables_words(world: World) -> None:
             },
             "The following packages are missing from the target environment:\n  - xyz",
         ),
-        (
-            {
-                "success": False,
-                "solver_problems": ["package a-1-0 requires b, but none of the providers can be installed"],
-            },
-            "package a-1-0 requires b, but none of the providers can be installed",
-        ),
-        (
-            {
-                "exception_name": "LibMambaUnsatisfiableError",
-                "message": "Encountered problems:\n  - nothing provides c",
-            },
-            "Encountered problems:\n  - nothing provides c",
-        ),
+        ({"success": False, "solver_problems": ["a-1-0 requires b", "and c"]}, "a-1-0 requires b; and c"),
+        ({"exception_name": "LibMambaUnsatisfiableError", "message": "found:\n  - nothing"}, "found:\n  - nothing"),
     ],
 )
-def test_the_refusals_of_conda_and_mamba_are_read(answer: Mapping[str, object], expected: str, tmp_path: Path) -> None:
+def test_no_solution_of_conda_and_of_mamba(answer: Mapping[str, object], expected: str, tmp_path: Path) -> None:
     """As conda-lock's `print_proc` passes them on; the words are those of conda 25 and mamba 2 in their trackers."""
-    found_text = json.dumps(answer, indent=2).replace("WORK", str(tmp_path))
-    stderr = (
-        f"Could not lock\n    Command: ['conda']\n    STDOUT:\n{found_text}\n    STDERR:\nx\nTraceback: {tmp_path}\n"
-    )
+    text = json.dumps(answer, indent=2).replace("WORK", str(tmp_path))
+    stderr = f"Could not lock\n    Command: ['conda']\n    STDOUT:\n{text}\n    STDERR:\nx\nTraceback: {tmp_path}\n"
     found = failure(Finished(1, "", stderr), tmp_path, "/usr/bin/conda")
     assert isinstance(found, CondaUnsolvable)
     assert found.message == expected
@@ -222,30 +205,29 @@ def test_another_failure_of_conda_is_a_fault(tmp_path: Path) -> None:
     assert found.message == "conda-lock with mamba exited with status 1: no space left at ..., go away"
 
 
-def test_what_it_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     engine = CondaLock()
-    assert engine.unable({"PATH": str(shim(tmp_path).parent)}) is None
     assert engine.unable({"PATH": str(shim(tmp_path / "mm", "micromamba").parent)}) is None
-    assert engine.unable({"PATH": "/nonexistent"}) == "no conda, mamba or micromamba on PATH"
-    assert engine.unable({}) == "no conda, mamba or micromamba on PATH"
+    assert engine.unable({}) == engine.unable({"PATH": "/nonexistent"}) == "no conda, mamba or micromamba on PATH"
     monkeypatch.setitem(sys.modules, "conda_lock", None)  # what an interpreter without it finds
     assert engine.unable({"PATH": str(tmp_path)}) == "not installed; get it with `pip install 'envspec[conda-lock]'`"
 
 
-def test_a_broken_executable_is_a_fault_not_a_refusal(world: World, tmp_path: Path) -> None:
-    conda = tmp_path / "conda"
-    conda.write_text("#!/bin/sh\necho 'cannot open shared object' >&2\nexit 127\n")
+def with_conda(folder: Path, script: str) -> CondaLock:
+    conda = folder / "conda"
+    conda.write_text(f"#!/bin/sh\n{script}\n")
     conda.chmod(0o755)
-    engine = CondaLock({"PATH": f"{tmp_path}{os.pathsep}{os.defpath}"})
+    return CondaLock({"PATH": f"{folder}{os.pathsep}{os.defpath}"})
+
+
+def test_a_broken_executable_is_no_missing_solution(world: World, tmp_path: Path) -> None:
+    engine = with_conda(tmp_path, "echo 'cannot open shared object' >&2\nexit 127")
     with pytest.raises(ResolverError, match="conda-lock with conda exited with status 1"):
         world.solve(engine, world.request("greet"))
 
 
 def test_a_cancelled_run_leaves_no_process(world: World, tmp_path: Path) -> None:
-    conda = tmp_path / "conda"
-    conda.write_text(f"#!/bin/sh\ncase $1 in create) echo $$ > {tmp_path}/pid; exec sleep 600;; esac\n")
-    conda.chmod(0o755)
-    engine = CondaLock({"PATH": f"{tmp_path}{os.pathsep}{os.defpath}"})
+    engine = with_conda(tmp_path, f"case $1 in create) echo $$ > {tmp_path}/pid; exec sleep 600;; esac")
 
     async def cancelled() -> int:
         running = asyncio.ensure_future(world.solved(engine, world.request("greet")))
