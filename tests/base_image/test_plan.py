@@ -1,4 +1,4 @@
-"""What goldens can't say: libraries in two places, and that the plan touches nothing outside."""
+"""Libraries in image and packages, and names of builds and channels; plans are in golden/."""
 
 from __future__ import annotations
 
@@ -34,14 +34,10 @@ def image_of(flavor: str) -> BaseImage:
     return plan.base_image
 
 
-def test_a_base_image_shares_the_runtime_alone() -> None:
-    found = shared_libraries(image_of("base"), pinned(), FACTS)
-    assert [(each.library, each.package) for each in found] == [("cudart", "nvidia-cuda-runtime-cu12")]
-
-
-def test_a_cudnn_image_holds_all_that_the_wheels_bring() -> None:
-    found = shared_libraries(image_of("cudnn-runtime"), pinned(), FACTS)
-    assert found == (
+def test_libraries_of_the_image_that_the_wheels_bring_too() -> None:
+    of_base = shared_libraries(image_of("base"), pinned(), FACTS)
+    assert [(each.library, each.package) for each in of_base] == [("cudart", "nvidia-cuda-runtime-cu12")]
+    assert shared_libraries(image_of("cudnn-runtime"), pinned(), FACTS) == (
         SharedLibrary("cudart", "12.8.90", "nvidia-cuda-runtime-cu12", "12.8.90"),
         SharedLibrary("cublas", "12.8.4.1", "nvidia-cublas-cu12", "12.8.4.1"),
         SharedLibrary("nccl", "2.25.1", "nvidia-nccl-cu12", "2.27.5"),
@@ -111,7 +107,7 @@ def test_the_name_of_a_channel(channel: str, name: str) -> None:
     assert channel_name(channel) == name
 
 
-def test_both_halves_with_one_cuda_are_no_two_cudas() -> None:
+def test_wheels_and_conda_with_one_cuda() -> None:
     rows = (conda_row("cuda-version", "12.8 h5d125a7_3", "linux-64"),)
     both = replace(pinned(), conda=rows)
     plan = plan_base_image(CudaRequest(os="ubuntu22.04"), [both], FACTS)

@@ -55,20 +55,10 @@ def row(
     noarch: str = "",
 ) -> CondaPackage:
     filename = f"{name}-{version}-0.conda"
-    return CondaPackage(
-        name=name,
-        version=version,
-        build="0",
-        build_number=0,
-        channel=channel.rpartition("/")[2],
-        subdir="linux-64",
-        filename=filename,
-        url=f"{channel}/linux-64/{filename}",
-        sha256=name.encode().hex().ljust(64, "0"),
-        depends=depends,
-        required_by=askers,
-        noarch=noarch,
-    )
+    place = channel.rpartition("/")[2], "linux-64", filename, f"{channel}/linux-64/{filename}"
+    sha256 = name.encode().hex().ljust(64, "0")
+    release = CondaPackage(name, version, "0", 0, *place, sha256, depends=depends)
+    return replace(release, required_by=askers, noarch=noarch)
 
 
 def paths(*files: str) -> bytes:
