@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_names(names: Sequence[str], old: Lock, required: Collection[str]) -> None:
-    """Refuse a name that is neither in the lock nor required by the spec.
-
-    Raises:
-        UsageError: with the closest name that exists.
-    """
+    """Refuse a name that is neither in the lock nor required by the spec, with the closest name that exists."""
     existing = {package.name for resolution in old.resolutions for package in resolution.packages} | set(required)
     existing |= {name for packages in conda_packages(old).values() for each in packages for name in _names_of(each)}
     for name in names:

@@ -102,11 +102,7 @@ class CpuFallback(NoSolution):
 
 
 def check_requirements(request: CondaRequest) -> None:
-    """Check that all requirements are match specs, before anything is fetched.
-
-    Raises:
-        UsageError: names the requirement and rattler's reason.
-    """
+    """Check that all requirements are match specs, before anything is fetched."""
     from rattler import MatchSpec
     from rattler.exceptions import InvalidMatchSpecError
 

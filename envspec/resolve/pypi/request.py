@@ -81,9 +81,8 @@ def target_request(
     tags = tuple(wheel_tags(target))
     provided = given.provided
     check_conflicts(required, bounds, spec.pip, provided)
-    direct = {
-        r.name: given.wheels[str(r.without_credentials().url)] for r in required if r.kind is RequirementKind.WHEEL_URL
-    }
+    by_url = [r for r in required if r.kind is RequirementKind.WHEEL_URL]
+    direct = {r.name: given.wheels[str(r.without_credentials().url)] for r in by_url}
     _check_loadable(direct, TagRanks(tags), target)
     sources = {r.name: given.sources[str(r)] for r in required if str(r) in given.sources}
     direct |= {name: _served(source, name) for name, source in sources.items()}
@@ -157,7 +156,7 @@ def _served(source: BuiltSource, name: str) -> ListedFile:
     wheel = source.built
     version = wheel.filename.split("-")[1]
     served = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-    return ListedFile(served, source.file.url or served, wheel.sha256, wheel.size_bytes, None, None, None, None)
+    return ListedFile(served, source.file.url or served, wheel.sha256, wheel.size_bytes)
 
 
 def _check_loadable(direct: Mapping[str, ListedFile], ranks: TagRanks, target: Target) -> None:

@@ -110,7 +110,7 @@ async def _resolve_fresh(
     client = IndexClient(store, context.now, environ=context.environ)
     rules = {each.view_key: each.rules for each in requests.values()}
     pages = Pages(client, rules)
-    views = {key: View(client, pages, each, key) for key, each in rules.items()}
+    views = {key: View(pages, key) for key in rules}
     turn = asyncio.Semaphore(context.jobs)
     undated: dict[str, set[Version]] = {}
     served: asyncio.Future[Listen] = asyncio.get_running_loop().create_future()

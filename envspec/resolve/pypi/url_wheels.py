@@ -56,7 +56,7 @@ async def fetch_wheel(
             f"{url} has SHA-256 {cached['sha256']}, the spec has {requirement.sha256}",
             hint="correct the spec if the file is right, else report it to whoever serves it",
         )
-    return ListedFile(filename, url, cached["sha256"], cached["size_bytes"], None, None, None, None)
+    return ListedFile(filename, url, cached["sha256"], cached["size_bytes"])
 
 
 async def _fetch(http: Http, url: str, filename: str) -> tuple[str, StoredMetadata, bytes | None]:

@@ -80,11 +80,7 @@ class _HashedFile:
 
 
 async def download_hashed(http: Http, url: str, file: IO[bytes], most: int, *, within: Bounds | None = None) -> str:
-    """Download up to `most` bytes into `file`; returns the SHA-256. within: as in `Http.get`.
-
-    Raises:
-        NetworkError: as `Http.download`.
-    """
+    """Download up to `most` bytes into `file`, as `Http.download`; returns the SHA-256."""
     hashed = _HashedFile(file)
     await http.download(url, hashed.start, max_bytes=most, within=within)
     return hashed.digest.hexdigest()

@@ -30,12 +30,9 @@ class BadSdist(Exception):
 
 
 def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
-    """The METADATA of an sdist's wheel, as far as the sdist states it.
+    """The METADATA of an sdist's wheel, as far as the sdist states it; raises BadSdist if the archive cannot be read.
 
     Requirements are Requires-Dist of its PKG-INFO, else the lines of its requires.txt, else none.
-
-    Raises:
-        BadSdist: the archive cannot be read.
     """
     try:
         files = dict(_texts(content, filename))

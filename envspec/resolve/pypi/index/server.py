@@ -94,37 +94,31 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
     """
     from aiohttp import web
 
-    async def page(request: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.Response:
         view, name = views[request.match_info["key"]], request.match_info["name"]
+        bodies, filename = Bodies(request.match_info["bodies"]), request.match_info.get("filename")
         try:
-            body = await view.page(name, Bodies(request.match_info["bodies"]))
-        except NotListed:
-            return web.Response(status=404)
-        except EnvspecError as error:
-            return web.Response(status=_FAILED, text=error.message)
-        return web.Response(body=body, content_type=_PAGE_TYPE, headers=_VOLATILE if name in view.pending else _HEADERS)
-
-    async def file(request: web.Request) -> web.Response:
-        view, name = views[request.match_info["key"]], request.match_info["name"]
-        filename = request.match_info["filename"]
-        try:
-            if filename.endswith(".metadata"):
+            if filename is None:
+                body = await view.page(name, bodies)
+            elif filename.endswith(".metadata"):
                 body = await view.metadata(name, filename.removesuffix(".metadata"))
             else:
-                body = await view.content(name, filename, Bodies(request.match_info["bodies"]))
+                body = await view.content(name, filename, bodies)
         except (NotListed, KeyError):
             return web.Response(status=404)
         except EnvspecError as error:
             return web.Response(status=_FAILED, text=error.message)
-        return web.Response(body=body, content_type="application/octet-stream", headers=_HEADERS)
+        if filename is not None:
+            return web.Response(body=body, content_type="application/octet-stream", headers=_HEADERS)
+        return web.Response(body=body, content_type=_PAGE_TYPE, headers=_VOLATILE if name in view.pending else _HEADERS)
 
     bodies = "{bodies:" + "|".join(each.value for each in Bodies) + "}"
     async with AsyncExitStack() as stack:
 
         async def listen(each: socket.socket, admits: Callable[[str], bool] = lambda _: True) -> None:
             app = web.Application(middlewares=[_checking(admits)])
-            app.router.add_get(f"/{{key}}/{bodies}/simple/{{name}}/", page)
-            app.router.add_get(f"/{{key}}/{bodies}/files/{{name}}/{{filename}}", file)
+            app.router.add_get(f"/{{key}}/{bodies}/simple/{{name}}/", answer)
+            app.router.add_get(f"/{{key}}/{bodies}/files/{{name}}/{{filename}}", answer)
             await run_application(app, each, stack)
 
         await listen(loopback.socket, loopback.admits)

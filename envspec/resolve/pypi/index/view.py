@@ -56,30 +56,30 @@ class Pages:
     """What each view selects of each page. rules: each view's, by its key. ranks: of the wheels that it loads."""
 
     def __init__(self, client: IndexClient, rules: Mapping[str, Rules]) -> None:
-        self._client = client
-        self._rules = rules
+        self.client = client
+        self.rules = rules
         self.ranks = {view: TagRanks(each.tags) for view, each in rules.items()}
 
     async def read(self, view: str, name: str) -> tuple[StoredPage, Selection]:
         """A project's page on its index, and what one view selects of it; raises as `View.selection`, and BadPage."""
-        index, cutoff = self._rules[view].index_of(name), self._rules[view].cutoff_of(name)
+        index, cutoff = self.rules[view].index_of(name), self.rules[view].cutoff_of(name)
         key = ("selections", index.name, name, cutoff)
-        page, selections = await self._client.once(key, lambda: self._read(index, name, cutoff))
+        page, selections = await self.client.once(key, lambda: self._read(index, name, cutoff))
         return page, selections[view]
 
     async def _read(self, index: PackageIndex, name: str, cutoff: datetime) -> tuple[StoredPage, _Selections]:
         """The page, and what all views with this index and cutoff select of it."""
-        page = await self._client.page(index, name, cutoff)
+        page = await self.client.page(index, name, cutoff)
         selections = await self._select(page, index, name, cutoff)
-        if page.asked < self._client.began and not all(each.is_final for each in selections.values()):
+        if page.asked < self.client.began and not all(each.is_final for each in selections.values()):
             # The page is of an earlier run: what had no upload time then may have one by now.
-            if self._client.http is None:
+            if self.client.http is None:
                 pending = sorted({version for each in selections.values() for version in each.pending})
                 raise OfflineMiss(
                     f"the upload time of {name}{' ' if pending else ''}{', '.join(pending[-3:])} at index {index.name}",
                     hint="lock without --offline, or with an older as_of: the index adds upload times late",
                 )
-            page = await self._client.page(index, name, self._client.began)
+            page = await self.client.page(index, name, self.client.began)
             selections = await self._select(page, index, name, cutoff)
         return page, selections
 
@@ -89,7 +89,7 @@ class Pages:
             bound = cutoff if index.dated else None
             return {
                 view: select(listing, name, SelectionPolicy(self.ranks[view], bound, page.asked, rules.sdists_of(name)))
-                for view, rules in self._rules.items()
+                for view, rules in self.rules.items()
                 if name not in rules.direct and rules.index_of(name) == index and rules.cutoff_of(name) == cutoff
             }
 
@@ -98,11 +98,7 @@ class Pages:
 
 
 def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
-    """A wheel without code: what the binary distribution format (PyPA) requires. metadata: its METADATA.
-
-    Raises:
-        InvalidWheelFilename: `filename` is no wheel's.
-    """
+    """A wheel without code: what the binary distribution format (PyPA) requires. metadata: its METADATA."""
     tags = "".join(sorted(f"Tag: {tag}\n" for tag in parse_wheel_filename(filename)[3]))
     folder = "-".join(filename.split("-")[:2]) + ".dist-info"
     wheel = f"Wheel-Version: 1.0\nGenerator: envspec\nRoot-Is-Purelib: true\n{tags}"
@@ -160,17 +156,17 @@ class View:
     there.
     """
 
-    def __init__(self, client: IndexClient, pages: Pages, rules: Rules, key: str) -> None:
-        self.rules = rules
+    def __init__(self, pages: Pages, key: str) -> None:
+        self.rules = pages.rules[key]
         self.key = key
         self.errors: list[EnvspecError] = []
         self.failed = asyncio.Event()
         self.missing: set[str] = set()
         self.pending: dict[str, tuple[str, ...]] = {}
-        self.digests = RecordDigests(client)
+        self.digests = RecordDigests(pages.client)
         self.unreadable: dict[tuple[str, Version], str] = {}
         self.hollow: set[str] = set()
-        self._client = client
+        self._client = pages.client
         self._pages = pages
         self._ranks = pages.ranks[key]
         self._selections: dict[str, Selection] = {}
@@ -327,7 +323,7 @@ class View:
         if (provider := self.rules.provided.get(name)) is not None:
             # The only file of a conda package: any target loads it, without a hash.
             filename = f"{name.replace('-', '_')}-{provider.version}-py3-none-any.whl"
-            file = ListedFile(filename, filename, None, None, None, None, None, None)
+            file = ListedFile(filename, filename)
         return Selection({file.filename: file}) if file is not None else None
 
     async def _published(self, provider: CondaProvided) -> ListedFile | None:
