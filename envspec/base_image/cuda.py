@@ -367,10 +367,11 @@ def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Pla
 
 
 def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
+    nothing = f"no CUDA library comes as a wheel{' or from conda' if _with_conda(pins) else ''}"
     built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
     if built and built.cuda:
         if request.version is None or _within(built, built.cuda, request.version):
-            why = f"{built} is a {built.build} build{_below(built.cuda, request.version)}; {_nothing(pins)}"
+            why = f"{built} is a {built.build} build{_below(built.cuda, request.version)}; {nothing}"
             return Release(built.cuda, None, Decision("cuda.release", str(built.cuda), why, "torch's variant"))
         if built.channel:
             raise CudaMismatch(
@@ -382,12 +383,8 @@ def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Rel
             "no locked package names the CUDA release it needs",
             hint='set it in the spec: [cuda] version = "12.8", or remove [cuda] for a CPU environment',
         )
-    why = f"as the spec says; {_nothing(pins)}"
+    why = f"as the spec says; {nothing}"
     return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
-
-
-def _nothing(pins: Sequence[CudaPins]) -> str:
-    return f"no CUDA library comes as a wheel{' or from conda' if _with_conda(pins) else ''}"
 
 
 def flavors_to_try(request: CudaRequest, pins: Sequence[CudaPins]) -> tuple[Decision, ...]:

@@ -76,17 +76,20 @@ def check_gpus(names: Sequence[str], pins: Sequence[CudaPins], codes: Sequence[G
     by_ptx: list[str] = []
     for gpu in gpus:
         capability = capability_of(gpu)
+        name = f"{gpu.name} ({capability.sm})"
         how = {code.platform: runs(capability, code.sm, code.ptx) for code in codes}
         if how and not unchecked and set(how.values()) == {Runs.NOT}:
-            raise _not_served(gpu, codes, facts, channel)
+            contents = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
+            hint = builds_text(facts, capability, codes[0].platform, codes[0].version, channel)
+            raise GpuNotServed(f"{name} can't run this lock: {contents}", hint=hint)
         served = [found for found in how.values() if found is not Runs.NOT]
         if served and all(found is Runs.PTX for found in served):
             by_ptx.append(gpu.name)
         decisions += [_decision(gpu, capability, code, how[code.platform]) for code in codes]
-        unfit = [code for code in codes if how[code.platform] is Runs.NOT]
-        name = f"{gpu.name} ({capability.sm})"
         warnings += [
-            f"{name} can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}" for code in unfit
+            f"{name} can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}"
+            for code in codes
+            if how[code.platform] is Runs.NOT
         ]
     if gpus:
         warnings += [_unchecked(each) for each in unchecked]
@@ -138,15 +141,6 @@ def builds_text(facts: Facts, capability: ComputeCapability, platform: Platform,
     if not builds_shown:
         return f"no known torch build {f'of {channel} ' if channel else ''}has code for {capability.sm}"
     return f"builds with code for {capability.sm}: {'; '.join(builds_shown)}"
-
-
-def _not_served(gpu: GpuRow, codes: Sequence[GpuCode], facts: Facts, channel: str) -> GpuNotServed:
-    capability = capability_of(gpu)
-    contents = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
-    return GpuNotServed(
-        f"{gpu.name} ({capability.sm}) can't run this lock: {contents}",
-        hint=builds_text(facts, capability, codes[0].platform, codes[0].version, channel),
-    )
 
 
 def _decision(gpu: GpuRow, capability: ComputeCapability, code: GpuCode, how: Runs) -> Decision:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from envspec import names
@@ -43,6 +44,7 @@ _OPTIONAL: Final = ("license", "license_family", "python_site_packages_path")
 _CUDA_BUILDS: Final = '[build="^(cuda|.*cuda[0-9]).*$"]'
 
 
+@lru_cache(maxsize=1 << 16)
 def name_of(spec: str) -> str:
     """The name in a match spec: `numpy` of `conda-forge::numpy >=2`; in lower case, as channels have it."""
     found = _NAME.match(spec)

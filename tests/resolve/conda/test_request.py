@@ -83,13 +83,6 @@ def test_folders_of_rows_stand_for_channels() -> None:
 # --- requirements --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("python", "required"), [("3.13", "python 3.13.*"), ("3.13.5", "python ==3.13.5")])
-def test_python_is_always_required(python: str, required: str) -> None:
-    assert asked(spec("[conda]\n", python)).requirements == (required,)
-    versions = ("3.13.5", "3.13.1", "3.14.0", "3.1.3")
-    assert [takes(required, version) for version in versions] == [True, python == "3.13", False, False]
-
-
 def test_cutoffs_undated_and_locked() -> None:
     package = CondaPackage("python", "3.13.5", "0", 0, "conda-forge", "linux-64", "f", "u", "0" * 64)
     earlier, cutoffs = NOW - timedelta(days=30), {"numpy": NOW}
@@ -102,21 +95,6 @@ def test_cutoffs_undated_and_locked() -> None:
 
 
 # --- the machine ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("platform", "virtual"),
-    [
-        (Platform.LINUX_64, "__archspec=1=x86_64 __glibc=2.39 __linux=5.10 __unix=0"),
-        (Platform.LINUX_AARCH64, "__archspec=1=aarch64 __glibc=2.39 __linux=5.10 __unix=0"),
-        (Platform.OSX_ARM64, "__archspec=1=m1 __osx=14.0 __unix=0"),
-        (Platform.WIN_64, "__archspec=1=x86_64 __win=0"),
-    ],
-)
-def test_machines_without_cuda(platform: Platform, virtual: str) -> None:
-    result = asked(spec("[conda]\n"), platform)
-    assert " ".join(map(str, result.virtual_packages)) == virtual
-    assert result.cuda is None and result.constraints == ()
 
 
 def test_cuda_of_a_version() -> None:
@@ -193,11 +171,6 @@ def test_virtual_packages_of_the_spec() -> None:
     mac = machine(found, Platform.OSX_ARM64)
     assert mac["__osx"] == "__osx=15.1" and not {"__cuda", "__linux"} & mac.keys()
     assert machine(found, Platform.WIN_64).keys() == {"__archspec", "__cuda", "__mine", "__win"}
-
-
-def test_the_base_bounds_glibc() -> None:
-    found = spec('[image]\nbase = "registry.corp/base:1"\nglibc = "2.31"\n[conda]\n', platforms="")
-    assert machine(found, Platform.LINUX_64)["__glibc"] == "__glibc=2.31"
 
 
 # --- decisions -----------------------------------------------------------------------------------------------------
