@@ -16,7 +16,6 @@ from envspec.spec.conda import ARCHSPEC
 if TYPE_CHECKING:
     from rattler import MatchSpec, PackageRecord, RepoDataRecord, Version
 
-
 _CAPS: Final = frozenset({"cuda-version", "cudatoolkit"})
 #: The origin of a virtual package's version.
 _ORIGIN: Final[Mapping[str, str]] = {

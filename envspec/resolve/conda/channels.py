@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import rattler
     from rattler import Gateway, RepoDataRecord, SparseRepoData
 
-
 _T = TypeVar("_T")
 _NOARCH: Final = "noarch"
 

@@ -20,7 +20,6 @@ from envspec.resolve.types import CondaRequest
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
-
 _LINE: Final = re.compile(r"^([│├└─ ]*)(.*?)[.:]?$")
 _FIRST: Final = "Cannot solve the request because of: "
 # Lines that are neither a requirement nor a package.

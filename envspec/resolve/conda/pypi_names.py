@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from envspec.resolve.types import Channel
 
-
 #: Reads `info/paths.json` of a package's archive; None if the archive cannot be read.
 Reader = Callable[[CondaPackage], Awaitable[bytes | None]]
 

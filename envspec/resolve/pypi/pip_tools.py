@@ -36,7 +36,6 @@ _MACHINES = {
     ("Windows", "AMD64"): Platform.WIN_64,
 }
 
-
 _UNSATISFIABLE = ("ResolutionImpossible", "No matching distribution", "Could not find a version")
 
 

@@ -38,7 +38,6 @@ from envspec.resolve.pypi.index.selection import version_of
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
-
 _METADATA_BYTES: Final = 32 * 1024 * 1024
 #: A wheel read whole because its server supports no ranges: the largest on any known index is 4 GB.
 _WHOLE_BYTES: Final = 6 * 1024**3

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from envspec.io.http import Http
     from envspec.origins import Bounds
 
-
 _DIRECTORY_ENTRY = b"PK\x01\x02"
 _LOCAL_HEADER = b"PK\x03\x04"
 _END = b"PK\x05\x06"
