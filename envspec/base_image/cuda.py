@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -14,12 +14,10 @@ from envspec.facts.tables import numeric
 from envspec.models import (
     DEFAULT_INDEX,
     BaseImage,
-    CondaPackage,
     CudaVersion,
     Decision,
     Driver,
     GpuCode,
-    Package,
     Platform,
     Resolution,
 )
@@ -84,7 +82,7 @@ class NoSuchImage(NoSolution):
 
 
 class GpuNotServed(NoSolution):
-    """A GPU of `[cuda] gpus` for which the wheels hold no code."""
+    """A GPU of `[cuda] gpus` for which the wheels have no code."""
 
 
 class PackageSource(Enum):
@@ -96,10 +94,7 @@ class PackageSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One package. build: what the file says of its own build (`cu128`, `cpu`); None where it says nothing.
-
-    origin: the index of a wheel, the channel of a conda package.
-    """
+    """One package. build: `cu128`, `cpu`; None if it is unknown. origin: a wheel's index, a conda package's channel."""
 
     source: PackageSource
     name: str
@@ -111,35 +106,32 @@ class Pin:
         return f"{self.name} {self.version}" + (f" of {self.origin}" if self.source is PackageSource.CONDA else "")
 
     @property
+    def channel(self) -> str:
+        """The conda channel; empty for a wheel."""
+        return self.origin if self.source is PackageSource.CONDA else ""
+
+    @property
     def is_default_index(self) -> bool:
         """Whether it is from the default index."""
         return self.source is PackageSource.PYPI and self.origin == DEFAULT_INDEX
 
 
 def pins_of(resolution: Resolution) -> tuple[Pin, ...]:
-    """Both halves of one target, in the order of the lock."""
-    return (*map(_wheel_pin, resolution.packages), *map(_conda_pin, resolution.conda))
-
-
-def _wheel_pin(package: Package) -> Pin:
-    index = package.file.index
-    variant = package.version.partition("+")[2] or _variant_of_index(index)
-    return Pin(PackageSource.PYPI, package.name, package.version, variant, index)
-
-
-def _conda_pin(package: CondaPackage) -> Pin:
-    origin = channel_name(package.channel)
-    return Pin(PackageSource.CONDA, package.name, package.version, variant_of_build(package.build), origin)
-
-
-def _variant_of_index(index: str) -> str | None:
-    last = index.rpartition("-")[2]
-    return last if re.fullmatch(r"cu\d+|cpu", last) else None
+    """The wheels and conda packages of one target, in the order of the lock."""
+    found = []
+    for wheel in resolution.packages:
+        of_index = re.search(r"(?:^|-)(cu\d+|cpu)$", wheel.file.index)
+        variant = wheel.version.partition("+")[2] or (of_index[1] if of_index else None)
+        found.append(Pin(PackageSource.PYPI, wheel.name, wheel.version, variant, wheel.file.index))
+    for each in resolution.conda:
+        variant = variant_of_build(each.build)
+        found.append(Pin(PackageSource.CONDA, each.name, each.version, variant, channel_name(each.channel)))
+    return tuple(found)
 
 
 def variant_of_build(build: str) -> str | None:
-    """What a conda build string says of CUDA: `cuda129_mkl_py313_h1e53aa0_304` is cu129, `py3.11_cuda12.1_cudnn8.9.2_0`
-    is cu121, `cpu_mkl_py312_h8abce0f_103` is cpu; None for one that names neither.
+    """The CUDA in a conda build string: `cuda129_mkl_py313_h1e53aa0_304` is cu129, `py3.11_cuda12.1_cudnn8.9.2_0` is
+    cu121, `cpu_mkl_py312_h8abce0f_103` is cpu; None if it names neither.
     """
     found = re.search(r"(?:^|[^a-z])cuda_?(?:(\d+\.\d+)|(\d{2}\d))(?!\d)", build)
     if found:
@@ -211,31 +203,22 @@ class PinnedCuda:
 
 
 @dataclass(frozen=True, slots=True)
-class TorchBuild:
-    """torch on one platform. variant: `cu128`, `cpu`; None if it is unknown."""
-
-    version: str
-    variant: str | None
-    pin: Pin
+class TorchBuild(Pin):
+    """torch on one platform."""
 
     @property
     def cuda(self) -> CudaVersion | None:
-        return CudaVersion.parse(self.variant) if self.variant and self.variant.startswith("cu") else None
-
-    @property
-    def channel(self) -> str:
-        """The conda channel; empty for a wheel."""
-        return self.pin.origin if self.pin.source is PackageSource.CONDA else ""
+        return CudaVersion.parse(self.build) if self.build and self.build.startswith("cu") else None
 
     def __str__(self) -> str:
         """`torch 2.8.0`, `conda-forge's pytorch 2.8.0`."""
-        return f"{self.channel}'s {self.pin.name} {self.version}" if self.channel else f"torch {self.version}"
+        return f"{self.channel}'s {self.name} {self.version}" if self.channel else f"torch {self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class CudaPins:
     """One platform. cudas: newest first; more than one is two CUDAs in one environment. libraries: library -> pins
-    that bring it, of either half. halves: those that the lock has anything in.
+    that contain it. sources: those that the lock has packages of.
     """
 
     platform: Platform
@@ -246,18 +229,18 @@ class CudaPins:
 
 
 def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
-    """What the packages of one target say of CUDA."""
     pins = pins_of(resolution)
     cudas = _cudas(pins, facts)
     platform = resolution.target.platform
-    build = None
-    if torch := _torch(pins):
-        build = TorchBuild(torch.version, torch.build or _torch_variant(torch, platform, cudas, facts), torch)
-    return CudaPins(platform, cudas, libraries_of(pins), build, frozenset(pin.source for pin in pins))
+    torch = None
+    if pin := _torch(pins):
+        variant = pin.build or _torch_variant(pin, platform, cudas, facts)
+        torch = TorchBuild(pin.source, pin.name, pin.version, variant, pin.origin)
+    return CudaPins(platform, cudas, libraries_of(pins), torch, frozenset(pin.source for pin in pins))
 
 
 def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
-    """CUDA library -> the pins that bring it, one a half; libraries that no pin brings are left out."""
+    """CUDA library -> the pins that contain it, one of each source."""
     found: dict[str, tuple[Pin, ...]] = {}
     for source, patterns in LIBRARIES.items():
         for library, pattern in patterns.items():
@@ -276,19 +259,19 @@ def _torch(pins: Sequence[Pin]) -> Pin | None:
 def _cudas(pins: Sequence[Pin], facts: Facts) -> tuple[PinnedCuda, ...]:
     found: dict[CudaVersion, PinnedCuda] = {}
     for source, rows in _CUDA_PACKAGES.items():
-        matching = [pin for pin in pins if pin.source is source]
-        pinned_cudas = next(filter(None, (tuple(_cudas_of_row(row, matching, facts)) for row in rows)), ())
-        for pinned in pinned_cudas:
-            found.setdefault(pinned.cuda, pinned)
+        versions = [(pin, numeric(pin.version)) for pin in pins if pin.source is source]
+        for row in rows:
+            pinned_cudas = [
+                _pinned(pin, numbers, evidence, facts)
+                for names, evidence in row.items()
+                for pin, numbers in versions
+                if re.fullmatch(names, pin.name) and len(numbers) >= 2
+            ]
+            for pinned in pinned_cudas:
+                found.setdefault(pinned.cuda, pinned)
+            if pinned_cudas:
+                break
     return tuple(found[cuda] for cuda in sorted(found, reverse=True))
-
-
-def _cudas_of_row(row: Mapping[str, CudaEvidence], pins: Sequence[Pin], facts: Facts) -> Iterator[PinnedCuda]:
-    for names, evidence in row.items():
-        for pin in pins:
-            numbers = numeric(pin.version)
-            if re.fullmatch(names, pin.name) and len(numbers) >= 2:
-                yield _pinned(pin, numbers, evidence, facts)
 
 
 def _pinned(pin: Pin, numbers: tuple[int, ...], evidence: CudaEvidence, facts: Facts) -> PinnedCuda:
@@ -323,8 +306,7 @@ class Release:
 
 
 def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
-    """The CUDA of the lock: what the pins name, else torch's build, else the spec. `[cuda] version` is what wheels have
-    to be built for, and the newest that is let in from conda.
+    """The CUDA of the lock: what the pins name, else torch's build, else the spec.
 
     Raises:
         CudaMismatch: the pins are for another CUDA than the spec's.
@@ -349,12 +331,9 @@ def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
         key=numeric,
         default=None,
     )
-    decision = Decision(
-        "cuda.release",
-        exact or str(first.cuda),
-        f"{first.pin} is CUDA {exact or first.cuda}{_below(first.cuda, request.version)}",
-        first.source,
-    )
+    value = exact or str(first.cuda)
+    why = f"{first.pin} is CUDA {value}{_below(first.cuda, request.version)}"
+    decision = Decision("cuda.release", value, why, first.source)
     warnings = tuple(_beside(found, where, first, platform) for found, where in others)
     return Release(first.cuda, exact, decision, warnings)
 
@@ -388,33 +367,29 @@ def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Pla
 
 
 def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
+    nothing = f"no CUDA library comes as a wheel{' or from conda' if _with_conda(pins) else ''}"
     built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
     if built and built.cuda:
-        if request.version is None or _within(built.pin, built.cuda, request.version):
-            why = f"{built} is a {built.variant} build{_below(built.cuda, request.version)}; {_nothing(pins)}"
+        if request.version is None or _within(built, built.cuda, request.version):
+            why = f"{built} is a {built.build} build{_below(built.cuda, request.version)}; {nothing}"
             return Release(built.cuda, None, Decision("cuda.release", str(built.cuda), why, "torch's variant"))
         if built.channel:
             raise CudaMismatch(
                 f"[cuda] version is {request.version}, but {built} is built for CUDA {built.cuda}",
-                hint=f'set [cuda] version = "{built.cuda}", or {_instead(built.pin, request.version)}',
+                hint=f'set [cuda] version = "{built.cuda}", or {_instead(built, request.version)}',
             )
     if request.version is None:
         raise NoCudaRelease(
             "no locked package names the CUDA release it needs",
             hint='set it in the spec: [cuda] version = "12.8", or remove [cuda] for a CPU environment',
         )
-    why = f"as the spec says; {_nothing(pins)}"
+    why = f"as the spec says; {nothing}"
     return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
 
 
-def _nothing(pins: Sequence[CudaPins]) -> str:
-    return f"no CUDA library comes as a wheel{' or from conda' if _with_conda(pins) else ''}"
-
-
 def flavors_to_try(request: CudaRequest, pins: Sequence[CudaPins]) -> tuple[Decision, ...]:
-    """The flavours that complete what wheels and conda bring, smallest first; the spec's own where it names one.
-
-    `auto` never takes a devel flavour: nvcc is needed to build, not to run.
+    """The flavours that complete what the packages contain, smallest first; else the spec's own. `auto` never takes a
+    devel flavour: nvcc is needed to build, not to run.
     """
     if request.flavor != AUTO:
         return (Decision("image.flavor", request.flavor, "as the spec says", "[cuda] flavor"),)
@@ -438,13 +413,10 @@ def _needed(pins: Sequence[CudaPins]) -> tuple[set[str], str]:
     lacking = {library for each in wheels for library in LIBRARIES[PackageSource.PYPI] if library not in each.libraries}
     if lacking:
         return lacking, f"the smallest with {', '.join(sorted(lacking))}, which {none} the lock brings"
-    text = f"{_bringers(pins)} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
+    sources = {pin.source for each in pins for found in each.libraries.values() for pin in found}
+    names = " and ".join(source.value for source in PackageSource if source in sources)
+    text = f"{names} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
     return set(), f"{text}: nothing else is needed to run"
-
-
-def _bringers(pins: Sequence[CudaPins]) -> str:
-    found = {pin.source for each in pins for brought in each.libraries.values() for pin in brought}
-    return " and ".join(source.value for source in PackageSource if source in found)
 
 
 def _with_conda(pins: Sequence[CudaPins]) -> bool:
@@ -453,7 +425,7 @@ def _with_conda(pins: Sequence[CudaPins]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SharedLibrary:
-    """A library that is there twice. image_version: None where the image's parts are not known."""
+    """A library that is installed twice. image_version: None if the image's parts are not known."""
 
     library: str
     image_version: str | None
@@ -462,7 +434,7 @@ class SharedLibrary:
 
 
 def shared_libraries(image: BaseImage, resolution: Resolution, facts: Facts) -> tuple[SharedLibrary, ...]:
-    """What image and packages both hold on one platform. Python loads the packages' copy, by the paths in them."""
+    """What image and packages both contain on one platform. Python loads the packages' copy, by the paths in them."""
     if image.flavor is None or image.cuda_release is None:
         return ()
     parts = next(

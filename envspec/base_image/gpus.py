@@ -40,36 +40,33 @@ class OtherBuild:
 
 
 def code_of(pins: CudaPins, facts: Facts) -> GpuCode | None:
-    """GPU code of the locked torch on one platform; None where there is no torch or nobody looked."""
+    """GPU code of the locked torch on one platform; None without torch, or if it is unknown."""
     torch = pins.torch
-    if torch is None or torch.variant is None:
+    if torch is None or torch.build is None:
         return None
-    package = torch.pin.name
-    if torch.variant == "cpu":
-        return GpuCode(pins.platform, package, torch.version, "cpu", (), (), "a CPU build")
-    row = facts.gpu_code_of(torch.version, torch.variant, pins.platform, torch.channel)
+    own = pins.platform, torch.name, torch.version, torch.build
+    if torch.build == "cpu":
+        return GpuCode(*own, (), (), "a CPU build")
+    row = facts.gpu_code_of(torch.version, torch.build, pins.platform, torch.channel)
     if row is None:
         return None
-    source = f"{row.source}; {row.note}" if row.note else row.source
-    return GpuCode(pins.platform, package, torch.version, torch.variant, row.sm, row.ptx, source)
+    return GpuCode(*own, row.sm, row.ptx, f"{row.source}; {row.note}" if row.note else row.source)
 
 
 def unknown_code(pins: CudaPins, codes: Sequence[GpuCode]) -> str:
-    """A warning for a CUDA build from conda of which nobody knows what GPU code it holds; else empty."""
+    """A warning for a CUDA build from conda whose GPU code is unknown; else empty."""
     torch = pins.torch
-    if torch is None or not torch.channel or torch.variant == "cpu" or pins.platform in _known(codes):
+    if torch is None or not torch.channel or torch.build == "cpu" or pins.platform in _known(codes):
         return ""
     return f"{_unknown_code(pins.platform, torch)}. {_row_to_add(torch)}"
 
 
 def check_gpus(names: Sequence[str], pins: Sequence[CudaPins], codes: Sequence[GpuCode], facts: Facts) -> GpuChecks:
-    """Does every GPU run the locked torch on some platform?
-
-    A platform whose wheels have no code for it is warned of; without any that has, the GPU is refused.
+    """Whether every GPU runs the locked torch: a warning for each platform where it does not.
 
     Raises:
         UnknownGpu: a name that no row has.
-        GpuNotServed: a GPU for which the wheels hold no code.
+        GpuNotServed: a GPU for which the wheels of no platform have code.
     """
     gpus = [find_gpu(facts, name) for name in names]
     unchecked = [each for each in pins if each.platform not in _known(codes)]
@@ -79,17 +76,20 @@ def check_gpus(names: Sequence[str], pins: Sequence[CudaPins], codes: Sequence[G
     by_ptx: list[str] = []
     for gpu in gpus:
         capability = capability_of(gpu)
+        name = f"{gpu.name} ({capability.sm})"
         how = {code.platform: runs(capability, code.sm, code.ptx) for code in codes}
         if how and not unchecked and set(how.values()) == {Runs.NOT}:
-            raise _not_served(gpu, codes, facts, channel)
+            contents = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
+            hint = builds_text(facts, capability, codes[0].platform, codes[0].version, channel)
+            raise GpuNotServed(f"{name} can't run this lock: {contents}", hint=hint)
         served = [found for found in how.values() if found is not Runs.NOT]
         if served and all(found is Runs.PTX for found in served):
             by_ptx.append(gpu.name)
         decisions += [_decision(gpu, capability, code, how[code.platform]) for code in codes]
-        unfit = [code for code in codes if how[code.platform] is Runs.NOT]
-        name = f"{gpu.name} ({capability.sm})"
         warnings += [
-            f"{name} can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}" for code in unfit
+            f"{name} can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}"
+            for code in codes
+            if how[code.platform] is Runs.NOT
         ]
     if gpus:
         warnings += [_unchecked(each) for each in unchecked]
@@ -116,12 +116,9 @@ def other_builds(
 def _builds(facts: Facts, platform: Platform, channel: str) -> Iterator[tuple[str, str, str | None]]:
     """(torch, variant, the default variant), newest torch first: wheels by release, a channel's as its rows have it."""
     if channel:
-        rows = {
-            (row.torch, row.variant)
-            for row in facts.gpu_code
-            if (row.channel, row.platform) == (channel, platform.value)
-        }
-        for torch, variant in sorted(rows, key=lambda row: (numeric(row[0]), numeric(row[1][2:])), reverse=True):
+        rows = [row for row in facts.gpu_code if (row.channel, row.platform) == (channel, platform.value)]
+        builds = {(row.torch, row.variant): (numeric(row.torch), numeric(row.variant[2:])) for row in rows}
+        for torch, variant in sorted(builds, key=builds.__getitem__, reverse=True):
             yield torch, variant, None
         return
     for release in reversed(facts.torch):
@@ -146,33 +143,23 @@ def builds_text(facts: Facts, capability: ComputeCapability, platform: Platform,
     return f"builds with code for {capability.sm}: {'; '.join(builds_shown)}"
 
 
-def _not_served(gpu: GpuRow, codes: Sequence[GpuCode], facts: Facts, channel: str) -> GpuNotServed:
-    capability = capability_of(gpu)
-    contents = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
-    return GpuNotServed(
-        f"{gpu.name} ({capability.sm}) can't run this lock: {contents}",
-        hint=builds_text(facts, capability, codes[0].platform, codes[0].version, channel),
-    )
-
-
 def _decision(gpu: GpuRow, capability: ComputeCapability, code: GpuCode, how: Runs) -> Decision:
-    why = f"{gpu.name} is {capability.sm}; {_named(code)} holds {_holds(code)}"
+    why = f"{_named(code)} holds {_holds(code)}"
     if how is Runs.PTX:
-        why = (
-            f"{gpu.name} is {capability.sm}; its driver compiles it from {', '.join(code.ptx)}, which needs the driver "
-        )
-        why += "that the toolkit ships with"
+        ptx = ", ".join(code.ptx)
+        why = f"its driver compiles it from {ptx}, which needs the driver that the toolkit ships with"
+    why = f"{gpu.name} is {capability.sm}; {why}"
     return Decision(f"gpu.{gpu.name}", how.value, why, code.source, code.platform)
 
 
 def _unchecked(pins: CudaPins) -> str:
     where = pins.platform.value
-    if pins.torch is None:
-        return f"{where}: no torch in the lock, so [cuda] gpus can't be checked"
     torch = pins.torch
+    if torch is None:
+        return f"{where}: no torch in the lock, so [cuda] gpus can't be checked"
     if torch.channel:
         return f"{_unknown_code(pins.platform, torch)}, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
-    build = f"torch {torch.version} {torch.variant or ''}".rstrip()
+    build = f"torch {torch.version} {torch.build or ''}".rstrip()
     return f"{where}: the GPU code of {build} is unknown, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
 
 
@@ -182,7 +169,7 @@ def _known(codes: Sequence[GpuCode]) -> set[Platform]:
 
 def _unknown_code(platform: Platform, torch: TorchBuild) -> str:
     """`linux-64: which GPU code conda-forge's pytorch 2.7.1 (cu129) holds is not known`."""
-    variant = f" ({torch.variant})" if torch.variant else ""
+    variant = f" ({torch.build})" if torch.build else ""
     return f"{platform.value}: which GPU code {torch}{variant} holds is not known"
 
 

@@ -39,7 +39,6 @@ def choose_image(
 ) -> ImageChoice:
     """The tag: the smallest flavour that exists, in the newest patch of the minor. A patch whose digest is recorded
     for every platform goes before a newer one without: a lock without a digest can't be built until a registry answers.
-
     A CUDA newer than every known image takes the newest image of its major version: the packages bring their own.
 
     Raises:
@@ -50,7 +49,13 @@ def choose_image(
             tagged = _tags(cuda, flavor.value, os, facts)
             if tagged:
                 choice = _choice(flavor, tagged, platforms, facts)
-                return choice if cuda == release.cuda else _fallen_back(choice, release.cuda)
+                if cuda == release.cuda:
+                    return choice
+                warning = (
+                    f"no image of CUDA {release.cuda} is known: {choice.image.tag} is the newest of its major version, "
+                    "and the locked packages bring their own libraries. Another one: [image] base"
+                )
+                return replace(choice, warnings=(warning, *choice.warnings))
     raise _no_such_image(release.cuda, flavors[0].value, os, facts)
 
 
@@ -86,14 +91,6 @@ def _choice(
     return ImageChoice(image, decisions, _end_of_life(tag, row, facts))
 
 
-def _fallen_back(choice: ImageChoice, cuda: CudaVersion) -> ImageChoice:
-    warning = (
-        f"no image of CUDA {cuda} is known: {choice.image.tag} is the newest of its major version, and the locked "
-        "packages bring their own libraries. Another one: [image] base"
-    )
-    return replace(choice, warnings=(warning, *choice.warnings))
-
-
 def pinned_digest(tag: str, platform: Platform, facts: Facts) -> PinnedDigest:
     """The recorded digest of a tag on a platform, or one that is still to be resolved."""
     row = facts.digest_of(tag, platform)
@@ -110,12 +107,10 @@ def custom_image(base: str, os: str, platforms: Sequence[Platform], facts: Facts
     named, _, digest = base.partition("@")
     folder, slash, last = named.rpartition("/")
     name, _, tag = last.partition(":")
-    pinned = tuple(
-        PinnedDigest(platform, digest, "spec", "", "as the spec says; its kind is for the registry to tell")
-        if digest
-        else PinnedDigest(platform, None, "unresolved", "", "the spec names no digest")
-        for platform in platforms
-    )
+    fields: tuple[str | None, str, str, str] = (None, "unresolved", "", "the spec names no digest")
+    if digest:
+        fields = (digest, "spec", "", "as the spec says; its kind is for the registry to tell")
+    pinned = tuple(PinnedDigest(platform, *fields) for platform in platforms)
     image = BaseImage(f"{folder}{slash}{name}", tag, None, None, os, pinned)
     decision = Decision("image.tag", base, "the spec names its own base image", "[image] base")
     warnings = () if digest else _unlisted(f"{folder}{slash}{name}", tag, facts)
@@ -126,9 +121,8 @@ def _unlisted(repository: str, tag: str, facts: Facts) -> tuple[str, ...]:
     listed = {f"{row.cuda}-{flavor}-{os}": row for row in facts.images for flavor in row.flavors for os in row.os}
     version, _, rest = tag.partition("-")
     systems = {os for row in facts.images for os in row.os}  # of others (rockylinux, ...) no list was read
-    if repository not in (REPOSITORY, REPOSITORY.removeprefix("docker.io/")) or tag in listed:
-        return ()
-    if rest.rpartition("-")[2] not in systems:
+    is_nvidia = repository in (REPOSITORY, REPOSITORY.removeprefix("docker.io/"))
+    if not is_nvidia or tag in listed or rest.rpartition("-")[2] not in systems:
         return ()
     alike = [name for name, row in listed.items() if row.cuda.startswith(f"{version}.") and name.endswith(f"-{rest}")]
     nearest = f"; {max(alike, key=numeric)} is" if alike else ""
@@ -187,16 +181,13 @@ def _no_such_image(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> NoS
 def plan_base_image(
     request: CudaRequest | None, resolutions: Sequence[Resolution], facts: Facts, base: str | None = None
 ) -> BaseImagePlan:
-    """The base image, the oldest driver and the GPU code that go with resolved pins.
+    """The base image, the oldest driver and the GPU code for resolved pins.
 
-    request: None for an environment without CUDA. The image's digests are those that data or spec know; a registry
-    may fill the rest in later. base: the spec's own image, where there is no request to name it.
+    request: None for an environment without CUDA. base: the spec's own image if there is no request.
 
     Raises:
-        CudaMismatch: the pins are for another CUDA than `[cuda] version`.
-        NoCudaRelease: neither pins nor spec name a CUDA.
-        NoSuchImage: NVIDIA has no such image.
-        UnknownGpu, GpuNotServed: a GPU of `[cuda] gpus` that nobody knows, or for which the wheels hold no code.
+        CudaMismatch, NoCudaRelease, NoSuchImage: as `choose_release` and `choose_image`.
+        UnknownGpu, GpuNotServed: a GPU of `[cuda] gpus` that is unknown, or for which the wheels have no code.
     """
     pins = [read_pins(resolution, facts) for resolution in resolutions]
     codes = tuple(code for code in (code_of(each, facts) for each in pins) if code)
@@ -212,14 +203,18 @@ def plan_base_image(
         none = Decision("image.tag", "none", why, "[env] platforms")
         return BaseImagePlan(None, None, codes, (none,), (*warnings, *checks.warnings))
     release = choose_release(request, linux)
-    choice = _image(request, release, linux, facts)
+    platforms = [each.platform for each in linux]
+    if request.base:
+        choice = custom_image(request.base, request.os, platforms, facts)
+    else:
+        choice = choose_image(release, flavors_to_try(request, linux), request.os, platforms, facts)
     driver = _driver(release, choice, checks, facts)
     driver_decision = Decision("driver.minimum", driver.minimum, driver.why, driver.source)
     if checks.ptx and not driver.bundled:
         warnings.append(
             f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with, which is unknown"
         )
-    warnings += [_cpu_build(each.torch, each.platform) for each in linux if each.torch and each.torch.variant == "cpu"]
+    warnings += [_cpu_build(each.torch, each.platform) for each in linux if each.torch and each.torch.build == "cpu"]
     return BaseImagePlan(
         choice.image,
         driver,
@@ -227,13 +222,6 @@ def plan_base_image(
         (release.decision, *choice.decisions, driver_decision, *checks.decisions),
         (*warnings, *release.warnings, *choice.warnings, *checks.warnings),
     )
-
-
-def _image(request: CudaRequest, release: Release, pins: Sequence[CudaPins], facts: Facts) -> ImageChoice:
-    platforms = [each.platform for each in pins]
-    if request.base:
-        return custom_image(request.base, request.os, platforms, facts)
-    return choose_image(release, flavors_to_try(request, pins), request.os, platforms, facts)
 
 
 def _driver(release: Release, choice: ImageChoice, checks: GpuChecks, facts: Facts) -> Driver:
@@ -266,9 +254,8 @@ def _without_cuda(
 
 def _newer(torch: TorchBuild, platform: Platform, facts: Facts) -> str:
     """A warning for a release that is newer than the facts; a conda channel's solver keeps its family together."""
-    if torch.channel or facts.torch_release(torch.version):
-        return ""
-    if numeric(torch.version) <= numeric(facts.torch[-1].version):
+    is_newer = numeric(torch.version) > numeric(facts.torch[-1].version)
+    if torch.channel or facts.torch_release(torch.version) or not is_newer:
         return ""
     return (
         f"torch {torch.version} on {platform.value} is newer than the facts (up to {facts.torch[-1].version}): "
@@ -279,7 +266,7 @@ def _newer(torch: TorchBuild, platform: Platform, facts: Facts) -> str:
 def _cpu_build(torch: TorchBuild, platform: Platform) -> str:
     warning = f"{torch} is a CPU build on {platform.value}: no GPU is used there"
     if torch.channel:
-        return f'{warning}. Require its CUDA builds: "{torch.pin.name} * cuda*" in [conda] dependencies'
+        return f'{warning}. Require its CUDA builds: "{torch.name} * cuda*" in [conda] dependencies'
     return (
         f"{warning}. Its CUDA builds, if any, "
         "are on PyTorch's own index: set [cuda] version, or take a torch whose default build has CUDA"

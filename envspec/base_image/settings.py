@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from envspec.errors import UsageError
@@ -28,23 +27,17 @@ _NEED: Final = "torch.compile and Triton's first kernel build a launcher in C, a
 _WITHOUT: Final = "torch.compile and Triton's kernels fail in it: they build a launcher in C"
 
 
-@dataclass(frozen=True, slots=True)
-class DecidedSettings:
-    """The settings, and why they are what they are."""
-
-    image: ImageSettings = field(default_factory=ImageSettings)
-    decisions: tuple[Decision, ...] = ()
-
-
-def decide_settings(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) -> DecidedSettings:
-    """The image's settings from `[image]`, `[system]` and `[services]` and from what is locked; defaults off Linux.
+def decide_settings(
+    spec: Spec, resolutions: Sequence[Resolution], facts: Facts
+) -> tuple[ImageSettings, tuple[Decision, ...]]:
+    """The image's settings from `[image]`, `[system]`, `[services]` and the lock, with reasons; defaults off Linux.
 
     Raises:
         UsageError: a service whose package is not in the lock.
     """
     linux = [resolution for resolution in resolutions if resolution.target.platform.is_linux]
     if not linux:
-        return DecidedSettings()
+        return ImageSettings(), ()
     services = _services(spec, linux)
     compiler, compiler_decisions = _compiler(spec, linux)
     groups = _apt(spec, services, compiler, linux, facts)
@@ -63,11 +56,19 @@ def decide_settings(spec: Spec, resolutions: Sequence[Resolution], facts: Facts)
     if services:
         value = " ".join(f"{service.name}:{service.port}" for service in services)
         decisions.append(Decision("image.services", value, "what the container serves", "the spec: [services]"))
-    return DecidedSettings(image, tuple(decisions))
+    return image, tuple(decisions)
 
 
 def _services(spec: Spec, linux: Sequence[Resolution]) -> tuple[Service, ...]:
-    services = _named(spec)
+    groups = spec.services
+    if groups is None:
+        return ()
+    named = [
+        Service("jupyter", groups.jupyter.port) if groups.jupyter else None,
+        Service("ssh", groups.ssh.port) if groups.ssh else None,
+        Service("tensorboard", groups.tensorboard.port, groups.tensorboard.logdir) if groups.tensorboard else None,
+    ]
+    services = tuple(service for service in named if service)
     for service in services:
         package = _RUNS.get(service.name)
         without = [each for each in linux if package and package not in _names(each)]
@@ -79,18 +80,6 @@ def _services(spec: Spec, linux: Sequence[Resolution]) -> tuple[Service, ...]:
                 hint=f'add "{package}" to [{section}] dependencies, or take {service.name} out of [services]',
             )
     return services
-
-
-def _named(spec: Spec) -> tuple[Service, ...]:
-    groups = spec.services
-    if groups is None:
-        return ()
-    found = [
-        Service("jupyter", groups.jupyter.port) if groups.jupyter else None,
-        Service("ssh", groups.ssh.port) if groups.ssh else None,
-        Service("tensorboard", groups.tensorboard.port, groups.tensorboard.logdir) if groups.tensorboard else None,
-    ]
-    return tuple(service for service in found if service)
 
 
 def _names(resolution: Resolution) -> set[str]:

@@ -69,7 +69,7 @@ async def serve_index(request: BuildRequest, on: Target, context: Context) -> As
                 open_http(context.environ, credentials=known, on_retry=context.reporter.warning)
             )
         stack.push_async_callback(upstream.close)
-        view = View(upstream, Pages(upstream, {key: rules}), rules, key)
+        view = View(Pages(upstream, {key: rules}), key)
         entry = stack.enter_context(listening())
         listen = await stack.enter_async_context(serve({key: view}, entry))
         yield ServedIndex(simple_url(key, Bodies.WHOLE), entry.proxy, view, listen)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
-from envspec.base_image.plan import digest_decision
-from envspec.base_image.settings import DecidedSettings, decide_settings
+from envspec.base_image.cuda import BaseImagePlan, CudaRequest
+from envspec.base_image.plan import digest_decision, plan_base_image
+from envspec.base_image.settings import decide_settings
 from envspec.context import Context
 from envspec.errors import NetworkError
 from envspec.io.tasks import run_interruptible
@@ -21,6 +21,7 @@ from envspec.models import (
     BaseImage,
     Conformance,
     Decision,
+    ImageSettings,
     Lock,
     Package,
     PinnedDigest,
@@ -48,7 +49,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         resolutions = _with_built(resolutions, before)
     plan = plan_base_image(_cuda_request(spec), resolutions, facts, spec.image.base)
     base, failure = _with_digests(plan, None if state.request.upgrade is Upgrade.ALL else state.old, context)
-    settings = decide_settings(spec, resolutions, facts) if base else DecidedSettings()
+    settings, reasons = decide_settings(spec, resolutions, facts) if base else (ImageSettings(), ())
     # The build of torch is decided before anything is resolved: torch may not be in the lock at all.
     has_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
     decided = pypi.requests if has_torch else ()
@@ -71,7 +72,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
             *pypi.decisions,
             *(d for q in decided for d in q.decisions),
             *_as_pinned(plan.decisions, base),
-            *settings.decisions,
+            *reasons,
         ),
         base_image=base,
         driver=plan.driver,
@@ -82,7 +83,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         conda_as_of=tuple(sorted(conda.cutoffs.items())),
         channels=conda.channels,
         indexes=indexes,
-        image=settings.image,
+        image=settings,
         conformance=_conformance(spec),
     )
     lock = _with_images(lock, before)

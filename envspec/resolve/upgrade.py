@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_names(names: Sequence[str], old: Lock, required: Collection[str]) -> None:
-    """Refuse a name that is neither in the lock nor required by the spec.
-
-    Raises:
-        UsageError: with the closest name that exists.
-    """
+    """Refuse a name that is neither in the lock nor required by the spec, with the closest name that exists."""
     existing = {package.name for resolution in old.resolutions for package in resolution.packages} | set(required)
     existing |= {name for packages in conda_packages(old).values() for each in packages for name in _names_of(each)}
     for name in names:
@@ -43,7 +39,9 @@ def with_old_pins(
     """
     packages = _packages(old, target.request.target.platform)
     preferences = sorted((each.name, each.version) for each in packages if each.name not in free)
-    bounds = [_newer(each) for each in packages if each.name in newer]
+    # `>` excludes post-releases and takes no local version (PEP 440).
+    old_versions = ((each.name, Version(each.version).public) for each in packages if each.name in newer)
+    bounds = [f"{name}>={version},!={version}" for name, version in old_versions]
     constraints = tuple(sorted((*target.request.constraints, *bounds)))
     return replace(target, request=replace(target.request, preferences=tuple(preferences), constraints=constraints))
 
@@ -101,9 +99,3 @@ def moved_pypi(old: Lock, new: Sequence[Resolution]) -> set[str]:
 
 def _packages(lock: Lock, platform: Platform) -> tuple[Package, ...]:
     return next((r.packages for r in lock.resolutions if r.target.platform is platform), ())
-
-
-def _newer(package: Package) -> str:
-    # `>` excludes post-releases and takes no local version (PEP 440).
-    version = Version(package.version).public
-    return f"{package.name}>={version},!={version}"

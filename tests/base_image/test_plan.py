@@ -1,4 +1,4 @@
-"""What goldens can't say: libraries in two places, and that the plan touches nothing outside."""
+"""Libraries in image and packages, and names of builds and channels; plans are in golden/."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from envspec.base_image import CudaRequest, SharedLibrary, plan_base_image, shared_libraries
-from envspec.base_image.cuda import channel_name, variant_of_build
+from envspec.base_image.cuda import CudaRequest, SharedLibrary, channel_name, shared_libraries, variant_of_build
+from envspec.base_image.plan import plan_base_image
 from envspec.facts import load_facts
 from envspec.models import BaseImage, Platform, Resolution
 from tests.support.builders.locks import package, resolution
@@ -34,14 +34,10 @@ def image_of(flavor: str) -> BaseImage:
     return plan.base_image
 
 
-def test_a_base_image_shares_the_runtime_alone() -> None:
-    found = shared_libraries(image_of("base"), pinned(), FACTS)
-    assert [(each.library, each.package) for each in found] == [("cudart", "nvidia-cuda-runtime-cu12")]
-
-
-def test_a_cudnn_image_holds_all_that_the_wheels_bring() -> None:
-    found = shared_libraries(image_of("cudnn-runtime"), pinned(), FACTS)
-    assert found == (
+def test_libraries_of_the_image_that_the_wheels_bring_too() -> None:
+    of_base = shared_libraries(image_of("base"), pinned(), FACTS)
+    assert [(each.library, each.package) for each in of_base] == [("cudart", "nvidia-cuda-runtime-cu12")]
+    assert shared_libraries(image_of("cudnn-runtime"), pinned(), FACTS) == (
         SharedLibrary("cudart", "12.8.90", "nvidia-cuda-runtime-cu12", "12.8.90"),
         SharedLibrary("cublas", "12.8.4.1", "nvidia-cublas-cu12", "12.8.4.1"),
         SharedLibrary("nccl", "2.25.1", "nvidia-nccl-cu12", "2.27.5"),
@@ -79,14 +75,11 @@ def test_conda_and_wheels_each_bring_a_library_again() -> None:
     ("build", "variant"),
     [
         ("cuda129_mkl_py313_h1e53aa0_304", "cu129"),
-        ("cuda126_py313hae2543e_306", "cu126"),
         ("cuda112py39hb0b7ed5_200", "cu112"),
-        ("cuda130_generic_py312_h0c1a2b3_200", "cu130"),
         ("py3.11_cuda12.1_cudnn8.9.2_0", "cu121"),
         ("py3.7_cuda10.2.89_cudnn7.6.5_0", "cu102"),
         ("gpu_cuda118py311h8c1e5b9_0", "cu118"),
         ("cpu_mkl_py312_h8abce0f_103", "cpu"),
-        ("cpu_py312h818ee80_1", "cpu"),
         ("py3.11_cpu_0", "cpu"),
         ("cuda_py312_h4a51b5c_1", None),
         ("py313h7033f15_0", None),
@@ -94,7 +87,7 @@ def test_conda_and_wheels_each_bring_a_library_again() -> None:
         ("", None),
     ],
 )
-def test_what_a_build_string_says_of_cuda(build: str, variant: str | None) -> None:
+def test_the_variant_of_a_conda_build(build: str, variant: str | None) -> None:
     assert variant_of_build(build) == variant
 
 
@@ -114,7 +107,7 @@ def test_the_name_of_a_channel(channel: str, name: str) -> None:
     assert channel_name(channel) == name
 
 
-def test_both_halves_with_one_cuda_are_no_two_cudas() -> None:
+def test_wheels_and_conda_with_one_cuda() -> None:
     rows = (conda_row("cuda-version", "12.8 h5d125a7_3", "linux-64"),)
     both = replace(pinned(), conda=rows)
     plan = plan_base_image(CudaRequest(os="ubuntu22.04"), [both], FACTS)
@@ -125,8 +118,3 @@ def test_nothing_is_known_of_a_custom_base() -> None:
     plan = plan_base_image(CudaRequest(base="registry.corp/cuda:1"), [pinned()], FACTS)
     assert plan.base_image is not None
     assert shared_libraries(plan.base_image, pinned(), FACTS) == ()
-
-
-def test_the_same_pins_give_the_same_plan() -> None:
-    request = CudaRequest(os="ubuntu24.04", gpus=("A100",))
-    assert plan_base_image(request, [pinned()], FACTS) == plan_base_image(request, [pinned()], load_facts())

@@ -19,7 +19,7 @@ ENV = '[env]\nname = "small"\npython = "3.12"\nplatforms = ["linux-64"]\n'
 
 
 def compiler_of(*resolutions: Resolution) -> str:
-    return decide_settings(parse_spec(f"{ENV}[conda]\n", "spec.toml", NOW), resolutions, load_facts()).image.compiler
+    return decide_settings(parse_spec(f"{ENV}[conda]\n", "spec.toml", NOW), resolutions, load_facts())[0].compiler
 
 
 def on_conda(*names: str, triton: bool = True) -> Resolution:
@@ -57,7 +57,7 @@ def test_triton_on_top_of_conda_counts() -> None:
 )
 def test_a_service_may_come_from_either_half(resolutions: Sequence[Resolution]) -> None:
     spec = parse_spec(f"{ENV}[services]\njupyter = {{}}\n", "spec.toml", NOW)
-    image = decide_settings(spec, resolutions, load_facts()).image
+    image, _ = decide_settings(spec, resolutions, load_facts())
     assert [(service.name, service.port) for service in image.services] == [("jupyter", 8888)]
 
 
@@ -70,10 +70,10 @@ def test_a_service_that_one_platform_lacks_is_refused_with_its_name() -> None:
 
 def test_what_the_spec_names_with_a_version_is_not_asked_for_twice() -> None:
     spec = parse_spec(f'{ENV}[system]\napt = ["gcc=4:12.2.0-3"]\n[image]\ncompiler = "apt"\n', "spec.toml", NOW)
-    image = decide_settings(spec, [resolution(X86)], load_facts()).image
+    image, _ = decide_settings(spec, [resolution(X86)], load_facts())
     assert image.apt == ("g++", "gcc=4:12.2.0-3", "libc6-dev")
 
 
 def test_off_linux_nothing_is_decided() -> None:
     spec = parse_spec(f'{ENV}[system]\napt = ["git"]\n', "spec.toml", NOW)
-    assert decide_settings(spec, [resolution(Platform.OSX_ARM64)], load_facts()).image == ImageSettings()
+    assert decide_settings(spec, [resolution(Platform.OSX_ARM64)], load_facts()) == (ImageSettings(), ())

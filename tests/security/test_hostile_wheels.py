@@ -36,7 +36,7 @@ from envspec.io.archives import FileConflict
 from envspec.io.http_types import Timeouts
 from envspec.models import Python
 from envspec.operations.install import put_wheels
-from envspec.resolve.pypi.index.remote_wheel import BadRemoteWheel, FilePart, read_with_record
+from envspec.resolve.pypi.index.remote_wheel import BadRemoteWheel, FilePart, read_metadata
 from tests.security.hostile import Canary, Entry, Section, files_below, mark, outcome, shown, zip_of
 from tests.security.hostile_wheels import FILENAME, INFO, WHEELS, entries_of
 from tests.support.builders.environments import BASE, RUNNING, SERIES, make_lock, pin
@@ -189,7 +189,7 @@ def by_ranges(data: bytes, canary: Canary) -> str:
         return FilePart(first, len(data), body)
 
     try:
-        metadata, size, record = asyncio.run(read_with_record(read))
+        metadata, size, record = asyncio.run(read_metadata(read))
     except BadRemoteWheel as fault:
         return f"refused: {fault}".partition(": Error")[0]
     assert size == len(data)

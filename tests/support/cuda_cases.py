@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
+from envspec.base_image.cuda import BaseImagePlan, CudaRequest
+from envspec.base_image.plan import plan_base_image
 from envspec.diagnostics.fit import FitReport, fits
 from envspec.diagnostics.machine import Machine, MachineSource, described_machine
 from envspec.documents import parse_toml

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 from envspec.models import Rejected
 from envspec.resolve.conda.channels import is_in_time, utc_text
-from envspec.resolve.conda.records import constrained_name, cuda_constraint, is_cuda_build, name_of
+from envspec.resolve.conda.records import constrained_name, cuda_builds, cuda_constraint, is_cuda_build, name_of
 from envspec.resolve.types import CondaRequest
 from envspec.spec.conda import ARCHSPEC
 
 if TYPE_CHECKING:
     from rattler import MatchSpec, PackageRecord, RepoDataRecord, Version
-
 
 _CAPS: Final = frozenset({"cuda-version", "cudatoolkit"})
 #: The origin of a virtual package's version.
@@ -79,9 +78,6 @@ class RequestLimits:
     records: Mapping[str, Sequence[RepoDataRecord]]
     machine: Mapping[str, PackageRecord]
 
-    def in_time(self, record: RepoDataRecord) -> bool:
-        return is_in_time(record, self.request.cutoff_of(record.name.normalized), undated=self.request.undated)
-
     def limits(self, name: str) -> Iterator[tuple[str, str]]:
         """What the request itself requires of a name: match spec, and its description."""
         request = self.request
@@ -90,7 +86,7 @@ class RequestLimits:
 
     def obstacle(self, record: RepoDataRecord) -> str | None:
         """Why a record cannot be chosen whatever else is, as a predicate; None if it can."""
-        if not self.in_time(record):
+        if not is_in_time(record, self.request):
             return self.too_late([record])
         for text, words in self.limits(record.name.normalized):
             if not fits(text, record):
@@ -107,7 +103,7 @@ class RequestLimits:
         fitting = [record for record in self.records[name] if fits(requirement, record)]
         if not fitting:
             return f"{requirement}, which no channel has"
-        timely = [record for record in fitting if self.in_time(record)]
+        timely = [record for record in fitting if is_in_time(record, self.request)]
         if not timely:
             return f"{requirement}, which {self.too_late(fitting)}"
         limits = list(self.limits(name))
@@ -138,11 +134,6 @@ class RequestLimits:
         return f"{requirement}, and {_ORIGIN.get(name, 'the machine has')} {value}"
 
 
-def cuda_records(records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
-    """CUDA builds, the newest first."""
-    return newest_first(record for record in records if is_cuda_build(str(record.build)))
-
-
 def newest_first(records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
     """By version, build number and build string: the same order on every machine."""
     return sorted(records, key=lambda record: (record.version, record.build_number, str(record.build)), reverse=True)
@@ -165,24 +156,25 @@ class ChosenRecords:
 
     def is_cuda(self, name: str) -> bool:
         """Whether the chosen record is a CUDA build, and meant to be one."""
-        return self.request.cuda is not None and is_cuda_build(str(self.records[name].build))
+        return self.request.cuda is not None and is_cuda_build(self.records[name])
 
     def against(self, candidate: RepoDataRecord) -> Iterator[str]:
         """What excludes a record that was not chosen, the spec's own requirements first."""
         name, request = candidate.name.normalized, self.request
-        required = [(text, f"the spec requires {text}") for text in request.requirements if name_of(text) == name]
         implied = [cuda_constraint(name)] if self.is_cuda(name) else []
-        constraints = dict.fromkeys([*request.constraints, *implied])
-        bounds = [
-            (text, f"excluded by {_constraint_words(request, text)}") for text in constraints if name_of(text) == name
+        bounds = [(text, f"the spec requires {text}") for text in request.requirements]
+        bounds += [
+            (text, f"excluded by {_constraint_words(request, text)}")
+            for text in dict.fromkeys([*request.constraints, *implied])
         ]
         # What the package's own older version requires of it does not count.
         others = [pair for pair in self._requiring.get(name, ()) if not pair[1].startswith(f"{name} ")]
         unmet = [(text, words) for text in candidate.depends for words in self._unmet(text)]
         # The machine and the spec come first: of packages that are pinned to each other, as pytorch and libtorch are,
         # each is held back by the other, which explains neither.
-        fixed = [words for text, words in unmet if self._is_fixed(name_of(text))]
-        yield from (words for text, words in (*required, *bounds) if not fits(text, candidate))
+        own = {name_of(text) for text in (*request.requirements, *request.constraints)}
+        fixed = [words for text, words in unmet if text.startswith("__") or name_of(text) in own]
+        yield from (words for text, words in bounds if name_of(text) == name and not fits(text, candidate))
         yield from fixed
         yield from (words for text, words in others if not fits(text, candidate))
         yield from (words for _, words in unmet if words not in fixed)
@@ -190,10 +182,6 @@ class ChosenRecords:
             present = self.records.get(name_of(text))
             if present is not None and not fits(text, present):
                 yield f"it allows only {text}, and {present.name.normalized} is {present.version}"
-
-    def _is_fixed(self, name: str) -> bool:
-        texts = (*self.request.requirements, *self.request.constraints)
-        return name.startswith("__") or any(name_of(text) == name for text in texts)
 
     def _unmet(self, text: str) -> Iterator[str]:
         name = name_of(text)
@@ -213,17 +201,14 @@ def rejected_candidate(chosen: ChosenRecords, name: str, records: Iterable[RepoD
     """
     request, version = chosen.request, chosen.records[name].version
     later = _newer(records, version)
-    newer: list[RepoDataRecord] = []
-    if chosen.is_cuda(name):
-        cuda = (record for record in later if "cuda" in record.file_name and is_cuda_build(str(record.build)))
-        newer = _newest(cuda, version, request)
     # A newer build for the CPU is named only if there is no newer CUDA build.
-    newer = newer or _newest(later, version, request)
+    cuda = _newest(cuda_builds(later), version, request) if chosen.is_cuda(name) else []
+    newer = cuda or _newest(later, version, request)
     if not newer:
         return None
-    reasons = sorted((list(chosen.against(each)) for each in newer), key=lambda found: (len(found), found))
+    fewest = min((list(chosen.against(each)) for each in newer), key=lambda reasons: (len(reasons), reasons))
     rejected = str(newer[0].version)
-    return Rejected(rejected, reasons[0][0] if reasons[0] else _unexplained(chosen, name, rejected))
+    return Rejected(rejected, fewest[0] if fewest else _unexplained(chosen, name, rejected))
 
 
 def _unexplained(chosen: ChosenRecords, name: str, rejected: str) -> str:
@@ -242,8 +227,7 @@ def _newest(records: Iterable[RepoDataRecord], version: Version, request: CondaR
     found: list[RepoDataRecord] = []
     best = version
     for record in records:
-        cutoff = request.cutoff_of(record.name.normalized)
-        if record.version < best or not is_in_time(record, cutoff, undated=request.undated):
+        if record.version < best or not is_in_time(record, request):
             continue
         found = [*found, record] if found and record.version == best else [record]
         best = record.version

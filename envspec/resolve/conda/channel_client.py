@@ -80,10 +80,7 @@ def channel_client(
 
 
 def own_middleware(url: str) -> list[AuthenticationMiddleware | OciMiddleware | GCSMiddleware | S3Middleware]:
-    """rattler's default client without retries: logins of its store, and its forms of address.
-
-    url: of the request, or its origin: no login that is stored for a host is sent over plain http.
-    """
+    """rattler's default client without retries. url: no login that is stored for a host is sent over plain http."""
     from rattler.networking.middleware import AuthenticationMiddleware, GCSMiddleware, OciMiddleware, S3Middleware
 
     stored = [AuthenticationMiddleware()] if keeps_logins(url) else []
@@ -93,25 +90,23 @@ def own_middleware(url: str) -> list[AuthenticationMiddleware | OciMiddleware | 
 def login_of(address: str) -> str | None:
     """The Authorization header for an address's user and password; None if it has none."""
     parts = urlsplit(address)
-    if parts.username is None:
-        return None
-    return Credential(unquote(parts.username), unquote(parts.password or "")).basic
+    user, password = parts.username, unquote(parts.password or "")
+    return None if user is None else Credential(unquote(user), password).basic
 
 
 @contextmanager
 def _loopback_without_proxy() -> Iterator[None]:
     """rattler reads the process's proxies when a client is made, and would use them for 127.0.0.1 too."""
-    before = {name: os.environ.get(name) for name in ("NO_PROXY", "no_proxy")}
-    exempt = before["no_proxy"] or before["NO_PROXY"]
+    names = ("no_proxy", "NO_PROXY")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    exempt = next(filter(None, before.values()), None)
     try:
-        os.environ.update(dict.fromkeys(before, f"{exempt},127.0.0.1" if exempt else "127.0.0.1"))
+        os.environ.update(dict.fromkeys(names, f"{exempt},127.0.0.1" if exempt else "127.0.0.1"))
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 _URL: Final = re.compile(r"(?:https?|file|s3|gcs|oci)://[^\s'\")]+")
@@ -206,10 +201,7 @@ def not_repodata(url: str) -> ChannelError:
 
 
 def status_error(url: str, status: int) -> NetworkError:
-    """The error for an HTTP status. url: without credentials.
-
-    A channel refuses credentials as a whole, whichever of its files was requested.
-    """
+    """The error for an HTTP status. A channel refuses credentials as a whole, whichever of its files was requested."""
     channel = _FILE.sub("", url)
     if status == 401:
         return ChannelError(f"{channel}: HTTP 401 (credentials missing or wrong)", hint=_LOGIN)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -26,7 +26,7 @@ from envspec.resolve.conda.channel_client import (
     without_credentials,
     without_login,
 )
-from envspec.resolve.pypi.index.server import listening
+from envspec.resolve.pypi.index.server import listening, run_application
 from envspec.resolve.types import Channel
 
 if TYPE_CHECKING:
@@ -52,9 +52,8 @@ def needs_relay(channel: Channel, channels: Sequence[Channel]) -> bool:
     it, and it is the largest. A channel with a token is, since rattler would cache the token.
     """
     is_public = origin_of(channel.address) == CHANNEL_ALIAS and without_login(channel.address) == channel.url
-    return (
-        channel.address.startswith("http") and channel.repodata is None and not (is_public and channel == channels[-1])
-    )
+    is_remote = channel.address.startswith("http") and channel.repodata is None
+    return is_remote and not (is_public and channel == channels[-1])
 
 
 class Relay:
@@ -82,7 +81,6 @@ class Relay:
         return text
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request."""
         from aiohttp import web
 
         address = f"{request.scheme}://{request.host}{request.raw_path}"
@@ -161,11 +159,7 @@ class _BrokenAnswer(Exception):
 
 
 def _relayed_status(status: int, url: str) -> int:
-    """The status for rattler: of success, or of missing files and platforms.
-
-    Raises:
-        NetworkError: any other.
-    """
+    """The status for rattler: of success, or of missing files and platforms. Any other is a NetworkError."""
     # 501: some servers send it for an index of shards, which they do not support.
     if status == 404 or 200 <= status < 400 or (status == 501 and "_shards" in url):
         return min(status, 404)
@@ -187,17 +181,10 @@ async def relaying(channels: Sequence[Channel], environ: Mapping[str, str]) -> A
     from aiohttp import web
 
     with listening() as loopback:
-        async with open_http(environ) as http:
+        async with open_http(environ) as http, AsyncExitStack() as stack:
             address = f"http://127.0.0.1:{loopback.socket.getsockname()[1]}"
             relay = Relay(http, channels, address, loopback.token)
             app = web.Application()
             app.router.add_route("*", "/{rest:.*}", relay.answer)
-            runner = web.AppRunner(
-                app, access_log=None, handle_signals=False, shutdown_timeout=0.1, handler_cancellation=True
-            )
-            await runner.setup()
-            try:
-                await web.SockSite(runner, loopback.socket).start()
-                yield relay
-            finally:
-                await runner.cleanup()
+            await run_application(app, loopback.socket, stack, handler_cancellation=True)
+            yield relay

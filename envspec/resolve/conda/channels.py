@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import rattler
     from rattler import Gateway, RepoDataRecord, SparseRepoData
 
-
 _T = TypeVar("_T")
 _NOARCH: Final = "noarch"
 
@@ -47,21 +46,11 @@ _NOARCH: Final = "noarch"
 _EXIT_PAUSE_S: Final = 0.05
 
 
-def repodata_sha256(folder: Path) -> str:
-    """Identifies a folder of repodata: SHA-256 over a line `<sha256 of the file>  <subdir>/repodata.json` for each.
-
-    Sorted by subdir, each line ended by a newline: `sha256sum */repodata.json | sha256sum` in the C locale.
-    """
-    hashes = ((hashlib.sha256(file.read_bytes()).hexdigest(), file.parent.name) for file in _files(folder))
-    return hashlib.sha256(
-        "".join(f"{sha256}  {subdir}/repodata.json\n" for sha256, subdir in hashes).encode()
-    ).hexdigest()
-
-
-def is_in_time(record: RepoDataRecord, cutoff: datetime, *, undated: bool) -> bool:
+def is_in_time(record: RepoDataRecord, request: CondaRequest) -> bool:
     """Whether a record counts: by the time of its indexing, else of its build."""
     time = record.indexed_timestamp or record.timestamp
-    return undated if time is None else time <= cutoff.astimezone(timezone.utc)
+    cutoff = request.cutoff_of(record.name.normalized)
+    return request.undated if time is None else time <= cutoff.astimezone(timezone.utc)
 
 
 def utc_text(time: datetime) -> str:
@@ -75,7 +64,7 @@ async def opened(
     """The channels of a run, in their order. cache: a folder of envspec's own, created if missing."""
     from rattler import Gateway, SourceConfig
 
-    _make_private(cache)
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)  # noqa: ASYNC240 (before anything else runs)
     waits, every = timeouts(environ, Timeouts()), tuple(channels)
     relayed = [channel for channel in every if needs_relay(channel, every)]
     action: Literal["force-cache-only", "cache-or-fetch"] = "force-cache-only" if offline else "cache-or-fetch"
@@ -100,10 +89,6 @@ async def opened(
         # Clearing waits for the locks that requests hold on rattler's cache: not while they wait for the relay.
         after_relay.callback(found.clear_garbled)
         yield found
-
-
-def _make_private(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def _without_secrets(channel: Channel) -> str:
@@ -140,11 +125,8 @@ class Channels:
         """All records of these names, `noarch` included, whenever they were built.
 
         Each name's from the channel that a requirement names for it, else from the first channel that has it (strict
-        channel priority). platform: another one than the request's.
-
-        Raises:
-            NetworkError: a channel cannot be read.
-            UsageError: a folder of repodata cannot.
+        channel priority). platform: another one than the request's. Raises NetworkError if a channel cannot be read,
+        UsageError if a folder of repodata cannot.
         """
         left = set(names)
         named = _named_channels(request.requirements)
@@ -169,26 +151,18 @@ class Channels:
 
         found: set[str] = set()
         for channel in request.channels:
+            sources, subdirs = self._plain(channel, request.platform), _subdirs(request.platform)
             if channel.repodata is not None:
                 # rattler's gateway has no names of repodata in folders.
-                files = (file for file in _repodata_files(channel) if file.parent.name in _subdirs(request.platform))
-                sparse = (self._sparse_of(channel.url, file) for file in files)
+                sparse = cast("list[SparseRepoData]", sources)
                 found |= {name for each in sparse for name in each.package_names(PackageFormatSelection.BOTH)}
-                continue
-            query = self.gateway.names(
-                _as_sources(self._plain(channel, request.platform)),
-                _subdirs(request.platform),
-                channel_relations="disabled",
-            )
-            found |= {name.normalized for name in await self.awaited(query, [channel])}
+            else:
+                query = self.gateway.names(_as_sources(sources), subdirs, channel_relations="disabled")
+                found |= {name.normalized for name in await self.awaited(query, [channel])}
         return sorted(found)
 
     async def awaited(self, query: Awaitable[_T], channels: Sequence[Channel]) -> _T:
-        """The result of rattler's query.
-
-        Raises:
-            NetworkError: a channel cannot be read, or not within the time limit.
-        """
+        """The result of rattler's query; raises NetworkError if a channel cannot be read within the time limit."""
         from rattler.exceptions import FetchRepoDataError, GatewayError, IoError
 
         try:
@@ -198,10 +172,9 @@ class Channels:
         except (GatewayError, FetchRepoDataError, IoError) as error:
             if is_garbled(str(error)):
                 self._garbled.update(channels)
-            if self._relay is None:
-                raise channel_error(str(error), channels, self._waits) from None
-            found = [self._relay.errors[channel.url] for channel in channels if channel.url in self._relay.errors]
-            text = self._relay.translated(str(error))
+            errors = self._relay.errors if self._relay else {}
+            found = [errors[channel.url] for channel in channels if channel.url in errors]
+            text = self._relay.translated(str(error)) if self._relay else str(error)
             raise found[0] if found else channel_error(text, channels, self._waits) from None
 
     def refuse_missing(self, request: CondaRequest) -> None:
@@ -213,12 +186,12 @@ class Channels:
         for channel in request.channels[:-1]:
             if channel.repodata is not None or (channel.only and subdir not in channel.only):
                 continue
-            if self._relay is not None and (channel.url, subdir) in self._relay.missing:
-                raise missing_platform(channel, subdir)
+            is_missing = self._relay is not None and (channel.url, subdir) in self._relay.missing
             if channel.is_folder:
                 folder = Path(url2pathname(urlsplit(channel.address).path))
-                if not (folder / subdir / "repodata.json").is_file():
-                    raise missing_platform(channel, subdir)
+                is_missing = not (folder / subdir / "repodata.json").is_file()
+            if is_missing:
+                raise missing_platform(channel, subdir)
 
     def clear_garbled(self) -> None:
         """Remove channels with an answer that cannot be read, which rattler has cached all the same."""
@@ -236,21 +209,15 @@ class Channels:
 
     def release(self, request: CondaRequest) -> None:
         """Free the memory of the records of the request's platform, not `noarch`'s; later queries read them again."""
-        self._clear(request.channels, request.platform.value)
-        self._sparse = {
-            key: sparse for key, sparse in self._sparse.items() if key[1].parent.name != request.platform.value
-        }
+        subdir = request.platform.value
+        self._clear(request.channels, subdir)
+        self._sparse = {key: sparse for key, sparse in self._sparse.items() if key[1].parent.name != subdir}
 
     async def _query(
         self, channel: Channel, platform: Platform, specs: Iterable[str], *, recursive: bool = False
     ) -> list[RepoDataRecord]:
-        query = self.gateway.query(
-            _as_sources(self._plain(channel, platform)),
-            _subdirs(platform),
-            list(specs),
-            recursive=recursive,
-            channel_relations="disabled",
-        )
+        sources, subdirs = _as_sources(self._plain(channel, platform)), _subdirs(platform)
+        query = self.gateway.query(sources, subdirs, list(specs), recursive=recursive, channel_relations="disabled")
         return [record for records in await self.awaited(query, [channel]) for record in records]
 
     def _plain(self, channel: Channel, platform: Platform) -> list[rattler.Channel | SparseRepoData]:
@@ -278,14 +245,11 @@ class Channels:
         named = _named_channels(request.requirements)
         names = sorted(name for name in request.cutoffs if named.get(name, channel.url) == channel.url)
         for record in await self._query(channel, request.platform, names) if names else ():
-            if is_in_time(record, request.cutoff_of(record.name.normalized), undated=request.undated):
-                fields = json.loads(record.to_json())
-                fields |= {"timestamp": int(request.as_of.timestamp() * 1000)}
+            if is_in_time(record, request):
+                fields = {**json.loads(record.to_json()), "timestamp": int(request.as_of.timestamp() * 1000)}
                 by_subdir.setdefault(record.subdir, {})[record.file_name] = fields
-        found = []
-        for subdir, records in sorted(by_subdir.items()):
-            found.append(_sparse(folder.as_uri(), write_repodata(folder, subdir, records)))
-        return found
+        files = (write_repodata(folder, subdir, records) for subdir, records in sorted(by_subdir.items()))
+        return [_sparse(folder.as_uri(), file) for file in files]
 
 
 def write_repodata(folder: Path, subdir: str, records: Mapping[str, Any]) -> Path:
@@ -308,10 +272,8 @@ def _named_channels(requirements: Iterable[str]) -> dict[str, str]:
 
 
 def locked_channel(channel: Channel) -> CondaChannel:
-    """The channel as the lock records it; for a part of it, with the number of records and the SHA-256.
-
-    Raises:
-        UsageError: the folder of repodata cannot be read.
+    """The channel as the lock records it; for a part of it, with the number of records and a SHA-256 of the folder, as
+    `sha256sum */repodata.json | sha256sum` in the C locale.
     """
     if channel.repodata is None:
         return CondaChannel(channel.name, channel.url)
@@ -319,7 +281,9 @@ def locked_channel(channel: Channel) -> CondaChannel:
 
     files = _repodata_files(channel)
     count = sum(_sparse(channel.url, file).record_count(PackageFormatSelection.BOTH) for file in files)
-    return CondaChannel(channel.name, channel.url, ChannelPart(count, repodata_sha256(channel.repodata)))
+    hashes = ((hashlib.sha256(file.read_bytes()).hexdigest(), file.parent.name) for file in files)
+    lines = "".join(f"{sha256}  {subdir}/repodata.json\n" for sha256, subdir in hashes)
+    return CondaChannel(channel.name, channel.url, ChannelPart(count, hashlib.sha256(lines.encode()).hexdigest()))
 
 
 def _as_sources(sources: Sequence[rattler.Channel | SparseRepoData]) -> list[rattler.Channel]:
@@ -341,17 +305,15 @@ def _sparse(url: str, file: Path) -> SparseRepoData:
 
 
 def _repodata_files(channel: Channel) -> list[Path]:
-    files = _files(channel.repodata) if channel.repodata else []
+    """A folder's files, sorted by platform."""
+    found = channel.repodata.glob("*/repodata.json") if channel.repodata else ()
+    files = sorted(found, key=lambda file: file.parent.name)
     if not files:
         raise UsageError(
             f"repodata of channel {channel.name}: {channel.repodata} has no <subdir>/repodata.json",
             hint="name the folder that contains linux-64/repodata.json and noarch/repodata.json",
         )
     return files
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*/repodata.json"), key=lambda file: file.parent.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,11 +329,7 @@ class ChannelTimestamps:
             self.store.put_answer(key, {"read": time.isoformat()})
 
     def check(self, cutoff: datetime) -> None:
-        """Refuse a cutoff after the last time.
-
-        Raises:
-            NetworkError: names the channel and both times. For a channel that was never read, rattler raises.
-        """
+        """Refuse a cutoff after the last time. For a channel that was never read, rattler raises."""
         for key, channel in self._keys():
             stored = self.store.answer(key)
             read = datetime.fromisoformat(stored["read"]) if stored else cutoff

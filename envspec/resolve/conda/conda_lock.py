@@ -57,10 +57,9 @@ class CondaLock:
     @property
     def version(self) -> str:
         """Its name alone if it is not installed."""
-        try:
+        with suppress(PackageNotFoundError):
             return f"conda-lock {version('conda-lock')}"
-        except PackageNotFoundError:
-            return "conda-lock"
+        return "conda-lock"
 
     def unable(self, environ: Mapping[str, str]) -> str | None:
         if find_spec("conda_lock") is None:
@@ -76,7 +75,7 @@ class CondaLock:
             raise ResolverError("no conda, mamba or micromamba on PATH", hint=_HINT)
         path = environ.get("PATH", "")
         records = allowed(request, await _reachable(request, channels))
-        if kept := await _kept(request, channels, work / "kept"):
+        if kept := await _kept(request, channels, work):
             fewer = [each for each in records if kept.get(each.name.normalized, _file(each)) == _file(each)]
             with suppress(CondaUnsolvable):
                 return await _choose(request, executable, path, fewer, work / "with-kept")
@@ -94,11 +93,15 @@ async def _choose(
         each.name: each.version if each.build == "0" else f"{each.version} {each.build}"
         for each in request.virtual_packages
     }
-    _write(work / "names.json", {})
-    _write(work / "virtual.yml", {"subdirs": {platform: {"packages": virtual}}})
     dependencies = _dependencies(request.requirements)
-    environment = {"channels": [channel.as_uri()], "dependencies": dependencies, "platforms": [platform]}
-    _write(work / "environment.yml", environment)
+    # JSON is YAML as well.
+    inputs = {
+        "names.json": {},
+        "virtual.yml": {"subdirs": {platform: {"packages": virtual}}},
+        "environment.yml": {"channels": [channel.as_uri()], "dependencies": dependencies, "platforms": [platform]},
+    }
+    for name, value in inputs.items():
+        (work / name).write_text(json.dumps(value), encoding="utf-8")
     command = [
         *(sys.executable, "-m", "conda_lock", "lock", "--conda", executable, "--platform", platform),
         *("--file", "environment.yml", "--virtual-package-spec", "virtual.yml"),
@@ -118,9 +121,7 @@ def allowed(request: CondaRequest, records: Iterable[RepoDataRecord]) -> list[Re
     A name belongs to the first channel that has it, even if all its records there were built too late, unless a
     requirement names its channel.
     """
-    from rattler import MatchSpec
-
-    specs_of = _specs_by_name(MatchSpec(text) for text in (*request.requirements, *request.constraints))
+    specs_of = _specs_by_name((*request.requirements, *request.constraints))
     order = {channel.url: number for number, channel in enumerate(request.channels)}
     found: list[RepoDataRecord] = []
     for name, of_name in sorted(by_name(records).items()):
@@ -132,14 +133,16 @@ def allowed(request: CondaRequest, records: Iterable[RepoDataRecord]) -> list[Re
             for record in of_name
             if _url(record.channel) in (named or {first})
             and all(spec.matches(record) for spec in specs)
-            and is_in_time(record, request.cutoff_of(name), undated=request.undated)
+            and is_in_time(record, request)
         ]
     return found
 
 
-def _specs_by_name(specs: Iterable[MatchSpec]) -> dict[str, list[MatchSpec]]:
+def _specs_by_name(texts: Iterable[str]) -> dict[str, list[MatchSpec]]:
+    from rattler import MatchSpec
+
     found: dict[str, list[MatchSpec]] = defaultdict(list)
-    for spec in specs:
+    for spec in map(MatchSpec, texts):
         found[spec.name.normalized].append(spec)
     return found
 
@@ -150,9 +153,7 @@ def _url(address: str | None) -> str:
 
 async def _reachable(request: CondaRequest, channels: Channels) -> list[RepoDataRecord]:
     """Every record that the requirements can lead to, through all channels."""
-    from rattler import MatchSpec
-
-    required = {MatchSpec(text).name.normalized for text in request.requirements}
+    required = set(_specs_by_name(request.requirements))
     more: set[str] = set()
     while True:
         wider = replace(request, requirements=(*request.requirements, *sorted(more)))
@@ -171,19 +172,12 @@ async def _kept(request: CondaRequest, channels: Channels, work: Path) -> Mappin
     conda has no preferences, and conda-lock's own `--update` adds no package: a record is kept if nothing else of its
     name is shown.
     """
-    if not request.locked:
-        return {}
-    try:
-        chosen = {_file(record) for record in await Rattler().solve(request, channels, _made(work))}
-    except CondaUnsolvable:
-        return {}  # conda-lock will find the same and report it
+    chosen = set()
+    if request.locked:
+        with suppress(CondaUnsolvable):  # conda-lock will find the same and report it
+            chosen = {_file(record) for record in await Rattler().solve(request, channels, work)}
     files = {package.name: (package.subdir, package.filename) for package in request.locked}
     return {name: file for name, file in files.items() if file in chosen}
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _file(record: RepoDataRecord) -> tuple[str, str]:
@@ -192,10 +186,8 @@ def _file(record: RepoDataRecord) -> tuple[str, str]:
 
 def _dependencies(requirements: Iterable[str]) -> list[str]:
     """The requirements in conda-lock's form: one for each name, with version and build; `allowed` applies the rest."""
-    from rattler import MatchSpec
-
     found = []
-    for name, specs in sorted(_specs_by_name(MatchSpec(text) for text in requirements).items()):
+    for name, specs in sorted(_specs_by_name(requirements).items()):
         versions = list(dict.fromkeys(spec.version for spec in specs if spec.version))
         # Not every executable can read a regular expression.
         builds = [spec.build for spec in specs if spec.build and not spec.build.startswith("^")]
@@ -214,11 +206,6 @@ def _write_channel(folder: Path, subdirs: Iterable[str], records: Iterable[RepoD
         write_repodata(folder, subdir, of_subdir)
 
 
-def _write(path: Path, value: object) -> None:
-    """JSON, which is YAML as well."""
-    _made(path.parent).joinpath(path.name).write_text(json.dumps(value), encoding="utf-8")
-
-
 def _executable(environ: Mapping[str, str]) -> str | None:
     found = (shutil.which(name, path=environ.get("PATH", "")) for name in EXECUTABLES)
     return next((path for path in found if path), None)
@@ -230,21 +217,17 @@ def _environ(work: Path, path: str) -> dict[str, str]:
     A conda that is a folder of its own still reads the `condarc` in that folder and below `/etc`, which cannot be
     turned off; in its standalone form (CONDA_RESTRICT_RC_SEARCH_PATH, from 24.9) and in mamba (MAMBA_NO_RC) it can.
     """
-    scratch = str(_made(work / "tmp"))
+    scratch = work / "tmp"
+    scratch.mkdir(exist_ok=True)
+    folders = ("TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "CONDA_PKGS_DIRS", "CONDA_ENVS_PATH")
     return {
+        **dict.fromkeys(folders, str(scratch)),
+        **dict.fromkeys(("CONDARC", "MAMBARC"), os.devnull),
+        **dict.fromkeys(("CONDA_OFFLINE", "CONDA_REPORT_ERRORS"), "false"),
         "PATH": path,
         "HOME": str(work),
-        "TMPDIR": scratch,
-        "XDG_CACHE_HOME": scratch,
-        "XDG_CONFIG_HOME": scratch,
         "LC_ALL": "C.UTF-8",
-        "CONDARC": os.devnull,
         "CONDA_RESTRICT_RC_SEARCH_PATH": "1",
-        "CONDA_PKGS_DIRS": scratch,
-        "CONDA_ENVS_PATH": scratch,
-        "CONDA_OFFLINE": "false",
-        "CONDA_REPORT_ERRORS": "false",
-        "MAMBARC": os.devnull,
         "MAMBA_NO_RC": "true",
         "MAMBA_ROOT_PREFIX": str(work / "mamba"),
     }
@@ -278,12 +261,9 @@ def failure(done: Finished, work: Path, executable: str) -> CondaUnsolvable | Re
 
 def _answer(stderr: str) -> Mapping[str, object]:
     """The JSON that the executable wrote; empty if it wrote none."""
-    _, found, after = stderr.partition("    STDOUT:\n")
-    start = after.find("{")
-    if not found or start < 0:
-        return {}
+    _, brace, after = stderr.partition("    STDOUT:\n")[2].partition("{")
     try:
-        value, _ = json.JSONDecoder().raw_decode(after[start:])
+        value, _ = json.JSONDecoder().raw_decode(brace + after)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

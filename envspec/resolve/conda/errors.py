@@ -10,64 +10,45 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.errors import EnvspecError, NoSolution, UsageError
 from envspec.models import Platform
-from envspec.resolve.conda.candidates import (
-    RequestLimits,
-    cuda_records,
-    fits,
-    machine_records,
-    newest_first,
-    spec_key,
-    with_key,
-)
+from envspec.resolve.conda.candidates import RequestLimits, fits, machine_records, newest_first, spec_key, with_key
 from envspec.resolve.conda.channel_client import without_credentials
-from envspec.resolve.conda.channels import Channels, utc_text
-from envspec.resolve.conda.records import CondaBuild, build_of, by_name, name_of
+from envspec.resolve.conda.channels import Channels, is_in_time, utc_text
+from envspec.resolve.conda.records import build_text, by_name, cuda_builds, name_of
 from envspec.resolve.conda.solver import CondaUnsolvable
 from envspec.resolve.types import CondaRequest
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
-
 _LINE: Final = re.compile(r"^([│├└─ ]*)(.*?)[.:]?$")
 _FIRST: Final = "Cannot solve the request because of: "
 # Lines that are neither a requirement nor a package.
 _IGNORED: Final = ("The following packages are incompatible", "the constraint ")
 _ALONE: Final = "No candidates were found for "
-# What follows a requirement or a package, and the verb between the package and its next requirement.
-_SUFFIXES: Final = (
-    (" would require", "needs"),
-    (" would constrain", "allows only"),
-    (", which can be installed with any of the following options", ""),
-    (" can be installed with any of the following options", ""),
-    (", which cannot be installed because there are no viable options", ""),
-    (" cannot be installed because there are no viable options", ""),
-    (", for which no candidates were found", ""),
-    (", which conflicts with any installable versions previously reported", ""),
-    (", which conflicts with the versions reported above", ""),
+#: What follows a package, and the verb between the package and its next requirement.
+_VERBS: Final = {" would require": "needs", " would constrain": "allows only"}
+#: What follows a requirement.
+_SUFFIX: Final = re.compile(
+    r"(?:(?:, which)? can be installed with any of the following options"
+    r"|(?:, which)? cannot be installed because there are no viable options"
+    r"|, for which no candidates were found"
+    r"|, which conflicts with (?:any installable versions previously reported|the versions reported above))$"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class ChainStep:
-    """A package that was tried, and its next requirement. verb: `needs` or `allows only`."""
-
-    package: str
-    verb: str
-    requirement: str
-
-
-@dataclass(frozen=True, slots=True)
 class Chain:
-    """One path to a conflict. root: the spec's requirement. steps: from its package on; may be empty."""
+    """One path to a conflict. root: the spec's requirement. steps: (package that was tried, `needs` or `allows only`,
+    its next requirement), from the root's package on; may be empty.
+    """
 
     root: str
-    steps: tuple[ChainStep, ...] = ()
+    steps: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def last(self) -> str:
         """The requirement at the end."""
-        return self.steps[-1].requirement if self.steps else self.root
+        return self.steps[-1][-1] if self.steps else self.root
 
 
 def chains(message: str) -> list[Chain]:
@@ -81,11 +62,9 @@ def chains(message: str) -> list[Chain]:
         path.append((depth, text, verb))
         if number + 1 == len(nodes) or nodes[number + 1][0] <= depth:
             # A path alternates: requirement, package, requirement, ... A package at its end is one that did not fit.
-            steps = (
-                ChainStep(package, verb, requirement)
-                for (_, package, verb), (_, requirement, _) in zip(path[1::2], path[2::2], strict=False)
-            )
-            found[Chain(path[0][1], tuple(steps))] = None
+            pairs = zip(path[1::2], path[2::2], strict=False)
+            steps = tuple((package, verb, requirement) for (_, package, verb), (_, requirement, _) in pairs)
+            found[Chain(path[0][1], steps)] = None
     return list(found)
 
 
@@ -95,13 +74,10 @@ def _nodes(message: str) -> Iterator[tuple[int, str, str]]:
         found = _LINE.match(line.removeprefix(_FIRST))
         if not found or not found[2] or found[2].startswith(_IGNORED):
             continue
-        text = found[2].removeprefix(_ALONE).partition(" is excluded because ")[0]
-        verb = ""
-        for suffix, verb_of_suffix in _SUFFIXES:
-            if text.endswith(suffix):
-                text, verb = text.removesuffix(suffix), verb_of_suffix
-                break
-        yield -1 if line.startswith(_FIRST) else len(found[1]), text.removesuffix(" *"), verb
+        text = _SUFFIX.sub("", found[2].removeprefix(_ALONE).partition(" is excluded because ")[0])
+        end = next(filter(text.endswith, _VERBS), "")
+        text = text.removesuffix(end).removesuffix(" *")
+        yield -1 if line.startswith(_FIRST) else len(found[1]), text, _VERBS.get(end, "")
 
 
 #: Parts of a reason, with a hint; the first match decides.
@@ -125,11 +101,7 @@ class CpuFallback(NoSolution):
 
 
 def check_requirements(request: CondaRequest) -> None:
-    """Check that all requirements are match specs, before anything is fetched.
-
-    Raises:
-        UsageError: names the requirement and rattler's reason.
-    """
+    """Check that all requirements are match specs, before anything is fetched."""
     from rattler import MatchSpec
     from rattler.exceptions import InvalidMatchSpecError
 
@@ -137,10 +109,9 @@ def check_requirements(request: CondaRequest) -> None:
         try:
             MatchSpec(text, strict=True)
         except InvalidMatchSpecError as error:
-            raise UsageError(
-                f'{spec_key(request, text)}: "{text}" is not a match spec: {error}',
-                hint="write it as `numpy`, `numpy 2.3.*`, `numpy >=2,<3` or `pytorch 2.8.* cuda*`",
-            ) from None
+            message = f'{spec_key(request, text)}: "{text}" is not a match spec: {error}'
+            hint = "write it as `numpy`, `numpy 2.3.*`, `numpy >=2,<3` or `pytorch 2.8.* cuda*`"
+            raise UsageError(message, hint=hint) from None
 
 
 async def no_solution_error(error: CondaUnsolvable, request: CondaRequest, channels: Channels) -> EnvspecError:
@@ -159,23 +130,23 @@ async def no_solution_error(error: CondaUnsolvable, request: CondaRequest, chann
 
 
 async def cpu_build_error(
-    fallbacks: Sequence[CondaBuild], error: CondaUnsolvable, request: CondaRequest, channels: Channels
+    fallbacks: Sequence[RepoDataRecord], error: CondaUnsolvable, request: CondaRequest, channels: Channels
 ) -> EnvspecError:
     """The error for packages with CUDA builds of which none fits. request: without added constraints."""
-    names = [*(build.name for build in fallbacks), *(chain.last for chain in chains(error.message))]
-    limits = await _limits(request, channels, names)
-    why = _no_cuda(fallbacks[0], limits) or _conflict(error.message, limits) or error.message.strip()
-    return CpuFallback(
-        f"{_ineffective(request)}: a build for the CPU of {', '.join(map(str, fallbacks))}; {why}", hint=_hint(why)
-    )
+    names = [record.name.normalized for record in fallbacks]
+    limits = await _limits(request, channels, [*names, *(chain.last for chain in chains(error.message))])
+    why = _no_cuda(names[0], limits) or _conflict(error.message, limits) or error.message.strip()
+    texts = ", ".join(map(build_text, fallbacks))
+    return CpuFallback(f"{_ineffective(request)}: a build for the CPU of {texts}; {why}", hint=_hint(why))
 
 
 def other_platform_error(
-    fallbacks: Sequence[CondaBuild], request: CondaRequest, records: Iterable[RepoDataRecord]
+    fallbacks: Sequence[RepoDataRecord], request: CondaRequest, records: Iterable[RepoDataRecord]
 ) -> EnvspecError:
     """The error for packages whose CUDA builds are for another platform only. records: of that platform."""
-    others = {name: builds[0] for name, builds in by_name(cuda_records(records)).items()}
-    found = (f"{b}, no CUDA build; {others[b.name].subdir} has {build_of(others[b.name])}" for b in fallbacks)
+    others = by_name(newest_first(cuda_builds(records)))
+    pairs = ((record, others[record.name.normalized][0]) for record in fallbacks)
+    found = (f"{build_text(own)}, no CUDA build; {other.subdir} has {build_text(other)}" for own, other in pairs)
     return CpuFallback(f"{_ineffective(request)}: {'. '.join(found)}", hint=_hint("no CUDA build"))
 
 
@@ -193,7 +164,7 @@ def channel_priority_error(
     required = " and ".join(with_key(request, text) for text in request.requirements if name_of(text) == name)
     by_channel = "" if "://" in later else f'require "{later}::{name}", or '
     return NoSolution(
-        f"no solution for conda's packages on {request.platform.value}: {required or name} fits {build_of(record)} "
+        f"no solution for conda's packages on {request.platform.value}: {required or name} fits {build_text(record)} "
         f"of {later}, but a name belongs to the first channel that has it: {first}, "
         f"whose newest {name} is {newest.version}",
         hint=f"{by_channel}loosen the requirement, or put {later} before {first} in [conda] channels",
@@ -219,11 +190,11 @@ def _reason(requirement: str, limits: RequestLimits) -> str | None:
         unmet = limits.unmet(requirement)
         return f"{words}: the spec requires {unmet}" if unmet else None
     records = limits.records[name]
-    timely = [record for record in records if limits.in_time(record)]
+    timely = [record for record in records if is_in_time(record, request)]
     fitting = [record for record in records if fits(requirement, record)]
     if not fitting:
         return f"nothing fits {words}: {_existing(requirement, timely or records, request)}"
-    candidates = newest_first(record for record in fitting if limits.in_time(record))
+    candidates = newest_first(record for record in fitting if is_in_time(record, request))
     if not candidates:
         return f"nothing that fits {words} is in time: it {limits.too_late(fitting)}"
     obstacles = [limits.obstacle(record) for record in candidates]
@@ -233,7 +204,7 @@ def _reason(requirement: str, limits: RequestLimits) -> str | None:
     if caps and not any(all(fits(text, record) for text, _ in caps) for record in candidates):
         above = " and ".join(cap for _, cap in caps)
         return f"{words} is above {above}" if request.cuda else f"{words}: excluded by {caps[0][1]}"
-    return f"{words}: {build_of(candidates[0])} {obstacles[0]}"
+    return f"{words}: {build_text(candidates[0])} {obstacles[0]}"
 
 
 def _existing(requirement: str, records: Sequence[RepoDataRecord], request: CondaRequest) -> str:
@@ -259,14 +230,11 @@ def _conflict(message: str, limits: RequestLimits) -> str:
     required = {str(MatchSpec(text)).removesuffix(" *"): text for text in limits.request.requirements}
     order = list(required)
     every = [chain for chain in chains(message) if chain.root in required or chain.steps]
-    longest = [
-        chain
-        for chain in every
-        if not any(
-            chain != other and chain.root == other.root and other.steps[: len(chain.steps)] == chain.steps
-            for other in every
-        )
-    ]
+
+    def is_part(chain: Chain, other: Chain) -> bool:
+        return chain != other and chain.root == other.root and other.steps[: len(chain.steps)] == chain.steps
+
+    longest = [chain for chain in every if not any(is_part(chain, other) for other in every)]
     if not longest:
         return ""
     longest.sort(key=lambda chain: order.index(chain.root) if chain.root in required else len(order))
@@ -278,22 +246,21 @@ def _conflict(message: str, limits: RequestLimits) -> str:
 
 
 def _sentence(chain: Chain, root: str, limits: RequestLimits) -> str:
-    steps = [f"{step.package} {step.verb} {step.requirement}" for step in chain.steps]
-    unmet = limits.unmet(chain.last)
-    if steps and unmet and chain.steps[-1].verb == "needs":
-        steps[-1] = f"{chain.steps[-1].package} needs {unmet}"
-    return ": ".join(filter(None, (with_key(limits.request, root), ", ".join(steps))))
+    steps = list(chain.steps)
+    if steps and steps[-1][1] == "needs" and (unmet := limits.unmet(chain.last)):
+        steps[-1] = (*steps[-1][:2], unmet)
+    return ": ".join(filter(None, (with_key(limits.request, root), ", ".join(map(" ".join, steps)))))
 
 
-def _no_cuda(build: CondaBuild, limits: RequestLimits) -> str:
+def _no_cuda(name: str, limits: RequestLimits) -> str:
     """What excludes the newest CUDA build that the spec's requirements allow; empty if nothing alone does."""
-    records = cuda_records(limits.records.get(build.name, ()))
-    required = [text for text in limits.request.requirements if name_of(text) == build.name]
+    records = newest_first(cuda_builds(limits.records.get(name, ())))
+    required = [text for text in limits.request.requirements if name_of(text) == name]
     allowed = [record for record in records if all(fits(text, record) for text in required)] or records
     obstacles = [limits.obstacle(record) for record in allowed]
     if not all(obstacles):
         return ""
-    return f"the newest CUDA build, {build_of(allowed[0])}, {obstacles[0]}"
+    return f"the newest CUDA build, {build_text(allowed[0])}, {obstacles[0]}"
 
 
 def _hint(why: str) -> str:

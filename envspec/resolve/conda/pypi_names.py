@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from rattler import Client
 
     from envspec.resolve.types import Channel
-
 
 #: Reads `info/paths.json` of a package's archive; None if the archive cannot be read.
 Reader = Callable[[CondaPackage], Awaitable[bytes | None]]
@@ -90,23 +90,16 @@ class UnmappedName(NoSolution):
         unnamed = [package for package in packages if package not in odd]
         hints = [f"take {package.name} from [pip], where its versions are PyPI's" for package in odd]
         if unnamed:
-            lines = [f'{_key(package.name)} = "{_likely(package, names)}"' for package in unnamed]
-            hints.append(
-                f"set it in [conda.names]: {', '.join(lines)}; or `[]` for one that contains no Python package"
-            )
-        reasons = [_unnamed(each, names) for each in unnamed]
-        reasons += [f"{_origin(each)}, no version of a Python package" for each in odd]
+            lines = ", ".join(_names_line(package, names) for package in unnamed)
+            hints.append(f"set it in [conda.names]: {lines}; or `[]` for one that contains no Python package")
+        reasons = []
+        for each in (*unnamed, *odd):
+            candidates = names.candidates(each)
+            reason = " and needs Python; its PyPI package is unknown"
+            reason += f" (archives of that name contained {', '.join(candidates)})" if candidates else ""
+            reason = ", no version of a Python package" if each in odd else reason
+            reasons.append(f"{each.name} {each.version} comes from {each.channel}{reason}")
         super().__init__(f"{'; '.join(reasons)}; the archives cannot be read", hint="; ".join(hints))
-
-
-def _unnamed(package: CondaPackage, names: PypiNames) -> str:
-    candidates = names.candidates(package)
-    others = f" (archives of that name contained {', '.join(candidates)})" if candidates else ""
-    return f"{_origin(package)} and needs Python; its PyPI package is unknown{others}"
-
-
-def _origin(package: CondaPackage) -> str:
-    return f"{package.name} {package.version} comes from {package.channel}"
 
 
 async def with_provided(
@@ -116,9 +109,6 @@ async def with_provided(
 
     reader: reads the archives of packages that no other source knows, all at the same time. None: archives do not
     count, even if they were read before.
-
-    Raises:
-        NetworkError: from `reader`.
     """
     found = await asyncio.gather(*(_provided(package, names, reader) for package in packages))
     filled = tuple(replace(p, provides=provided or ()) for p, provided in zip(packages, found, strict=True))
@@ -145,23 +135,15 @@ def needs_python(package: CondaPackage) -> bool:
 
 
 def provided_in(paths: bytes) -> tuple[Provided, ...]:
-    """The Python packages in an archive.
-
-    paths: its `info/paths.json`; raises ValueError if it is no such file.
-    """
+    """The Python packages in an archive. paths: its `info/paths.json`; raises ValueError if it is no such file."""
     try:
         listed = [str(entry["_path"]) for entry in parse_json(paths)["paths"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no list of paths: {error!r}") from error
-    stems = (found["stem"] for path in listed if (found := _INFO.fullmatch(path)))
-    return tuple(sorted({provided for stem in stems if (provided := _of_stem(stem))}))
-
-
-def _of_stem(stem: str) -> Provided | None:
-    """`typing_extensions-4.12.0`, `nose-1.3.7-py3.9` (an egg's). None if its version is not PEP 440's."""
-    name, _, rest = stem.partition("-")
-    version = _pep440(rest.partition("-")[0])
-    return Provided(str(canonicalize_name(name)), version) if version else None
+    # `typing_extensions-4.12.0`, `nose-1.3.7-py3.9` (an egg's).
+    stems = (found["stem"].split("-") for path in listed if (found := _INFO.fullmatch(path)))
+    versions = ((stem[0], _pep440(stem[1])) for stem in stems if len(stem) > 1)
+    return tuple(sorted({Provided(str(canonicalize_name(name)), version) for name, version in versions if version}))
 
 
 def _pep440(text: str) -> str | None:
@@ -193,16 +175,13 @@ async def _provided(package: CondaPackage, names: PypiNames, reader: Reader | No
     return tuple(Provided(name, version) for name, version in stored["provides"])
 
 
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
-
-
-def _likely(package: CondaPackage, names: PypiNames) -> str:
+def _names_line(package: CondaPackage, names: PypiNames) -> str:
+    """A line of [conda.names] with the likely name."""
+    key = package.name if re.fullmatch(r"[A-Za-z0-9_-]+", package.name) else f'"{package.name}"'
     own, candidates = str(canonicalize_name(package.name)), names.candidates(package)
-    return candidates[0] if candidates and own not in candidates else own
+    return f'{key} = "{candidates[0] if candidates and own not in candidates else own}"'
 
 
-_PATHS: Final = "info/paths.json"
 #: Archives of the old form, and those on a server without ranges, come whole: few Python packages are larger.
 _WHOLE_BYTES: Final = 512 * 1024**2
 _AT_ONCE: Final = 8
@@ -219,25 +198,25 @@ def archive_reader(channels: Sequence[Channel], environ: Mapping[str, str], *, o
     clients: dict[str, Client] = {}
     turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def listed(url: str) -> bytes | None:
+    async def archive(url: str) -> PackageArchive:
         if url.startswith("file:"):
-            archive = await PackageArchive.from_path(unquote(urlsplit(url).path))
-        elif offline:
-            return None
-        else:
-            origin = origin_of(url)
-            if origin not in clients:
-                clients[origin] = channel_client(waits, origin, [channel.address for channel in channels])
-            archive = await PackageArchive.from_url(clients[origin], url, max_spool_size=_WHOLE_BYTES)
-        return await archive.read_file(_PATHS)
+            return await PackageArchive.from_path(unquote(urlsplit(url).path))
+        origin = origin_of(url)
+        if origin not in clients:
+            clients[origin] = channel_client(waits, origin, [channel.address for channel in channels])
+        return await PackageArchive.from_url(clients[origin], url, max_spool_size=_WHOLE_BYTES)
+
+    async def listed(url: str) -> bytes | None:
+        return await (await archive(url)).read_file("info/paths.json")
 
     async def once(url: str) -> bytes | None:
-        try:
+        if offline and not url.startswith("file:"):
+            return None
+        # rattler raises OSError for all that can be wrong with an archive.
+        with suppress(OSError, asyncio.TimeoutError):
             async with turn:
                 return await asyncio.wait_for(listed(url), waits.total_s)
-        # rattler raises OSError for all that can be wrong with an archive.
-        except (OSError, asyncio.TimeoutError):
-            return None
+        return None
 
     running: dict[str, asyncio.Task[bytes | None]] = {}
 

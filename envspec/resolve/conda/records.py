@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from envspec import names
 from envspec.errors import NetworkError
@@ -16,8 +17,9 @@ from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.types import Channel, CondaRequest
 
 if TYPE_CHECKING:
-    from rattler import GenericVirtualPackage, RepoDataRecord
+    from rattler import GenericVirtualPackage, PackageRecord, RepoDataRecord, Version
 
+_Record = TypeVar("_Record", bound="PackageRecord")
 #: The fields that become a part of paths, of commands and of the lock's other files.
 _FORMS: Final = (
     ("name", names.NAME),
@@ -35,10 +37,14 @@ _NAME: Final = re.compile(r"(?:.*::)?\s*([A-Za-z0-9_.-]+)")
 # `cuda129_mkl_py313_h7947483_302`, `cuda_py312_h4a51b5c_1` (conda-forge), `py3.11_cuda12.1_cudnn8.9.2_0` (pytorch).
 _CUDA_BUILD: Final = re.compile(r"^cuda|cuda\d")
 _CPU_BUILD: Final = re.compile(r"(^|_)cpu(_|\d|$)")
+#: Fields of a package that a channel has by the same name; those of the second group are arguments of rattler's record.
+_REQUIRED: Final = ("name", "version", "build_number", "subdir")
+_OPTIONAL: Final = ("license", "license_family", "python_site_packages_path")
 #: `_CUDA_BUILD` as a match spec.
 _CUDA_BUILDS: Final = '[build="^(cuda|.*cuda[0-9]).*$"]'
 
 
+@lru_cache(maxsize=1 << 16)
 def name_of(spec: str) -> str:
     """The name in a match spec: `numpy` of `conda-forge::numpy >=2`; in lower case, as channels have it."""
     found = _NAME.match(spec)
@@ -59,27 +65,20 @@ def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPack
             hint="have the channel indexed anew (`conda index`, `rattler-index`), or take the package from another one",
         )
     tracked = fields.get("track_features")
+    same: dict[str, Any] = {
+        key: fields.get(key) for key in (*_REQUIRED, *_OPTIONAL, "build", "features", "md5", "sha256")
+    }
     package = CondaPackage(
-        name=fields["name"],
-        version=fields["version"],
-        build=fields["build"],
-        build_number=fields["build_number"],
+        **same,
         channel=next((channel.name for channel in channels if channel.url == home), home),
-        subdir=fields["subdir"],
         filename=record.file_name,
         url=url,
-        sha256=fields["sha256"],
-        md5=fields.get("md5"),
         size_bytes=fields.get("size"),
         timestamp_ms=fields.get("timestamp"),
         depends=tuple(fields.get("depends", ())),
         constrains=tuple(fields.get("constrains", ())),
         noarch=fields.get("noarch") or "",
-        license=fields.get("license"),
-        license_family=fields.get("license_family"),
-        features=fields.get("features"),
         track_features=tuple(re.findall(r"[^\s,]+", tracked) if isinstance(tracked, str) else tracked or ()),
-        python_site_packages_path=fields.get("python_site_packages_path"),
     )
     for key, form in _FORMS:
         value = getattr(package, key)
@@ -97,20 +96,14 @@ def record_of(package: CondaPackage) -> RepoDataRecord:
     from rattler.package.build_string import BuildString
 
     record = PackageRecord(
-        name=package.name,
-        version=package.version,
+        **{key: getattr(package, key) for key in (*_REQUIRED, *_OPTIONAL)},
         build=BuildString(package.build),
-        build_number=package.build_number,
-        subdir=package.subdir,
         noarch=package.noarch or None,  # type: ignore[arg-type]
         depends=list(package.depends),
         constrains=list(package.constrains),
         sha256=bytes.fromhex(package.sha256),
         md5=bytes.fromhex(package.md5) if package.md5 else None,
         size=package.size_bytes,
-        license=package.license,
-        license_family=package.license_family,
-        python_site_packages_path=package.python_site_packages_path,
     )
     record.features = package.features
     record.track_features = list(package.track_features)
@@ -157,29 +150,23 @@ def by_name(records: Iterable[RepoDataRecord]) -> dict[str, list[RepoDataRecord]
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class CondaBuild:
-    """What decides about a record's CUDA build. version: anything that can be ordered."""
-
-    name: str
-    version: str
-    build: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.version} ({self.build})"
+def build_text(record: PackageRecord) -> str:
+    """`torch 2.8.0 (cpu_0)`."""
+    return f"{record.name.normalized} {record.version} ({record.build})"
 
 
-def build_of(record: RepoDataRecord) -> CondaBuild:
-    return CondaBuild(record.name.normalized, str(record.version), str(record.build))
+def is_cuda_build(record: PackageRecord) -> bool:
+    return _CUDA_BUILD.search(str(record.build)) is not None
 
 
-def is_cuda_build(build: str) -> bool:
-    return _CUDA_BUILD.search(build) is not None
+def is_cpu_build(record: PackageRecord) -> bool:
+    """Whether its build string marks a build for the CPU, as packages with builds for both do."""
+    return _CPU_BUILD.search(str(record.build)) is not None
 
 
-def is_cpu_build(build: str) -> bool:
-    """Whether a build string marks a build for the CPU, as packages with builds for both do."""
-    return _CPU_BUILD.search(build) is not None
+def cuda_builds(records: Iterable[RepoDataRecord]) -> Iterator[RepoDataRecord]:
+    # A file's name ends with its build: one attribute, and of thousands of records few are CUDA's.
+    return (record for record in records if "cuda" in record.file_name and is_cuda_build(record))
 
 
 def cuda_constraint(name: str) -> str:
@@ -192,26 +179,19 @@ def constrained_name(constraint: str) -> str | None:
     return constraint.removesuffix(_CUDA_BUILDS) if constraint.endswith(_CUDA_BUILDS) else None
 
 
-def cpu_fallbacks(
-    chosen: Iterable[CondaBuild], cuda: Iterable[CondaBuild], order: Callable[[str], Any]
-) -> list[CondaBuild]:
-    """The chosen builds that are for the CPU although their package has CUDA builds, sorted by name.
+def cpu_fallbacks(chosen: Iterable[_Record], cuda: Iterable[PackageRecord]) -> list[_Record]:
+    """The chosen records that are for the CPU although their package has CUDA builds, sorted by name.
 
-    cuda: all CUDA builds of their names. order: makes of a version something that can be compared. A package that has
-    given up CUDA builds, because one build now serves both, is no fallback: its CUDA builds are all older than the
-    chosen version, and the chosen build is not marked `cpu`.
+    cuda: all CUDA builds of their names. A package that has given up CUDA builds, because one build now serves both, is
+    no fallback: its CUDA builds are all older than the chosen version, and the chosen build is not marked `cpu`.
     """
-    newest: dict[str, Any] = {}
-    for build in cuda:
-        version = order(build.version)
-        newest[build.name] = max(newest.get(build.name, version), version)
-    return sorted(
-        (
-            build
-            for build in chosen
-            if build.name in newest
-            and not is_cuda_build(build.build)
-            and (is_cpu_build(build.build) or newest[build.name] >= order(build.version))
-        ),
-        key=lambda build: build.name,
-    )
+    newest: dict[str, Version] = {}
+    for record in cuda:
+        name, version = record.name.normalized, record.version
+        newest[name] = max(newest.get(name, version), version)
+    found = {record.name.normalized: record for record in chosen if not is_cuda_build(record)}
+    return [
+        record
+        for name, record in sorted(found.items())
+        if name in newest and (is_cpu_build(record) or newest[name] >= record.version)
+    ]

@@ -77,17 +77,14 @@ def conda_request(
     locked: tuple[CondaPackage, ...],
     channels: tuple[Channel, ...],
 ) -> CondaRequest:
-    """The request for one platform of a spec with [conda]. locked: packages to keep if the spec allows them.
-
-    Raises:
-        UsageError: the glibc of the base's system is unknown.
-    """
+    """The request for one platform of a spec with [conda]. locked: packages to keep if the spec allows them."""
     conda = spec.conda
     required = conda.dependencies_on(platform) if conda else ()
+    exact = spec.env.exact_python
     return CondaRequest(
         platform=platform,
         channels=channels,
-        requirements=(python_requirement(spec), *required),
+        requirements=(f"python =={exact}" if exact else f"python {spec.env.python_series}.*", *required),
         virtual_packages=tuple(package for package, _ in _virtual_packages(spec, facts, platform)),
         as_of=cutoffs.others or cutoffs.as_of,
         constraints=_caps(spec, platform),
@@ -100,32 +97,15 @@ def conda_request(
 
 
 def decisions_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Decision, ...]:
-    """The decisions before solving: the machine that the packages are for, and the cap on CUDA.
-
-    Raises:
-        UsageError: the glibc of the base's system is unknown.
-    """
+    """The decisions before solving: the machine that the packages are for, and the cap on CUDA."""
     chosen = _virtual_packages(spec, facts, platform)
-    sources = dict.fromkeys(source for _, source in chosen)
-    found = [
-        Decision(
-            "conda.virtual_packages",
-            ", ".join(str(package) for package, _ in chosen),
-            "properties of the environment's machine, not of the machine that locks",
-            "; ".join(sources),
-            platform,
-        )
-    ]
+    value, sources = ", ".join(str(package) for package, _ in chosen), dict.fromkeys(source for _, source in chosen)
+    why = "properties of the environment's machine, not of the machine that locks"
+    found = [Decision("conda.virtual_packages", value, why, "; ".join(sources), platform)]
     if (cuda := _capped(spec, platform)) is not None:
         why = "packages for a newer CUDA need a newer driver than [cuda] version"
         found.append(Decision("conda.cuda_version", f"<={cuda}", why, "the spec: cuda.version", platform))
     return tuple(found)
-
-
-def python_requirement(spec: Spec) -> str:
-    """`python 3.13.*`, or `python ==3.13.5` if the spec names the patch."""
-    exact = spec.env.exact_python
-    return f"python =={exact}" if exact else f"python {spec.env.python_series}.*"
 
 
 def _capped(spec: Spec, platform: Platform) -> CudaVersion | None:
@@ -148,7 +128,11 @@ def _cuda(spec: Spec, facts: Facts, platform: Platform) -> CudaVersion | None:
 
 
 def _virtual_packages(spec: Spec, facts: Facts, platform: Platform) -> list[tuple[VirtualPackage, str]]:
-    """The platform's virtual packages, sorted by name, each with its source."""
+    """The platform's virtual packages, sorted by name, each with its source.
+
+    Raises:
+        UsageError: the glibc of the base's system is unknown.
+    """
     found: dict[str, tuple[VirtualPackage, str]] = {}
 
     def has(name: str, version: str, source: str, build: str = "0") -> None:
@@ -157,10 +141,7 @@ def _virtual_packages(spec: Spec, facts: Facts, platform: Platform) -> list[tupl
     (glibc, macos), bounds = bounds_of(spec, facts, platform)
     bound = bounds[0].source if bounds else ""
     own = "envspec's default"
-    if platform is Platform.WIN_64:
-        has("__win", "0", own)
-    else:
-        has("__unix", "0", own)
+    has("__win" if platform is Platform.WIN_64 else "__unix", "0", own)
     if platform.is_linux:
         has("__linux", LINUX, own)
     if glibc is not None:
@@ -169,13 +150,10 @@ def _virtual_packages(spec: Spec, facts: Facts, platform: Platform) -> list[tupl
         has("__osx", f"{macos[0]}.{macos[1]}", bound)
     has(ARCHSPEC, "1", own, _MICROARCHITECTURE[platform])
     if (cuda := _cuda(spec, facts, platform)) is not None:
-        has(CUDA, str(cuda), "the spec: cuda.version" if _capped(spec, platform) else _newest_source(facts, cuda))
+        newest = next((row.source for row in facts.drivers if minor(row.cuda) == cuda), "")
+        source = f"the newest CUDA with a driver in the facts: {newest}"
+        has(CUDA, str(cuda), "the spec: cuda.version" if _capped(spec, platform) else source)
     for name, value in (spec.conda.virtual_packages_on(platform) if spec.conda else {}).items():
         version, build = version_and_build(name, value)
         has(name, version, "the spec: conda.virtual_packages", build)
     return [found[name] for name in sorted(found)]
-
-
-def _newest_source(facts: Facts, cuda: CudaVersion) -> str:
-    row = next(row for row in facts.drivers if minor(row.cuda) == cuda)
-    return f"the newest CUDA with a driver in the facts: {row.source}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envspec.context import Context, Reporter, Step
+from envspec.context import Context, Step
 from envspec.errors import UsageError
 from envspec.models import CondaChannel, CondaPackage, Platform
 from envspec.resolve.conda.candidates import ChosenRecords, machine_records, rejected_candidate
@@ -23,10 +23,9 @@ from envspec.resolve.conda.errors import (
     other_platform_error,
 )
 from envspec.resolve.conda.records import (
-    CondaBuild,
-    build_of,
     by_name,
     cpu_fallbacks,
+    cuda_builds,
     cuda_constraint,
     is_cpu_build,
     is_cuda_build,
@@ -72,55 +71,47 @@ async def solve_all(
         # A folder's records are mapped whole, 200 MB a platform of conda-forge's size, without waiting for a network:
         # one platform after another. linux-64 comes last, since the others are compared with its records.
         turn = asyncio.Semaphore(1 if any(channel.is_folder for channel in every) else len(requests))
+
+        async def solve(request: CondaRequest) -> _Solved:
+            platform = request.platform
+            async with turn:
+                context.reporter.progress(Step("solving conda's packages", of=platform.value))
+                solved = await _solve(request, solver, channels)
+                context.reporter.progress(Step(f"{len(solved[-1])} conda packages", of=platform.value))
+                if platform is not Platform.LINUX_64:
+                    channels.release(request)
+            return solved
+
         order = sorted(requests, key=lambda request: request.platform is Platform.LINUX_64)
-        tasks = [asyncio.ensure_future(_solved(request, solver, channels, context.reporter, turn)) for request in order]
+        tasks = {request.platform: asyncio.ensure_future(solve(request)) for request in order}
         try:
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.wait(tasks.values())
         finally:
-            for task in tasks:
+            for task in tasks.values():
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        by_platform = dict(zip((request.platform for request in order), results, strict=True))
-        in_order = [by_platform[request.platform] for request in requests]
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
         # Of several errors the first platform's is raised, independent of timing. A shared one has no cause of its own.
-        errors = [result for result in in_order if isinstance(result, BaseException)]
+        in_order = [tasks[request.platform] for request in requests]
+        errors = [error for task in in_order if (error := task.exception()) is not None]
         if errors:
             raise next((error for error in errors if not isinstance(error, SharedChannelError)), errors[0])
-        solved = [result for result in in_order if not isinstance(result, BaseException)]
-        for each in solved:
-            await _refuse_cuda_elsewhere(each.request, each.chosen, channels)
+        solved = [task.result() for task in in_order]
+        for request, chosen, _ in solved:
+            await _refuse_cuda_elsewhere(request, chosen, channels)
     return tuple(
-        CondaSolution(request, each.packages, tuple(map(locked_channel, request.channels)))
-        for request, each in zip(requests, solved, strict=True)
+        CondaSolution(request, packages, tuple(map(locked_channel, request.channels)))
+        for request, (_, _, packages) in zip(requests, solved, strict=True)
     )
 
 
-async def _solved(
-    request: CondaRequest, solver: CondaSolver, channels: Channels, reporter: Reporter, turn: asyncio.Semaphore
-) -> _Solved:
-    platform = request.platform
-    async with turn:
-        reporter.progress(Step("solving conda's packages", of=platform.value))
-        solved = await _solve(request, solver, channels)
-        reporter.progress(Step(f"{len(solved.chosen)} conda packages", of=platform.value))
-        if platform is not Platform.LINUX_64:
-            channels.release(request)
-    return solved
-
-
-@dataclass(frozen=True, slots=True)
-class _Solved:
-    """request: with the constraints that were added."""
-
-    request: CondaRequest
-    chosen: Sequence[RepoDataRecord]
-    packages: tuple[CondaPackage, ...]
+#: The request with the constraints that were added, the records, and their packages.
+_Solved = tuple[CondaRequest, Sequence["RepoDataRecord"], tuple[CondaPackage, ...]]
 
 
 async def _solve(first: CondaRequest, solver: CondaSolver, channels: Channels) -> _Solved:
     """Solve without builds for the CPU of packages that have CUDA builds, if CUDA is meant."""
     request = first
-    fallbacks: list[CondaBuild] = []
+    fallbacks: list[RepoDataRecord] = []
     while True:
         try:
             with tempfile.TemporaryDirectory(prefix="envspec-") as work:
@@ -140,8 +131,9 @@ async def _solve(first: CondaRequest, solver: CondaSolver, channels: Channels) -
         if (outsider := next((record for record in chosen if record.url not in urls), None)) is not None:
             raise channel_priority_error(outsider, request, records)
         if not fallbacks:
-            return _Solved(request, chosen, _packages(request, chosen, records))
-        request = replace(request, constraints=(*request.constraints, *(cuda_constraint(b.name) for b in fallbacks)))
+            return request, chosen, _packages(request, chosen, records)
+        added = (cuda_constraint(record.name.normalized) for record in fallbacks)
+        request = replace(request, constraints=(*request.constraints, *added))
 
 
 def _packages(
@@ -158,20 +150,13 @@ def _packages(
 
 def _fallbacks(
     request: CondaRequest, chosen: Sequence[RepoDataRecord], records: Iterable[RepoDataRecord]
-) -> list[CondaBuild]:
+) -> list[RepoDataRecord]:
     """The chosen records that should have been CUDA builds, unless the spec requires their build."""
-    from rattler import Version
-
     if request.cuda is None:
         return []
     meant = _meant(request, chosen)
-    # A file's name ends with its build: one attribute, and of thousands of records few are CUDA's.
-    cuda = (record for record in records if "cuda" in record.file_name and is_cuda_build(str(record.build)))
-    timely = (
-        each for each in cuda if is_in_time(each, request.cutoff_of(each.name.normalized), undated=request.undated)
-    )
-    found = cpu_fallbacks(map(build_of, chosen), map(build_of, timely), Version)
-    return [build for build in found if build.name not in meant]
+    cuda = [record for record in cuda_builds(records) if is_in_time(record, request)]
+    return [record for record in cpu_fallbacks(chosen, cuda) if record.name.normalized not in meant]
 
 
 def _meant(request: CondaRequest, chosen: Iterable[RepoDataRecord]) -> set[str]:
@@ -201,8 +186,8 @@ async def _refuse_cuda_elsewhere(request: CondaRequest, chosen: Sequence[RepoDat
         record.name.normalized
         for record in chosen
         if record.subdir != "noarch"
-        and not is_cuda_build(str(record.build))
-        and (record.name.normalized in required or is_cpu_build(str(record.build)))
+        and not is_cuda_build(record)
+        and (record.name.normalized in required or is_cpu_build(record))
     } - _meant(request, chosen)
     records = await channels.records(request, suspects, Platform.LINUX_64)
     fallbacks = _fallbacks(request, [record for record in chosen if record.name.normalized in suspects], records)

@@ -29,10 +29,6 @@ def check_conflicts(
     """Refuse requirements of [pip] that conda's packages do not satisfy.
 
     required, bounds: the requirements and constraints that apply to the platform.
-
-    Raises:
-        PypiCondaConflict: [conda] requires the package too, [pip] names a file or an index for it, or conda's version
-            is excluded.
     """
     for requirement in required:
         provider = provided.get(requirement.name)
@@ -134,11 +130,7 @@ def sdists_needed_by_builds(names: Sequence[str], request: PypiRequest) -> Needs
 
 
 def check_sdists(resolved: Sequence[tuple[PypiRequest, Resolution]]) -> None:
-    """Refuse resolutions with sdists that may not be built, all at once.
-
-    Raises:
-        NeedsSdist
-    """
+    """Refuse resolutions with sdists that may not be built, all at once."""
     found: dict[tuple[str, str], tuple[set[str], list[str]]] = {}
     for request, resolution in resolved:
         for package in resolution.packages:

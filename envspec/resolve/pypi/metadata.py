@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -18,6 +18,12 @@ _FIELD: Final = re.compile(
     r"^(Requires-Dist|Provides-Extra|Requires-Python):[ \t]*(.+(?:\r?\n[ \t]+.+){0,99})",
     re.MULTILINE | re.IGNORECASE,
 )
+
+
+def metadata_file(name: str, version: str, fields: Iterable[tuple[str, str]] = ()) -> bytes:
+    """METADATA of these fields. fields: names and values."""
+    head = [("Metadata-Version", "2.1"), ("Name", name), ("Version", version)]
+    return "".join(f"{field}: {value}\n" for field, value in (*head, *fields)).encode()
 
 
 def declared(metadata: bytes) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -62,9 +63,9 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     }
     if conflict := torch_family_conflict(from_default, rules.provided):
         raise conflict
-    digests = asyncio.gather(*(view.record_digest(node.name, node.file.filename) for node in installed))
+    digests = asyncio.gather(*(view.record_digest(node.name, node.file) for node in installed))
     rejected = await asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in installed))
-    sizes = await asyncio.gather(*(view.size_bytes(node.name, node.file.filename) for node in installed))
+    sizes = await asyncio.gather(*(view.size_bytes(node.name, node.file) for node in installed))
     packages = tuple(
         Package(
             name=node.name,
@@ -115,18 +116,16 @@ async def _node(name: str, version: str, view: View) -> _Node:
     files = [file for file in (await view.selection(name)).files.values() if version_of(file.filename) == exact]
     if not files:
         raise ResolverError(f"{name} {version} was chosen, but the index lists no file of it for this target")
-    wheels = [(rank, file) for file in files if (rank := view.rank(file.filename)) is not None]
-    file = files[0]
-    if wheels:
+
+    def preference(file: ListedFile) -> tuple[int, int, str]:
         # Best tags first, then the highest build number, as pip and uv choose (wheel specification, "build tag").
-        _, file = min(wheels, key=lambda wheel: (wheel[0], -_build_number(wheel[1].filename), wheel[1].filename))
+        rank, parts = view.rank(file.filename), file.filename.split("-")
+        build = re.sub(r"\D", "", parts[2]) if len(parts) == 6 else ""
+        return len(view.rules.tags) if rank is None else rank, -int(build or 0), file.filename
+
+    wheels = [file for file in files if view.rank(file.filename) is not None]
+    file = min(wheels, key=preference) if wheels else files[0]
     return _Node(name, exact, file, declared(await view.metadata(name, file.filename)))
-
-
-def _build_number(filename: str) -> int:
-    parts = filename.split("-")
-    digits = parts[2] if len(parts) == 6 else ""
-    return int("".join(sign for sign in digits if sign.isdigit()) or 0)
 
 
 def _add_requirements(nodes: Mapping[str, _Node], environment: Mapping[str, str], requirements: Iterable[str]) -> None:

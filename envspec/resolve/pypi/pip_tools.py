@@ -36,7 +36,6 @@ _MACHINES = {
     ("Windows", "AMD64"): Platform.WIN_64,
 }
 
-
 _UNSATISFIABLE = ("ResolutionImpossible", "No matching distribution", "Could not find a version")
 
 
@@ -64,12 +63,9 @@ class PipTools:
 
         # pip-tools and its dependencies are pure Python: another interpreter can import them from their folder.
         packages = Path(piptools.__file__).parent.parent
-        source = workspace.work / "requirements.in"
-        source.write_text("\n".join(request.requirements) + "\n", encoding="utf-8")
-        constraints = workspace.work / "constraints.txt"
-        constraints.write_text("\n".join(request.bounds) + "\n", encoding="utf-8")
-        pins = workspace.work / "pins.txt"
-        pins.write_text("".join(f"{name}=={version}\n" for name, version in request.preferences), encoding="utf-8")
+        source = workspace.write("requirements.in", request.requirements)
+        constraints = workspace.write("constraints.txt", request.bounds)
+        pins = workspace.write("pins.txt", request.preferred_pins)
         command = [
             _interpreter(request.target.python.version) or sys.executable,
             *("-m", "piptools", "compile", str(source), "--output-file", str(pins), "--quiet", "--no-config"),

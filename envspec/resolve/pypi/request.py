@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
@@ -65,12 +65,7 @@ def indexes_of(spec: Spec) -> tuple[NamedIndex, ...]:
 
 
 def target_request(
-    spec: Spec,
-    target: Target,
-    facts: Facts,
-    cutoffs: Cutoffs,
-    given: GivenPackages,
-    urls: IndexUrls,
+    spec: Spec, target: Target, facts: Facts, cutoffs: Cutoffs, given: GivenPackages, urls: IndexUrls
 ) -> TargetRequest:
     """The request for one target. No build of torch is chosen if conda provides it.
 
@@ -86,9 +81,8 @@ def target_request(
     tags = tuple(wheel_tags(target))
     provided = given.provided
     check_conflicts(required, bounds, spec.pip, provided)
-    direct = {
-        r.name: given.wheels[str(r.without_credentials().url)] for r in required if r.kind is RequirementKind.WHEEL_URL
-    }
+    by_url = [r for r in required if r.kind is RequirementKind.WHEEL_URL]
+    direct = {r.name: given.wheels[str(r.without_credentials().url)] for r in by_url}
     _check_loadable(direct, TagRanks(tags), target)
     sources = {r.name: given.sources[str(r)] for r in required if str(r) in given.sources}
     direct |= {name: _served(source, name) for name, source in sources.items()}
@@ -130,6 +124,11 @@ def target_request(
     constraints = [str(r) for r in bounds]
     if build is not None and build.constraint:
         constraints.append(f"torch{build.constraint}")
+    decisions = []
+    if build is not None and build.source:
+        origin = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
+        value = f"{build.variant or 'default'} from {origin}"
+        decisions = [Decision("torch.build", value, build.why, build.source, target.platform)]
     request = PypiRequest(target, tuple(_line(r, direct) for r in required), tuple(sorted(constraints)), rules.sdists)
     return TargetRequest(
         request,
@@ -138,7 +137,7 @@ def target_request(
         _identity(spec, rules, family_facts),
         # Beside a bound torch, a resolver tries these from the newest release down until one accepts that torch.
         tuple(name for name in MEMBERS if {name, "torch"} <= family.keys()),
-        () if build is None or not build.source else (_decision(build, target),),
+        tuple(decisions),
         (build.warning,) if build is not None and build.warning else (),
     )
 
@@ -157,7 +156,7 @@ def _served(source: BuiltSource, name: str) -> ListedFile:
     wheel = source.built
     version = wheel.filename.split("-")[1]
     served = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-    return ListedFile(served, source.file.url or served, wheel.sha256, wheel.size_bytes, None, None, None, None)
+    return ListedFile(served, source.file.url or served, wheel.sha256, wheel.size_bytes)
 
 
 def _check_loadable(direct: Mapping[str, ListedFile], ranks: TagRanks, target: Target) -> None:
@@ -182,20 +181,9 @@ def _pytorch_index(build: BuildChoice | None, template: str) -> PackageIndex | N
 def _corrections(facts: Facts) -> dict[str, tuple[Correction, ...]]:
     found: dict[str, tuple[Correction, ...]] = {}
     for edge in facts.edges:
-        found[edge.package] = (*found.get(edge.package, ()), Correction(_within(edge.versions), edge.requires))
+        applies = partial(SpecifierSet(edge.versions).contains, prereleases=True)
+        found[edge.package] = (*found.get(edge.package, ()), Correction(applies, edge.requires))
     return found
-
-
-def _within(specifier: str) -> Callable[[Version], bool]:
-    bound = SpecifierSet(specifier)
-    return lambda version: bound.contains(version, prereleases=True)
-
-
-def _decision(build: BuildChoice, target: Target) -> Decision:
-    origin = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
-    return Decision(
-        "torch.build", f"{build.variant or 'default'} from {origin}", build.why, build.source, target.platform
-    )
 
 
 def _identity(spec: Spec, rules: Rules, facts: Facts) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -110,14 +110,17 @@ async def _resolve_fresh(
     client = IndexClient(store, context.now, environ=context.environ)
     rules = {each.view_key: each.rules for each in requests.values()}
     pages = Pages(client, rules)
-    views = {key: View(client, pages, each, key) for key, each in rules.items()}
+    views = {key: View(pages, key) for key in rules}
     turn = asyncio.Semaphore(context.jobs)
-    undated = UndatedReleases()
-
+    undated: dict[str, set[Version]] = {}
     served: asyncio.Future[Listen] = asyncio.get_running_loop().create_future()
 
     async def listen(listener: socket) -> None:
         await (await asyncio.shield(served))(listener)
+
+    def note_undated(view: View, pins: Mapping[str, str | None]) -> None:
+        for name in view.pending.keys() & pins.keys():
+            undated.setdefault(name, set()).update(_newer(view.pending[name], pins[name]))
 
     async def one(key: str, request: TargetRequest, loopback: Loopback) -> Resolution:
         view = views[request.view_key]
@@ -126,9 +129,9 @@ async def _resolve_fresh(
                 resolution = await _resolve(request, resolver, view, context, loopback, listen)
         except NoSolution:
             found = filter(None, map(parsed, request.request.requirements))
-            undated.add(view.pending, dict.fromkeys(normalised(requirement.name) for requirement in found))
+            note_undated(view, dict.fromkeys(normalised(requirement.name) for requirement in found))
             raise
-        undated.add(view.pending, {package.name: package.version for package in resolution.packages})
+        note_undated(view, {package.name: package.version for package in resolution.packages})
         if not view.pending and not view.digests.may_appear:
             cache.put(store, key, resolution)
         return resolution
@@ -143,11 +146,8 @@ async def _resolve_fresh(
             await asyncio.to_thread(import_module, "aiohttp.web")
             client.http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
             served.set_result(await stack.enter_async_context(serve(views, loopback)))
-            guesses += [
-                asyncio.ensure_future(views[each.view_key].prefetch(name))
-                for each in requests.values()
-                for name in each.walked
-            ]
+            walked = [(views[each.view_key], name) for each in requests.values() for name in each.walked]
+            guesses += [asyncio.ensure_future(view.prefetch(name)) for view, name in walked]
             await asyncio.to_thread(meanwhile)
             return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
         finally:
@@ -158,43 +158,27 @@ async def _resolve_fresh(
             store.is_settled &= not any(view.pending or view.digests.may_appear for view in views.values())
             if text := missing_digests(view.digests for view in views.values()):
                 context.reporter.warning(text)
-            for text in undated.warnings():
+            for text in _undated_warnings(undated):
                 context.reporter.warning(text)
 
 
-class UndatedReleases:
-    """The releases without an upload time that the targets of one run left out."""
+def _newer(versions: Iterable[str], pinned: str | None) -> set[Version]:
+    """The versions above a pin; pre-releases only if the pin is one. None: all."""
+    found, pin = set(map(Version, versions)), Version(pinned) if pinned is not None else None
+    return {each for each in found if pin is None or (each > pin and (not each.is_prerelease or pin.is_prerelease))}
 
-    def __init__(self) -> None:
-        self._releases: dict[str, set[Version]] = {}
 
-    def add(self, pending: Mapping[str, Sequence[str]], pins: Mapping[str, str | None]) -> None:
-        """Add the releases that are newer than a target's pin; pre-releases only if the pin is one.
-
-        pending: versions by package. pins: None if there is no solution.
-        """
-        for name, versions in pending.items():
-            if name not in pins:
-                continue
-            pin = Version(pinned) if (pinned := pins[name]) is not None else None
-            newer = {
-                version
-                for version in map(Version, versions)
-                if pin is None or (version > pin and (not version.is_prerelease or pin.is_prerelease))
-            }
-            self._releases.setdefault(name, set()).update(newer)
-
-    def warnings(self) -> Iterator[str]:
-        """One for each package, sorted by name."""
-        for name, releases in sorted(self._releases.items()):
-            if releases:
-                newest = [str(version) for version in sorted(releases)[-_NAMED:]]
-                more = f" (and {len(releases) - _NAMED} older)" if len(releases) > _NAMED else ""
-                have = "have" if len(releases) > 1 else "has"
-                yield (
-                    f"{name} {', '.join(newest)}{more} {have} no upload time yet: left out; "
-                    "once the index gives it, `envspec lock --upgrade` includes it"
-                )
+def _undated_warnings(undated: Mapping[str, set[Version]]) -> Iterator[str]:
+    """One for each package. undated: the releases without an upload time that the targets of one run left out."""
+    for name, releases in sorted(undated.items()):
+        if releases:
+            newest = [str(version) for version in sorted(releases)[-_NAMED:]]
+            more = f" (and {len(releases) - _NAMED} older)" if len(releases) > _NAMED else ""
+            have = "have" if len(releases) > 1 else "has"
+            yield (
+                f"{name} {', '.join(newest)}{more} {have} no upload time yet: left out; "
+                "once the index gives it, `envspec lock --upgrade` includes it"
+            )
 
 
 async def _resolve(
@@ -235,11 +219,7 @@ def _cache_folder(preferred: Path, work: Path) -> Path:
 async def _buildable(
     request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace
 ) -> tuple[PypiRequest, Pins]:
-    """The pins, and the request that they satisfy: without the releases that cannot be built for the target.
-
-    Raises:
-        SdistBuildFailed: a build fails for another reason.
-    """
+    """The pins, and the request that they satisfy: without the releases that cannot be built for the target."""
     while True:
         try:
             pins = await _pins(request, resolver, view, workspace)

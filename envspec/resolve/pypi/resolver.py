@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -40,6 +40,10 @@ class PypiRequest:
         """The constraints and the excluded releases."""
         return (*self.constraints, *sorted(f"{name}!={version}" for name, version in self.excluded))
 
+    @property
+    def preferred_pins(self) -> list[str]:
+        return [f"{name}=={version}" for name, version in self.preferences]
+
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
@@ -57,6 +61,11 @@ class Workspace:
     path: str = ""
     sandbox: Sandbox | None = None
     listen: Listen | None = None
+
+    def write(self, name: str, lines: Iterable[str]) -> Path:
+        path = self.work / name
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return path
 
     async def run(
         self,
@@ -179,13 +188,9 @@ class Uv:
     async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         from uv import find_uv_bin
 
-        pins, constraints = workspace.work / "pins.txt", workspace.work / "constraints.txt"
-        if request.bounds:
-            constraints.write_text("\n".join(request.bounds) + "\n", encoding="utf-8")
-        if request.preferences:
-            # uv keeps the pins of its output file if it can; it then writes its result there alone.
-            text = "".join(f"{name}=={version}\n" for name, version in request.preferences)
-            pins.write_text(text, encoding="utf-8")
+        constraints = workspace.write("constraints.txt", request.bounds)
+        # uv keeps the pins of its output file if it can; it then writes its result there alone.
+        pins = workspace.write("pins.txt", request.preferred_pins)
         command = [
             find_uv_bin(),
             *("pip", "compile", "-", "--quiet", "--no-config", "--color=never"),

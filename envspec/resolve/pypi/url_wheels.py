@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,12 +19,7 @@ from envspec.io.http import Http
 from envspec.io.store import Store, StoredMetadata
 from envspec.resolve import cache
 from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.index.remote_wheel import (
-    BadRemoteWheel,
-    file_reader,
-    read_metadata,
-    read_record,
-)
+from envspec.resolve.pypi.index.remote_wheel import BadRemoteWheel, read_file
 from envspec.resolve.pypi.index.routing import OfflineMiss
 from envspec.spec import Requirement
 
@@ -43,9 +37,6 @@ async def fetch_wheel(
     """The wheel at a requirement's URL. It is fetched again if the last time was before `as_of`.
 
     environ: has the values of variables in the URL's login.
-
-    Raises:
-        NetworkError: it cannot be fetched, is no wheel, or has another hash than the spec gives.
     """
     url = without_credentials(str(requirement.url))
     filename = unquote(urlsplit(url).path.rpartition("/")[2])
@@ -65,23 +56,19 @@ async def fetch_wheel(
             f"{url} has SHA-256 {cached['sha256']}, the spec has {requirement.sha256}",
             hint="correct the spec if the file is right, else report it to whoever serves it",
         )
-    return ListedFile(filename, url, cached["sha256"], cached["size_bytes"], None, None, None, None)
+    return ListedFile(filename, url, cached["sha256"], cached["size_bytes"])
 
 
 async def _fetch(http: Http, url: str, filename: str) -> tuple[str, StoredMetadata, bytes | None]:
     """The SHA-256, METADATA, and RECORD if it can be read."""
     with tempfile.TemporaryFile() as file:
         sha256 = await http.download(url, file, _LARGEST_BYTES)
-        read = file_reader(file)
         try:
-            metadata, _ = await read_metadata(read)
+            metadata, size_bytes, record = await read_file(file)
             _check_release(metadata, filename)
         except BadRemoteWheel as error:
             raise NetworkError(f"{filename} is no usable wheel: {error}", hint="check the URL in the spec") from error
-        record = None
-        with suppress(BadRemoteWheel):
-            record = await read_record(read)
-        return sha256, StoredMetadata(metadata, file.seek(0, os.SEEK_END)), record
+        return sha256, StoredMetadata(metadata, size_bytes), record
 
 
 def _check_release(metadata: bytes, filename: str) -> None:
@@ -89,9 +76,7 @@ def _check_release(metadata: bytes, filename: str) -> None:
     head = BytesParser().parsebytes(metadata, headersonly=True)
     name, version = head.get("Name", ""), head.get("Version", "")
     expected_name, expected_version, *_ = parse_wheel_filename(filename)
-    try:
-        is_same = canonicalize_name(name) == expected_name and Version(version) == expected_version
-    except InvalidVersion:
-        is_same = False
-    if not is_same:
-        raise BadRemoteWheel(f"its METADATA is of {name} {version}")
+    with suppress(InvalidVersion):
+        if canonicalize_name(name) == expected_name and Version(version) == expected_version:
+            return
+    raise BadRemoteWheel(f"its METADATA is of {name} {version}")

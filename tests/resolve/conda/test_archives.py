@@ -40,29 +40,17 @@ def server(forge: CondaChannel) -> Iterator[CondaServer]:
 
 
 def locked(held: CondaArchive, channel: str) -> CondaPackage:
-    return CondaPackage(
-        name=held.name,
-        version=held.version,
-        build=held.build,
-        build_number=0,
-        channel="forge",
-        subdir=held.subdir,
-        filename=held.filename,
-        url=f"{channel}/{held.subdir}/{held.filename}",
-        sha256=held.sha256,
-        depends=("python",),
-        noarch="python",
-    )
+    url = f"{channel}/{held.subdir}/{held.filename}"
+    release = held.name, held.version, held.build, 0, "forge"
+    return CondaPackage(*release, held.subdir, held.filename, url, held.sha256, depends=("python",), noarch="python")
 
 
 def read(
     held: CondaArchive, url: str, address: str | None = None, *, offline: bool = False
 ) -> Sequence[Provided] | None:
     """What the archive of a channel at `url` provides; None where it can't be read."""
-    channels = [
-        Channel("other", "https://other.example", "https://other.example"),
-        Channel("forge", url, address or url),
-    ]
+    other = Channel("other", "https://other.example", "https://other.example")
+    channels = [other, Channel("forge", url, address or url)]
 
     async def once() -> bytes | None:
         return await archive_reader(channels, BRIEF, offline=offline)(locked(held, url))
@@ -97,16 +85,16 @@ def test_credentials_go_along(forge: CondaChannel) -> None:
 
 @FORMS
 @pytest.mark.parametrize(
-    "fault",
-    [Status(404), Status(500), Body(b"no archive"), Truncate(200), Stall()],
-    ids=lambda fault: type(fault).__name__,
+    "fault", [Status(404), Status(500), Body(b"no archive"), Truncate(200)], ids=lambda fault: type(fault).__name__
 )
-def test_what_cannot_be_read_is_unknown(server: CondaServer, held: CondaArchive, fault: Fault) -> None:
+def test_an_archive_that_cannot_be_read(server: CondaServer, held: CondaArchive, fault: Fault) -> None:
     server.fail(server.path(held), fault)
     assert read(held, server.channel_url("forge")) is None
 
 
-def test_nobody_there_and_nothing_there(tmp_path: Path) -> None:
+def test_no_server_no_answer_and_no_archive(tmp_path: Path, server: CondaServer) -> None:
+    server.fail(server.path(TOOLS), Stall())
+    assert read(TOOLS, server.channel_url("forge")) is None
     assert read(TOOLS, "http://127.0.0.1:9/forge") is None
     assert read(TOOLS, tmp_path.as_uri()) is None
 

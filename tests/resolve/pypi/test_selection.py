@@ -1,4 +1,4 @@
-"""Which selections are good for ever: those that no upload time which comes late can change."""
+"""Which files are selected, and which selections no late upload time can change."""
 
 from __future__ import annotations
 
@@ -44,16 +44,11 @@ def test_a_moment_further_back_than_times_are_filled_in_is_final() -> None:
     assert selection(files, ASKED - FILLED_IN_WITHIN - A_SECOND).is_final
 
 
-def test_an_index_without_times_is_taken_as_it_is() -> None:
+def test_an_index_without_times() -> None:
     found = selection({pure("1.0"): None, pure("2.0"): OLD}, None)
-    assert found.is_final
-    assert len(found.files) == 2
-
-
-def test_nothing_dated_is_nothing_for_ever() -> None:
-    found = selection({pure("1.0"): None})
-    assert found.undated
-    assert not found.is_final
+    assert found.is_final and len(found.files) == 2
+    undated = selection({pure("1.0"): None})
+    assert undated.undated and not undated.is_final
 
 
 @pytest.mark.parametrize(
@@ -103,7 +98,6 @@ def test_a_wheel_that_came_later_than_the_cut_does_not_stand_for_its_release() -
     assert list(selection(files, ASKED - timedelta(days=30)).files) == [pure("1.0"), "lib-2.0.tar.gz"]
 
 
-def test_all_dated_is_final_at_any_moment() -> None:
-    files = {pure("1.0"): OLD, pure("2.0"): NEW}
-    assert selection(files).is_final
-    assert selection(files, ASKED - timedelta(days=30)).is_final
+@pytest.mark.parametrize("cut", [ASKED, ASKED - timedelta(days=30)])
+def test_a_selection_of_dated_files_is_final(cut: datetime) -> None:
+    assert selection({pure("1.0"): OLD, pure("2.0"): NEW}, cut).is_final

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import tempfile
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -28,17 +27,15 @@ from envspec.resolve.pypi.index.remote_wheel import (
     BadRemoteWheel,
     FilePart,
     ReadPart,
-    file_reader,
+    read_file,
     read_metadata,
     read_record,
-    read_with_record,
 )
 from envspec.resolve.pypi.index.routing import NotListed, OfflineMiss, PackageIndex, PackageIndexError
 from envspec.resolve.pypi.index.selection import version_of
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
-
 
 _METADATA_BYTES: Final = 32 * 1024 * 1024
 #: A wheel read whole because its server supports no ranges: the largest on any known index is 4 GB.
@@ -168,20 +165,17 @@ class IndexClient:
         metadata = self.store.metadata(key)
         if metadata is None:
             if file.filename.endswith(SDIST_SUFFIXES):
-                metadata = await self._metadata_of_sdist(index, file)
+                # Few locks need it: a run on cached pages starts without.
+                from envspec.resolve.pypi.index import sdist
+
+                content = await self.content(index, file)
+                name, version = normalised(file.filename.rpartition("-")[0]), str(version_of(file.filename))
+                body = await run_in_thread(sdist.metadata, content, file.filename, name, version)
+                metadata = StoredMetadata(body, len(content))
             else:
                 metadata = await self._served_metadata(index, file) or await self._metadata_of_wheel(index, file)
             self.store.put_metadata(key, metadata)
         return metadata
-
-    async def _metadata_of_sdist(self, index: PackageIndex, file: ListedFile) -> StoredMetadata:
-        # Few locks need it: a run on cached pages starts without.
-        from envspec.resolve.pypi.index import sdist
-
-        content = await self.content(index, file)
-        name, version = normalised(file.filename.rpartition("-")[0]), str(version_of(file.filename))
-        body = await run_in_thread(sdist.metadata, content, file.filename, name, version)
-        return StoredMetadata(body, len(content))
 
     async def _served_metadata(self, index: PackageIndex, file: ListedFile) -> StoredMetadata | None:
         """PEP 658: a file beside the wheel; None if the index does not have it after all."""
@@ -215,7 +209,7 @@ class IndexClient:
 
         try:
             try:
-                body, total, record = await read_with_record(read)
+                body, total, record = await read_metadata(read)
             except TooLarge:
                 # A server without ranges: the wheel is read on disk, whatever its size.
                 body, total, record = await self._whole_wheel(http, index, file)
@@ -234,11 +228,7 @@ class IndexClient:
             found = await http.download(url, wheel, _WHOLE_BYTES, within=within)
             if file.sha256 and found != file.sha256:
                 raise _wrong_hash(index, file.filename, file.sha256, found)
-            read = file_reader(wheel)
-            body, total = await read_metadata(read)
-            with suppress(BadRemoteWheel):
-                return body, total, await read_record(read)
-            return body, total, None
+            return await read_file(wheel)
 
     async def _size_bytes(self, index: PackageIndex, file: ListedFile) -> int | None:
         http = self.network(f"the size of {file.filename}")
@@ -265,10 +255,14 @@ def authorised(index: PackageIndex, url: str, environ: Mapping[str, str] = Mappi
     return urlunsplit(parts._replace(netloc=filled(own, environ)))
 
 
-def _ranges(get: Callable[[str], Awaitable[Response]], http: Http, url: str, index: PackageIndex) -> ReadPart:
-    """Parts of a remote file. get: requests a range, as `bytes=0-99`."""
+def _ranges(
+    get: Callable[[str], Awaitable[Response]], http: Http, url: str, index: PackageIndex, size: int | None = None
+) -> ReadPart:
+    """Parts of a remote file. get: requests a range, as `bytes=0-99`. size: the file's, if known."""
 
     async def read(start: int | None, end: int) -> FilePart:
+        if start is None and size is not None:
+            return await read(max(0, size - end), size)
         answer = await get(f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}")
         if start is None and answer.status in (400, 416, 501):
             # No suffix ranges, or a file smaller than the suffix: get the size, then the bytes by number.
@@ -349,23 +343,11 @@ class RecordDigests:
 
     async def _record(self, index: PackageIndex, file: ListedFile) -> bytes:
         http = self._client.network(f"the RECORD of {file.filename}")
-        url, size = self._client.authorised(index, file.url), file.size_bytes
-
-        async def get(span: str) -> Response:
-            return await self._range(http, index, url, span)
-
-        ranges = _ranges(get, http, url, index)
-
-        async def read(start: int | None, end: int) -> FilePart:
-            return await (ranges(start, end) if start is not None or size is None else ranges(max(0, size - end), size))
-
-        return await read_record(read)
-
-    async def _range(self, http: Http, index: PackageIndex, url: str, span: str) -> Response:
-        """The answer to a request for a range; the body of a large wheel that comes whole is not read."""
+        url = self._client.authorised(index, file.url)
 
         async def use(answer: ClientResponse) -> Response:
             size = answer.content_length
+            # The body of a large wheel that comes whole is not read.
             if answer.status == 200 and (size is None or size > _SMALL_BYTES):
                 self._rangeless.add(index.name)
                 raise NoRanges("its server supports no ranges")
@@ -373,9 +355,12 @@ class RecordDigests:
                 raise BadRemoteWheel(f"its zip directory or RECORD is larger than {LARGEST_BYTES} bytes")
             return await read_whole(answer, LARGEST_BYTES)
 
-        if index.name in self._rangeless:
-            raise NoRanges("its server supports no ranges")
-        return await http.stream(url, use, headers=lambda: {"Range": span}, within=index.within())
+        async def get(span: str) -> Response:
+            if index.name in self._rangeless:
+                raise NoRanges("its server supports no ranges")
+            return await http.stream(url, use, headers=lambda: {"Range": span}, within=index.within())
+
+        return await read_record(_ranges(get, http, url, index, file.size_bytes))
 
 
 def missing_digests(digests: Iterable[RecordDigests]) -> str | None:

@@ -59,12 +59,12 @@ class ListedFile:
 
     filename: str
     url: str
-    sha256: str | None
-    size_bytes: int | None
-    uploaded: str | None
-    requires_python: str | None
-    yanked: str | None
-    metadata_sha256: str | None
+    sha256: str | None = None
+    size_bytes: int | None = None
+    uploaded: str | None = None
+    requires_python: str | None = None
+    yanked: str | None = None
+    metadata_sha256: str | None = None
 
 
 class BadPage(ValueError):
@@ -84,11 +84,7 @@ class PageListing:
 
 
 def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
-    """Read a project page.
-
-    Raises:
-        BadPage: neither a JSON nor an HTML project page.
-    """
+    """Read a project page; raises BadPage if it is neither a JSON nor an HTML one."""
     try:
         names, read = _parse_json(body, url) if "json" in content_type.partition(";")[0] else _parse_html(body, url)
     except BadPage:

@@ -11,12 +11,9 @@ import os
 import struct
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    pass
-
+from typing import IO, Any, Final
 
 _DIRECTORY_ENTRY = b"PK\x01\x02"
 _LOCAL_HEADER = b"PK\x03\x04"
@@ -25,8 +22,8 @@ _END64_LOCATOR = b"PK\x06\x07"
 _END64 = b"PK\x06\x06"
 #: A local header, without the name and the extra fields that follow it.
 _LOCAL_HEADER_BYTES: Final = 30
-#: An entry of the directory, up to the end of the longest name.
-_ENTRY_BYTES: Final = 46 + 0xFFFF
+#: Where an entry of the directory has its name.
+_NAME_AT: Final = 46
 #: Packages that contain others' metadata, anywhere, have some dozens.
 _MOST_NAMED: Final = 1000
 #: The first request. Measured over the wheels of a torch stack: contains directory and METADATA of nine wheels in ten.
@@ -60,8 +57,8 @@ class FilePart:
 ReadPart = Callable[["int | None", int], Awaitable[FilePart]]
 
 
-def file_reader(file: IO[bytes]) -> ReadPart:
-    """Parts of a file on disk."""
+async def read_file(file: IO[bytes]) -> tuple[bytes, int, bytes | None]:
+    """METADATA, size in bytes, and RECORD of a wheel on disk; raises as `read_metadata`."""
     total = file.seek(0, os.SEEK_END)
 
     async def read(start: int | None, end: int) -> FilePart:
@@ -69,57 +66,41 @@ def file_reader(file: IO[bytes]) -> ReadPart:
         file.seek(begin)
         return FilePart(begin, total, file.read(until - begin))
 
-    return read
+    metadata, total, record = await read_metadata(read)
+    if record is None:
+        with suppress(BadRemoteWheel):
+            record = await read_record(read)
+    return metadata, total, record
 
 
-async def read_metadata(read: ReadPart) -> tuple[bytes, int]:
-    """The METADATA file of a wheel, and the wheel's size in bytes.
+async def read_metadata(read: ReadPart) -> tuple[bytes, int, bytes | None]:
+    """METADATA, the wheel's size in bytes, and RECORD if it can be read without another request.
 
     Raises:
         BadRemoteWheel: no zip, or no single `*.dist-info/METADATA` in it, or one with another checksum than the zip's.
     """
-    metadata, total, _ = await read_with_record(read)
-    return metadata, total
-
-
-async def read_with_record(read: ReadPart) -> tuple[bytes, int, bytes | None]:
-    """METADATA, the wheel's size in bytes, and RECORD if no further request is needed for it.
-
-    Raises:
-        BadRemoteWheel: as `read_metadata`; a RECORD that cannot be read is None.
-    """
+    wheel = await _open(read)
+    metadata = await wheel.file("METADATA")
     try:
-        wheel = await _open(read)
-        metadata = await wheel.file("METADATA")
-    except struct.error as error:
-        raise BadRemoteWheel(f"its zip directory is cut short: {error}") from error
-    return metadata, wheel.total, await _record_without_request(wheel)
+        return metadata, wheel.total, await replace(wheel, read=_no_request).file("RECORD")
+    except BadRemoteWheel:
+        return metadata, wheel.total, None
 
 
 async def read_record(read: ReadPart) -> bytes:
-    """The RECORD of a wheel.
+    """The RECORD of a wheel; raises as `read_metadata`."""
+    return await (await _open(read)).file("RECORD")
 
-    Raises:
-        BadRemoteWheel: as `read_metadata`.
-    """
+
+async def _no_request(start: int | None, end: int) -> FilePart:  # noqa: ARG001 (a ReadPart)
+    raise BadRemoteWheel("another request is needed")
+
+
+def _unpack(form: str, data: bytes, start: int) -> tuple[Any, ...]:
     try:
-        return await (await _open(read)).file("RECORD")
+        return struct.unpack_from(form, data, start)
     except struct.error as error:
         raise BadRemoteWheel(f"its zip directory is cut short: {error}") from error
-
-
-class _NeedsRequest(Exception):
-    pass
-
-
-async def _record_without_request(wheel: _RemoteWheel) -> bytes | None:
-    async def refuse(start: int | None, end: int) -> FilePart:  # noqa: ARG001 (a ReadPart)
-        raise _NeedsRequest
-
-    try:
-        return await replace(wheel, read=refuse).file("RECORD")
-    except (_NeedsRequest, BadRemoteWheel, struct.error):
-        return None
 
 
 async def _open(read: ReadPart) -> _RemoteWheel:
@@ -127,13 +108,13 @@ async def _open(read: ReadPart) -> _RemoteWheel:
     end = tail.body.rfind(_END)
     if end < 0 or len(tail.body) - end < 22:
         raise BadRemoteWheel("no end of a zip directory in it")
-    size, start = struct.unpack_from("<II", tail.body, end + 12)
+    size, start = _unpack("<II", tail.body, end + 12)
     if b"\xff\xff" in tail.body[end + 10 : end + 20] and tail.body[max(0, end - 20) : end - 16] == _END64_LOCATOR:
-        (offset,) = struct.unpack_from("<Q", tail.body, end - 20 + 8)
+        (offset,) = _unpack("<Q", tail.body, end - 20 + 8)
         end64 = (await _containing(offset, offset + 56, tail.total, read, tail)).slice(offset, offset + 56)
         if end64[:4] != _END64:
             raise BadRemoteWheel("its zip64 directory is not where it should be")
-        size, start = struct.unpack_from("<QQ", end64, 40)
+        size, start = _unpack("<QQ", end64, 40)
     part = await _containing(start, start + size, tail.total, read, tail)
     return _RemoteWheel(read, part.slice(start, start + size), start, tail.total, [part, tail])
 
@@ -158,7 +139,7 @@ class _RemoteWheel:
         head = (await self._part(entry.offset, end)).slice(entry.offset, end)
         if head[:4] != _LOCAL_HEADER:
             raise BadRemoteWheel(f"its {name} is not where its zip directory has it")
-        begin = entry.offset + _LOCAL_HEADER_BYTES + sum(struct.unpack_from("<HH", head, 26))
+        begin = entry.offset + _LOCAL_HEADER_BYTES + sum(_unpack("<HH", head, 26))
         if not 0 < entry.compressed <= self.start - begin:
             raise BadRemoteWheel(f"its {name} is empty, or runs into its zip directory")
         end = begin + entry.compressed
@@ -203,7 +184,7 @@ def _find(directory: bytes, name: str) -> _Entry:
         raise BadRemoteWheel(f"more than {_MOST_NAMED} {name} files in it, one is needed")
     place = directory.find(suffix.encode())
     while place >= 0:
-        header = directory.rfind(_DIRECTORY_ENTRY, max(0, place - _ENTRY_BYTES), place)
+        header = directory.rfind(_DIRECTORY_ENTRY, max(0, place - _NAME_AT - 0xFFFF), place)
         entry = _entry(directory, header) if header >= 0 else None
         if entry and entry.name.endswith(suffix) and entry.name.count("/") == 1:
             found.append(entry)
@@ -214,27 +195,26 @@ def _find(directory: bytes, name: str) -> _Entry:
 
 
 def _entry(directory: bytes, start: int) -> _Entry:
-    flags, method = struct.unpack_from("<HH", directory, start + 8)
+    # Flags, method, (time), CRC, compressed size, size, length of name, length of extra fields, (four more), offset.
+    flags, method, crc, compressed, size, name, extra, offset = _unpack("<8xHH4xIIIHH10xI", directory, start)
     if flags & 1:
         raise BadRemoteWheel("a file of its metadata is encrypted")
-    crc, compressed, size, name_length, extra_length = struct.unpack_from("<IIIHH", directory, start + 16)
-    (offset,) = struct.unpack_from("<I", directory, start + 42)
-    name_end = start + 46 + name_length
-    wide = _zip64_values(directory[name_end : name_end + extra_length])
+    name_end = start + _NAME_AT + name
+    wide = _zip64_values(directory[name_end : name_end + extra])
     # The zip64 field has only those values that overflow, in this order.
     size, compressed, offset = (
         next(wide, value) if value == 0xFFFFFFFF else value for value in (size, compressed, offset)
     )
-    name = directory[start + 46 : name_end].decode("utf-8", "replace")
-    return _Entry(name, method, crc, compressed, size, offset)
+    text = directory[start + _NAME_AT : name_end].decode("utf-8", "replace")
+    return _Entry(text, method, crc, compressed, size, offset)
 
 
 def _zip64_values(extra: bytes) -> Iterator[int]:
     start = 0
     while start + 4 <= len(extra):
-        kind, length = struct.unpack_from("<HH", extra, start)
+        kind, length = _unpack("<HH", extra, start)
         if kind == 1:
-            yield from struct.unpack_from(f"<{length // 8}Q", extra, start + 4)
+            yield from _unpack(f"<{length // 8}Q", extra, start + 4)
         start += 4 + length
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar
-from envspec.resolve.pypi.metadata import declared, extras_of, parsed, requires_python
+from envspec.resolve.pypi.metadata import declared, extras_of, metadata_file, parsed, requires_python
 
 #: RuntimeError, NotImplementedError: zipfile's for an encrypted member and an unsupported compression.
 _UNREADABLE: Final = (
@@ -30,12 +30,9 @@ class BadSdist(Exception):
 
 
 def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
-    """The METADATA of an sdist's wheel, as far as the sdist states it.
+    """The METADATA of an sdist's wheel, as far as the sdist states it; raises BadSdist if the archive cannot be read.
 
     Requirements are Requires-Dist of its PKG-INFO, else the lines of its requires.txt, else none.
-
-    Raises:
-        BadSdist: the archive cannot be read.
     """
     try:
         files = dict(_texts(content, filename))
@@ -51,15 +48,12 @@ def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
         extras |= set(re.findall(r"^\[([^\]:\n]+)[\]:]", listed, re.MULTILINE))
     python = requires_python(info)
     fields = [
-        ("Metadata-Version", "2.1"),
-        ("Name", name),
-        ("Version", version),
         *([("Requires-Python", python)] if python else []),
         *(("Provides-Extra", extra) for extra in sorted(extras)),
         # A resolver skips a release with a line that it cannot read, and takes an older one.
         *(("Requires-Dist", each) for each in needs if parsed(each) is not None),
     ]
-    return "".join(f"{field}: {value}\n" for field, value in fields).encode()
+    return metadata_file(name, version, fields)
 
 
 def _sections(text: str) -> Iterator[str]:

@@ -181,11 +181,7 @@ def own_files(listing: PageListing, project: str) -> PageListing:
 
 
 def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selection:
-    """What a target sees of a project. project: its normalised name.
-
-    Raises:
-        BadPage: a file that counts cannot be read.
-    """
+    """What a target sees of a project; raises BadPage if a file that counts cannot be read. project: normalised."""
     wheels, sdists, others = policy.ranks.partition(listing.names)
     loadable = [listing.file(number) for number in wheels]
     if policy.sdists is not Sdists.NONE:

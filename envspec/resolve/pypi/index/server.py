@@ -70,6 +70,21 @@ def listening() -> Iterator[Loopback]:
         yield Loopback(listener)
 
 
+async def run_application(
+    app: web.Application, listener: socket.socket, stack: AsyncExitStack, *, handler_cancellation: bool = False
+) -> None:
+    """Serve at a socket until `stack` ends. handler_cancellation: a client that disconnects ends its request."""
+    from aiohttp import web
+
+    # Hundreds of small requests: no log line and no signal handler for each.
+    runner = web.AppRunner(
+        app, access_log=None, handle_signals=False, shutdown_timeout=0.1, handler_cancellation=handler_cancellation
+    )
+    stack.push_async_callback(runner.cleanup)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+
+
 @asynccontextmanager
 async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[Listen]:
     """Serve each view under its key until the context ends; yields a function that serves them at another listener.
@@ -79,42 +94,32 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
     """
     from aiohttp import web
 
-    async def page(request: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.Response:
         view, name = views[request.match_info["key"]], request.match_info["name"]
+        bodies, filename = Bodies(request.match_info["bodies"]), request.match_info.get("filename")
         try:
-            body = await view.page(name, Bodies(request.match_info["bodies"]))
-        except NotListed:
-            return web.Response(status=404)
-        except EnvspecError as error:
-            return web.Response(status=_FAILED, text=error.message)
-        return web.Response(body=body, content_type=_PAGE_TYPE, headers=_VOLATILE if name in view.pending else _HEADERS)
-
-    async def file(request: web.Request) -> web.Response:
-        view, name = views[request.match_info["key"]], request.match_info["name"]
-        filename = request.match_info["filename"]
-        try:
-            if filename.endswith(".metadata"):
+            if filename is None:
+                body = await view.page(name, bodies)
+            elif filename.endswith(".metadata"):
                 body = await view.metadata(name, filename.removesuffix(".metadata"))
             else:
-                body = await view.content(name, filename, Bodies(request.match_info["bodies"]))
+                body = await view.content(name, filename, bodies)
         except (NotListed, KeyError):
             return web.Response(status=404)
         except EnvspecError as error:
             return web.Response(status=_FAILED, text=error.message)
-        return web.Response(body=body, content_type="application/octet-stream", headers=_HEADERS)
+        if filename is not None:
+            return web.Response(body=body, content_type="application/octet-stream", headers=_HEADERS)
+        return web.Response(body=body, content_type=_PAGE_TYPE, headers=_VOLATILE if name in view.pending else _HEADERS)
 
     bodies = "{bodies:" + "|".join(each.value for each in Bodies) + "}"
     async with AsyncExitStack() as stack:
 
         async def listen(each: socket.socket, admits: Callable[[str], bool] = lambda _: True) -> None:
             app = web.Application(middlewares=[_checking(admits)])
-            app.router.add_get(f"/{{key}}/{bodies}/simple/{{name}}/", page)
-            app.router.add_get(f"/{{key}}/{bodies}/files/{{name}}/{{filename}}", file)
-            # Hundreds of small requests: no log line and no signal handler for each.
-            runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
-            stack.push_async_callback(runner.cleanup)
-            await runner.setup()
-            await web.SockSite(runner, each).start()
+            app.router.add_get(f"/{{key}}/{bodies}/simple/{{name}}/", answer)
+            app.router.add_get(f"/{{key}}/{bodies}/files/{{name}}/{{filename}}", answer)
+            await run_application(app, each, stack)
 
         await listen(loopback.socket, loopback.admits)
         yield listen

@@ -1,7 +1,5 @@
 """What one target sees of the indexes.
 
-Source: binary distribution format (PyPA specifications): METADATA, WHEEL and RECORD are what a wheel must have.
-
 Resolvers see nothing else, so that no configuration of pip or uv on this machine reaches a lock.
 """
 
@@ -44,61 +42,54 @@ from envspec.resolve.pypi.index.selection import (
     select,
     version_of,
 )
-from envspec.resolve.pypi.metadata import declared, extras_of, is_of_extra
+from envspec.resolve.pypi.metadata import declared, extras_of, is_of_extra, metadata_file
 from envspec.resolve.types import CondaProvided
 
 _LARGE_BYTES: Final = 8 << 20
 #: How many releases a resolver is expected to try: torchvision's down to one that fits a torch of a year ago.
 _WALKED: Final = 12
+#: By view.
+_Selections = Mapping[str, Selection]
 
 
 class Pages:
     """What each view selects of each page. rules: each view's, by its key. ranks: of the wheels that it loads."""
 
     def __init__(self, client: IndexClient, rules: Mapping[str, Rules]) -> None:
-        self._client = client
-        self._rules = rules
+        self.client = client
+        self.rules = rules
         self.ranks = {view: TagRanks(each.tags) for view, each in rules.items()}
 
     async def read(self, view: str, name: str) -> tuple[StoredPage, Selection]:
-        """A project's page on its index, and what one view selects of it.
-
-        Raises:
-            NotListed: its index does not have the project.
-            BadPage, NetworkError: its index cannot be used.
-        """
-        index, cutoff = self._rules[view].index_of(name), self._rules[view].cutoff_of(name)
+        """A project's page on its index, and what one view selects of it; raises as `View.selection`, and BadPage."""
+        index, cutoff = self.rules[view].index_of(name), self.rules[view].cutoff_of(name)
         key = ("selections", index.name, name, cutoff)
-        page, selections = await self._client.once(key, lambda: self._read(index, name, cutoff))
+        page, selections = await self.client.once(key, lambda: self._read(index, name, cutoff))
         return page, selections[view]
 
-    async def _read(
-        self, index: PackageIndex, name: str, cutoff: datetime
-    ) -> tuple[StoredPage, Mapping[str, Selection]]:
+    async def _read(self, index: PackageIndex, name: str, cutoff: datetime) -> tuple[StoredPage, _Selections]:
         """The page, and what all views with this index and cutoff select of it."""
-        page = await self._client.page(index, name, cutoff)
+        page = await self.client.page(index, name, cutoff)
         selections = await self._select(page, index, name, cutoff)
-        if page.asked < self._client.began and not all(each.is_final for each in selections.values()):
+        if page.asked < self.client.began and not all(each.is_final for each in selections.values()):
             # The page is of an earlier run: what had no upload time then may have one by now.
-            if self._client.http is None:
+            if self.client.http is None:
                 pending = sorted({version for each in selections.values() for version in each.pending})
                 raise OfflineMiss(
                     f"the upload time of {name}{' ' if pending else ''}{', '.join(pending[-3:])} at index {index.name}",
                     hint="lock without --offline, or with an older as_of: the index adds upload times late",
                 )
-            page = await self._client.page(index, name, self._client.began)
+            page = await self.client.page(index, name, self.client.began)
             selections = await self._select(page, index, name, cutoff)
         return page, selections
 
-    async def _select(
-        self, page: StoredPage, index: PackageIndex, name: str, cutoff: datetime
-    ) -> Mapping[str, Selection]:
-        def select_all() -> Mapping[str, Selection]:
+    async def _select(self, page: StoredPage, index: PackageIndex, name: str, cutoff: datetime) -> _Selections:
+        def select_all() -> _Selections:
             listing = own_files(parse_page(page.body, page.content_type, page.url), name)
             bound = cutoff if index.dated else None
             return {
                 view: select(listing, name, SelectionPolicy(self.ranks[view], bound, page.asked, rules.sdists_of(name)))
-                for view, rules in self._rules.items()
+                for view, rules in self.rules.items()
                 if name not in rules.direct and rules.index_of(name) == index and rules.cutoff_of(name) == cutoff
             }
 
@@ -107,20 +98,11 @@ class Pages:
 
 
 def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
-    """A wheel without code. metadata: its METADATA.
-
-    Raises:
-        InvalidWheelFilename: `filename` is no wheel's.
-    """
-    _, _, _, tags = parse_wheel_filename(filename)
+    """A wheel without code: what the binary distribution format (PyPA) requires. metadata: its METADATA."""
+    tags = "".join(sorted(f"Tag: {tag}\n" for tag in parse_wheel_filename(filename)[3]))
     folder = "-".join(filename.split("-")[:2]) + ".dist-info"
-    wheel = [
-        "Wheel-Version: 1.0",
-        "Generator: envspec",
-        "Root-Is-Purelib: true",
-        *sorted(f"Tag: {tag}" for tag in tags),
-    ]
-    files = {"METADATA": metadata, "WHEEL": ("\n".join(wheel) + "\n").encode()}
+    wheel = f"Wheel-Version: 1.0\nGenerator: envspec\nRoot-Is-Purelib: true\n{tags}"
+    files = {"METADATA": metadata, "WHEEL": wheel.encode()}
     files["RECORD"] = "".join(f"{folder}/{name},,\n" for name in (*files, "RECORD")).encode()
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -134,10 +116,9 @@ def _provided_metadata(provider: CondaProvided, published: bytes) -> bytes:
 
     published: the METADATA of the same version on its index, empty if there is none.
     """
-    extras = [f"Provides-Extra: {extra}" for extra in extras_of(published)]
-    requires = [f"Requires-Dist: {text}" for text in declared(published) if is_of_extra(text)]
-    lines = ["Metadata-Version: 2.1", f"Name: {provider.name}", f"Version: {provider.version}", *extras, *requires]
-    return ("\n".join(lines) + "\n").encode()
+    extras = [("Provides-Extra", extra) for extra in extras_of(published)]
+    requires = [("Requires-Dist", text) for text in declared(published) if is_of_extra(text)]
+    return metadata_file(provider.name, provider.version, [*extras, *requires])
 
 
 class Bodies(Enum):
@@ -147,28 +128,21 @@ class Bodies(Enum):
     STUB = "stub"
 
 
-class UndatedIndex(PackageIndexError):
-    """An index without upload times, which `as_of` needs."""
-
-    def __init__(self, index: PackageIndex, name: str) -> None:
-        super().__init__(
-            f"index {index.name} gives no upload times for {name}, which `as_of` needs",
-            hint="name an index with upload times in ENVSPEC_DEFAULT_INDEX, or unset it"
-            if index.name == DEFAULT_INDEX
-            else 'set undated = "accept" in its [[pip.index]], if its files never change',
-        )
+def _undated(index: PackageIndex, name: str) -> PackageIndexError:
+    hint = 'set undated = "accept" in its [[pip.index]], if its files never change'
+    if index.name == DEFAULT_INDEX:
+        hint = "name an index with upload times in ENVSPEC_DEFAULT_INDEX, or unset it"
+    return PackageIndexError(f"index {index.name} gives no upload times for {name}, which `as_of` needs", hint=hint)
 
 
-class MissingFromIndex(PackageIndexError):
-    """A name that comes from one index alone, which does not have it."""
-
-    def __init__(self, index: PackageIndex, name: str) -> None:
-        why = "and its `packages` assign that name to it alone"
-        hint = "publish it there, or narrow `packages` in its [[pip.index]]"
-        if index.name.startswith("pytorch-"):
-            why = "and this build of the torch family is there alone"
-            hint = "check that the mirror in ENVSPEC_PYTORCH_INDEX has that CUDA, or set another [cuda] version"
-        super().__init__(f"index {index.name} ({index.shown_url}) does not have {name}, {why}", hint=hint)
+def _missing(index: PackageIndex, name: str) -> PackageIndexError:
+    """The error for a name that comes from one index alone, which does not have it."""
+    why = "and its `packages` assign that name to it alone"
+    hint = "publish it there, or narrow `packages` in its [[pip.index]]"
+    if index.name.startswith("pytorch-"):
+        why = "and this build of the torch family is there alone"
+        hint = "check that the mirror in ENVSPEC_PYTORCH_INDEX has that CUDA, or set another [cuda] version"
+    return PackageIndexError(f"index {index.name} ({index.shown_url}) does not have {name}, {why}", hint=hint)
 
 
 class View:
@@ -182,17 +156,17 @@ class View:
     there.
     """
 
-    def __init__(self, client: IndexClient, pages: Pages, rules: Rules, key: str) -> None:
-        self.rules = rules
+    def __init__(self, pages: Pages, key: str) -> None:
+        self.rules = pages.rules[key]
         self.key = key
         self.errors: list[EnvspecError] = []
         self.failed = asyncio.Event()
         self.missing: set[str] = set()
         self.pending: dict[str, tuple[str, ...]] = {}
-        self.digests = RecordDigests(client)
+        self.digests = RecordDigests(pages.client)
         self.unreadable: dict[tuple[str, Version], str] = {}
         self.hollow: set[str] = set()
-        self._client = client
+        self._client = pages.client
         self._pages = pages
         self._ranks = pages.ranks[key]
         self._selections: dict[str, Selection] = {}
@@ -220,21 +194,14 @@ class View:
         return self._selections.keys()
 
     async def names(self, name: str) -> Sequence[str]:
-        """The names of all files of a project on its index, loadable or not.
-
-        Raises:
-            As `selection`.
-        """
+        """The names of all files of a project on its index, loadable or not; raises as `selection`."""
         if self._given(name) is not None:
             return ()
         page, _ = await self._pages.read(self.key, name)
         return own_files(parse_page(page.body, page.content_type, page.url), name).names
 
     async def prefetch(self, name: str) -> None:
-        """Fetch the metadata of a project's newest releases before a resolver tries them one by one.
-
-        Errors are left to the real request.
-        """
+        """Fetch the metadata of a project's newest releases before a resolver tries them; without errors."""
         if self._given(name) is not None or self._stored(name) is not None:
             return
         with suppress(NotListed, EnvspecError):
@@ -275,7 +242,7 @@ class View:
         except BadSdist as error:
             version = version_of(file.filename) or Version("0")
             self.unreadable[name, version] = str(error)
-            return f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+            return metadata_file(name, str(version))
         return corrected(stored.body, self.rules.corrections.get(name, ()), file.filename)
 
     async def read_sdist(self, name: str, version: str) -> None:
@@ -309,17 +276,13 @@ class View:
         with self._recording():
             return await self._client.content(self.rules.index_of(name), file)
 
-    async def size_bytes(self, name: str, filename: str) -> int | None:
-        """A file's size; None if it is unknown, and for a package from conda."""
-        if name in self.rules.provided:
-            return None
-        return await self._client.size_bytes(self.rules.index_of(name), (await self.selection(name)).files[filename])
+    async def size_bytes(self, name: str, file: ListedFile) -> int | None:
+        """A file's size; None if it is unknown."""
+        return await self._client.size_bytes(self.rules.index_of(name), file)
 
-    async def record_digest(self, name: str, filename: str) -> str | None:
-        """The digest of a wheel's RECORD; None if it is unknown, for an sdist, and for a package from conda."""
-        if name in self.rules.provided:
-            return None
-        return await self.digests.of(self.rules.index_of(name), (await self.selection(name)).files[filename])
+    async def record_digest(self, name: str, file: ListedFile) -> str | None:
+        """The digest of a wheel's RECORD; None if it is unknown, and for an sdist."""
+        return await self.digests.of(self.rules.index_of(name), file)
 
     def rank(self, filename: str) -> int | None:
         return self._ranks.rank(filename)
@@ -333,7 +296,7 @@ class View:
     async def _file(self, name: str, shown: str) -> ListedFile:
         files = (await self.selection(name)).files
         found = (file for file in files.values() if self._shown(name, file) == shown)
-        return files[shown] if shown in files else next(found, None) or files[shown]
+        return files.get(shown) or next(found, None) or files[shown]
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
@@ -360,7 +323,7 @@ class View:
         if (provider := self.rules.provided.get(name)) is not None:
             # The only file of a conda package: any target loads it, without a hash.
             filename = f"{name.replace('-', '_')}-{provider.version}-py3-none-any.whl"
-            file = ListedFile(filename, filename, None, None, None, None, None, None)
+            file = ListedFile(filename, filename)
         return Selection({file.filename: file}) if file is not None else None
 
     async def _published(self, provider: CondaProvided) -> ListedFile | None:
@@ -369,12 +332,9 @@ class View:
             files = (await self._indexed(provider.name)).files
         except NotListed:
             return None
-        ranked = [
-            (rank, name)
-            for name in files
-            if (rank := self.rank(name)) is not None and version_of(name) == Version(provider.version)
-        ]
-        return files[min(ranked)[1]] if ranked else None
+        version = Version(provider.version)
+        ranks = {name: rank for name in files if (rank := self.rank(name)) is not None and version_of(name) == version}
+        return files[min(ranks, key=lambda name: (ranks[name], name))] if ranks else None
 
     async def _read(self, name: str) -> Selection:
         index = self.rules.index_of(name)
@@ -383,12 +343,11 @@ class View:
         except NotListed:
             self.missing.add(name)
             if index is not self.rules.default:
-                self._fail(MissingFromIndex(index, name))
+                self._fail(_missing(index, name))
             raise
         if selection.undated:
-            error = UndatedIndex(index, name)
-            self._fail(error)
-            raise error
+            with self._recording():
+                raise _undated(index, name)
         return selection
 
     async def _indexed(self, name: str) -> Selection:
