@@ -364,9 +364,7 @@ def test_another_build_than_the_locked_one(user: User, build: Python) -> None:
 
 
 @pytest.mark.parametrize(
-    ("series", "words"),
-    [(None, "can't be unpacked"), ("3.99", f"has no bin/python{SERIES}")],
-    ids=["junk", "another"],
+    ("series", "words"), [(None, "can't be unpacked"), ("3.99", f"has no bin/python{SERIES}")], ids=["junk", "another"]
 )
 def test_a_build_that_is_none(user: User, series: str | None, words: str) -> None:
     path = user.folder / "cpython.tar.gz"

@@ -337,10 +337,7 @@ CONDA: Final[Mapping[str, Make]] = {
     "data behind the archive (.tar.bz2)": lambda _: _bz2()("") + b"evil",
     "no archive": lambda _: b"this is no archive\n" * 9,
     "no archive (.tar.bz2)": lambda _: b"this is no archive\n" * 9,
-    "a sparse file of 1 TiB": _conda(
-        sparse("share/sparse"),
-        rows=[row_of(HONEST)],
-    ),
+    "a sparse file of 1 TiB": _conda(sparse("share/sparse"), rows=[row_of(HONEST)]),
     "a bomb: 200 MiB of zeros": _bomb(200 << 20),
     "a bomb: 200 MiB of zeros (.tar.bz2)": _bz2_bomb,
 }

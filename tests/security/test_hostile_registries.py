@@ -605,9 +605,7 @@ BUILD: Final = [
         on("GET", "/manifests/", lambda scene, _: reply(200, scene.tags["v1"].body + b" ")),
     ),
     Row(
-        "a config of another digest",
-        "the received bytes have the digest",
-        on("GET", "/blobs/", says(200, None, b"{}")),
+        "a config of another digest", "the received bytes have the digest", on("GET", "/blobs/", says(200, None, b"{}"))
     ),
     Row("a config redirected: its 401 names a realm", LEADS, on("GET", "/blobs/", away())),
     Row("a layer redirected: its 401 names a realm", LEADS, on("GET", BLOB, away())),
@@ -622,9 +620,7 @@ BUILD: Final = [
         hold=config_body(b'{"a":[' + b"{}," * 1_000_000 + b"1]}"),
     ),
     Row(
-        "a config with a key twice",
-        "the key 'os' occurs twice",
-        hold=config_body(b'{"os": "linux", "os": "windows"}'),
+        "a config with a key twice", "the key 'os' occurs twice", hold=config_body(b'{"os": "linux", "os": "windows"}')
     ),
     Row("a config with NUL in a variable", "`Env` in its config does not", hold=config_of(Env=["A=\0"])),
     Row("a config with half a character", "not a JSON object", hold=config_body(b'{"a": "\\udc00"}')),

@@ -94,10 +94,7 @@ CASES: Final[dict[str, Case]] = {
     "in two hops": Case(in_two_hops, (f"{PAGE}: redirects to ", ELSEWHERE)),
     "the part of a wheel with its metadata": Case(file_moved(".whl"), (WHEEL, ELSEWHERE), dialect=WITHOUT_METADATA),
     "metadata without a hash": Case(file_moved(".whl.metadata"), (WHEEL, ELSEWHERE), dialect=UNHASHED),
-    "<base href>": Case(
-        page_with("<html><head><base href='{root}'></head><body>" + LISTED.format(LINK)),
-        NOT_THERE,
-    ),
+    "<base href>": Case(page_with("<html><head><base href='{root}'></head><body>" + LISTED.format(LINK)), NOT_THERE),
     "links to files there": Case(page_with("<html><body>" + LISTED.format("{root}" + LINK)), NOT_THERE),
     "meta refresh": Case(
         page_with("<html><head><meta http-equiv=refresh content='0;url={root}/simple/corp-core/'></head></html>"),

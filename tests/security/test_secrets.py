@@ -439,9 +439,7 @@ def test_a_login_of_a_channel(user: User, channel: CondaChannel, kind: str, faul
     environ: dict[str, str] = {}
     login = (USER, planted.planted)
     with CondaServer(
-        {"forge": channel},
-        credentials=None if in_path else login,
-        prefix=f"/t/{planted.planted}" if in_path else "",
+        {"forge": channel}, credentials=None if in_path else login, prefix=f"/t/{planted.planted}" if in_path else ""
     ) as server:
         url = server.channel_url("forge")
         if kind == "token-variable":
