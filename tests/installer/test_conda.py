@@ -35,7 +35,7 @@ from tests.support.builders.wheels import wheel
 from tests.support.servers.channel import CondaServer
 from tests.support.servers.faults import Body, Drop, Fault, Stall, Status, Truncate
 from tests.support.servers.index import IndexServer
-from tests.support.user import IMPATIENT, User, refused
+from tests.support.user import IMPATIENT, User, refused, succeeded
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 
@@ -126,8 +126,7 @@ def test_wheels_on_top_leave_condas_files_alone(user: User, channel: CondaChanne
     conda = rows(channel, channel.url, *NAMES, "numpy=2.2.6")
     assert installs(user, locks(user, conda), prefix="alone").status == 0
     lock = write_lock(user.folder / "both", make_lock(conda=conda, wheels=[pin(TOOL)]))
-    ran = installs(user, lock)
-    assert ran.status == 0, ran.stderr
+    succeeded(installs(user, lock))
     prefix = user.folder / "env"
     assert run_in(prefix, "tool") == "tool with numpy 2.2.6"
     done = pip_check(prefix, user.environ)
@@ -191,8 +190,7 @@ def test_a_swapped_archive_is_refused(
 def test_what_passes_is_fetched_again(user: User, channel: CondaChannel, server: CondaServer, fault: Fault) -> None:
     [greet] = found(channel, "greet")
     server.fail(server.path(greet), fault, times=1)
-    ran = installs(user, locks(user, rows(channel, server.channel_url("forge"), *NAMES)))
-    assert ran.status == 0, ran.stderr
+    ran = succeeded(installs(user, locks(user, rows(channel, server.channel_url("forge"), *NAMES))))
     assert len(ran.warnings) == 1 and "trying again" in ran.warnings[0]
     assert run_in(user.folder / "env", "greet") == "greet 1.0"
 
@@ -251,8 +249,7 @@ def test_a_damaged_cache_is_not_installed(user: User, channel: CondaChannel, ser
     kept.write_bytes(impostor(greet).data)
     with (user.folder / "env" / module).open("r+") as file:
         file.write("#" + whole[1:])
-    ran = installs(user, lock, prefix="second")
-    assert ran.status == 0, ran.stderr
+    ran = succeeded(installs(user, lock, prefix="second"))
     assert ran.warnings == [f"{kept} is damaged: it is fetched again"]
     assert (user.folder / "second" / module).read_text() == whole
 
@@ -292,8 +289,7 @@ def test_credentials_are_rattlers_own(user: User, channel: CondaChannel, tmp_pat
         store = tmp_path / "credentials.json"
         host = server.root.removeprefix("http://").partition(":")[0]
         store.write_text(json.dumps({host: {"BasicHTTP": {"username": "me", "password": "secret"}}}))
-        ran = installs(user, lock, RATTLER_AUTH_FILE=str(store))
-        assert ran.status == 0, ran.stderr
+        succeeded(installs(user, lock, RATTLER_AUTH_FILE=str(store)))
     record = (user.folder / "env/conda-meta/greet-1.0-pyhd8ed1ab_0.json").read_text()
     assert "secret" not in record
 
@@ -309,8 +305,7 @@ def test_a_spec_with_both_halves_is_locked_and_installed(user: User, channel: Co
     )
     locked = user.locks()
     assert locked.status == 0, locked.stderr
-    ran = installs(user, user.lock)
-    assert ran.status == 0, ran.stderr
+    succeeded(installs(user, user.lock))
     prefix = user.folder / "env"
     assert (run_in(prefix, "greet"), run_in(prefix, "tool")) == ("greet 1.0", "tool with numpy 2.3.4")
     assert pip_check(prefix, user.environ).returncode == 0

@@ -36,7 +36,7 @@ from tests.support.machines.small_disk import needs_mounts, on_a_disk
 from tests.support.servers.channel import CondaServer
 from tests.support.servers.faults import Stall
 from tests.support.servers.index import IndexServer
-from tests.support.user import Ran, Running, User, command_line, refused
+from tests.support.user import Ran, Running, User, command_line, refused, succeeded
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 
@@ -144,8 +144,7 @@ def test_a_killed_run_leaves_nothing_to_the_next(moment: str, scene: Scene) -> N
     running.child.signal(signal.SIGKILL)
     assert running.ends().status == -signal.SIGKILL
     assert not scene.prefix.exists()
-    ran = installs(scene.user, scene.lock)
-    assert ran.status == 0, ran.stderr
+    succeeded(installs(scene.user, scene.lock))
     assert scene.is_whole()
     assert list(scene.user.cache.rglob("*.part")) == []
 
@@ -206,8 +205,7 @@ def test_one_that_waits_goes_on_when_the_other_is_killed(scene: Scene) -> None:
     second = starts(scene.user, scene.lock)
     first.child.signal(signal.SIGKILL)
     first.ends()
-    ran = second.ends()
-    assert ran.status == 0, ran.stderr
+    succeeded(second.ends())
     assert scene.is_whole()
 
 

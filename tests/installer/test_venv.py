@@ -38,7 +38,7 @@ from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, core_metadata, wheel
 from tests.support.servers.faults import Corrupt, Drop, Stall, Status, Truncate
 from tests.support.servers.index import IndexServer
-from tests.support.user import IMPATIENT, Ran, User, on_a_terminal, refused
+from tests.support.user import IMPATIENT, Ran, User, on_a_terminal, refused, succeeded
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="envspec installs on Linux and macOS only")
 
@@ -190,8 +190,7 @@ def test_nothing_of_the_users_uv_and_pip_is_read(user: User, lock: Path, serve: 
     config.mkdir(parents=True)
     (config / "uv.toml").write_text(f'index-url = "{hostile.url}"\nlink-mode = "symlink"\n')
     settings = {"UV_DEFAULT_INDEX": hostile.url, "UV_INDEX_URL": hostile.url, "PIP_INDEX_URL": hostile.url}
-    ran = installs(user, lock, **settings, UV_TARGET=str(user.folder / "elsewhere"), VIRTUAL_ENV="/nowhere")
-    assert ran.status == 0, ran.stderr
+    succeeded(installs(user, lock, **settings, UV_TARGET=str(user.folder / "elsewhere"), VIRTUAL_ENV="/nowhere"))
     assert hostile.requests == [] and not (user.folder / "elsewhere").exists()
 
 
@@ -209,8 +208,7 @@ def test_a_wheel_of_other_content_is_refused_with_both_hashes(user: User, index:
 @pytest.mark.parametrize("fault", [Drop(100), Status(500), Status(503), Truncate(60)], ids=str)
 def test_what_passes_is_tried_again(user: User, lock: Path, index: IndexServer, fault: object) -> None:
     index.fail(index.file_path(OTHER.filename), fault, times=1)  # type: ignore[arg-type]
-    ran = installs(user, lock)
-    assert ran.status == 0, ran.stderr
+    succeeded(installs(user, lock))
 
 
 @pytest.mark.parametrize("fault", [Drop(100), Status(500), Status(404), Status(401), Corrupt()], ids=str)
@@ -277,8 +275,7 @@ def test_a_wheel_for_a_newer_glibc_is_told_before_anything_is_fetched(user: User
 
 def test_a_python_of_that_very_version_is_found(user: User, lock: Path) -> None:
     path = f"{BASE.parent}:{os.defpath}"
-    ran = user.runs("install", lock, "--prefix", "env", environ={"PATH": path})
-    assert ran.status == 0, ran.stderr
+    succeeded(user.runs("install", lock, "--prefix", "env", environ={"PATH": path}))
     assert run_in(user.folder / "env", "python", "-c", "import platform; print(platform.python_version())") == RUNNING
 
 
@@ -335,8 +332,7 @@ def build(user: User) -> Python:
 def test_the_build_that_the_lock_names(user: User, build: Python) -> None:
     """It goes with the environment: the cache may be removed."""
     lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(tool()), pin(OTHER)], python=build))
-    ran = environments.installs(user, lock)
-    assert ran.status == 0, ran.stderr
+    succeeded(environments.installs(user, lock))
     prefix = user.folder / "env"
     assert (prefix / "bin/python").resolve() == prefix / f".envspec/python/bin/python{SERIES}"
     assert names_of_site(prefix) == []

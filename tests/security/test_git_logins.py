@@ -24,6 +24,7 @@ from tests.support.builders.environments import BASE, installs
 from tests.support.builders.locks import replacing, tamper
 from tests.support.servers.git import GitServer
 from tests.support.servers.index import IndexServer
+from tests.support.user import succeeded
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
 
@@ -269,8 +270,7 @@ def test_a_lock_of_a_commit_of_a_fork(tmp_path: Path) -> None:
         assert "is on no branch or tag" in user.locks().stderr
         spec = user.spec.read_text()
         user.spec.write_text(spec.replace(forked.fork, "refs/pull/12/head"))
-        ran = user.locks()
-        assert ran.status == 0, ran.stderr
+        succeeded(user.locks())
         assert forked.fork in user.packages()["own"]["file"]["url"]
         # In a pull request that names the commit itself, its wheel is in the cache of whoever verifies it.
         made, own = user.files(), user.spec.read_text()
@@ -283,5 +283,4 @@ def test_a_lock_of_a_commit_of_a_fork(tmp_path: Path) -> None:
             (user.lock / name).write_bytes(content)
         for folder in ("archives", "built"):
             shutil.rmtree(user.cache / folder)
-        ran = installs(user, user.lock, "--python", BASE)
-        assert ran.status == 0, ran.stderr
+        succeeded(installs(user, user.lock, "--python", BASE))

@@ -15,7 +15,7 @@ from tests.support.builders.conda_channel import CondaChannel, write
 from tests.support.servers.channel import CondaServer
 from tests.support.servers.faults import Answer, Body, Drip, Drop, Fault, Stall, Status, Truncate, Wire
 from tests.support.servers.index import IndexServer
-from tests.support.user import User, refused
+from tests.support.user import User, refused, succeeded
 
 ONCE: Final = {"ENVSPEC_HTTP_ATTEMPTS": "1"}
 #: For servers that never come to an end.
@@ -162,8 +162,7 @@ def test_without_a_fault_its_own_package_is_locked(world: World) -> None:
     """The tests above would pass with any channel that can't be read."""
     with world.private() as private:
         user = world.user(private.channel_url("corp"), world.public.channel_url("public"))
-        ran = user.locks()
-        assert ran.status == 0, ran.stderr
+        succeeded(user.locks())
         url = f"{private.channel_url('corp')}/linux-64/corp-tool-1.0-0.conda"
         assert [row["url"] for row in user.document()["resolution"][0]["conda"] if row["name"] == "corp-tool"] == [url]
     assert world.taken == []
@@ -205,8 +204,7 @@ def test_a_channel_that_the_spec_says_has_noarch_alone(world: World) -> None:
         assert wanted in error
         private.forget()
         user = world.user(corp, public, asked="corp-data", more=wanted, folder="another")
-        ran = user.locks()
-        assert ran.status == 0, ran.stderr
+        succeeded(user.locks())
         assert private.requests_for(PLATFORM) == []
         assert user.locks("--check").status == 0
         unlisted = world.user(public, asked="python", more=wanted, folder="third")
@@ -218,8 +216,7 @@ def test_a_login_stays_at_its_port(world: World, channels: Mapping[str, CondaCha
     other = CondaServer({"corp": channels["public"]})
     with world.private(credentials=("me", "secret")) as private, other:
         user = world.user(private.channel_url_with_credentials("corp"), other.channel_url("corp"))
-        ran = user.locks()
-        assert ran.status == 0, ran.stderr
+        succeeded(user.locks())
         assert all("authorization" in each.headers for each in private.requests)
         assert [each.path for each in other.requests if "authorization" in each.headers] == []
 
@@ -229,8 +226,7 @@ def test_a_login_of_netrc_is_sent_to_a_channel(world: World) -> None:
         user = world.user(private.channel_url("corp"), world.public.channel_url("public"))
         (user.home / ".netrc").write_text("machine 127.0.0.1 login me password secret\n")
         (user.home / ".netrc").chmod(0o600)
-        ran = user.locks()
-        assert ran.status == 0, ran.stderr
+        succeeded(user.locks())
 
 
 def test_a_login_of_netrc_is_not_sent_over_plain_http(world: World) -> None:
@@ -239,8 +235,7 @@ def test_a_login_of_netrc_is_not_sent_over_plain_http(world: World) -> None:
         user = world.user("http://conda.corp/corp", world.public.channel_url("public"), HTTP_PROXY=proxy.root)
         (user.home / ".netrc").write_text("machine conda.corp login me password secret\n")
         (user.home / ".netrc").chmod(0o600)
-        ran = user.locks()
-        assert ran.status == 0, ran.stderr
+        succeeded(user.locks())
         assert proxy.requests
         assert [each.path for each in proxy.requests if "authorization" in each.headers] == []
 

@@ -20,7 +20,7 @@ from tests.support.builders.wheels import sdist, wheel
 from tests.support.servers.faults import Body, Drip, Drop, Fault, Stall, Status, Truncate
 from tests.support.servers.index import IndexServer
 from tests.support.servers.pages import JSON_TYPE
-from tests.support.user import User, refused, routed
+from tests.support.user import User, refused, routed, succeeded
 
 PAGE: Final = "/simple/corp-core/"
 WHEEL: Final = "corp_core-1.2.0-py3-none-any.whl"
@@ -210,8 +210,7 @@ def test_what_the_spec_allows_is_followed(tmp_path: Path, serve: Serve, public: 
         corp.fail(path, Status(302, {"Location": f"{other.url}corp-core/"}))
     user = User(tmp_path, public.url)
     user.wants("innocent", rest=routed("corp", corp.url, "corp-*", files=[other.root], undated="accept"))
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
+    succeeded(user.locks())
     assert user.packages()["corp-core"]["file"]["url"] == other.file_url(WHEEL)
     assert user.document()["index"][0]["files"] == [other.root]
     assert user.locks("--check").status == 0

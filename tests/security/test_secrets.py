@@ -31,7 +31,7 @@ from tests.support.servers.channel import CondaServer
 from tests.support.servers.faults import Body, Corrupt, Drop, Redirects, Stall, Status
 from tests.support.servers.git import GitServer
 from tests.support.servers.index import IndexServer
-from tests.support.user import IMPATIENT, Ran, User, routed
+from tests.support.user import IMPATIENT, Ran, User, routed, succeeded
 
 #: What a password may hold, each with a meaning of its own in some URL, shell or file.
 SPECIAL: Final = "/?#@:%&=+$ '\"\\"
@@ -502,8 +502,7 @@ def test_an_image_of_what_was_locked_with_a_login(tmp_path: Path) -> None:
         assert planted.locks(**environ).status == 0
         index.credentials = (USER, quote(planted_secret))
         for way in ("--output", "--layout"):
-            ran = planted.run("image", "build", user.lock, way, f"image{way}", **environ)
-            assert ran.status == 0, ran.stderr
+            succeeded(planted.run("image", "build", user.lock, way, f"image{way}", **environ))
     planted.check()
 
 

@@ -21,7 +21,7 @@ from tests.support.builders.images import Standing, hold_base, make_base
 from tests.support.builders.locks import Change, replacing, tamper
 from tests.support.servers.index import IndexServer
 from tests.support.servers.registry import PushRegistry
-from tests.support.user import Ran, User, refused, routed
+from tests.support.user import Ran, User, refused, routed, succeeded
 
 AS_OF: Final = "2026-06-01T00:00:00Z"
 EVIL: Final = "ab" * 32
@@ -46,8 +46,7 @@ def user(tmp_path: Path, serve: Serve, corp: IndexServer, registry: Standing) ->
     user = User(tmp_path, serve([*ecosystem.diamond(), release("extra", "1.0.0"), *ecosystem.public_twin()]).url)
     rest = f'{routed("corp", corp.url, "corp-*")}{CUDA}[registry.mirrors]\n"docker.io" = "{registry.host}"\n'
     user.wants("app", "corp-app", as_of=AS_OF, python="3.11", rest=rest)
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
+    succeeded(user.locks())
     return user
 
 
@@ -186,8 +185,7 @@ def test_who_notices(name: str, user: User) -> None:
     shown = user.runs("diff", "before", user.lock)
     assert shown.status == 10 and attack.shown in shown.stdout, shown
     # Neither the memory of whole locks nor the old lock brings it back.
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
+    ran = succeeded(user.locks())
     assert user.files() == whole, (ran, user.runs("diff", "before", user.lock).stdout)
 
 
