@@ -429,7 +429,7 @@ def test_routes_are_part_of_an_order_and_not_of_an_image() -> None:
         return folder
 
     moment = datetime(2026, 6, 1, tzinfo=timezone.utc)
-    order = BuildRequest("own", "1.0", "ab" * 32, lay_out, target, moment)
+    order = BuildRequest("own", "1.0", target, moment, source="ab" * 32, lay_out=lay_out)
     assert order.key("https://index.example/") == KEY_WITHOUT_ROUTES
     corp = NamedIndex("corp", "https://me:sesame@corp.example/simple", ("corp-*",))
     routed_order = replace(order, indexes=(corp,))
