@@ -126,13 +126,13 @@ def test_a_wrong_password_is_in_no_message(place: Place, secret: str) -> None:
 def test_the_users_own_configuration_goes_on_to_work(place: Place) -> None:
     """Its helpers for addresses without a login, and what `GIT_CONFIG_COUNT` adds."""
     (place.folder / "stored").write_text(f"http://{LOGIN}@{quote(place.server.host, safe='')}\n")
-    environ = {
-        "GIT_CONFIG_COUNT": "2",
-        "GIT_CONFIG_KEY_0": f"url.http://{place.server.host}/.insteadOf",
-        "GIT_CONFIG_VALUE_0": "http://git.example/",
-        "GIT_CONFIG_KEY_1": "credential.helper",
-        "GIT_CONFIG_VALUE_1": f"store --file={place.folder}/stored",
+    settings = {
+        f"url.http://{place.server.host}/.insteadOf": "http://git.example/",
+        "credential.helper": f"store --file={place.folder}/stored",
     }
+    environ = {"GIT_CONFIG_COUNT": "2"}
+    for number, (key, value) in enumerate(settings.items()):
+        environ |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     for at, address in enumerate(["http://git.example/own.git", place.server.url("own.git", quote(USER, safe=""))]):
         assert (taken(place, address, **environ) / "backend.py").is_file()
         (place.folder / "clone").rename(place.folder / f"clone{at}")
@@ -158,13 +158,15 @@ def test_a_login_does_not_go_with_a_redirect(place: Place, tmp_path: Path, follo
         assert all(not sent for _, sent in other.seen)
 
 
+def add_submodule(repository: Repository, url: str, commit: str) -> None:
+    repository.commit({".gitmodules": f'[submodule "sub"]\n\tpath = sub\n\turl = {url}\n'.encode()})
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{commit},sub")
+    repository.git("commit", "--quiet", "--message", "submodule")
+
+
 def test_a_login_does_not_go_to_a_submodule_elsewhere(place: Place, tmp_path: Path) -> None:
     with GitServer(tmp_path, asks=True) as other:
-        modules = f'[submodule "sub"]\n\tpath = sub\n\turl = {other.url("sub.git")}\n'
-        repository = place.repository
-        repository.commit({".gitmodules": modules.encode()})
-        repository.git("update-index", "--add", "--cacheinfo", f"160000,{repository.git('rev-parse', 'HEAD')},sub")
-        repository.git("commit", "--quiet", "--message", "submodule")
+        add_submodule(place.repository, other.url("sub.git"), place.repository.git("rev-parse", "HEAD"))
         with pytest.raises(EnvspecError):
             taken(place, place.server.url("own.git", LOGIN))
         assert other.seen
@@ -173,10 +175,7 @@ def test_a_login_does_not_go_to_a_submodule_elsewhere(place: Place, tmp_path: Pa
 
 def test_a_submodule_beside_it_gets_it(place: Place) -> None:
     commit = Repository(place.folder / "served" / "sub.git", {"inner": b"x"}).git("rev-parse", "HEAD")
-    repository = place.repository
-    repository.commit({".gitmodules": b'[submodule "sub"]\n\tpath = sub\n\turl = ../sub.git\n'})
-    repository.git("update-index", "--add", "--cacheinfo", f"160000,{commit},sub")
-    repository.git("commit", "--quiet", "--message", "submodule")
+    add_submodule(place.repository, "../sub.git", commit)
     assert (taken(place, place.server.url("own.git", LOGIN)) / "sub" / "inner").is_file()
     assert all(form not in place.calls for form in FORMS)
 
@@ -245,19 +244,14 @@ def test_a_commit_of_the_repository_is_taken(tmp_path: Path, ref: str) -> None:
     assert outcome(forked, ref.format(main=forked.main), forked.main, tmp_path) == ""
 
 
-def test_a_commit_of_a_named_ref_is_taken(tmp_path: Path) -> None:
+def test_commits_of_other_refs(tmp_path: Path) -> None:
+    """Of a named ref, of another branch, and of a branch that was rewritten."""
     forked = Forked(tmp_path)
     assert outcome(forked, "refs/pull/12/head", forked.fork, tmp_path) == ""
-
-
-def test_a_commit_of_another_branch_is_refused(tmp_path: Path) -> None:
-    forked = Forked(tmp_path)
+    shutil.rmtree(tmp_path / "clone")
     forked.origin.git("branch", "other", forked.fork)
     assert "not in the history of 'main'" in outcome(forked, "main", forked.fork, tmp_path)
-
-
-def test_a_branch_that_was_rewritten(tmp_path: Path) -> None:
-    forked = Forked(tmp_path)
+    shutil.rmtree(tmp_path / "clone")
     forked.origin.git("commit", "--amend", "--quiet", "--message", "other")
     assert "--upgrade-package" in outcome(forked, "main", forked.main, tmp_path)
 

@@ -235,19 +235,19 @@ def one_message(fault: EnvspecError, status: int | None = None) -> str:
 )
 def test_the_file_name_in_a_pythons_url(user: User, name: str) -> None:
     python = Python(RUNNING, "standalone", f"file://{user.folder}/{name}", hashlib.sha256(b"x").hexdigest())
-    lock = write_lock(user.folder / "lock", make_lock(python=python))
-    before = tree(user.folder)
-    for words in ((), ("--offline",)):
-        told = refused(user.runs("install", lock, "--prefix", "env", *words), 5)
-        assert "is not a plain file name" in told
-        assert tree(user.folder) == before
     base = keep_base(user.cache, make_base())
-    lock = write_lock(user.folder / "lock", image_lock({X86: [pin(TOOL)]}, base.named(), python=python))
-    before = tree(user.folder)
-    for words in ((), ("--offline",)):
-        told = refused(user.runs("image", "build", lock, "--layout", "image", *words), 5)
-        assert "is not a plain file name" in told
-        assert tree(user.folder) == before
+    for words, lock in (
+        (("install", "lock", "--prefix", "env"), make_lock(python=python)),
+        (
+            ("image", "build", "lock", "--layout", "image"),
+            image_lock({X86: [pin(TOOL)]}, base.named(), python=python),
+        ),
+    ):
+        write_lock(user.folder / "lock", lock)
+        before = tree(user.folder)
+        for more in ((), ("--offline",)):
+            assert "is not a plain file name" in refused(user.runs(*words, *more), 5)
+            assert tree(user.folder) == before
 
 
 EVIL: Final = [
