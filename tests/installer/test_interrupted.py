@@ -147,10 +147,13 @@ def test_a_killed_run_leaves_nothing_to_the_next(moment: str, scene: Scene) -> N
     succeeded(installs(scene.user, scene.lock))
     assert scene.is_whole()
     assert list(scene.user.cache.rglob("*.part")) == []
+    assert moment == "fetching" or scene.server.fetched_twice() == []
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+@pytest.mark.parametrize(
+    ("moment", "number", "status"),
+    [*((moment, signal.SIGINT, 130) for moment in MOMENTS), ("linking", signal.SIGTERM, 143)],
+)
 def test_a_run_that_is_ended_cleans_up(moment: str, number: signal.Signals, status: int, scene: Scene) -> None:
     running = scene.at(moment)
     running.child.signal(number)
@@ -180,14 +183,6 @@ def test_a_job_in_the_background_of_a_script_ends_as_well(scene: Scene) -> None:
     assert (job.returncode, stdout) == (143, ""), stderr
     assert "ended by SIGTERM" in stderr and "Traceback" not in stderr
     assert not scene.prefix.exists() and left_beside(scene.prefix) == []
-
-
-def test_what_a_killed_run_fetched_is_not_fetched_again(scene: Scene) -> None:
-    running = scene.at("wheels")
-    running.child.signal(signal.SIGKILL)
-    running.ends()
-    assert installs(scene.user, scene.lock).status == 0
-    assert scene.server.fetched_twice() == []
 
 
 def test_two_at_once_make_it_once(scene: Scene) -> None:
