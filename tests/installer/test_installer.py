@@ -297,15 +297,15 @@ def test_a_distribution_of_condas_is_no_wheel(site: Path) -> None:
 def test_what_is_found_in_a_folder(tmp_path: Path) -> None:
     env = tmp_path / "env"
     wanted = {"name": "a", "platform": "linux-64", "lock_sha256": "1", "prefix": str(env)}
-    assert staging.inspect_prefix(env, wanted) is staging.PrefixState.NOTHING
+    assert not staging.is_installed(env, wanted)
     env.mkdir()
-    assert staging.inspect_prefix(env, wanted) is staging.PrefixState.NOTHING
+    assert not staging.is_installed(env, wanted)
     staging.write_record(env, wanted)
-    assert staging.inspect_prefix(env, wanted) is staging.PrefixState.SAME
+    assert staging.is_installed(env, wanted)
     with pytest.raises(staging.PrefixOccupied, match=r"the environment of another lock \(a\)"):
-        staging.inspect_prefix(env, {**wanted, "lock_sha256": "2"})
+        staging.is_installed(env, {**wanted, "lock_sha256": "2"})
     with pytest.raises(staging.PrefixOccupied, match=r"the environment for linux-64"):
-        staging.inspect_prefix(env, {**wanted, "platform": "linux-aarch64"})
+        staging.is_installed(env, {**wanted, "platform": "linux-aarch64"})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"'])
@@ -337,7 +337,7 @@ def test_what_was_built_is_there_or_nothing_is(tmp_path: Path) -> None:
 def test_the_current_directory_is_not_pulled_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(staging.CannotCreate, match=r"is the current directory"):
-        staging.inspect_prefix(tmp_path, {})
+        staging.is_installed(tmp_path, {})
 
 
 def test_what_a_killed_run_left_is_removed_first(tmp_path: Path) -> None:
