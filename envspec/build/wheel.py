@@ -95,15 +95,11 @@ async def _unpacked(request: BuildRequest, folder: Path) -> Path:
         WheelBuildFailed: the project is not in that folder. Errors of `lay_out`.
     """
     source = await request.lay_out(folder)
-    await asyncio.to_thread(_fix_source, source, folder, request)
-    return source
-
-
-def _fix_source(source: Path, folder: Path, request: BuildRequest) -> None:
     # Files elsewhere are not envspec's to change.
-    if not source.resolve().is_relative_to(folder.resolve()):
+    if not await asyncio.to_thread(lambda: source.resolve().is_relative_to(folder.resolve())):
         raise WheelBuildFailed(request.of, f"its project, {source}, is not in its new folder")
-    fix_times_and_modes(source, request.as_of)
+    await asyncio.to_thread(fix_times_and_modes, source, request.as_of)
+    return source
 
 
 async def _build(request: BuildRequest, source: Path, work: Path, context: Context, tools: BuildTools) -> Path:

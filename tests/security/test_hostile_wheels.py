@@ -218,16 +218,16 @@ SECTION: Final = Section("Wheels", WHEELS, CONSUMERS)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a case-insensitive disk has other outcomes")
 @pytest.mark.parametrize("case", WHEELS)
-def test_a_wheel_is_refused_or_stays_inside(case: str, tmp_path: Path, served: Served, venv: Path) -> None:
+def test_a_wheel_is_refused_or_stays_inside(case: str, served: Served, venv: Path) -> None:
     found = []
-    canary = Canary(tmp_path / "root")
-    data = WHEELS[case](str(canary.outside))
-    for consumer in (in_image, in_environment, by_ranges, as_built):
-        more = (served, venv) if consumer is in_environment else ()
-        found.append(consumer(data, canary, *more))
-        assert canary.touched() == []
-        assert {path.name for path in canary.work.iterdir()} <= {FILENAME, "layer", "env", "cache", "normal.whl"}
-        canary.clear()
+    data = WHEELS[case]()
+    with Canary() as canary:
+        for consumer in (in_image, in_environment, by_ranges, as_built):
+            more = (served, venv) if consumer is in_environment else ()
+            found.append(consumer(data, canary, *more))
+            assert canary.touched() == []
+            assert {path.name for path in canary.work.iterdir()} <= {FILENAME, "layer", "env", "cache", "normal.whl"}
+            canary.clear()
     SECTION.compare(case, found)
 
 
