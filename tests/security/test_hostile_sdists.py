@@ -7,7 +7,6 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
 import pytest
