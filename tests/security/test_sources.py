@@ -186,10 +186,8 @@ def test_a_submodule_is_fetched_from_the_network_only(tmp_path: Path, scheme: st
     private = Repository(tmp_path / "private.git", {"secret": b"sesame"})
     repository = Repository(tmp_path / "repo.git")
     modules = f'[submodule "sub"]\n\tpath = sub\n\turl = {scheme.format(private.folder)}\n\tupdate = checkout\n'
-    write_files(repository.folder, {".gitmodules": modules.encode()})
-    commit = private.git("rev-parse", "HEAD")
-    repository.git("update-index", "--add", "--cacheinfo", f"160000,{commit},sub")
-    repository.git("add", ".gitmodules")
+    repository.commit({".gitmodules": modules.encode()})
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{private.git('rev-parse', 'HEAD')},sub")
     repository.git("commit", "--quiet", "--message", "submodule")
     if widened:
         (tmp_path / ".gitconfig").write_text('[protocol]\n\tallow = always\n[protocol "file"]\n\tallow = always\n')
