@@ -139,9 +139,9 @@ def long_record() -> Artifact:
 
 CASES: Final[dict[str, Callable[[], Case]]] = {
     # Closed at their end, so that they are no pages that were cut short.
-    "links that do not end": lambda: Case(fault=closed(b"<a " * 4_000_000), says=EMPTY),
-    "attributes that do not end": lambda: Case(fault=closed(b'<a "' * 3_000_000), says=EMPTY),
-    "labels that do not end": lambda: Case(fault=closed(b"<a><" * 3_000_000), says=EMPTY),
+    "links that do not end": lambda: Case(fault=closed(b"<a " * 10**6), says=EMPTY),
+    "attributes that do not end": lambda: Case(fault=closed(b'<a "' * 10**6), says=EMPTY),
+    "labels that do not end": lambda: Case(fault=closed(b"<a><" * 10**6), says=EMPTY),
     "bases that do not end": lambda: Case(fault=closed(b"<base href " * 10**6), says=EMPTY),
     "more links than a page has": lambda: Case(fault=closed(b"<a>x</a>" * 10**6), says="100000"),
     "a page without an end": lambda: Case(one(PLAIN), fault=Flood(), says="the response is larger than 67 MB"),
