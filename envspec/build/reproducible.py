@@ -196,14 +196,14 @@ def unpack(archive: Path, folder: Path, of: str) -> Path:
             _unzip(archive, folder, of)
         else:
             _untar(archive, folder, of)
-    except BadWheel as fault:
-        raise WheelBuildFailed(of, fault.message, hint=fault.hint) from fault
-    except (FileExistsError, IsADirectoryError, NotADirectoryError) as fault:
+    except BadWheel as error:
+        raise WheelBuildFailed(of, error.message, hint=error.hint) from error
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
         raise _bad(
-            of, archive, f"contains {os.path.relpath(fault.filename, folder)!r}, which is a file and a folder"
-        ) from fault
-    except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as fault:
-        raise _bad(of, archive, f"can't be unpacked: {' '.join(str(fault).split())}") from fault
+            of, archive, f"contains {os.path.relpath(error.filename, folder)!r}, which is a file and a folder"
+        ) from error
+    except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
+        raise _bad(of, archive, f"can't be unpacked: {' '.join(str(error).split())}") from error
     tops = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
     if len(tops) != 1:
         raise _bad(of, archive, f"has {len(tops)} top folders, not one")

@@ -293,8 +293,8 @@ async def fetch_sdist(
     def path_of(sha256: str) -> Path:
         return archive_path(context.cache, requirement.name, sha256, filename)
 
-    is_there = cached is not None and await asyncio.to_thread(path_of(cached["sha256"]).is_file)
-    if cached is None or not is_there or datetime.fromisoformat(cached["asked"]) < as_of:
+    is_cached = cached is not None and await asyncio.to_thread(path_of(cached["sha256"]).is_file)
+    if cached is None or not is_cached or datetime.fromisoformat(cached["asked"]) < as_of:
         if context.is_offline:
             raise OfflineMiss(url)
         with tempfile.TemporaryFile() as file:
@@ -327,20 +327,20 @@ def _copy_to_cache(file: IO[bytes], path: Path) -> None:
 BUILT_WHEELS: Final = "ENVSPEC_BUILT_WHEELS"
 
 
-def built_wheel_url(wheel: BuiltWheel, place: str) -> str:
-    """The URL of a wheel below `place`.
+def built_wheel_url(wheel: BuiltWheel, root: str) -> str:
+    """The URL of a wheel below `root`.
 
     Raises:
-        UsageError: `place` is neither an http(s) or file URL nor an absolute folder.
+        UsageError: `root` is neither an http(s) or file URL nor an absolute folder.
     """
-    scheme = urlsplit(place).scheme
+    scheme = urlsplit(root).scheme
     if scheme in {"http", "https", "file"}:
-        return f"{place.rstrip('/')}/{wheel.sha256}/{quote(wheel.filename)}"
-    if not Path(place).is_absolute():
+        return f"{root.rstrip('/')}/{wheel.sha256}/{quote(wheel.filename)}"
+    if not Path(root).is_absolute():
         raise UsageError(
-            f"{BUILT_WHEELS}={place}: neither a URL nor an absolute folder", hint=f"correct {BUILT_WHEELS}, or unset it"
+            f"{BUILT_WHEELS}={root}: neither a URL nor an absolute folder", hint=f"correct {BUILT_WHEELS}, or unset it"
         )
-    return (Path(place) / wheel.sha256 / wheel.filename).as_uri()
+    return (Path(root) / wheel.sha256 / wheel.filename).as_uri()
 
 
 async def find_built(packages: Sequence[Package], context: Context) -> Mapping[str, Path]:
@@ -349,7 +349,7 @@ async def find_built(packages: Sequence[Package], context: Context) -> Mapping[s
     Raises:
         UsageError: the variable can't be used. CacheError: the cache can't be written.
     """
-    place = context.environ.get(BUILT_WHEELS)
+    root = context.environ.get(BUILT_WHEELS)
     found: dict[str, Path] = {}
     async with AsyncExitStack() as stack:
         opened: list[Http] = []
@@ -369,16 +369,16 @@ async def find_built(packages: Sequence[Package], context: Context) -> Mapping[s
                 continue
             of = f"{package.name} {package.version}"
             cached = archive_path(context.cache, of, wheel.sha256, wheel.filename)
-            if not place and not cached.is_file():
+            if not root and not cached.is_file():
                 continue
-            url = built_wheel_url(wheel, place) if place else cached.as_uri()
+            url = built_wheel_url(wheel, root) if root else cached.as_uri()
             archive = Archive(of, url, wheel.filename, wheel.sha256, wheel.size_bytes)
             try:
                 found |= await Downloads(context, IndexTransport(http, locate)).fetch([archive])
             except NetworkError as error:
-                # That a place does not have the wheel is normal.
+                # That a root does not have the wheel is normal.
                 is_missing = isinstance(error.__cause__, FileNotFoundError)
                 is_gone = isinstance(error, BadStatus) and error.status in (404, 410)
-                if place and not is_missing and not is_gone:
-                    context.reporter.warning(f"{of}: its wheel can't be fetched from {shown(place)}: {error.message}")
+                if root and not is_missing and not is_gone:
+                    context.reporter.warning(f"{of}: its wheel can't be fetched from {shown(root)}: {error.message}")
     return found
