@@ -172,10 +172,7 @@ def test_an_error_on_a_terminal_is_red_and_no_more(tmp_path: Path, serve: Serve)
 #: Text, and what of it GitHub would act on.
 MARKUP: Final = [
     *(
-        "<img src=x onerror=alert(1)>",
-        "</details>",
-        "&lt;img&gt;",
-        "[x](javascript:alert(1))",
+        *("<img src=x onerror=alert(1)>", "</details>", "&lt;img&gt;", "[x](javascript:alert(1))"),
         "![x](//evil.example.com)",
     ),
     *("@acme/all", "closes #7", "GH-7", "acme/stacks#7", "https://evil.example.com", "www.evil.example.com", "a | b"),
