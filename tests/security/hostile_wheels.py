@@ -24,6 +24,9 @@ METADATA: Final = core_metadata("thing", "1.0")
 WHEEL: Final = b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _LONG: Final = "n" * 300
 _ZIP64_MAGIC: Final = 0xFFFFFFFF
+_FOLDER: Final = 0o40755
+_EVIL: Final = Entry("evil.py", b"evil = 1\n")
+_NESTED: Final = zip_of([Entry("../escaped.py", b"x"), Entry("zeros", bytes(8 << 20))])
 
 
 def record_of(entries: Iterable[Entry]) -> bytes:
@@ -69,14 +72,6 @@ def _console(line: str) -> Make:
     return _programs(f"[console_scripts]\n{line}\n")
 
 
-def _with_metadata(text: bytes | None) -> Make:
-    return _wheel(metadata=text)
-
-
-def _with_wheel(text: bytes | None) -> Make:
-    return _wheel(wheel=text)
-
-
 def _with_record(text: bytes | str) -> Make:
     data = text if isinstance(text, bytes) else text.encode()
     return _wheel(record=record_of([MODULE]) + data)
@@ -95,22 +90,6 @@ def _unix_path(name: str, to: str) -> bytes:
 
 def _zip64(*values: int) -> bytes:
     return struct.pack(f"<HH{len(values)}Q", 1, 8 * len(values), *values)
-
-
-def _two_directories() -> bytes:
-    """A whole second zip in the comment of the first: readers from the end and from the start differ."""
-    honest = zip_of(entries_of())
-    return zip_of(entries_of(Entry("evil.py", b"evil = 1\n")), comment=honest)
-
-
-def _appended() -> bytes:
-    """Two whole wheels one after the other: offsets of the second are from its own start."""
-    return zip_of(entries_of(Entry("evil.py", b"evil = 1\n"))) + zip_of(entries_of())
-
-
-def _same_stream() -> bytes:
-    """Two members of the directory for one stream."""
-    return zip_of([*entries_of(), Entry("thing/again.py", MODULE.data, offset=0)])
 
 
 def _overlapping() -> bytes:
@@ -136,20 +115,11 @@ def _bomb_by_overlap() -> bytes:
     return zip_of([MODULE, zeros, *again, *entries_of()[1:]])
 
 
-def _bomb() -> bytes:
-    return _wheel(Entry("thing/zeros", bytes(100 << 20)))()
-
-
 def _bomb_of_many() -> bytes:
     """The same ratio, in files that are small each."""
     one = Entry("", bytes(1 << 20), packed=raw_deflate(bytes(1 << 20)), crc=zlib.crc32(bytes(1 << 20)))
     many = [Entry(f"thing/{n}", one.data, packed=one.packed, crc=one.crc) for n in range(100)]
     return zip_of([*entries_of(), *many])
-
-
-def _nested() -> bytes:
-    inner = zip_of([Entry("../escaped.py", b"x"), Entry("zeros", bytes(8 << 20))])
-    return _wheel(Entry("thing/inner.whl", inner, method=0))()
 
 
 def _many() -> bytes:
@@ -169,20 +139,8 @@ def _other_descriptor() -> bytes:
     return zip_of([module, Entry(following[0].name, following[0].data, before=told), *following[1:]])
 
 
-def _folder(name: str, data: bytes = b"") -> Make:
-    return _wheel(unlisted=[Entry(name, data, 0o40755 | 0o7000 * 0)])
-
-
 def _special(kind: int, permissions: int = 0o644) -> Make:
     return _named("thing/special", kind | permissions, b"data")
-
-
-def _deep(parts: int) -> str:
-    return "thing/" + "d/" * parts + "x.py"
-
-
-def _metadata_of(name: str, version: str) -> bytes:
-    return core_metadata(name, version)
 
 
 def _by(method: int) -> Make:
@@ -228,7 +186,7 @@ WHEELS: Final[Mapping[str, Make]] = {
     "an overlong UTF-8 slash and dots": _wheel(Entry(b"\xc0\xae\xc0\xae\xc0\xaf.py", b"x", flags=0x800)),
     "a name of 300 bytes": _named(f"thing/{_LONG}.py"),
     "a path of 5,000 bytes": _named("thing/" + ("d" * 99 + "/") * 50 + "x.py"),
-    "500 folders deep": _named(_deep(500)),
+    "500 folders deep": _named("thing/" + "d/" * 500 + "x.py"),
     "a name that ends in a dot and a blank": _named("thing/a.py. "),
     "a device name of Windows": _named("thing/CON"),
     "a comma and quotes in a name": _named('thing/a",b.py'),
@@ -256,9 +214,9 @@ WHEELS: Final[Mapping[str, Make]] = {
     "setuid and setgid": _special(stat.S_IFREG, 0o6755),
     "writable by everyone": _special(stat.S_IFREG, 0o777),
     "no permissions": _special(stat.S_IFREG, 0),
-    "a folder that leads out": _folder("../escaped/"),
-    "a folder with content": _folder("thing/inner/", b"content"),
-    "an empty folder": _folder("thing/empty/"),
+    "a folder that leads out": _wheel(unlisted=[Entry("../escaped/", mode=_FOLDER)]),
+    "a folder with content": _wheel(unlisted=[Entry("thing/inner/", b"content", _FOLDER)]),
+    "an empty folder": _wheel(unlisted=[Entry("thing/empty/", mode=_FOLDER)]),
     # The zip's structure.
     "a size that is too small": _first(size=3),
     "a size that is too large": _first(size=60),
@@ -275,7 +233,7 @@ WHEELS: Final[Mapping[str, Make]] = {
     "a stream that breaks off": _first(packed=raw_deflate(bytes(range(256)) * 9)[:40], size=2304),
     "a stream that is no deflate": _first(packed=b"\xff\xff\xff"),
     "sizes behind the data that lie": _other_descriptor,
-    "two members with one stream": _same_stream,
+    "two members with one stream": lambda: zip_of([*entries_of(), Entry("thing/again.py", MODULE.data, offset=0)]),
     "a member inside of another one's data": _overlapping,
     "a member that no directory names": lambda: zip_of(
         [
@@ -288,8 +246,8 @@ WHEELS: Final[Mapping[str, Make]] = {
     "data before the zip, offsets from its end": lambda: b"#!/bin/sh\necho evil\n" + zip_of(entries_of()),
     "data behind the zip": lambda: zip_of(entries_of(), end=b"\0" * 30),
     "data between members and directory": lambda: zip_of(entries_of(), between=b"x" * 100),
-    "two zips, one in the other's comment": _two_directories,
-    "two zips, one after the other": _appended,
+    "two zips, one in the other's comment": lambda: zip_of(entries_of(_EVIL), comment=zip_of(entries_of())),
+    "two zips, one after the other": lambda: zip_of(entries_of(_EVIL)) + zip_of(entries_of()),
     "a comment of 65,535 bytes": lambda: zip_of(entries_of(), comment=b"PK\5\6" + b"c" * 65531),
     "a count that is too small": lambda: zip_of(entries_of(), count=2),
     "a count that is too large": lambda: zip_of(entries_of(), count=9),
@@ -303,10 +261,10 @@ WHEELS: Final[Mapping[str, Make]] = {
     "no zip": lambda: b"this is no zip\n" * 9,
     "empty": lambda: b"",
     # Bombs.
-    "a bomb: 100 MiB of zeros": _bomb,
+    "a bomb: 100 MiB of zeros": lambda: zip_of(entries_of(Entry("thing/zeros", bytes(100 << 20)))),
     "a bomb: 100 files of 1 MiB of zeros": _bomb_of_many,
     "a bomb: 300 members with one stream": _bomb_by_overlap,
-    "a zip in the wheel that leads out": _nested,
+    "a zip in the wheel that leads out": _wheel(Entry("thing/inner.whl", _NESTED, method=0)),
     "a directory of 68 MB": _many,
     # `.data` folders.
     "`.data/purelib` that leads out": _named("thing-1.0.data/purelib/../../../../escaped.py"),
@@ -372,20 +330,20 @@ WHEELS: Final[Mapping[str, Make]] = {
     "RECORD with a size that is no number": _with_record("thing/x.py,sha256=AAAA,many\n"),
     "a signed RECORD": _wheel(unlisted=[Entry(f"{INFO}/RECORD.jws", b"{}")]),
     # What it says that it is.
-    "METADATA of another name": _with_metadata(_metadata_of("other", "1.0")),
-    "METADATA of another version": _with_metadata(_metadata_of("thing", "2.0")),
-    "no METADATA": _with_metadata(None),
-    "an empty METADATA": _with_metadata(b""),
-    "METADATA that is no UTF-8": _with_metadata(METADATA + b"Summary: \xff\xfe\n"),
-    "METADATA of 33 MiB": _with_metadata(METADATA + b"\n" + bytes(33 << 20)),
-    "two `.dist-info` folders": _named("other-1.0.dist-info/METADATA", FILE, _metadata_of("other", "1.0")),
+    "METADATA of another name": _wheel(metadata=core_metadata("other", "1.0")),
+    "METADATA of another version": _wheel(metadata=core_metadata("thing", "2.0")),
+    "no METADATA": _wheel(metadata=None),
+    "an empty METADATA": _wheel(metadata=b""),
+    "METADATA that is no UTF-8": _wheel(metadata=METADATA + b"Summary: \xff\xfe\n"),
+    "METADATA of 33 MiB": _wheel(metadata=METADATA + b"\n" + bytes(33 << 20)),
+    "two `.dist-info` folders": _named("other-1.0.dist-info/METADATA", FILE, core_metadata("other", "1.0")),
     "a `.dist-info` of another name": _wheel(info="other-1.0.dist-info"),
     "a `.dist-info` of another version": _wheel(info="thing-2.0.dist-info"),
     "a `.dist-info` in another spelling": _wheel(info="Thing-1.0.dist-info"),
-    "no WHEEL": _with_wheel(None),
-    "a format of version 2": _with_wheel(WHEEL.replace(b"Wheel-Version: 1.0", b"Wheel-Version: 2.0")),
-    "a format without a version": _with_wheel(WHEEL.replace(b"Wheel-Version: 1.0\n", b"")),
-    "tags of another system": _with_wheel(WHEEL.replace(b"py3-none-any", b"cp27-cp27m-win32")),
+    "no WHEEL": _wheel(wheel=None),
+    "a format of version 2": _wheel(wheel=WHEEL.replace(b"Wheel-Version: 1.0", b"Wheel-Version: 2.0")),
+    "a format without a version": _wheel(wheel=WHEEL.replace(b"Wheel-Version: 1.0\n", b"")),
+    "tags of another system": _wheel(wheel=WHEEL.replace(b"py3-none-any", b"cp27-cp27m-win32")),
     "INSTALLER, REQUESTED and direct_url.json": _wheel(
         Entry(f"{INFO}/INSTALLER", b"evil\n"),
         Entry(f"{INFO}/REQUESTED", b""),
