@@ -75,7 +75,7 @@ async def build_in_container(
             files=await asyncio.to_thread(_files, room, source, words, variables),
             index=index,
         )
-        making = await asyncio.to_thread(_engine, job, request, why, context.environ)
+        runner = await asyncio.to_thread(_engine, job, request, why, context.environ)
         lines: list[str] = []
         out = work / "built"
         out.mkdir()
@@ -84,7 +84,7 @@ async def build_in_container(
             lines[:] = [*lines[-_LOG_LINES:], line]
 
         try:
-            await run_job(making, on_line, lambda outputs: _take(outputs, out))
+            await run_job(runner, on_line, lambda outputs: _take(outputs, out))
         except (InstallFailed, ArchiveUnreachable) as error:
             if not needs.view.errors:
                 raise WheelBuildFailed(request.of, f"its build failed in {room.base}:", log_of(lines)) from error
@@ -99,7 +99,7 @@ def _engine(job: ContainerJob, request: BuildRequest, why: str, environ: Mapping
     except NoEngine as error:
         raise NoEngine(
             f"{request.of} must be built in a container ({why}), and there is no engine: {error.message}",
-            hint="start Docker or Podman, install buildah, or set ENVSPEC_BUILT_WHEELS to a place with its wheel",
+            hint="start Docker or Podman, install buildah, or set ENVSPEC_BUILT_WHEELS to a folder with its wheel",
         ) from error
 
 
@@ -108,9 +108,9 @@ def _take(outputs: Iterable[tuple[str, IO[bytes]]], out: Path) -> None:
     for path, file in outputs:
         name = Path(path).name
         if name.endswith(".whl"):
-            with (out / name).open("wb") as kept:
+            with (out / name).open("wb") as copy:
                 while data := file.read(1 << 20):
-                    kept.write(data)
+                    copy.write(data)
 
 
 def _files(room: BuildContainer, source: Path, words: list[str], variables: Mapping[str, str]) -> dict[str, bytes]:

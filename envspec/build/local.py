@@ -61,12 +61,12 @@ async def serve_index(request: BuildRequest, on: Target, context: Context) -> As
     parts += [on.glibc, on.macos]
     parts += [[route.pattern, route.index.name, route.index.key, route.index.dated] for route in rules.routes]
     key = cache.key_of(parts)[:20]
-    known = logins((each.url for each in request.indexes), context.environ)
+    stored = logins((each.url for each in request.indexes), context.environ)
     async with AsyncExitStack() as stack:
         upstream = IndexClient(stack.enter_context(closing(Store(context.cache))), context.now, environ=context.environ)
         if not context.is_offline:
             upstream.http = await stack.enter_async_context(
-                open_http(context.environ, credentials=known, on_retry=context.reporter.warning)
+                open_http(context.environ, credentials=stored, on_retry=context.reporter.warning)
             )
         stack.push_async_callback(upstream.close)
         view = View(Pages(upstream, {key: rules}), key)

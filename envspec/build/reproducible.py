@@ -20,8 +20,8 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from email.parser import BytesParser
 from pathlib import Path
@@ -54,32 +54,27 @@ def normalise(made: Path, into: Path, of: str) -> None:
     Raises:
         WrongWheel: it can't be installed.
     """
-    found = {each.path: each for each in _members(made, of)}
+    with _as_wrong_wheel(of):
+        found = {each.path: each for each in wheel_members(made)}
     folders = {path.partition("/")[0] for path in found if path.partition("/")[0].endswith(".dist-info")}
     if len(folders) != 1:
         raise WrongWheel(of, f"the build gave a wheel with {len(folders)} .dist-info folders")
     info = folders.pop()
     dropped = {f"{info}/{name}" for name in _RECORDS}
     paths = sorted(found.keys() - dropped, key=lambda path: (path.startswith(f"{info}/"), path))
+    with _as_wrong_wheel(of), zipfile.ZipFile(into, "w", zipfile.ZIP_STORED) as target:
+        rows = [_copy(found[path], target) for path in paths]
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([*rows, (f"{info}/RECORD", "", "")])
+        target.writestr(_member(f"{info}/RECORD", 0o644), text.getvalue().encode())
+
+
+@contextmanager
+def _as_wrong_wheel(of: str) -> Iterator[None]:
     try:
-        with zipfile.ZipFile(into, "w", zipfile.ZIP_STORED) as target:
-            rows = [_copy(found[path], target) for path in paths]
-            text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows([*rows, (f"{info}/RECORD", "", "")])
-            target.writestr(_member(f"{info}/RECORD", 0o644), text.getvalue().encode())
+        yield
     except BadWheel as error:
-        raise _wrong(of, error) from error
-
-
-def _members(wheel: Path, of: str) -> tuple[WheelMember, ...]:
-    try:
-        return wheel_members(wheel)
-    except BadWheel as error:
-        raise _wrong(of, error) from error
-
-
-def _wrong(of: str, error: BadWheel) -> WrongWheel:
-    return WrongWheel(of, f"the build gave a wheel that can't be installed: {error.message}")
+        raise WrongWheel(of, f"the build gave a wheel that can't be installed: {error.message}") from error
 
 
 def _copy(old: WheelMember, target: zipfile.ZipFile) -> tuple[str, str, str]:
@@ -124,16 +119,13 @@ def record_of(wheel: Path) -> bytes | None:
 
 
 def _dist_info(wheel: Path, of: str, name: str) -> bytes:
-    found = [
-        each for each in _members(wheel, of) if each.path.count("/") == 1 and each.path.endswith(f".dist-info/{name}")
-    ]
-    if len(found) != 1 or found[0].data.size_bytes > MAX_METADATA_BYTES:
-        what = f"{found[0].data.size_bytes} bytes of" if len(found) == 1 else str(len(found) or "no")
-        raise WrongWheel(of, f"the build gave {wheel.name}, which has {what} {name}")
-    try:
+    with _as_wrong_wheel(of):
+        members = wheel_members(wheel)
+        found = [each for each in members if each.path.count("/") == 1 and each.path.endswith(f".dist-info/{name}")]
+        if len(found) != 1 or found[0].data.size_bytes > MAX_METADATA_BYTES:
+            what = f"{found[0].data.size_bytes} bytes of" if len(found) == 1 else str(len(found) or "no")
+            raise WrongWheel(of, f"the build gave {wheel.name}, which has {what} {name}")
         return read_member(found[0].data)
-    except BadWheel as error:
-        raise _wrong(of, error) from error
 
 
 def record_digest(wheel: Path) -> str | None:
@@ -204,12 +196,14 @@ def unpack(archive: Path, folder: Path, of: str) -> Path:
             _unzip(archive, folder, of)
         else:
             _untar(archive, folder, of)
-    except BadWheel as fault:
-        raise WheelBuildFailed(of, fault.message, hint=fault.hint) from fault
-    except (FileExistsError, IsADirectoryError, NotADirectoryError) as fault:
-        raise _bad(of, archive, f"contains {_relative(fault, folder)!r}, which is a file and a folder") from fault
-    except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as fault:
-        raise _bad(of, archive, f"can't be unpacked: {' '.join(str(fault).split())}") from fault
+    except BadWheel as error:
+        raise WheelBuildFailed(of, error.message, hint=error.hint) from error
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+        raise _bad(
+            of, archive, f"contains {os.path.relpath(error.filename, folder)!r}, which is a file and a folder"
+        ) from error
+    except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
+        raise _bad(of, archive, f"can't be unpacked: {' '.join(str(error).split())}") from error
     tops = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
     if len(tops) != 1:
         raise _bad(of, archive, f"has {len(tops)} top folders, not one")
@@ -331,10 +325,6 @@ def _path_of(name: str, folder: Path, archive: Path, of: str) -> Path:
     if why := path_problem(name):
         raise _bad(of, archive, f"contains {name!r}, which {why}")
     return folder / os.path.normpath(name)
-
-
-def _relative(error: OSError, folder: Path) -> str:
-    return os.path.relpath(error.filename, folder)
 
 
 def _bad(of: str, archive: Path, what: str) -> WheelBuildFailed:

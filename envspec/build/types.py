@@ -19,30 +19,38 @@ _FORM: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class BuildRequest:
+class WheelRequest:
     """A wheel to build.
 
-    name: normalised. version: None if only the build knows it. source: SHA-256 of the sdist, or another identity of the
-    source's contents. lay_out: unpacks the source into a new folder; the project's folder in it. as_of: limits the
-    build's requirements and the times of files. indexes: the spec's own, for the build's requirements; may contain
-    credentials. locked: the lock's record. compiles: whether the build may use this machine's compilers, for a wheel
-    that only this machine uses.
+    name: normalised. version: None if only the build knows it. as_of: limits the build's requirements and the times of
+    files. indexes: the spec's own, for the build's requirements; may contain credentials. locked: the lock's record.
     """
 
     name: str
     version: str | None
-    source: str
-    lay_out: Callable[[Path], Awaitable[Path]]
     target: Target
     as_of: datetime
     indexes: tuple[NamedIndex, ...] = field(default=(), repr=False)
     locked: BuiltWheel | None = None
-    compiles: bool = False
 
     @property
     def of(self) -> str:
         """Its name in messages."""
         return f"{self.name} {self.version}" if self.version else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRequest(WheelRequest):
+    """A wheel and its source.
+
+    source: SHA-256 of the sdist, or another identity of the source's contents. lay_out: unpacks the source into a new
+    folder; the project's folder in it. compiles: whether the build may use this machine's compilers, for a wheel that
+    only this machine uses.
+    """
+
+    source: str
+    lay_out: Callable[[Path], Awaitable[Path]]
+    compiles: bool = False
 
     def key(self, index: str) -> str:
         """SHA-256 over all inputs of the wheel. index: the default index."""

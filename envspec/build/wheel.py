@@ -11,8 +11,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +25,15 @@ from envspec.build.reproducible import (
     sha256_of,
     unpack,
 )
-from envspec.build.types import BuildRequest, BuildTools, CachedWheel, UnexpectedWheel, WheelBuildFailed, WrongWheel
+from envspec.build.types import (
+    BuildRequest,
+    BuildTools,
+    CachedWheel,
+    UnexpectedWheel,
+    WheelBuildFailed,
+    WheelRequest,
+    WrongWheel,
+)
 from envspec.context import Connectivity, Context
 from envspec.credentials import without_credentials
 from envspec.errors import NetworkError, UnfitMachine
@@ -37,7 +44,7 @@ from envspec.io.confine import NoConfinement
 from envspec.io.file_locks import lock
 from envspec.io.files import project_files
 from envspec.io.http_settings import default_index_url
-from envspec.models import BuiltWheel, NamedIndex, Target
+from envspec.models import BuiltWheel
 from envspec.spec.requirements import GitAddress
 
 #: The same on every machine: some builds write it into their wheel.
@@ -88,15 +95,11 @@ async def _unpacked(request: BuildRequest, folder: Path) -> Path:
         WheelBuildFailed: the project is not in that folder. Errors of `lay_out`.
     """
     source = await request.lay_out(folder)
-    await asyncio.to_thread(_fix_source, source, folder, request)
-    return source
-
-
-def _fix_source(source: Path, folder: Path, request: BuildRequest) -> None:
     # Files elsewhere are not envspec's to change.
-    if not source.resolve().is_relative_to(folder.resolve()):
+    if not await asyncio.to_thread(lambda: source.resolve().is_relative_to(folder.resolve())):
         raise WheelBuildFailed(request.of, f"its project, {source}, is not in its new folder")
-    fix_times_and_modes(source, request.as_of)
+    await asyncio.to_thread(fix_times_and_modes, source, request.as_of)
+    return source
 
 
 async def _build(request: BuildRequest, source: Path, work: Path, context: Context, tools: BuildTools) -> Path:
@@ -236,23 +239,6 @@ def _unusable(folder: Path, why: str) -> UnfitMachine:
     return UnfitMachine(f"{folder}, where a wheel is built, can't be used: {why}", hint="have it removed")
 
 
-@dataclass(frozen=True, slots=True)
-class WheelRequest:
-    """version: None if only the build knows it. indexes, locked: see `BuildRequest`."""
-
-    name: str
-    version: str | None
-    target: Target
-    as_of: datetime
-    indexes: tuple[NamedIndex, ...] = field(default=(), repr=False)
-    locked: BuiltWheel | None = None
-
-    @property
-    def of(self) -> str:
-        """See `BuildRequest.of`."""
-        return f"{self.name} {self.version}" if self.version else self.name
-
-
 def sdist_request(wheel: WheelRequest, sha256: str, fetch: Callable[[], Awaitable[Path]]) -> BuildRequest:
     """fetch: gives the checked file."""
 
@@ -298,12 +284,5 @@ def _copy(root: Path, folder: Path) -> Path:
 
 def _build_request(wheel: WheelRequest, source: str, lay_out: Callable[[Path], Awaitable[Path]]) -> BuildRequest:
     return BuildRequest(
-        name=wheel.name,
-        version=wheel.version,
-        source=source,
-        lay_out=lay_out,
-        target=wheel.target,
-        as_of=wheel.as_of,
-        indexes=wheel.indexes,
-        locked=wheel.locked,
+        **{each.name: getattr(wheel, each.name) for each in fields(wheel)}, source=source, lay_out=lay_out
     )

@@ -153,8 +153,8 @@ def main() -> int:
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
         asyncio.run(_link(request))
-    except (InstallerError, OSError) as fault:
-        _print(error=str(fault))
+    except (InstallerError, OSError) as error:
+        _print(error=str(error))
         return 1
     _print(done=True)
     return 0

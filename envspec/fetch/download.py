@@ -131,12 +131,7 @@ class Downloads:
             await self._transport.fetch(archive, file)
             return
         await file.restart()
-        try:
-            await asyncio.to_thread(_copy, Path(url2pathname(urlsplit(archive.url).path)), file, self._stopping)
-        except _Unreadable as error:
-            raise NetworkError(
-                f"{archive.of}: {shown(archive.url)}: {error}", hint="is the channel's folder mounted on this machine?"
-            ) from error.__cause__
+        await asyncio.to_thread(_copy, archive, file, self._stopping)
         check(archive, file)
 
     def _report(self, size: int) -> None:
@@ -240,17 +235,17 @@ def _sha256_of(path: Path, stopping: threading.Event) -> str | None:
     return None
 
 
-class _Unreadable(Exception):
-    """A local file that can't be read; its cause is the system's error."""
-
-
-def _copy(path: Path, file: DownloadFile, stopping: threading.Event) -> None:
+def _copy(archive: Archive, file: DownloadFile, stopping: threading.Event) -> None:
+    path = Path(url2pathname(urlsplit(archive.url).path))
     try:
         # A device or a pipe may have no end.
         if not stat.S_ISREG(path.stat().st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         path.open("rb").close()
     except (OSError, ValueError) as error:
-        raise _Unreadable(error.strerror if isinstance(error, OSError) else error) from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise NetworkError(
+            f"{archive.of}: {shown(archive.url)}: {why}", hint="is the channel's folder mounted on this machine?"
+        ) from error
     for data in _chunks(path, stopping):
         file.write(data)

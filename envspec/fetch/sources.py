@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Final
@@ -73,7 +74,7 @@ async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) ->
     """
     if COMMIT.fits(address.ref):
         return address.ref
-    refs = await _refs(address, of, environ)
+    refs = await _Git(address, of, environ).refs()
     ref = address.ref
     # A tag with a message is an object of its own: `^{}` names its commit.
     names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", ref] if ref else ["HEAD"]
@@ -89,7 +90,7 @@ async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) ->
 
 
 async def is_reachable(address: GitAddress, commit: str, of: str, environ: Mapping[str, str]) -> bool:
-    """Whether a commit is in the history of an address's ref: see `_contains`.
+    """Whether a commit is in the history of an address's ref: see `_Git.contains`.
 
     Fetches only the history, and nothing if a branch or tag points to the commit.
 
@@ -99,14 +100,14 @@ async def is_reachable(address: GitAddress, commit: str, of: str, environ: Mappi
     if not COMMIT.fits(commit):
         # From a lock, as in `check_out`.
         return False
+    git = _Git(address, of, environ)
     if address.ref == commit:
-        refs = await _refs(address, of, environ)
+        refs = await git.refs()
         if commit in (refs[name] for name in refs if name.startswith(("refs/heads/", "refs/tags/"))):
             return True
     with tempfile.TemporaryDirectory(prefix="envspec-") as work:
-        folder = Path(work) / "history"
-        await _clone(address, folder, of, environ, "--filter=blob:none")
-        return await _contains(address, commit, folder, of, environ)
+        await git.clone(Path(work, "history"), "--filter=blob:none")
+        return await git.contains(commit, Path(work, "history"))
 
 
 async def check_out(address: GitAddress, commit: str, folder: Path, of: str, environ: Mapping[str, str]) -> Path:
@@ -120,62 +121,86 @@ async def check_out(address: GitAddress, commit: str, folder: Path, of: str, env
         # From a lock: git would parse a leading dash as an option.
         raise NetworkError(f"{of}: {commit!r} is not a commit", hint="run `envspec lock SPEC` to write the lock again")
     # Hard links would change times and modes of the source folder's files.
-    await _clone(address, folder, of, environ, "--no-hardlinks")
-    if not await _contains(address, commit, folder, of, environ):
+    git = _Git(address, of, environ)
+    await git.clone(folder, "--no-hardlinks")
+    if not await git.contains(commit, folder):
         raise unreachable(address, commit, of)
-    done = await _git(["checkout", "--quiet", "--detach", commit], address, of, environ, folder)
-    if done.status:
-        raise _unreadable(address, of, done)
+    await git.run(folder, "checkout", "--quiet", "--detach", commit)
     if (folder / ".gitmodules").exists():
-        words = ["submodule", "--quiet", "update", "--init", "--recursive"]
-        done = await _git(words, address, of, environ, folder)
-        if done.status:
-            raise _unreadable(address, of, done)
+        await git.run(folder, "submodule", "--quiet", "update", "--init", "--recursive")
     # The build must not see where the source came from.
-    await _git(["remote", "remove", "origin"], address, of, environ, folder)
+    await git.attempt(folder, "remote", "remove", "origin")
     return _project(address, commit, folder, of)
 
 
-async def _refs(address: GitAddress, of: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Name -> commit, of all refs."""
-    done = await _git(["ls-remote", "--", without_credentials(address.url)], address, of, environ, Path("/"))
-    if done.status:
-        raise _unreadable(address, of, done)
-    return {name: commit for line in done.stdout.splitlines() for commit, _, name in [line.partition("\t")]}
+@dataclass(frozen=True, slots=True)
+class _Git:
+    """Runs git for one address. of: its package, for messages."""
 
+    address: GitAddress
+    of: str
+    environ: Mapping[str, str]
 
-async def _clone(address: GitAddress, folder: Path, of: str, environ: Mapping[str, str], how: str) -> None:
-    words = ["clone", "--quiet", "--no-checkout", how, "--", without_credentials(address.url), str(folder)]
-    done = await _git(words, address, of, environ, folder.parent)
-    if done.status:
-        raise _unreadable(address, of, done)
+    async def attempt(self, cwd: Path, *words: str) -> Finished:
+        """Run git to its end, whatever its status."""
+        environ = _logins_for(self.address, self.environ)
+        program = shutil.which("git", path=environ.get("PATH"))
+        if program is None:
+            raise UnfitMachine(
+                f"{self.of} is a git project, and git is not installed on this machine", hint="install git"
+            )
+        login, secrets = _login(self.address, environ)
+        settings = [word for setting in (*_SETTINGS, *login) for word in ("-c", setting)]
+        inherited = {name: value for name, value in environ.items() if name not in _DROPPED}
+        variables = {**inherited, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", **secrets}
+        return await run([program, *settings, *words], environ=variables, cwd=cwd)
 
+    async def run(self, cwd: Path, *words: str) -> str:
+        """The output of git.
 
-async def _contains(address: GitAddress, commit: str, clone: Path, of: str, environ: Mapping[str, str]) -> bool:
-    """Whether a commit is in the history of an address's branch, tag or other ref such as `refs/pull/1/head`; of any
-    branch or tag if the address names a commit.
+        Raises:
+            NetworkError: it failed.
+        """
+        done = await self.attempt(cwd, *words)
+        if not done.status:
+            return done.stdout
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
+        raise NetworkError(
+            f"{self.of}: git can't read {without_credentials(self.address.url)}: {reason.removeprefix('fatal: ')}",
+            hint="try `git ls-remote` with that address; check the address and your login",
+        )
 
-    Some servers also serve commits of a repository's forks, so that serving one proves nothing.
-    """
+    async def refs(self) -> dict[str, str]:
+        """Name -> commit, of all refs."""
+        listed = await self.run(Path("/"), "ls-remote", "--", without_credentials(self.address.url))
+        return {name: commit for line in listed.splitlines() for commit, _, name in [line.partition("\t")]}
 
-    async def run_git(*words: str) -> Finished:
-        return await _git(list(words), address, of, environ, clone)
+    async def clone(self, folder: Path, how: str) -> None:
+        url = without_credentials(self.address.url)
+        await self.run(folder.parent, "clone", "--quiet", "--no-checkout", how, "--", url, str(folder))
 
-    ref = address.ref
-    if COMMIT.fits(ref):
-        within = ["refs/remotes/origin", "refs/tags"]
-    elif ref:
-        short = ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
-        within = [f"refs/remotes/origin/{short}", f"refs/tags/{short}"]
-    else:
-        within = ["refs/remotes/origin/HEAD"]
-    # A commit that is not in the clone is an error of git.
-    found = await run_git("for-each-ref", "--count=1", f"--contains={commit}", "--", *within)
-    if found.status == 0 and found.stdout.strip():
-        return True
-    if not ref.startswith("refs/") or (await run_git("fetch", "--quiet", "origin", ref)).status:
-        return False
-    return (await run_git("merge-base", "--is-ancestor", commit, "FETCH_HEAD")).status == 0
+    async def contains(self, commit: str, clone: Path) -> bool:
+        """Whether a commit is in the history of the address's branch, tag or other ref such as `refs/pull/1/head`; of
+        any branch or tag if the address names a commit.
+
+        Some servers also serve commits of a repository's forks, so that serving one proves nothing.
+        """
+        ref = self.address.ref
+        if COMMIT.fits(ref):
+            within = ["refs/remotes/origin", "refs/tags"]
+        elif ref:
+            short = ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
+            within = [f"refs/remotes/origin/{short}", f"refs/tags/{short}"]
+        else:
+            within = ["refs/remotes/origin/HEAD"]
+        # A commit that is not in the clone is an error of git.
+        found = await self.attempt(clone, "for-each-ref", "--count=1", f"--contains={commit}", "--", *within)
+        if found.status == 0 and found.stdout.strip():
+            return True
+        if not ref.startswith("refs/") or (await self.attempt(clone, "fetch", "--quiet", "origin", ref)).status:
+            return False
+        return (await self.attempt(clone, "merge-base", "--is-ancestor", commit, "FETCH_HEAD")).status == 0
 
 
 def unreachable(address: GitAddress, commit: str, of: str) -> NetworkError:
@@ -219,18 +244,6 @@ def _logins_for(address: GitAddress, environ: Mapping[str, str]) -> Mapping[str,
     return {**user, **environ, "HOME": os.devnull}
 
 
-async def _git(words: list[str], address: GitAddress, of: str, environ: Mapping[str, str], cwd: Path) -> Finished:
-    environ = _logins_for(address, environ)
-    program = shutil.which("git", path=environ.get("PATH"))
-    if program is None:
-        raise UnfitMachine(f"{of} is a git project, and git is not installed on this machine", hint="install git")
-    login, secrets = _login(address, environ)
-    settings = [word for setting in (*_SETTINGS, *login) for word in ("-c", setting)]
-    inherited = {name: value for name, value in environ.items() if name not in _DROPPED}
-    variables = {**inherited, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", **secrets}
-    return await run([program, *settings, *words], environ=variables, cwd=cwd)
-
-
 def _login(address: GitAddress, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """Settings and variables that pass git the login in an address, if it has one.
 
@@ -258,15 +271,6 @@ def _login(address: GitAddress, environ: Mapping[str, str]) -> tuple[list[str], 
     return [helper + _HELPER], secrets
 
 
-def _unreadable(address: GitAddress, of: str, done: Finished) -> NetworkError:
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
-    return NetworkError(
-        f"{of}: git can't read {without_credentials(address.url)}: {reason.removeprefix('fatal: ')}",
-        hint="try `git ls-remote` with that address; check the address and your login",
-    )
-
-
 _LARGEST_BYTES: Final = 4 << 30
 
 
@@ -288,8 +292,8 @@ async def fetch_sdist(
     def path_of(sha256: str) -> Path:
         return archive_path(context.cache, requirement.name, sha256, filename)
 
-    is_there = cached is not None and await asyncio.to_thread(path_of(cached["sha256"]).is_file)
-    if cached is None or not is_there or datetime.fromisoformat(cached["asked"]) < as_of:
+    is_cached = cached is not None and await asyncio.to_thread(path_of(cached["sha256"]).is_file)
+    if cached is None or not is_cached or datetime.fromisoformat(cached["asked"]) < as_of:
         if context.is_offline:
             raise OfflineMiss(url)
         with tempfile.TemporaryFile() as file:
@@ -320,20 +324,20 @@ def _copy_to_cache(file: IO[bytes], path: Path) -> None:
 BUILT_WHEELS: Final = "ENVSPEC_BUILT_WHEELS"
 
 
-def built_wheel_url(wheel: BuiltWheel, place: str) -> str:
-    """The URL of a wheel below `place`.
+def built_wheel_url(wheel: BuiltWheel, root: str) -> str:
+    """The URL of a wheel below `root`.
 
     Raises:
-        UsageError: `place` is neither an http(s) or file URL nor an absolute folder.
+        UsageError: `root` is neither an http(s) or file URL nor an absolute folder.
     """
-    scheme = urlsplit(place).scheme
+    scheme = urlsplit(root).scheme
     if scheme in {"http", "https", "file"}:
-        return f"{place.rstrip('/')}/{wheel.sha256}/{quote(wheel.filename)}"
-    if not Path(place).is_absolute():
+        return f"{root.rstrip('/')}/{wheel.sha256}/{quote(wheel.filename)}"
+    if not Path(root).is_absolute():
         raise UsageError(
-            f"{BUILT_WHEELS}={place}: neither a URL nor an absolute folder", hint=f"correct {BUILT_WHEELS}, or unset it"
+            f"{BUILT_WHEELS}={root}: neither a URL nor an absolute folder", hint=f"correct {BUILT_WHEELS}, or unset it"
         )
-    return (Path(place) / wheel.sha256 / wheel.filename).as_uri()
+    return (Path(root) / wheel.sha256 / wheel.filename).as_uri()
 
 
 async def find_built(packages: Sequence[Package], context: Context) -> Mapping[str, Path]:
@@ -342,7 +346,7 @@ async def find_built(packages: Sequence[Package], context: Context) -> Mapping[s
     Raises:
         UsageError: the variable can't be used. CacheError: the cache can't be written.
     """
-    place = context.environ.get(BUILT_WHEELS)
+    root = context.environ.get(BUILT_WHEELS)
     found: dict[str, Path] = {}
     async with AsyncExitStack() as stack:
         opened: list[Http] = []
@@ -362,16 +366,16 @@ async def find_built(packages: Sequence[Package], context: Context) -> Mapping[s
                 continue
             of = f"{package.name} {package.version}"
             cached = archive_path(context.cache, of, wheel.sha256, wheel.filename)
-            if not place and not cached.is_file():
+            if not root and not cached.is_file():
                 continue
-            url = built_wheel_url(wheel, place) if place else cached.as_uri()
+            url = built_wheel_url(wheel, root) if root else cached.as_uri()
             archive = Archive(of, url, wheel.filename, wheel.sha256, wheel.size_bytes)
             try:
                 found |= await Downloads(context, IndexTransport(http, locate)).fetch([archive])
             except NetworkError as error:
-                # That a place does not have the wheel is normal.
+                # That a root does not have the wheel is normal.
                 is_missing = isinstance(error.__cause__, FileNotFoundError)
                 is_gone = isinstance(error, BadStatus) and error.status in (404, 410)
-                if place and not is_missing and not is_gone:
-                    context.reporter.warning(f"{of}: its wheel can't be fetched from {shown(place)}: {error.message}")
+                if root and not is_missing and not is_gone:
+                    context.reporter.warning(f"{of}: its wheel can't be fetched from {shown(root)}: {error.message}")
     return found

@@ -291,9 +291,12 @@ async def fetch_wheels(
         async def opened() -> Http:
             async with opening:
                 if upstream.http is None:
-                    known = logins((each.file.url for each in packages if each.file.url), context.environ)
+                    stored = logins((each.file.url for each in packages if each.file.url), context.environ)
                     http = open_http(
-                        context.environ, credentials=known, timeouts=context.timeouts, on_retry=context.reporter.warning
+                        context.environ,
+                        credentials=stored,
+                        timeouts=context.timeouts,
+                        on_retry=context.reporter.warning,
                     )
                     upstream.http = await stack.enter_async_context(http)
                 return upstream.http

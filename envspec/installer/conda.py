@@ -43,11 +43,7 @@ async def link(request: InstallRequest, context: Context, site: StagingFolder, a
         DiskFull, UsageError, LinkError
     """
     target = LinkTarget(
-        site.path,
-        str(request.prefix),
-        context.cache / CONDA_PACKAGES,
-        request.platform,
-        inherited_fd=site.descriptor,
+        site.path, str(request.prefix), context.cache / CONDA_PACKAGES, request.platform, inherited_fd=site.descriptor
     )
     try:
         await link_packages(

@@ -15,7 +15,6 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -59,13 +58,6 @@ _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _POLL_S: Final = 0.1
 
 
-class PrefixState(Enum):
-    """What the environment's folder contains."""
-
-    NOTHING = "nothing"
-    SAME = "the same environment"
-
-
 class PrefixOccupied(UsageError):
     """The environment's folder has other contents."""
 
@@ -102,8 +94,8 @@ def staging_path(prefix: Path) -> Path:
     return prefix.with_name(f".{prefix.name}.envspec-partial")
 
 
-def inspect_prefix(prefix: Path, record: dict[str, str]) -> PrefixState:
-    """The state of `prefix`. record: of the environment to install.
+def is_installed(prefix: Path, record: dict[str, str]) -> bool:
+    """Whether `prefix` has the environment of a record, not nothing.
 
     Raises:
         PrefixOccupied: it has other contents.
@@ -112,17 +104,17 @@ def inspect_prefix(prefix: Path, record: dict[str, str]) -> PrefixState:
     try:
         is_empty = not any(prefix.iterdir())
     except FileNotFoundError:
-        return PrefixState.NOTHING
+        return False
     except OSError as error:
         if error.errno == errno.ENOTDIR and os.path.lexists(prefix):
             raise _occupied(prefix, "it is a file") from error
         raise creation_error(prefix, error) from error
     if is_empty:
         _refuse_fixed(prefix)
-        return PrefixState.NOTHING
+        return False
     existing = read_record(prefix)
     if existing == record:
-        return PrefixState.SAME
+        return True
     if existing is None:
         raise _occupied(prefix, "it is not empty")
     if existing.get("prefix") != record["prefix"]:
@@ -230,19 +222,12 @@ def creation_error(prefix: Path, error: OSError) -> EnvspecError:
             f"no space left while {prefix} was created: {error.strerror}",
             hint="free space and run the same command again; only fetched files are kept",
         )
-    where = error.filename or prefix
+    why, hint = f"{error.filename or prefix}: {error.strerror or error}", "choose another folder by --prefix"
     if error.errno in _FORBIDDEN:
-        return CannotCreate(
-            f"{prefix} can't be created: {where}: {error.strerror}",
-            hint=f"make {prefix.parent} writable, or choose another folder by --prefix",
-        )
-    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
-        return CannotCreate(
-            f"{prefix} can't be created: a part of that path is a file", hint="choose another folder by --prefix"
-        )
-    return CannotCreate(
-        f"{prefix} can't be created: {where}: {error.strerror or error}", hint="choose another folder by --prefix"
-    )
+        hint = f"make {prefix.parent} writable, or {hint}"
+    elif error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        why = "a part of that path is a file"
+    return CannotCreate(f"{prefix} can't be created: {why}", hint=hint)
 
 
 # The folder's name between slashes, in any quoting of a shell or a script.

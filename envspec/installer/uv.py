@@ -111,7 +111,7 @@ _ERRORS: Final[tuple[tuple[str, type[EnvspecError], str, str], ...]] = (
         r"os error (?:28|122|27)\b|No space left",
         DiskFull,
         "no space left while wheels were installed",
-        "free space and run the same command again; fetched files are kept",
+        f"free space and {_AGAIN}",
     ),
     (
         r"connectivity is disabled|was not found in the cache",

@@ -14,8 +14,16 @@ from typing import Final, TypeAlias
 from envspec.base_image.cuda import NoSuchImage, Release
 from envspec.base_image.plan import choose_image, custom_image
 from envspec.build.reproducible import check_release, is_loaded, metadata_of, record_digest, record_of
-from envspec.build.types import BuildContainer, BuildRequest, BuildTools, CachedWheel, WheelBuildFailed, WrongWheel
-from envspec.build.wheel import WheelRequest, build_wheel, folder_request, git_request, sdist_request
+from envspec.build.types import (
+    BuildContainer,
+    BuildRequest,
+    BuildTools,
+    CachedWheel,
+    WheelBuildFailed,
+    WheelRequest,
+    WrongWheel,
+)
+from envspec.build.wheel import build_wheel, folder_request, git_request, sdist_request
 from envspec.context import SILENT, Step
 from envspec.credentials import without_credentials
 from envspec.diagnostics.machine import this_platform

@@ -67,12 +67,12 @@ def install(request: InstallRequest, context: Context) -> Outcome:
             hint="make a venv and run `uv pip sync --require-hashes` with the lock's requirements file",
         )
     wanted = staging.record_of(request)
-    if staging.inspect_prefix(request.prefix, wanted) is staging.PrefixState.SAME:
+    if staging.is_installed(request.prefix, wanted):
         return Outcome.UNCHANGED
     _check(request)
     with staging.staging(request.prefix, lambda: context.reporter.progress(Step(InstallStage.WAITING))) as site:
         # Another process may have installed it meanwhile.
-        if staging.inspect_prefix(request.prefix, wanted) is staging.PrefixState.SAME:
+        if staging.is_installed(request.prefix, wanted):
             return Outcome.UNCHANGED
         run_interruptible(_build(request, context, site))
         staging.write_record(site.path, wanted)

@@ -13,10 +13,11 @@ import os
 import stat
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -69,33 +70,23 @@ def from_record(digest: str) -> bytes:
         return b""
 
 
-class PathResolver:
-    """Real paths of an environment's files. root: the environment's real path."""
+def _resolve(path: str, root: str, parent_of: Callable[[str], str]) -> tuple[str, bool]:
+    """The real path of a file, and whether it is in the environment. parent_of: gives the real path of a folder.
 
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._parents: dict[str, str] = {}
-
-    def resolve(self, path: str) -> tuple[str, bool]:
-        """The real path of a file, and whether it is in the environment.
-
-        Raises:
-            OSError: it does not exist.
-        """
-        folder, name = os.path.split(os.path.join(self._root, path))  # noqa: PTH118 (40,000 times)
-        real = self._parents.get(folder)
-        if real is None:
-            real = self._parents[folder] = os.path.realpath(folder)
-        file = os.path.join(real, name)  # noqa: PTH118
-        if stat.S_ISLNK(os.lstat(file).st_mode):
-            file = os.path.realpath(file)
-        return file, file.startswith(self._root + os.sep)
+    Raises:
+        OSError: it does not exist.
+    """
+    folder, name = os.path.split(os.path.join(root, path))  # noqa: PTH118 (40,000 times)
+    file = os.path.join(parent_of(folder), name)  # noqa: PTH118
+    if stat.S_ISLNK(os.lstat(file).st_mode):
+        file = os.path.realpath(file)
+    return file, file.startswith(root + os.sep)
 
 
 def hash_all(expected: Iterable[ExpectedFile], root: str) -> list[HashedFile]:
-    """Compare files with their hashes, on all processors; sorted by path."""
+    """Compare files with their hashes, on all processors; sorted by path. root: the environment's real path."""
     files = sorted(expected, key=lambda each: (-each.size_bytes, each.path))
-    queue, resolver = iter(files), PathResolver(root)
+    queue, resolve = iter(files), partial(_resolve, root=root, parent_of=cache(os.path.realpath))
     lock, size = threading.Lock(), 1 if len(files) < _FEW else 8
 
     def take() -> Iterator[ExpectedFile]:
@@ -108,7 +99,7 @@ def hash_all(expected: Iterable[ExpectedFile], root: str) -> list[HashedFile]:
 
     def work() -> list[HashedFile]:
         buffer = bytearray(_CHUNK)
-        return [_compare(each, resolver, buffer) for each in take()]
+        return [_compare(each, resolve, buffer) for each in take()]
 
     workers = max(1, min(32, os.cpu_count() or 1))
     with ThreadPoolExecutor(workers) as pool:
@@ -116,10 +107,10 @@ def hash_all(expected: Iterable[ExpectedFile], root: str) -> list[HashedFile]:
         return sorted((each for job in jobs for each in job.result()), key=lambda each: each.path)
 
 
-def _compare(expected: ExpectedFile, resolver: PathResolver, buffer: bytearray) -> HashedFile:
+def _compare(expected: ExpectedFile, resolve: Callable[[str], tuple[str, bool]], buffer: bytearray) -> HashedFile:
     descriptor = -1
     try:
-        file, is_inside = resolver.resolve(expected.path)
+        file, is_inside = resolve(expected.path)
         if not is_inside:
             return HashedFile(expected.path, Drift.LEADS_OUT, found=file)
         # A link created meanwhile does not lead out, and a pipe does not block.

@@ -16,17 +16,9 @@ from typing import Final
 #: Prefix of a file that is in the environment and not in its site-packages.
 DATA: Final = "<data>/"
 #: Files of a dist-info folder that installers write or change.
-_INSTALLER_FILES: Final = frozenset(
-    (
-        "RECORD",
-        "RECORD.jws",
-        "RECORD.p7s",
-        "INSTALLER",
-        "REQUESTED",
-        "direct_url.json",
-        "uv_cache.json",
-        "uv_build.json",
-    )
+_INSTALLER_FILES: Final = (
+    *("RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER", "REQUESTED"),
+    *("direct_url.json", "uv_cache.json", "uv_build.json"),
 )
 #: Folders of the environment whose files installers generate (scripts) or move (headers).
 _PROGRAMS: Final = ("bin/", "scripts/", "include/")

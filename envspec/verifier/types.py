@@ -46,40 +46,29 @@ class Expected:
 
 
 class Drift(Enum):
-    """A kind of difference."""
+    """A kind of difference. text: names a finding's path, expected and found."""
 
-    MISSING = "missing"
-    VERSION = "version"
-    EXTRA = "extra"
-    DUPLICATE = "duplicate"
-    SHADOWED = "shadowed"
-    RECORD = "record"
-    CHANGED = "changed"
-    FILE_MISSING = "file-missing"
-    UNREADABLE = "unreadable"
-    LEADS_OUT = "leads-out"
-    UNHASHED = "unhashed"
-    UNOWNED = "unowned"
-    BYTECODE = "bytecode"
-    ARCHIVE = "archive"
+    MISSING = "missing", "{expected} is not installed"
+    VERSION = "version", "{found} is installed, the lock has {expected}"
+    EXTRA = "extra", "{found} is installed and is not in the lock"
+    DUPLICATE = "duplicate", "is installed more than once: {found}"
+    SHADOWED = "shadowed", "{path} is earlier on Python's path and hides it"
+    RECORD = "record", "{path}: its list of files is not the locked wheel's: {found}"
+    CHANGED = "changed", "{path} was changed"
+    FILE_MISSING = "file-missing", "{path} is missing"
+    UNREADABLE = "unreadable", "{path} cannot be read: {found}"
+    LEADS_OUT = "leads-out", "{path} is not checked: it links out of the environment, to {found}"
+    UNHASHED = "unhashed", "{path} is listed without a strong hash"
+    UNOWNED = "unowned", "{path} belongs to no package"
+    BYTECODE = "bytecode", "{path} was not compiled from its source"
+    ARCHIVE = "archive", "was installed from another archive: SHA-256 {found}, the lock has {expected}"
 
+    text: str
 
-_TEXTS = {
-    Drift.MISSING: "{expected} is not installed",
-    Drift.VERSION: "{found} is installed, the lock has {expected}",
-    Drift.EXTRA: "{found} is installed and is not in the lock",
-    Drift.DUPLICATE: "is installed more than once: {found}",
-    Drift.SHADOWED: "{path} is earlier on Python's path and hides it",
-    Drift.RECORD: "{path}: its list of files is not the locked wheel's: {found}",
-    Drift.CHANGED: "{path} was changed",
-    Drift.FILE_MISSING: "{path} is missing",
-    Drift.UNREADABLE: "{path} cannot be read: {found}",
-    Drift.LEADS_OUT: "{path} is not checked: it links out of the environment, to {found}",
-    Drift.UNHASHED: "{path} is listed without a strong hash",
-    Drift.UNOWNED: "{path} belongs to no package",
-    Drift.BYTECODE: "{path} was not compiled from its source",
-    Drift.ARCHIVE: "was installed from another archive: SHA-256 {found}, the lock has {expected}",
-}
+    def __new__(cls, value: str, text: str) -> Drift:
+        member = object.__new__(cls)
+        member._value_, member.text = value, text
+        return member
 
 
 @dataclass(frozen=True)
@@ -98,7 +87,7 @@ class DriftFinding:
     @property
     def text(self) -> str:
         """One line, without the package's name."""
-        return _TEXTS[self.drift].format(path=self.path, expected=self.expected, found=self.found)
+        return self.drift.text.format(path=self.path, expected=self.expected, found=self.found)
 
 
 @dataclass(frozen=True)

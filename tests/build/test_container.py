@@ -21,7 +21,7 @@ from tests.support.machines.confinement import confined, path_with_bubblewrap, p
 from tests.support.machines.engine import removed
 from tests.support.machines.standin import Pushed
 from tests.support.servers.index import IndexServer
-from tests.support.user import User, refused
+from tests.support.user import User, refused, succeeded
 
 pytestmark = [pytest.mark.engine, confined]
 
@@ -105,8 +105,7 @@ def test_it_is_built_in_the_base_and_the_same_twice(
     with index_of(source(*more)) as index:
         for name in ("a", "b"):
             user = user_of(tmp_path / name, index, standin_base, pythons)
-            ran = user.locks("--image")
-            assert ran.status == 0, ran.stderr
+            succeeded(user.locks("--image"))
             row = user.packages()["own"]["built"]
             found.append(user.cache / "archives" / row["sha256"] / row["filename"])
     assert found[0].read_bytes() == found[1].read_bytes()
@@ -138,8 +137,7 @@ def test_buildah_gives_the_same(standin_base: Pushed, pythons: str, tmp_path: Pa
     with index_of(source("own.c")) as index:
         for name, environ in (("a", {}), ("b", {"DOCKER_HOST": "unix:///nowhere/docker.sock"})):
             user = user_of(tmp_path / name, index, standin_base, pythons)
-            ran = user.locks("--image", **environ)
-            assert ran.status == 0, ran.stderr
+            succeeded(user.locks("--image", **environ))
             rows.append(user.packages()["own"]["built"])
     assert rows[0] == rows[1]
 

@@ -7,16 +7,17 @@ import csv
 import hashlib
 import io
 import os
-import tarfile
 import zipfile
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from installer.sources import WheelFile
 
 from envspec.build.reproducible import check_release, fix_times_and_modes, is_loaded, is_pure, normalise, tar_of, unpack
-from envspec.build.types import WheelBuildFailed, WrongWheel
+from envspec.build.types import WrongWheel
 from envspec.models import Platform, Python, Target
 from tests.support.builders.wheels import Method, sdist, wheel
 
@@ -48,6 +49,34 @@ def test_the_form_is_good_for_installer_and_record_says_what_is_there(tmp_path: 
     assert normal(tmp_path, data) == data
 
 
+def shuffled(data: bytes, order: list[int], year: int, mode: int) -> bytes:
+    """The same wheel as another zip: other order, times, modes and packing, with entries for folders."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        new.writestr(zipfile.ZipInfo("own/", (year, 1, 1, 0, 0, 0)), b"")
+        names = old.namelist()
+        for name in sorted(names, key=lambda name: order[names.index(name) % len(order)]):
+            member = zipfile.ZipInfo(name, (year, 5, 6, 7, 8, 10))
+            member.external_attr = (0o100000 | mode) << 16
+            member.compress_type = zipfile.ZIP_DEFLATED
+            member.comment = b"made today"
+            new.writestr(member, old.read(name))
+    return out.getvalue()
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=6, max_size=6),
+    st.integers(1980, 2100),
+    st.sampled_from([0o600, 0o644, 0o664, 0o666]),
+)
+def test_order_times_modes_and_packing_leave_no_trace(
+    tmp_path_factory: pytest.TempPathFactory, order: list[int], year: int, mode: int
+) -> None:
+    folder = tmp_path_factory.mktemp("wheels")
+    plain = wheel("own", "1.0", files=FILES).data
+    assert normal(folder, shuffled(plain, order, year, mode)) == normal(folder, plain)
+
+
 def test_what_runs_stays_so(tmp_path: Path) -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -59,24 +88,6 @@ def test_what_runs_stays_so(tmp_path: Path) -> None:
         modes = {each.filename: (each.external_attr >> 16) & 0o777 for each in archive.infolist()}
     assert modes["own-1.0.data/scripts/go"] == 0o755
     assert modes["own.py"] == modes["own-1.0.dist-info/WHEEL"] == 0o644
-
-
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        ({"../out.py": b""}, "would be put outside of its folder"),
-        ({"/etc/out.py": b""}, "would be put outside of its folder"),
-        ({"own.py": b"", "other-1.0.dist-info/METADATA": b""}, "2 .dist-info folders"),
-    ],
-)
-def test_no_wheel_leads_out_or_is_two(tmp_path: Path, files: dict[str, bytes], words: str) -> None:
-    with pytest.raises(WrongWheel, match=words):
-        normal(tmp_path, wheel("own", "1.0", files=files).data)
-
-
-def test_no_zip_is_no_wheel(tmp_path: Path) -> None:
-    with pytest.raises(WrongWheel, match="not a readable zip"):
-        normal(tmp_path, b"nothing")
 
 
 @pytest.mark.parametrize(
@@ -140,45 +151,6 @@ def test_an_sdist_is_laid_out_the_same_whenever_it_is(tmp_path: Path) -> None:
         trees.append(tar_of(root))
     assert trees[0] == trees[1]
     assert (tmp_path / "a" / "own-1.0" / "PKG-INFO").stat().st_mtime == moment.timestamp()
-
-
-def tarred(tmp_path: Path, *members: tarfile.TarInfo) -> Path:
-    path = tmp_path / "own-1.0.tar.gz"
-    with tarfile.open(path, "w:gz") as tar:
-        for member in members:
-            tar.addfile(member, io.BytesIO(b"x" * member.size))
-    return path
-
-
-def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size = kind, target, 1 if kind == tarfile.REGTYPE else 0
-    return info
-
-
-@pytest.mark.parametrize(
-    "members",
-    [
-        [member("../own")],
-        [member("/own")],
-        [member("own/a", tarfile.SYMTYPE, "../../x")],
-        [member("own/a", tarfile.SYMTYPE, "/etc")],
-        [member("own/a", tarfile.LNKTYPE, "../../etc/passwd")],
-        [member("own/a", tarfile.SYMTYPE, "b"), member("own/b", tarfile.SYMTYPE, ".."), member("own/a/../../c")],
-        [member("own/a", tarfile.FIFOTYPE)],
-        [member("own/a"), member("other/a")],
-    ],
-)
-def test_no_sdist_leads_out(tmp_path: Path, members: list[tarfile.TarInfo]) -> None:
-    with pytest.raises(WheelBuildFailed, match=r"^own 1\.0: "):
-        unpack(tarred(tmp_path, *members), tmp_path / "out" / "src", "own 1.0")
-    assert not (tmp_path / "own").exists() and not (tmp_path / "out" / "c").exists()
-
-
-def test_no_archive_is_no_sdist(tmp_path: Path) -> None:
-    (tmp_path / "own-1.0.tar.gz").write_bytes(b"nothing")
-    with pytest.raises(WheelBuildFailed, match="can't be unpacked"):
-        unpack(tmp_path / "own-1.0.tar.gz", tmp_path / "out", "own 1.0")
 
 
 def test_a_zip_is_an_sdist_too(tmp_path: Path) -> None:

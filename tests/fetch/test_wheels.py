@@ -32,6 +32,7 @@ from tests.support.servers.index import IndexServer
 APP: Final = wheel("app", "1.0")
 #: Larger than what is gathered before a thread writes it.
 BIG: Final = wheel("big", "2.0", files={"big/data.bin": padding(5 << 20)})
+SOURCE: Final = sdist("thing", "1.0")
 HASTY: Final = Timeouts(backoff_s=0.01, stall_s=5)
 
 
@@ -65,7 +66,7 @@ class Fetcher:
 
 @pytest.fixture
 def index(serve: Serve) -> IndexServer:
-    return serve([File(APP), File(BIG), File(wheel("app", "0.9"))])
+    return serve([File(APP), File(BIG), File(SOURCE), File(wheel("app", "0.9"))])
 
 
 @pytest.fixture
@@ -74,15 +75,16 @@ def fetcher(tmp_path: Path, index: IndexServer) -> Fetcher:
 
 
 def test_files_lie_in_the_cache_under_their_hash(fetcher: Fetcher, index: IndexServer) -> None:
-    app, big = pin(APP), pin(BIG)
-    found = fetcher.fetches(app, big)
-    assert {sha: path.read_bytes() for sha, path in found.items()} == {APP.sha256: APP.data, BIG.sha256: BIG.data}
-    assert found[APP.sha256] == wheel_path(fetcher.cache, app)
+    pins = [pin(APP), pin(BIG), pin(SOURCE)]
+    found = fetcher.fetches(*pins)
+    data = {each.sha256: each.data for each in (APP, BIG, SOURCE)}
+    assert {sha: path.read_bytes() for sha, path in found.items()} == data
+    assert found[APP.sha256] == wheel_path(fetcher.cache, pins[0])
     last = fetcher.counts[-1]
-    assert (last.done, last.total, last.bytes_done) == (2, 2, last.bytes_total)
+    assert (last.done, last.total, last.bytes_done) == (3, 3, last.bytes_total)
     assert sorted(fetcher.left()) == sorted(found.values())
     index.forget()
-    assert fetcher.fetches(app, big) == found
+    assert fetcher.fetches(*pins) == found
     assert index.requests == []
 
 
@@ -102,12 +104,6 @@ def test_files_lie_in_the_cache_under_their_hash(fetcher: Fetcher, index: IndexS
 def test_every_index_that_there_is(dialect: Dialect, tmp_path: Path, serve: Serve) -> None:
     index = serve([File(APP), File(BIG)], dialect)
     assert set(Fetcher(tmp_path, index.url).fetches(pin(APP), pin(BIG))) == {APP.sha256, BIG.sha256}
-
-
-def test_an_sdist_is_a_file_like_others(tmp_path: Path, serve: Serve) -> None:
-    source = sdist("thing", "1.0")
-    found = Fetcher(tmp_path, serve([File(source)]).url).fetches(pin(source))
-    assert found[source.sha256].read_bytes() == source.data
 
 
 def test_pages_that_were_read_before_are_not_asked_for(fetcher: Fetcher, index: IndexServer) -> None:
@@ -168,10 +164,6 @@ def test_a_short_file_is_asked_for_once_more(keep: int, fetcher: Fetcher, index:
     index.fail(index.file_path(BIG.filename), Truncate(keep))
     error = fetcher2.refused(pin(BIG))
     assert isinstance(error, Truncated) and fetcher2.left() == []
-
-
-def test_a_file_whose_size_nobody_told(fetcher: Fetcher, index: IndexServer) -> None:
-    assert BIG.sha256 in fetcher.fetches(pin(BIG, size_bytes=None))
 
 
 def test_a_body_that_broke_off_goes_on_from_there(fetcher: Fetcher, index: IndexServer) -> None:

@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from envspec.installer import conda, staging
 from envspec.installer.preflight import HostFacts, check_machine, glibc_of, resolution_for, x86_levels
 from envspec.installer.staging import NotMovable, relocate
 from envspec.installer.uv import error_of
+from envspec.io import process as io_process
 from envspec.io.archives import FileConflict
 from envspec.io.process import Finished
 from envspec.models import CondaPackage, Platform
@@ -45,10 +48,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="envspec install
 )
 def test_the_oldest_glibc_of_a_wheel(tag: str, level: tuple[int, int] | None) -> None:
     assert glibc_of(f"some_thing-1.0-{tag}.whl") == level
-
-
-def test_an_sdist_needs_no_glibc() -> None:
-    assert glibc_of("thing-1.0-manylinux_2_28_x86_64.tar.gz") is None
+    assert glibc_of(f"some_thing-1.0-{tag}.tar.gz") is None
 
 
 _V2 = frozenset(["cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"])
@@ -96,14 +96,8 @@ def lacks(*conda: CondaPackage, of: HostFacts | None = None) -> str:
 @pytest.mark.parametrize(
     "depends",
     [
-        "__glibc >=2.17,<3.0.a0",
-        "__unix",
-        "__linux >=5.10",
-        "__archspec 1 x86_64_v3",
-        "__archspec 1.* zen3",
-        "__cuda >=12",
-        "__cuda_arch >=9",
-        "numpy >=2",
+        *("__glibc >=2.17,<3.0.a0", "__unix", "__linux >=5.10", "__archspec 1 x86_64_v3", "__archspec 1.* zen3"),
+        *("__cuda >=12", "__cuda_arch >=9", "numpy >=2"),
     ],
 )
 def test_what_this_machine_has(depends: str) -> None:
@@ -242,34 +236,35 @@ def conda_of(site: Path, name: str, files: dict[str, bytes]) -> None:
     (site / f"conda-meta/{name}-2.0-0.json").write_text(json.dumps(meta))
 
 
+def checker(site: Path) -> Callable[[], None]:
+    """Checks the owners of files, with those that are here now as those before wheels."""
+    files = conda.files_before(site)
+    return partial(conda.check_ownership, site, files, conda.file_states(site, files))
+
+
 def test_nobody_owns_a_file_twice(site: Path) -> None:
     conda_of(site, "numpy", {"lib/python3.11/site-packages/numpy.py": b"conda's"})
-    files = conda.files_before(site)
-    before = conda.file_states(site, files)
+    check = checker(site)
     wheel_of(site, "one", {"one.py": b"1", "shared.py": b""})
     wheel_of(site, "two", {"two.py": b"2", "shared.py": b""})
-    conda.check_ownership(site, files, before)
+    check()
     wheel_of(site, "three", {"one.py": b"3"})
     with pytest.raises(FileConflict, match=r"one.py belongs to the wheel one 1.0 and to the wheel three 1.0"):
-        conda.check_ownership(site, files, before)
+        check()
 
 
 def test_a_file_of_condas_in_a_wheel(site: Path) -> None:
     conda_of(site, "numpy", {"bin/f2py": b"conda's"})
-    files = conda.files_before(site)
-    before = conda.file_states(site, files)
+    check = checker(site)
     wheel_of(site, "greedy", {"../../../bin/f2py": b"conda's"})
-    with pytest.raises(
-        conda.OwnershipError, match=r"bin/f2py belongs to conda's numpy 2.0 and to the wheel greedy 1.0"
-    ):
-        conda.check_ownership(site, files, before)
+    with pytest.raises(conda.OwnershipError, match=r"bin/f2py belongs to conda's numpy 2.0 and to the wheel greedy"):
+        check()
 
 
 @pytest.mark.parametrize("harm", ["changed", "replaced", "removed"])
 def test_a_file_of_condas_that_was_touched(site: Path, harm: str) -> None:
     conda_of(site, "numpy", {"lib/numpy.so": b"conda's"})
-    files = conda.files_before(site)
-    before = conda.file_states(site, files)
+    check = checker(site)
     file = site / "lib/numpy.so"
     if harm == "removed":
         file.unlink()
@@ -279,7 +274,7 @@ def test_a_file_of_condas_that_was_touched(site: Path, harm: str) -> None:
         (site / "new").write_bytes(b"conda's")
         (site / "new").replace(file)
     with pytest.raises(conda.FileChanged, match=r"lib/numpy.so of conda's numpy 2.0 was changed"):
-        conda.check_ownership(site, files, before)
+        check()
 
 
 def test_a_distribution_of_condas_is_no_wheel(site: Path) -> None:
@@ -287,24 +282,24 @@ def test_a_distribution_of_condas_is_no_wheel(site: Path) -> None:
     packages = "lib/python3.11/site-packages"
     held = ["numpy.py", "numpy-1.0.dist-info/METADATA", "numpy-1.0.dist-info/RECORD"]
     conda_of(site, "numpy", {f"{packages}/{path}": (site / packages / path).read_bytes() for path in held})
-    files = conda.files_before(site)
-    conda.check_ownership(site, files, conda.file_states(site, files))
+    checker(site)()
 
 
 # The folder
 
 
 def test_what_is_found_in_a_folder(tmp_path: Path) -> None:
-    wanted = {"name": "a", "platform": "linux-64", "lock_sha256": "1", "prefix": str(tmp_path / "env")}
-    assert staging.inspect_prefix(tmp_path / "env", wanted) is staging.PrefixState.NOTHING
-    (tmp_path / "env").mkdir()
-    assert staging.inspect_prefix(tmp_path / "env", wanted) is staging.PrefixState.NOTHING
-    staging.write_record(tmp_path / "env", wanted)
-    assert staging.inspect_prefix(tmp_path / "env", wanted) is staging.PrefixState.SAME
+    env = tmp_path / "env"
+    wanted = {"name": "a", "platform": "linux-64", "lock_sha256": "1", "prefix": str(env)}
+    assert not staging.is_installed(env, wanted)
+    env.mkdir()
+    assert not staging.is_installed(env, wanted)
+    staging.write_record(env, wanted)
+    assert staging.is_installed(env, wanted)
     with pytest.raises(staging.PrefixOccupied, match=r"the environment of another lock \(a\)"):
-        staging.inspect_prefix(tmp_path / "env", {**wanted, "lock_sha256": "2"})
+        staging.is_installed(env, {**wanted, "lock_sha256": "2"})
     with pytest.raises(staging.PrefixOccupied, match=r"the environment for linux-64"):
-        staging.inspect_prefix(tmp_path / "env", {**wanted, "platform": "linux-aarch64"})
+        staging.is_installed(env, {**wanted, "platform": "linux-aarch64"})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"'])
@@ -336,7 +331,7 @@ def test_what_was_built_is_there_or_nothing_is(tmp_path: Path) -> None:
 def test_the_current_directory_is_not_pulled_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(staging.CannotCreate, match=r"is the current directory"):
-        staging.inspect_prefix(tmp_path, {})
+        staging.is_installed(tmp_path, {})
 
 
 def test_what_a_killed_run_left_is_removed_first(tmp_path: Path) -> None:
@@ -388,19 +383,22 @@ def test_rattlers_words(text: str, words: str, passes: bool) -> None:
 
 
 _DOWNLOAD = "Resolved 1 package in 3ms\nerror: Failed to download `other==1.0`\n"
+_FETCH = f"{_DOWNLOAD}  cause: Failed to fetch: "
+_BECAUSE = "error: No solution found when resolving dependencies\n  cause: Because "
+_AND = " and you require other==2.0, we can conclude that your requirements are unsatisfiable.\n"
 
 
 @pytest.mark.parametrize(
     ("stderr", "code", "words"),
     [
         (
-            f"{_DOWNLOAD}  cause: Failed to fetch: https://me:secret@example.org/other.whl\n"
+            f"{_FETCH}https://me:secret@example.org/other.whl\n"
             "  cause: HTTP status client error (404 Not Found) for url (https://me:secret@example.org/other.whl)\n",
             5,
             "other 1.0: https://example.org/other.whl: HTTP 404 (not found)",
         ),
         (
-            f"{_DOWNLOAD}  cause: Failed to fetch: `https://example.org/other.whl`\n  cause: operation timed out\n",
+            f"{_FETCH}`https://example.org/other.whl`\n  cause: operation timed out\n",
             5,
             "other 1.0: https://example.org/other.whl: the server stalled",
         ),
@@ -410,24 +408,10 @@ _DOWNLOAD = "Resolved 1 package in 3ms\nerror: Failed to download `other==1.0`\n
             5,
             "other 1.0: the index's file is not the locked one: SHA-256 bb, locked aa",
         ),
-        (
-            "error: No solution found when resolving dependencies\n  cause: Because there is no version of other==2.0 "
-            "and you require other==2.0, we can conclude that your requirements are unsatisfiable.\n",
-            5,
-            "other 2.0: the index does not have that version",
-        ),
+        (f"{_BECAUSE}there is no version of other==2.0{_AND}", 5, "other 2.0: the index does not have that version"),
+        (f"{_BECAUSE}other was not found in the cache{_AND}", 5, "--offline forbids fetching it"),
         (f"{_DOWNLOAD}  cause: failed to write: No space left on device (os error 28)\n", 6, "no space left"),
-        (
-            "error: No solution found when resolving dependencies\n  cause: Because other was not found in the cache "
-            "and you require other==2.0, we can conclude that your requirements are unsatisfiable.\n",
-            5,
-            "--offline forbids fetching it",
-        ),
-        (
-            "error: something new\n  cause: at http://me:secret@example.org/x\n",
-            1,
-            "something new: at http://example.org/x",
-        ),
+        ("error: something new\n  cause: at http://me:secret@example.org/x\n", 1, "new: at http://example.org/x"),
         ("", 1, "it exited with status 2"),
     ],
 )
@@ -437,18 +421,12 @@ def test_uvs_words(stderr: str, code: int, words: str) -> None:
     assert "secret" not in str(told)
 
 
-def test_the_ward_ends_what_it_started_when_its_stdin_ends() -> None:
-    from envspec.io import process as ward
+def bound(code: str) -> list[str]:
+    return [sys.executable, "-I", "-S", str(io_process.__file__), sys.executable, "-c", code]
 
-    command = [
-        sys.executable,
-        "-I",
-        "-S",
-        ward.__file__,
-        sys.executable,
-        "-c",
-        "import time; print('on', flush=True); time.sleep(60)",
-    ]
+
+def test_a_process_bound_to_its_parent_ends_when_its_stdin_does() -> None:
+    command = bound("import time; print('on', flush=True); time.sleep(60)")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == b"on\n"
@@ -459,9 +437,6 @@ def test_the_ward_ends_what_it_started_when_its_stdin_ends() -> None:
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_the_ward_passes_a_status_on(status: int) -> None:
-    from envspec.io import process as ward
-
-    command = [sys.executable, "-I", "-S", ward.__file__, sys.executable, "-c", f"raise SystemExit({status})"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+def test_its_status_is_passed_on(status: int) -> None:
+    with subprocess.Popen(bound(f"raise SystemExit({status})"), stdin=subprocess.PIPE) as process:
         assert process.wait(timeout=30) == status

@@ -10,8 +10,9 @@ import shutil
 import stat
 import struct
 import tarfile
+import tempfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,11 @@ _EPOCH: Final = (0, 0x21)
 _LOCAL: Final = struct.Struct("<4s5H3L2H")
 _CENTRAL: Final = struct.Struct("<4s4B4H3L5H2L")
 _END: Final = struct.Struct("<4s4H2LH")
+_ROOT: Final = Path(tempfile.gettempdir(), f"envspec-canary-{os.getpid()}")
+#: A folder that no archive may touch.
+OUT: Final = f"{_ROOT}/outside"
+#: What makes the bytes of a hostile archive.
+Make = Callable[[], bytes]
 #: Set to 1, the tests write the tables of SECURITY.md anew instead of comparing them.
 WRITE: Final = "ENVSPEC_WRITE_SECURITY"
 SECURITY: Final = Path(__file__).parents[2] / "SECURITY.md"
@@ -167,13 +173,13 @@ def tar_of(members: Iterable[Member], form: int = tarfile.PAX_FORMAT) -> bytes:
 class Canary:
     """Folders around the one that may be written, whose files, modes, times and links have to stay as they are.
 
-    work: the only folder that may change. outside: files to aim at.
+    work: the only folder that may change. outside: files to aim at, at `OUT`.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self) -> None:
+        self.root = root = _ROOT
         self.work = root / "home" / "user" / "work"
-        self.outside = root / "outside"
+        self.outside = Path(OUT)
         self.work.mkdir(parents=True)
         self.outside.mkdir()
         for path in (self.outside, root, root / "home", root / "home" / "user"):
@@ -182,6 +188,15 @@ class Canary:
         (self.outside / "folder").mkdir()
         (self.outside / "folder" / "kept").write_bytes(b"kept\n")
         self._before = self._seen()
+
+    def __enter__(self) -> Canary:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for path in (self.root, *self.root.rglob("*")):
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o700)
+        shutil.rmtree(self.root)
 
     def clear(self) -> None:
         """Empty `work` for the next consumer."""

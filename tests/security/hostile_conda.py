@@ -7,15 +7,13 @@ import hashlib
 import json
 import struct
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tests.security.hostile import Entry, Member, folder, hardlink, sparse, symlink, tar_of, zip_of
+from tests.security.hostile import OUT, Entry, Make, Member, folder, hardlink, sparse, symlink, tar_of, zip_of
 from tests.support.builders.conda_archive import PREFIX, zstd_stored
 from tests.support.builders.environments import SERIES
 
-#: Makes the bytes of an archive. Its argument is the absolute path of a folder that must not be touched.
-Make = Callable[[str], bytes]
 STEM: Final = "thing-1.0-0"
 HONEST: Final = Member("share/thing.txt", b"thing\n")
 _INDEX: Final = {
@@ -67,7 +65,7 @@ def conda_of(
 
 
 def _conda(*extra: Member, form: int = tarfile.PAX_FORMAT, **others: Any) -> Make:
-    def make(_: str) -> bytes:
+    def make() -> bytes:
         files = [HONEST, *extra]
         return conda_of(zstd_stored(tar_of(files, form)), zstd_stored(tar_of(info_of(files, **others))))
 
@@ -75,7 +73,7 @@ def _conda(*extra: Member, form: int = tarfile.PAX_FORMAT, **others: Any) -> Mak
 
 
 def _bz2(*extra: Member, form: int = tarfile.PAX_FORMAT, **others: Any) -> Make:
-    return lambda _: bz2.compress(tar_of([*info_of([HONEST, *extra], **others), HONEST, *extra], form))
+    return lambda: bz2.compress(tar_of([*info_of([HONEST, *extra], **others), HONEST, *extra], form))
 
 
 def _rows(*rows: object) -> Make:
@@ -89,13 +87,11 @@ def _text(data: bytes, **row: object) -> Make:
     return _conda(member, rows=[row_of(HONEST), row_of(member, **told)])
 
 
-def _python(link: object) -> Make:
-    """A noarch package of Python with this `info/link.json`."""
-    member = Member("site-packages/thing.py", b"x = 1\n")
-    data = json.dumps(
-        {"noarch": {"type": "python", **link}, "package_metadata_version": 1} if isinstance(link, dict) else link
-    )
-    return _conda(member, index={"noarch": "python"}, more={"info/link.json": data.encode()})
+def _python(*entry_points: str, members: Sequence[Member] = (Member("site-packages/thing.py", b"x = 1\n"),)) -> Make:
+    """A noarch package of Python."""
+    noarch = {"type": "python", **({"entry_points": entry_points} if entry_points else {})}
+    data = json.dumps({"noarch": noarch, "package_metadata_version": 1})
+    return _conda(*members, index={"noarch": "python"}, more={"info/link.json": data.encode()})
 
 
 def _zstd_zeros(start: bytes, zeros: int) -> bytes:
@@ -108,7 +104,7 @@ def _zstd_zeros(start: bytes, zeros: int) -> bytes:
 
 
 def _bomb(size: int) -> Make:
-    def make(_: str) -> bytes:
+    def make() -> bytes:
         head = tarfile.TarInfo("share/zeros")
         head.size = size
         start = tar_of([HONEST]).rstrip(b"\0").ljust(1024, b"\0") + head.tobuf()
@@ -117,22 +113,22 @@ def _bomb(size: int) -> Make:
     return make
 
 
-def _bz2_bomb(_: str) -> bytes:
+def _bz2_bomb() -> bytes:
     return bz2.compress(tar_of([*info_of([HONEST]), HONEST, Member("share/zeros", bytes(200 << 20))]))
 
 
 def _zip(**others: Any) -> Make:
-    def make(_: str) -> bytes:
+    def make() -> bytes:
         return conda_of(zstd_stored(tar_of([HONEST])), zstd_stored(tar_of(info_of([HONEST]))), **others)
 
     return make
 
 
-def _second(row: Callable[[str], dict[str, object]]) -> Make:
+def _second(row: dict[str, object]) -> Make:
     """An archive whose paths.json is honest, until the tar of the package is unpacked over it."""
 
-    def make(out: str) -> bytes:
-        listed = json.dumps({"paths": [row_of(HONEST), row(out)], "paths_version": 1}).encode()
+    def make() -> bytes:
+        listed = json.dumps({"paths": [row_of(HONEST), row], "paths_version": 1}).encode()
         package = zstd_stored(tar_of([HONEST, Member("info/paths.json", listed)]))
         return zip_of(
             [
@@ -162,31 +158,29 @@ CONDA: Final[Mapping[str, Make]] = {
     # Paths that lead out, in the archive and in `info/paths.json`.
     "`../` at the start": _conda(Member("../escaped", b"x")),
     "`../` in the middle": _conda(Member("share/../../escaped", b"x")),
-    "an absolute path": lambda out: _conda(Member(f"{out}/victim", b"x"))(out),
-    "an absolute path in a pax header": lambda out: _conda(
-        Member("share/a", b"x", pax=(("path", f"{out}/victim"),)), rows=[row_of(HONEST)]
-    )(out),
+    "an absolute path": _conda(Member(f"{OUT}/victim", b"x")),
+    "an absolute path in a pax header": _conda(
+        Member("share/a", b"x", pax=(("path", f"{OUT}/victim"),)), rows=[row_of(HONEST)]
+    ),
     "`../` by a GNU long name": _conda(Member("../" * 40 + "escaped", b"x"), form=tarfile.GNU_FORMAT),
     "`../` in the archive only": _conda(Member("../escaped", b"x"), rows=[row_of(HONEST)]),
     "`../` in paths.json only": _rows(row_of(Member("../victim"))),
-    "an absolute path in paths.json only": lambda out: _rows(row_of(Member(f"{out}/victim")))(out),
+    "an absolute path in paths.json only": _rows(row_of(Member(f"{OUT}/victim"))),
     "a backslash": _conda(Member("share\\..\\escaped", b"x")),
     "an empty path in paths.json": _rows(row_of(Member(""))),
     "`.` in paths.json": _rows(row_of(Member("."))),
     "a path that is not normal": _conda(Member("share//./b", b"x")),
     "`../` (.tar.bz2)": _bz2(Member("../escaped", b"x")),
-    "an absolute path (.tar.bz2)": lambda out: _bz2(Member(f"{out}/victim", b"x"))(out),
+    "an absolute path (.tar.bz2)": _bz2(Member(f"{OUT}/victim", b"x")),
     "`../` through its own folder in the cache": _rows(row_of(Member(f"../{STEM}/share/thing.txt", HONEST.data))),
     "`../` in the lines of `info/files`": _conda(
         more={"info/paths.json": None, "info/files": f"share/thing.txt\n../{STEM}/share/thing.txt\n".encode()}
     ),
-    "a second paths.json in the tar of the package": _second(
-        lambda out: row_of(Member(f"../{STEM}/share/thing.txt", HONEST.data))
+    "a second paths.json in the tar of the package": _second(row_of(Member(f"../{STEM}/share/thing.txt", HONEST.data))),
+    "a listed file behind an unlisted link to the host": _conda(
+        symlink("share/link", OUT), rows=[row_of(HONEST), row_of(Member("share/link/victim", b"precious\n"))]
     ),
-    "a listed file behind an unlisted link to the host": lambda out: _conda(
-        symlink("share/link", out), rows=[row_of(HONEST), row_of(Member("share/link/victim", b"precious\n"))]
-    )(out),
-    "`info` as a link": lambda out: _conda(symlink("info", out), rows=[row_of(HONEST)])(out),
+    "`info` as a link": _conda(symlink("info", OUT), rows=[row_of(HONEST)]),
     # Names.
     "a newline in a name": _conda(Member("share/a\nb", b"x")),
     "an escape sequence in a name": _conda(Member("share/\x1b[2J", b"x")),
@@ -197,30 +191,28 @@ CONDA: Final[Mapping[str, Make]] = {
     "one name twice": _conda(Member("share/thing.txt", b"evil\n"), rows=[row_of(HONEST)]),
     "a file and a folder of one name": _conda(Member("share/a", b"x"), Member("share/a/b", b"x")),
     # Links and special files.
-    "a symlink to an absolute path": lambda out: _conda(symlink("share/link", f"{out}/victim"))(out),
+    "a symlink to an absolute path": _conda(symlink("share/link", f"{OUT}/victim")),
     "a symlink that leads out": _conda(symlink("share/link", "../../../../victim")),
-    "a file behind a symlink that leads out": lambda out: _conda(
-        symlink("share/link", out), Member("share/link/escaped", b"x")
-    )(out),
+    "a file behind a symlink that leads out": _conda(symlink("share/link", OUT), Member("share/link/escaped", b"x")),
     "a file behind a symlink inside": _conda(
         folder("share/real"), symlink("share/link", "real"), Member("share/link/b", b"x")
     ),
-    "a file over a symlink that leads out": lambda out: _conda(
-        symlink("share/link", f"{out}/victim"), Member("share/link", b"evil\n"), rows=[row_of(HONEST)]
-    )(out),
+    "a file over a symlink that leads out": _conda(
+        symlink("share/link", f"{OUT}/victim"), Member("share/link", b"evil\n"), rows=[row_of(HONEST)]
+    ),
     "a symlink to itself": _conda(symlink("share/loop", "loop")),
-    "a hard link to an absolute path": lambda out: _conda(
-        hardlink("share/link", f"{out}/victim"), rows=[row_of(HONEST), row_of(Member("share/link", b"precious\n"))]
-    )(out),
+    "a hard link to an absolute path": _conda(
+        hardlink("share/link", f"{OUT}/victim"), rows=[row_of(HONEST), row_of(Member("share/link", b"precious\n"))]
+    ),
     "a hard link that leads out": _conda(hardlink("share/link", "../../../victim")),
     "a hard link inside": _conda(
         hardlink("share/link", "share/thing.txt"), rows=[row_of(HONEST), row_of(Member("share/link", HONEST.data))]
     ),
-    "a hard link to a symlink that leads out": lambda out: _conda(
-        symlink("share/first", f"{out}/victim"),
+    "a hard link to a symlink that leads out": _conda(
+        symlink("share/first", f"{OUT}/victim"),
         hardlink("share/second", "share/first"),
         rows=[row_of(HONEST), row_of(Member("share/second", b"precious\n"))],
-    )(out),
+    ),
     "a character device": _conda(Member("share/null", kind=tarfile.CHRTYPE)),
     "a pipe": _conda(Member("share/pipe", kind=tarfile.FIFOTYPE)),
     "setuid and setgid": _conda(Member("bin/run", b"#!/bin/sh\n", mode=0o6755)),
@@ -235,9 +227,9 @@ CONDA: Final[Mapping[str, Make]] = {
     "paths.json has another size": _conda(rows=[row_of(HONEST, size_in_bytes=10**12)]),
     "paths.json has another kind": _conda(rows=[row_of(HONEST, path_type="softlink")]),
     "paths.json has an unknown kind": _conda(rows=[row_of(HONEST, path_type="device")]),
-    "paths.json calls a link that leads out a file": lambda out: _conda(
-        symlink("share/link", f"{out}/victim"), rows=[row_of(HONEST), row_of(Member("share/link", b"precious\n"))]
-    )(out),
+    "paths.json calls a link that leads out a file": _conda(
+        symlink("share/link", f"{OUT}/victim"), rows=[row_of(HONEST), row_of(Member("share/link", b"precious\n"))]
+    ),
     "paths.json names a file twice": _rows(row_of(HONEST)),
     # The prefix.
     "a prefix with a newline": _text(b"root = /evil\nplace/share\n", prefix_placeholder="/evil\nplace"),
@@ -254,51 +246,40 @@ CONDA: Final[Mapping[str, Make]] = {
         more={"info/paths.json": None, "info/has_prefix": f"{PREFIX} text ../../victim\n".encode()}
     ),
     # noarch packages of Python.
-    "an entry point `../../run`": _python({"entry_points": ["../../run = thing:x"]}),
-    "an entry point with an absolute path": lambda out: _python({"entry_points": [f"{out}/run = thing:x"]})(out),
-    "an entry point that calls code": _python({"entry_points": ["run = thing:x();import os"]}),
-    "an entry point whose module is code": _python({"entry_points": ["run = os;evil:x"]}),
-    "an entry point with a newline": _python({"entry_points": ["run = thing\nimport evil:x"]}),
-    "an entry point `python`": _python({"entry_points": ["python = thing:x"]}),
-    "an entry point without an object": _python({"entry_points": ["run = thing"]}),
+    "an entry point `../../run`": _python("../../run = thing:x"),
+    "an entry point with an absolute path": _python(f"{OUT}/run = thing:x"),
+    "an entry point that calls code": _python("run = thing:x();import os"),
+    "an entry point whose module is code": _python("run = os;evil:x"),
+    "an entry point with a newline": _python("run = thing\nimport evil:x"),
+    "an entry point `python`": _python("python = thing:x"),
+    "an entry point without an object": _python("run = thing"),
     "a link.json that is no JSON": _conda(index={"noarch": "python"}, more={"info/link.json": b"{"}),
-    "`site-packages/../`": _conda(
-        Member("site-packages/../../../../../escaped", b"x"),
-        index={"noarch": "python"},
-        more={"info/link.json": b'{"noarch": {"type": "python"}, "package_metadata_version": 1}'},
+    "`site-packages/../`": _python(members=[Member("site-packages/../../../../../escaped", b"x")]),
+    "`python-scripts/../`": _python(members=[Member("python-scripts/../../escaped", b"x")]),
+    "a link in site-packages, and modules behind it": _python(
+        members=[symlink(f"lib/python{SERIES}/site-packages/thing", OUT), Member("site-packages/thing/x.py", b"x")]
     ),
-    "`python-scripts/../`": _conda(
-        Member("python-scripts/../../escaped", b"x"),
-        index={"noarch": "python"},
-        more={"info/link.json": b'{"noarch": {"type": "python"}, "package_metadata_version": 1}'},
-    ),
-    "a link in site-packages, and modules behind it": lambda out: _conda(
-        symlink(f"lib/python{SERIES}/site-packages/thing", out),
-        Member("site-packages/thing/x.py", b"x"),
-        index={"noarch": "python"},
-        more={"info/link.json": b'{"noarch": {"type": "python"}, "package_metadata_version": 1}'},
-    )(out),
     # What it says that it is, and what it brings.
     "index.json of another package": _conda(index={"name": "other", "version": "9"}),
     "index.json with a name that leads out": _conda(index={"name": "../../victim"}),
     "no index.json": _conda(more={"info/index.json": None}),
     "an index.json that is no JSON": _conda(more={"info/index.json": b"{"}),
-    "a post-link script": lambda out: _conda(
-        Member("bin/.thing-post-link.sh", f"#!/bin/sh\ntouch {out}/escaped\n".encode(), mode=0o755)
-    )(out),
-    "a pre-link script": lambda out: _conda(
-        Member("bin/.thing-pre-link.sh", f"#!/bin/sh\ntouch {out}/escaped\n".encode(), mode=0o755)
-    )(out),
+    "a post-link script": _conda(
+        Member("bin/.thing-post-link.sh", f"#!/bin/sh\ntouch {OUT}/escaped\n".encode(), mode=0o755)
+    ),
+    "a pre-link script": _conda(
+        Member("bin/.thing-pre-link.sh", f"#!/bin/sh\ntouch {OUT}/escaped\n".encode(), mode=0o755)
+    ),
     "an activation script": _conda(Member("etc/conda/activate.d/thing.sh", b"touch /evil\n")),
     "a file in `conda-meta`": _conda(Member("conda-meta/other-1.0-0.json", b"{}")),
     "its own record in `conda-meta`": _conda(Member(f"conda-meta/{STEM}.json", b"{}")),
-    "`conda-meta` as a link": lambda out: _conda(symlink("conda-meta", out))(out),
+    "`conda-meta` as a link": _conda(symlink("conda-meta", OUT)),
     "`conda-meta/history`": _conda(Member("conda-meta/history", b"evil\n")),
     "a name that deletes a file of a lower layer": _conda(Member("share/.wh.other", b"")),
     "a name that empties a folder of lower layers": _conda(Member("share/.wh..wh..opq", b"")),
     "a folder that is named like a mark of a layer": _conda(Member("share/.wh.other/x", b"")),
     "envspec's own record": _conda(Member(".envspec/installed.json", b"{}")),
-    "envspec's own folder as a link": lambda out: _conda(symlink(".envspec", out))(out),
+    "envspec's own folder as a link": _conda(symlink(".envspec", OUT)),
     "a menu entry": _conda(Member("Menu/thing.json", b'{"menu_name": "evil"}')),
     # The archive's form.
     "two packages in one archive": _zip(
@@ -311,36 +292,33 @@ CONDA: Final[Mapping[str, Make]] = {
     "a member that leads out": _zip(members=[Entry("../escaped", b"x", method=0)]),
     "a newer format": _zip(meta=b'{"conda_pkg_format_version": 3}'),
     "a metadata.json that is no JSON": _zip(meta=b"{"),
-    "no tar of the package": lambda _: zip_of(
+    "no tar of the package": lambda: zip_of(
         [Entry("metadata.json", b"{}", method=0), Entry(f"info-{STEM}.tar.zst", _INFO, method=0)]
     ),
-    "no tar of the metadata": lambda _: zip_of(
+    "no tar of the metadata": lambda: zip_of(
         [Entry("metadata.json", b"{}", method=0), Entry(f"pkg-{STEM}.tar.zst", _PACKAGE, method=0)]
     ),
     "an `info/` in the tar of the package": _conda(
         Member("info/index.json", json.dumps({**_INDEX, "name": "other"}).encode()), rows=[row_of(HONEST)]
     ),
-    "deflated members": lambda _: zip_of(
+    "deflated members": lambda: zip_of(
         [
             Entry("metadata.json", b'{"conda_pkg_format_version": 2}'),
             Entry(f"pkg-{STEM}.tar.zst", _PACKAGE),
             Entry(f"info-{STEM}.tar.zst", _INFO),
         ]
     ),
-    "a tar that is not packed": lambda _: conda_of(tar_of([HONEST]), _INFO),
-    "a tar that is cut short": lambda _: conda_of(_PACKAGE[:-700], _INFO),
-    "data behind a tar": lambda _: conda_of(zstd_stored(tar_of([HONEST]) + b"evil" * 128), _INFO),
-    "data before the archive": lambda _: b"#!/bin/sh\n" + _zip()(""),
-    "data behind the archive": lambda _: _zip()("") + b"evil",
-    "cut short": lambda _: _zip()("")[:-50],
-    "cut short (.tar.bz2)": lambda _: _bz2()("")[:-50],
-    "data behind the archive (.tar.bz2)": lambda _: _bz2()("") + b"evil",
-    "no archive": lambda _: b"this is no archive\n" * 9,
-    "no archive (.tar.bz2)": lambda _: b"this is no archive\n" * 9,
-    "a sparse file of 1 TiB": _conda(
-        sparse("share/sparse"),
-        rows=[row_of(HONEST)],
-    ),
+    "a tar that is not packed": lambda: conda_of(tar_of([HONEST]), _INFO),
+    "a tar that is cut short": lambda: conda_of(_PACKAGE[:-700], _INFO),
+    "data behind a tar": lambda: conda_of(zstd_stored(tar_of([HONEST]) + b"evil" * 128), _INFO),
+    "data before the archive": lambda: b"#!/bin/sh\n" + _zip()(),
+    "data behind the archive": lambda: _zip()() + b"evil",
+    "cut short": lambda: _zip()()[:-50],
+    "cut short (.tar.bz2)": lambda: _bz2()()[:-50],
+    "data behind the archive (.tar.bz2)": lambda: _bz2()() + b"evil",
+    "no archive": lambda: b"this is no archive\n" * 9,
+    "no archive (.tar.bz2)": lambda: b"this is no archive\n" * 9,
+    "a sparse file of 1 TiB": _conda(sparse("share/sparse"), rows=[row_of(HONEST)]),
     "a bomb: 200 MiB of zeros": _bomb(200 << 20),
     "a bomb: 200 MiB of zeros (.tar.bz2)": _bz2_bomb,
 }

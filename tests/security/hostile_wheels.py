@@ -6,20 +6,16 @@ import base64
 import csv
 import hashlib
 import io
-import lzma
 import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-from tests.security.hostile import FILE, PROGRAM, SYMLINK, Entry, raw_deflate, zip_of
+from tests.security.hostile import FILE, OUT, PROGRAM, SYMLINK, Entry, Make, raw_deflate, zip_of
 from tests.support.builders.environments import SERIES
 from tests.support.builders.wheels import core_metadata
-
-#: Makes the bytes of a wheel. Its argument is the absolute path of a folder that must not be touched.
-Make = Callable[[str], bytes]
 
 FILENAME: Final = "thing-1.0-py3-none-any.whl"
 INFO: Final = "thing-1.0.dist-info"
@@ -28,6 +24,9 @@ METADATA: Final = core_metadata("thing", "1.0")
 WHEEL: Final = b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _LONG: Final = "n" * 300
 _ZIP64_MAGIC: Final = 0xFFFFFFFF
+_FOLDER: Final = 0o40755
+_EVIL: Final = Entry("evil.py", b"evil = 1\n")
+_NESTED: Final = zip_of([Entry("../escaped.py", b"x"), Entry("zeros", bytes(8 << 20))])
 
 
 def record_of(entries: Iterable[Entry]) -> bytes:
@@ -56,39 +55,31 @@ def entries_of(
     return [*files, *unlisted, Entry(f"{info}/RECORD", record_of(files) if record is None else record)]
 
 
-def _wheel(*extra: Entry, **others: object) -> bytes:
-    return zip_of(entries_of(*extra, **others))  # type: ignore[arg-type]
+def _wheel(*extra: Entry, **others: Any) -> Make:
+    return lambda: zip_of(entries_of(*extra, **others))
 
 
 def _named(name: str | bytes, mode: int = FILE, data: bytes = b"escaped = 1\n") -> Make:
-    return lambda _: _wheel(Entry(name, data, mode))
+    return _wheel(Entry(name, data, mode))
 
 
 def _programs(text: str | bytes) -> Make:
     data = text if isinstance(text, bytes) else text.encode()
-    return lambda _: _wheel(Entry(f"{INFO}/entry_points.txt", data))
+    return _wheel(Entry(f"{INFO}/entry_points.txt", data))
 
 
 def _console(line: str) -> Make:
     return _programs(f"[console_scripts]\n{line}\n")
 
 
-def _with_metadata(text: bytes | None) -> Make:
-    return lambda _: _wheel(metadata=text)
-
-
-def _with_wheel(text: bytes | None) -> Make:
-    return lambda _: _wheel(wheel=text)
-
-
 def _with_record(text: bytes | str) -> Make:
     data = text if isinstance(text, bytes) else text.encode()
-    return lambda _: _wheel(record=record_of([MODULE]) + data)
+    return _wheel(record=record_of([MODULE]) + data)
 
 
 def _first(**changes: object) -> Make:
     """The module's entry with other fields."""
-    return lambda _: zip_of([Entry(MODULE.name, MODULE.data, **changes), *entries_of()[1:]])  # type: ignore[arg-type]
+    return lambda: zip_of([Entry(MODULE.name, MODULE.data, **changes), *entries_of()[1:]])  # type: ignore[arg-type]
 
 
 def _unix_path(name: str, to: str) -> bytes:
@@ -101,23 +92,7 @@ def _zip64(*values: int) -> bytes:
     return struct.pack(f"<HH{len(values)}Q", 1, 8 * len(values), *values)
 
 
-def _two_directories(_: str) -> bytes:
-    """A whole second zip in the comment of the first: readers from the end and from the start differ."""
-    honest = zip_of(entries_of())
-    return zip_of(entries_of(Entry("evil.py", b"evil = 1\n")), comment=honest)
-
-
-def _appended(_: str) -> bytes:
-    """Two whole wheels one after the other: offsets of the second are from its own start."""
-    return zip_of(entries_of(Entry("evil.py", b"evil = 1\n"))) + zip_of(entries_of())
-
-
-def _same_stream(_: str) -> bytes:
-    """Two members of the directory for one stream."""
-    return zip_of([*entries_of(), Entry("thing/again.py", MODULE.data, offset=0)])
-
-
-def _overlapping(_: str) -> bytes:
+def _overlapping() -> bytes:
     """A stored member whose data is the next member, header and all."""
     inner = zip_of([Entry("thing/inner.py", b"i = 1\n" * 9, method=0)])
     data = inner[: inner.index(b"PK\1\2")]
@@ -128,7 +103,7 @@ def _overlapping(_: str) -> bytes:
     return zip_of(parts)
 
 
-def _bomb_by_overlap(_: str) -> bytes:
+def _bomb_by_overlap() -> bytes:
     """Hundreds of members that all unpack one stream of 4 MiB."""
     stream = raw_deflate(bytes(4 << 20))
     zeros = Entry("thing/0", bytes(4 << 20), packed=stream)
@@ -140,23 +115,14 @@ def _bomb_by_overlap(_: str) -> bytes:
     return zip_of([MODULE, zeros, *again, *entries_of()[1:]])
 
 
-def _bomb(_: str) -> bytes:
-    return _wheel(Entry("thing/zeros", bytes(100 << 20)))
-
-
-def _bomb_of_many(_: str) -> bytes:
+def _bomb_of_many() -> bytes:
     """The same ratio, in files that are small each."""
     one = Entry("", bytes(1 << 20), packed=raw_deflate(bytes(1 << 20)), crc=zlib.crc32(bytes(1 << 20)))
     many = [Entry(f"thing/{n}", one.data, packed=one.packed, crc=one.crc) for n in range(100)]
     return zip_of([*entries_of(), *many])
 
 
-def _nested(_: str) -> bytes:
-    inner = zip_of([Entry("../escaped.py", b"x"), Entry("zeros", bytes(8 << 20))])
-    return _wheel(Entry("thing/inner.whl", inner, method=0))
-
-
-def _many(_: str) -> bytes:
+def _many() -> bytes:
     """1,030 rows of the directory for one member, each with a comment of 65,535 bytes."""
     head, signature, row = zip_of([Entry("thing/e", method=0)]).partition(b"PK\1\2")
     # The comment's length is at byte 32 of a row, of which the signature is 4.
@@ -165,7 +131,7 @@ def _many(_: str) -> bytes:
     return b"".join([head, rows, struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1_030, 1_030, len(rows), len(head), 0)])
 
 
-def _other_descriptor(_: str) -> bytes:
+def _other_descriptor() -> bytes:
     """Sizes behind the data that differ from the directory's."""
     told = struct.pack("<4s3L", b"PK\7\x08", 1, 2, 3)
     following = entries_of()[1:]
@@ -173,29 +139,30 @@ def _other_descriptor(_: str) -> bytes:
     return zip_of([module, Entry(following[0].name, following[0].data, before=told), *following[1:]])
 
 
-def _folder(name: str, data: bytes = b"") -> Make:
-    return lambda _: _wheel(unlisted=[Entry(name, data, 0o40755 | 0o7000 * 0)])
-
-
 def _special(kind: int, permissions: int = 0o644) -> Make:
     return _named("thing/special", kind | permissions, b"data")
 
 
-def _deep(parts: int) -> str:
-    return "thing/" + "d/" * parts + "x.py"
+def _by(method: int) -> Make:
+    """Packed by another method."""
 
+    def make() -> bytes:
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w", method) as archive:
+            for entry in entries_of():
+                archive.writestr(zipfile.ZipInfo(entry.raw.decode()), entry.data, method)
+        return whole.getvalue()
 
-def _metadata_of(name: str, version: str) -> bytes:
-    return core_metadata(name, version)
+    return make
 
 
 WHEELS: Final[Mapping[str, Make]] = {
     # Names that lead out.
     "`../` at the start": _named("../escaped.py"),
     "`../` in the middle": _named("thing/../../escaped.py"),
-    "many `../` and an absolute path": lambda out: _wheel(Entry(f"{'../' * 40}{out[1:]}/escaped.py", b"x")),
-    "an absolute path": lambda out: _wheel(Entry(f"{out}/victim", b"x")),
-    "an absolute path with two slashes": lambda out: _wheel(Entry(f"/{out}/victim", b"x")),
+    "many `../` and an absolute path": _wheel(Entry(f"{'../' * 40}{OUT[1:]}/escaped.py", b"x")),
+    "an absolute path": _wheel(Entry(f"{OUT}/victim", b"x")),
+    "an absolute path with two slashes": _wheel(Entry(f"/{OUT}/victim", b"x")),
     "backslashes and `..`": _named("..\\..\\escaped.py"),
     "a backslash inside": _named("thing\\inner.py"),
     "a drive letter": _named("C:/escaped.py"),
@@ -214,34 +181,32 @@ WHEELS: Final[Mapping[str, Make]] = {
     "a C1 control character in a name": _named("thing/a\u009bb.py"),
     "a direction override in a name": _named("thing/a\u202eyp.py"),
     "a line separator in a name": _named("thing/a\u2028b.py"),
-    "bytes that are no UTF-8, flagged as UTF-8": lambda _: _wheel(Entry(b"thing/\xff\xfe.py", b"x", flags=0x800)),
-    "bytes beyond ASCII without the flag": lambda _: _wheel(Entry(b"thing/\x81.py", b"x")),
-    "an overlong UTF-8 slash and dots": lambda _: _wheel(Entry(b"\xc0\xae\xc0\xae\xc0\xaf.py", b"x", flags=0x800)),
+    "bytes that are no UTF-8, flagged as UTF-8": _wheel(Entry(b"thing/\xff\xfe.py", b"x", flags=0x800)),
+    "bytes beyond ASCII without the flag": _wheel(Entry(b"thing/\x81.py", b"x")),
+    "an overlong UTF-8 slash and dots": _wheel(Entry(b"\xc0\xae\xc0\xae\xc0\xaf.py", b"x", flags=0x800)),
     "a name of 300 bytes": _named(f"thing/{_LONG}.py"),
     "a path of 5,000 bytes": _named("thing/" + ("d" * 99 + "/") * 50 + "x.py"),
-    "500 folders deep": _named(_deep(500)),
+    "500 folders deep": _named("thing/" + "d/" * 500 + "x.py"),
     "a name that ends in a dot and a blank": _named("thing/a.py. "),
     "a device name of Windows": _named("thing/CON"),
     "a comma and quotes in a name": _named('thing/a",b.py'),
-    "an extra field with another path": lambda _: _wheel(
+    "an extra field with another path": _wheel(
         Entry("thing/a.py", b"x", extra=_unix_path("thing/a.py", "../../escaped.py"))
     ),
     "another name in the local header": _first(local_name="../escaped.p"),
     "another name of another length in the local header": _first(local_name="../../../../escaped.py"),
     # Names that collide.
-    "one name twice": lambda _: _wheel(Entry("thing/a.py", b"good = 1\n"), Entry("thing/a.py", b"evil = 1\n")),
-    "one name in two spellings": lambda _: _wheel(Entry("thing/a.py", b"x"), Entry("thing//./a.py", b"y")),
-    "a file and a folder of one name": lambda _: _wheel(Entry("thing/a", b"x"), Entry("thing/a/b.py", b"y")),
-    "names that differ in case": lambda _: _wheel(Entry("thing/a.py", b"x"), Entry("thing/A.py", b"y")),
-    "names that differ in Unicode's form": lambda _: _wheel(
-        Entry("thing/\u00e9.py", b"x"), Entry("thing/e\u0301.py", b"y")
-    ),
+    "one name twice": _wheel(Entry("thing/a.py", b"good = 1\n"), Entry("thing/a.py", b"evil = 1\n")),
+    "one name in two spellings": _wheel(Entry("thing/a.py", b"x"), Entry("thing//./a.py", b"y")),
+    "a file and a folder of one name": _wheel(Entry("thing/a", b"x"), Entry("thing/a/b.py", b"y")),
+    "names that differ in case": _wheel(Entry("thing/a.py", b"x"), Entry("thing/A.py", b"y")),
+    "names that differ in Unicode's form": _wheel(Entry("thing/\u00e9.py", b"x"), Entry("thing/e\u0301.py", b"y")),
     # Kinds and modes.
-    "a symlink to an absolute path": lambda out: _wheel(Entry("thing/link", f"{out}/victim".encode(), SYMLINK)),
+    "a symlink to an absolute path": _wheel(Entry("thing/link", f"{OUT}/victim".encode(), SYMLINK)),
     "a symlink that leads out": _named("thing/link", SYMLINK, b"../../../../../../victim"),
     "a symlink inside": _named("thing/link", SYMLINK, b"__init__.py"),
-    "a symlink and a file behind it": lambda out: _wheel(
-        Entry("thing/link", out.encode(), SYMLINK), Entry("thing/link/escaped.py", b"x")
+    "a symlink and a file behind it": _wheel(
+        Entry("thing/link", OUT.encode(), SYMLINK), Entry("thing/link/escaped.py", b"x")
     ),
     "a device": _special(stat.S_IFCHR),
     "a pipe": _special(stat.S_IFIFO),
@@ -249,9 +214,9 @@ WHEELS: Final[Mapping[str, Make]] = {
     "setuid and setgid": _special(stat.S_IFREG, 0o6755),
     "writable by everyone": _special(stat.S_IFREG, 0o777),
     "no permissions": _special(stat.S_IFREG, 0),
-    "a folder that leads out": _folder("../escaped/"),
-    "a folder with content": _folder("thing/inner/", b"content"),
-    "an empty folder": _folder("thing/empty/"),
+    "a folder that leads out": _wheel(unlisted=[Entry("../escaped/", mode=_FOLDER)]),
+    "a folder with content": _wheel(unlisted=[Entry("thing/inner/", b"content", _FOLDER)]),
+    "an empty folder": _wheel(unlisted=[Entry("thing/empty/", mode=_FOLDER)]),
     # The zip's structure.
     "a size that is too small": _first(size=3),
     "a size that is too large": _first(size=60),
@@ -260,52 +225,52 @@ WHEELS: Final[Mapping[str, Make]] = {
     "other sizes in the local header": _first(local_size=60),
     "encrypted by the flag": _first(flags=1),
     "encrypted by the local header only": _first(local_flags=0x801),
-    "packed by bzip2": lambda _: _bzip2(),
-    "packed by LZMA": lambda _: _lzma(),
+    "packed by bzip2": _by(zipfile.ZIP_BZIP2),
+    "packed by LZMA": _by(zipfile.ZIP_LZMA),
     "packed by an unknown method": _first(method=99, packed=b"packed"),
     "stored, with two sizes": _first(method=0, packed=b"x = 1\nevil = 1\n", size=6),
     "bytes behind the end of a stream": _first(packed=raw_deflate(MODULE.data) + b"more"),
     "a stream that breaks off": _first(packed=raw_deflate(bytes(range(256)) * 9)[:40], size=2304),
     "a stream that is no deflate": _first(packed=b"\xff\xff\xff"),
     "sizes behind the data that lie": _other_descriptor,
-    "two members with one stream": _same_stream,
+    "two members with one stream": lambda: zip_of([*entries_of(), Entry("thing/again.py", MODULE.data, offset=0)]),
     "a member inside of another one's data": _overlapping,
-    "a member that no directory names": lambda _: zip_of(
+    "a member that no directory names": lambda: zip_of(
         [
             MODULE,
             Entry(**{**vars(entries_of()[1]), "before": zip_of([Entry("evil.py", b"evil")]).partition(b"PK\1\2")[0]}),
             *entries_of()[2:],
         ]
     ),
-    "data before the zip": lambda _: zip_of(entries_of(), start=b"#!/bin/sh\necho evil\n"),
-    "data before the zip, offsets from its end": lambda _: b"#!/bin/sh\necho evil\n" + zip_of(entries_of()),
-    "data behind the zip": lambda _: zip_of(entries_of(), end=b"\0" * 30),
-    "data between members and directory": lambda _: zip_of(entries_of(), between=b"x" * 100),
-    "two zips, one in the other's comment": _two_directories,
-    "two zips, one after the other": _appended,
-    "a comment of 65,535 bytes": lambda _: zip_of(entries_of(), comment=b"PK\5\6" + b"c" * 65531),
-    "a count that is too small": lambda _: zip_of(entries_of(), count=2),
-    "a count that is too large": lambda _: zip_of(entries_of(), count=9),
-    "a directory at another place": lambda _: zip_of(entries_of(), directory_at=7),
-    "a directory behind the end": lambda _: zip_of(entries_of(), directory_at=1 << 30),
-    "a part of several disks": lambda _: zip_of(entries_of(), disk=3),
+    "data before the zip": lambda: zip_of(entries_of(), start=b"#!/bin/sh\necho evil\n"),
+    "data before the zip, offsets from its end": lambda: b"#!/bin/sh\necho evil\n" + zip_of(entries_of()),
+    "data behind the zip": lambda: zip_of(entries_of(), end=b"\0" * 30),
+    "data between members and directory": lambda: zip_of(entries_of(), between=b"x" * 100),
+    "two zips, one in the other's comment": lambda: zip_of(entries_of(_EVIL), comment=zip_of(entries_of())),
+    "two zips, one after the other": lambda: zip_of(entries_of(_EVIL)) + zip_of(entries_of()),
+    "a comment of 65,535 bytes": lambda: zip_of(entries_of(), comment=b"PK\5\6" + b"c" * 65531),
+    "a count that is too small": lambda: zip_of(entries_of(), count=2),
+    "a count that is too large": lambda: zip_of(entries_of(), count=9),
+    "a directory at another place": lambda: zip_of(entries_of(), directory_at=7),
+    "a directory behind the end": lambda: zip_of(entries_of(), directory_at=1 << 30),
+    "a part of several disks": lambda: zip_of(entries_of(), disk=3),
     "a zip64 size": _first(size=_ZIP64_MAGIC, local_size=6, extra=_zip64(6)),
     "a zip64 size that lies": _first(size=_ZIP64_MAGIC, local_size=6, extra=_zip64(1 << 60)),
     "a zip64 size without its field": _first(size=_ZIP64_MAGIC, local_size=6),
-    "cut short": lambda _: zip_of(entries_of())[:-40],
-    "no zip": lambda _: b"this is no zip\n" * 9,
-    "empty": lambda _: b"",
+    "cut short": lambda: zip_of(entries_of())[:-40],
+    "no zip": lambda: b"this is no zip\n" * 9,
+    "empty": lambda: b"",
     # Bombs.
-    "a bomb: 100 MiB of zeros": _bomb,
+    "a bomb: 100 MiB of zeros": lambda: zip_of(entries_of(Entry("thing/zeros", bytes(100 << 20)))),
     "a bomb: 100 files of 1 MiB of zeros": _bomb_of_many,
     "a bomb: 300 members with one stream": _bomb_by_overlap,
-    "a zip in the wheel that leads out": _nested,
+    "a zip in the wheel that leads out": _wheel(Entry("thing/inner.whl", _NESTED, method=0)),
     "a directory of 68 MB": _many,
     # `.data` folders.
     "`.data/purelib` that leads out": _named("thing-1.0.data/purelib/../../../../escaped.py"),
     "`.data/scripts` that leads out": _named("thing-1.0.data/scripts/../../escaped", PROGRAM),
     "`.data/data` that leads out": _named("thing-1.0.data/data/../escaped"),
-    "`.data/headers` with an absolute path": lambda out: _wheel(Entry(f"thing-1.0.data/headers/{out}/victim", b"x")),
+    "`.data/headers` with an absolute path": _wheel(Entry(f"thing-1.0.data/headers/{OUT}/victim", b"x")),
     "`.data` with an unknown scheme": _named("thing-1.0.data/evil/x.py"),
     "a file right in `.data`": _named("thing-1.0.data/x.py"),
     "a scheme that is a file": _named("thing-1.0.data/scripts"),
@@ -317,12 +282,12 @@ WHEELS: Final[Mapping[str, Make]] = {
     "`.data/data` into `conda-meta`": _named("thing-1.0.data/data/conda-meta/thing-1.0-0.json", FILE, b"{}"),
     "`.data/data` over envspec's own record": _named("thing-1.0.data/data/.envspec/installed.json", FILE, b"{}"),
     "`.data/data` behind the link `bin/python3`": _named("thing-1.0.data/data/bin/python3/x.py"),
-    "`.data/data` behind the link `lib64`, not in RECORD": lambda _: _wheel(
+    "`.data/data` behind the link `lib64`, not in RECORD": _wheel(
         unlisted=[Entry(f"thing-1.0.data/data/lib64/python{SERIES}/site-packages/x.py", b"escaped = 1\n")]
     ),
     "`.data/data` behind the link `lib64`": _named(f"thing-1.0.data/data/lib64/python{SERIES}/site-packages/x.py"),
     "`.data/data` into another package": _named(f"thing-1.0.data/data/lib/python{SERIES}/site-packages/other/x.py"),
-    "`.data/purelib` and the root have one path": lambda _: _wheel(
+    "`.data/purelib` and the root have one path": _wheel(
         Entry("thing/a.py", b"good\n"), Entry("thing-1.0.data/purelib/thing/a.py", b"evil\n")
     ),
     "a script in a folder": _named("thing-1.0.data/scripts/inner/run", PROGRAM, b"#!python\n"),
@@ -332,7 +297,7 @@ WHEELS: Final[Mapping[str, Make]] = {
     "a script for another interpreter": _named("thing-1.0.data/scripts/run", PROGRAM, b"#!/evil/python\nprint(1)\n"),
     # Entry points.
     "an entry point `../../run`": _console("../../run = thing:x"),
-    "an entry point with an absolute path": lambda out: _console(f"{out}/run = thing:x")(out),
+    "an entry point with an absolute path": _console(f"{OUT}/run = thing:x"),
     "an entry point `..`": _console(".. = thing:x"),
     "an entry point with a backslash": _console("..\\run = thing:x"),
     "an entry point with a control character": _console("a\x1bb = thing:x"),
@@ -350,36 +315,36 @@ WHEELS: Final[Mapping[str, Make]] = {
     "entry points that are no sections": _programs("run = thing:x\n"),
     "an entry point of 300 bytes": _console(f"{_LONG} = thing:x"),
     # RECORD.
-    "no RECORD": lambda _: zip_of(entries_of()[:-1]),
-    "an empty RECORD": lambda _: _wheel(record=b""),
-    "a hash in RECORD that lies": lambda _: _wheel(record=record_of([MODULE]).replace(b"sha256=", b"sha256=A")),
+    "no RECORD": lambda: zip_of(entries_of()[:-1]),
+    "an empty RECORD": _wheel(record=b""),
+    "a hash in RECORD that lies": _wheel(record=record_of([MODULE]).replace(b"sha256=", b"sha256=A")),
     "RECORD lists a file that is not there": _with_record("thing/missing.py,,\n"),
-    "a file that RECORD does not list": lambda _: _wheel(unlisted=[Entry("thing/unlisted.py", b"x")]),
+    "a file that RECORD does not list": _wheel(unlisted=[Entry("thing/unlisted.py", b"x")]),
     "RECORD lists a file twice": _with_record("thing/__init__.py,sha256=AAAA,1\n"),
-    "RECORD with an absolute path": lambda out: _with_record(f"{out}/victim,,\n")(out),
+    "RECORD with an absolute path": _with_record(f"{OUT}/victim,,\n"),
     "RECORD with `../`": _with_record("../../../../victim,,\n"),
     "RECORD that is no CSV": _with_record('"thing,,\n'),
     "RECORD with rows of five columns": _with_record("a,b,c,d,e\n"),
     "RECORD that is no UTF-8": _with_record(b"\xff,,\n"),
     "RECORD with a NUL": _with_record(b"a\0b,,\n"),
     "RECORD with a size that is no number": _with_record("thing/x.py,sha256=AAAA,many\n"),
-    "a signed RECORD": lambda _: _wheel(unlisted=[Entry(f"{INFO}/RECORD.jws", b"{}")]),
+    "a signed RECORD": _wheel(unlisted=[Entry(f"{INFO}/RECORD.jws", b"{}")]),
     # What it says that it is.
-    "METADATA of another name": _with_metadata(_metadata_of("other", "1.0")),
-    "METADATA of another version": _with_metadata(_metadata_of("thing", "2.0")),
-    "no METADATA": _with_metadata(None),
-    "an empty METADATA": _with_metadata(b""),
-    "METADATA that is no UTF-8": _with_metadata(METADATA + b"Summary: \xff\xfe\n"),
-    "METADATA of 33 MiB": _with_metadata(METADATA + b"\n" + bytes(33 << 20)),
-    "two `.dist-info` folders": _named("other-1.0.dist-info/METADATA", FILE, _metadata_of("other", "1.0")),
-    "a `.dist-info` of another name": lambda _: _wheel(info="other-1.0.dist-info"),
-    "a `.dist-info` of another version": lambda _: _wheel(info="thing-2.0.dist-info"),
-    "a `.dist-info` in another spelling": lambda _: _wheel(info="Thing-1.0.dist-info"),
-    "no WHEEL": _with_wheel(None),
-    "a format of version 2": _with_wheel(WHEEL.replace(b"Wheel-Version: 1.0", b"Wheel-Version: 2.0")),
-    "a format without a version": _with_wheel(WHEEL.replace(b"Wheel-Version: 1.0\n", b"")),
-    "tags of another system": _with_wheel(WHEEL.replace(b"py3-none-any", b"cp27-cp27m-win32")),
-    "INSTALLER, REQUESTED and direct_url.json": lambda _: _wheel(
+    "METADATA of another name": _wheel(metadata=core_metadata("other", "1.0")),
+    "METADATA of another version": _wheel(metadata=core_metadata("thing", "2.0")),
+    "no METADATA": _wheel(metadata=None),
+    "an empty METADATA": _wheel(metadata=b""),
+    "METADATA that is no UTF-8": _wheel(metadata=METADATA + b"Summary: \xff\xfe\n"),
+    "METADATA of 33 MiB": _wheel(metadata=METADATA + b"\n" + bytes(33 << 20)),
+    "two `.dist-info` folders": _named("other-1.0.dist-info/METADATA", FILE, core_metadata("other", "1.0")),
+    "a `.dist-info` of another name": _wheel(info="other-1.0.dist-info"),
+    "a `.dist-info` of another version": _wheel(info="thing-2.0.dist-info"),
+    "a `.dist-info` in another spelling": _wheel(info="Thing-1.0.dist-info"),
+    "no WHEEL": _wheel(wheel=None),
+    "a format of version 2": _wheel(wheel=WHEEL.replace(b"Wheel-Version: 1.0", b"Wheel-Version: 2.0")),
+    "a format without a version": _wheel(wheel=WHEEL.replace(b"Wheel-Version: 1.0\n", b"")),
+    "tags of another system": _wheel(wheel=WHEEL.replace(b"py3-none-any", b"cp27-cp27m-win32")),
+    "INSTALLER, REQUESTED and direct_url.json": _wheel(
         Entry(f"{INFO}/INSTALLER", b"evil\n"),
         Entry(f"{INFO}/REQUESTED", b""),
         Entry(f"{INFO}/direct_url.json", b'{"url": "https://evil.example"}'),
@@ -395,23 +360,6 @@ WHEELS: Final[Mapping[str, Make]] = {
     "a name that deletes a file of a lower layer": _named("thing/.wh.other"),
     "a name that empties a folder of lower layers": _named("thing/.wh..wh..opq"),
     "a folder that is named like a mark of a layer": _named("thing/.wh.other/x.py"),
-    "such a name that RECORD does not list": lambda _: _wheel(unlisted=[Entry("thing/.wh.other", b"")]),
+    "such a name that RECORD does not list": _wheel(unlisted=[Entry("thing/.wh.other", b"")]),
     "such a name in `.data/data`": _named("thing-1.0.data/data/share/.wh.other"),
 }
-
-
-def _bzip2() -> bytes:
-    return _by(zipfile.ZIP_BZIP2)
-
-
-def _lzma() -> bytes:
-    assert lzma.is_check_supported(lzma.CHECK_NONE)
-    return _by(zipfile.ZIP_LZMA)
-
-
-def _by(method: int) -> bytes:
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w", method) as archive:
-        for entry in entries_of():
-            archive.writestr(zipfile.ZipInfo(entry.raw.decode()), entry.data, method)
-    return whole.getvalue()

@@ -26,7 +26,7 @@ from tests.support.builders.projects import PLAIN, File, day
 from tests.support.builders.wheels import sdist, wheel
 from tests.support.servers.faults import Status
 from tests.support.servers.index import IndexServer
-from tests.support.user import IMPATIENT, User, refused, routed
+from tests.support.user import IMPATIENT, User, refused, routed, succeeded
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
 
@@ -108,18 +108,42 @@ def installed_elsewhere(user: User, folder: Path, public: IndexServer, **environ
     """What made the wheel that somebody gets who has the lock alone, and an empty cache."""
     other = User(folder, public.url, NO_PROXY="127.0.0.1", no_proxy="127.0.0.1", **environ)
     shutil.copytree(user.lock, other.lock)
-    ran = other.runs("install", other.lock, "--prefix", "env", "--python", BASE)
-    assert ran.status == 0, ran.stderr
+    succeeded(other.runs("install", other.lock, "--prefix", "env", "--python", BASE))
     return run_in(other.folder / "env", "python", "-c", "import own; print(own.BY)")
 
 
-@pytest.mark.parametrize("patterns", [("corp-*",), ("Corp_Backend",)])
-def test_a_local_project(tmp_path: Path, public: IndexServer, corp: IndexServer, patterns: tuple[str, ...]) -> None:
-    user = local_user(tmp_path, public, routes_to(corp.url, *patterns))
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
+def made_by_corp(user: User, public: IndexServer, elsewhere: Path | None = None) -> None:
+    """The private index's backend made what was locked. elsewhere: also what somebody else builds from the lock."""
+    succeeded(user.locks())
     assert mark_of(user) == "1.0"
+    if elsewhere:
+        assert installed_elsewhere(user, elsewhere, public) == "1.0"
     assert public.requests_for("*corp-*") == []
+
+
+#: A backend that requires corp-backend while it builds, as `setup_requires` does.
+ASKING: Final = {
+    "pyproject.toml": b'[build-system]\nrequires = []\nbuild-backend = "own_backend"\nbackend-path = ["."]\n',
+    "own_backend.py": b"def get_requires_for_build_wheel(config_settings=None):\n    return ['corp-backend']\n"
+    b"def build_wheel(*words):\n    import corp_backend\n    return corp_backend.build_wheel(*words)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "files"),
+    [
+        (("corp-*",), project()),
+        (("Corp_Backend",), project()),
+        (("corp-*",), ASKING),
+        # What a requirement of a build requires.
+        (("corp-*",), project('["tool"]')),
+    ],
+)
+def test_a_local_project(
+    tmp_path: Path, public: IndexServer, corp: IndexServer, patterns: tuple[str, ...], files: dict[str, bytes]
+) -> None:
+    public.add(ecosystem.release("tool", "1.0", requires=["corp-backend"]))
+    made_by_corp(local_user(tmp_path, public, routes_to(corp.url, *patterns), files), public)
 
 
 def test_without_a_route_the_public_one_is_taken(tmp_path: Path, public: IndexServer) -> None:
@@ -130,101 +154,44 @@ def test_without_a_route_the_public_one_is_taken(tmp_path: Path, public: IndexSe
     assert "[[index]]" not in (user.lock / "envspec.lock").read_text()
 
 
-def test_a_git_project_when_locked_and_when_built_again_of_the_lock(
-    tmp_path: Path, public: IndexServer, corp: IndexServer
-) -> None:
+def test_a_git_project_and_an_sdist_by_url(tmp_path: Path, public: IndexServer, corp: IndexServer) -> None:
     repository = Repository(tmp_path / "repo.git", project())
-    user = user_of(tmp_path / "user", public, f"own @ {repository.url}@main", routes_to(corp.url))
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
-    assert mark_of(user) == "1.0"
-    assert installed_elsewhere(user, tmp_path / "other", public) == "1.0"
-    assert public.requests_for("*corp-*") == []
-
-
-def test_an_sdist_by_url_when_locked_and_when_built_again_of_the_lock(
-    tmp_path: Path, public: IndexServer, corp: IndexServer
-) -> None:
-    user = user_of(tmp_path / "user", public, f"own @ {public.file_url(OWN.filename)}", routes_to(corp.url))
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
-    assert mark_of(user) == "1.0"
-    assert installed_elsewhere(user, tmp_path / "other", public) == "1.0"
-    assert public.requests_for("*corp-*") == []
+    for name, wanted in (("git", f"{repository.url}@main"), ("sdist", public.file_url(OWN.filename))):
+        user = user_of(tmp_path / name, public, f"own @ {wanted}", routes_to(corp.url))
+        made_by_corp(user, public, tmp_path / f"{name}-elsewhere")
 
 
 def test_an_allowed_sdist_when_resolved_and_when_built_of_the_lock(
     tmp_path: Path, public: IndexServer, corp: IndexServer
 ) -> None:
     user = user_of(tmp_path / "user", public, "own", routes_to(corp.url), pip='allow_sdist = ["own"]')
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
+    succeeded(user.locks())
     # uv has built it to know what it requires, and no wheel of it is kept.
     assert [request.path for request in corp.requests if request.path.endswith(".whl")]
     assert user.packages()["own"].get("built") is None
     assert read_lock(user.lock).indexes == (NamedIndex("corp", corp.url.rstrip("/"), ("corp-*",)),)
-    ran = user.runs("install", user.lock, "--prefix", "env", "--python", BASE)
-    assert ran.status == 0, ran.stderr
-    assert run_in(user.folder / "env", "python", "-c", "import own; print(own.BY)") == "1.0"
     assert installed_elsewhere(user, tmp_path / "other", public) == "1.0"
     assert public.requests_for("*corp-*") == []
 
 
-def test_what_a_backend_requires_meanwhile(tmp_path: Path, public: IndexServer, corp: IndexServer) -> None:
-    """`setup_requires` reaches an installer in the same way: by `get_requires_for_build_wheel`."""
-    asks = "def get_requires_for_build_wheel(config_settings=None):\n    return ['corp-backend']\n"
-    load = "def build_wheel(*words):\n    import corp_backend\n    return corp_backend.build_wheel(*words)\n"
-    text = '[build-system]\nrequires = []\nbuild-backend = "own_backend"\nbackend-path = ["."]\n'
-    files = {"pyproject.toml": text.encode(), "own_backend.py": (asks + load).encode()}
-    user = local_user(tmp_path, public, routes_to(corp.url), files)
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
-    assert mark_of(user) == "1.0"
-    assert public.requests_for("*corp-*") == []
-
-
-def test_what_a_requirement_of_a_build_requires(tmp_path: Path, public: IndexServer, corp: IndexServer) -> None:
-    public.add(ecosystem.release("tool", "1.0", requires=["corp-backend"]))
-    user = local_user(tmp_path, public, routes_to(corp.url), project('["tool"]'))
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
-    assert mark_of(user) == "1.0"
-    assert public.requests_for("*corp-*") == []
-
-
 def test_a_name_that_its_index_lacks_is_an_error(tmp_path: Path, public: IndexServer, corp: IndexServer) -> None:
-    corp.remove("corp-backend")
-    user = local_user(tmp_path, public, routes_to(corp.url))
-    error = refused(user.locks(), 5)
-    assert error.startswith(f"index corp ({corp.url}) does not have corp-backend")
-    assert public.requests_for("*corp-*") == []
-    assert user.files() == {}
-
-
-def test_an_older_release_is_no_way_round_a_name_that_its_index_lacks(
-    tmp_path: Path, public: IndexServer, corp: IndexServer
-) -> None:
-    """uv would take tool 1.0, which does without, and build by that."""
+    """No older release is a way round: uv would take tool 1.0, which does without, and build by that."""
     corp.remove("corp-backend")
     public.add(backend("1.0", name="tool"))
     public.add(ecosystem.release("tool", "2.0", requires=["corp-backend"]))
-    user = local_user(tmp_path, public, routes_to(corp.url), project('["tool"]'))
-    assert "does not have corp-backend" in refused(user.locks(), 5)
-    assert user.files() == {}
+    for files in (project(), project('["tool"]')):
+        user = local_user(tmp_path, public, routes_to(corp.url), files)
+        assert refused(user.locks(), 5).startswith(f"index corp ({corp.url}) does not have corp-backend")
+        assert user.files() == {} and public.requests_for("*corp-*") == []
 
 
 def test_an_index_that_fails_is_an_error(tmp_path: Path, public: IndexServer, corp: IndexServer) -> None:
     corp.fail("/simple/corp-backend/", Status(500))
-    user = local_user(tmp_path, public, routes_to(corp.url))
-    assert f"{corp.url}corp-backend/: HTTP 500" in refused(user.locks(**IMPATIENT), 5)
-    assert public.requests_for("*corp-*") == []
-
-
-def test_an_index_that_cannot_be_reached_is_an_error(tmp_path: Path, public: IndexServer) -> None:
     with IndexServer([]) as gone:
-        url = gone.url
-    user = local_user(tmp_path, public, routes_to(url))
-    assert url in refused(user.locks(**IMPATIENT), 5)
+        missing = gone.url
+    for url, message in ((corp.url, f"{corp.url}corp-backend/: HTTP 500"), (missing, missing)):
+        user = local_user(tmp_path, public, routes_to(url))
+        assert message in refused(user.locks(**IMPATIENT), 5)
     assert public.requests_for("*corp-*") == []
 
 
@@ -235,8 +202,7 @@ def test_an_index_without_upload_times_is_refused_unless_the_spec_accepts_it(
     user = local_user(tmp_path, public, routes_to(corp.url))
     assert "index corp gives no upload times for corp-backend" in refused(user.locks(), 5)
     user = local_user(tmp_path, public, routes_to(corp.url, undated="accept"))
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
+    succeeded(user.locks())
     assert mark_of(user) == "1.0"
     assert read_lock(user.lock).indexes[0].undated
 
@@ -252,8 +218,7 @@ def test_credentials_reach_the_index_and_stay_where_they_are(tmp_path: Path, pub
     corp = serve([backend("1.0")], credentials=("me", SECRET))
     repository = Repository(tmp_path / "repo.git", project())
     user = user_of(tmp_path / "user", public, f"own @ {repository.url}@main", routes_to(corp.url_with_credentials))
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
+    ran = succeeded(user.locks())
     assert mark_of(user) == "1.0"
     assert read_lock(user.lock).indexes == (NamedIndex("corp", corp.url.rstrip("/"), ("corp-*",)),)
     user.spec.unlink()
@@ -296,8 +261,7 @@ def test_the_recorded_wheel_of_other_routes_is_not_taken(
     write_folder(user.lock, lock_files(replace(lock, resolutions=(replace(part, packages=packages),))))
     assert user.packages()["own"]["built"]["sha256"] == made.sha256
     user.wants("own", as_of=AS_OF, python=RUNNING, rest=routes_to(corp.url), pip='allow_sdist = ["own"]')
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
+    succeeded(user.locks())
     assert "built" not in user.packages()["own"]
 
 
@@ -377,8 +341,7 @@ def test_a_projects_settings_lead_nowhere(
     more = elsewhere.fill(text)
     files = project(more=more) if where == "pyproject.toml" else {**project(), where: more.encode()}
     user = local_user(tmp_path, public, routes_to(corp.url), files)
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
+    succeeded(user.locks())
     assert mark_of(user) == "1.0"
     assert elsewhere.index.requests == [] and public.requests_for("*corp-*") == []
 
@@ -395,8 +358,7 @@ def test_a_machines_settings_lead_nowhere(
     environ = dict.fromkeys(("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL"), url)
     environ |= dict.fromkeys(("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"), url)
     environ |= dict.fromkeys(("UV_FIND_LINKS", "PIP_FIND_LINKS"), folder)
-    ran = user.locks(**environ, UV_CONFIG_FILE=str(settings), UV_NO_PROXY="*", NO_PROXY="*", no_proxy="*")
-    assert ran.status == 0, ran.stderr
+    succeeded(user.locks(**environ, UV_CONFIG_FILE=str(settings), UV_NO_PROXY="*", NO_PROXY="*", no_proxy="*"))
     assert mark_of(user) == "1.0"
     assert elsewhere.index.requests == [] and public.requests_for("*corp-*") == []
 
@@ -430,9 +392,7 @@ def test_an_address_that_a_backend_names_leads_nowhere(
 ) -> None:
     """A file of this machine is what its code could read as well: what keeps it from that is where it runs."""
     wanted = f"corp-backend @ {elsewhere.fill(address)}"
-    asks = f"def get_requires_for_build_wheel(settings=None):\n    return ['{wanted}']\n"
-    text = '[build-system]\nrequires = []\nbuild-backend = "own_backend"\nbackend-path = ["."]\n'
-    files = {"pyproject.toml": text.encode(), "own_backend.py": asks.encode()}
+    files = {**ASKING, "own_backend.py": ASKING["own_backend.py"].replace(b"corp-backend", wanted.encode(), 1)}
     user = local_user(tmp_path, public, routes_to(corp.url), files)
     ran = user.locks()
     assert ran.status == 4 and ran.error.startswith("own: its build failed"), ran.stderr
@@ -469,7 +429,7 @@ def test_routes_are_part_of_an_order_and_not_of_an_image() -> None:
         return folder
 
     moment = datetime(2026, 6, 1, tzinfo=timezone.utc)
-    order = BuildRequest("own", "1.0", "ab" * 32, lay_out, target, moment)
+    order = BuildRequest("own", "1.0", target, moment, source="ab" * 32, lay_out=lay_out)
     assert order.key("https://index.example/") == KEY_WITHOUT_ROUTES
     corp = NamedIndex("corp", "https://me:sesame@corp.example/simple", ("corp-*",))
     routed_order = replace(order, indexes=(corp,))
@@ -493,11 +453,8 @@ CHANGES: Final[tuple[dict[str, Any], ...]] = (
 )
 
 
-@pytest.mark.parametrize("status", [301, 308])
-def test_an_index_that_redirects_a_build_elsewhere(
-    tmp_path: Path, public: IndexServer, corp: IndexServer, status: int
-) -> None:
-    corp.fail("/simple/corp-backend/", Status(status, {"Location": f"{public.url}corp-backend/"}))
+def test_an_index_that_redirects_a_build_elsewhere(tmp_path: Path, public: IndexServer, corp: IndexServer) -> None:
+    corp.fail("/simple/corp-backend/", Status(308, {"Location": f"{public.url}corp-backend/"}))
     user = local_user(tmp_path, public, routes_to(corp.url))
     error = refused(user.locks(), 5)
     assert "/simple/corp-backend/: redirects to" in error and "a server of index corp" in error
@@ -512,7 +469,6 @@ def test_an_index_that_may_redirect_a_build_does_so_wherever_it_is_built(
         front.fail("/simple/*", Status(302, {"Location": f"{corp.url}corp-backend/"}))
         rest = routed("corp", front.url, "corp-*", files=[corp.root])
         user = user_of(tmp_path / "user", public, "own", rest, pip='allow_sdist = ["own"]')
-        ran = user.locks()
-        assert ran.status == 0, ran.stderr
+        succeeded(user.locks())
         assert installed_elsewhere(user, tmp_path / "other", public) == "1.0"
     assert public.requests_for("*corp-*") == []

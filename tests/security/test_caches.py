@@ -28,7 +28,7 @@ from tests.support.builders.environments import BASE, installs, make_lock, pin, 
 from tests.support.builders.images import small_wheel, standing
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import wheel
-from tests.support.user import Ran, User, refused, routed
+from tests.support.user import Ran, User, refused, routed, succeeded
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="not run: modes are of Unix")
 
@@ -67,109 +67,61 @@ def folder_in(place: Path, mode: int, owner: int | None = None) -> Path:
     return place
 
 
+def lay(place: Path, steps: str) -> Path:
+    """Make what the steps name below a folder, and return its `cache`, or the path after `=`.
+
+    A step is `PATH MODE` for a folder, `PATH MODE file` or `PATH MODE pipe`, or `PATH -> TARGET` for a link, each with
+    ` !` at its end for what belongs to another user. `<>` stands for the folder in targets.
+    """
+    root = place / "cache"
+    for step in filter(None, map(str.strip, steps.split(","))):
+        words, is_other = step.removesuffix(" !").split(), step.endswith(" !")
+        path = place / words[0]
+        if words[0] == "=":
+            root = place / words[1]
+            continue
+        if words[1] == "->":
+            path.symlink_to(words[2].replace("<>", str(place)))
+        elif words[2:] == ["file"]:
+            path.touch()
+        elif words[2:] == ["pipe"]:
+            os.mkfifo(path)
+        else:
+            path.mkdir()
+        if words[1] != "->":
+            path.chmod(int(words[1], 8))
+        if is_other:
+            os.lchown(path, OTHER, OTHER)
+    return root
+
+
 # The folder
 
-
-def _writable(place: Path) -> Path:
-    return folder_in(place / "cache", 0o777)
-
-
-def _sticky(place: Path) -> Path:
-    return folder_in(place / "cache", 0o1777)
-
-
-def _below_writable(place: Path) -> Path:
-    return folder_in(place / "above", 0o777) / "cache"
-
-
-def _closed_below_writable(place: Path) -> Path:
-    return folder_in(folder_in(place / "above", 0o777) / "cache", 0o700)
-
-
-def _link_to_writable(place: Path) -> Path:
-    (place / "cache").symlink_to(folder_in(place / "real", 0o777))
-    return place / "cache"
-
-
-def _link_through_writable(place: Path) -> Path:
-    folder_in(folder_in(place / "above", 0o777) / "real", 0o700)
-    (place / "cache").symlink_to("link/real")
-    (place / "link").symlink_to(place / "above")
-    return place / "cache"
-
-
-def _up_from_writable(place: Path) -> Path:
-    folder_in(place / "cache", 0o700)
-    return folder_in(place / "above", 0o777) / ".." / "cache"
-
-
-def _holds_a_writable_file(place: Path) -> Path:
-    folder = folder_in(place / "cache", 0o755)
-    folder_in(folder / "index", 0o755)
-    (folder / "index" / "v1.sqlite").touch()
-    (folder / "index" / "v1.sqlite").chmod(0o666)
-    return folder
-
-
-def _holds_a_writable_folder(place: Path) -> Path:
-    folder = folder_in(place / "cache", 0o755)
-    folder_in(folder / "pythons", 0o777)
-    return folder
-
-
-def _of_another(place: Path) -> Path:
-    return folder_in(place / "cache", 0o700, OTHER)
-
-
-def _of_another_group(place: Path) -> Path:
-    folder = folder_in(place / "cache", 0o770)
-    os.chown(folder, -1, OTHER)
-    return folder
-
-
-def _below_another(place: Path) -> Path:
-    return folder_in(place / "above", 0o755, OTHER) / "cache"
-
-
-def _link_of_another(place: Path) -> Path:
-    (place / "cache").symlink_to(folder_in(place / "real", 0o700))
-    os.lchown(place / "cache", OTHER, OTHER)
-    return place / "cache"
-
-
-def _pipe_of_another(place: Path) -> Path:
-    os.mkfifo(place / "cache")
-    os.chown(place / "cache", OTHER, OTHER)
-    return place / "cache"
-
-
-def _holds_of_another(place: Path) -> Path:
-    folder = folder_in(place / "cache", 0o755)
-    folder_in(folder / "conda-packages", 0o755, OTHER)
-    return folder
-
-
-def _holds_a_link_of_another(place: Path) -> Path:
-    folder = folder_in(place / "cache", 0o755)
-    (folder / "index").symlink_to(place)
-    os.lchown(folder / "index", OTHER, OTHER)
-    return folder
-
-
-_BY_ANYBODY = (
-    *(_writable, _sticky, _below_writable, _closed_below_writable, _link_to_writable, _link_through_writable),
-    *(_up_from_writable, _holds_a_writable_file, _holds_a_writable_folder),
+BY_ANYBODY = (
+    *("cache 777", "cache 1777", "above 777, = above/cache", "above 777, above/cache 700, = above/cache"),
+    *("real 777, cache -> <>/real", "above 777, above/real 700, cache -> link/real, link -> <>/above"),
+    *("cache 700, above 777, = above/../cache", "cache 755, cache/index 755, cache/index/v1.sqlite 666 file"),
+    "cache 755, cache/pythons 777",
 )
-_BY_ROOT = (
-    *(_of_another, _of_another_group, _below_another, _link_of_another, _pipe_of_another, _holds_of_another),
-    _holds_a_link_of_another,
+BY_ROOT = (
+    *("cache 700 !", "above 755 !, = above/cache", "real 700, cache -> <>/real !", "cache 644 pipe !"),
+    *("cache 755, cache/conda-packages 755 !", "cache 755, cache/index -> <> !"),
 )
-_CASES = [*_BY_ANYBODY, *(pytest.param(case, marks=as_root) for case in _BY_ROOT)]
 
 
-@pytest.mark.parametrize("case", _CASES)
-def test_a_folder_that_others_could_write_to_is_refused(case: Callable[[Path], Path], shared: Path) -> None:
-    root = case(shared)
+@pytest.mark.parametrize("steps", [*BY_ANYBODY, *(pytest.param(each, marks=as_root) for each in BY_ROOT)])
+def test_a_folder_that_others_could_write_to_is_refused(steps: str, shared: Path) -> None:
+    is_refused(lay(shared, steps))
+
+
+@as_root
+def test_a_folder_of_another_group_is_refused(shared: Path) -> None:
+    root = folder_in(shared / "cache", 0o770)
+    os.chown(root, -1, OTHER)
+    is_refused(root)
+
+
+def is_refused(root: Path) -> None:
     with pytest.raises(UnsafeCache) as found:
         cache_root({"ENVSPEC_CACHE_DIR": str(root)})
     assert found.value.exit_code == 6
@@ -177,38 +129,17 @@ def test_a_folder_that_others_could_write_to_is_refused(case: Callable[[Path], P
     assert found.value.hint is not None and "ENVSPEC_CACHE_DIR" in found.value.hint
 
 
-def _in_a_sticky_folder(place: Path) -> Path:
-    return place / "cache"
-
-
-def _readable(place: Path) -> Path:
-    folder = folder_in(place / "cache", 0o755)
-    folder_in(folder / "index", 0o755)
-    return folder
-
-
-def _linked(place: Path) -> Path:
-    (place / "cache").symlink_to("elsewhere/real")
-    (folder_in(place / "elsewhere", 0o755) / "real").mkdir()
-    return place / "cache"
-
-
-def _deep(place: Path) -> Path:
-    return place / "a" / "b" / "cache"
-
-
-def _holds_what_containers_wrote(place: Path) -> Path:
-    folder = folder_in(place / "cache", 0o755)
-    kernels = folder_in(folder_in(folder / "compiled", 0o755) / "0123", 0o755)
-    (kernels / "kernel").touch()
-    (kernels / "kernel").chmod(0o666)
-    return folder
+#: In a sticky folder, readable, by a link, below new folders, and with what containers wrote.
+OWN = (
+    *("", "cache 755, cache/index 755", "elsewhere 755, elsewhere/real 755, cache -> elsewhere/real", "= a/b/cache"),
+    "cache 755, cache/compiled 755, cache/compiled/0123 755, cache/compiled/0123/kernel 666 file",
+)
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
-@pytest.mark.parametrize("case", [_in_a_sticky_folder, _readable, _linked, _deep, _holds_what_containers_wrote])
-def test_a_folder_of_ones_own_is_closed(case: Callable[[Path], Path], umask: int, shared: Path) -> None:
-    root = case(shared)
+@pytest.mark.parametrize("steps", OWN)
+def test_a_folder_of_ones_own_is_closed(steps: str, umask: int, shared: Path) -> None:
+    root = lay(shared, steps)
     before = os.umask(umask)
     try:
         assert cache_root({"ENVSPEC_CACHE_DIR": str(root)}) == root
@@ -221,9 +152,9 @@ def test_a_folder_of_ones_own_is_closed(case: Callable[[Path], Path], umask: int
 
 
 def test_what_is_below_conda_packages_brings_modes_of_its_own(shared: Path) -> None:
-    folder = folder_in(shared / "cache", 0o755)
-    folder_in(folder_in(folder / "conda-packages", 0o755) / "thing-1.0-0", 0o775).joinpath("data").touch(0o666)
-    cache_root({"ENVSPEC_CACHE_DIR": str(folder)})
+    package = "cache/conda-packages/thing-1.0-0"
+    steps = f"cache 755, cache/conda-packages 755, {package} 775, {package}/data 666 file"
+    cache_root({"ENVSPEC_CACHE_DIR": str(lay(shared, steps))})
 
 
 @as_root
@@ -342,8 +273,7 @@ def test_a_file_of_an_environment_is_not_everybodys(tmp_path: Path, serve: Serve
     index = serve([File(APP)])
     user = User(tmp_path, index.url)
     lock = write_lock(tmp_path / "lock", make_lock(wheels=[pin(APP)]))
-    ran = user.runs_anew("install", lock, "--prefix", "env", "--python", BASE, umask=0o000)
-    assert ran.status == 0, ran.stderr
+    succeeded(user.runs_anew("install", lock, "--prefix", "env", "--python", BASE, umask=0o000))
     cached = {path.stat().st_ino for path in (user.cache / "uv").rglob("*.py")}
     for path in (tmp_path / "env").rglob("*"):
         assert path.is_symlink() or not path.stat().st_mode & 0o022 or path.stat().st_ino not in cached, path

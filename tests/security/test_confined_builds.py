@@ -26,7 +26,7 @@ from tests.support.builders.images import Builder, small_wheel, standing
 from tests.support.builders.standalone import SERIES, VERSION, Program
 from tests.support.builders.wheels import sdist
 from tests.support.machines.confinement import ALL, Prey, confined, path_with_bubblewrap, prey, running
-from tests.support.user import refused
+from tests.support.user import refused, succeeded
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what confines is Linux's")
 #: Programs of a machine where nothing confines: neither bubblewrap nor an engine nor buildah.
@@ -61,44 +61,29 @@ def said(stderr: str) -> list[str]:
 # Builds
 
 
-@confined
-def test_a_build_reaches_nothing(tmp_path: Path, victim: Prey) -> None:
-    with index_of(victim.source()) as index:
-        user = builder(tmp_path, index, "own")
-        ran = user.runs_anew("lock", "spec.toml", "--image", environ=victim.environ)
-    assert ran.status == 0, ran.stderr
-    assert got(user) == "GOT = []\n"
-    assert victim.is_unharmed()
-
-
-def test_unconfined_it_reaches_all(tmp_path: Path, victim: Prey, bare: dict[str, str]) -> None:
-    with index_of(victim.source()) as index:
-        user = builder(tmp_path, index, "own")
-        ran = user.runs_anew("lock", "spec.toml", "--image", "--unconfined", environ=victim.environ | bare)
-        assert ran.status == 0, ran.stderr
-        assert got(user) == f"GOT = {ALL}\n"
-        assert not victim.is_unharmed()
-
-
-@pytest.mark.parametrize("resolver", ["uv", "pip-tools"])
-@confined
-def test_a_build_for_a_resolver_reaches_nothing(resolver: str, tmp_path: Path, victim: Prey) -> None:
-    with index_of(victim.unresolved()) as index:
-        ran = builder(tmp_path, index, "own").runs_anew(
-            "lock", "spec.toml", "--resolver", resolver, environ=victim.environ
-        )
-    assert said(refused(ran, 4)) == []
-    assert victim.is_unharmed()
-
-
-@pytest.mark.parametrize("resolver", ["uv", "pip-tools"])
-def test_unconfined_it_reaches_all_for_a_resolver(
-    resolver: str, tmp_path: Path, victim: Prey, bare: dict[str, str]
+@pytest.mark.parametrize("unconfined", [pytest.param((), marks=confined), ("--unconfined",)], ids=["confined", "not"])
+def test_a_build_reaches_nothing_unless_unconfined(
+    unconfined: tuple[str, ...], tmp_path: Path, victim: Prey, bare: dict[str, str]
 ) -> None:
+    environ = victim.environ | (bare if unconfined else {})
+    with index_of(victim.source()) as index:
+        user = builder(tmp_path, index, "own")
+        succeeded(user.runs_anew("lock", "spec.toml", "--image", *unconfined, environ=environ))
+        assert got(user) == f"GOT = {ALL if unconfined else []}\n"
+        assert victim.is_unharmed() is not bool(unconfined)
+
+
+@pytest.mark.parametrize("resolver", ["uv", "pip-tools"])
+@pytest.mark.parametrize("unconfined", [pytest.param((), marks=confined), ("--unconfined",)], ids=["confined", "not"])
+def test_a_build_for_a_resolver_reaches_nothing_unless_unconfined(
+    resolver: str, unconfined: tuple[str, ...], tmp_path: Path, victim: Prey, bare: dict[str, str]
+) -> None:
+    environ = victim.environ | (bare if unconfined else {})
     with index_of(victim.unresolved()) as index:
         user = builder(tmp_path, index, "own")
-        ran = user.runs_anew("lock", "spec.toml", "--resolver", resolver, "--unconfined", environ=victim.environ | bare)
-    assert said(refused(ran, 4)) == ALL
+        ran = user.runs_anew("lock", "spec.toml", "--resolver", resolver, *unconfined, environ=environ)
+    assert said(refused(ran, 4)) == (ALL if unconfined else [])
+    assert victim.is_unharmed() is not bool(unconfined)
 
 
 @pytest.mark.parametrize("words", [(), ("--image",)], ids=["resolving", "building"])
@@ -122,8 +107,7 @@ def test_a_spec_may_allow_it(tmp_path: Path, victim: Prey, bare: dict[str, str])
     with index_of(victim.source()) as index:
         user = builder(tmp_path, index, "own")
         user.spec.write_text(user.spec.read_text().replace("[pip]\n", "[pip]\nunconfined_builds = true\n"))
-        ran = user.runs_anew("lock", "spec.toml", "--image", environ=victim.environ | bare)
-        assert ran.status == 0, ran.stderr
+        succeeded(user.runs_anew("lock", "spec.toml", "--image", environ=victim.environ | bare))
         assert got(user) == f"GOT = {ALL}\n"
 
 
@@ -167,8 +151,7 @@ def test_through_the_index_nothing_else_is_reached(tmp_path: Path, victim: Prey)
     own = sdist("own", "1.0.0", on_build=victim.probe() + _HOSTILE_CLIENT, metadata_version="2.2")
     with index_of(own) as index:
         user = builder(tmp_path, index, "own")
-        ran = user.locks("--image")
-    assert ran.status == 0, ran.stderr
+        succeeded(user.locks("--image"))
     assert set(re.findall(r"'([^']+)'", got(user))) <= {"404", "405", "400", "500", "ConnectionRefusedError"}
     assert "ConnectionRefusedError" in got(user)
 
@@ -223,8 +206,7 @@ pathlib.Path("own", "__init__.py").write_text(f"GOT = {_found!r}\\n")
 def test_names_are_the_same_everywhere(tmp_path: Path) -> None:
     with index_of(sdist("own", "1.0.0", on_build=_NAMES, metadata_version="2.2")) as index:
         user = builder(tmp_path, index, "own")
-        ran = user.locks("--image")
-    assert ran.status == 0, ran.stderr
+        succeeded(user.locks("--image"))
     assert got(user) == "GOT = ['build', 'build', '127.0.0.1', 'localhost']\n"
 
 

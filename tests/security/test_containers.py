@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
@@ -27,6 +26,7 @@ from envspec.operations.conformance import Begun, _Lines, read_event
 from envspec.operations.image_diff import NoImage, _of_path
 from envspec.receipts.build import BadResults, receipt
 from tests.engine.test_container import BESIDE, ENGINE, FOLDERS, JANE, RUN, with_packages
+from tests.security.hostile import Member, tar_of
 from tests.support.builders.environments import make_lock, write_lock
 from tests.support.builders.receipts import known, results
 from tests.support.machines.run_container import lock_of
@@ -108,17 +108,13 @@ def test_results_that_are_no_file_are_refused(tmp_path: Path, script: str, words
     assert "\x1b" not in ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"results": [1]},
-        {"results": None},
-        {"results": [{"phases": [["a"]], "preimports": 7}]},
-        {"machine": []},
-        {"seconds": "long"},
-        {"seed": {}},
-    ],
-)
+OTHER_TYPES: Final[list[dict[str, Any]]] = [
+    *({"results": [1]}, {"results": None}, {"results": [{"phases": [["a"]], "preimports": 7}]}),
+    *({"machine": []}, {"seconds": "long"}, {"seed": {}}),
+]
+
+
+@pytest.mark.parametrize("change", OTHER_TYPES)
 def test_results_of_other_types_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(BadResults):
         receipt({**results(), **change}, known())
@@ -138,19 +134,9 @@ def test_a_line_without_an_end_is_not_kept() -> None:
     assert read_event('{"end": 1, "status": [], "seconds": 1, "reason": ""}') is None
 
 
-def tar_of(*members: tuple[str, bytes, int]) -> io.BytesIO:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name, kind, size in members:
-            info = tarfile.TarInfo(name)
-            info.type, info.size, info.linkname = kind, size if kind == tarfile.REGTYPE else 0, "/etc/shadow"
-            tar.addfile(info, io.BytesIO(bytes(size)))
-    return io.BytesIO(packed.getvalue())
-
-
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE])
 def test_an_image_s_account_file_may_be_anything(kind: bytes) -> None:
-    assert only_file([tar_of(("passwd", kind, 0)).getvalue()], "/etc/passwd") == b""
+    assert only_file([tar_of([Member("passwd", kind=kind, target="/etc/shadow")])], "/etc/passwd") == b""
 
 
 def test_an_image_s_account_file_may_be_of_any_size() -> None:
@@ -169,10 +155,7 @@ def test_an_image_s_account_file_may_be_of_any_size() -> None:
 
 def test_a_list_of_a_container_s_has_an_end(tmp_path: Path) -> None:
     (tmp_path / "given").mkdir()
-    for name, words in (
-        ("unknown", "the container returned no"),
-        ("gone", "returned more than 67108864 bytes for gone"),
-    ):
+    for name, words in (("unknown", "the container returned no"), ("gone", "more than 67108864 bytes for gone")):
         with (tmp_path / "given" / name).open("wb") as file:
             file.truncate(1 << 30)
         with pytest.raises(BadChange, match=words):
@@ -236,16 +219,8 @@ def test_services_listen_where_they_are_told_to(tmp_path: Path, address: str | N
     "workdir",
     [
         *("/usr/bin", "/usr/bin/tools", "/usr/lib/python3", "/usr/local/bin", "/usr/share/x", "/etc/ssl", "/proc/self"),
-        *(
-            "/opt/env/bin",
-            "/opt/envspec",
-            "/var/lib/dpkg/info",
-            "/var/lib/envspec",
-            "/var/log",
-            "//usr/bin",
-            "/usr//bin",
-        ),
-        *("/usr/./bin", "/run/x", "/dev/shm", "/boot/x", "/sys/x"),
+        *("/opt/env/bin", "/opt/envspec", "/var/lib/dpkg/info", "/var/lib/envspec", "/var/log", "//usr/bin"),
+        *("/usr//bin", "/usr/./bin", "/run/x", "/dev/shm", "/boot/x", "/sys/x"),
     ],
 )
 def test_a_working_folder_takes_no_folder_from_the_system(workdir: str) -> None:

@@ -90,14 +90,14 @@ def _told(found: dict[str, str], canary: Canary) -> str:
 
 
 @pytest.mark.parametrize("case", CONDA)
-def test_an_archive_is_refused_or_stays_inside(case: str, tmp_path: Path) -> None:
-    canary = Canary(tmp_path / "root")
-    data = CONDA[case](str(canary.outside))
-    found = [_linked(case, data, canary)]
-    found.append(_layer(case, data, canary) if found[0].startswith("accepted") else "not reached")
-    assert canary.touched() == []
-    assert {path.name for path in canary.work.iterdir()} <= {filename_of(case), _PYTHON.filename, "cache", "site"}
-    assert "precious" not in "".join(_texts(canary.work / "site"))
+def test_an_archive_is_refused_or_stays_inside(case: str) -> None:
+    data = CONDA[case]()
+    with Canary() as canary:
+        found = [_linked(case, data, canary)]
+        found.append(_layer(case, data, canary) if found[0].startswith("accepted") else "not reached")
+        assert canary.touched() == []
+        assert {path.name for path in canary.work.iterdir()} <= {filename_of(case), _PYTHON.filename, "cache", "site"}
+        assert "precious" not in "".join(_texts(canary.work / "site"))
     SECTION.compare(case, found)
 
 

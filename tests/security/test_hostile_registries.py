@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
-import functools
 import gzip
 import hashlib
 import io
@@ -23,6 +22,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +54,7 @@ from tests.support.servers.registry import OCI_INDEX, OCI_MANIFEST, Blob, PushRe
 from tests.support.user import refused
 
 X86: Final = Platform.LINUX_64
+AMD64: Final = {"platform": {"os": "linux", "architecture": "amd64"}}
 QUICK: Final = Timeouts(connect_s=1.0, stall_s=0.5, total_s=1.5, backoff_s=0.01, retry_after_s=1.0)
 SECRET: Final = "hunter2"
 REPOSITORY: Final = "team/base"
@@ -81,11 +82,10 @@ class Scene:
         self.named = f"{REPOSITORY}:v1"
         self.blobs: dict[str, Blob] = {}
         self.tags: dict[str, Blob] = {}
-        self.holds({"linux/amd64": LAYER})
+        self.holds()
 
-    def holds(self, layers: Mapping[str, Blob], change: Callable[[dict[str, Any]], object] = lambda _: None) -> None:
+    def holds(self, layer: Blob = LAYER, change: Callable[[dict[str, Any]], object] = lambda _: None) -> None:
         """An image of one layer, for one platform. change: of its config."""
-        (layer,) = layers.values()
         document: dict[str, Any] = {
             "os": "linux",
             "architecture": "amd64",
@@ -95,10 +95,9 @@ class Scene:
         change(document)
         self.holds_config(encode(document), layer)
 
-    def holds_config(self, body: bytes, layer: Blob = LAYER, **row: object) -> None:
-        """row: changes the layer's descriptor."""
+    def holds_config(self, body: bytes, layer: Blob = LAYER) -> None:
         config = Blob(content.OCI_CONFIG, body)
-        self.holds_manifest({"config": config.descriptor, "layers": [layer.descriptor | row]}, config, layer)
+        self.holds_manifest({"config": config.descriptor, "layers": [layer.descriptor]}, config, layer)
 
     def holds_manifest(self, document: Mapping[str, object], *blobs: Blob) -> Blob:
         kind = OCI_INDEX if "manifests" in document else OCI_MANIFEST
@@ -167,6 +166,8 @@ class Scene:
 
 
 Behave = Callable[[Scene, Asked], "Answer | None"]
+Reply = Callable[[Scene, Asked], Answer]
+Hold = Callable[[Scene], object]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +177,7 @@ class Row:
     name: str
     says: str | None
     behave: Behave = lambda _scene, _asked: None
-    hold: Callable[[Scene], object] = lambda _: None
+    hold: Hold = lambda _: None
 
 
 def names(rows: Iterable[Row]) -> pytest.MarkDecorator:
@@ -206,9 +207,6 @@ def check(row: Row, scene: Scene, work: Callable[[Scene, Registry], Awaitable[ob
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
-
-
-# --------------------------------------------------------------------------------------------------------- what is done
 
 
 async def lock(scene: Scene, registry: Registry) -> None:
@@ -265,23 +263,26 @@ async def copy(scene: Scene, registry: Registry) -> None:
                 assert digest(body) == name
 
 
-# -------------------------------------------------------------------------------------------- how a registry misbehaves
-
-
 def on(method: str, part: str, answer: Callable[[Scene, Asked], Answer | None]) -> Behave:
     """Answer requests of a method whose path has this part."""
     return lambda scene, asked: answer(scene, asked) if asked.method == method and part in asked.path else None
 
 
-def away(status: int = 307) -> Callable[[Scene, Asked], Answer]:
+def away(status: int = 307) -> Reply:
     return lambda scene, asked: reply(status, b"", {"Location": f"{scene.other.url}{asked.target}"})
 
 
-def to(location: str, status: int = 307) -> Callable[[Scene, Asked], Answer]:
-    return lambda scene, _: reply(status, b"", {"Location": location.replace("OTHER", scene.other.url)})
+def to(location: str, status: int = 307) -> Reply:
+    """OTHER and HOST: the other origin's URL, and its host and port."""
+
+    def answer(scene: Scene, _asked: Asked) -> Answer:
+        place = location.replace("OTHER", scene.other.url).replace("HOST", scene.other.host)
+        return reply(status, b"", {"Location": place})
+
+    return answer
 
 
-def wanting(challenge: str, token: Callable[[Scene, Asked], Answer] | None = None) -> Behave:
+def wanting(challenge: str, token: Reply | None = None) -> Behave:
     """Wants a login, always; /token answers `token`. REALM and OTHER: this server's token server, and the other."""
 
     def behave(scene: Scene, asked: Asked) -> Answer:
@@ -293,11 +294,7 @@ def wanting(challenge: str, token: Callable[[Scene, Asked], Answer] | None = Non
     return behave
 
 
-def giving(answer: Callable[[Scene], Answer]) -> Behave:
-    return wanting('Bearer realm="REALM",service="s"', lambda scene, _: answer(scene))
-
-
-def says(status: int, headers: Mapping[str, str] | None = None, body: bytes = b"") -> Callable[[Scene, Asked], Answer]:
+def says(status: int, headers: Mapping[str, str] | None = None, body: object = b"") -> Reply:
     return lambda _scene, _asked: reply(status, body, headers)
 
 
@@ -315,248 +312,191 @@ def endless(headers: str, piece: bytes, pause_s: float = 0.0, most: int = 1 << 3
     return steps()
 
 
-def flood(_scene: Scene, _asked: Asked) -> Answer:
-    return endless("", b" " * 65536)
+def streaming(headers: str, piece: bytes, pause_s: float = 0.0) -> Reply:
+    return lambda _scene, _asked: endless(headers, piece, pause_s)
 
 
-def drip(_scene: Scene, _asked: Asked) -> Answer:
-    return endless("", b" ", 0.05)
-
-
-def two_lengths(_scene: Scene, _asked: Asked) -> Answer:
-    return endless("Content-Length: 5\r\n", b" " * 65536)
+FLOOD: Final = streaming("", b" " * 65536)
+DRIP: Final = streaming("", b" ", 0.05)
+TWO_LENGTHS: Final = streaming("Content-Length: 5\r\n", b" " * 65536)
 
 
 def bomb(_scene: Scene, _asked: Asked) -> Answer:
     return reply(200, packed(), {"Content-Type": OCI_MANIFEST, "Content-Encoding": "gzip"})
 
 
-@functools.cache
+@cache
 def packed() -> bytes:
     return gzip.compress(bytes(1 << 28), 1, mtime=0)
 
 
-def holds_json(text: str) -> Callable[[Scene], object]:
+def holds_json(text: str) -> Hold:
     return lambda scene: scene.holds_body(text.encode("utf-8", "surrogatepass"), OCI_MANIFEST)
 
 
-def holds_index(count: int, **platform: object) -> Callable[[Scene], object]:
+def holds_index(count: int, **platform: object) -> Hold:
     """count: of manifests that nobody has, but for the last one, which is there."""
 
     def hold(scene: Scene) -> None:
-        real = scene.tags["v1"]
         rows = [{"digest": f"sha256:{place:064x}", "size": 1, "platform": platform} for place in range(count)]
-        kept = real.descriptor | {"platform": {"os": "linux", "architecture": "amd64"}}
-        scene.holds_body(
-            encode_small({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [*rows, kept]}), OCI_INDEX
-        )
+        rows.append(scene.tags["v1"].descriptor | AMD64)
+        document = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": rows}
+        scene.holds_body(json.dumps(document, separators=(",", ":")).encode(), OCI_INDEX)
 
     return hold
 
 
-def encode_small(document: object) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
-
-
-def nested(depth: int, width: int = 1) -> Callable[[Scene], object]:
+def nested(depth: int, width: int = 1) -> Hold:
     """An index that names an index, that names an index... each `width` times."""
 
     def hold(scene: Scene) -> None:
         for _ in range(depth):
-            row = scene.tags["v1"].descriptor | {"platform": {"os": "linux", "architecture": "amd64"}}
-            scene.holds_manifest({"manifests": [row] * width})
+            scene.holds_manifest({"manifests": [scene.tags["v1"].descriptor | AMD64] * width})
 
     return hold
 
 
-def config_of(**values: object) -> Callable[[Scene], object]:
+def config_of(**values: object) -> Hold:
     """Keys of the image's config, or of `config` in it where they begin with a capital."""
 
     def change(document: dict[str, Any]) -> None:
         for key, value in values.items():
             (document["config"] if key[0].isupper() else document)[key.rstrip("_")] = value
 
-    return lambda scene: scene.holds({"linux/amd64": LAYER}, change)
+    return partial(Scene.holds, change=change)
 
 
-def holds_layer(layer: Blob) -> Callable[[Scene], object]:
-    return lambda scene: scene.holds({"linux/amd64": layer})
+def changed(config: Mapping[str, object] = {}, layer: Mapping[str, object] = {}, layers: int = 1) -> Hold:
+    """The image with other descriptors of its config and its layer."""
 
-
-def layer_of(**row: object) -> Callable[[Scene], object]:
-    return lambda scene: scene.holds_config(scene.blobs[manifest_of(scene)["config"]["digest"]].body, LAYER, **row)
-
-
-def manifest_of(scene: Scene) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(scene.tags["v1"].body)
-    return found
-
-
-def config_body(body: bytes) -> Callable[[Scene], object]:
-    return lambda scene: scene.holds_config(body)
-
-
-def config_size(size: int) -> Callable[[Scene], object]:
     def hold(scene: Scene) -> None:
-        document = manifest_of(scene)
-        document["config"]["size"] = size
+        document = json.loads(scene.tags["v1"].body)
+        document["config"] |= config
+        document["layers"] = [document["layers"][0] | layer] * layers
         scene.holds_manifest(document)
 
     return hold
 
 
+def foreign(kind: str) -> Hold:
+    # Addresses that nobody may request; the other origin's is not known before the servers run.
+    urls = ["http://127.0.0.1:9/x", "http://169.254.169.254/", "file:///etc"]
+    return changed(layer={"mediaType": kind, "urls": urls})
+
+
+def get(answer: Callable[[Scene, Asked], Answer | None], part: str = "/") -> Behave:
+    return on("GET", part, answer)
+
+
+def top(headers: Mapping[str, str], end: bytes = b"") -> Reply:
+    """The image's manifest with other headers, or more bytes."""
+    return lambda scene, _: reply(200, scene.tags["v1"].body + end, headers)
+
+
+def raw(*steps: Step) -> Reply:
+    return lambda _scene, _asked: list(steps)
+
+
+def holds(**document: object) -> Hold:
+    """A manifest of these keys."""
+    return lambda scene: scene.holds_manifest(document)
+
+
 WANTS: Final = 'Bearer realm="REALM",service="s"'
 LEADS: Final = "the registry redirects to http://127.0.0.1"
+NO_CONFIG: Final = "config has no digest"
+NO_OBJECT: Final = "not a JSON object"
+#: Where a challenge says that its token server is -> the message.
+REALMS: Final = {
+    "http://u:p@x.y/t": "its token server is not a URL",
+    "file:///etc/passwd": "its token server is not a URL",
+    "http://[::1/t": "its token server is not a URL",
+    "http://tokens.example/t": "is plain http",
+    "http://169.254.169.254/t": "no login is sent there",
+}
+#: What a token server answers -> the message.
+TOKENS: Final = {
+    "with a line end": ({"token": "a\r\nX-Evil: 1"}, "sends no token"),
+    "of 500 KB": ({"token": "a" * 500_000}, "sends no token"),
+    "that is none": ({"token": ["a"]}, "sends no token"),
+    "that lasts for ever": (b'{"token": "a", "expires_in": 1' + b"0" * 400 + b"}", "refuses the login"),
+    "that is refused": ({"token": "a"}, "refuses the login"),
+}
+#: Where a registry redirects to -> the message.
+REDIRECTS: Final = {
+    "file:///etc/passwd": "redirects to no http(s) URL",
+    "gopher://127.0.0.1:1/": "redirects to no http(s) URL",
+    "http://169.254.169.254/latest/meta-data/": "a service of this machine's own",
+    "http://2852039166/latest/": "a service of this machine's own",
+    "http://[::ffff:169.254.169.254]/": "a service of this machine's own",
+    "http://a:b@HOST/x": LEADS,
+}
+#: Documents in a manifest's place -> the message.
+DOCUMENTS: Final = {
+    "a type of 1 MB": ('{"mediaType": "' + "\u202e" * (1 << 20) + '"}', "is not a container image"),
+    "a chart": ('{"mediaType": "application/vnd.cncf.helm.config.v1+json"}', "is not a container image"),
+    "both at once": ('{"manifests": [], "layers": [], "config": {}}', "a manifest and an index"),
+    "JSON 100,000 deep": ("[" * 100_000, NO_OBJECT),
+    "JSON with a key twice": ('{"config": 1, "config": 2}', "the key 'config' occurs twice"),
+    "JSON with 300,000 keys, the last one twice": (
+        "{" + "".join(f'"{n}":1,' for n in range(300_000)) + '"a":1,"a":1}',
+        "occurs twice",
+    ),
+    "JSON with half a character": ('{"a": "\\ud800"}', NO_OBJECT),
+    "JSON with NaN": ('{"size": NaN}', NO_OBJECT),
+    "JSON with a number of 10,000 digits": ('{"size": 1' + "0" * 10_000 + "}", NO_OBJECT),
+    "a list": ("[]", NO_OBJECT),
+    "schema 1": ('{"schemaVersion": 1}', "schema 1"),
+}
+LIES: Final = {"a digest that lies": "0" * 64, "a digest of 7 KB": "\x1b" * 7000}
+MUCH: Final = {"ratelimit-limit": f"{'9' * 3800};w=1", "Retry-After": "9" * 3800}
 
 LOCK: Final = [
-    Row("GET redirected: its 401 names a realm", LEADS, on("GET", "/manifests/", away())),
-    Row("GET redirected: permanently", LEADS, on("GET", "/manifests/", away(301))),
-    Row(
-        "a realm on another host with a user",
-        "its token server is not a URL",
-        wanting('Bearer realm="http://u:p@x.y/t"'),
-    ),
-    Row("a realm that is a file", "its token server is not a URL", wanting('Bearer realm="file:///etc/passwd"')),
-    Row("a realm that can't be read", "its token server is not a URL", wanting('Bearer realm="http://[::1/t"')),
-    Row("a realm on plain http", "is plain http", wanting('Bearer realm="http://tokens.example/t"')),
-    Row("a realm of the cloud's keys", "no login is sent there", wanting('Bearer realm="http://169.254.169.254/t"')),
+    Row("GET redirected: its 401 names a realm", LEADS, get(away(), "/manifests/")),
+    Row("GET redirected: permanently", LEADS, get(away(301), "/manifests/")),
+    *(Row(f"a realm {url}", told, wanting(f'Bearer realm="{url}"')) for url, told in REALMS.items()),
     Row("a token server that redirects", "refuses the login", wanting(WANTS, away())),
-    Row("a token with a line end", "sends no token", giving(lambda _: reply(200, {"token": "a\r\nX-Evil: 1"}))),
-    Row("a token of 500 KB", "sends no token", giving(lambda _: reply(200, {"token": "a" * 500_000}))),
-    Row("a token without end", "larger than 1 MB", wanting(WANTS, flood)),
-    Row(
-        "a token that lasts for ever",
-        "refuses the login",
-        giving(lambda _: [*reply(200, b'{"token": "a", "expires_in": 1' + b"0" * 400 + b"}")]),
-    ),
-    Row("a token that is none", "sends no token", giving(lambda _: reply(200, {"token": ["a"]}))),
-    Row("401 for ever", "refuses the login", giving(lambda _: reply(200, {"token": "a"}))),
+    Row("a token without end", "larger than 1 MB", wanting(WANTS, FLOOD)),
+    *(Row(f"a token {name}", told, wanting(WANTS, says(200, None, body))) for name, (body, told) in TOKENS.items()),
     Row("a challenge of 8 KB", "for logins", wanting("Negotiate " * 700)),
-    Row("429 until tomorrow", "too many requests", on("GET", "/", says(429, {"Retry-After": "99999999999999"}))),
-    Row(
-        "429 with a length of digits",
-        "too many requests",
-        on("GET", "/", says(429, {"ratelimit-limit": f"{'9' * 3800};w=1", "Retry-After": "9" * 3800})),
-    ),
-    Row("429 with digits of another kind", "too many requests", on("GET", "/", says(429, {"Retry-After": "\u00b2"}))),
+    Row("429 until tomorrow", "too many requests", get(says(429, {"Retry-After": "99999999999999"}))),
+    Row("429 with a length of digits", "too many requests", get(says(429, MUCH))),
+    Row("429 with digits of another kind", "too many requests", get(says(429, {"Retry-After": "\u00b2"}))),
     Row(
         "an error that steers the terminal",
         "HTTP 400 (",
-        on("GET", "/", says(400, None, encode({"errors": [{"code": "\x1b[2J\u202e", "message": "x" * 9000}]}))),
+        get(says(400, None, {"errors": [{"code": "\x1b[2J\u202e", "message": "x" * 9000}]})),
     ),
-    Row(
-        "redirects in a circle",
-        "redirects without an end",
-        on("GET", "/", lambda _, asked: reply(302, b"", {"Location": asked.target})),
+    Row("a circle", "redirects without an end", get(lambda _, asked: reply(302, b"", {"Location": asked.target}))),
+    *(Row(f"redirects to {url}", told, get(to(url))) for url, told in REDIRECTS.items()),
+    *(
+        Row(name, "the bytes have", get(top({"Docker-Content-Digest": f"sha256:{digits}"})))
+        for name, digits in LIES.items()
     ),
-    Row("redirects to a file", "redirects to no http(s) URL", on("GET", "/", to("file:///etc/passwd"))),
-    Row("redirects to another scheme", "redirects to no http(s) URL", on("GET", "/", to("gopher://127.0.0.1:1/"))),
-    Row(
-        "redirects to the cloud's keys",
-        "a service of this machine's own",
-        on("GET", "/", to("http://169.254.169.254/latest/meta-data/")),
-    ),
-    Row(
-        "redirects to the cloud's keys, as a number",
-        "a service of this machine's own",
-        on("GET", "/", to("http://2852039166/latest/")),
-    ),
-    Row(
-        "redirects to the cloud's keys, by IPv6",
-        "a service of this machine's own",
-        on("GET", "/", to("http://[::ffff:169.254.169.254]/")),
-    ),
-    Row(
-        "redirects with a user",
-        LEADS,
-        on("GET", "/", lambda scene, asked: to(f"http://a:b@{scene.other.host}/x")(scene, asked)),
-    ),
-    Row(
-        "a digest in the header that lies",
-        "the bytes have",
-        on(
-            "GET",
-            "/",
-            lambda scene, _: reply(200, scene.tags["v1"].body, {"Docker-Content-Digest": f"sha256:{'0' * 64}"}),
-        ),
-    ),
-    Row(
-        "a digest in the header of 7 KB",
-        "the bytes have",
-        on(
-            "GET",
-            "/",
-            lambda scene, _: reply(200, scene.tags["v1"].body, {"Docker-Content-Digest": "sha256:" + "\x1b" * 7000}),
-        ),
-    ),
-    Row(
-        "an index by its header, an image by its body",
-        "a manifest and an index",
-        on("GET", "/", lambda scene, _: reply(200, scene.tags["v1"].body, {"Content-Type": OCI_INDEX})),
-    ),
-    Row("a type of 1 MB", "is not a container image", hold=holds_json('{"mediaType": "' + "\u202e" * (1 << 20) + '"}')),
-    Row(
-        "a chart",
-        "is not a container image",
-        hold=holds_json('{"mediaType": "application/vnd.cncf.helm.config.v1+json"}'),
-    ),
-    Row("both at once", "a manifest and an index", hold=holds_json('{"manifests": [], "layers": [], "config": {}}')),
-    Row("a body without end", "larger than 4 MB", on("GET", "/", flood)),
-    Row("a body that drips", "is not complete within the time limit", on("GET", "/", drip)),
-    Row("a body of two lengths", "", on("GET", "/", two_lengths)),
-    Row("a body that unpacks to 256 MB", "larger than 4 MB", on("GET", "/", bomb)),
-    Row(
-        "a body of 1 TB, by its head",
-        "larger than 4 MB",
-        on("GET", "/", lambda _s, _a: [b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n"]),
-    ),
-    Row("nothing", "stalled", on("GET", "/", lambda _s, _a: [30.0])),
-    Row("no HTTP", "is not HTTP", on("GET", "/", lambda _s, _a: [b"\x16\x03\x01" * 100, CLOSE])),
-    Row(
-        "headers without end",
-        "",
-        on("GET", "/", lambda _s, _a: [b"HTTP/1.1 200 OK\r\n", *([b"X: " + b"x" * 60_000 + b"\r\n"] * 10), CLOSE]),
-    ),
-    Row("JSON 100,000 deep", "not a JSON object", hold=holds_json("[" * 100_000)),
-    Row("JSON with a key twice", "the key 'config' occurs twice", hold=holds_json('{"config": 1, "config": 2}')),
-    Row(
-        "JSON with 300,000 keys, the last one twice",
-        "occurs twice",
-        hold=holds_json("{" + "".join(f'"{n}":1,' for n in range(300_000)) + '"a":1,"a":1}'),
-    ),
-    Row("JSON with half a character", "not a JSON object", hold=holds_json('{"a": "\\ud800"}')),
-    Row(
-        "JSON in UTF-16",
-        "not a JSON object",
-        hold=lambda scene: scene.holds_body('{"a": 1}'.encode("utf-16"), OCI_MANIFEST),
-    ),
-    Row("JSON with NaN", "not a JSON object", hold=holds_json('{"size": NaN}')),
-    Row("JSON with a number of 10,000 digits", "not a JSON object", hold=holds_json('{"size": 1' + "0" * 10_000 + "}")),
-    Row("a list", "not a JSON object", hold=holds_json("[]")),
+    Row("an index by its header", "a manifest and an index", get(top({"Content-Type": OCI_INDEX}))),
+    Row("a body without end", "larger than 4 MB", get(FLOOD)),
+    Row("a body that drips", "is not complete within the time limit", get(DRIP)),
+    Row("a body of two lengths", "", get(TWO_LENGTHS)),
+    Row("a body that unpacks to 256 MB", "larger than 4 MB", get(bomb)),
+    Row("a body of 1 TB", "larger than 4 MB", get(raw(b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n"))),
+    Row("nothing", "stalled", get(raw(30.0))),
+    Row("no HTTP", "is not HTTP", get(raw(b"\x16\x03\x01" * 100, CLOSE))),
+    Row("headers without end", "", get(raw(b"HTTP/1.1 200 OK\r\n", *([b"X: " + b"x" * 60_000 + b"\r\n"] * 10), CLOSE))),
+    *(Row(name, told, hold=holds_json(text)) for name, (text, told) in DOCUMENTS.items()),
+    Row("UTF-16", NO_OBJECT, hold=lambda scene: scene.holds_body('{"a": 1}'.encode("utf-16"), OCI_MANIFEST)),
     Row("20,000 manifests in an index", "an index of 20001 manifests", hold=holds_index(20_000)),
     Row("100,000 manifests in an index", "larger than 4 MB", hold=holds_index(100_000)),
     Row("an index without its platforms", None, hold=holds_index(10, os=["linux"], architecture={"amd64": 1})),
     Row(
         "an index that names no digest",
         "has no digest or size",
-        hold=lambda scene: scene.holds_manifest({"manifests": [{"digest": "sha256:../../../x", "size": 1}]}),
+        hold=holds(manifests=[{"digest": "sha256:../../../x", "size": 1}]),
     ),
-    Row(
-        "an index of negative size",
-        "has no digest or size",
-        hold=lambda scene: scene.holds_manifest({"manifests": [LAYER.descriptor | {"size": -1}]}),
+    Row("an index of negative size", "has no digest or size", hold=holds(manifests=[LAYER.descriptor | {"size": -1}])),
+    *(
+        Row(f"a config's digest {name}", NO_CONFIG, hold=holds(config={"digest": name, "size": 1}, layers=[]))
+        for name in ("sha256:../../x", f"md5:{'0' * 32}")
     ),
-    Row(
-        "a config's digest that is a path",
-        "config has no digest",
-        hold=lambda scene: scene.holds_manifest({"config": {"digest": "sha256:../../x", "size": 1}, "layers": []}),
-    ),
-    Row(
-        "a config's digest of another algorithm",
-        "config has no digest",
-        hold=lambda scene: scene.holds_manifest({"config": {"digest": f"md5:{'0' * 32}", "size": 1}, "layers": []}),
-    ),
-    Row("schema 1", "schema 1", hold=holds_json('{"schemaVersion": 1}')),
 ]
 
 
@@ -568,7 +508,7 @@ def test_lock(row: Row, scene: Scene) -> None:
 BLOB: Final = f"/blobs/{LAYER.digest}"
 
 
-def part(status: int, content_range: str, body: bytes = LAYER.body) -> Callable[[Scene, Asked], Answer]:
+def part(status: int, content_range: str, body: bytes = LAYER.body) -> Reply:
     return says(status, {"Content-Range": content_range}, body)
 
 
@@ -596,135 +536,86 @@ HOSTILE_LAYERS: Final = {
     "a layer that is no archive": Blob(LAYER.media_type, b"\x1f\x8b no archive"),
 }
 
+GONE: Final = Row(
+    "a layer with URLs that the registry has not",
+    "not found",
+    get(says(404), BLOB),
+    foreign(LAYER.media_type),
+)
+NO_BLOB: Final = "a blob without a valid digest and size"
+#: Keys of a config that are of another type than they should be.
+CONFIGS: Final[tuple[tuple[str, object], ...]] = (
+    *(("Env", ["A=\0"]), ("Env", "PATH=/bin"), ("Env", [1]), ("Labels", ["a"]), ("Labels", {"a": 1})),
+    *(("ExposedPorts", ["80/tcp"]), ("Entrypoint", "/bin/sh"), ("User", 0), ("history", "x"), ("config_", [])),
+)
+#: Keys of a layer's descriptor.
+DESCRIPTORS: Final[tuple[dict[str, object], ...]] = (
+    {"size": -1},
+    {"size": 1 << 63},
+    {"size": True},
+    {"size": "100"},
+    {"digest": f"md5:{'0' * 32}"},
+    {"digest": "sha256:../../../etc/passwd"},
+)
+DIFFERS: Final = "its layers differ from its config"
+#: Bytes in a config's place -> the message.
+BODIES: Final = {
+    "a config 100,000 deep": (b'{"a":' + b"[" * 100_000, NO_OBJECT),
+    "a config of a million objects": (b'{"a":[' + b"{}," * 1_000_000 + b"1]}", DIFFERS),
+    "a config with a key twice": (b'{"os": "linux", "os": "windows"}', "the key 'os' occurs twice"),
+    "a config with half a character": (b'{"a": "\\udc00"}', NO_OBJECT),
+}
+WHOLE: Final = f"bytes 0-{len(LAYER.body) - 1}/{len(LAYER.body)}"
+REST: Final = f"bytes 20-{len(LAYER.body) - 1}/{len(LAYER.body)}"
+FOREIGN: Final = "application/vnd.oci.image.layer.nondistributable.v1.tar"
+
 BUILD: Final = [
     Row("all is well", None),
-    Row(
-        "a manifest of another digest",
-        "the received bytes have the digest",
-        on("GET", "/manifests/", lambda scene, _: reply(200, scene.tags["v1"].body + b" ")),
-    ),
-    Row(
-        "a config of another digest",
-        "the received bytes have the digest",
-        on("GET", "/blobs/", says(200, None, b"{}")),
-    ),
-    Row("a config redirected: its 401 names a realm", LEADS, on("GET", "/blobs/", away())),
-    Row("a layer redirected: its 401 names a realm", LEADS, on("GET", BLOB, away())),
-    Row("a config of another size", "bytes, but 7 in its manifest", hold=config_size(7)),
-    Row("a config of negative size", "config has no digest or size", hold=config_size(-1)),
-    Row("a config of 2^63 bytes", "config has no digest or size", hold=config_size(1 << 63)),
+    Row("a manifest of another digest", "the received bytes have the digest", get(top({}, b" "), "/manifests/")),
+    Row("a config of another digest", "the received bytes have the digest", get(says(200, None, b"{}"), "/blobs/")),
+    Row("a config redirected: its 401 names a realm", LEADS, get(away(), "/blobs/")),
+    Row("a layer redirected: its 401 names a realm", LEADS, get(away(), BLOB)),
+    Row("a config of another size", "bytes, but 7 in its manifest", hold=changed({"size": 7})),
+    Row("a config of negative size", "config has no digest or size", hold=changed({"size": -1})),
+    Row("a config of 2^63 bytes", "config has no digest or size", hold=changed({"size": 1 << 63})),
     Row("a config of 20 MB", "larger than 8 MB", hold=config_of(history=[{"created_by": "x" * (20 << 20)}])),
-    Row("a config 100,000 deep", "not a JSON object", hold=config_body(b'{"a":' + b"[" * 100_000)),
-    Row(
-        "a config of a million objects",
-        "its layers differ from its config",
-        hold=config_body(b'{"a":[' + b"{}," * 1_000_000 + b"1]}"),
+    *(Row(name, told, hold=partial(Scene.holds_config, body=body)) for name, (body, told) in BODIES.items()),
+    *(
+        Row(f"a config: {key} {value!r}", f"`{key.rstrip('_')}` in its config does not", hold=config_of(**{key: value}))
+        for key, value in CONFIGS
     ),
-    Row(
-        "a config with a key twice",
-        "the key 'os' occurs twice",
-        hold=config_body(b'{"os": "linux", "os": "windows"}'),
-    ),
-    Row("a config with NUL in a variable", "`Env` in its config does not", hold=config_of(Env=["A=\0"])),
-    Row("a config with half a character", "not a JSON object", hold=config_body(b'{"a": "\\udc00"}')),
-    Row("a config whose variables are a text", "`Env` in its config does not", hold=config_of(Env="PATH=/bin")),
-    Row("a config whose variables are numbers", "`Env` in its config does not", hold=config_of(Env=[1])),
-    Row("a config whose labels are a list", "`Labels` in its config does not", hold=config_of(Labels=["a"])),
-    Row("a config whose labels are numbers", "`Labels` in its config does not", hold=config_of(Labels={"a": 1})),
-    Row(
-        "a config whose ports are a list",
-        "`ExposedPorts` in its config does not",
-        hold=config_of(ExposedPorts=["80/tcp"]),
-    ),
-    Row(
-        "a config whose entrypoint is a text",
-        "`Entrypoint` in its config does not",
-        hold=config_of(Entrypoint="/bin/sh"),
-    ),
-    Row("a config whose user is a number", "`User` in its config does not", hold=config_of(User=0)),
-    Row("a config whose history is a text", "`history` in its config does not", hold=config_of(history="x")),
     Row("a config without a history", None, hold=config_of(history=None)),
-    Row("a config whose config is a list", "`config` in its config does not", hold=config_of(config_=[])),
-    Row(
-        "a config whose layers are another number",
-        "its layers differ from its config",
-        hold=config_of(rootfs={"diff_ids": []}),
-    ),
-    Row(
-        "a config whose layers are no digests",
-        "its layers differ from its config",
-        hold=config_of(rootfs={"diff_ids": ["sha256:../x"]}),
-    ),
+    Row("a config whose layers are another number", DIFFERS, hold=config_of(rootfs={"diff_ids": []})),
+    Row("a config whose layers are no digests", DIFFERS, hold=config_of(rootfs={"diff_ids": ["sha256:../x"]})),
     Row("a config of another system", "is for", hold=config_of(os="\x1b[2J" * 500)),
     Row("an index inside of an index", "an index, not the image of one platform", hold=nested(2)),
-    Row("a manifest that is a layer", "not a JSON object", hold=lambda scene: scene.tags.update(v1=LAYER)),
+    Row("a manifest that is a layer", NO_OBJECT, hold=lambda scene: scene.tags.update(v1=LAYER)),
     Row(
         "2,000 layers",
         "no layers, or more than",
-        hold=lambda scene: scene.holds_manifest(
-            {"config": manifest_of(scene)["config"], "layers": [LAYER.descriptor] * 2000}
-        ),
+        hold=changed(layers=2000),
     ),
-    Row("a layer that is smaller than it says", "and the registry sends", hold=layer_of(size=len(LAYER.body) + 1)),
-    Row("a layer that is larger than it says", "and the registry sends", hold=layer_of(size=len(LAYER.body) - 1)),
-    Row("a layer of negative size", "a blob without a valid digest and size", hold=layer_of(size=-1)),
-    Row("a layer of 2^63 bytes", "a blob without a valid digest and size", hold=layer_of(size=1 << 63)),
-    Row("a layer whose size is true", "a blob without a valid digest and size", hold=layer_of(size=True)),
-    Row("a layer whose size is a text", "a blob without a valid digest and size", hold=layer_of(size="100")),
-    Row(
-        "a layer's digest of another algorithm",
-        "a blob without a valid digest and size",
-        hold=layer_of(digest=f"md5:{'0' * 32}"),
+    Row("more than it says", "and the registry sends", hold=changed(layer={"size": len(LAYER.body) - 1})),
+    Row("less than it says", "and the registry sends", hold=changed(layer={"size": len(LAYER.body) + 1})),
+    *(Row(f"a layer with {fields}", NO_BLOB, hold=changed(layer=fields)) for fields in DESCRIPTORS),
+    Row("other bytes", "the received bytes have another digest", get(says(200, None, bytes(len(LAYER.body))), BLOB)),
+    Row("a layer without end", "and the registry sends more", get(FLOOD, BLOB)),
+    Row("a layer of two lengths", "", get(TWO_LENGTHS, BLOB)),
+    Row("a layer that unpacks on its way", "and the registry sends more", get(bomb, BLOB)),
+    Row("a layer in no pieces at all", "response ended early", get(part(206, WHOLE, b""), BLOB)),
+    *(
+        Row(f"a part that is {place!r}", told, get(part(206, place), BLOB))
+        for place, told in (
+            (f"bytes 5-{len(LAYER.body)}/*", "another part than requested"),
+            ("bytes */*", "another part than requested"),
+            ("bytes 0-9/999999", "the registry sends 999999"),
+        )
     ),
-    Row(
-        "a layer's digest that is a path",
-        "a blob without a valid digest and size",
-        hold=layer_of(digest="sha256:../../../etc/passwd"),
-    ),
-    Row(
-        "a layer of other bytes",
-        "the received bytes have another digest",
-        on("GET", BLOB, says(200, None, bytes(len(LAYER.body)))),
-    ),
-    Row("a layer without end", "and the registry sends more", on("GET", BLOB, flood)),
-    Row("a layer of two lengths", "", on("GET", BLOB, two_lengths)),
-    Row("a layer that unpacks on its way", "and the registry sends more", on("GET", BLOB, bomb)),
-    Row(
-        "a layer in no pieces at all",
-        "response ended early",
-        on("GET", BLOB, says(206, {"Content-Range": f"bytes 0-{len(LAYER.body) - 1}/{len(LAYER.body)}"})),
-    ),
-    Row(
-        "a part that nobody asked for",
-        "another part than requested",
-        on("GET", BLOB, part(206, f"bytes 5-{len(LAYER.body)}/*")),
-    ),
-    Row("a part without its place", "another part than requested", on("GET", BLOB, part(206, "bytes */*"))),
-    Row("a part of something larger", "the registry sends 999999", on("GET", BLOB, part(206, "bytes 0-9/999999"))),
-    Row(
-        "a layer by its owner's URLs",
-        "has URLs outside of the registry",
-        hold=lambda scene: foreign(scene, "application/vnd.oci.image.layer.nondistributable.v1.tar"),
-    ),
-    Row("a layer with URLs beside the registry", None, hold=lambda scene: foreign(scene, LAYER.media_type)),
-    Row(
-        "a layer with URLs that the registry has not",
-        "not found",
-        on("GET", BLOB, says(404)),
-        lambda scene: foreign(scene, LAYER.media_type),
-    ),
-    *(Row(name, None, hold=holds_layer(layer)) for name, layer in HOSTILE_LAYERS.items()),
+    Row("a layer by its owner's URLs", "has URLs outside of the registry", hold=foreign(FOREIGN)),
+    Row("a layer with URLs beside the registry", None, hold=foreign(LAYER.media_type)),
+    GONE,
+    *(Row(name, None, hold=partial(Scene.holds, layer=layer)) for name, layer in HOSTILE_LAYERS.items()),
 ]
-
-
-def foreign(scene: Scene, kind: str) -> None:
-    document = manifest_of(scene)
-    # Both the other origin's and an address that nobody may ask for; none is known before the servers run.
-    document["layers"][0] |= {
-        "mediaType": kind,
-        "urls": ["http://127.0.0.1:9/x", "http://169.254.169.254/", "file:///etc"],
-    }
-    scene.holds_manifest(document)
 
 
 @names(BUILD)
@@ -734,24 +625,20 @@ def test_build(row: Row, scene: Scene) -> None:
     assert scene.other.asked == [] or "redirected" in row.name
 
 
-def wrong_part_of_the_rest(_scene: Scene, asked: Asked) -> Answer:
-    """Half of the layer, and then another part than the one that is missing."""
-    if "range" not in asked.headers:
-        return [f"HTTP/1.1 200 OK\r\nContent-Length: {len(LAYER.body)}\r\n\r\n".encode(), LAYER.body[:20], CLOSE]
-    return part(206, f"bytes 0-{len(LAYER.body) - 1}/{len(LAYER.body)}")(_scene, asked)
-
-
-def wrong_rest(_scene: Scene, asked: Asked) -> Answer:
-    if "range" not in asked.headers:
-        return [f"HTTP/1.1 200 OK\r\nContent-Length: {len(LAYER.body)}\r\n\r\n".encode(), LAYER.body[:20], CLOSE]
-    rest = bytes(len(LAYER.body) - 20)
-    return part(206, f"bytes 20-{len(LAYER.body) - 1}/{len(LAYER.body)}", rest)(_scene, asked)
+def half_of_it(rest: str, body: bytes) -> Behave:
+    """Half of the layer, and then this in place of the rest."""
+    half: list[Step] = [
+        f"HTTP/1.1 200 OK\r\nContent-Length: {len(LAYER.body)}\r\n\r\n".encode(),
+        LAYER.body[:20],
+        CLOSE,
+    ]
+    return get(lambda scene, asked: part(206, rest, body)(scene, asked) if "range" in asked.headers else half, BLOB)
 
 
 @names(
     [
-        Row("another part", "another part than requested", on("GET", BLOB, wrong_part_of_the_rest)),
-        Row("other bytes", "the received bytes have another digest", on("GET", BLOB, wrong_rest)),
+        Row("another part", "another part than requested", half_of_it(WHOLE, LAYER.body)),
+        Row("other bytes", "the received bytes have another digest", half_of_it(REST, bytes(len(LAYER.body) - 20))),
     ]
 )
 def test_a_layer_that_is_gone_on_with(row: Row, scene: Scene) -> None:
@@ -770,64 +657,45 @@ def never_done(_scene: Scene, asked: Asked) -> Answer:
     return reply(202, b"", {"Range": f"0-{start + 1}"})
 
 
+def at_least(text: str) -> Behave:
+    """Chunks of at least this many bytes are to be sent."""
+    place = {"Location": f"/v2/{REPOSITORY}/blobs/uploads/u1", "OCI-Chunk-Min-Length": text}
+    return on("POST", "/uploads/", says(202, place))
+
+
+def stored_as(part: str, name: str) -> Behave:
+    return on("PUT", part, says(201, {"Docker-Content-Digest": f"sha256:{name}"}))
+
+
+#: Where an upload is to go -> the message.
+UPLOADS: Final = {
+    "OTHER/up": "redirects to http://127.0.0.1",
+    "file:///etc/passwd": "for an upload is invalid",
+    "http://a:b@127.0.0.1/up": "for an upload is invalid",
+    "http://[::1/up": "for an upload is invalid",
+    "http://uploads.example/up": "which is plain http",
+    "http://169.254.169.254/up": "which is",
+}
+
 PUSH: Final = [
     Row("all is well", None),
     Row("HEAD redirected: its 401 names a realm", LEADS, on("HEAD", "/blobs/", away())),
     Row("HEAD of the tag redirected", LEADS, on("HEAD", "/manifests/", away())),
-    Row("POST redirected", "HTTP 307", on("POST", "/uploads/", away())),
-    Row("POST: an upload elsewhere, which wants a login", "redirects to http://127.0.0.1", begins_at("OTHER/up")),
-    Row("PATCH redirected", "HTTP 307", on("PATCH", "/uploads/", away())),
-    Row(
-        "PATCH goes on elsewhere, which wants a login",
-        "redirects to http://127.0.0.1",
-        on("PATCH", "/uploads/", to("OTHER/up", 202)),
-    ),
-    Row("PUT redirected", "HTTP 307", on("PUT", "/uploads/", away())),
+    *(Row(f"{method} redirected", "HTTP 307", on(method, "/uploads/", away())) for method in ("POST", "PATCH", "PUT")),
+    *(Row(f"an upload at {url}", told, begins_at(url)) for url, told in UPLOADS.items()),
+    Row("PATCH goes on elsewhere", "redirects to http://127.0.0.1", on("PATCH", "/uploads/", to("OTHER/up", 202))),
     Row("PUT of the manifest redirected", "HTTP 307", on("PUT", "/manifests/", away())),
     Row("PUT of the manifest: 401 for ever", "HTTP 401, and it offers nothing", on("PUT", "/manifests/", says(401))),
-    Row("an upload at a file", "for an upload is invalid", begins_at("file:///etc/passwd")),
-    Row("an upload at a user's", "for an upload is invalid", begins_at("http://a:b@127.0.0.1/up")),
-    Row("an upload at what can't be read", "for an upload is invalid", begins_at("http://[::1/up")),
-    Row("an upload at another host on plain http", "which is plain http", begins_at("http://uploads.example/up")),
-    Row("an upload at the cloud's keys", "which is", begins_at("http://169.254.169.254/up")),
     Row("an upload nowhere", "starts an upload without a URL", on("POST", "/uploads/", says(202))),
     Row("an upload that is never done", "bytes after", on("PATCH", "/uploads/", never_done)),
     Row("more than was sent", "bytes after", on("PATCH", "/uploads/", says(202, {"Range": "0-99999999"}))),
     Row("a range of 4,000 digits", None, on("PATCH", "/uploads/", says(202, {"Range": f"0-{'9' * 4000}"}))),
-    Row(
-        "chunks of 4,000 digits",
-        None,
-        on(
-            "POST",
-            "/uploads/",
-            lambda scene, asked: reply(
-                202, b"", {"Location": "/v2/team/base/blobs/uploads/u1", "OCI-Chunk-Min-Length": "9" * 4000}
-            ),
-        ),
-    ),
-    Row(
-        "chunks of digits of another kind",
-        None,
-        on(
-            "POST",
-            "/uploads/",
-            lambda scene, asked: reply(
-                202, b"", {"Location": "/v2/team/base/blobs/uploads/u1", "OCI-Chunk-Min-Length": "\u00b2"}
-            ),
-        ),
-    ),
-    Row("an answer without end", "larger than", on("POST", "/uploads/", flood)),
-    Row("an answer that drips", "is not complete within the time limit", on("POST", "/uploads/", drip)),
-    Row(
-        "a blob under another digest",
-        "the registry stored it as",
-        on("PUT", "/uploads/", says(201, {"Docker-Content-Digest": "sha256:" + "\x1b[2J" * 900})),
-    ),
-    Row(
-        "a manifest under another digest",
-        "the registry has",
-        on("PUT", "/manifests/", says(201, {"Docker-Content-Digest": f"sha256:{'0' * 64}"})),
-    ),
+    Row("chunks of 4,000 digits", None, at_least("9" * 4000)),
+    Row("chunks of digits of another kind", None, at_least("\u00b2")),
+    Row("an answer without end", "larger than", on("POST", "/uploads/", FLOOD)),
+    Row("an answer that drips", "is not complete within the time limit", on("POST", "/uploads/", DRIP)),
+    Row("a blob under another digest", "the registry stored it as", stored_as("/uploads/", "\x1b[2J" * 900)),
+    Row("a manifest under another digest", "the registry has", stored_as("/manifests/", "0" * 64)),
     Row("has all, by its own word", None, on("HEAD", "/blobs/", says(200))),
     Row("429 until tomorrow", "too many requests", on("PATCH", "/", says(429, {"Retry-After": "9" * 3000}))),
 ]
@@ -864,7 +732,7 @@ def test_a_mount_that_is_granted_falsely_moves_no_tag(scene: Scene) -> None:
 
 COPY: Final = [
     Row("all is well", None),
-    Row("a layer redirected: its 401 names a realm", LEADS, on("GET", BLOB, away())),
+    Row("a layer redirected: its 401 names a realm", LEADS, get(away(), BLOB)),
     Row("an index that is 100 deep", "indexes more than 4 deep", hold=nested(100)),
     Row("an index that names an index twice, 30 deep", "indexes more than 4 deep", hold=nested(30, 2)),
     Row("an index that names one image 900 times", None, hold=nested(1, 900)),
@@ -872,14 +740,9 @@ COPY: Final = [
     Row(
         "says that it has a layer, and gives others' bytes",
         "the received bytes have the digest",
-        on("GET", BLOB, says(200, None, bytes(len(LAYER.body)))),
+        get(says(200, None, bytes(len(LAYER.body))), BLOB),
     ),
-    Row(
-        "a layer with URLs that the registry has not",
-        "not found",
-        on("GET", BLOB, says(404)),
-        lambda scene: foreign(scene, LAYER.media_type),
-    ),
+    GONE,
 ]
 
 
@@ -890,16 +753,9 @@ def test_mirror(row: Row, scene: Scene) -> None:
 
 
 def test_a_layer_of_the_owner_s_stays_where_it_is_in_a_mirror(scene: Scene) -> None:
-    foreign(scene, "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip")
-    check(Row("", None), scene, copy)
+    hold = foreign("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip")
+    check(Row("", None, hold=hold), scene, copy)
     assert not any(BLOB in asked.path for asked in scene.registry.asked)
-
-
-def test_there_are_rows_enough() -> None:
-    assert len(LOCK) + len(BUILD) + len(PUSH) + len(COPY) >= 120
-
-
-# --------------------------------------------------------------------------------------------------------- other logins
 
 
 def after_the_token(scene: Scene, asked: Asked) -> Answer:
@@ -913,7 +769,7 @@ def after_the_token(scene: Scene, asked: Asked) -> Answer:
 @names(
     [
         Row("a token server that redirects", "its token server", wanting(WANTS, away())),
-        Row("a redirect whose 401 names a realm", LEADS, on("GET", "/manifests/", away())),
+        Row("a redirect whose 401 names a realm", LEADS, get(away(), "/manifests/")),
         Row("a redirect after the token", LEADS, after_the_token),
     ]
 )
@@ -978,9 +834,6 @@ def test_a_login_is_for_its_host_alone(tmp_path: Path, registry: str) -> None:
         json.dumps({"auths": {"registry.corp": entry, "https://registry.corp:443/v2/": entry}})
     )
     assert asyncio.run(Keychain({}, tmp_path).login(registry)) is None
-
-
-# ---------------------------------------------------------------------------------------- into this machine, out of TLS
 
 
 def remote(
@@ -1090,9 +943,6 @@ def test_every_wait_that_a_server_asks_for_is_read(header: str) -> None:
     assert found is None or found >= 0
 
 
-# ---------------------------------------------------------------------------------------------------- names with logins
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -1125,9 +975,6 @@ def test_a_login_in_a_name_is_refused_and_not_told(text: str, tmp_path: Path) ->
         told = refused(user.image("id", tmp_path, "--mirror", mirrored), 2)
         assert "hunter2" not in told
     assert not any("hunter2" in path.read_text() for path in user.folder.rglob("*.toml") if path != user.spec)
-
-
-# ----------------------------------------------------------------------------------------------------------- whole runs
 
 
 @pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")

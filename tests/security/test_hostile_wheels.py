@@ -9,11 +9,10 @@ import re
 import shutil
 import sys
 import tarfile
-import threading
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.parser import BytesHeaderParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +36,7 @@ from envspec.io.http_types import Timeouts
 from envspec.models import Python
 from envspec.operations.install import put_wheels
 from envspec.resolve.pypi.index.remote_wheel import BadRemoteWheel, FilePart, read_metadata
+from tests.operations.test_build_sdists import serving
 from tests.security.hostile import Canary, Entry, Section, files_below, mark, outcome, shown, zip_of
 from tests.security.hostile_wheels import FILENAME, INFO, WHEELS, entries_of
 from tests.support.builders.environments import BASE, RUNNING, SERIES, make_lock, pin
@@ -80,49 +80,21 @@ def in_image(data: bytes, canary: Canary) -> str:
     return _short(found)
 
 
-class Served:
-    """A server on loopback that has each wheel at an address of its own."""
-
-    def __init__(self) -> None:
-        self._bodies: dict[str, bytes] = {}
-        bodies = self._bodies
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                body = bodies.get(self.path)
-                self.send_response(404 if body is None else 200)
-                self.send_header("Content-Length", str(len(body or b"")))
-                self.end_headers()
-                if self.command == "GET":
-                    self.wfile.write(body or b"")
-
-            do_HEAD = do_GET
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def put(self, data: bytes, filename: str = FILENAME) -> str:
-        path = f"/{len(self._bodies)}/{filename}"
-        self._bodies[path] = data
-        return f"http://127.0.0.1:{self.server.server_port}{path}"
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self._thread.join()
+#: Serves bytes under a file name: the URL.
+Serve = Callable[[bytes, str], str]
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    server = Served()
-    yield server
-    server.close()
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    folder = tmp_path_factory.mktemp("served")
+    with serving(folder) as url:
+
+        def serve(data: bytes, filename: str) -> str:
+            place = Path(tempfile.mkdtemp(dir=folder))
+            (place / filename).write_bytes(data)
+            return f"{url}{place.name}/{filename}"
+
+        yield serve
 
 
 @pytest.fixture(scope="module")
@@ -157,12 +129,12 @@ def _site(folder: Path) -> Iterator[StagingFolder]:
         os.close(descriptor)
 
 
-def in_environment(data: bytes, canary: Canary, served: Served, venv: Path) -> str:
+def in_environment(data: bytes, canary: Canary, served: Serve, venv: Path) -> str:
     """`envspec install` of a lock that has this wheel alone, with its true hash, into a fresh environment."""
     artifact = Artifact("thing", "1.0", FILENAME, data, b"")
     folder = canary.work / "env"
     shutil.copytree(venv, folder, symlinks=True)
-    lock = make_lock(wheels=[pin(artifact, url=served.put(data))])
+    lock = make_lock(wheels=[pin(artifact, url=served(data, FILENAME))])
     order = InstallRequest(lock, "0" * 64, lock.resolutions[0], folder, BASE)
     before = files_below(folder)
     try:
@@ -218,16 +190,16 @@ SECTION: Final = Section("Wheels", WHEELS, CONSUMERS)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a case-insensitive disk has other outcomes")
 @pytest.mark.parametrize("case", WHEELS)
-def test_a_wheel_is_refused_or_stays_inside(case: str, tmp_path: Path, served: Served, venv: Path) -> None:
+def test_a_wheel_is_refused_or_stays_inside(case: str, served: Serve, venv: Path) -> None:
     found = []
-    canary = Canary(tmp_path / "root")
-    data = WHEELS[case](str(canary.outside))
-    for consumer in (in_image, in_environment, by_ranges, as_built):
-        more = (served, venv) if consumer is in_environment else ()
-        found.append(consumer(data, canary, *more))
-        assert canary.touched() == []
-        assert {path.name for path in canary.work.iterdir()} <= {FILENAME, "layer", "env", "cache", "normal.whl"}
-        canary.clear()
+    data = WHEELS[case]()
+    with Canary() as canary:
+        for consumer in (in_image, in_environment, by_ranges, as_built):
+            more = (served, venv) if consumer is in_environment else ()
+            found.append(consumer(data, canary, *more))
+            assert canary.touched() == []
+            assert {path.name for path in canary.work.iterdir()} <= {FILENAME, "layer", "env", "cache", "normal.whl"}
+            canary.clear()
     SECTION.compare(case, found)
 
 
@@ -235,13 +207,13 @@ def test_the_document_has_these_cases_alone() -> None:
     assert SECTION.listed() == list(WHEELS)
 
 
-def test_a_file_that_no_record_lists_takes_no_other_wheels_place(tmp_path: Path, served: Served, venv: Path) -> None:
+def test_a_file_that_no_record_lists_takes_no_other_wheels_place(tmp_path: Path, served: Serve, venv: Path) -> None:
     """The wheel says of itself that it has `thing/__init__.py` alone, and brings a module of another wheel."""
     good = wheel("good", "1.0")
     name = f"{module_name('good')}/__init__.py"
     evil = Artifact("thing", "1.0", FILENAME, zip_of(entries_of(unlisted=[Entry(name, b"evil = 1\n")])), b"")
     shutil.copytree(venv, tmp_path / "env", symlinks=True)
-    pins = [pin(evil, url=served.put(evil.data)), pin(good, url=served.put(good.data, good.filename))]
+    pins = [pin(evil, url=served(evil.data, FILENAME)), pin(good, url=served(good.data, good.filename))]
     lock = make_lock(wheels=pins)
     order = InstallRequest(lock, "0" * 64, lock.resolutions[0], tmp_path / "env", BASE)
     with _site(tmp_path / "env") as site, pytest.raises(FileConflict, match=re.escape(name)):

@@ -27,7 +27,7 @@ from tests.support import preloaded
 from tests.support.builders import ecosystem
 from tests.support.servers.faults import Answer, Status, Wire
 from tests.support.servers.index import IndexServer
-from tests.support.user import Running, User, refused
+from tests.support.user import Running, User, refused, succeeded
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="processes are looked at through /proc: Linux only")
 
@@ -180,8 +180,7 @@ def test_another_user_gets_nothing(resolver: str, tmp_path: Path, index: IndexSe
     assert engine.token and not any(engine.token in each for each in arguments)
     assert any(HOST in each for each in arguments)
     gate.opened.set()
-    ran = run.ends()
-    assert ran.status == 0, ran.stderr
+    ran = succeeded(run.ends())
     assert set(user.pins()) >= {"app", "weekly"}
     for secret in (engine.token.encode(), base64.b64encode(f"envspec:{engine.token}".encode())):
         assert secret not in user.leaves()
@@ -249,6 +248,5 @@ def test_a_build_that_nothing_confines_reaches_the_index(tmp_path: Path) -> None
     with IndexServer([backend("1.0")]) as public:
         user = local_user(tmp_path, public, "")
         refused(user.locks(**bare), 6)
-        ran = user.locks("--unconfined", **bare)
-        assert ran.status == 0, ran.stderr
+        succeeded(user.locks("--unconfined", **bare))
         assert mark_of(user) == "1.0"

@@ -19,8 +19,7 @@ from tests.support.user import User, refused
 NAMES = ["app", "base", "core", "data", "extra", "flow"]
 VERSIONS = ["0.9", "1.0", "1.1", "2.0", "2.1rc1"]
 AS_OF = "2026-06-01T00:00:00Z"
-#: Two cores lock two at a time; about 0.5 s each.
-SEEDS = range(16)
+SEEDS = range(12)
 
 
 def releases(seed: int) -> list[tuple[str, str, list[str], bool]]:

@@ -20,9 +20,14 @@ import pytest
 from envspec.build.reproducible import check_release
 from envspec.context import Context
 from envspec.diagnostics.machine import this_platform
-from envspec.errors import EnvspecError
+from envspec.errors import EnvspecError, UsageError
 from envspec.fetch.download import Downloads
 from envspec.fetch.types import Archive, python_archive
+from envspec.image.services import workdir_path
+from envspec.image.sources.bytecode import BadPython
+from envspec.image.sources.python import StandalonePython
+from envspec.image.sources.system import read_changes
+from envspec.image.sources.system_container import tar_files
 from envspec.lockfile.document import dump, load
 from envspec.lockfile.header import add_checksum
 from envspec.models import BuiltWheel, CondaPackage, Lock, Python
@@ -31,9 +36,10 @@ from envspec.resolve.pypi.index.client import unreadable_page
 from envspec.resolve.pypi.index.page import BadPage, parse_page
 from envspec.resolve.pypi.index.routing import PackageIndex
 from tests.conftest import Serve
-from tests.support.builders import conda_packages, ecosystem
+from tests.image.test_system_changes import Given
+from tests.support.builders import conda_packages, ecosystem, standalone
 from tests.support.builders.conda_channel import CondaChannel, write
-from tests.support.builders.environments import RUNNING, SERIES, conda_row, make_lock, pin, write_lock
+from tests.support.builders.environments import RUNNING, SERIES, conda_row, installs, make_lock, pin, write_lock
 from tests.support.builders.images import X86, image_lock, keep_base, make_base
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, wheel
@@ -235,19 +241,19 @@ def one_message(fault: EnvspecError, status: int | None = None) -> str:
 )
 def test_the_file_name_in_a_pythons_url(user: User, name: str) -> None:
     python = Python(RUNNING, "standalone", f"file://{user.folder}/{name}", hashlib.sha256(b"x").hexdigest())
-    lock = write_lock(user.folder / "lock", make_lock(python=python))
-    before = tree(user.folder)
-    for words in ((), ("--offline",)):
-        told = refused(user.runs("install", lock, "--prefix", "env", *words), 5)
-        assert "is not a plain file name" in told
-        assert tree(user.folder) == before
     base = keep_base(user.cache, make_base())
-    lock = write_lock(user.folder / "lock", image_lock({X86: [pin(TOOL)]}, base.named(), python=python))
-    before = tree(user.folder)
-    for words in ((), ("--offline",)):
-        told = refused(user.runs("image", "build", lock, "--layout", "image", *words), 5)
-        assert "is not a plain file name" in told
-        assert tree(user.folder) == before
+    for words, lock in (
+        (("install", "lock", "--prefix", "env"), make_lock(python=python)),
+        (
+            ("image", "build", "lock", "--layout", "image"),
+            image_lock({X86: [pin(TOOL)]}, base.named(), python=python),
+        ),
+    ):
+        write_lock(user.folder / "lock", lock)
+        before = tree(user.folder)
+        for more in ((), ("--offline",)):
+            assert "is not a plain file name" in refused(user.runs(*words, *more), 5)
+            assert tree(user.folder) == before
 
 
 EVIL: Final = [
@@ -436,3 +442,43 @@ def test_usual_names_are_accepted(channel: CondaChannel) -> None:
     )
     found = load(dump(lock, {}), "x").resolutions[0]
     assert (found.packages, found.conda) == (lock.resolutions[0].packages, lock.resolutions[0].conda)
+
+
+# Names that hide files of an image's lower layers, in what is neither a wheel, nor a conda package, nor an sdist.
+
+MARKS = ("lib/.wh.os.py", "lib/.wh..wh..opq", ".wh.lib/os.py")
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_standalone_python_hides_nothing(mark: str, tmp_path: Path) -> None:
+    archive = tmp_path / "cpython.tar.gz"
+    sha256 = standalone.write(archive, {**standalone.made_up(), f"python/{mark}": b""})
+    with pytest.raises(BadPython, match="would hide files of an image's lower layers"):
+        list(StandalonePython(archive, sha256, standalone.VERSION, frozenset(), None).entries())
+
+
+def test_nor_is_it_installed(tmp_path: Path) -> None:
+    archive = tmp_path / "cpython.tar.gz"
+    sha256 = standalone.write(archive, {f"python/lib/python{standalone.SERIES}/.wh.os.py": b""})
+    user = User(tmp_path, "http://127.0.0.1:9")
+    python = Python(RUNNING, "standalone", archive.as_uri(), sha256)
+    ran = installs(user, write_lock(tmp_path / "lock", make_lock(python=python)))
+    assert "would hide files of an image's lower layers" in refused(ran, 1)
+    assert not (tmp_path / "env").exists()
+
+
+def test_a_package_of_the_system_hides_what_it_removed_alone(tmp_path: Path) -> None:
+    warned: list[str] = []
+    given = Given(("etc",), {"etc/.wh.passwd": b"", "etc/.wh.ssh/key": b"", "etc/own": b"1"}, gone=["etc/old"])
+    changes, _ = read_changes(tar_files(given.stream()), tmp_path, warned.append)
+    assert [change.path for change in changes if ".wh." in change.path] == ["etc/.wh.old"]
+    assert [text.partition(" is excluded")[0] for text in warned] == [
+        "system layer: /etc/.wh.passwd",
+        "system layer: /etc/.wh.ssh/key",
+    ]
+
+
+@pytest.mark.parametrize("workdir", ["/.wh.usr", "/data/.wh..wh..opq"])
+def test_a_working_folder_hides_nothing(workdir: str) -> None:
+    with pytest.raises(UsageError, match="would hide files of the base image"):
+        workdir_path(workdir)

@@ -6,26 +6,21 @@ Whatever an index, a registry, a git server, a wheel, a lock or a spec says reac
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Final
 
 import pytest
 
 from envspec.escaping import markdown, markdown_code
 from tests.conftest import Serve
+from tests.support import user as user_module
 from tests.support.builders import ecosystem
 from tests.support.builders.images import Standing
 from tests.support.builders.locks import replacing, tamper
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import wheel
+from tests.support.servers.faults import Body
 from tests.support.servers.registry import PushRegistry, Say
 from tests.support.user import Ran, User, refused
 
@@ -68,33 +63,13 @@ def test_an_error_of_a_registry(tmp_path: Path, serve: Serve) -> None:
     assert ran.status == 5 and "overwritten" in ran.stderr and is_clean(ran), ran
 
 
-class _Git(BaseHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Tests have output of their own."""
-
-    def do_GET(self) -> None:
-        said = f"ERR {CODES}".encode()
-        body = b"001e# service=git-upload-pack\n0000%04x%s" % (len(said) + 4, said)
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-git-upload-pack-advertisement")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-@pytest.fixture
-def git_server() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Git) as server:
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_what_a_git_server_says(tmp_path: Path, serve: Serve, git_server: str) -> None:
-    user = User(tmp_path, serve(ecosystem.diamond()).url)
-    user.wants(f"own @ git+{git_server}/own.git@{'ab' * 20}", as_of=AS_OF)
+def test_what_a_git_server_says(tmp_path: Path, serve: Serve) -> None:
+    said = f"ERR {CODES}".encode()
+    body = b"001e# service=git-upload-pack\n0000%04x%s" % (len(said) + 4, said)
+    index = serve(ecosystem.diamond())
+    index.fail("/own.git/*", Body(body, "application/x-git-upload-pack-advertisement"))
+    user = User(tmp_path, index.url)
+    user.wants(f"own @ git+{index.root}/own.git@{'ab' * 20}", as_of=AS_OF)
     ran = user.locks()
     assert ran.status in (4, 5) and "overwritten" in ran.stderr and is_clean(ran), ran
 
@@ -169,28 +144,16 @@ def test_the_head_of_a_lock(tmp_path: Path, serve: Serve) -> None:
 # On a terminal
 
 
-def on_a_terminal(user: User, *words: str) -> str:
-    """What a terminal of 100 columns is sent, by both streams."""
-    leader, follower = pty.openpty()
-    environ = {**user.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
-    command = [sys.executable, "-m", "envspec", *words]
-    with subprocess.Popen(command, cwd=user.folder, env=environ, stdin=follower, stdout=follower, stderr=follower):
-        os.close(follower)
-        sent = b""
-        try:
-            while piece := os.read(leader, 65536):
-                sent += piece
-        except OSError:
-            pass  # Linux says so at the end
-    os.close(leader)
-    return sent.decode()
+def on_a_terminal(user: User) -> str:
+    """What a terminal of 100 columns is sent by `envspec lock`."""
+    return user_module.on_a_terminal(user.folder, "lock", user.spec.name, columns=100, environ=user.environ)
 
 
 def test_live_lines_and_warnings_on_a_terminal(tmp_path: Path, serve: Serve) -> None:
     """Colours and live lines stay, and nothing of the index's is among them."""
     user = User(tmp_path, serve([File(wheel("app", "1.0.0"), day("2024-01-01"), yanked=CODES)]).url)
     user.wants("app==1.0.0", as_of=AS_OF)
-    sent = on_a_terminal(user, "lock", "spec.toml")
+    sent = on_a_terminal(user)
     assert "overwritten" in sent and "\x1b[33mwarning:" in sent and "\x1b[?25l" in sent, sent
     assert not ACTED_ON.search(DRAWN.sub("", sent)) and "\x1b" not in DRAWN.sub("", sent), repr(sent)
     assert "\x1b[2J" not in sent and "\x1b]" not in sent
@@ -199,7 +162,7 @@ def test_live_lines_and_warnings_on_a_terminal(tmp_path: Path, serve: Serve) -> 
 def test_an_error_on_a_terminal_is_red_and_no_more(tmp_path: Path, serve: Serve) -> None:
     user = User(tmp_path, serve(ecosystem.diamond()).url)
     user.writes(f"x{CODES}")
-    sent = on_a_terminal(user, "lock", "spec.toml")
+    sent = on_a_terminal(user)
     assert sent.startswith("\x1b[1;31merror:\x1b[0m ") or "\x1b[1;31merror:\x1b[0m " in sent
     assert "\x1b[2J" not in sent and "\x1b]" not in sent and "\x9b" not in sent and "\u202e" not in sent
 
@@ -209,10 +172,7 @@ def test_an_error_on_a_terminal_is_red_and_no_more(tmp_path: Path, serve: Serve)
 #: Text, and what of it GitHub would act on.
 MARKUP: Final = [
     *(
-        "<img src=x onerror=alert(1)>",
-        "</details>",
-        "&lt;img&gt;",
-        "[x](javascript:alert(1))",
+        *("<img src=x onerror=alert(1)>", "</details>", "&lt;img&gt;", "[x](javascript:alert(1))"),
         "![x](//evil.example.com)",
     ),
     *("@acme/all", "closes #7", "GH-7", "acme/stacks#7", "https://evil.example.com", "www.evil.example.com", "a | b"),

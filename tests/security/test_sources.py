@@ -6,12 +6,11 @@ What is outside keeps its modes, times and contents, and stays.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
-import io
 import os
 import shutil
-import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +18,8 @@ from typing import Any, Final
 import pytest
 
 from envspec.build.reproducible import fix_times_and_modes, unpack
-from envspec.build.types import WheelBuildFailed
-from envspec.build.wheel import WheelRequest, folder_request
+from envspec.build.types import WheelBuildFailed, WheelRequest
+from envspec.build.wheel import folder_request
 from envspec.errors import EnvspecError
 from envspec.fetch.sources import check_out, commit_of
 from envspec.models import Platform, Python, Target
@@ -28,11 +27,12 @@ from envspec.spec.errors import BadValue
 from envspec.spec.requirements import GitAddress, read_git, read_requirement
 from tests.operations.test_build_projects import AS_OF, PROJECT, Repository
 from tests.operations.test_build_projects import write as write_files
+from tests.security.hostile import Member, hardlink, symlink, tar_of
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import RUNNING
 from tests.support.builders.images import Builder
 from tests.support.servers.index import IndexServer
-from tests.support.user import refused
+from tests.support.user import refused, succeeded
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
 
@@ -134,8 +134,7 @@ def test_a_link_to_a_folder_of_the_repository_is_followed(user: Builder, tmp_pat
     repository = Repository(tmp_path / "repo.git", {f"py/own/{name}": body for name, body in PROJECT.items()})
     (repository.folder / "latest").symlink_to("py/own")
     repository.commit({"x": b"x"})
-    ran = locks(user, f"own @ {repository.url}#subdirectory=latest")
-    assert ran.status == 0, ran.stderr
+    succeeded(locks(user, f"own @ {repository.url}#subdirectory=latest"))
     assert user.pins()["own"] == "1.0"
 
 
@@ -153,13 +152,11 @@ def test_what_was_made_is_removed_and_nothing_else(user: Builder, outside: Path,
 
 
 @needs_git
-@pytest.mark.parametrize(
-    "commit", ["--upload-pack=touch pwned;false", "-h", "main", "HEAD", "ab" * 20 + "\n", "AB" * 20, ""]
-)
-def test_a_commit_in_a_lock_is_no_option_of_gits(tmp_path: Path, commit: str) -> None:
+def test_a_commit_in_a_lock_is_no_option_of_gits(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repo.git")
-    with pytest.raises(EnvspecError, match="is not a commit"):
-        checked_out(tmp_path, GitAddress(f"file://{repository.folder}"), commit)
+    for commit in ("--upload-pack=touch pwned;false", "-h", "main", "HEAD", "ab" * 20 + "\n", "AB" * 20, ""):
+        with pytest.raises(EnvspecError, match="is not a commit"):
+            checked_out(tmp_path, GitAddress(f"file://{repository.folder}"), commit)
     assert not list(tmp_path.rglob("pwned"))
 
 
@@ -169,13 +166,14 @@ def checked_out(tmp_path: Path, address: GitAddress, commit: str, **environ: str
 
 
 @needs_git
-@pytest.mark.parametrize("subdirectory", ["../outside", "..", "/outside", ".git", ".git/hooks"])
-def test_a_subdirectory_in_a_lock(tmp_path: Path, outside: Path, subdirectory: str) -> None:
+def test_a_subdirectory_in_a_lock(tmp_path: Path, outside: Path) -> None:
     """A lock's address is read without the spec's checks."""
     repository = Repository(tmp_path / "repo.git")
-    address = GitAddress(f"file://{repository.folder}", "", subdirectory)
-    with pytest.raises(EnvspecError, match="is outside of the repository"):
-        checked_out(tmp_path, address, repository.git("rev-parse", "HEAD"))
+    for subdirectory in ("../outside", "..", "/outside", ".git", ".git/hooks"):
+        address = GitAddress(f"file://{repository.folder}", "", subdirectory)
+        with pytest.raises(EnvspecError, match="is outside of the repository"):
+            checked_out(tmp_path, address, repository.git("rev-parse", "HEAD"))
+        shutil.rmtree(tmp_path / "clone")
     assert outside.is_dir()
 
 
@@ -187,10 +185,8 @@ def test_a_submodule_is_fetched_from_the_network_only(tmp_path: Path, scheme: st
     private = Repository(tmp_path / "private.git", {"secret": b"sesame"})
     repository = Repository(tmp_path / "repo.git")
     modules = f'[submodule "sub"]\n\tpath = sub\n\turl = {scheme.format(private.folder)}\n\tupdate = checkout\n'
-    write_files(repository.folder, {".gitmodules": modules.encode()})
-    commit = private.git("rev-parse", "HEAD")
-    repository.git("update-index", "--add", "--cacheinfo", f"160000,{commit},sub")
-    repository.git("add", ".gitmodules")
+    repository.commit({".gitmodules": modules.encode()})
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{private.git('rev-parse', 'HEAD')},sub")
     repository.git("commit", "--quiet", "--message", "submodule")
     if widened:
         (tmp_path / ".gitconfig").write_text('[protocol]\n\tallow = always\n[protocol "file"]\n\tallow = always\n')
@@ -233,69 +229,35 @@ def test_a_link_to_a_local_project_is_built_like_the_folder(user: Builder, tmp_p
     project = write_files(tmp_path / "own", PROJECT)
     (tmp_path / "link").symlink_to(project)
     before = state(project)
-    ran = locks(user, "own @ ../link")
-    assert ran.status == 0, ran.stderr
+    succeeded(locks(user, "own @ ../link"))
     assert state(project) == before
 
 
-Member = tuple[str, bytes | str, str]
-
-
-def sdist_of(path: Path, *members: Member) -> Path:
-    """An sdist with these members, in this order: (name, content or target, kind)."""
-    kinds = {"file": tarfile.REGTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "pipe": tarfile.FIFOTYPE}
-    with tarfile.open(path, "w:gz") as tar:
-        for name, content, kind in members:
-            member = tarfile.TarInfo(name)
-            member.type = kinds[kind]
-            if isinstance(content, bytes):
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-            else:
-                member.linkname = content
-                tar.addfile(member)
-    return path
-
-
 #: `up` leads to the top folder: what is above its parent is above the top, whatever the words say.
-UP: Final[Member] = ("own-1/a/b/up", "../..", "link")
-HOSTILE: Final[dict[str, Callable[[str], tuple[Member, ...]]]] = {
-    "a file in place of a link": lambda out: (
-        UP,
-        ("own-1/x", f"a/b/up/../../outside/{out}", "link"),
-        ("own-1/x", b"changed", "file"),
-    ),
-    "a link by another": lambda out: (UP, ("own-1/x", f"a/b/up/../../outside/{out}", "link")),
-    "a link that comes to lead out": lambda out: (("own-1/x", f"a/b/up/../../outside/{out}", "link"), UP),
-    "a hard link to a link": lambda out: (
-        UP,
-        ("own-1/x", f"a/b/up/../../outside/{out}", "link"),
-        ("own-1/y", "own-1/x", "hard"),
-    ),
-    "a file behind a link": lambda _: (
-        UP,
-        ("own-1/d", "a/b/up/../..", "link"),
-        ("own-1/d/outside/own.py", b"y", "file"),
-    ),
-    "a folder that is a link": lambda _: (("own-1", "../outside", "link"), ("own-1/own.py", b"changed", "file")),
-    "the one top folder is a link": lambda _: (("own-1", "../outside", "link"),),
-    "the one top folder is a link to itself": lambda _: (("own-1", ".", "link"),),
-    "a link to the top's parent": lambda _: (("own-1/x", "../..", "link"),),
-    "an absolute link": lambda _: (("own-1/x", "/etc", "link"),),
-    "a link twice": lambda _: (("own-1/x", "y", "link"), ("own-1/x", "y", "link")),
-    "a file for a folder": lambda _: (("own-1/x/y", b"y", "file"), ("own-1/x", b"y", "file")),
-    "a folder for a file": lambda _: (("own-1/x", b"y", "file"), ("own-1/x/y", b"y", "file")),
-    "a hard link to nothing": lambda _: (("own-1/x", "own-1/gone", "hard"),),
-    "a hard link to the outside": lambda out: (("own-1/x", f"../outside/{out}", "hard"),),
-    "dots": lambda out: ((f"own-1/../../outside/{out}", b"changed", "file"),),
-    "an absolute name": lambda _: (("/own-1/x", b"x", "file"),),
-    "a pipe": lambda _: (("own-1/x", "", "pipe"),),
+UP: Final = symlink("own-1/a/b/up", "../..")
+TOP: Final = Member("own-1/setup.py", b"")
+OUT: Final = "a/b/up/../../outside/own.py"
+#: Beside those in `test_hostile_sdists.py`.
+HOSTILE: Final = {
+    "a link by another": (TOP, UP, symlink("own-1/x", OUT)),
+    "a link that comes to lead out": (TOP, symlink("own-1/x", OUT), UP),
+    "a file behind a link": (UP, symlink("own-1/d", "a/b/up/../.."), Member("own-1/d/outside/own.py", b"y")),
+    "a folder that is a link": (symlink("own-1", "../outside"), Member("own-1/own.py", b"changed")),
+    "the one top folder is a link to itself": (symlink("own-1", "."),),
+    "a link to the top's parent": (TOP, symlink("own-1/x", "../..")),
+    "a link twice": (TOP, symlink("own-1/x", "y"), symlink("own-1/x", "y")),
 }
+
+
+def packed(tmp_path: Path, members: Iterable[Member]) -> Path:
+    path = tmp_path / "own-1.tar.gz"
+    path.write_bytes(gzip.compress(tar_of(members)))
+    return path
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_an_sdist_that_leads_out(tmp_path: Path, outside: Path, name: str) -> None:
-    archive = sdist_of(tmp_path / "own-1.tar.gz", *HOSTILE[name]("own.py"))
+    archive = packed(tmp_path, HOSTILE[name])
     with pytest.raises(WheelBuildFailed) as caught:
         fix_times_and_modes(unpack(archive, tmp_path / "src", "own 1"), MOMENT)
     assert "own-1.tar.gz" in caught.value.message and caught.value.hint
@@ -305,14 +267,11 @@ def test_an_sdist_that_leads_out(tmp_path: Path, outside: Path, name: str) -> No
 
 def test_links_within_an_sdist_stay(tmp_path: Path) -> None:
     members = (
-        ("own-1/real/x", b"x", "file"),
-        ("own-1/there", "real/x", "link"),
-        ("own-1/folder", "real", "link"),
-        ("own-1/gone", "nowhere", "link"),
-        ("own-1/real/up", "../there", "link"),
-        ("own-1/same", "own-1/real/x", "hard"),
+        Member("own-1/real/x", b"x"),
+        *(symlink("own-1/there", "real/x"), symlink("own-1/folder", "real"), symlink("own-1/gone", "nowhere")),
+        *(symlink("own-1/real/up", "../there"), hardlink("own-1/same", "own-1/real/x")),
     )
-    top = unpack(sdist_of(tmp_path / "own-1.tar.gz", *members), tmp_path / "src", "own 1")
+    top = unpack(packed(tmp_path, members), tmp_path / "src", "own 1")
     fix_times_and_modes(top, MOMENT)
     assert (top / "real/up").read_bytes() == (top / "same").read_bytes() == b"x"
     assert (top / "folder").is_symlink() and (top / "gone").is_symlink()

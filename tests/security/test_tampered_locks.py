@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,7 @@ from tests.support.builders.images import Standing, hold_base, make_base
 from tests.support.builders.locks import Change, replacing, tamper
 from tests.support.servers.index import IndexServer
 from tests.support.servers.registry import PushRegistry
-from tests.support.user import Ran, User, refused, routed
+from tests.support.user import Ran, User, refused, routed, succeeded
 
 AS_OF: Final = "2026-06-01T00:00:00Z"
 EVIL: Final = "ab" * 32
@@ -46,8 +47,7 @@ def user(tmp_path: Path, serve: Serve, corp: IndexServer, registry: Standing) ->
     user = User(tmp_path, serve([*ecosystem.diamond(), release("extra", "1.0.0"), *ecosystem.public_twin()]).url)
     rest = f'{routed("corp", corp.url, "corp-*")}{CUDA}[registry.mirrors]\n"docker.io" = "{registry.host}"\n'
     user.wants("app", "corp-app", as_of=AS_OF, python="3.11", rest=rest)
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
+    succeeded(user.locks())
     return user
 
 
@@ -60,108 +60,97 @@ def sha256_of(user: User, name: str) -> tuple[str, str]:
     return of(user, name)["sha256"], EVIL
 
 
-def extra_package(user: User) -> Change:
-    """One that the public index has, with the hash that it has there."""
-    package = (
-        '\n[[resolution.package]]\nname = "extra"\nversion = "1.0.0"\n'
-        f'file = {{ index = "default", filename = "extra-1.0.0-py3-none-any.whl", sha256 = "{EVIL}" }}\n'
-        'required_by = [{ name = "app", requirement = "extra" }]\n'
-    )
-
-    def change(text: str) -> str:
-        if text.startswith("# envspec.lock"):
-            before, mark, after = text.partition('\n[[resolution.package]]\nname = "left"')
-            return before + package + mark + after
-        if "--hash" not in text:
-            return text
-        before, mark, after = text.partition("left==")
-        return f"{before}extra==1.0.0 \\\n    --hash=sha256:{EVIL}\n    # via app\n{mark}{after}"
-
-    return change
-
-
 @dataclass(frozen=True)
 class Attack:
-    """offline: whether `--check` can see it. row: what `--verify` says of it. shown: what `diff` says of it."""
+    """pairs: old and new text. offline: whether `--check` can see it. row: what `--verify` says of it. shown: what
+    `diff` says of it. Each may name `<URL>` and `<CORP>`, the URL and the hash of corp-core; `<LEFT>`, `<PYTHON>` and
+    `<BASE>`, the other hashes.
+    """
 
-    change: Callable[[User], Change]
+    pairs: tuple[tuple[str, str], ...]
     offline: bool
     row: str
     shown: str
 
+    def change(self, user: User) -> Change:
+        document, corp = user.document(), of(user, "corp-core")
+        names = {"URL": corp["url"], "CORP": corp["sha256"], "LEFT": of(user, "left")["sha256"]}
+        names["ELSE"] = corp["url"].replace("corp_core", "x/corp_core")
+        names["PYTHON"] = document["resolution"][0]["python"]["sha256"]
+        names["BASE"] = document["base_image"]["digests"][0]["digest"]
 
+        def filled(text: str) -> str:
+            return re.sub("<([A-Z]+)>", lambda found: names[found[1]], text)
+
+        return replacing(*((filled(old), filled(new)) for old, new in self.pairs))
+
+
+EVIL_LEFT: Final = "https://evil.example/left-1.0.0-py3-none-any.whl"
+EVIL_CORP: Final = "https://evil.example/corp_core-1.2.0-py3-none-any.whl"
+ASTRAL: Final = "https://evil.example/astral-sh/"
+LEFT: Final = '\n[[resolution.package]]\nname = "left"'
+#: One that the public index has, with the hash that it has there.
+EXTRA: Final = (
+    '\n[[resolution.package]]\nname = "extra"\nversion = "1.0.0"\n'
+    f'file = {{ index = "default", filename = "extra-1.0.0-py3-none-any.whl", sha256 = "{EVIL}" }}\n'
+    'required_by = [{ name = "app", requirement = "extra" }]\n'
+)
 ATTACKS: Final = {
-    "a hash": Attack(
-        lambda user: replacing(sha256_of(user, "left")), False, f"linux-64: left: file.sha256: locked {EVIL}", "left"
-    ),
+    "a hash": Attack((("<LEFT>", EVIL),), False, f"linux-64: left: file.sha256: locked {EVIL}", "left"),
     "a URL and its hash": Attack(
-        lambda user: replacing(
-            (of(user, "corp-core")["url"], "https://evil.example/corp_core-1.2.0-py3-none-any.whl"),
-            sha256_of(user, "corp-core"),
-        ),
-        True,
-        "linux-64: corp-core: file.url: locked https://evil.example/corp_core-1.2.0-py3-none-any.whl",
-        "https://evil.example/corp_core-1.2.0-py3-none-any.whl",
+        (("<URL>", EVIL_CORP), ("<CORP>", EVIL)), True, f"linux-64: corp-core: file.url: locked {EVIL_CORP}", EVIL_CORP
     ),
     "a URL on the index's host": Attack(
-        lambda user: replacing(
-            (of(user, "corp-core")["url"], of(user, "corp-core")["url"].replace("corp_core", "x/corp_core")),
-            sha256_of(user, "corp-core"),
-        ),
+        (("<URL>", "<ELSE>"), ("<CORP>", EVIL)),
         False,
         "linux-64: corp-core: file.url: locked http://127.0.0.1",
         "x/corp_core-1.2.0-py3-none-any.whl",
     ),
     "a URL for the default index": Attack(
-        lambda user: (
-            lambda text: text.replace(
-                f'sha256 = "{of(user, "left")["sha256"]}" }}',
-                f'sha256 = "{of(user, "left")["sha256"]}", url = "https://evil.example/left-1.0.0-py3-none-any.whl" }}',
-            ).replace("left==1.0.0", "left @ https://evil.example/left-1.0.0-py3-none-any.whl")
-        ),
+        (('"<LEFT>" }', f'"<LEFT>", url = "{EVIL_LEFT}" }}'), ("left==1.0.0", f"left @ {EVIL_LEFT}")),
         True,
-        "linux-64: left: file.url: locked https://evil.example/left-1.0.0-py3-none-any.whl, resolved (none)",
-        "https://evil.example/left-1.0.0-py3-none-any.whl",
+        f"linux-64: left: file.url: locked {EVIL_LEFT}, resolved (none)",
+        EVIL_LEFT,
     ),
     "a private package from the public index": Attack(
-        lambda user: replacing(
+        (
             ('index = "corp", filename = "corp_core', 'index = "default", filename = "corp_core'),
-            (f', url = "{of(user, "corp-core")["url"]}"', ""),
-            (f"corp-core @ {of(user, 'corp-core')['url']}", "corp-core==1.2.0"),
+            (', url = "<URL>"', ""),
+            ("corp-core @ <URL>", "corp-core==1.2.0"),
         ),
         True,
         "linux-64: corp-core: file.index: locked default, resolved corp",
         "corp",
     ),
     "a file of another package": Attack(
-        lambda user: replacing(("left-1.0.0-py3-none-any.whl", "extra-1.0.0-py3-none-any.whl")),
+        (("left-1.0.0-py3-none-any.whl", "extra-1.0.0-py3-none-any.whl"),),
         True,
         "linux-64: left: file.filename: locked extra-1.0.0-py3-none-any.whl",
         "extra-1.0.0-py3-none-any.whl",
     ),
     "a Python archive": Attack(
-        lambda user: replacing(
-            ("https://github.com/astral-sh/", "https://evil.example/astral-sh/"),
-            (user.document()["resolution"][0]["python"]["sha256"], EVIL),
-        ),
+        (("https://github.com/astral-sh/", ASTRAL), ("<PYTHON>", EVIL)),
         True,
-        "linux-64: python.url: locked https://evil.example/astral-sh/",
-        "https://evil.example/astral-sh/",
+        f"linux-64: python.url: locked {ASTRAL}",
+        ASTRAL,
     ),
     "a base image's digest": Attack(
-        lambda user: replacing((user.document()["base_image"]["digests"][0]["digest"], f"sha256:{EVIL}")),
+        (("<BASE>", f"sha256:{EVIL}"),),
         False,
         f"digest: locked sha256:{EVIL}",
         "base image docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04  digest",
     ),
     "a base image's repository": Attack(
-        lambda user: replacing(('repository = "docker.io/nvidia/cuda"', 'repository = "docker.io/nvidla/cuda"')),
+        (('repository = "docker.io/nvidia/cuda"', 'repository = "docker.io/nvidla/cuda"'),),
         True,
         "base_image.repository: locked docker.io/nvidla/cuda",
         "nvidla",
     ),
     "an extra package": Attack(
-        extra_package, False, "linux-64: extra: package: locked 1.0.0, resolved (none)", "extra"
+        ((LEFT, EXTRA + LEFT), ("\nleft==", f"\nextra==1.0.0 \\\n    --hash=sha256:{EVIL}\n    # via app\nleft==")),
+        False,
+        "linux-64: extra: package: locked 1.0.0, resolved (none)",
+        "extra",
     ),
 }
 
@@ -169,10 +158,7 @@ ATTACKS: Final = {
 @pytest.mark.parametrize("name", ATTACKS)
 def test_who_notices(name: str, user: User) -> None:
     attack, whole = ATTACKS[name], user.files()
-    spare = user.folder / "before"
-    spare.mkdir()
-    for file, content in whole.items():
-        (spare / file).write_bytes(content)
+    shutil.copytree(user.lock, user.folder / "before")
     assert user.locks("--check").status == 0
     verified = user.locks("--verify")
     assert (verified.status, verified.stdout) == (0, ""), verified
@@ -186,8 +172,7 @@ def test_who_notices(name: str, user: User) -> None:
     shown = user.runs("diff", "before", user.lock)
     assert shown.status == 10 and attack.shown in shown.stdout, shown
     # Neither the memory of whole locks nor the old lock brings it back.
-    ran = user.locks()
-    assert ran.status == 0, ran.stderr
+    ran = succeeded(user.locks())
     assert user.files() == whole, (ran, user.runs("diff", "before", user.lock).stdout)
 
 
@@ -414,10 +399,7 @@ def test_a_lock_from_elsewhere_is_resolved_once(user: User) -> None:
 
 
 def test_json_of_a_diff_names_it_first(user: User) -> None:
-    spare = user.folder / "before"
-    spare.mkdir()
-    for file, content in user.files().items():
-        (spare / file).write_bytes(content)
+    shutil.copytree(user.lock, user.folder / "before")
     tamper(user.lock, ATTACKS["a URL and its hash"].change(user))
     shown: Ran = user.runs("diff", "before", user.lock, "--format", "json")
     data = json.loads(shown.stdout)

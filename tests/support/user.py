@@ -79,6 +79,12 @@ def refused(ran: Ran, status: int) -> str:
     return ran.error
 
 
+def succeeded(ran: Ran) -> Ran:
+    """The run, whose exit status is 0."""
+    assert ran.status == 0, ran
+    return ran
+
+
 class User:
     """folder: holds spec, lock, cache and home. index: the address that stands for the default index."""
 
