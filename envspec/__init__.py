@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from envspec.version import VERSION
+
 if TYPE_CHECKING:
     from envspec.api import (
         build_image,
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from envspec.models import Lock, Platform
     from envspec.spec.errors import SpecError
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "Connectivity",
     "Context",

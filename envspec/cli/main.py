@@ -11,10 +11,10 @@ from typing import Final
 
 import click
 
-from envspec import __version__
 from envspec.cli import terminal
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, UsageError
+from envspec.version import VERSION
 
 #: Command -> (module and attribute, one line of help). Modules are imported when a command runs: `--help` stays fast.
 COMMANDS: Final = {
@@ -76,7 +76,7 @@ class _Lazy(click.Group):
     "Completion of commands, options and names of locks in bash (in zsh and fish: zsh_source, fish_source):\n\n"
     '\b\n  eval "$(_ENVSPEC_COMPLETE=bash_source envspec)"',
 )
-@click.version_option(__version__, prog_name="envspec")
+@click.version_option(VERSION, prog_name="envspec")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere before `--`.")
 def cli(debug: bool) -> None:
     """Reproducible GPU environments: one TOML spec, one lock, one image."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-import envspec
 from envspec.context import Context, Step
 from envspec.credentials import shown
 from envspec.errors import NetworkError
@@ -39,6 +38,7 @@ from envspec.io.http_types import Retry, Timeouts, Unreachable
 from envspec.io.tasks import gather_or_cancel
 from envspec.models import CondaPackage
 from envspec.resolve.conda.channel_client import own_middleware
+from envspec.version import VERSION
 
 if TYPE_CHECKING:
     from rattler.networking import Client
@@ -207,9 +207,7 @@ class ChannelTransport:
             from rattler.networking import Client
 
             # Without rattler's retries, which know neither `Timeouts` nor a cancellation.
-            self._clients[kind] = Client(
-                [*own_middleware(url)], user_agent=f"envspec/{envspec.__version__}", timeout=_WHOLE_S
-            )
+            self._clients[kind] = Client([*own_middleware(url)], user_agent=f"envspec/{VERSION}", timeout=_WHOLE_S)
         return self._clients[kind]
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envspec import __version__
 from envspec.io.cache import CacheError, JsonCache
+from envspec.version import VERSION
 
 #: Part of every key: increase it if the same lock would give another image.
 FORM: Final = 2
@@ -30,7 +30,7 @@ class CachedIds:
 
 def key_of(lock: bytes, *options: str) -> str:
     """lock: content of envspec.lock. options: everything else that determines the image."""
-    values = [FORM, __version__, hashlib.sha256(lock).hexdigest(), *options]
+    values = [FORM, VERSION, hashlib.sha256(lock).hexdigest(), *options]
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, TYPE_CHECKING, Final, TypeVar
 
-import envspec
 from envspec.credentials import shown
 from envspec.errors import NetworkError
 from envspec.io import http_settings
@@ -35,6 +34,7 @@ from envspec.io.http_types import (
     retry_after_s,
 )
 from envspec.origins import Bounds
+from envspec.version import VERSION
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession, ClientTimeout
@@ -387,7 +387,7 @@ async def open_http(
     async with ClientSession(
         connector=connector,
         cookie_jar=DummyCookieJar(),
-        headers={"User-Agent": f"envspec/{envspec.__version__}"},
+        headers={"User-Agent": f"envspec/{VERSION}"},
         trust_env=False,
         auto_decompress=True,
     ) as session:

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 import envspec.conformance
 import envspec.verifier
-from envspec import __version__
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.request import LockedGpuCode, LockedStack, Nodes, SuiteRequest, SuiteStart
 from envspec.conformance.suite import NO_GPU
@@ -46,6 +45,7 @@ from envspec.operations.container import compiled_folder, engine_platform, image
 from envspec.operations.verify import expected_of, part_of
 from envspec.receipts.build import BadResults, ReceiptInputs, receipt
 from envspec.receipts.model import Here, Image, LockName, Receipt
+from envspec.version import VERSION
 
 #: Below the suite's folder, and below that of its results.
 _RUN: Final = "envspec/conformance/run.py"
@@ -328,7 +328,7 @@ class _Suite:
     def _receipt(self, request: SuiteRequest, where: Image | Here, results: Mapping[str, Any]) -> Receipt:
         lock = self._lock
         inputs = ReceiptInputs(
-            envspec=__version__,
+            envspec=VERSION,
             made_at=self._context.now(),
             lock=LockName(
                 name=lock.name, sha256=self._lock_sha256, input_sha256=lock.input_sha256, identity=identity(lock)

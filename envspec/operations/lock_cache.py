@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from envspec import __version__, documents
+from envspec import documents
 from envspec.context import Context
 from envspec.data import facts_version
 from envspec.errors import StaleLock
@@ -25,6 +25,7 @@ from envspec.lockfile.folder import tidy, write_folder
 from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
 from envspec.operations.lock_state import LockRequest, Upgrade
 from envspec.spec.identity import input_sha256
+from envspec.version import VERSION
 
 #: Part of every key: changes whenever the same inputs would make another lock.
 MADE: Final = "11"
@@ -53,7 +54,7 @@ def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapp
     env = data.get("env")
     if not old and not (isinstance(env, dict) and "as_of" in env):
         return None
-    made_by = [MADE, FORMAT, __version__, resolver, version(resolver), facts]
+    made_by = [MADE, FORMAT, VERSION, resolver, version(resolver), facts]
     places = [environ.get(name) for name in ("ENVSPEC_DEFAULT_INDEX", "ENVSPEC_PYTORCH_INDEX")]
     return hashlib.sha256(json.dumps([input_sha256(data), old, *made_by, *places]).encode()).hexdigest()
 

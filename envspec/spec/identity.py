@@ -112,7 +112,7 @@ def env_name(path: Path) -> str:
         name = None
     if isinstance(name, str) and name and "/" not in name and "\\" not in name and name not in (".", ".."):
         return name
-    from envspec.spec import load_spec
+    from envspec.spec.load import load_spec
 
     return load_spec(path, datetime.now(timezone.utc)).env.name
 
