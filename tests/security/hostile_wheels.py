@@ -336,6 +336,7 @@ WHEELS: Final[Mapping[str, Make]] = {
     "an empty METADATA": _wheel(metadata=b""),
     "METADATA that is no UTF-8": _wheel(metadata=METADATA + b"Summary: \xff\xfe\n"),
     "METADATA of 33 MiB": _wheel(metadata=METADATA + b"\n" + bytes(33 << 20)),
+    "no `.dist-info` folder": lambda: zip_of([MODULE]),
     "two `.dist-info` folders": _named("other-1.0.dist-info/METADATA", FILE, core_metadata("other", "1.0")),
     "a `.dist-info` of another name": _wheel(info="other-1.0.dist-info"),
     "a `.dist-info` of another version": _wheel(info="thing-2.0.dist-info"),
