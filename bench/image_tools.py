@@ -108,7 +108,7 @@ class Stock:
         folder = self.root / "locks" / f"{name}-{key}"
         if not (folder / "lock" / LOCK_FILE).exists():
             folder.mkdir(parents=True, exist_ok=True)
-            # Where the base is asked for; no lock holds it.
+            # The registry of the base; it is in no lock.
             mirrors = f'\n[registry.mirrors]\n"docker.io" = "{self.registry}"\n'
             (folder / "spec.toml").write_text(text + mirrors, encoding="utf-8")
             self._run("lock", folder / "spec.toml", "--output", folder / "lock")
@@ -159,7 +159,7 @@ def specs() -> Sequence[str]:
 
 _STARTING_S: Final = 60.0
 _STOPPING_S: Final = 30.0
-#: Debian's own client has BuildKit; a newer one without buildx, which may stand before it on PATH, has not.
+#: Debian's own client has BuildKit; a newer one without buildx, which may precede it on PATH, does not.
 _CLIENT: Final = "/usr/bin/docker"
 _ADMIN: Final = "/usr/local/sbin:/usr/sbin:/sbin"
 

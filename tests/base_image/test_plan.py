@@ -59,7 +59,7 @@ def test_conda_and_wheels_each_bring_a_library_again() -> None:
         "cudnn": "9.10.2.21 hbcb9cd8_0",
         "libcudnn": "9.10.2.21 hf7e9902_0",
     }
-    conda = tuple(conda_row(name, told, "linux-64") for name, told in rows.items())
+    conda = tuple(conda_row(name, message, "linux-64") for name, message in rows.items())
     both = replace(pinned("nvidia-cudnn-cu12"), conda=conda)
     found = shared_libraries(image_of("cudnn-runtime"), both, FACTS)
     assert [(each.library, each.package) for each in found] == [

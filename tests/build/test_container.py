@@ -61,7 +61,7 @@ def source(*more: str) -> Artifact:
 
 @pytest.fixture(autouse=True)
 def pulled(engine: DockerClient, standin_base: Pushed) -> Iterator[None]:
-    """What the engine pulls goes with the test."""
+    """What the engine pulls is removed after the test."""
     with removed(engine, f"{standin_base.name.rpartition(':')[0]}@{standin_base.digest}"):
         yield
 
@@ -118,8 +118,8 @@ def test_it_is_built_in_the_base_and_the_same_twice(
 
 def test_its_log_is_shown_where_it_fails(standin_base: Pushed, pythons: str, tmp_path: Path) -> None:
     with index_of(source("own.c", "broken")) as index:
-        told = refused(user_of(tmp_path, index, standin_base, pythons).locks("--image"), 4)
-    assert "its build failed in" in told and "the compiler does not like it" in told
+        message = refused(user_of(tmp_path, index, standin_base, pythons).locks("--image"), 4)
+    assert "its build failed in" in message and "the compiler does not like it" in message
 
 
 def test_without_an_engine_it_is_said_what_needs_one(standin_base: Pushed, pythons: str, tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_without_an_engine_it_is_said_what_needs_one(standin_base: Pushed, pytho
         user = user_of(tmp_path, index, standin_base, pythons)
         path = path_with_bubblewrap(tmp_path / "bin")
         ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", PATH=path)
-    told = refused(ran, 6)
-    assert "is for one platform" in told and "ENVSPEC_BUILT_WHEELS" in told
+    message = refused(ran, 6)
+    assert "is for one platform" in message and "ENVSPEC_BUILT_WHEELS" in message
 
 
 def test_buildah_gives_the_same(standin_base: Pushed, pythons: str, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_buildah_gives_the_same(standin_base: Pushed, pythons: str, tmp_path: Pa
     assert rows[0] == rows[1]
 
 
-#: What is asked for a compiler here is built in a container.
+#: What needs a compiler here is built in a container.
 _ELSEWHERE = """
 if os.environ["CC"] == "cc":
     import subprocess

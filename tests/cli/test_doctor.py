@@ -23,16 +23,16 @@ def surroundings(home: Path, index_url: str, proxy: str = "http://127.0.0.1:9") 
 
 def test_doctor(tmp_path: Path, serve: Serve) -> None:
     environ = surroundings(tmp_path, serve().url)
-    told = envspec(tmp_path, "doctor", "--format", "json", environ=environ)
-    rows = {row["what"]: row for row in json.loads(told.stdout)}
-    assert told.stderr == ""
+    message = envspec(tmp_path, "doctor", "--format", "json", environ=environ)
+    rows = {row["what"]: row for row in json.loads(message.stdout)}
+    assert message.stderr == ""
     assert rows["package index"]["state"] == "ok"
     assert rows["registry docker.io"]["state"] == "warning"
     assert {"Python", "disk", "shared memory", "NVIDIA driver", "uv"} <= rows.keys()
     missing = [what for what, row in rows.items() if row["state"] == "missing"]
-    assert told.status == (6 if missing else 0)
+    assert message.status == (6 if missing else 0)
     text = envspec(tmp_path, "doctor", environ=environ)
-    assert (text.status, text.stderr) == (told.status, "")
+    assert (text.status, text.stderr) == (message.status, "")
     assert all(what in text.stdout for what in rows)
     assert "\x1b" not in text.stdout
 

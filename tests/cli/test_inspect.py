@@ -43,8 +43,8 @@ def envspec(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
     def ran(*words: str) -> Ran:
         status = run(words)
-        told = capsys.readouterr()
-        return Ran(status, told.out, told.err)
+        message = capsys.readouterr()
+        return Ran(status, message.out, message.err)
 
     return ran
 
@@ -61,8 +61,8 @@ def test_explain_a_package(project: Path, envspec: Envspec) -> None:
     ran = envspec("explain", "pytorch-2.9", "NumPy")
     assert (ran.status, ran.stderr) == (0, "")
     assert "newest version, rejected\n  2.4.6\n      the spec wants numpy<2.3" in ran.stdout
-    told = json.loads(envspec("explain", "pytorch-2.9", "numpy", "--format=json").stdout)
-    assert told["variants"][0]["rejected"] == {"version": "2.4.6", "why": "the spec wants numpy<2.3"}
+    message = json.loads(envspec("explain", "pytorch-2.9", "numpy", "--format=json").stdout)
+    assert message["variants"][0]["rejected"] == {"version": "2.4.6", "why": "the spec wants numpy<2.3"}
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -93,9 +93,9 @@ def test_diff_ends_with_0_or_10(project: Path, envspec: Envspec) -> None:
     found = envspec("diff", "pytorch-2.9", "newer", "--format", "json")
     assert found.status == 10
     assert [row["name"] for row in json.loads(found.stdout)["packages"]] == ["filelock"]
-    told = envspec("diff", "pytorch-2.9", "newer", "--format", "markdown")
-    assert (told.status, told.stderr) == (10, "")
-    assert "| filelock | up | `3.20.0` | `3.21.0` | linux-64 |" in told.stdout
+    message = envspec("diff", "pytorch-2.9", "newer", "--format", "markdown")
+    assert (message.status, message.stderr) == (10, "")
+    assert "| filelock | up | `3.20.0` | `3.21.0` | linux-64 |" in message.stdout
 
 
 def test_diff_with_a_revision(project: Path, envspec: Envspec) -> None:
@@ -134,9 +134,9 @@ def test_fit_of_a_described_machine(project: Path, envspec: Envspec, words: str,
 def test_fit_of_this_machine_says_what_it_saw(project: Path, envspec: Envspec) -> None:
     """Whatever machine runs the tests: the verdict, the exit code and the machine agree."""
     ran = envspec("fit", "pytorch-2.9", "--format", "json")
-    told = json.loads(ran.stdout)
-    assert told["machine"]["source"] == "read"
-    assert (told["verdict"] == "fits") is (ran.status == 0)
+    message = json.loads(ran.stdout)
+    assert message["machine"]["source"] == "read"
+    assert (message["verdict"] == "fits") is (ran.status == 0)
     assert ran.status in (0, 6)
 
 

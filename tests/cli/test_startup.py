@@ -32,7 +32,7 @@ finally:
 """
 
 pytestmark = pytest.mark.skipif(
-    not hasattr(os, "wait4"), reason="the CPU of one child is told by wait4, which is POSIX's"
+    not hasattr(os, "wait4"), reason="wait4, which reports the CPU of one child, is POSIX's"
 )
 
 

@@ -100,7 +100,7 @@ def report(case: dict[str, Any], root: Path) -> tuple[DoctorFinding, ...]:
     )
 
 
-def told(folder: Path, root: Path) -> tuple[tuple[DoctorFinding, ...], str]:
+def message(folder: Path, root: Path) -> tuple[tuple[DoctorFinding, ...], str]:
     """All findings of a case, and the text of those that a laptop's report doesn't have."""
     case = documents.parse_toml((folder / "case.toml").read_text("utf-8"))
     for name in ("laptop", "machine"):
@@ -113,7 +113,7 @@ def told(folder: Path, root: Path) -> tuple[tuple[DoctorFinding, ...], str]:
 
 @pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
 def test_golden(folder: Path, tmp_path: Path) -> None:
-    findings, text = told(folder, tmp_path)
+    findings, text = message(folder, tmp_path)
     assert text == (folder / "expected.txt").read_text("utf-8")
     assert "hunter2" not in text
     for finding in findings:

@@ -135,9 +135,9 @@ def test_messages_of_engines(message: str, kind: type[EnvspecError], code: int, 
 def test_an_engine_that_is_lost() -> None:
     reset = wrapped(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
     assert connection_lost("building", HERE, reset).exit_code == 6
-    told = connection_lost("building", BOX, reset)
-    assert told.exit_code == 5
-    assert told.message == "building: the engine at tcp://box:2376 (DOCKER_HOST) stopped responding: " + (
+    shown = connection_lost("building", BOX, reset)
+    assert shown.exit_code == 5
+    assert shown.message == "building: the engine at tcp://box:2376 (DOCKER_HOST) stopped responding: " + (
         "connection reset by peer"
     )
 

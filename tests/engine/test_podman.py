@@ -75,8 +75,8 @@ def podman() -> Iterator[list[str]]:
 
 
 def test_a_loaded_image_has_its_name_and_runs(built: Built, podman: list[str]) -> None:
-    told = calls([*podman, "load", "--quiet", "--input", str(built.tar)])
-    assert "docker.io/envspec/podman:latest" in told
+    message = calls([*podman, "load", "--quiet", "--input", str(built.tar)])
+    assert "docker.io/envspec/podman:latest" in message
     assert calls([*podman, "image", "inspect", "--format", "{{.Id}}", "envspec/podman"]).strip() == identity(built)
     assert shown(podman, "docker.io/envspec/podman:latest") == "42 0 /workspace"
 

@@ -41,8 +41,8 @@ def pushed(engine: DockerClient, registry: str) -> Iterator[Pushed]:
         for tag in ("latest", "one"):
             with removed(engine, f"{name}:{tag}"):
                 ids[tag] = made.load(opened, made.image(tag), [f"{name}:{tag}"])
-                told = list(engine.api.push(name, tag=tag, stream=True, decode=True))
-                (digests[tag],) = [row["aux"]["Digest"] for row in told if "aux" in row]
+                message = list(engine.api.push(name, tag=tag, stream=True, decode=True))
+                (digests[tag],) = [row["aux"]["Digest"] for row in message if "aux" in row]
             stack.enter_context(removed(engine, f"{name}:{tag}", f"{name}@{digests[tag]}"))
         yield Pushed(opened, name, ids, digests)
 

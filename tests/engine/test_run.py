@@ -47,8 +47,8 @@ def service_port() -> int:
 @pytest.fixture(scope="module")
 def image(engine: DockerClient, service_port: int) -> Iterator[str]:
     """With the file by which services know their ports."""
-    told = {"services": [{"name": "jupyter", "port": service_port}]}
-    files = {"opt/envspec/services.json": json.dumps(told).encode()}
+    message = {"services": [{"name": "jupyter", "port": service_port}]}
+    files = {"opt/envspec/services.json": json.dumps(message).encode()}
     with image_of_programs(engine, *PROGRAMS, PYTHON, files=files) as image:
         yield image
 
@@ -328,7 +328,7 @@ def test_a_folder_that_the_engine_does_not_see(image: str, tmp_path: Path) -> No
     assert f"error: {tmp_path}/nowhere, which was to be mounted, is not on the engine's machine" in done.stderr.decode()
 
 
-#: A service: it listens where services.json says. Without what needs libraries that the image has not.
+#: A service: it listens where services.json says. Without what needs libraries that are not in the image.
 SERVER = r"""
 import json, pathlib, signal, socket, sys
 signal.signal(signal.SIGINT, lambda *_: sys.exit())
@@ -411,8 +411,8 @@ def test_a_services_port_that_is_taken_becomes_another(image: str, served: dict[
             other = listens_at(process)
             assert other != service_port
             assert fetched(other, process) == b"served"
-            told = f"warning: port {service_port} of this machine is in use, and jupyter gets another one\n"
-            assert ended(process) == told
+            message = f"warning: port {service_port} of this machine is in use, and jupyter gets another one\n"
+            assert ended(process) == message
 
 
 def test_a_port_of_the_engines_choice_is_told(image: str) -> None:
@@ -452,9 +452,9 @@ def test_gpus_are_asked_for_where_the_lock_has_cuda(gpu_engine: OwnEngine) -> No
         done = ran(image, "env", host=gpu_engine.url, cuda=True)
         assert done.returncode == 0, done.stderr
         assert records(gpu_engine)[-1].environ["NVIDIA_VISIBLE_DEVICES"] == "all"
-        told = ran(image, "env", host=gpu_engine.url, gpus="all")
-        assert told.returncode == 0
-        assert told.stderr == b"warning: tiny-1.0 has no CUDA: the container gets no GPU\n"
+        message = ran(image, "env", host=gpu_engine.url, gpus="all")
+        assert message.returncode == 0
+        assert message.stderr == b"warning: tiny-1.0 has no CUDA: the container gets no GPU\n"
 
 
 @pytest.mark.parametrize(

@@ -56,14 +56,14 @@ def test_there_are_cases() -> None:
 
 @pytest.mark.parametrize("case", BUILDS, ids=lambda case: case.name)
 def test_torch_build(case: Path) -> None:
-    told = told_build(parse_toml((case / "case.toml").read_text(encoding="utf-8")))
-    assert told == (case / "expected.txt").read_text(encoding="utf-8")
+    message = told_build(parse_toml((case / "case.toml").read_text(encoding="utf-8")))
+    assert message == (case / "expected.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("case", FAMILIES, ids=lambda case: case.name)
 def test_family(case: Path) -> None:
-    told = told_family(parse_toml((case / "case.toml").read_text(encoding="utf-8")))
-    assert told == (case / "expected.txt").read_text(encoding="utf-8")
+    message = told_family(parse_toml((case / "case.toml").read_text(encoding="utf-8")))
+    assert message == (case / "expected.txt").read_text(encoding="utf-8")
 
 
 FACTS = load_facts()

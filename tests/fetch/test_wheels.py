@@ -305,7 +305,7 @@ class _Large(BaseHTTPRequestHandler):
             self.wfile.write(_BLOCK)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is told on stderr."""
+        """Nothing is written to stderr."""
 
 
 _BLOCK: Final = bytes(1 << 20)

@@ -1,4 +1,4 @@
-"""Bytecode: the same from each process in any order, and what becomes of modules that do not compile."""
+"""Bytecode: the same from each process in any order, and modules that do not compile."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from tests.support.builders import conda_packages
 from tests.support.builders.conda_archive import PREFIX as PLACEHOLDER
 from tests.support.builders.conda_archive import CondaArchive, Form, Link, Program, archive
 from tests.support.builders.conda_channel import CondaChannel, write
-from tests.support.builders.entries import content, told
+from tests.support.builders.entries import content, rows_of
 from tests.support.builders.environments import RUNNING, SERIES, conda_row, make_lock
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
@@ -124,7 +124,7 @@ class Builder:
         with self.fetched(rows, pyc, most) as below:
             found = [list(source.entries()) for source in below.sources]
             for layer in found:
-                assert told(layer)
+                assert rows_of(layer)
             # Read while it is there.
             return [[_in_memory(entry) for entry in layer] for layer in found]
 
@@ -243,7 +243,7 @@ def test_only_what_is_not_known_is_linked(builder: Builder) -> None:
     rows = builder.rows("python", "filelock=3.16.1", "oldstyle", "twin-a")
     owners = builder.owners(rows)
     assert owners[f"{LIB}/filelock/__init__.py"] == "conda's filelock 3.16.1"
-    whole = [told(layer) for layer in builder.entries(rows)]
+    whole = [rows_of(layer) for layer in builder.entries(rows)]
     builder.is_known = lambda source: "filelock" not in source.title
     builder.linked.clear()
     with builder.fetched(rows) as below:
@@ -251,7 +251,7 @@ def test_only_what_is_not_known_is_linked(builder: Builder) -> None:
         count = len(mine.packages)  # type: ignore[attr-defined]
         assert builder.linked[-1] == (count, count) and "python" not in mine.title
         # Without Python beside it, it goes where this environment's Python looks.
-        assert told(mine.entries()) in whole
+        assert rows_of(mine.entries()) in whole
         assert OwnedPathCache(builder.cache).owners(below.sources) == owners
 
 

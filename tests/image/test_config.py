@@ -1,4 +1,4 @@
-"""The config and the manifest of an image: what containers are told, and that the bytes follow from the values."""
+"""The config and the manifest of an image: what containers get, and that the bytes follow from the values."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_environment_has_the_prefix_first_and_nvidias_variables_by_the_locks_dri
 
 
 def test_an_environment_for_the_cpu_asks_for_no_gpu() -> None:
-    told = environment(replace(example(), driver=None), ["PATH=/bin"], RunConfig())
-    assert told == ["PATH=/opt/env/bin:/bin"]
+    message = environment(replace(example(), driver=None), ["PATH=/bin"], RunConfig())
+    assert message == ["PATH=/opt/env/bin:/bin"]
 
 
 def test_the_specs_variables_go_before_the_services_and_the_bases() -> None:
     lock = replace(example(), image=ImageSettings(env=(("A", "spec"), ("B", "spec"))))
-    told = environment(lock, ["A=base", "C=base"], RunConfig(env=(("B", "service"), ("C", "service"))))
-    env = dict(text.split("=", 1) for text in told)
+    message = environment(lock, ["A=base", "C=base"], RunConfig(env=(("B", "service"), ("C", "service"))))
+    env = dict(text.split("=", 1) for text in message)
     assert (env["A"], env["B"], env["C"]) == ("spec", "spec", "service")
 
 
@@ -83,8 +83,8 @@ def test_an_entrypoint_of_ours_drops_the_bases_command() -> None:
 
 def test_labels_are_the_bases_own_less_its_description_and_ours() -> None:
     labels = {"maintainer": "NVIDIA", "org.opencontainers.image.version": "24.04"}
-    told = made(base=images.base(ROOT, run={"Labels": labels}))["config"]["Labels"]
-    assert told == {
+    message = made(base=images.base(ROOT, run={"Labels": labels}))["config"]["Labels"]
+    assert message == {
         "maintainer": "NVIDIA",
         "envspec.name": example().name,
         "envspec.lock": "i" * 64,
@@ -123,9 +123,9 @@ def test_the_id_is_of_the_config_and_not_of_how_layers_are_packed() -> None:
 
 def test_manifest_and_index_name_what_they_hold() -> None:
     lock, base = example(), images.base(replace(ROOT, blob=replace(ROOT.blob, media_type=DOCKER_GZIP)))
-    told = annotations_of(lock, "i" * 64, base)
+    message = annotations_of(lock, "i" * 64, base)
     config = image_config(lock, "i" * 64, X86, base, [TORCH], RunConfig())
-    image = image_of(X86, config, [*base.layers, TORCH], told)
+    image = image_of(X86, config, [*base.layers, TORCH], message)
     manifest = images.read(image.manifest)
     assert manifest["config"] == {
         "mediaType": "application/vnd.oci.image.config.v1+json",

@@ -161,13 +161,13 @@ def test_killed_at_any_moment(tmp_path: Path, compression: Compression) -> None:
     assert all(outcomes.values()), outcomes
 
 
-def _on_a_full_disk(cache: Path, source: Listed, compression: Compression, limit: int, told: Path) -> None:
+def _on_a_full_disk(cache: Path, source: Listed, compression: Compression, limit: int, message: Path) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         LayerStore(cache).write(source, compression)
     except CacheError as fault:
-        os.write(os.open(told, os.O_WRONLY), str(fault).encode()[:limit])
+        os.write(os.open(message, os.O_WRONLY), str(fault).encode()[:limit])
         os._exit(fault.exit_code)
 
 
@@ -177,14 +177,14 @@ def test_no_space_left(tmp_path: Path, compression: Compression) -> None:
     contents = [file(f"opt/{number}", NOISE[number:200_000]) for number in range(3)]
     source = Listed((folder("opt"), *contents), "generated")
     expected = LayerStore(tmp_path / "whole").write(source, compression)
-    told = tmp_path / "told"
-    told.touch()
+    message = tmp_path / "message"
+    message.touch()
     for limit in (1000, 100_000, 300_000, expected.blob.size_bytes - 1):
-        child = FORK.Process(target=_on_a_full_disk, args=(tmp_path / "cache", source, compression, limit, told))
+        child = FORK.Process(target=_on_a_full_disk, args=(tmp_path / "cache", source, compression, limit, message))
         child.start()
         child.join()
         assert child.exitcode == 6
-        assert told.read_text().startswith("no space left in envspec's cache, ")
+        assert message.read_text().startswith("no space left in envspec's cache, ")
         assert not kept(tmp_path / "cache")
     store = LayerStore(tmp_path / "cache")
     assert store.write(source, compression) == expected
@@ -276,8 +276,8 @@ def test_what_a_watcher_found_is_kept(tmp_path: Path) -> None:
 def test_a_source_that_fails_leaves_nothing(tmp_path: Path) -> None:
     changed = tmp_path / "changed"
     changed.write_bytes(b"longer than it was")
-    for told in (3, 300):
-        source = Listed((file("a", NOISE), Entry("b", 0o644, data=OnDisk(changed, told))), "two files")
+    for message in (3, 300):
+        source = Listed((file("a", NOISE), Entry("b", 0o644, data=OnDisk(changed, message))), "two files")
         with pytest.raises(BadArchive, match="it changed while it was read"):
             LayerStore(tmp_path).write(source, Compression.ZSTD)
         assert not kept(tmp_path)

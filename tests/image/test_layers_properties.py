@@ -228,13 +228,13 @@ class Sink:
 
 @few
 @given(st.integers(1, 8), st.integers(0, 5000))
-def test_a_bomb_is_stopped_at_the_size_that_its_directory_tells(megabytes: int, told: int) -> None:
+def test_a_bomb_is_stopped_at_the_size_that_its_directory_tells(megabytes: int, message: int) -> None:
     watch = Watch()
     with somewhere() as cache:
         member = zipped(cache / "a.zip", [("a", bytes(megabytes << 20), 9)])["a"]
         with pytest.raises(BadArchive, match="unpacks to more"):
-            LayerStore(cache).write(whole(cache, replace(member, size_bytes=told)), Compression.GZIP, watch)
-    assert watch.shown <= told and not watch.seen
+            LayerStore(cache).write(whole(cache, replace(member, size_bytes=message)), Compression.GZIP, watch)
+    assert watch.shown <= message and not watch.seen
 
 
 @few

@@ -16,7 +16,7 @@ from envspec.image.sources.bytecode import BadPython, PycCompiler
 from envspec.image.sources.python import StandalonePython, Venv
 from envspec.models import Python
 from tests.support.builders import standalone
-from tests.support.builders.entries import content, lay_out, told
+from tests.support.builders.entries import content, lay_out, rows_of
 from tests.support.builders.standalone import SERIES, VERSION, Content, Device, Link
 
 LIB: Final = f"{PREFIX}/lib/python{SERIES}"
@@ -74,7 +74,7 @@ def test_its_bytecode_is_used(image: Path) -> None:
 
 
 def test_nothing_of_the_machine_that_packed_it(tmp_path: Path) -> None:
-    rows = told(source(tmp_path, standalone.made_up(), pyc=OURS).entries())
+    rows = rows_of(source(tmp_path, standalone.made_up(), pyc=OURS).entries())
     assert {(uid, gid) for *_, uid, gid in rows} == {(0, 0)}
     assert {mode for _, mode, kind, *_ in rows if kind == "file"} == {0o644, 0o755}
     assert [path for path, *_ in rows[:2]] == ["opt", "opt/env"]
@@ -90,7 +90,7 @@ def test_keys_tell_apart_what_differs(tmp_path: Path) -> None:
 
 
 def test_without_bytecode_there_is_none(tmp_path: Path) -> None:
-    paths = {path for path, *_ in told(source(tmp_path, standalone.made_up()).entries())}
+    paths = {path for path, *_ in rows_of(source(tmp_path, standalone.made_up()).entries())}
     assert not any("__pycache__" in path for path in paths)
     assert f"{LIB}/test/bad.py" in paths
 
@@ -107,9 +107,9 @@ def test_its_names_are_there(tmp_path: Path) -> None:
 
 
 def test_a_locked_distribution_takes_the_place_of_a_bundled_one(tmp_path: Path) -> None:
-    kept = {path for path, *_ in told(source(tmp_path, standalone.made_up(), "setuptools", "numpy").entries())}
+    kept = {path for path, *_ in rows_of(source(tmp_path, standalone.made_up(), "setuptools", "numpy").entries())}
     assert f"{PREFIX}/bin/pip" in kept and f"{LIB}/site-packages/pip/__init__.py" in kept
-    gone = {path for path, *_ in told(source(tmp_path, standalone.made_up(), "pip").entries())}
+    gone = {path for path, *_ in rows_of(source(tmp_path, standalone.made_up(), "pip").entries())}
     assert not any("pip" in path for path in gone)
 
 
@@ -122,7 +122,7 @@ def test_a_distribution_that_nobody_expects(tmp_path: Path) -> None:
 
 def test_what_it_owns_is_what_it_holds_but_for_bytecode(tmp_path: Path) -> None:
     made = source(tmp_path, standalone.made_up(), "pip", pyc=OURS)
-    paths = {path for path, _, kind, *_ in told(made.entries()) if kind != "folder" and "__pycache__" not in path}
+    paths = {path for path, _, kind, *_ in rows_of(made.entries()) if kind != "folder" and "__pycache__" not in path}
     note = f"{LIB}/site-packages/README.txt"
     assert note in paths
     assert {each.path for each in made.owned()} == paths - {note}
@@ -202,6 +202,6 @@ def test_a_venv_finds_its_python(tmp_path: Path) -> None:
 
 def test_a_venv_is_the_same_everywhere() -> None:
     made = Venv(Python("3.11.2", "system"))
-    assert told(made.entries()) == told(Venv(Python("3.11.2", "system")).entries())
+    assert rows_of(made.entries()) == rows_of(Venv(Python("3.11.2", "system")).entries())
     assert made.key != Venv(Python("3.11.3", "system")).key
     assert made.key != Venv(Python("3.11.2", "base"), "/usr/local/bin").key

@@ -91,8 +91,8 @@ def test_docker_loads_the_tar(built: Built, form: str, engine: DockerClient) -> 
             (image,) = engine.images.load(tar)
         assert image.id == built.id
         assert image.tags == ["envspec/readers:latest"]
-        told = run_in(engine, built.id, "python", "-c", SHOW)
-        assert (told.status, told.output.strip()) == (0, SHOWN)
+        message = run_in(engine, built.id, "python", "-c", SHOW)
+        assert (message.status, message.output.strip()) == (0, SHOWN)
 
 
 def test_docker_pulls_it(built: Built, engine: DockerClient) -> None:

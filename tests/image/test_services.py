@@ -12,7 +12,7 @@ from envspec.image.config import RunConfig
 from envspec.image.layers.types import Entry, EntryKind, InMemory
 from envspec.image.services import ServicesSource, services_config, workdir_path
 from envspec.models import ImageSettings, Service
-from tests.support.builders.entries import told
+from tests.support.builders.entries import rows_of
 
 SERVED = ImageSettings(
     services=(Service("jupyter", 8888), Service("tensorboard", 6006, "runs"), Service("ssh", 2222)),
@@ -21,7 +21,7 @@ SERVED = ImageSettings(
 
 def _by_path(settings: ImageSettings) -> dict[str, Entry]:
     entries = list(ServicesSource(settings).entries())
-    assert told(entries), "each path once, after its folder"
+    assert rows_of(entries), "each path once, after its folder"
     return {entry.path: entry for entry in entries}
 
 

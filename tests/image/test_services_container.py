@@ -140,11 +140,11 @@ def _host_key(container: Container) -> str:
 
 
 def test_a_key_lets_the_user_in_with_the_containers_environment(server: Container, keys: tuple[Key, Key]) -> None:
-    status, told = _ssh(server, keys[0], "id -u; command -v python; echo $GREETING; pwd")
-    assert status == 0, told
-    assert told.splitlines()[-4:] == ["1000", "/opt/env/bin/python", 'good "day"', "/home/envspec"]
-    status, told = _ssh(server, keys[0], shlex.join(["bash", "-lc", "command -v python"]))
-    assert (status, told.splitlines()[-1]) == (0, "/opt/env/bin/python")
+    status, message = _ssh(server, keys[0], "id -u; command -v python; echo $GREETING; pwd")
+    assert status == 0, message
+    assert message.splitlines()[-4:] == ["1000", "/opt/env/bin/python", 'good "day"', "/home/envspec"]
+    status, message = _ssh(server, keys[0], shlex.join(["bash", "-lc", "command -v python"]))
+    assert (status, message.splitlines()[-1]) == (0, "/opt/env/bin/python")
 
 
 def test_nobody_else_gets_in(server: Container, keys: tuple[Key, Key]) -> None:

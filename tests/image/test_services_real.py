@@ -38,7 +38,7 @@ class Served:
     place: Place
     jupyter: int
     tensorboard: int
-    told: list[str]
+    message: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -59,19 +59,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     config = Path(place.environ["HOME"], ".jupyter/jupyter_server_config.json")
     config.parent.mkdir(parents=True)
     config.write_text(json.dumps(CARELESS))
-    told: list[str] = []
+    message: list[str] = []
     with place.running(environ={"JUPYTER_TOKEN": TOKEN}) as init:
         assert init.stderr is not None
         os.set_blocking(init.stderr.fileno(), False)
 
         def ready() -> bool:
-            assert init.poll() is None, "".join(told)
-            told.extend(init.stderr or ())
+            assert init.poll() is None, "".join(message)
+            message.extend(init.stderr or ())
             return place.health().returncode == 0
 
         wait_for(ready, 90)
-        told.extend(init.stderr)
-        yield Served(place, jupyter, tensorboard, told)
+        message.extend(init.stderr)
+        yield Served(place, jupyter, tensorboard, message)
         init.terminate()
         os.set_blocking(init.stderr.fileno(), True)
         assert init.wait(15) == 0
@@ -97,7 +97,7 @@ def test_jupyter_lets_in_who_has_the_token_and_nobody_else(served: Served) -> No
 
 
 def test_the_token_is_told_once(served: Served) -> None:
-    text = "".join(served.told)
+    text = "".join(served.message)
     assert len(re.findall(TOKEN, text)) == 1
     assert f"http://127.0.0.1:{served.jupyter}/lab?token={TOKEN}" in text
 
@@ -106,5 +106,5 @@ def test_tensorboard_serves_the_runs_of_the_working_folder(served: Served) -> No
     assert _status(served.tensorboard, "/") == 200
     url = f"http://127.0.0.1:{served.tensorboard}/data/environment"
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=10) as answer:
-        told = json.load(answer)
-    assert told["data_location"] == str(served.place.root.parent / "work/runs")
+        message = json.load(answer)
+    assert message["data_location"] == str(served.place.root.parent / "work/runs")

@@ -82,15 +82,17 @@ def by_pip(engine: DockerClient, stack: Stack, *words: str) -> str:
 
 def test_the_engine_pulls_the_image_that_was_built(engine: DockerClient, stack: Stack) -> None:
     assert engine.images.get(stack.name).id == stack.id
-    told = stack.user.runs("image", "id", stack.lock)
-    assert told.stdout.strip() == stack.id, told.stderr
+    result = stack.user.runs("image", "id", stack.lock)
+    assert result.stdout.strip() == stack.id, result.stderr
 
 
 def test_every_package_can_be_imported(engine: DockerClient, stack: Stack) -> None:
-    told = json.loads(inside(engine, stack, "python", "-c", e2e.IMPORTS).stdout)
-    assert not told["failed"]
-    assert {"torch", "torchvision", "torchaudio", "torch_geometric", "pytorch_widedeep", "cv2"} <= set(told["imported"])
-    assert len(told["imported"]) > 180
+    result = json.loads(inside(engine, stack, "python", "-c", e2e.IMPORTS).stdout)
+    assert not result["failed"]
+    assert {"torch", "torchvision", "torchaudio", "torch_geometric", "pytorch_widedeep", "cv2"} <= set(
+        result["imported"]
+    )
+    assert len(result["imported"]) > 180
 
 
 def test_site_packages_are_what_pip_installs(engine: DockerClient, stack: Stack, tmp_path: Path) -> None:
@@ -114,9 +116,9 @@ def test_site_packages_are_what_pip_installs(engine: DockerClient, stack: Stack,
         environment={"PYTHONPATH": "/tmp/pip.whl", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
         volumes=[f"{tmp_path}:/given:ro", f"{archives}:/archives:ro"],
     )
-    told = json.loads(done.stdout)
-    assert not told["wrong"]
-    assert told["seen"] > 30_000
+    result = json.loads(done.stdout)
+    assert not result["wrong"]
+    assert result["seen"] > 30_000
 
 
 def test_pip_finds_what_the_lock_holds_and_nothing_broken(engine: DockerClient, stack: Stack) -> None:
@@ -161,8 +163,8 @@ def test_the_conformance_suite_passes_in_it_by_nox(stack: Stack, tmp_path: Path)
 
 
 def test_a_gpu_is_asked_for_and_there_is_none(stack: Stack) -> None:
-    told = refused(stack.user.runs("conformance", stack.lock, "--image", stack.name), 6)
-    assert "`--device cpu` tests what needs no GPU" in told
+    message = refused(stack.user.runs("conformance", stack.lock, "--image", stack.name), 6)
+    assert "`--device cpu` tests what needs no GPU" in message
 
 
 def test_what_is_pushed_again_uploads_nothing(stack: Stack) -> None:
@@ -186,9 +188,9 @@ def test_another_wcwidth_is_one_layer_and_the_config(engine: DockerClient, stack
     new = stored(stack) - before
     # A layer, the config, and the manifest that names them.
     assert len({path for path in new if path.startswith("blobs/")}) == 3
-    told = user.runs("image", "diff", stack.name, name)
-    assert told.status == 10, told.stderr
-    assert "a pull moves 1 layer and the config" in told.stdout
+    result = user.runs("image", "diff", stack.name, name)
+    assert result.status == 10, result.stderr
+    assert "a pull moves 1 layer and the config" in result.stdout
     with removed(engine, name):
         engine.images.pull(name)
         assert engine.images.get(name).id == built.stdout.strip()

@@ -228,9 +228,9 @@ def test_the_locks_versions_are_taken_while_the_archive_has_them(site: Site) -> 
 def test_an_archive_that_has_moved_on_is_refused_with_the_packages(site: Site) -> None:
     first, _ = site.make(site.order())
     site.archive.publish(MESS, NEWER)
-    with pytest.raises(SystemDiffers, match=r"below: locked 1\.0, installed 1\.1") as told:
+    with pytest.raises(SystemDiffers, match=r"below: locked 1\.0, installed 1\.1") as message:
         site.make(replace(site.order(), locked=first), "other")
-    assert told.value.exit_code == 8
+    assert message.value.exit_code == 8
     # What was made is kept, for whoever locks it; it is never taken for the one that the lock means.
     assert find_system_layer(replace(site.order(), locked=first), site.folder / "other") is None
 
@@ -238,9 +238,9 @@ def test_an_archive_that_has_moved_on_is_refused_with_the_packages(site: Site) -
 def test_the_same_packages_with_other_files_are_refused(site: Site) -> None:
     first, _ = site.make(site.order())
     site.archive.publish(replace(MESS, files={**MESS.files, "usr/share/mess/one": "twice\n"}), BELOW)
-    with pytest.raises(SystemDiffers) as told:
+    with pytest.raises(SystemDiffers) as message:
         site.make(replace(site.order(), locked=first), "other")
-    assert told.value.hint and "the same packages gave other files" in told.value.hint
+    assert message.value.hint and "the same packages gave other files" in message.value.hint
 
 
 def test_a_snapshot_comes_from_the_mirror_that_is_named(site: Site) -> None:
@@ -255,18 +255,18 @@ def test_a_snapshot_comes_from_the_mirror_that_is_named(site: Site) -> None:
 
 def test_a_snapshot_without_an_apt_that_knows_them_says_what_to_do(site: Site) -> None:
     order = replace(site.order(), snapshot=datetime(2026, 11, 1, tzinfo=timezone.utc))
-    with pytest.raises(InstallFailed, match="has no snapshots of its sources") as told:
+    with pytest.raises(InstallFailed, match="has no snapshots of its sources") as message:
         site.make(order, **{MIRROR: ""})
-    assert MIRROR in str(told.value)
+    assert MIRROR in str(message.value)
 
 
 def test_what_apt_cannot_install_is_told_in_its_words(site: Site) -> None:
     with pytest.raises(InstallFailed, match="Unable to locate package no-such-package"):
         site.make(site.order("no-such-package"))
     site.archive.files.clear()
-    with pytest.raises(ArchiveUnreachable, match="404") as told:
+    with pytest.raises(ArchiveUnreachable, match="404") as message:
         site.make(site.order())
-    assert told.value.exit_code == 5
+    assert message.value.exit_code == 5
 
 
 @pytest.mark.parametrize("builder", [ContainerTool.DOCKER, ContainerTool.BUILDAH])

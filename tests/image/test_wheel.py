@@ -90,8 +90,8 @@ def test_a_wheel_by_url_tells_its_origin_as_pip_does(everything: Path, tmp_path:
     pips = pip_tree(tmp_path, [f"thing @ {url} --hash=sha256:{wheel.sha256}"], "--no-index")
     ours = tree_of(WheelSource((wheel,), scheme_of_pip(), None).entries())
     assert differences(ours, pips) == []
-    (told,) = (found.content for path, found in ours.items() if path.endswith("/direct_url.json"))
-    assert json.loads(told)["archive_info"]["hashes"] == {"sha256": wheel.sha256}
+    (message,) = (found.content for path, found in ours.items() if path.endswith("/direct_url.json"))
+    assert json.loads(message)["archive_info"]["hashes"] == {"sha256": wheel.sha256}
 
 
 def test_programs_are_run_by_the_image_s_python(everything: Path) -> None:
@@ -152,12 +152,12 @@ def test_the_same_layer_from_any_order_of_wheels_and_any_place(tmp_path: Path) -
         random.Random(folder).shuffle(wheels)
         sources.append(WheelSource(tuple(wheels), _SCHEME, None))
 
-    def told(source: WheelSource) -> list[Entry]:
+    def message(source: WheelSource) -> list[Entry]:
         return [dataclasses.replace(entry, data=None) for entry in source.entries()]
 
     one, other = sources
     assert one.key == other.key
-    assert told(one) == told(other)
+    assert message(one) == message(other)
     assert one.title == "3 wheels: alpha 1.0, beta 1.0, gamma 1.0"
     assert WheelSource(one.wheels[:1], _SCHEME, None).title == f"{one.wheels[0].name} 1.0"
 

@@ -65,17 +65,17 @@ def test_members_are_told_as_they_lie_in_the_archive(tmp_path: Path) -> None:
     assert [member.is_executable for member in found.values()] == [False, True, False]
     with zipfile.ZipFile(path) as archive:
         info = archive.getinfo("a/b.py")
-    told = found["a/b.py"].data
-    assert (told.packed_bytes, told.size_bytes, told.crc32, told.method) == (
+    text = found["a/b.py"].data
+    assert (text.packed_bytes, text.size_bytes, text.crc32, text.method) == (
         info.compress_size,
         len(content),
         info.CRC,
         ZipMethod.DEFLATED,
     )
-    packed = data[told.offset : told.offset + told.packed_bytes]
+    packed = data[text.offset : text.offset + text.packed_bytes]
     assert zlib.decompress(packed, -15) == content
-    assert read_member(told) == content
-    assert max(map(len, unpack_member(told))) <= 1 << 20
+    assert read_member(text) == content
+    assert max(map(len, unpack_member(text))) <= 1 << 20
 
 
 def test_headers_written_to_a_pipe_are_read(tmp_path: Path) -> None:

@@ -155,9 +155,9 @@ def test_a_wheel_with_a_file_of_condas(user: User, channel: CondaChannel, serve:
     greedy = wheel("greedy", "1.0", files={"numpy/__init__.py": b"raise ImportError\n"})
     index = serve([File(greedy)])
     lock = locks(user, rows(channel, channel.url, *NAMES, "numpy=2.2.6"), wheels=[pin(greedy)])
-    told = refused(installs(user, lock, ENVSPEC_DEFAULT_INDEX=index.url), 4)
-    assert f"lib/python{SERIES}/site-packages/numpy/__init__.py belongs to conda's numpy 2.2.6" in told
-    assert "the wheel greedy 1.0" in told and nothing_is_left(user)
+    message = refused(installs(user, lock, ENVSPEC_DEFAULT_INDEX=index.url), 4)
+    assert f"lib/python{SERIES}/site-packages/numpy/__init__.py belongs to conda's numpy 2.2.6" in message
+    assert "the wheel greedy 1.0" in message and nothing_is_left(user)
 
 
 # What is wrong with archives
@@ -177,8 +177,8 @@ def test_a_swapped_archive_is_refused(
         copy = write(tmp_path / "copy", channel.archives)
         copy.path(greet).write_bytes(swapped.data)
         address = copy.url
-    told = refused(installs(user, locks(user, rows(channel, address, *NAMES))), 5)
-    assert greet.sha256 in told and swapped.sha256 in told and "greet 1.0" in told
+    message = refused(installs(user, locks(user, rows(channel, address, *NAMES))), 5)
+    assert greet.sha256 in message and swapped.sha256 in message and "greet 1.0" in message
     assert nothing_is_left(user)
 
 
@@ -210,8 +210,8 @@ def test_what_stays_ends_in_one_message(
     server.fail(server.path(greet), fault)
     lock = locks(user, rows(channel, server.channel_url("forge"), *NAMES))
     ran = installs(user, lock, **IMPATIENT, ENVSPEC_HTTP_ATTEMPTS="2")
-    told = refused(ran, 5)
-    assert words in told and greet.filename in told
+    message = refused(ran, 5)
+    assert words in message and greet.filename in message
     assert len(server.requests_for(server.path(greet))) == asked
     assert nothing_is_left(user)
 
@@ -317,8 +317,8 @@ def test_a_row_for_a_newer_glibc_is_told_before_anything_is_fetched(
     [late] = found(channel, "modernlib")
     row = conda_row(late, server.channel_url("forge"), depends=("__glibc >=2.99", "__cuda >=12"))
     lock = locks(user, [*rows(channel, server.channel_url("forge"), *NAMES), row])
-    told = refused(installs(user, lock), 6)
-    assert f"{late.name} {late.version} needs __glibc >=2.99, it has 2." in told and "__cuda" not in told
+    message = refused(installs(user, lock), 6)
+    assert f"{late.name} {late.version} needs __glibc >=2.99, it has 2." in message and "__cuda" not in message
     assert server.requests == [] and nothing_is_left(user)
 
 
@@ -330,14 +330,14 @@ def test_no_gpu_is_needed(user: User, channel: CondaChannel) -> None:
 
 def test_a_python_beside_condas(user: User, channel: CondaChannel) -> None:
     lock = locks(user, rows(channel, channel.url, *NAMES))
-    told = refused(installs(user, lock, "--python", sys.executable), 2)
-    assert "the Python of small is conda's" in told
+    message = refused(installs(user, lock, "--python", sys.executable), 2)
+    assert "the Python of small is conda's" in message
 
 
 def test_a_path_that_is_too_long_for_condas_packages(user: User, channel: CondaChannel, server: CondaServer) -> None:
     lock = locks(user, rows(channel, server.channel_url("forge"), *NAMES))
-    told = refused(installs(user, lock, prefix="/".join(["x" * 100] * 3)), 2)
-    assert "conda packages have room for 254" in told and server.requests == []
+    message = refused(installs(user, lock, prefix="/".join(["x" * 100] * 3)), 2)
+    assert "conda packages have room for 254" in message and server.requests == []
 
 
 def test_link_scripts_are_not_run(user: User, channel: CondaChannel, tmp_path: Path) -> None:

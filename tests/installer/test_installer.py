@@ -118,8 +118,8 @@ def test_what_this_machine_lacks(depends: str, why: str) -> None:
 
 
 def test_who_asks_is_named_and_counted() -> None:
-    told = lacks(*(row(name, "__glibc >=2.99") for name in ("d", "b", "c", "a")))
-    assert "a 1.0, b 1.0 and 2 more need __glibc >=2.99" in told
+    shown = lacks(*(row(name, "__glibc >=2.99") for name in ("d", "b", "c", "a")))
+    assert "a 1.0, b 1.0 and 2 more need __glibc >=2.99" in shown
 
 
 def test_a_wheel_without_glibc() -> None:
@@ -376,10 +376,10 @@ def test_a_link_in_the_place_of_the_hidden_folder_is_not_followed(tmp_path: Path
     ],
 )
 def test_rattlers_words(text: str, words: str, passes: bool) -> None:
-    told = rattler_error("https://me:secret@example.org/c/noarch/a.conda", RuntimeError(text))
-    assert words in told.message and "https://example.org/c/noarch/a.conda" in told.message
-    assert "TOKEN" not in str(told) and "secret" not in str(told)
-    assert is_transient(told) is passes
+    shown = rattler_error("https://me:secret@example.org/c/noarch/a.conda", RuntimeError(text))
+    assert words in shown.message and "https://example.org/c/noarch/a.conda" in shown.message
+    assert "TOKEN" not in str(shown) and "secret" not in str(shown)
+    assert is_transient(shown) is passes
 
 
 _DOWNLOAD = "Resolved 1 package in 3ms\nerror: Failed to download `other==1.0`\n"
@@ -416,9 +416,9 @@ _AND = " and you require other==2.0, we can conclude that your requirements are 
     ],
 )
 def test_uvs_words(stderr: str, code: int, words: str) -> None:
-    told = error_of(Finished(2, "", stderr))
-    assert told.exit_code == code and words in told.message and told.hint
-    assert "secret" not in str(told)
+    shown = error_of(Finished(2, "", stderr))
+    assert shown.exit_code == code and words in shown.message and shown.hint
+    assert "secret" not in str(shown)
 
 
 def bound(code: str) -> list[str]:

@@ -240,8 +240,8 @@ def test_a_full_disk(half: str, user: User, channel: CondaChannel, serve: Serve,
         lock = write_lock(tmp_path / "lock", make_lock(wheels=[pin(held)]))
         index = serve([File(held)])
         ran, left = on_its_own(user, lock, "size=2m", "--python", sys.executable, ENVSPEC_DEFAULT_INDEX=index.url)
-    told = refused(ran, 6)
-    assert "no space left while" in told and left == []
+    message = refused(ran, 6)
+    assert "no space left while" in message and left == []
 
 
 @needs_mounts
@@ -265,5 +265,5 @@ def test_too_little_room_is_told_before_anything_is_fetched(
     rows = [conda_row(one, server.channel_url("forge")) for one in channel.archives if one.name != "greet"]
     lock = write_lock(user.folder / "big", make_lock(conda=[*rows, row]))
     ran, left = on_its_own(user, lock, "size=2m", ENVSPEC_CACHE_DIR=str(user.folder / "disk/cache"))
-    # The cache is made when it is asked for, empty.
+    # The cache is made when it is first needed, empty.
     assert "needs at least" in refused(ran, 6) and left == ["cache"] and server.requests == []

@@ -140,8 +140,8 @@ def test_an_environment_of_another_lock_or_that_was_moved_stays(user: User, lock
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere: run the tests as somebody else to see this")
 def test_a_parent_that_may_not_be_written(user: User, lock: Path) -> None:
     (user.folder / "closed").mkdir(mode=0o555)
-    told = refused(installs(user, lock, prefix="closed/env"), 2)
-    assert "closed writable" in told and list((user.folder / "closed").iterdir()) == []
+    message = refused(installs(user, lock, prefix="closed/env"), 2)
+    assert "closed writable" in message and list((user.folder / "closed").iterdir()) == []
 
 
 def test_a_parent_that_can_not_be_made(user: User, lock: Path) -> None:
@@ -149,8 +149,8 @@ def test_a_parent_that_can_not_be_made(user: User, lock: Path) -> None:
 
 
 def test_offline_with_a_full_cache_and_with_an_empty_one(user: User, lock: Path, index: IndexServer) -> None:
-    told = refused(installs(user, lock, "--offline"), 5)
-    assert "without --offline" in told and index.requests == [] and nothing_is_left(user)
+    message = refused(installs(user, lock, "--offline"), 5)
+    assert "without --offline" in message and index.requests == [] and nothing_is_left(user)
     assert installs(user, lock).status == 0
     asked = len(index.requests)
     assert installs(user, lock, "--offline", prefix="second").status == 0
@@ -186,8 +186,8 @@ def test_nothing_of_the_users_uv_and_pip_is_read(user: User, lock: Path, serve: 
 def test_a_wheel_of_other_content_is_refused_with_both_hashes(user: User, index: IndexServer) -> None:
     claimed = "0" * 64
     lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(OTHER, sha256=claimed)]))
-    told = refused(installs(user, lock), 5)
-    assert "other 2.0" in told and claimed in told and OTHER.sha256 in told
+    message = refused(installs(user, lock), 5)
+    assert "other 2.0" in message and claimed in message and OTHER.sha256 in message
     assert nothing_is_left(user)
 
 
@@ -200,20 +200,20 @@ def test_what_passes_is_tried_again(user: User, lock: Path, index: IndexServer, 
 @pytest.mark.parametrize("fault", [Drop(100), Status(500), Status(404), Status(401), Corrupt()], ids=str)
 def test_what_stays_ends_in_one_message(user: User, lock: Path, index: IndexServer, fault: object) -> None:
     index.fail(index.file_path(OTHER.filename), fault)  # type: ignore[arg-type]
-    told = refused(installs(user, lock, ENVSPEC_HTTP_ATTEMPTS="1"), 5)
-    assert told.startswith("other 2.0: ") and nothing_is_left(user)
+    message = refused(installs(user, lock, ENVSPEC_HTTP_ATTEMPTS="1"), 5)
+    assert message.startswith("other 2.0: ") and nothing_is_left(user)
 
 
 def test_a_server_that_stalls(user: User, lock: Path, index: IndexServer) -> None:
     index.fail(index.file_path(OTHER.filename), Stall())
-    told = refused(installs(user, lock, **IMPATIENT, ENVSPEC_HTTP_ATTEMPTS="1"), 5)
-    assert "other 2.0: " in told and "the server stalled" in told and nothing_is_left(user)
+    message = refused(installs(user, lock, **IMPATIENT, ENVSPEC_HTTP_ATTEMPTS="1"), 5)
+    assert "other 2.0: " in message and "the server stalled" in message and nothing_is_left(user)
 
 
 def test_an_index_that_is_not_there(user: User, lock: Path) -> None:
     ran = installs(user, lock, ENVSPEC_DEFAULT_INDEX="http://me:secret@127.0.0.1:9/simple/", ENVSPEC_HTTP_ATTEMPTS="1")
-    told = refused(ran, 5)
-    assert "127.0.0.1:9" in told and "secret" not in ran.stderr
+    message = refused(ran, 5)
+    assert "127.0.0.1:9" in message and "secret" not in ran.stderr
 
 
 def test_two_wheels_with_one_file(user: User, serve: Serve) -> None:
@@ -221,8 +221,8 @@ def test_two_wheels_with_one_file(user: User, serve: Serve) -> None:
     two = wheel("two", "1.0", files={"shared/__init__.py": b"two = 2\n", "shared/empty.py": b""})
     index = serve([File(one), File(two)])
     lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(one), pin(two)]))
-    told = refused(installs(user, lock, ENVSPEC_DEFAULT_INDEX=index.url), 4)
-    assert "shared/__init__.py belongs to the wheel one 1.0 and to the wheel two 1.0" in told
+    message = refused(installs(user, lock, ENVSPEC_DEFAULT_INDEX=index.url), 4)
+    assert "shared/__init__.py belongs to the wheel one 1.0 and to the wheel two 1.0" in message
     assert nothing_is_left(user)
 
 
@@ -242,17 +242,17 @@ def test_two_wheels_with_the_same_file_twice(user: User, serve: Serve) -> None:
 def test_a_lock_for_another_platform(user: User) -> None:
     elsewhere = next(each for each in Platform if each is not this_platform())
     lock = write_lock(user.folder / "lock", make_lock(where=elsewhere))
-    told = refused(installs(user, lock), 6)
-    assert f"small is locked for {elsewhere.value}, and this machine is {this_platform().value}" in told
-    told = refused(installs(user, lock, "--platform", elsewhere.value), 6)
-    assert f"an environment for {elsewhere.value} can't be installed on this machine" in told
+    message = refused(installs(user, lock), 6)
+    assert f"small is locked for {elsewhere.value}, and this machine is {this_platform().value}" in message
+    message = refused(installs(user, lock, "--platform", elsewhere.value), 6)
+    assert f"an environment for {elsewhere.value} can't be installed on this machine" in message
 
 
 @pytest.mark.skipif(not this_platform().is_linux, reason="glibc is Linux's")
 def test_a_wheel_for_a_newer_glibc_is_told_before_anything_is_fetched(user: User, index: IndexServer) -> None:
     late = pin(OTHER, filename="other-2.0-py3-none-manylinux_2_99_x86_64.whl")
-    told = refused(installs(user, write_lock(user.folder / "lock", make_lock(wheels=[late]))), 6)
-    assert "other 2.0 needs glibc 2.99, it has 2." in told
+    message = refused(installs(user, write_lock(user.folder / "lock", make_lock(wheels=[late]))), 6)
+    assert "other 2.0 needs glibc 2.99, it has 2." in message
     assert index.requests == [] and nothing_is_left(user)
 
 
@@ -268,8 +268,8 @@ def test_a_python_of_that_very_version_is_found(user: User, lock: Path) -> None:
 def test_without_that_version_it_says_what_to_do(user: User) -> None:
     lock = write_lock(user.folder / "lock", make_lock(python=Python(f"{SERIES}.99", "spec")))
     ran = user.runs("install", lock, "--prefix", "env", environ={"PATH": f"{BASE.parent}:{os.defpath}"})
-    told = refused(ran, 6)
-    assert f"the lock is for Python {SERIES}.99" in told and f"--python {BASE.parent}" in told
+    message = refused(ran, 6)
+    assert f"the lock is for Python {SERIES}.99" in message and f"--python {BASE.parent}" in message
     assert nothing_is_left(user)
 
 
@@ -283,8 +283,8 @@ def test_another_patch_is_a_warning_and_another_series_is_refused(user: User) ->
 
 
 def test_a_python_that_is_none(user: User, lock: Path) -> None:
-    told = refused(user.runs("install", lock, "--prefix", "env", "--python", "/bin/sh"), 2)
-    assert "/bin/sh is not a CPython that runs on this machine" in told
+    message = refused(user.runs("install", lock, "--prefix", "env", "--python", "/bin/sh"), 2)
+    assert "/bin/sh is not a CPython that runs on this machine" in message
 
 
 def standalone(series: str = SERIES) -> bytes:
@@ -313,7 +313,7 @@ def build(user: User) -> Python:
 
 
 def test_the_build_that_the_lock_names(user: User, build: Python) -> None:
-    """It goes with the environment: the cache may be removed."""
+    """It is in the environment: the cache may be removed."""
     lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(tool()), pin(OTHER)], python=build))
     succeeded(environments.installs(user, lock))
     prefix = user.folder / "env"
@@ -328,8 +328,8 @@ def test_a_build_that_is_not_to_be_had(user: User, build: Python) -> None:
     gone = replace(build, url="http://127.0.0.1:9/cpython.tar.gz")
     lock = write_lock(user.folder / "lock", make_lock(python=gone))
     ran = user.runs("install", lock, "--prefix", "env", environ={"ENVSPEC_HTTP_ATTEMPTS": "1"})
-    told = refused(ran, 5)
-    assert "no connection" in told and f"; or take a Python {SERIES} of this machine's: --python PATH" in told
+    message = refused(ran, 5)
+    assert "no connection" in message and f"; or take a Python {SERIES} of this machine's: --python PATH" in message
     assert "--python PATH" in refused(user.runs("install", lock, "--prefix", "env", "--offline"), 5)
     assert nothing_is_left(user)
 
@@ -337,8 +337,8 @@ def test_a_build_that_is_not_to_be_had(user: User, build: Python) -> None:
 def test_another_build_than_the_locked_one(user: User, build: Python) -> None:
     (user.folder / "cpython.tar.gz").write_bytes(standalone()[:-1] + b"x")
     lock = write_lock(user.folder / "lock", make_lock(python=build))
-    told = refused(environments.installs(user, lock), 5)
-    assert f"Python {RUNNING}" in told and "is not the locked file" in told
+    message = refused(environments.installs(user, lock), 5)
+    assert f"Python {RUNNING}" in message and "is not the locked file" in message
     assert nothing_is_left(user)
 
 

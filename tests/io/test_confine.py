@@ -82,8 +82,8 @@ print(sorted(os.environ), os.getuid(), len([each for each in os.listdir("/proc")
 
 
 def test_there_are_no_further_namespaces(tmp_path: Path) -> None:
-    told = subprocess.run(["bwrap", "--help"], capture_output=True, text=True, check=False).stdout
-    if "--disable-userns" not in told:
+    message = subprocess.run(["bwrap", "--help"], capture_output=True, text=True, check=False).stdout
+    if "--disable-userns" not in message:
         pytest.skip("not run: bubblewrap is older than 0.8")
     done, (listener,) = run(tmp_path, BASE, "import os; os.execvp('unshare', ['unshare', '-Ur', 'echo', 'nested'])")
     listener.close()

@@ -87,8 +87,8 @@ def test_loopback(host: str, loopback: bool) -> None:
 def test_the_environment_changes_patience() -> None:
     usual = Timeouts(connect_s=5, attempts=2)
     assert timeouts({}, usual) == usual
-    told = {"ENVSPEC_HTTP_STALL_S": "120", "ENVSPEC_HTTP_BACKOFF_S": ".5", "ENVSPEC_HTTP_ATTEMPTS": "9"}
-    assert timeouts(told, usual) == Timeouts(connect_s=5, stall_s=120, backoff_s=0.5, attempts=9)
+    message = {"ENVSPEC_HTTP_STALL_S": "120", "ENVSPEC_HTTP_BACKOFF_S": ".5", "ENVSPEC_HTTP_ATTEMPTS": "9"}
+    assert timeouts(message, usual) == Timeouts(connect_s=5, stall_s=120, backoff_s=0.5, attempts=9)
     assert timeouts({"ENVSPEC_HTTP_STALL_S": ""}, usual) == usual
 
 

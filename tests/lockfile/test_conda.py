@@ -26,7 +26,7 @@ from envspec.lockfile.export.conda import conda_lock_files, dependencies, explic
 from envspec.models import CondaPackage, Lock
 from tests.support.builders.locks import CONDA_FORGE, X86, conda, conda_resolution, example, lock, on_conda
 
-#: Answers what `conda-lock lock` asks of conda: the rows of the platform that it is asked for.
+#: Answers the requests of `conda-lock lock` to conda: the records of the requested platform.
 CONDA = """#!{python}
 import json, os, pathlib
 rows = json.loads(pathlib.Path({rows!r}).read_text())[os.environ["CONDA_SUBDIR"]]
@@ -64,7 +64,7 @@ def locked_by_conda_lock(made: Lock, folder: Path) -> Any:
     channels = [Channel.from_string(channel.url) for channel in made.channels]
     found: list[LockedDependency] = []
     for item in made.resolutions:
-        # Every package is asked for, so that each is in the category that is always installed.
+        # Every package is requested, so that each is in the category that is always installed.
         asked = {each.name: VersionedDependency(name=each.name, version="") for each in item.conda}
         platform = item.target.platform.value
         found += solve_conda(executable, asked, {}, [], platform, channels, mapping_url="").values()

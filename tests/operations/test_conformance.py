@@ -114,7 +114,7 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "shown"),
     [
         (["--check", "matmull"], "there is no check matmull"),
         (["--image", "some:image"], "--local and --image exclude each other"),
@@ -135,9 +135,9 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
         (["--device", "cuda"], "has no CUDA to test"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_runs(unchanged: User, words: list[str], told: str) -> None:
+def test_what_does_not_fit_is_refused_before_anything_runs(unchanged: User, words: list[str], shown: str) -> None:
     ran = proves(unchanged, *words)
-    assert told in refused(ran, 2)
+    assert shown in refused(ran, 2)
     assert ran.stderr.startswith("error: "), "no check has run"
     assert list((unchanged.folder / "temporary").iterdir()) == []
 

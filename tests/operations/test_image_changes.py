@@ -93,9 +93,9 @@ def test_two_platforms_are_one_index(scene: Scene) -> None:
     index = scene.registry.tagged("team/app:1")
     assert index is not None and index["mediaType"] == "application/vnd.oci.image.index.v1+json"
     assert index["annotations"]["envspec.name"] == "small"
-    told = [(row["platform"]["architecture"], row["digest"]) for row in index["manifests"]]
-    assert [architecture for architecture, _ in told] == ["amd64", "arm64"]
-    for (architecture, manifest), identity in zip(told, ids.values(), strict=True):
+    message = [(row["platform"]["architecture"], row["digest"]) for row in index["manifests"]]
+    assert [architecture for architecture, _ in message] == ["amd64", "arm64"]
+    for (architecture, manifest), identity in zip(message, ids.values(), strict=True):
         assert scene.document("team/app", manifest)["config"]["digest"] == identity
         assert scene.document("team/app", identity)["architecture"] == architecture
     [row] = json.loads((builder.folder / "layout/index.json").read_bytes())["manifests"]
@@ -133,8 +133,8 @@ def test_bytecode_for_another_processor(scene: Scene) -> None:
 
 def test_platforms_that_are_not_locked(scene: Scene) -> None:
     builder = scene.here
-    told = refused(builder.image("build", builder.writes_lock(scene.locked()), *PLATFORMS[2:]), 2)
-    assert "not locked for linux-aarch64" in told and "linux-64" in told
+    message = refused(builder.image("build", builder.writes_lock(scene.locked()), *PLATFORMS[2:]), 2)
+    assert "not locked for linux-aarch64" in message and "linux-64" in message
 
 
 # One change, and none
@@ -157,8 +157,8 @@ def test_one_small_package_changes_one_layer_and_the_config(scene: Scene) -> Non
     assert sorted(ask.method for ask in scene.registry.changes()) == ["POST", "POST", "PUT", "PUT", "PUT"]
     again = builder.image("diff", f"{name}:1", f"{name}:2", "--format", "json")
     assert again.status == 10, again.stderr
-    told = json.loads(again.stdout)
-    assert [row["digest"] for row in told["moved"]] == layers and len(told["removed"]) == 1
+    message = json.loads(again.stdout)
+    assert [row["digest"] for row in message["moved"]] == layers and len(message["removed"]) == 1
     # What of the wheels stays is not fetched again, nor looked at.
     assert [path for path in scene.index.fetched_twice() if path.startswith("/files/")] == []
 
@@ -180,22 +180,22 @@ def test_nothing_changed_uploads_nothing(lost: str, scene: Scene) -> None:
     assert scene.registry.tagged("team/app:1") == scene.registry.tagged("team/app:2")
 
 
-# The ID, told and kept to
+# The ID is recorded and stays
 
 
 def test_id_tells_what_build_makes(scene: Scene) -> None:
     one, other = scene.somebody("one"), scene.somebody("other")
     lock = one.writes_lock(scene.locked())
     for words in ((), ("--no-pyc",)):
-        told = one.image("id", lock, *words)
-        assert told.status == 0 and told.stdout == f"{other.id_of(lock, *words)}\n", told.stderr
-    # Where the cache knows the layers, nobody is asked, and the wheels may have gone.
+        message = one.image("id", lock, *words)
+        assert message.status == 0 and message.stdout == f"{other.id_of(lock, *words)}\n", message.stderr
+    # With the layers in the cache nothing is requested, and the wheels may be gone.
     shutil.rmtree(one.cache / "image-known")
     shutil.rmtree(one.cache / "archives")
     scene.index.forget()
     scene.registry.forget()
-    told = one.image("id", lock, "--no-pyc")
-    assert (told.status, told.stdout) == (0, f"{other.id_of(lock, '--no-pyc')}\n")
+    message = one.image("id", lock, "--no-pyc")
+    assert (message.status, message.stdout) == (0, f"{other.id_of(lock, '--no-pyc')}\n")
     assert (scene.index.requests, scene.registry.held.asked) == ([], [])
 
 
@@ -217,8 +217,8 @@ def test_a_build_keeps_to_the_recorded_id(scene: Scene) -> None:
         builder.writes_lock(replace(plain, images=(ImageId(X86, identity, pyc=False),)), name)
     assert builder.id_of("right", "--no-pyc") == right
     words = ("--push", f"{scene.registry.host}/team/app:1", "--output", "image.tar", "--layout", "layout")
-    told = refused(builder.image("build", "wrong", "--no-pyc", *words), 3)
-    assert right in told and "0" * 64 in told and "envspec lock --image" in told
+    message = refused(builder.image("build", "wrong", "--no-pyc", *words), 3)
+    assert right in message and "0" * 64 in message and "envspec lock --image" in message
     assert scene.registry.tagged("team/app:1") is None and scene.registry.changes() == []
     assert not (builder.folder / "image.tar").exists() and not (builder.folder / "layout").exists()
     # Of the other kind nothing was recorded.
@@ -248,19 +248,19 @@ def test_diff_of_every_kind_with_every_other(scene: Scene, made: Builder) -> Non
         assert same.status == 0 and same.stdout.startswith("the same image: sha256:"), same
         ran = made.image("diff", first.format(1), second.format(2), "--format", "json")
         assert ran.status == 10, ran.stderr
-        told = json.loads(ran.stdout)
-        assert told["changed"] and (told["first"]["name"], told["second"]["name"]) == (
+        message = json.loads(ran.stdout)
+        assert message["changed"] and (message["first"]["name"], message["second"]["name"]) == (
             first.format(1),
             second.format(2),
         )
         for side in ("first", "second"):
-            del told[side]["name"]
-        seen.add(json.dumps(told))
+            del message[side]["name"]
+        seen.add(json.dumps(message))
     [only] = seen
-    told = json.loads(only)
-    assert len(told["moved"]) == len(told["removed"]) == 1 and len(told["kept"]) > 5
-    assert "alpha 1.1" in told["moved"][0]["created_by"]
-    assert 0 < told["moved_bytes"] < told["docker_moved_bytes"]
+    message = json.loads(only)
+    assert len(message["moved"]) == len(message["removed"]) == 1 and len(message["kept"]) > 5
+    assert "alpha 1.1" in message["moved"][0]["created_by"]
+    assert 0 < message["moved_bytes"] < message["docker_moved_bytes"]
     text = made.image("diff", "lock-1", "lock-2")
     assert text.status == 10 and "a pull moves 1 layer and the config" in text.stdout
 
@@ -281,8 +281,8 @@ def test_diff_asks_no_registry_for_a_lock_with_a_slip_of_the_pen(scene: Scene, m
     scene.registry.forget()
     made.writes_lock(scene.lock_of(wheel("solo", "1.0")), "locks/small-1")
     for name in ("smal-1", "./lock-1x", "lock-1/more", "team/tar-1.tar"):
-        told = refused(made.image("diff", "lock-1", name), 2)
-        assert f"there is no lock {name}" in told
-        assert "an image in a registry is named with its tag" in told
+        message = refused(made.image("diff", "lock-1", name), 2)
+        assert f"there is no lock {name}" in message
+        assert "an image in a registry is named with its tag" in message
     assert "did you mean small-1?" in refused(made.image("diff", "smal-1", "lock-1"), 2)
     assert scene.registry.held.asked == []

@@ -68,10 +68,10 @@ class Scene(Around):
     def fails(self, status: int, lock: Lock | None = None, *words: str, **environ: str) -> str:
         """The message of a build that leaves nothing anywhere."""
         before = self.registry.tagged("team/app:1")
-        told = refused(self.builds(lock, *words, **environ), status)
+        text = refused(self.builds(lock, *words, **environ), status)
         assert self.registry.tagged("team/app:1") == before
         assert self.left() == []
-        return told
+        return text
 
     def left(self) -> list[str]:
         """Outputs, and what is half of one, in the folder and in the cache."""
@@ -127,8 +127,8 @@ def scene(tmp_path: Path, right: str) -> Iterator[Scene]:
 )
 def test_a_wheel_that_does_not_come_right(fault: IndexFault, words: str, scene: Scene) -> None:
     scene.index.fail(scene.index.file_path(TWO.filename), fault)
-    told = scene.fails(5)
-    assert words in told and "two" in told
+    text = scene.fails(5)
+    assert words in text and "two" in text
     assert not (scene.builder.cache / "archives" / TWO.sha256 / TWO.filename).exists()
     scene.comes_right()
 
@@ -137,8 +137,8 @@ def test_an_index_that_lists_another_hash(scene: Scene) -> None:
     other = replace(TWO, data=wheel("two", "1.0").data)
     scene.index.remove("two")
     scene.index.add(File(other))
-    told = scene.fails(5)
-    assert TWO.sha256 in told and other.sha256 in told and TWO.filename in told
+    text = scene.fails(5)
+    assert TWO.sha256 in text and other.sha256 in text and TWO.filename in text
     scene.index.remove("two")
     scene.index.add(File(TWO))
     scene.comes_right()
@@ -168,8 +168,8 @@ def test_a_wheel_that_must_not_be_unpacked(what: str, scene: Scene) -> None:
     make, words = BAD[what]
     made = make()
     scene.index.add(File(made))
-    told = scene.fails(5, scene.lock(ONE, TWO, made))
-    assert told.startswith(f"{made.filename}: ") and words in told, told
+    text = scene.fails(5, scene.lock(ONE, TWO, made))
+    assert text.startswith(f"{made.filename}: ") and words in text, text
     assert scene.registry.changes() == []
     scene.comes_right()
 
@@ -226,8 +226,8 @@ def test_a_base_that_can_not_be_had(what: str, part: str, scene: Scene) -> None:
     scene.registry.held.knows_ranges = False
     where = f"nvidia/cuda/manifests/{scene.base.digest}" if part == "manifests" else last_layer(scene.base)
     scene.registry.held.fault = always(fault, "GET", where)
-    told = scene.fails(5)
-    assert words in told and ("nvidia/cuda" in told or what == "429")
+    text = scene.fails(5)
+    assert words in text and ("nvidia/cuda" in text or what == "429")
     scene.comes_right()
 
 
@@ -241,8 +241,8 @@ def test_a_base_whose_bytes_are_others(part: str, scene: Scene) -> None:
     else:
         name = config if part == "config" else last_layer(scene.base)
         held.blobs["nvidia/cuda"][name] = flipped(held.blobs["nvidia/cuda"][name])
-    told = scene.fails(5)
-    assert {"manifest": digest, "config": config, "layer": last_layer(scene.base)}[part] in told
+    text = scene.fails(5)
+    assert {"manifest": digest, "config": config, "layer": last_layer(scene.base)}[part] in text
     scene.comes_right()
 
 
@@ -292,7 +292,7 @@ PUSH_FAULTS: Final[dict[str, tuple[Fault, str]]] = {
 
 
 #: A POST has no half, blobs go by their digest, which the registry compares, and what was taken without an answer is
-#: found when it is asked for.
+#: found when it is requested.
 PUSHES: Final = [
     (what, method)
     for what in PUSH_FAULTS
@@ -312,8 +312,8 @@ def test_a_registry_that_takes_nothing(what: str, method: str, scene: Scene) -> 
     verb, _, word = method.partition(" ")
     old = scene.registry.tagged("team/app:1")
     scene.registry.held.fault = always(fault, verb, f"team/app/{word}")
-    told = refused(scene.builds(), 5)
-    assert words in told and (scene.registry.host if what == "429" else "team/app") in told
+    text = refused(scene.builds(), 5)
+    assert words in text and (scene.registry.host if what == "429" else "team/app") in text
     assert scene.registry.tagged("team/app:1") == old
     scene.registry.held.fault = lambda _: None
     assert scene.builds().stdout == f"{scene.right}\n"
@@ -359,7 +359,7 @@ def test_outputs_that_can_not_be_written(scene: Scene) -> None:
     (scene.builder.folder / "file").write_text("")
     (scene.builder.folder / "full").mkdir()
     (scene.builder.folder / "full/mine.txt").write_text("mine")
-    for words, status, told in (
+    for words, status, text in (
         (("--output", "file/image.tar"), 6, "file"),
         (("--output", "full"), 2, "full is a folder"),
         (("--output", "image.tar", "--tag", "team/app:1:2"), 2, "team/app:1:2"),
@@ -368,7 +368,7 @@ def test_outputs_that_can_not_be_written(scene: Scene) -> None:
         (("--layout", "full"), 2, "neither empty nor an OCI layout"),
         (("--push", "not a reference"), 2, "not a reference"),
     ):
-        assert told in refused(scene.builder.image("build", lock, *QUICKLY, *words), status), words
+        assert text in refused(scene.builder.image("build", lock, *QUICKLY, *words), status), words
     assert [path.name for path in (scene.builder.folder / "full").iterdir()] == ["mine.txt"]
     assert scene.left() == [] and scene.registry.changes() == []
 
@@ -376,8 +376,8 @@ def test_outputs_that_can_not_be_written(scene: Scene) -> None:
 def test_no_python_to_compile_with(scene: Scene) -> None:
     nobody = {"HOME": str(scene.builder.home), "PYENV_ROOT": "/nowhere", "PATH": "/nowhere"}
     old = Python("3.9.99", "system")
-    told = scene.builder.image("build", scene.builder.writes_lock(scene.lock(python=old)), **nobody)
-    assert "3.9.99" in refused(told, 6) and "--no-pyc" in told.stderr
+    text = scene.builder.image("build", scene.builder.writes_lock(scene.lock(python=old)), **nobody)
+    assert "3.9.99" in refused(text, 6) and "--no-pyc" in text.stderr
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped"])

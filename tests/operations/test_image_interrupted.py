@@ -246,8 +246,8 @@ def test_a_full_disk_for_the_output(what: str, scene: Scene) -> None:
     lock = scene.lock(*SMALL, BIG)
     words = ("image", "build", str(lock), what, f"{scene.builder.folder}/disk/image")
     ran, left = on_a_disk(scene.builder, "size=2m", *words)
-    told = refused(ran, 6)
-    assert "No space left on device" in told and "disk/image" in told and "MB are free there" in told
+    message = refused(ran, 6)
+    assert "No space left on device" in message and "disk/image" in message and "MB are free there" in message
     assert left == []
     again = scene.builder.image("build", lock, *scene.outputs)
     assert again.status == 0, again.stderr
@@ -261,8 +261,8 @@ def test_a_full_disk_for_the_cache(size: str, scene: Scene) -> None:
     words = ("image", "build", str(lock), "--compression", "zstd", *scene.outputs[-2:])
     where = f"{scene.builder.folder}/disk/cache"
     ran, _ = on_a_disk(scene.builder, size, *words, ENVSPEC_CACHE_DIR=where)
-    told = refused(ran, 6)
-    assert "space" in told.lower() and where in told and "ENVSPEC_CACHE_DIR" in told
+    message = refused(ran, 6)
+    assert "space" in message.lower() and where in message and "ENVSPEC_CACHE_DIR" in message
     assert scene.registry.tagged("team/app:1") is None
     again = scene.builder.image("build", lock, *scene.outputs)
     assert again.status == 0, again.stderr
@@ -275,5 +275,5 @@ def test_a_cache_that_can_not_be_written(scene: Scene) -> None:
     ran, _ = on_a_disk(scene.builder, "ro,size=2m", "image", "build", str(lock), ENVSPEC_CACHE_DIR=where)
     assert "ENVSPEC_CACHE_DIR" in refused(ran, 6)
     (scene.builder.folder / "blocked").write_text("a file, where a folder should be")
-    told = refused(scene.builder.image("build", lock, ENVSPEC_CACHE_DIR=str(scene.builder.folder / "blocked")), 6)
-    assert "blocked" in told and "ENVSPEC_CACHE_DIR" in told
+    message = refused(scene.builder.image("build", lock, ENVSPEC_CACHE_DIR=str(scene.builder.folder / "blocked")), 6)
+    assert "blocked" in message and "ENVSPEC_CACHE_DIR" in message

@@ -1,4 +1,4 @@
-"""What images are called: in a tar, in a registry, and by whom a base is asked for."""
+"""Names of images: in a tar, in a registry, and of the registry that a base comes from."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_readers_of_either_form_find_the_same_name(
         docker, oci = (json.load(archive.extractfile(name)) for name in ("manifest.json", "index.json"))  # type: ignore[arg-type]
     name = scene.lock.name
     assert docker[0]["RepoTags"] == [familiar.format(name=name)]
-    told = oci["manifests"][0]["annotations"]
-    assert told["io.containerd.image.name"] == full.format(name=name)
-    assert told["org.opencontainers.image.ref.name"] == full.rpartition(":")[2]
+    message = oci["manifests"][0]["annotations"]
+    assert message["io.containerd.image.name"] == full.format(name=name)
+    assert message["org.opencontainers.image.ref.name"] == full.rpartition(":")[2]
 
 
 def test_a_push_tells_under_which_digest_the_registry_has_it(scene: Scene) -> None:
@@ -77,7 +77,7 @@ def test_a_push_tells_under_which_digest_the_registry_has_it(scene: Scene) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--mirror", "docker.io"), "'docker.io' names no mirror"),
         (("--tag", "Team/App"), "'Team/App' is not the name of an image"),
@@ -86,22 +86,22 @@ def test_a_push_tells_under_which_digest_the_registry_has_it(scene: Scene) -> No
     ],
 )
 def test_a_wrong_option_is_told_of_whether_the_image_is_known_or_not(
-    words: tuple[str, ...], told: str, scene: Scene
+    words: tuple[str, ...], message: str, scene: Scene
 ) -> None:
     lock = scene.builder.writes_lock(scene.lock)
     for _ in ("unknown", "known"):
-        assert told in refused(scene.builder.image("build", lock, "--no-pyc", *words), 2)
+        assert message in refused(scene.builder.image("build", lock, "--no-pyc", *words), 2)
         scene.builder.id_of(lock, "--no-pyc")
     if words[0] in {"--mirror", "--python"}:
-        assert told in refused(scene.builder.image("id", lock, "--no-pyc", *words), 2)
+        assert message in refused(scene.builder.image("id", lock, "--no-pyc", *words), 2)
 
 
 def test_a_base_that_is_not_reached_is_named_with_the_way_to_a_mirror(scene: Scene) -> None:
     lock = scene.builder.writes_lock(scene.lock)
     impatient = {"ENVSPEC_HTTP_ATTEMPTS": "1", "ENVSPEC_REGISTRY_MIRRORS": "docker.io=127.0.0.1:9"}
-    told = refused(scene.builder.image("build", lock, "--no-pyc", **impatient), 5)
-    assert "the base image docker.io/nvidia/cuda can't be read: http://127.0.0.1:9/" in told
-    assert "--mirror docker.io=HOST" in told
+    message = refused(scene.builder.image("build", lock, "--no-pyc", **impatient), 5)
+    assert "the base image docker.io/nvidia/cuda can't be read: http://127.0.0.1:9/" in message
+    assert "--mirror docker.io=HOST" in message
     assert scene.builder.id_of(lock, "--no-pyc", "--mirror", f"docker.io={scene.registry.host}", **impatient)
 
 
@@ -116,11 +116,11 @@ def test_a_registry_that_is_not_reached_is_not_asked_twice_over(scene: Scene) ->
 
 def test_the_lock_says_of_a_digest_where_it_is_from(scene: Scene) -> None:
     user = scene.builder
-    for host, told in (("127.0.0.1:9", "unresolved"), (scene.registry.host, scene.base.digest)):
+    for host, message in (("127.0.0.1:9", "unresolved"), (scene.registry.host, scene.base.digest)):
         user.writes(f'{SPEC}[registry.mirrors]\n"docker.io" = "{host}"\n')
         ran = user.locks(ENVSPEC_REGISTRY_MIRRORS="")
         assert ran.status == 0, ran.stderr
         explained = user.runs("explain", user.lock, "--format", "json")
         assert explained.status == 0, explained.stderr
         (row,) = (each for each in json.loads(explained.stdout)["decisions"] if each["what"] == "image.digest")
-        assert row["value"] == told
+        assert row["value"] == message

@@ -76,9 +76,9 @@ class Scene:
         """(package, drift, path) of all that differs."""
         ran = self.verify("--format", "json")
         assert ran.status == 8, ran
-        told = json.loads(ran.stdout)
-        assert not told["same"]
-        return {(each["package"], each["drift"], each["path"]) for each in told["findings"]}
+        message = json.loads(ran.stdout)
+        assert not message["same"]
+        return {(each["package"], each["drift"], each["path"]) for each in message["findings"]}
 
 
 @pytest.fixture(scope="module")

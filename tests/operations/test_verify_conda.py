@@ -57,9 +57,9 @@ def verify(folder: Path, prefix: Path) -> tuple[int, dict[str, object]]:
 
 
 def test_it_is_what_the_lock_says(made: Path) -> None:
-    status, told = verify(made, made / "env")
-    assert (status, told["findings"]) == (0, [])
-    counts = told["counts"]
+    status, message = verify(made, made / "env")
+    assert (status, message["findings"]) == (0, [])
+    counts = message["counts"]
     assert isinstance(counts, dict)
     assert (counts["conda"], counts["packages"], counts["against_lock"]) == (len(NAMES), 1, 1)
 
@@ -72,9 +72,9 @@ def test_files_of_both_halves(made: Path, tmp_path: Path) -> None:
     conf.write_text(conf.read_text() + "changed\n")
     (site / "tool/__init__.py").write_text("changed = True\n")
     (prefix / "conda-meta" / next((prefix / "conda-meta").glob("greet-*.json")).name).unlink()
-    status, told = verify(made, prefix)
+    status, message = verify(made, prefix)
     assert status == 8
-    findings = told["findings"]
+    findings = message["findings"]
     assert isinstance(findings, list)
     found = {(each["package"], each["drift"], each["path"]) for each in findings}
     assert {

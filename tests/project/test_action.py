@@ -44,9 +44,9 @@ def test_it_installs_what_is_locked_and_runs_the_command(tmp_path: Path) -> None
     ran = runner.runs(STEPS)
     assert ran.failed == [] and ran.unrun == [], ran.said
     installed = runner.temp / "envspec" / "bin"
-    told = subprocess.run([installed / "pip", "freeze", "--all"], capture_output=True, text=True, check=True).stdout
+    message = subprocess.run([installed / "pip", "freeze", "--all"], capture_output=True, text=True, check=True).stdout
     frozen = {
-        canonicalize_name(name) + version for name, version in re.findall(r"^([\w.-]+)(==\S+)$", told, re.MULTILINE)
+        canonicalize_name(name) + version for name, version in re.findall(r"^([\w.-]+)(==\S+)$", message, re.MULTILINE)
     }
     series = f"{sys.version_info.major}.{sys.version_info.minor}"
     lock = (tmp_path / f"action/locks/dev-{series}/requirements.linux-64.txt").read_text()

@@ -91,7 +91,7 @@ def spec_on(around: Around) -> str:
 
 
 class Engine:
-    """What the `docker` on a runner's PATH has been told, and has."""
+    """Calls and images of the `docker` on a runner's PATH."""
 
     def __init__(self, runner: Runner, folder: Path) -> None:
         self.folder = folder

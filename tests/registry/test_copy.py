@@ -65,13 +65,13 @@ def copy(
 
 
 def test_an_index_is_mirrored_whole_under_the_same_digest(tmp_path: Path) -> None:
-    source, target, told = published(), PushRegistry(), list[tuple[int, int]]()
-    done = copy(tmp_path, source, target, report=lambda *count: told.append(count))
+    source, target, text = published(), PushRegistry(), list[tuple[int, int]]()
+    done = copy(tmp_path, source, target, report=lambda *count: text.append(count))
     assert (done.digest, done.media_type) == (INDEX.digest, INDEX.media_type)
     assert target.tags["keep/cuda"] == source.tags["nvidia/cuda"]
     assert target.blobs["keep/cuda"] == source.blobs["nvidia/cuda"]
     assert {moved.how for moved in done.transfers} == {Transfer.UPLOADED}
-    assert told[-1][0] == told[-1][1] == sum(moved.descriptor.size_bytes for moved in done.transfers)
+    assert text[-1][0] == text[-1][1] == sum(moved.descriptor.size_bytes for moved in done.transfers)
     puts = [ask.path for ask in target.asked if ask.method == "PUT"]
     assert puts[-1].endswith("/manifests/v1")
     target.asked.clear()

@@ -149,7 +149,7 @@ def test_basic_authentication(world: World) -> None:
     world.held.basic = ("user", "hunter2")
     world.login(basic())
     assert world.resolve()[0].digest == INDEX.digest
-    # Nothing is sent before it is asked for, and what was accepted once is kept.
+    # Nothing is sent before it is requested, and what was accepted once is cached.
     assert [("authorization" in asked.headers) for asked in world.asked] == [False, True]
 
 
@@ -343,7 +343,7 @@ def test_a_connection_that_fails(world: World, answer: Answer, words: str) -> No
 
 
 def test_plain_http_is_for_loopback_alone(world: World) -> None:
-    """Another host is asked by https; here it is a proxy that sees what would have been sent."""
+    """Requests to another host use https; here it is a proxy that sees what would have been sent."""
 
     async def run() -> list[Asked]:
         async with RawServer(lambda _: reply(502)) as proxy:

@@ -36,13 +36,13 @@ def files(home: Path) -> list[str]:
 
 
 def test_a_blob_is_fetched_once(tmp_path: Path) -> None:
-    held, told = holding(), list[int]()
-    assert fetch(held, tmp_path, report=told.append).read_bytes() == BODY
-    assert sum(told) == len(BODY)
+    held, message = holding(), list[int]()
+    assert fetch(held, tmp_path, report=message.append).read_bytes() == BODY
+    assert sum(message) == len(BODY)
     assert files(tmp_path) == ["it"]
-    path = fetch(held, tmp_path, report=told.append)
+    path = fetch(held, tmp_path, report=message.append)
     assert held.methods() == ["GET"]
-    assert sum(told) == 2 * len(BODY)
+    assert sum(message) == 2 * len(BODY)
     path.write_bytes(BODY[:-1] + b"?")
     assert fetch(holding(), tmp_path).read_bytes() == BODY
 
@@ -54,9 +54,9 @@ def test_an_empty_blob(tmp_path: Path) -> None:
 @pytest.mark.parametrize("knows_ranges", [True, False])
 @pytest.mark.parametrize("cut", [0, 1, 3 * CHUNK])
 def test_half_a_blob_is_completed(tmp_path: Path, cut: int, knows_ranges: bool) -> None:
-    held, told = holding(fault=nth("GET", {0, 1}, Cut(cut)), knows_ranges=knows_ranges), list[int]()
-    assert fetch(held, tmp_path, report=told.append).read_bytes() == BODY
-    assert sum(told) == len(BODY)
+    held, message = holding(fault=nth("GET", {0, 1}, Cut(cut)), knows_ranges=knows_ranges), list[int]()
+    assert fetch(held, tmp_path, report=message.append).read_bytes() == BODY
+    assert sum(message) == len(BODY)
     if cut > 1:
         assert held.asked[1].headers["range"] == f"bytes={cut}-"
 
@@ -70,9 +70,9 @@ def left(home: Path, part: bytes) -> None:
 @pytest.mark.parametrize("part", [BODY[: 2 * CHUNK], BODY[:1000] + b"?" * 1000, b"?" * len(BODY), BODY + b"?"])
 def test_an_earlier_run_s_part_is_completed_or_replaced(tmp_path: Path, part: bytes) -> None:
     left(tmp_path, part)
-    held, told = holding(), list[int]()
-    assert fetch(held, tmp_path, report=told.append).read_bytes() == BODY
-    assert sum(told) == len(BODY)
+    held, message = holding(), list[int]()
+    assert fetch(held, tmp_path, report=message.append).read_bytes() == BODY
+    assert sum(message) == len(BODY)
     assert files(tmp_path) == ["it"]
     if len(part) < len(BODY):
         assert held.asked[0].headers["range"] == f"bytes={len(part)}-"

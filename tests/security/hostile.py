@@ -148,8 +148,8 @@ def symlink(name: str, target: str) -> Member:
 def sparse(name: str) -> Member:
     """A file of one byte that says that it is 1 TiB."""
     size = str(1 << 40)
-    told = {"major": "0", "minor": "1", "realsize": size, "size": size, "map": "0,1"}
-    return Member(name, b"x", pax=tuple((f"GNU.sparse.{key}", value) for key, value in told.items()))
+    fields = {"major": "0", "minor": "1", "realsize": size, "size": size, "map": "0,1"}
+    return Member(name, b"x", pax=tuple((f"GNU.sparse.{key}", value) for key, value in fields.items()))
 
 
 def hardlink(name: str, target: str) -> Member:

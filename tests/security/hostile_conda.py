@@ -83,8 +83,8 @@ def _rows(*rows: object) -> Make:
 def _text(data: bytes, **row: object) -> Make:
     """A text or a program with the place of the prefix in it."""
     member = Member("share/prefixed", data)
-    told = {"prefix_placeholder": PREFIX, "file_mode": "text", **row}
-    return _conda(member, rows=[row_of(HONEST), row_of(member, **told)])
+    message = {"prefix_placeholder": PREFIX, "file_mode": "text", **row}
+    return _conda(member, rows=[row_of(HONEST), row_of(member, **message)])
 
 
 def _python(*entry_points: str, members: Sequence[Member] = (Member("site-packages/thing.py", b"x = 1\n"),)) -> Make:

@@ -133,10 +133,10 @@ def _many() -> bytes:
 
 def _other_descriptor() -> bytes:
     """Sizes behind the data that differ from the directory's."""
-    told = struct.pack("<4s3L", b"PK\7\x08", 1, 2, 3)
+    message = struct.pack("<4s3L", b"PK\7\x08", 1, 2, 3)
     following = entries_of()[1:]
     module = Entry(MODULE.name, MODULE.data, flags=8)
-    return zip_of([module, Entry(following[0].name, following[0].data, before=told), *following[1:]])
+    return zip_of([module, Entry(following[0].name, following[0].data, before=message), *following[1:]])
 
 
 def _special(kind: int, permissions: int = 0o644) -> Make:

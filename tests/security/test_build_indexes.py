@@ -232,8 +232,8 @@ def test_credentials_reach_the_index_and_stay_where_they_are(tmp_path: Path, pub
     assert installed_elsewhere(user, tmp_path / "other", public, NETRC=str(netrc)) == "1.0"
     third = User(tmp_path / "third", public.url)
     shutil.copytree(user.lock, third.lock)
-    told = refused(third.runs("install", third.lock, "--prefix", "env", "--python", BASE), 5)
-    assert f"{corp.url}corp-backend/: HTTP 401" in told
+    shown = refused(third.runs("install", third.lock, "--prefix", "env", "--python", BASE), 5)
+    assert f"{corp.url}corp-backend/: HTTP 401" in shown
     assert public.requests_for("*corp-*") == []
 
 
@@ -417,8 +417,8 @@ def test_a_lock_that_records_no_routes_builds_nothing(tmp_path: Path, public: In
     user.wants("own", "corp-app", as_of=AS_OF, python=RUNNING, rest=routes_to(corp.url), pip='allow_sdist = ["own"]')
     assert user.locks().status == 0
     write_folder(user.lock, lock_files(replace(read_lock(user.lock), indexes=())))
-    told = refused(user.runs("install", user.lock, "--prefix", "env", "--python", BASE), 3)
-    assert told.startswith("own 1.0 can't be built: the lock of small does not record which names index corp gives")
+    shown = refused(user.runs("install", user.lock, "--prefix", "env", "--python", BASE), 3)
+    assert shown.startswith("own 1.0 can't be built: the lock of small does not record which names index corp gives")
 
 
 def test_routes_are_part_of_an_order_and_not_of_an_image() -> None:

@@ -285,6 +285,6 @@ def test_an_environment_is_not_built_in_a_folder_of_another(shared: Path, tmp_pa
     user = User(tmp_path, index.url)
     lock = write_lock(tmp_path / "lock", make_lock(wheels=[pin(APP)]))
     folder_in(staging_path(shared / "env"), 0o777, OTHER)
-    told = refused(installs(user, lock, "--python", BASE, prefix=str(shared / "env")), 2)
-    assert "belongs to another user" in told
+    text = refused(installs(user, lock, "--python", BASE, prefix=str(shared / "env")), 2)
+    assert "belongs to another user" in text
     assert not (shared / "env").exists()

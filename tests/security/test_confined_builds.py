@@ -96,11 +96,11 @@ def test_where_nothing_confines_nothing_is_run(
         user = builder(tmp_path, index, "own")
         if words:
             assert user.locks("--unconfined", **bare).status == 0
-        told = refused(user.runs_anew("lock", "spec.toml", *words, environ=victim.environ | bare), 6)
-    assert "runs foreign code" in told and "bubblewrap is not installed" in told
-    assert "install bubblewrap" in told and "--unconfined" in told
+        message = refused(user.runs_anew("lock", "spec.toml", *words, environ=victim.environ | bare), 6)
+    assert "runs foreign code" in message and "bubblewrap is not installed" in message
+    assert "install bubblewrap" in message and "--unconfined" in message
     assert victim.is_unharmed()
-    assert not words or "DOCKER_HOST" in told or "engine" in told
+    assert not words or "DOCKER_HOST" in message or "engine" in message
 
 
 def test_a_spec_may_allow_it(tmp_path: Path, victim: Prey, bare: dict[str, str]) -> None:
@@ -118,8 +118,8 @@ def test_bubblewrap_that_does_not_work_is_as_none(tmp_path: Path, victim: Prey, 
     program.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     program.chmod(0o755)
     with index_of(victim.unresolved()) as index:
-        told = refused(builder(tmp_path, index, "own").locks(**bare), 6)
-    assert "does not work (setting up uid map: Permission denied)" in told
+        message = refused(builder(tmp_path, index, "own").locks(**bare), 6)
+    assert "does not work (setting up uid map: Permission denied)" in message
 
 
 _HOSTILE_CLIENT = f"""
@@ -174,8 +174,8 @@ raise SystemExit("not like this")
 """
     with index_of(sdist("own", "1.0.0", on_build=leaves, metadata_version="2.2")) as index:
         ran = builder(tmp_path, index, "own").locks("--image", **NOTHING, PATH=path_with_bubblewrap(tmp_path / "bin"))
-    told = refused(ran, 4 if left == "compilers" else 6)
-    assert "hunter2" not in told and [path.name for path in mine.iterdir()] == ["secret"]
+    message = refused(ran, 4 if left == "compilers" else 6)
+    assert "hunter2" not in message and [path.name for path in mine.iterdir()] == ["secret"]
 
 
 @confined
@@ -190,8 +190,8 @@ os.chmod(_shut.parents[1], 0)
 raise SystemExit(f"left <{_shut}>")
 """
     with index_of(sdist("own", "1.0.0", on_build=leaves, metadata_version="2.2")) as index:
-        told = refused(builder(tmp_path, index, "own").locks("--image"), 4)
-    left = re.search("left <([^>]+)>", told)
+        message = refused(builder(tmp_path, index, "own").locks("--image"), 4)
+    left = re.search("left <([^>]+)>", message)
     assert left and not Path(left[1]).parents[1].exists()
 
 

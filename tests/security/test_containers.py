@@ -1,4 +1,4 @@
-"""What containers and engines leave to be read, and what a container of a lock's image is given: no engine is asked."""
+"""What containers and engines leave to be read, and what a container of a lock's image is given, without an engine."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_results_that_are_no_file_are_refused(tmp_path: Path, script: str, words
     program.write_text(f"{HOSTILE}{script}\n")
     program.chmod(0o755)
     ran = user.runs("conformance", "lock", "--local", "--python", str(program), "--device", "cpu")
-    told = refused(ran, 6)
-    assert words in told and "hunter2" not in told
+    message = refused(ran, 6)
+    assert words in message and "hunter2" not in message
     assert "\x1b" not in ran.stdout + ran.stderr
 
 
@@ -202,8 +202,8 @@ def test_services_on_the_machine_s_own_network_are_for_this_machine() -> None:
 @pytest.mark.parametrize("address", [None, "127.0.0.1"])
 def test_services_listen_where_they_are_told_to(tmp_path: Path, address: str | None) -> None:
     place = lay(tmp_path / "image", Service("jupyter", free_port()), Service("tensorboard", free_port(), "runs"))
-    told = place.root / "opt/envspec/services.json"
-    told.write_bytes(moved_services(told.read_bytes(), {}, address))
+    message = place.root / "opt/envspec/services.json"
+    message.write_bytes(moved_services(message.read_bytes(), {}, address))
     paths = [place.notes / name for name in ("jupyter-lab", "tensorboard")]
     with place.running():
         wait_for(lambda: all(path.is_file() and path.read_text().endswith("}") for path in paths))
@@ -254,7 +254,7 @@ def test_a_folder_of_the_user_s_own_is_made(workdir: str) -> None:
     "target", ["/workspace", "/home/jane", "/home", "/home/jane/.cache", "//home/jane", "/home/x/../jane", "/"]
 )
 def test_what_is_mounted_keeps_its_owner(target: str) -> None:
-    """An engine unpacks what it is given through mounts: as root, with the owner that it is told."""
+    """An engine unpacks what it is given through mounts: as root, with the owner that it is given."""
     options = ContainerOptions(command=("true",), mounts=(Mount("/usr/bin", target),))
     settings = container_settings(lock_of(), JANE, ENGINE, HostFolders(), options)
     inner = os.path.normpath("/" + target.lstrip("/")).rstrip("/")

@@ -1,4 +1,4 @@
-"""Registries that do harm: what becomes of `lock`, `image build`, pushes and mirrors when theirs is one.
+"""Registries that do harm: what happens to `lock`, `image build`, pushes and mirrors when theirs is one.
 
 Each row of the tables is a way in which a registry on loopback misbehaves. Wherever it leads, a second origin notes
 what it gets. A run ends in one message with what to do, within seconds and little memory; the login stays with the
@@ -454,10 +454,10 @@ MUCH: Final = {"ratelimit-limit": f"{'9' * 3800};w=1", "Retry-After": "9" * 3800
 LOCK: Final = [
     Row("GET redirected: its 401 names a realm", LEADS, get(away(), "/manifests/")),
     Row("GET redirected: permanently", LEADS, get(away(301), "/manifests/")),
-    *(Row(f"a realm {url}", told, wanting(f'Bearer realm="{url}"')) for url, told in REALMS.items()),
+    *(Row(f"a realm {url}", shown, wanting(f'Bearer realm="{url}"')) for url, shown in REALMS.items()),
     Row("a token server that redirects", "refuses the login", wanting(WANTS, away())),
     Row("a token without end", "larger than 1 MB", wanting(WANTS, FLOOD)),
-    *(Row(f"a token {name}", told, wanting(WANTS, says(200, None, body))) for name, (body, told) in TOKENS.items()),
+    *(Row(f"a token {name}", shown, wanting(WANTS, says(200, None, body))) for name, (body, shown) in TOKENS.items()),
     Row("a challenge of 8 KB", "for logins", wanting("Negotiate " * 700)),
     Row("429 until tomorrow", "too many requests", get(says(429, {"Retry-After": "99999999999999"}))),
     Row("429 with a length of digits", "too many requests", get(says(429, MUCH))),
@@ -468,7 +468,7 @@ LOCK: Final = [
         get(says(400, None, {"errors": [{"code": "\x1b[2J\u202e", "message": "x" * 9000}]})),
     ),
     Row("a circle", "redirects without an end", get(lambda _, asked: reply(302, b"", {"Location": asked.target}))),
-    *(Row(f"redirects to {url}", told, get(to(url))) for url, told in REDIRECTS.items()),
+    *(Row(f"redirects to {url}", shown, get(to(url))) for url, shown in REDIRECTS.items()),
     *(
         Row(name, "the bytes have", get(top({"Docker-Content-Digest": f"sha256:{digits}"})))
         for name, digits in LIES.items()
@@ -482,7 +482,7 @@ LOCK: Final = [
     Row("nothing", "stalled", get(raw(30.0))),
     Row("no HTTP", "is not HTTP", get(raw(b"\x16\x03\x01" * 100, CLOSE))),
     Row("headers without end", "", get(raw(b"HTTP/1.1 200 OK\r\n", *([b"X: " + b"x" * 60_000 + b"\r\n"] * 10), CLOSE))),
-    *(Row(name, told, hold=holds_json(text)) for name, (text, told) in DOCUMENTS.items()),
+    *(Row(name, shown, hold=holds_json(text)) for name, (text, shown) in DOCUMENTS.items()),
     Row("UTF-16", NO_OBJECT, hold=lambda scene: scene.holds_body('{"a": 1}'.encode("utf-16"), OCI_MANIFEST)),
     Row("20,000 manifests in an index", "an index of 20001 manifests", hold=holds_index(20_000)),
     Row("100,000 manifests in an index", "larger than 4 MB", hold=holds_index(100_000)),
@@ -537,7 +537,7 @@ HOSTILE_LAYERS: Final = {
 }
 
 GONE: Final = Row(
-    "a layer with URLs that the registry has not",
+    "a layer with URLs that is not in the registry",
     "not found",
     get(says(404), BLOB),
     foreign(LAYER.media_type),
@@ -579,7 +579,7 @@ BUILD: Final = [
     Row("a config of negative size", "config has no digest or size", hold=changed({"size": -1})),
     Row("a config of 2^63 bytes", "config has no digest or size", hold=changed({"size": 1 << 63})),
     Row("a config of 20 MB", "larger than 8 MB", hold=config_of(history=[{"created_by": "x" * (20 << 20)}])),
-    *(Row(name, told, hold=partial(Scene.holds_config, body=body)) for name, (body, told) in BODIES.items()),
+    *(Row(name, shown, hold=partial(Scene.holds_config, body=body)) for name, (body, shown) in BODIES.items()),
     *(
         Row(f"a config: {key} {value!r}", f"`{key.rstrip('_')}` in its config does not", hold=config_of(**{key: value}))
         for key, value in CONFIGS
@@ -604,8 +604,8 @@ BUILD: Final = [
     Row("a layer that unpacks on its way", "and the registry sends more", get(bomb, BLOB)),
     Row("a layer in no pieces at all", "response ended early", get(part(206, WHOLE, b""), BLOB)),
     *(
-        Row(f"a part that is {place!r}", told, get(part(206, place), BLOB))
-        for place, told in (
+        Row(f"a part that is {place!r}", shown, get(part(206, place), BLOB))
+        for place, shown in (
             (f"bytes 5-{len(LAYER.body)}/*", "another part than requested"),
             ("bytes */*", "another part than requested"),
             ("bytes 0-9/999999", "the registry sends 999999"),
@@ -682,7 +682,7 @@ PUSH: Final = [
     Row("HEAD redirected: its 401 names a realm", LEADS, on("HEAD", "/blobs/", away())),
     Row("HEAD of the tag redirected", LEADS, on("HEAD", "/manifests/", away())),
     *(Row(f"{method} redirected", "HTTP 307", on(method, "/uploads/", away())) for method in ("POST", "PATCH", "PUT")),
-    *(Row(f"an upload at {url}", told, begins_at(url)) for url, told in UPLOADS.items()),
+    *(Row(f"an upload at {url}", shown, begins_at(url)) for url, shown in UPLOADS.items()),
     Row("PATCH goes on elsewhere", "redirects to http://127.0.0.1", on("PATCH", "/uploads/", to("OTHER/up", 202))),
     Row("PUT of the manifest redirected", "HTTP 307", on("PUT", "/manifests/", away())),
     Row("PUT of the manifest: 401 for ever", "HTTP 401, and it offers nothing", on("PUT", "/manifests/", says(401))),
@@ -865,25 +865,25 @@ def test_a_registry_elsewhere_leads_nobody_to_services_of_this_machine(tmp_path:
         return asked.headers["local"].replace("127.0.0.1", host)
 
     name = parse("http://registry.test/team/base:v1")
-    told, got = remote(
+    shown, got = remote(
         tmp_path,
         lambda asked: reply(302, b"", {"Location": f"{leads(asked)}/delete-all"}),
         lambda registry: resolve_digests(name, (X86,), registry),
     )
-    assert "this machine's own" in told and got == []
-    told, got = remote(
+    assert "this machine's own" in shown and got == []
+    shown, got = remote(
         tmp_path,
         lambda asked: reply(401, b"", {"WWW-Authenticate": f'Bearer realm="{leads(asked)}/token"'}),
         lambda registry: resolve_digests(name, (X86,), registry),
     )
-    assert "this machine's own" in told or "plain http" in told
+    assert "this machine's own" in shown or "plain http" in shown
     assert got == []
-    told, got = remote(
+    shown, got = remote(
         tmp_path,
         lambda asked: reply(404) if asked.method == "HEAD" else reply(202, b"", {"Location": f"{leads(asked)}/up"}),
         lambda registry: push_blob(registry, name, Bytes(b"small")),
     )
-    assert "its URL for an upload is" in told and got == []
+    assert "its URL for an upload is" in shown and got == []
 
 
 @pytest.mark.parametrize(
@@ -920,8 +920,8 @@ def test_tls_is_not_left(tmp_path: Path) -> None:
                         await resolve_digests(name, (X86,), Registry(http, Keychain({}, tmp_path)))
             return str(caught.value), len(server.asked), proxy.asked
 
-    told, asked, got = asyncio.run(do())
-    assert "redirects from https to http://registry.test/x" in told
+    shown, asked, got = asyncio.run(do())
+    assert "redirects from https to http://registry.test/x" in shown
     assert (asked, got) == (1, [])
 
 
@@ -967,13 +967,13 @@ def test_a_login_in_a_name_is_refused_and_not_told(text: str, tmp_path: Path) ->
     assert "hunter2" not in str(caught.value)
     user = Builder(tmp_path / "user", "http://127.0.0.1:9")
     user.wants("six", python=RUNNING, rest=f'[image]\nbase = "{text}"\n')
-    told = refused(user.locks(), 2)
-    assert "hunter2" not in told and "docker login" in told
+    shown = refused(user.locks(), 2)
+    assert "hunter2" not in shown and "docker login" in shown
     user.wants("six", python=RUNNING, rest=f'[registry.mirrors]\n"docker.io" = "{text}"\n')
     assert "hunter2" not in refused(user.locks(), 2)
     for mirrored in (f"docker.io={text}", text):
-        told = refused(user.image("id", tmp_path, "--mirror", mirrored), 2)
-        assert "hunter2" not in told
+        shown = refused(user.image("id", tmp_path, "--mirror", mirrored), 2)
+        assert "hunter2" not in shown
     assert not any("hunter2" in path.read_text() for path in user.folder.rglob("*.toml") if path != user.spec)
 
 
@@ -999,7 +999,7 @@ def test_ctrl_c_ends_a_lock_that_waits_for_a_registry(tmp_path: Path, answer: An
 
 @pytest.mark.parametrize("answer", [[30.0], endless("", b" ", 0.05)], ids=["mute", "dripping"])
 def test_a_push_that_is_ended_waits_for_nobody(scene: Scene, answer: Answer) -> None:
-    """The registry is told that the upload is given up, and does not answer to that either."""
+    """The upload is cancelled at the registry, which does not answer to that either."""
 
     async def work(scene: Scene, registry: Registry) -> None:
         pushing = asyncio.ensure_future(push(scene, registry))

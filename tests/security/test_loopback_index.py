@@ -188,7 +188,7 @@ def test_another_user_gets_nothing(resolver: str, tmp_path: Path, index: IndexSe
 
 
 def test_a_name_that_leads_here_gets_nothing(tmp_path: Path, index: IndexServer, gate: Gate) -> None:
-    """Even with the token: a browser that was once told it, or a client that sends it to every proxy."""
+    """Even with the token: a browser that has seen it once, or a client that sends it to every proxy."""
     user = User(tmp_path, index.url)
     user.wants("weekly", "app")
     run = user.starts()

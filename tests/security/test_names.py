@@ -103,8 +103,8 @@ def every_way(user: User, lock: Path) -> Iterator[str]:
 def test_the_filename_of_a_conda_package_in_a_lock(user: User, channel: CondaChannel, filename: str) -> None:
     """The checksum of the lock is that of what was put into it."""
     lock = write_lock(user.folder / "lock", make_lock(conda=[tzdata(channel, filename=filename)]))
-    for told in every_way(user, lock):
-        assert "`resolution[0].conda[0].filename` is not the name of a conda archive" in told
+    for shown in every_way(user, lock):
+        assert "`resolution[0].conda[0].filename` is not the name of a conda archive" in shown
 
 
 @pytest.mark.parametrize(
@@ -278,8 +278,8 @@ def test_a_file_name_on_an_index_page(tmp_path: Path, serve: Serve, filename: st
     user = User(tmp_path / "user", index.url)
     user.wants("app")
     before = tree(user.folder)
-    told = refused(user.locks(), 5)
-    assert "the page of tool" in told and "its file name could lead out of a folder" in told
+    shown = refused(user.locks(), 5)
+    assert "the page of tool" in shown and "its file name could lead out of a folder" in shown
     assert tree(user.folder) == before
 
 

@@ -42,10 +42,10 @@ class Moved:
 
 @dataclass(frozen=True)
 class Case:
-    """told: in the one message, beside the private channel's address."""
+    """message: parts of the one message, beside the private channel's address."""
 
     fault: Fault | Moved
-    told: str
+    message: str
     path: str = PLATFORM
     environ: Mapping[str, str] | None = None
 
@@ -143,7 +143,7 @@ def test_a_fault(world: World, name: str) -> None:
         corp = private.channel_url("corp")
         user = world.user(corp, world.public.channel_url("public"), **(case.environ or {}))
         error = refused(user.locks(), 5)
-    assert corp in error and case.told in error, error
+    assert corp in error and case.message in error, error
     assert "secret" not in error
     assert world.taken == []
     assert user.files() == {}

@@ -37,17 +37,17 @@ ELSEWHERE: Final = "which is not on a server of index corp: nothing was read\n  
 
 @dataclass(frozen=True)
 class Case:
-    """faults: of paths, by the public index. told: in the one message. status: the exit code. dialect: the index's."""
+    """faults: of paths, by the public index. message: parts of it. status: the exit code. dialect: the index's."""
 
     faults: Callable[[IndexServer], dict[str, Fault]]
-    told: tuple[str, ...]
+    message: tuple[str, ...]
     status: int = 5
     dialect: Dialect = FRIENDLY
     slow: bool = False
 
 
-def on_page(fault: Fault, *told: str, status: int = 5, slow: bool = False) -> Case:
-    return Case(lambda _: {PAGE: fault}, told, status, slow=slow)
+def on_page(fault: Fault, *message: str, status: int = 5, slow: bool = False) -> Case:
+    return Case(lambda _: {PAGE: fault}, message, status, slow=slow)
 
 
 def moved(status: int, to: str = "{url}corp-core/") -> Case:
@@ -139,7 +139,7 @@ def test_a_fault(tmp_path: Path, serve: Serve, public: IndexServer, name: str) -
     user = User(tmp_path, public.url, **(HURRIED if case.slow else {"ENVSPEC_HTTP_ATTEMPTS": "2"}))
     user.wants("innocent", rest=routed("corp", corp.url, "corp-*"))
     error = refused(user.locks(), case.status)
-    for words in case.told:
+    for words in case.message:
         assert words in error, error
     assert "secret" not in error
     untouched(user, public)

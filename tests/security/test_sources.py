@@ -101,8 +101,8 @@ def test_a_folder_of_a_repository_comes_back_from_the_lock(inner: str) -> None:
 def test_a_lock_is_refused_before_anything_is_cloned(user: Builder, outside: Path, tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repo.git")
     for inner in (f"../../../{outside}", str(outside), "%2e%2e/%2e%2e"):
-        told = refused(locks(user, f"own @ {repository.url}#subdirectory={inner}"), 2)
-        assert "is not a folder of the repository" in told
+        text = refused(locks(user, f"own @ {repository.url}#subdirectory={inner}"), 2)
+        assert "is not a folder of the repository" in text
 
 
 @needs_git
@@ -121,12 +121,12 @@ def test_a_link_in_a_repository(user: Builder, outside: Path, tmp_path: Path, ta
         (repository.folder / name).symlink_to(to)
     (repository.folder / "part").symlink_to(target.format(outside=outside))
     repository.commit({"sub/x": b"x"})
-    told = refused(locks(user, f"own @ {repository.url}#subdirectory=part"), 5 if target != "sub" else 4)
+    text = refused(locks(user, f"own @ {repository.url}#subdirectory=part"), 5 if target != "sub" else 4)
     wanted = {"loop": "has no folder part", "sub": "its build"}.get(target, "is outside of the repository")
-    assert wanted in told
+    assert wanted in text
     if target in ("hop", "{outside}"):
-        told = refused(locks(user, f"own @ {repository.url}#subdirectory=part/private"), 5)
-        assert "is outside of the repository" in told
+        text = refused(locks(user, f"own @ {repository.url}#subdirectory=part/private"), 5)
+        assert "is outside of the repository" in text
 
 
 @needs_git
@@ -146,8 +146,8 @@ def test_what_was_made_is_removed_and_nothing_else(user: Builder, outside: Path,
     (repository.folder / "py" / "own" / "data").symlink_to(outside)
     (repository.folder / "data").symlink_to(outside)
     repository.commit({"x": b"x"})
-    told = refused(locks(user, f"own @ {repository.url}#subdirectory=py/own"), 6)
-    assert "is for one platform" in told or "base image" in told
+    text = refused(locks(user, f"own @ {repository.url}#subdirectory=py/own"), 6)
+    assert "is for one platform" in text or "base image" in text
     assert (repository.folder / "py" / "own" / "backend.py").is_file()
 
 

@@ -254,8 +254,8 @@ def test_files_on_another_host(tmp_path: Path, serve: Serve, corp: IndexServer) 
     name = "corp_core-1.2.0-py3-none-any.whl"
     corp.fail("/simple/corp-core/", page_with_link(cdn.file_url(name)))
     user.wants("corp-core", rest=routed("corp", corp.url, "corp-core"))
-    told = refused(user.locks(), 5)
-    assert cdn.file_url(name) in told and f'files = ["{cdn.root}"]' in told and user.files() == {}
+    message = refused(user.locks(), 5)
+    assert cdn.file_url(name) in message and f'files = ["{cdn.root}"]' in message and user.files() == {}
     user.wants("corp-core", rest=routed("corp", corp.url, "corp-core", files=[cdn.root]))
     assert user.locks().status == 0
     assert user.locks("--check").status == 0
@@ -273,7 +273,7 @@ def conda_user(folder: Path) -> User:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "offline", "told"),
+    ("pairs", "offline", "message"),
     [
         ([("/linux-64/tool-1.0-h0_0.conda", "/../evil/linux-64/tool-1.0-h0_0.conda")], True, "tool: url: locked file:"),
         ([("tool-1.0-h0_0.conda", "tool-1.1-h0_0.conda")], True, "tool: filename: locked tool-1.1-h0_0.conda"),
@@ -281,7 +281,7 @@ def conda_user(folder: Path) -> User:
     ],
     ids=["url", "filename", "sha256"],
 )
-def test_a_conda_row(tmp_path: Path, pairs: list[tuple[str, str]], offline: bool, told: str) -> None:
+def test_a_conda_row(tmp_path: Path, pairs: list[tuple[str, str]], offline: bool, message: str) -> None:
     user = conda_user(tmp_path)
     whole = user.files()
     assert user.locks("--check").status == user.locks("--verify").status == 0
@@ -289,7 +289,7 @@ def test_a_conda_row(tmp_path: Path, pairs: list[tuple[str, str]], offline: bool
     tamper(user.lock, replacing(*((old.replace("SHA", tool["sha256"]), new) for old, new in pairs)))
     assert user.locks("--check").status == (3 if offline else 0)
     found = user.locks("--verify")
-    assert found.status == 3 and f"linux-64: {told}" in found.stdout, found
+    assert found.status == 3 and f"linux-64: {message}" in found.stdout, found
     assert user.locks().status == 0
     assert user.files() == whole
 
@@ -364,7 +364,7 @@ def without_as_of(folder: Path, index: IndexServer, *names: str) -> User:
 
 
 def test_a_lock_that_has_moments_of_its_own(tmp_path: Path, serve: Serve) -> None:
-    """It is resolved at them, by whoever has nothing of it, and that nobody else says them is told."""
+    """It is resolved at them, by whoever has nothing of it, and the output says so."""
     releases = [release("right", "1.0.0"), release("right", "2.0.0", "2025-01-01")]
     releases += [release("top", "1.0.0", requires=["right"]), release("top", "2.0.0", "2025-01-01", requires=["right"])]
     user = without_as_of(tmp_path, serve(releases), "top")
@@ -388,7 +388,7 @@ def test_a_moment_that_brings_an_old_release_back(tmp_path: Path, serve: Serve, 
 
 
 def test_a_lock_from_elsewhere_is_resolved_once(user: User) -> None:
-    """A cache that has not made it knows nothing of it: what the lock says of itself is no witness."""
+    """A cache without it proves nothing: what the lock says of itself is no witness."""
     whole, elsewhere = user.files(), str(user.folder / "another")
     cut_off = "http://127.0.0.1:9/"
     assert user.locks(ENVSPEC_CACHE_DIR=elsewhere, ENVSPEC_DEFAULT_INDEX=cut_off).status == 5

@@ -112,5 +112,5 @@ spec = parse_spec({SPEC!r}, "spec.toml", datetime(2026, 11, 20, tzinfo=timezone.
 json_schema()
 print(spec.conda is not None, sorted({{"rattler", "conda_lock"}} & set(sys.modules)))
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert told.stdout == "True []\n"
+    message = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert message.stdout == "True []\n"

@@ -34,14 +34,14 @@ def resolutions_of(case: Mapping[str, Any]) -> tuple[Resolution, ...]:
             package(each, version, file=wheel(each, version, index=indexes.get(each, "default")))
             for each, version in pinned.get(name, {}).items()
         )
-        rows = tuple(conda_row(each, told, name) for each, told in sorted(conda.get(name, {}).items()))
+        rows = tuple(conda_row(each, given, name) for each, given in sorted(conda.get(name, {}).items()))
         made.append(replace(resolution(Platform(name), *packages), conda=rows))
     return tuple(made)
 
 
-def conda_row(name: str, told: str, subdir: str) -> CondaPackage:
+def conda_row(name: str, given: str, subdir: str) -> CondaPackage:
     """A conda package from its version and build, and its channel where that is not conda-forge."""
-    channel, _, rest = told.rpartition("::")
+    channel, _, rest = given.rpartition("::")
     version, _, build = rest.partition(" ")
     filename = f"{name}-{version}-{build}.conda"
     number = int(build.rpartition("_")[2])
@@ -52,10 +52,10 @@ def conda_row(name: str, told: str, subdir: str) -> CondaPackage:
 def request_of(case: Mapping[str, Any]) -> CudaRequest | None:
     if "cuda" not in case:
         return None
-    told = dict(case["cuda"])
-    version = told.pop("version", None)
-    gpus = tuple(told.pop("gpus", ()))
-    return CudaRequest(version=CudaVersion.parse(version) if version else None, gpus=gpus, **told)
+    given = dict(case["cuda"])
+    version = given.pop("version", None)
+    gpus = tuple(given.pop("gpus", ()))
+    return CudaRequest(version=CudaVersion.parse(version) if version else None, gpus=gpus, **given)
 
 
 def facts_of(case: Mapping[str, Any]) -> Facts:
@@ -81,9 +81,9 @@ def lock_of(case: Mapping[str, Any]) -> Lock:
 
 def machine_of(case: Mapping[str, Any], facts: Facts) -> Machine:
     """`[machine]`: platform, driver, gpus (names), problem; source = "read" unless the user described it."""
-    told = case["machine"]
-    machine = described_machine(Platform(told["platform"]), told.get("driver"), tuple(told.get("gpus", ())), facts)
-    return replace(machine, problem=told.get("problem", ""), source=MachineSource(told.get("source", "described")))
+    given = case["machine"]
+    machine = described_machine(Platform(given["platform"]), given.get("driver"), tuple(given.get("gpus", ())), facts)
+    return replace(machine, problem=given.get("problem", ""), source=MachineSource(given.get("source", "described")))
 
 
 def told_plan(case: Mapping[str, Any]) -> str:

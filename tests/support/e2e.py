@@ -105,7 +105,7 @@ def known(path):
     return path.name in ("INSTALLER", "REQUESTED", "RECORD") and path.parent.name.endswith(".dist-info")
 def made(path):
     return path.parent.name == "bin" and b"sys.exit(" in path.read_bytes()[:4096]
-def told(path):
+def mode(path):
     return oct(path.stat().st_mode & 0o7777), hashlib.sha256(path.read_bytes()).hexdigest()
 def files(root):
     return [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
@@ -135,8 +135,8 @@ for batch in batches():
             wrong.append(f"only pip has {inside}")
         elif made(path):
             wrong += [] if made(ours) and ours.stat().st_mode == path.stat().st_mode else [f"{inside} is no program"]
-        elif told(ours) != told(path):
-            wrong.append(f"{inside}: {told(ours)}, pip's {told(path)}")
+        elif mode(ours) != mode(path):
+            wrong.append(f"{inside}: {mode(ours)}, pip's {mode(path)}")
     shutil.rmtree(other)
 for path in files(image):
     inside = path.relative_to(image)

@@ -198,7 +198,7 @@ class Runner:
 
 
 class Hosted:
-    """Runs whole workflows on `main` of a forge. prepare: puts programs on a job's machine; is told the job's name.
+    """Runs whole workflows on `main` of a forge. prepare: puts programs on a job's machine; called with the job's name.
 
     machines: one for each job that ran, of the last workflow.
     """
@@ -282,7 +282,7 @@ def _end_all(machine: Runner) -> None:
 
 
 def _nothing_yet(job: Job) -> dict[str, str]:
-    """GitHub's value for an output that a step of the job has not given: empty."""
+    """GitHub's value for an output that no step of the job has set: empty."""
     texts = [
         text for step in job.steps for text in (*step.environ.values(), *step.with_.values(), step.condition or "")
     ]

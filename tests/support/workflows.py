@@ -126,7 +126,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     """A text with its `${{ }}` resolved.
 
     Raises:
-        UnknownExpression: one asks for what `values` has not.
+        UnknownExpression: one needs what is not in `values`.
     """
     return EXPRESSION.sub(lambda found: value(found[1], values), text)
 

@@ -121,9 +121,9 @@ def test_an_image(files: list[str]) -> None:
         LockedWheel(each.name, each.version, each.filename, each.sha256, Path(path))
         for each, path in zip(WHEELS, files, strict=True)
     )
-    told = {}
+    message = {}
     for entry in WheelSource(locked, Scheme.of(SERIES), None).entries():
         if entry.path.endswith(".dist-info/RECORD") and isinstance(entry.data, InMemory):
             name = posixpath.basename(posixpath.dirname(entry.path)).partition("-")[0]
-            told[name] = installed(entry.data.content.decode())
-    assert told == EXPECTED
+            message[name] = installed(entry.data.content.decode())
+    assert message == EXPECTED

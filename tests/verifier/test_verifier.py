@@ -224,8 +224,8 @@ def test_many_files_are_each_looked_at(tmp_path: Path) -> None:
     for number in range(2500):
         data = str(number).encode()
         (tmp_path / str(number)).write_bytes(data)
-        told = hashlib.sha256(data if number % 100 else b"other").hexdigest()
-        wanted.append(ExpectedFile(str(number), (("sha256", from_hex(told)),), number))
+        message = hashlib.sha256(data if number % 100 else b"other").hexdigest()
+        wanted.append(ExpectedFile(str(number), (("sha256", from_hex(message)),), number))
     hashed = hash_all(wanted, str(tmp_path.resolve()))
     assert sorted(int(each.path) for each in hashed) == list(range(2500))
     assert {int(each.path) for each in hashed if each.drift} == set(range(0, 2500, 100))
@@ -249,5 +249,5 @@ def test_it_runs_inside_of_images(module: Path) -> None:
 
 def test_it_is_imported_without_anything_else() -> None:
     words = "import sys, envspec.verifier.compare; print(*[n for n in sys.modules if n.startswith('envspec')])"
-    told = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout.split()
-    assert all(name == "envspec" or name.startswith("envspec.verifier") for name in told)
+    message = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout.split()
+    assert all(name == "envspec" or name.startswith("envspec.verifier") for name in message)

@@ -1,4 +1,4 @@
-"""Spellings of a version are told apart as PEP 440 has it, without `packaging`, which images need not have."""
+"""Spellings of a version are distinguished as PEP 440 has it, without `packaging`, which images need not have."""
 
 from __future__ import annotations
 

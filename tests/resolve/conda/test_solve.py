@@ -203,7 +203,7 @@ FAULTS: dict[str, tuple[Callable[[Asked], Answer], str]] = {
     "html": (only("repodata.json", reply(200, b"<html>")), r"/forge\S*: the answer is not a channel's repodata"),
     "html_everywhere": (
         lambda _: reply(200, b"<html>"),
-        r"/forge\S*: (?:the answer is not a channel's repodata|the answer is not HTTP)",
+        r"/forge\S*: (?:the answer is not a channel's repodata|the response is not HTTP)",
     ),
 }
 

@@ -88,7 +88,7 @@ def content(entry: Entry) -> bytes:
     return read_member(entry.data)
 
 
-def told(entries: Iterable[Entry]) -> list[tuple[str, int, str, str, int, int]]:
+def rows_of(entries: Iterable[Entry]) -> list[tuple[str, int, str, str, int, int]]:
     """All that a tar would hold of the entries, in order; AssertionError where they are no layer."""
     found = []
     folders = {""}

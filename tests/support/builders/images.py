@@ -143,7 +143,7 @@ class BaseMade:
         return digest(self.index)
 
     def named(self, platforms: Sequence[Platform] = ()) -> BaseImage:
-        """What a lock has of it. platforms: those that it pins it for; its own where left out."""
+        """What a lock has of it. platforms: those that it pins it for; by default its own."""
         kind = "index" if len(self.platforms) > 1 else "manifest"
         pinned = tuple(PinnedDigest(each, self.digest, "registry", kind) for each in platforms or self.platforms)
         return BaseImage(CUDA, TAG, "12.8.1", "base", "ubuntu24.04", pinned)
@@ -192,7 +192,7 @@ def hold_base(registry: PushRegistry, base: BaseMade) -> BaseMade:
 
 
 def keep_base(cache: Path, base: BaseMade) -> BaseMade:
-    """Put it into envspec's cache, as if it had been fetched: then no registry is asked."""
+    """Put it into envspec's cache, as if it had been fetched: then no registry is needed."""
     for body in (*base.blobs, *base.manifests, base.index):
         path = cache / "blobs" / "sha256" / hashlib.sha256(body).hexdigest()
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,10 +13,10 @@ from tests.support.builders.wheels import Artifact
 class Pages(Enum):
     """In which form project pages come."""
 
-    HTML = "HTML whatever is asked for"
-    JSON = "JSON whatever is asked for"
+    HTML = "HTML whatever the client accepts"
+    JSON = "JSON whatever the client accepts"
     BY_ACCEPT = "JSON where Accept names it, HTML else"
-    HTML_DATED_BY_ACCEPT = "HTML whatever is asked for, with upload times only where Accept names JSON"
+    HTML_DATED_BY_ACCEPT = "HTML whatever the client accepts, with upload times only where Accept names JSON"
 
 
 class Times(Enum):

@@ -185,7 +185,7 @@ def eight_gpus(speed: float = 1.0) -> dict[str, Any]:
             status="failed",
             cause="found",
             required=True,
-            reason="norm: 1 where <= 1e-05 is asked",
+            reason="norm: 1, must be <= 1e-05",
             findings=[
                 exact("ranks agree bit by bit"),
                 within("norm", 1.0, "distributed.norm"),

@@ -136,7 +136,7 @@ def sdist(
     metadata_version: str = "2.1",
     build_requires: Sequence[str] = (),
 ) -> Artifact:
-    """A `.tar.gz` source distribution that brings its own build backend: no index is asked when it is built.
+    """A `.tar.gz` source distribution that brings its own build backend: no index is needed to build it.
 
     build_requires: `build-system.requires`, if an index is to be asked after all.
     on_build: Python that runs before each build: to fail, or to leave a mark where something builds that must not.

@@ -212,6 +212,6 @@ def image_of_programs(client: DockerClient, *names: str, files: Mapping[str, byt
 
 def _with_libraries(path: str) -> list[str]:
     """The file, and what `ldd` finds of it (`libc.so.6 => /lib/libc.so.6 (0x7f)`)."""
-    told = subprocess.run([program("ldd"), path], capture_output=True, text=True, check=False).stdout
-    words = [word for line in told.splitlines() for word in line.split() if word.startswith("/")]
+    message = subprocess.run([program("ldd"), path], capture_output=True, text=True, check=False).stdout
+    words = [word for line in message.splitlines() for word in line.split() if word.startswith("/")]
     return [path, *(word for word in words if Path(word).is_file())]

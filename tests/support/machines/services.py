@@ -118,9 +118,9 @@ def lay(root: Path, *services: Service, workdir: str = "/", python: Path | None 
         elif isinstance(entry.data, InMemory):
             path.write_bytes(entry.data.content)
     # What root starts becomes the image's user, who may not look into root's folders here.
-    told = root / "opt/envspec/services.json"
+    message = root / "opt/envspec/services.json"
     own = {"uid": os.getuid(), "gid": os.getgid(), "home": str(root / "home/envspec")}
-    told.write_text(json.dumps(json.loads(told.read_text()) | own))
+    message.write_text(json.dumps(json.loads(message.read_text()) | own))
     python = python or _stand_ins(root / "bin")
     home = root / "home/envspec"
     environ = {"PATH": os.environ["PATH"], "HOME": str(home), "USER": "envspec"}

@@ -2,7 +2,7 @@
 
 Debian's minimal system with its Python (without venv and pip), and the variables of NVIDIA's image. It is made once by
 debootstrap from the Debian that this machine's apt knows, and kept as an OCI layout; from the same packages comes
-the same image, so that what is told of one holds on another machine.
+the same image, so that results of one hold on another machine.
 
     base = push(layout(), registry)
     assert base.name == "127.0.0.1:5000/nvidia/cuda:12.8.1-base-ubuntu24.04"
@@ -124,13 +124,13 @@ def mirror() -> str:
     """
     if named := os.environ.get(MIRROR):
         return named
-    told = subprocess.run(
+    message = subprocess.run(
         [program("apt-get"), "indextargets", "--format", "$(REPO_URI) $(CODENAME) $(COMPONENT) $(ARCHITECTURE)"],
         capture_output=True,
         text=True,
         check=False,
     ).stdout
-    for line in told.splitlines():
+    for line in message.splitlines():
         address, *rest = line.split()
         if rest == [SUITE, "main", "amd64"]:
             return address

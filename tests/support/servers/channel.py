@@ -5,7 +5,7 @@
         solve(server.channel_url("forge"))
 
 It answers ranges, validates by ETag, and asks for a user and a password (or, by `prefix="/t/TOKEN"`, for a token in the
-path) where it is told to. A swapped archive: `fail(server.path(it), Body(impostor(it).data))`.
+path) where a test says so. A swapped archive: `fail(server.path(it), Body(impostor(it).data))`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KINDS: Final = {".json": "application/json", ".zst": "application/zstd"}
 
 
 class CondaServer(IndexServer):
-    """Serves each channel's folder under its name, as it is when it is asked."""
+    """Serves each channel's folder under its name, as it is at the request."""
 
     def __init__(
         self,

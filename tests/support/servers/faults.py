@@ -59,7 +59,7 @@ class Status:
 
     code: int
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b"the server was told to fail\n"
+    body: bytes = b"the server fails on purpose\n"
 
     def play(self, wire: Wire) -> Answer | None:
         return Answer(self.code, self.body, self.headers)

@@ -1,4 +1,4 @@
-"""A package index on 127.0.0.1 that talks as real ones do, fails where it is told to, and counts what it is asked.
+"""A package index on 127.0.0.1 that talks as real ones do, fails where a test says so, and counts requests.
 
     with IndexServer(ecosystem.diamond()) as index:
         index.fail("/simple/left/", Status(500), times=2)

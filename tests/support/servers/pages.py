@@ -80,14 +80,14 @@ def _anchor(file: File, dialect: Dialect, root: str) -> str:
 
 
 def _html_metadata(file: File, dialect: Dialect) -> dict[str, str]:
-    told = f"sha256={hashlib.sha256(file.artifact.metadata).hexdigest()}"
+    message = f"sha256={hashlib.sha256(file.artifact.metadata).hexdigest()}"
     if not file.artifact.is_wheel:
         return {}
     return {
-        MetadataFiles.CORE: {"data-core-metadata": told, "data-dist-info-metadata": told},
-        MetadataFiles.DIST_INFO: {"data-dist-info-metadata": told},
+        MetadataFiles.CORE: {"data-core-metadata": message, "data-dist-info-metadata": message},
+        MetadataFiles.DIST_INFO: {"data-dist-info-metadata": message},
         MetadataFiles.TRUE: {"data-core-metadata": "true"},
-        MetadataFiles.MISSING: {"data-core-metadata": told},
+        MetadataFiles.MISSING: {"data-core-metadata": message},
     }.get(dialect.metadata, {})
 
 
@@ -115,14 +115,14 @@ def _json_file(file: File, dialect: Dialect, root: str) -> dict[str, object]:
 
 
 def _json_metadata(file: File, dialect: Dialect) -> dict[str, object]:
-    told = {"sha256": hashlib.sha256(file.artifact.metadata).hexdigest()}
+    message = {"sha256": hashlib.sha256(file.artifact.metadata).hexdigest()}
     if not file.artifact.is_wheel:
         return {}
     announced: dict[MetadataFiles, dict[str, object]] = {
-        MetadataFiles.CORE: {"core-metadata": told, "data-dist-info-metadata": told},
-        MetadataFiles.DIST_INFO: {"dist-info-metadata": told},
+        MetadataFiles.CORE: {"core-metadata": message, "data-dist-info-metadata": message},
+        MetadataFiles.DIST_INFO: {"dist-info-metadata": message},
         MetadataFiles.TRUE: {"core-metadata": True},
-        MetadataFiles.MISSING: {"core-metadata": told},
+        MetadataFiles.MISSING: {"core-metadata": message},
     }
     return announced.get(dialect.metadata, {"core-metadata": False})
 

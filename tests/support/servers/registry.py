@@ -94,7 +94,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """Do what is asked, and close without an answer."""
+    """Do what is requested, and close without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
