@@ -78,8 +78,8 @@ def place(tmp_path: Path, engine: DockerClient, registry: str, base: str) -> Pla
 
 
 def test_run_makes_the_image_and_runs_in_it(place: Place) -> None:
-    with place.written(image=ImageSettings(env=(("TOLD", "by the lock"),))) as lock:
-        first = place.runs("--", "sh", "-c", "echo $TOLD; id -u; pwd; touch made; exit 12")
+    with place.written(image=ImageSettings(env=(("GIVEN", "by the lock"),))) as lock:
+        first = place.runs("--", "sh", "-c", "echo $GIVEN; id -u; pwd; touch made; exit 12")
         assert first.status == 12, first.stderr
         assert first.stdout == f"by the lock\n{os.getuid()}\n/workspace\n"
         assert (place.user.folder / "made").exists()

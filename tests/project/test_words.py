@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import pytest
 
 from envspec.cli.main import cli
 from tests.support.user import ROOT
@@ -18,39 +17,32 @@ PHRASES: Final = ("told", "is asked", "has not", "goes with", "where left out", 
 _PHRASE: Final = re.compile("|".join(rf"\b{phrase}\b" for phrase in PHRASES).replace(" ", r"\s+"), re.IGNORECASE)
 #: Output of commands, as they print it.
 _OUTPUT: Final = re.compile(r"^(`{3,})(?:console|text|markdown)$.*?^\1$", re.MULTILINE | re.DOTALL)
-_PATTERNS: Final = ("*.md", "docs/**/*.md", "specs/*.toml", "pyproject.toml", ".ci/*", ".github/**/*.*")
-TEXTS: Final = sorted({path for pattern in _PATTERNS for path in ROOT.glob(pattern) if path.suffix != ".cjs"})
-
-#: Packages and modules of envspec/ whose texts and docstrings are in plain words already.
-PLAIN: Final = (
-    *("base_image", "facts", "lockfile", "receipts", "spec", "diagnostics/explain.py"),
-    *("credentials.py", "documents.py", "errors.py", "escaping.py", "models.py", "names.py", "origins.py"),
-)
-MODULES: Final = sorted(
-    path
-    for name in PLAIN
-    for path in ((ROOT / "envspec" / name).rglob("*.py") if "." not in name else [ROOT / "envspec" / name])
-)
+_TEXTS: Final = ("*.md", "docs/**/*.md", "specs/*.toml", "pyproject.toml", ".ci/*", ".github/**/*.*", "tests/**/*.toml")
+_MODULES: Final = ("envspec/**/*.py", "tests/**/*.py", "bench/**/*.py")
 
 
 def found(text: str) -> list[str]:
     return [" ".join(match.split()) for match in _PHRASE.findall(text)]
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_document_is_in_plain_words(path: Path) -> None:
-    assert found(_OUTPUT.sub("", path.read_text(encoding="utf-8"))) == []
+def files(*patterns: str) -> dict[str, str]:
+    """Path -> text of the project's files; this one has the phrases."""
+    paths = {path for pattern in patterns for path in ROOT.glob(pattern)} - {Path(__file__).resolve()}
+    return {str(path.relative_to(ROOT)): path.read_text("utf-8", "replace") for path in sorted(paths) if path.is_file()}
 
 
-def texts_of(source: str) -> list[str]:
-    """The string literals of a module, docstrings and the texts of f-strings among them."""
+def test_documents_are_in_plain_words() -> None:
+    assert {path: words for path, text in files(*_TEXTS).items() if (words := found(_OUTPUT.sub("", text)))} == {}
+
+
+def texts_of(source: str) -> str:
+    """The string literals of a module: docstrings and the texts of f-strings among them."""
     nodes = ast.walk(ast.parse(source))
-    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return "\n\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_is_in_plain_words(path: Path) -> None:
-    assert {text: words for text in texts_of(path.read_text(encoding="utf-8")) if (words := found(text))} == {}
+def test_modules_are_in_plain_words() -> None:
+    assert {path: words for path, source in files(*_MODULES).items() if (words := found(texts_of(source)))} == {}
 
 
 def helps(command: click.Command, *names: str) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from envspec.conformance.results import Cause, Status, dumps
 from envspec.receipts import model
 from envspec.receipts.build import BadResults, receipt
 from envspec.receipts.compare import Comparison, Weight, against, compare
+from envspec.receipts.metrics import MEMORY_TOLERANCE, numbers
 from envspec.receipts.model import FORMAT, BadReceipt, Receipt, Verdict, dump, load, read
 from envspec.report import COMPARISON, write_receipt
 from envspec.report.comparison import answers
@@ -399,3 +400,13 @@ def test_output_on_an_ascii_terminal(tmp_path: Path) -> None:
     ran = envspec(tmp_path, "receipts", *paths("one-is-slow"), "--format", "markdown", environ=environ)
     assert ran.status == 10
     assert ran.stdout.isascii()
+
+
+@pytest.mark.parametrize(("host_bytes", "tolerance"), [(100_000_000, None), (900_000_000, MEMORY_TOLERANCE)])
+def test_the_memory_of_a_small_process_has_no_tolerance(host_bytes: int, tolerance: float | None) -> None:
+    found = [
+        each
+        for each in numbers(made(check("lock", peak={**PEAK, "host_bytes": host_bytes}), device="cpu"))
+        if "host" in each.name
+    ]
+    assert {each.tolerance for each in found} == {tolerance}

@@ -276,7 +276,7 @@ def on_conda() -> Lock:
             Decision(
                 "conda.virtual_packages",
                 "__archspec=1=x86_64 __cuda=12.9 __glibc=2.39 __linux=5.10 __unix=0",
-                "what a machine has follows from the spec and its base image, never by the one that locks",
+                "what a machine has follows from the spec and its base image, never from the machine that locks",
                 "",
                 X86,
             ),
