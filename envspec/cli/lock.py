@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     type=click.Choice([*RESOLVERS, *SOLVERS]),
     multiple=True,
     metavar="NAME",
-    help="Resolver of PyPI's packages (uv, pip-tools) or of conda's (rattler, conda-lock); once for each.",
+    help=f"Resolver of PyPI's packages ({', '.join(RESOLVERS)}) or of conda's ({', '.join(SOLVERS)}); once for each.",
 )
 @click.option(
     "--channel-repodata",

@@ -24,6 +24,7 @@ from envspec.lockfile.check import check
 from envspec.lockfile.folder import tidy, write_folder
 from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
 from envspec.operations.lock_state import LockRequest, Upgrade
+from envspec.resolve import RESOLVERS
 from envspec.spec.identity import input_sha256
 from envspec.version import VERSION
 
@@ -36,7 +37,7 @@ def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapp
 
     None for [conda] as well: channels patch their repodata, and add packages with times in the past.
 
-    resolver: `uv` or `pip-tools`. facts: version of the facts. environ: names the indexes of this machine; one that is
+    resolver: a name in RESOLVERS. facts: version of the facts. environ: names the indexes of this machine; one that is
     used instead of another should have the same files, and may not.
     """
     try:
@@ -54,7 +55,7 @@ def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapp
     env = data.get("env")
     if not old and not (isinstance(env, dict) and "as_of" in env):
         return None
-    made_by = [MADE, FORMAT, VERSION, resolver, version(resolver), facts]
+    made_by = [MADE, FORMAT, VERSION, resolver, *map(version, RESOLVERS[resolver].distributions), facts]
     places = [environ.get(name) for name in ("ENVSPEC_DEFAULT_INDEX", "ENVSPEC_PYTORCH_INDEX")]
     return hashlib.sha256(json.dumps([input_sha256(data), old, *made_by, *places]).encode()).hexdigest()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from envspec.resolve import RESOLVERS
 from tests.support.ahead import ahead, golden_ahead
 from tests.support.golden_locks import decisions, refusal
 
@@ -59,7 +60,7 @@ HERE = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}.
 def by_both(case: str, root: Path) -> list[str]:
     """What the engines make of a case, for this Python and platform; of a refusal, the exit code."""
     result_of = []
-    for engine in ("uv", "pip-tools"):
+    for engine in RESOLVERS:
         copied, folder = root / engine / "case", root / engine / "run"
         shutil.copytree(GOLDEN / case, copied)
         folder.mkdir()
