@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from envspec.conformance.request import Nodes
     from envspec.diagnostics.explain import Explanation, PackageExplanation
     from envspec.diagnostics.fit import FitReport
+    from envspec.engine.container import Gpus, Mount, Port
     from envspec.image.options import ImageOptions
     from envspec.lockfile.check import CheckResult
     from envspec.lockfile.diff import LockDiff
     from envspec.models import Lock, Platform
-    from envspec.operations.container import Gpus, Mount, Port
+    from envspec.operations.environment import Outcome
     from envspec.operations.image import Built
-    from envspec.operations.install import Outcome
     from envspec.receipts.model import Receipt
     from envspec.verifier.types import VerifyResult
 
@@ -111,7 +111,7 @@ def install(
         UsageError: the folder is in use. UnfitMachine: this machine can't run the lock. NetworkError: a file can't be
             fetched, or is not the locked one.
     """
-    from envspec.operations.install import install, install_request
+    from envspec.operations.environment import install, install_request
 
     request = install_request(*_with_digest(lock), Path(prefix), None, Path(python) if python else None)
     return install(request, context or _context(usual_jobs=8))
@@ -127,7 +127,7 @@ def verify(lock: _LockOrPath, prefix: _Path, *, platform: str | Platform | None 
     """
     from envspec.diagnostics.machine import this_platform
     from envspec.models import Platform
-    from envspec.operations.verify import verify
+    from envspec.operations.environment import verify
 
     return verify(_lock(lock), Platform(platform) if platform else this_platform(), Path(prefix))
 
@@ -213,7 +213,9 @@ def run(
     Raises:
         UnfitMachine, NetworkError: no engine, or none that can run it. UsageError: the request does not fit the lock.
     """
-    from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Streams, run_container
+    from envspec.engine.container import ContainerOptions, StartMode
+    from envspec.engine.run import Streams
+    from envspec.operations.container import ContainerRequest, run_container
 
     options = ContainerOptions(
         command=tuple(command),
@@ -367,7 +369,7 @@ def _image_options(
 
 
 def _gpus(gpus: _Gpus) -> Gpus | tuple[str, ...]:
-    from envspec.operations.container import Gpus
+    from envspec.engine.container import Gpus
 
     if isinstance(gpus, str):
         return {"auto": Gpus.AS_LOCKED, "all": Gpus.ALL, "none": Gpus.NONE}[gpus]

@@ -108,7 +108,7 @@ async def _build(request: BuildRequest, source: Path, work: Path, context: Conte
     if interpreter is None:
         why = f"no Python {request.target.python.series} is on this machine"
     elif request.compiles:
-        from envspec.build.local import build_locally
+        from envspec.build.runners import build_locally
 
         return await build_locally(request, source, work, interpreter, context, tools)
     else:
@@ -123,7 +123,7 @@ async def _build(request: BuildRequest, source: Path, work: Path, context: Conte
             # The whole folder: the build could have left links anywhere.
             await asyncio.to_thread(_clear, work)
             source = await _unpacked(request, work / "again")
-    from envspec.build.container import build_in_container
+    from envspec.build.runners import build_in_container
 
     try:
         return await build_in_container(request, source, work, why, context, tools)
@@ -143,7 +143,7 @@ async def _build_without_compiler(
     Raises:
         WheelBuildFailed: it failed, and called no compiler.
     """
-    from envspec.build.local import build_locally, requested_compiler
+    from envspec.build.runners import build_locally, requested_compiler
 
     try:
         built = await build_locally(request, source, work, interpreter, context, tools)

@@ -55,7 +55,7 @@ def install(lock: str, prefix: Path, platform: Platform | None, python: Path | N
     What was fetched is kept: an interrupted run continues from there.
     """
     from envspec.lockfile.folder import find_lock, read_with_digest
-    from envspec.operations.install import Outcome, install, install_request
+    from envspec.operations.environment import Outcome, install, install_request
 
     locked, digest = read_with_digest(find_lock(lock, Path()))
     request = install_request(locked, digest, prefix, platform, python)
@@ -85,7 +85,7 @@ def verify(lock: str, prefix: Path | None, platform: Platform | None, form: str)
     """
     from envspec.diagnostics.machine import this_platform
     from envspec.lockfile.folder import find_lock, read_lock
-    from envspec.operations.verify import verify
+    from envspec.operations.environment import verify
 
     folder = find_lock(lock, Path())
     locked = read_lock(folder)
@@ -143,7 +143,7 @@ def _counted(counts: VerifyCounts) -> str:
 
 
 def _drifted(result: VerifyResult, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:
-    from envspec.operations.verify import PYTHON
+    from envspec.operations.environment import PYTHON
     from envspec.report.format import counted
 
     ways = counted(len(result.findings), "difference")

@@ -15,8 +15,8 @@ from envspec.context import Context, Step
 from envspec.errors import EnvspecError, NoSolution, UsageError
 from envspec.fetch.conda_link import RESERVED_FOLDERS, LinkTarget, PrefixTooLong
 from envspec.fetch.conda_link import link as link_packages
+from envspec.installer.request import InstallRequest, InstallStage
 from envspec.installer.staging import StagingFolder, site_packages
-from envspec.installer.types import InstallRequest, InstallStage
 from envspec.io.archives import PathOwners, link_above, path_problem
 from envspec.io.cache import CONDA_PACKAGES
 

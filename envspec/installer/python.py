@@ -11,8 +11,8 @@ from typing import Any, Final
 from envspec.context import Context, Step
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
 from envspec.installer import uv
+from envspec.installer.request import InstallRequest, InstallStage
 from envspec.installer.staging import FOLDER, StagingFolder
-from envspec.installer.types import InstallRequest, InstallStage
 from envspec.io.process import Interpreter, probe_interpreter
 from envspec.models import Python
 from envspec.names import is_whiteout

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec.errors import EnvspecError, UsageError
-from envspec.installer.types import InstallRequest
+from envspec.installer.request import InstallRequest
 from envspec.io.file_locks import is_same_file, wait_for_lock
 from envspec.io.files import FULL, DiskFull, make_directories, replace_content, sync_directory
 

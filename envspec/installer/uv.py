@@ -13,8 +13,8 @@ from typing import Final
 from envspec.context import Context, Step
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine
+from envspec.installer.request import BuildSources, InstallRequest, InstallStage
 from envspec.installer.staging import FOLDER, StagingFolder
-from envspec.installer.types import BuildSources, InstallRequest, InstallStage
 from envspec.io import process
 from envspec.io.files import DiskFull
 from envspec.io.http_settings import ca_bundle, default_index_url

@@ -42,7 +42,7 @@ from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity
 from envspec.models import Lock, Platform, Resolution
 from envspec.operations.container import compiled_folder, engine_platform, image_in_engine, this_user
-from envspec.operations.verify import expected_of, part_of
+from envspec.operations.environment import expected_of, part_of
 from envspec.receipts.build import BadResults, ReceiptInputs, receipt
 from envspec.receipts.model import Here, Image, LockName, Receipt
 from envspec.version import VERSION

@@ -1,27 +1,71 @@
-"""Images that were built before on this machine, known from the lock's bytes alone.
+"""IDs of images built before, by the lock's bytes.
+
+`envspec image id`, and a push of an image that the registry has, read nothing else: few imports.
 
 On the way of `envspec image id` and of a push whose image is in the registry: imports little.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform as machine
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from envspec.context import Context
 from envspec.errors import UsageError
-from envspec.image.id_cache import CachedIds, key_of, read_ids, write_ids
+from envspec.io.cache import CacheError, JsonCache
 from envspec.lockfile.folder import find_lock, read_current
 from envspec.lockfile.header import LOCK_FILE
+from envspec.version import VERSION
 
 if TYPE_CHECKING:
     from envspec.image.options import ImageOptions
     from envspec.models import Lock, Platform
     from envspec.operations.image import Built
+
+
+#: Part of every key: increase it if the same lock would give another image.
+FORM: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CachedIds:
+    """ids: (platform, image ID). digest: of what a push tags."""
+
+    ids: tuple[tuple[str, str], ...]
+    digest: str
+
+
+def key_of(lock: bytes, *options: str) -> str:
+    """lock: content of envspec.lock. options: everything else that determines the image."""
+    values = [FORM, VERSION, hashlib.sha256(lock).hexdigest(), *options]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def read_ids(cache: Path, key: str) -> CachedIds | None:
+    return _cache(cache).read_as(
+        key,
+        lambda found: CachedIds(
+            tuple((str(platform), str(identity)) for platform, identity in found["ids"]), found["digest"]
+        ),
+    )
+
+
+def write_ids(cache: Path, key: str, ids: Sequence[tuple[str, str]], digest: str) -> None:
+    """Does nothing if the cache can't be written."""
+    with suppress(CacheError):
+        _cache(cache).write(key, {"ids": list(ids), "digest": digest})
+
+
+def _cache(cache: Path) -> JsonCache:
+    return JsonCache(cache / "image-known")
 
 
 class ImageRequest:

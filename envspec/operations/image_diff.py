@@ -16,7 +16,7 @@ from envspec.io.files import read_untrusted
 from envspec.io.tasks import run_interruptible
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock, Platform
-from envspec.operations.image_session import ImageSession
+from envspec.operations.image import ImageSession
 from envspec.operations.session import Session
 from envspec.registry.client import CONFIG_BYTES
 from envspec.registry.errors import shortened

@@ -59,13 +59,13 @@ COMPARISON: Final[Formats[Comparison]] = Formats(
     }
 )
 LOCK_DIFF: Final[Formats[LockDiff]] = Formats(
-    {"text": "lock_diff:as_text", "json": "lock_diff:as_json", "markdown": "lock_diff:as_markdown"}
+    {"text": "diff:as_text", "json": "diff:as_json", "markdown": "diff:as_markdown"}
 )
 EXPLANATION: Final[Formats[Explanation | PackageExplanation]] = Formats(
     {"text": "explanation:as_text", "json": "explanation:as_json"}
 )
-FIT: Final[Formats[FitReport]] = Formats({"text": "fit:as_text", "json": "fit:as_json"})
-IMAGE_DIFF: Final[Formats[ImageDiff]] = Formats({"text": "image_diff:as_text", "json": "image_diff:as_json"})
+FIT: Final[Formats[FitReport]] = Formats({"text": "explanation:fit_as_text", "json": "explanation:fit_as_json"})
+IMAGE_DIFF: Final[Formats[ImageDiff]] = Formats({"text": "diff:image_as_text", "json": "diff:image_as_json"})
 
 #: Files of a receipt's folder -> format.
 RECEIPT_FILES: Final = {

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from envspec.lockfile.folder import read_lock
-from envspec.operations.verify import expected_of
+from envspec.operations.environment import expected_of
 from tests.support.machines import suite
 from tests.support.machines.stack import (
     copied,

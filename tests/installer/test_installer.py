@@ -17,7 +17,7 @@ import pytest
 from envspec.errors import UnfitMachine
 from envspec.fetch.types import is_transient, rattler_error
 from envspec.installer import conda, staging
-from envspec.installer.preflight import HostFacts, check_machine, glibc_of, resolution_for, x86_levels
+from envspec.installer.request import HostFacts, check_machine, glibc_of, resolution_for, x86_levels
 from envspec.installer.staging import NotMovable, relocate
 from envspec.installer.uv import error_of
 from envspec.io import process as io_process

@@ -13,7 +13,7 @@ import pytest
 
 from envspec.build.reproducible import unpack
 from envspec.errors import EnvspecError
-from envspec.resolve.pypi.index.sdist import BadSdist, metadata
+from envspec.resolve.pypi.index.file_metadata import BadSdist, metadata
 from envspec.resolve.pypi.metadata import declared
 from tests.security.hostile import (
     FILE,

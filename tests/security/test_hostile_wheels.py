@@ -28,14 +28,14 @@ from envspec.image.layers.types import Compression
 from envspec.image.sources.python import Venv
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.installer import python
+from envspec.installer.request import InstallRequest
 from envspec.installer.staging import StagingFolder
-from envspec.installer.types import InstallRequest
 from envspec.installer.uv import UvError
 from envspec.io.archives import FileConflict
 from envspec.io.http_types import Timeouts
 from envspec.models import Python
-from envspec.operations.install import put_wheels
-from envspec.resolve.pypi.index.remote_wheel import BadRemoteWheel, FilePart, read_metadata
+from envspec.operations.environment import put_wheels
+from envspec.resolve.pypi.index.file_metadata import BadRemoteWheel, FilePart, read_metadata
 from tests.operations.test_build_sdists import serving
 from tests.security.hostile import Canary, Entry, Section, files_below, mark, outcome, shown, zip_of
 from tests.security.hostile_wheels import FILENAME, INFO, WHEELS, entries_of

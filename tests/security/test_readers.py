@@ -35,9 +35,9 @@ from envspec.io.archives import MAX_METADATA_BYTES
 from envspec.io.http import PAGE_BYTES
 from envspec.lockfile.header import add_checksum
 from envspec.resolve.pypi.errors import excluded_conda_versions
-from envspec.resolve.pypi.index import sdist as sdist_reader
+from envspec.resolve.pypi.index import file_metadata as sdist_reader
+from envspec.resolve.pypi.index.file_metadata import LARGEST_BYTES
 from envspec.resolve.pypi.index.page import MOST_FILES, BadPage, parse_page
-from envspec.resolve.pypi.index.remote_wheel import LARGEST_BYTES
 from envspec.resolve.pypi.metadata import declared, parsed
 from envspec.spec.conda import read_match_spec
 from envspec.spec.load import parse_spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from envspec.diagnostics.doctor import gpu, services, system
+from envspec.diagnostics.doctor import machine, services
 from envspec.diagnostics.doctor.types import DoctorContext, DoctorFinding, FindingState, this_machine
 from envspec.errors import UsageError
 from envspec.registry.reference import DOCKER_HUB
@@ -47,18 +47,18 @@ async def examine(
     engines, builders, toolkit, uv, network = await asyncio.gather(
         services.read_engines(context),
         services.builder_findings(context),
-        gpu.toolkit_version(context),
-        system.uv_finding(context),
+        machine.toolkit_version(context),
+        machine.uv_finding(context),
         services.network_findings(context, index_url=index_url, registries=registries, mirrors=mirrors or {}),
     )
-    gpus = gpu.read_gpus(context)
+    gpus = machine.read_gpus(context)
     return (
-        *gpu.gpu_findings(gpus),
+        *machine.gpu_findings(gpus),
         *services.engine_findings(engines, context, is_container=gpus.is_container),
         *builders,
-        gpu.toolkit_finding(context, toolkit, gpus, engines),
-        *system.system_findings(context),
+        machine.toolkit_finding(context, toolkit, gpus, engines),
+        *machine.system_findings(context),
         uv,
         *network,
-        system.configuration_finding(context),
+        machine.configuration_finding(context),
     )

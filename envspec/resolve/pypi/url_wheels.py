@@ -18,8 +18,8 @@ from envspec.errors import NetworkError
 from envspec.io.http import Http
 from envspec.io.store import Store, StoredMetadata
 from envspec.resolve import cache
+from envspec.resolve.pypi.index.file_metadata import BadRemoteWheel, read_file
 from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.index.remote_wheel import BadRemoteWheel, read_file
 from envspec.resolve.pypi.index.routing import OfflineMiss
 from envspec.spec import Requirement
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.resolve.pypi.index.remote_wheel import TAIL_BYTES, BadRemoteWheel, FilePart, read_metadata
+from envspec.resolve.pypi.index.file_metadata import TAIL_BYTES, BadRemoteWheel, FilePart, read_metadata
 
 PATH = "tiny-1.0.dist-info/METADATA"
 

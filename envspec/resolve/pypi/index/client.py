@@ -20,8 +20,7 @@ from envspec.io.store import Store, StoredMetadata, StoredPage
 from envspec.io.tasks import run_in_thread
 from envspec.names import normalised
 from envspec.origins import same_origin
-from envspec.resolve.pypi.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, ListedFile
-from envspec.resolve.pypi.index.remote_wheel import (
+from envspec.resolve.pypi.index.file_metadata import (
     LARGEST_BYTES,
     MOST_AT_ONCE,
     BadRemoteWheel,
@@ -31,6 +30,7 @@ from envspec.resolve.pypi.index.remote_wheel import (
     read_metadata,
     read_record,
 )
+from envspec.resolve.pypi.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, ListedFile
 from envspec.resolve.pypi.index.routing import NotListed, OfflineMiss, PackageIndex, PackageIndexError
 from envspec.resolve.pypi.index.selection import version_of
 
@@ -166,11 +166,11 @@ class IndexClient:
         if metadata is None:
             if file.filename.endswith(SDIST_SUFFIXES):
                 # Few locks need it: a run on cached pages starts without.
-                from envspec.resolve.pypi.index import sdist
+                from envspec.resolve.pypi.index import file_metadata
 
                 content = await self.content(index, file)
                 name, version = normalised(file.filename.rpartition("-")[0]), str(version_of(file.filename))
-                body = await run_in_thread(sdist.metadata, content, file.filename, name, version)
+                body = await run_in_thread(file_metadata.metadata, content, file.filename, name, version)
                 metadata = StoredMetadata(body, len(content))
             else:
                 metadata = await self._served_metadata(index, file) or await self._metadata_of_wheel(index, file)

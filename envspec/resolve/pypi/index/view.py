@@ -23,6 +23,7 @@ from envspec.io.store import StoredPage
 from envspec.io.tasks import run_in_thread
 from envspec.models import DEFAULT_INDEX
 from envspec.resolve.pypi.index.client import IndexClient, RecordDigests, unreadable_page
+from envspec.resolve.pypi.index.file_metadata import BadSdist
 from envspec.resolve.pypi.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.pypi.index.routing import (
     Correction,
@@ -32,7 +33,6 @@ from envspec.resolve.pypi.index.routing import (
     PackageIndexError,
     Rules,
 )
-from envspec.resolve.pypi.index.sdist import BadSdist
 from envspec.resolve.pypi.index.selection import (
     Selection,
     SelectionPolicy,

@@ -1,16 +1,51 @@
-"""Whether this machine can run an environment, checked before a download. Installing needs no GPU."""
+"""What to install, and whether this machine can run it."""
 
 from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.context import Stages
 from envspec.errors import UnfitMachine
 from envspec.models import CondaPackage, Lock, Platform, Resolution
+
+
+class InstallStage(Stages):
+    """The stages of an installation, in order."""
+
+    WAITING = "waiting for another install into the same folder"
+    FETCHING = "fetching archives"
+    LINKING = "linking conda packages"
+    PYTHON = "preparing Python"
+    WHEELS = "installing wheels"
+    CHECKING = "checking files"
+
+
+@dataclass(frozen=True, slots=True)
+class InstallRequest:
+    """resolution: the part of `lock` for this machine. lock_sha256: of the bytes of envspec.lock.
+
+    prefix: absolute, links resolved. python: the user's interpreter for a lock without conda.
+    """
+
+    lock: Lock
+    lock_sha256: str
+    resolution: Resolution
+    prefix: Path
+    python: Path | None = None
+
+    @property
+    def platform(self) -> Platform:
+        return self.resolution.target.platform
+
+
+#: Builds the sources with a Python: the resolution with the built wheels, and these, SHA-256 -> file.
+BuildSources = Callable[[InstallRequest, Path], Awaitable[tuple[Resolution, Mapping[str, Path]]]]
+
 
 _CPU_FILE: Final = Path("/proc/cpuinfo")
 # Needed to run, not to install: locks for GPUs are installed on machines without them, often in containers.
