@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from envspec.version import VERSION
-
 if TYPE_CHECKING:
     from envspec.api import (
         build_image,
@@ -34,7 +32,8 @@ if TYPE_CHECKING:
     from envspec.models import Lock, Platform
     from envspec.spec.errors import SpecError
 
-__version__ = VERSION
+    __version__: str
+
 __all__ = [
     "Connectivity",
     "Context",
@@ -72,6 +71,8 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return import_module("envspec.version").VERSION
     if name not in __all__:
         raise AttributeError(f"module 'envspec' has no attribute {name!r}")
     module = next((module for module, names in _MODULES.items() if name in names), "envspec.api")

@@ -165,7 +165,7 @@ def output_of(command: Sequence[str], cwd: Path) -> bytes:
 
 _PROBE: Final = (
     "import importlib.util, json, platform, sys, sysconfig; print(json.dumps([platform.python_version(),"
-    "platform.python_implementation(), bool(sysconfig.get_config_var('Py_GIL_DISABLED')),"
+    "sys.executable, platform.python_implementation(), bool(sysconfig.get_config_var('Py_GIL_DISABLED')),"
     "int.from_bytes(importlib.util.MAGIC_NUMBER[:2], 'little')]))"
 )
 _PROBE_VARIABLES: Final = ("PATH", "HOME", "SYSTEMROOT")
@@ -189,11 +189,12 @@ async def probe_interpreter(path: Path, environ: Mapping[str, str]) -> Interpret
     variables = {name: environ[name] for name in _PROBE_VARIABLES if name in environ}
     try:
         done = await run([str(path), "-I", "-c", _PROBE], environ=variables, cwd=Path("/"))
-        version, implementation, is_free_threaded, magic = json.loads(done.lines[-1])
+        version, executable, implementation, is_free_threaded, magic = json.loads(done.lines[-1])
     except (OSError, ValueError, IndexError):
         return None
     is_supported = implementation == "CPython" and not is_free_threaded
-    return Interpreter(path, version, magic) if is_supported else None
+    # A version manager's shim runs only with its variables and settings; what it starts runs everywhere.
+    return Interpreter(Path(executable or path), version, magic) if is_supported else None
 
 
 def bound_to_parent() -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
-import shutil
 import stat
 import subprocess
 import sys
@@ -16,8 +15,10 @@ import pytest
 
 from envspec.errors import UnfitMachine
 from envspec.image.sources.bytecode import CompilerFailed, PycCompiler, SourceModule, compile_modules
+from tests.support.machines import interpreters
 
 _OWN = PycCompiler(Path(sys.executable), ".".join(map(str, sys.version_info[:3])))
+
 _SERIES = ".".join(map(str, sys.version_info[:2]))
 
 #: Names and strings that a process meets again in other modules, and sets whose order follows from hashes.
@@ -45,20 +46,9 @@ def python_of(series: str) -> PycCompiler:
     """A CPython of this series: the running one, or what PATH or pyenv has."""
     if series == _SERIES:
         return _OWN
-    for folder in (*os.environ.get("PATH", "").split(os.pathsep), *_pyenv(series)):
-        python = shutil.which(f"python{series}", path=folder)
-        if python is None:
-            continue
-        command = [python, "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode == 0:
-            return PycCompiler(Path(python), done.stdout.strip())
+    for version, python in interpreters(series).items():
+        return PycCompiler(python, version)
     pytest.skip(f"no Python {series} is at hand, neither pyenv's nor on PATH")
-
-
-def _pyenv(series: str) -> list[str]:
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    return [str(path / "bin") for path in sorted(root.glob(f"{series}.*"))]
 
 
 @pytest.mark.parametrize("series", sorted({_SERIES, "3.10", "3.11", "3.12", "3.13"}))

@@ -31,11 +31,20 @@ MAGIC: Final = {"3.10": 3439, "3.11": 3495, "3.12": 3531, "3.13": 3571}.get(SERI
 
 
 def pretends(
-    path: Path, version: str, *, magic: int = MAGIC, implementation: str = "CPython", free: bool = False
+    path: Path,
+    version: str,
+    *,
+    magic: int = MAGIC,
+    implementation: str = "CPython",
+    free: bool = False,
+    executable: str = "",
 ) -> Path:
     """A program that answers as such an interpreter does."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\necho '{json.dumps([version, implementation, free, magic])}'\n")
+    answer = json.dumps([version, executable or str(path), implementation, free, magic])
+    path.write_text(f"#!/bin/sh\necho '{answer}'\n")
+        f"#!/bin/sh\necho '{json.dumps([version, executable or str(path), implementation, free, magic])}'\n"
+    )
     path.chmod(0o755)
     return path
 
@@ -205,3 +214,10 @@ def test_builds_of_that_version_that_are_known(finder: Finder, tmp_path: Path) -
     found = finder.parts.other_build(Python(rows[0].version, "system"))
     assert found is not None and found.sha256 == rows[0].sha256
     assert finder.parts.other_build(Python("3.11.99", "system")) is None
+
+
+def test_a_version_managers_shim_is_replaced_by_what_it_starts(finder: Finder, tmp_path: Path) -> None:
+    """A shim runs only with the variables of its version manager."""
+    real = pretends(tmp_path / "versions" / "bin" / f"python{SERIES}", FUTURE)
+    pretends(tmp_path / "bin" / f"python{SERIES}", FUTURE, executable=str(real))
+    assert finder.finds(FUTURE).python == real

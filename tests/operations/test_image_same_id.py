@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -33,6 +31,7 @@ from tests.support.builders.images import (
 )
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Method, padding, wheel
+from tests.support.machines import interpreters
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
 
@@ -158,15 +157,9 @@ def test_two_outputs_of_the_same_tar_are_the_same_bytes(scene: Scene, tmp_path: 
 @cache
 def pythons() -> dict[str, Path]:
     """Interpreters by their exact version: the running one, pyenv's, and those on PATH."""
-    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     found = {RUNNING: Path(sys.executable)}
-    candidates = [path for series in SERIES for path in sorted(root.glob(f"versions/{series}.*/bin/python{series}"))]
-    candidates += [Path(there) for series in SERIES if (there := shutil.which(f"python{series}"))]
-    for path in candidates:
-        ask = "import platform; print(platform.python_version())"
-        done = subprocess.run([path, "-I", "-c", ask], capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            found.setdefault(done.stdout.strip(), path)
+    for series in SERIES:
+        found = interpreters(series) | found
     return found
 
 

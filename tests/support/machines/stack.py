@@ -23,7 +23,7 @@ from typing import Final
 
 from uv import find_uv_bin
 
-from tests.support.machines import NotRun
+from tests.support.machines import NotRun, interpreters
 from tests.support.machines.standin import cache_folder
 
 ROOT: Final = Path(__file__).parents[3]
@@ -154,12 +154,8 @@ def _install(folder: Path, series: str, requirements: Path) -> None:
 
 
 def _interpreter(series: str) -> str:
-    """One on PATH that runs: shims of version managers may lead nowhere."""
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        found = Path(folder, f"python{series}")
-        ask = [str(found), "-c", "import venv, sys; print('%d.%d' % sys.version_info[:2])"]
-        if found.exists() and subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip() == series:
-            return str(found)
+    for path in interpreters(series).values():
+        return str(path)
     raise NotRun(f"no Python {series} on PATH")
 
 
