@@ -43,8 +43,6 @@ def pretends(
     path.parent.mkdir(parents=True, exist_ok=True)
     answer = json.dumps([version, executable or str(path), implementation, free, magic])
     path.write_text(f"#!/bin/sh\necho '{answer}'\n")
-        f"#!/bin/sh\necho '{json.dumps([version, executable or str(path), implementation, free, magic])}'\n"
-    )
     path.chmod(0o755)
     return path
 
