@@ -271,7 +271,8 @@ def _why(error: BaseException) -> tuple[str, str]:
 
 
 def _line(error: BaseException) -> str:
-    """The first line with `error:`, else the first."""
+    """The first line with `error:`, else the first that does not announce another one (torch 2.6: `... raised:`)."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    first = next((line for line in lines if "error:" in line), lines[0])
+    whole = [line for line in lines if not line.endswith(":")] or lines
+    first = next((line for line in lines if "error:" in line), whole[0])
     return f"{type(error).__name__}: {first}"[:_MAX_CHARACTERS]
