@@ -27,9 +27,11 @@ from tests.support.servers.registry import OCI_MANIFEST
 _SPEC: Final = Path("specs/pytorch-2.9.toml")
 _LIMIT_S: Final = 300.0
 
-#: Prepares one run, from a folder of its own and its environment: the run's arguments and environment.
+#: Prepares one run, from the envspec that runs, a folder of its own and its environment: the run's arguments and
+#: environment. Each envspec reads locks that it made: formats may differ.
 Call = tuple[Sequence[str | Path], Mapping[str, str]]
-Prepare = Callable[[Path, Mapping[str, str]], Call]
+Command = Sequence[str | Path]
+Prepare = Callable[[Command, Path, Mapping[str, str]], Call]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +75,7 @@ def _row(
         for which in sorted(commands, reverse=bool(turn % 2)):
             own = root / which
             own.mkdir(exist_ok=True)
-            words, variables = prepare(own, environ)
+            words, variables = prepare(commands[which], own, environ)
             cost = run([*commands[which], *words], cwd=Path.cwd(), env=variables, limit_s=_LIMIT_S)
             if not cost.is_done:
                 raise SystemExit(f"{name}, {which}: {cost.exit_code}: {cost.output}")
@@ -89,7 +91,7 @@ def _row(
 
 def _locks() -> dict[str, Prepare]:
     def lock(cache: str, *, is_cold: bool) -> Prepare:
-        def prepare(own: Path, environ: Mapping[str, str]) -> Call:
+        def prepare(command: Command, own: Path, environ: Mapping[str, str]) -> Call:  # noqa: ARG001
             shutil.rmtree(own / "out", ignore_errors=True)
             if is_cold:
                 shutil.rmtree(own / cache, ignore_errors=True)
@@ -98,10 +100,11 @@ def _locks() -> dict[str, Prepare]:
 
         return prepare
 
-    def check(_: Path, environ: Mapping[str, str]) -> Call:
-        return ["lock", "--check", _SPEC], environ
+    def check(command: Command, own: Path, environ: Mapping[str, str]) -> Call:
+        _lock_once(command, _SPEC, own / "checked", environ)
+        return ["lock", "--check", _SPEC, "--output", own / "checked"], environ
 
-    def version(_: Path, environ: Mapping[str, str]) -> Call:
+    def version(command: Command, own: Path, environ: Mapping[str, str]) -> Call:  # noqa: ARG001
         return ["--version"], environ
 
     return {
@@ -113,22 +116,37 @@ def _locks() -> dict[str, Prepare]:
 
 
 def _images(root: Path, registry: Registry) -> dict[str, Prepare]:
-    stack = Stock(root / "stock", root / "stock" / "cache", registry.host).stack(SPECS / "small.toml")
+    spec = SPECS / "small.toml"
+    Stock(root / "stock", root / "stock" / "cache", registry.host).stack(spec)
+    # Earlier versions take the base's digest from the mirror of the spec alone.
+    mirrored = root / "small.toml"
+    mirrored.write_text(f'{spec.read_text("utf-8")}\n[registry.mirrors]\n"docker.io" = "{registry.host}"\n', "utf-8")
 
     def build(*, is_cold: bool) -> Prepare:
-        def prepare(own: Path, environ: Mapping[str, str]) -> Call:
+        def prepare(command: Command, own: Path, environ: Mapping[str, str]) -> Call:
             cache, layout = own / "image", own / "layout"
             shutil.rmtree(layout, ignore_errors=True)
             if is_cold:
                 shutil.rmtree(cache, ignore_errors=True)
                 shutil.copytree(root / "stock" / "cache" / "archives", cache / "archives", copy_function=os.link)
-            words: list[str | Path] = ["image", "build", stack.first.folder, "--layout", layout]
-            mirrors = {"ENVSPEC_REGISTRY_MIRRORS": f"docker.io={registry.host}"}
-            return words, {**environ, **mirrors, "ENVSPEC_CACHE_DIR": str(cache)}
+            variables = {
+                **environ,
+                "ENVSPEC_REGISTRY_MIRRORS": f"docker.io={registry.host}",
+                "ENVSPEC_CACHE_DIR": str(cache),
+            }
+            _lock_once(command, mirrored, own / "small", variables)
+            return ["image", "build", own / "small", "--layout", layout], variables
 
         return prepare
 
     return {"`image build`, wheels cached": build(is_cold=True), "`image build`, again": build(is_cold=False)}
+
+
+def _lock_once(command: Command, spec: Path, folder: Path, environ: Mapping[str, str]) -> None:
+    if not folder.exists():
+        cost = run([*command, "lock", spec, "--output", folder], cwd=Path.cwd(), env=environ, limit_s=_LIMIT_S)
+        if not cost.is_done:
+            raise SystemExit(f"lock of {spec}: {cost.exit_code}: {cost.output}")
 
 
 def _base(layout: Path) -> Base:

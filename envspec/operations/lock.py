@@ -158,7 +158,7 @@ def _conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
                 "--channel-repodata: the spec has no [conda]", hint="remove it, or add [conda] to the spec"
             )
         return CondaResult()
-    from envspec.operations.lock_resolve import resolve_conda
+    from envspec.operations.lock_conda import resolve_conda
 
     return resolve_conda(state, upgraded)
 
@@ -166,7 +166,7 @@ def _conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
 def _pypi(state: LockState, targets: Sequence[Target], conda: CondaResult, upgraded: Sequence[str]) -> PypiResult:
     if not state.spec.pip.dependencies:
         return PypiResult(tuple(Resolution(target, ()) for target in targets))
-    from envspec.operations.lock_resolve import Pypi
+    from envspec.operations.lock_pypi import Pypi
 
     return Pypi(state, targets, conda.provided, upgraded).resolve()
 

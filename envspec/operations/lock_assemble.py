@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from envspec.base_image.cuda import BaseImagePlan, CudaRequest
-from envspec.base_image.plan import digest_decision, plan_base_image
-from envspec.base_image.settings import decide_settings
+from envspec.base_image.plan import decide_settings, digest_decision, plan_base_image
 from envspec.context import Context
 from envspec.errors import NetworkError
 from envspec.io.tasks import run_interruptible

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from envspec.base_image.settings import decide_settings
+from envspec.base_image.plan import decide_settings
 from envspec.errors import UsageError
 from envspec.facts import load_facts
 from envspec.models import ImageSettings, Platform, Resolution

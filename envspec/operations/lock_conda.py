@@ -1,47 +1,26 @@
-"""The stages of `envspec lock` that resolve: conda's packages, then PyPI's."""
+"""The conda stage: the packages of every platform, below PyPI's; with `--upgrade-package`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
-from importlib import import_module
 from typing import Final
 
-from envspec.context import ReporterOf
 from envspec.errors import NetworkError, NoSolution
 from envspec.facts.tables import conda_names
-from envspec.io.http import open_http
-from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import run_interruptible
-from envspec.models import CondaPackage, Decision, Lock, Platform, Resolution, Target
-from envspec.operations.lock_state import CondaResult, LockState, PypiResult, Upgrade
-from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
-from envspec.resolve import resolver, solver
+from envspec.models import CondaPackage, Lock, Platform
+from envspec.operations.lock_state import CondaResult, LockState, Upgrade
+from envspec.resolve import solver
 from envspec.resolve.conda.channels import ChannelTimestamps
 from envspec.resolve.conda.pypi_names import PypiNames, UnmappedName, archive_reader, provided_by, with_provided
 from envspec.resolve.conda.request import channels_of, conda_request, decisions_of
 from envspec.resolve.conda.solve import CondaSolution, solve_all
-from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.index.routing import BuiltSource
-from envspec.resolve.pypi.request import GivenPackages, IndexUrls, sources_of, target_request, wheel_urls
-from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
-from envspec.resolve.pypi.resolver import Unsolvable
-from envspec.resolve.pypi.url_wheels import fetch_wheel
-from envspec.resolve.types import Channel, CondaProvided, Cutoffs
-from envspec.resolve.upgrade import (
-    conda_packages,
-    has_name,
-    moved_conda,
-    moved_pypi,
-    newer_specs,
-    with_old_pins,
-    without_names,
-)
-from envspec.spec import Requirement
+from envspec.resolve.types import Channel, Cutoffs
+from envspec.resolve.upgrade import conda_packages, has_name, moved_conda, newer_specs, without_names
 
 _Rows = Mapping[Platform, tuple[CondaPackage, ...]]
 _NONE: Final[Mapping[Platform, tuple[str, ...]]] = {}
@@ -170,123 +149,3 @@ async def _with_provides(
     if unmapped and spec.pip.dependencies:
         raise UnmappedName(list(unmapped.values()), names)
     return {a.request.platform: packages for a, (packages, _) in zip(answers, found, strict=True)}
-
-
-class Pypi:
-    """The requests of every target, for any cutoffs.
-
-    provided: the Python packages that conda installs, by platform. upgraded: the names of PyPI packages that
-    `--upgrade-package` may move.
-    """
-
-    def __init__(
-        self,
-        state: LockState,
-        targets: Sequence[Target],
-        provided: Mapping[Platform, Mapping[str, CondaProvided]],
-        upgraded: Sequence[str],
-    ) -> None:
-        self._state = state
-        self._targets = targets
-        self._provided = provided
-        self._upgraded = tuple(upgraded)
-        # To upgrade single packages, the engines run several times.
-        self._warn_once = cache(state.context.reporter.warning)
-        environ = state.context.environ
-        self._urls = IndexUrls(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
-        self._wheels = run_interruptible(_fetch_wheels(state, wheel_urls(state.spec)))
-        self._sources: Mapping[Target, Mapping[str, BuiltSource]] = {}
-        self._commits: tuple[Decision, ...] = ()
-        if any(sources_of(state.spec, target) for target in targets):
-            # Imports half of what images need.
-            from envspec.operations.build_wheels import build_sources
-
-            self._sources, self._commits = build_sources(state, targets)
-
-    def resolve(self) -> PypiResult:
-        """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
-        pinned = self._state.old
-        cutoffs = Cutoffs(self._state.as_of, _old_cutoffs(self._state))
-        if pinned is not None and self._upgraded:
-            pinned, cutoffs = self._upgrade(pinned, cutoffs)
-        requests = self._composed(cutoffs)
-        # If single packages have moved, the cutoffs alone don't define the versions of the others.
-        asked = requests if pinned is None or not cutoffs.names else [with_old_pins(q, pinned) for q in requests]
-        resolutions = self._ask(asked)
-        # The cutoff of a removed package must not apply when it is added again.
-        locked = {package.name for resolution in resolutions for package in resolution.packages}
-        own = {name: at for name, at in cutoffs.names.items() if name in locked}
-        return PypiResult(resolutions, tuple(requests), own, self._commits)
-
-    def _composed(self, cutoffs: Cutoffs) -> list[TargetRequest]:
-        state = self._state
-        return [
-            target_request(
-                state.spec,
-                target,
-                state.facts,
-                cutoffs,
-                GivenPackages(self._wheels, self._sources.get(target, {}), self._provided.get(target.platform, {})),
-                self._urls,
-            )
-            for target in self._targets
-        ]
-
-    def _upgrade(self, old: Lock, kept: Cutoffs) -> tuple[Lock, Cutoffs]:
-        """The lock with the pins after `--upgrade-package`, and the cutoffs of those that moved.
-
-        Everything may move up to now; what can stay stays.
-        """
-        state, names = self._state, self._upgraded
-        asked = {requirement.name for requirement in state.spec.pip.dependencies}
-        before = {package.name for resolution in old.resolutions for package in resolution.packages}
-        # What was added to the spec is no part of the upgrade; torch's build is chosen again only for its family.
-        still = dict.fromkeys(asked - before - set(names), kept.as_of)
-        family = {"torch": state.started} if set(names) & set(INDEX_FAMILY) else {}
-        free = self._composed(Cutoffs(kept.as_of, {**still, **family}, others=state.started))
-
-        def moving(newer: Sequence[str]) -> tuple[Resolution, ...]:
-            return self._ask([with_old_pins(q, old, free=names, newer=newer) for q in free])
-
-        # An engine keeps a package because of another one's pin, even if it could move both.
-        newer: list[str] = []
-        for tried in (names, *((name,) for name in names if len(names) > 1)):
-            with suppress(Unsolvable):
-                moving([*newer, *tried])
-                newer += tried
-                if tried == names:
-                    break
-        new = moving(newer)
-        cutoffs = {**kept.names, **dict.fromkeys(moved_pypi(old, new), state.started), **still}
-        locked = {package.name for resolution in new for package in resolution.packages}
-        own = {name: at for name, at in cutoffs.items() if name in locked and at != kept.as_of}
-        return replace(old, resolutions=new), replace(kept, names=own)
-
-    def _ask(self, requests: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
-        state = self._state
-        once = replace(state.context, reporter=ReporterOf(state.context.reporter, warning=self._warn_once))
-        return run_interruptible(resolve_all(requests, resolver(state.request.resolver), state.store, once, _later))
-
-
-def _old_cutoffs(state: LockState) -> dict[str, datetime]:
-    keeps = state.request.upgrade is Upgrade.KEEP and state.spec.env.as_of is None
-    return dict(state.old.package_as_of) if keeps and state.old is not None else {}
-
-
-async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -> dict[str, ListedFile]:
-    """The wheels that the spec names by URL, by this URL without credentials."""
-    if not requirements:
-        return {}
-    context = state.context
-    async with AsyncExitStack() as stack:
-        http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
-        fetched = await asyncio.gather(
-            *(fetch_wheel(r, state.as_of, http, state.store, context.now, context.environ) for r in requirements)
-        )
-    return {str(r.without_credentials().url): file for r, file in zip(requirements, fetched, strict=True)}
-
-
-def _later() -> None:
-    """Import the modules of the next stage while the engines run."""
-    import_module("envspec.operations.lock_assemble")
-    import_module("envspec.lockfile.export")
