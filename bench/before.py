@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("before", type=Path, help="the earlier envspec")
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args(arguments)
-    commands = {"before": [options.before.absolute()], "now": [sys.executable, "-m", "envspec"]}
+    commands = {"before": [options.before.absolute()], "now": [Path(sys.executable).with_name("envspec")]}
     with tempfile.TemporaryDirectory(prefix="envspec-bench-") as folder:
         root = Path(folder)
         environ = clean(os.environ, home=root) | proxies()

@@ -31,12 +31,8 @@ from envspec.lockfile.document import identity
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import ImageId, Lock, Package, Platform
-from envspec.operations.lock import lock_files
 from envspec.operations.lock_state import is_open
 from envspec.operations.session import Session
-from envspec.registry.copy import RemoteBlob, push_image
-from envspec.registry.errors import RegistryError
-from envspec.registry.push import tag_digest
 from envspec.registry.reference import parse
 from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, Manifest, ManifestKind, digest_of
 
@@ -318,6 +314,8 @@ async def _push(session: ImageSession, assembled: Sequence[BuiltImage], index: b
     """
     target = parse(name)
     registry = await session.clients.registry()
+    from envspec.registry.copy import RemoteBlob, push_image
+
     blobs: dict[str, Blob | RemoteBlob] = {}
     for each in assembled:
         source = parse(each.base.name)
@@ -348,6 +346,9 @@ def is_pushed(name: str, digest: str, context: Context) -> bool:
 
 
 async def _is_pushed(name: str, digest: str, context: Context) -> bool:
+    from envspec.registry.errors import RegistryError
+    from envspec.registry.push import tag_digest
+
     async with Session(context) as session:
         try:
             return await tag_digest(await session.registry(), parse(name)) == digest
@@ -389,6 +390,9 @@ def record_images(
         UsageError: the lock has no linux platform. UnfitMachine: none of its images can be built on this machine.
         EnvspecError: as `identify`; the lock is then unchanged.
     """
+    # Brings all that locking needs, which an image that is only built does without.
+    from envspec.operations.lock import lock_files
+
     lock = read_lock(directory)
     platforms = [r.target.platform for r in lock.resolutions if r.target.platform.is_linux]
     if not platforms:
