@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -40,8 +39,6 @@ from tests.support.user import IMPATIENT, User, refused, succeeded
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 
 #: rattler's client knows no exemption of loopback from proxies, and the tests' proxy reaches nothing.
-STRAIGHT: Final = {"NO_PROXY": "127.0.0.1"}
-NAMES: Final = ("tzdata", "python_abi", "python", "greet", "pathwise", "libpathwise")
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +47,8 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> CondaChannel:
 
 
 @pytest.fixture
-def server(channel: CondaChannel) -> Iterator[CondaServer]:
-    with CondaServer({"forge": channel}) as running:
-        yield running
-
-
-@pytest.fixture
 def index(serve: Serve) -> IndexServer:
     return serve([File(TOOL)])
-
-
-@pytest.fixture
-def user(tmp_path: Path, index: IndexServer) -> User:
-    return User(tmp_path, index.url, **STRAIGHT)
 
 
 TOOL: Final = wheel(

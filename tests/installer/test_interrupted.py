@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,19 +56,8 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> CondaChannel:
 
 
 @pytest.fixture
-def server(channel: CondaChannel) -> Iterator[CondaServer]:
-    with CondaServer({"forge": channel}) as running:
-        yield running
-
-
-@pytest.fixture
 def index(serve: Serve) -> IndexServer:
     return serve([File(TOOL)])
-
-
-@pytest.fixture
-def user(tmp_path: Path, index: IndexServer) -> User:
-    return User(tmp_path, index.url, NO_PROXY="127.0.0.1")
 
 
 @pytest.fixture
