@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from envspec.diagnostics.explain import Explanation, PackageExplanation
     from envspec.diagnostics.fit import FitReport
     from envspec.engine.container import Gpus, Mount, Port
-    from envspec.image.options import ImageOptions
     from envspec.lockfile.check import CheckResult
     from envspec.lockfile.diff import LockDiff
     from envspec.models import Lock, Platform
@@ -53,9 +52,8 @@ def lock(
     Raises:
         SpecError, NoSolution, NetworkError, UsageError: the old lock is then unchanged.
     """
-    from packaging.utils import canonicalize_name
-
     from envspec.lockfile.folder import read_lock as read
+    from envspec.names import normalised
     from envspec.operations.lock import lock as write
     from envspec.operations.lock_cache import without_resolving
     from envspec.operations.lock_state import LockRequest, Upgrade
@@ -68,7 +66,7 @@ def lock(
         resolver,
         conda_resolver,
         Upgrade.ALL if upgrade is True else Upgrade.KEEP,
-        () if isinstance(upgrade, bool) else tuple(str(canonicalize_name(name)) for name in upgrade),
+        () if isinstance(upgrade, bool) else tuple(map(normalised, upgrade)),
         {channel: Path(place).absolute() for channel, place in (channel_repodata or {}).items()},
     )
     if without_resolving(request, context) is None:
@@ -153,10 +151,10 @@ def build_image(
         StaleLock: the image has another ID than the lock records. NetworkError, UsageError, UnfitMachine.
     """
     from envspec.operations.image import Destinations, build
-    from envspec.operations.image_cache import tag_of
+    from envspec.operations.image_cache import default_tag, image_options, tag_of
 
-    options = _image_options(_lock(lock), platforms, compression, bytecode=bytecode)
-    name = tag_of(tag or f"envspec/{options.lock.name.lower()}")
+    options = image_options(_lock(lock), platforms, bytecode=bytecode, compression=compression)
+    name = tag_of(tag or default_tag(options.lock))
     destinations = Destinations(
         tar=Path(output) if output else None,
         layout=Path(layout) if layout else None,
@@ -180,9 +178,9 @@ def push_image(
     reference: the registry's repository and tag. The other arguments: see `build_image`.
     """
     from envspec.operations.image import Destinations, build
-    from envspec.operations.image_cache import pushed_name
+    from envspec.operations.image_cache import image_options, pushed_name
 
-    options = _image_options(_lock(lock), platforms, compression, bytecode=bytecode)
+    options = image_options(_lock(lock), platforms, bytecode=bytecode, compression=compression)
     built = build(options, Destinations(push=reference), context or _context())
     return pushed_name(reference, built.digest)
 
@@ -350,30 +348,10 @@ def _with_digest(lock: _LockOrPath) -> tuple[Lock, str]:
     return read_with_digest(find_lock(str(lock), Path()))
 
 
-def _image_options(
-    lock: Lock, platforms: Sequence[str | Platform], compression: str, *, bytecode: bool
-) -> ImageOptions:
-    from envspec.image.layers.types import Compression
-    from envspec.image.options import Bytecode, ImageOptions
-    from envspec.lockfile.document import identity
-    from envspec.models import Platform
-    from envspec.operations.image_cache import image_platforms
-
-    return ImageOptions(
-        lock,
-        identity(lock),
-        image_platforms(lock, [Platform(each).value for each in platforms]),
-        Bytecode.COMPILED if bytecode else Bytecode.NONE,
-        Compression(compression),
-    )
-
-
 def _gpus(gpus: _Gpus) -> Gpus | tuple[str, ...]:
-    from envspec.engine.container import Gpus
+    from envspec.operations.container import parse_gpus
 
-    if isinstance(gpus, str):
-        return {"auto": Gpus.AS_LOCKED, "all": Gpus.ALL, "none": Gpus.NONE}[gpus]
-    return tuple(map(str, gpus))
+    return parse_gpus(gpus if isinstance(gpus, str) else ",".join(map(str, gpus)))
 
 
 class _TextOutput(io.BytesIO):

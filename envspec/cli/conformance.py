@@ -119,8 +119,8 @@ def _failure(found: Receipt) -> str:
 
 
 def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
-    from envspec.cli.container import gpus_of
     from envspec.operations.conformance import SuiteLocation
+    from envspec.operations.container import parse_gpus
 
     if chosen["local"] and chosen["image"]:
         raise UsageError("--local and --image exclude each other", hint="remove one of them")
@@ -129,7 +129,7 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
     if chosen["local"]:
         _refuse_containers(chosen)
     return SuiteLocation(
-        chosen["local"], chosen["python"], chosen["image"], gpus_of(chosen["gpus"]), not chosen["no_pyc"]
+        chosen["local"], chosen["python"], chosen["image"], parse_gpus(chosen["gpus"]), not chosen["no_pyc"]
     )
 
 

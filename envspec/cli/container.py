@@ -28,7 +28,7 @@ from envspec.cli.progress import reporting
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from envspec.operations.container import ContainerRequest, Gpus, Mount, Port, Streams
+    from envspec.operations.container import ContainerRequest, Mount, Port, Streams
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 #: Not a login shell: /etc/profile would set a PATH without the environment.
@@ -128,7 +128,7 @@ def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
 
 
 def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> ContainerRequest:
-    from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Terminal
+    from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Terminal, parse_gpus
 
     tty = _is_our_terminal(streams)
     env = tuple(pair for text in chosen["env"] for pair in _variable(text))
@@ -137,7 +137,7 @@ def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
     options = ContainerOptions(
         command=tuple(command),
         start=StartMode.SERVICES if chosen["services"] else StartMode.COMMAND,
-        gpus=gpus_of(chosen["gpus"]),
+        gpus=parse_gpus(chosen["gpus"]),
         mounts=tuple(_mount(text) for text in chosen["mounts"]),
         ports=tuple(_port(text) for text in chosen["ports"]),
         env=env,
@@ -176,23 +176,6 @@ def _is_our_terminal(streams: Streams) -> bool:
     except OSError:
         # Not this session's terminal: there is no background then.
         return True
-
-
-def gpus_of(text: str) -> Gpus | tuple[str, ...]:
-    """The value of `--gpus`.
-
-    Raises:
-        UsageError: it is none.
-    """
-    from envspec.operations.container import Gpus
-
-    named = {"auto": Gpus.AS_LOCKED, "all": Gpus.ALL, "none": Gpus.NONE}.get(text)
-    if named is not None:
-        return named
-    chosen = tuple(each.strip() for each in text.split(",") if each.strip())
-    if not chosen or not all(re.fullmatch(r"\d+(?::\d+)?|(?:GPU|MIG)-[\w/-]+", each) for each in chosen):
-        raise UsageError(f"--gpus {text}: neither all nor none nor GPUs", hint="by number or UUID: --gpus 0,1")
-    return chosen
 
 
 def _mount(text: str) -> Mount:

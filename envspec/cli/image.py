@@ -85,7 +85,7 @@ def build(lock: str, **chosen: Any) -> int:
     The same lock gives the same ID on every machine. Without --output, --layout, --push or --load the image is only
     kept in envspec's cache.
     """
-    from envspec.operations.image_cache import tag_of
+    from envspec.operations.image_cache import default_tag, tag_of
 
     if chosen["tag"]:
         tag_of(chosen["tag"])
@@ -99,7 +99,7 @@ def build(lock: str, **chosen: Any) -> int:
         return _print_ids(cached.ids, pushed, cached.digest)
     from envspec.operations.image import Destinations
 
-    tag = tag_of(chosen["tag"] or f"envspec/{request.lock.name.lower()}")
+    tag = tag_of(chosen["tag"] or default_tag(request.lock))
     load = tag if chosen["loaded"] else None
     return _build(request, Destinations(chosen["output"], chosen["layout"], pushed, load, tag), context)
 

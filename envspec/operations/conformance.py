@@ -31,7 +31,7 @@ from envspec.engine.container import (
     MountAccess,
     container_settings,
 )
-from envspec.engine.errors import EngineError, NoGpuRuntime
+from envspec.engine.errors import NoGpuRuntime
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
 from envspec.escaping import blanked
@@ -41,7 +41,7 @@ from envspec.io.process import Finished, ParentLink, StopBy, run_streaming
 from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity
 from envspec.models import Lock, Platform, Resolution
-from envspec.operations.container import compiled_folder, engine_platform, image_in_engine, this_user
+from envspec.operations.container import compiled_folder, engine_platform, image_in_engine, image_removed, this_user
 from envspec.operations.environment import expected_of, part_of
 from envspec.receipts.build import BadResults, ReceiptInputs, receipt
 from envspec.receipts.model import Here, Image, LockName, Receipt
@@ -289,10 +289,7 @@ class _Suite:
         name = image_in_engine(engine, self._lock, platform, self._context, bytecode=location.bytecode)
         found = find_image(engine, name)
         if found is None:
-            raise EngineError(
-                f"image {name} was removed from the engine ({engine.facts}) meanwhile",
-                hint="run the same command again",
-            )
+            raise image_removed(engine, name)
         return found
 
     def _settings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,10 +28,9 @@ from envspec.engine.errors import EngineError
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
 from envspec.image.engine import find_image
-from envspec.image.options import Bytecode, ImageOptions
 from envspec.io.cache import COMPILED
-from envspec.lockfile.document import identity
 from envspec.models import Lock, Platform
+from envspec.operations.image_cache import default_tag, image_options
 
 #: The values that a request is made of, for callers.
 __all__ = [
@@ -46,6 +46,8 @@ __all__ = [
     "compiled_folder",
     "engine_platform",
     "image_in_engine",
+    "image_removed",
+    "parse_gpus",
     "run_container",
     "this_user",
 ]
@@ -114,17 +116,34 @@ def image_in_engine(engine: Engine, lock: Lock, platform: Platform, context: Con
     # Imports the parsers of archives, which a test of this machine's own Python does not need.
     from envspec.operations.image import Destinations, build
 
-    code = Bytecode.COMPILED if bytecode else Bytecode.NONE
-    options = ImageOptions(lock, identity(lock), (platform,), code)
-    tag = f"envspec/{lock.name.lower()}:latest"
+    options = image_options(lock, (platform,), bytecode=bytecode)
+    tag = default_tag(lock)
     (image,) = build(options, Destinations(load=tag, tag=tag), context).images
     loaded = find_image(engine, image)
     if loaded is None:
-        raise EngineError(
-            f"image {image.id} was removed from the engine ({engine.facts}) meanwhile",
-            hint="run the same command again",
-        )
+        raise image_removed(engine, image.id)
     return loaded
+
+
+def image_removed(engine: Engine, image: str) -> EngineError:
+    return EngineError(
+        f"image {image} was removed from the engine ({engine.facts}) meanwhile", hint="run the same command again"
+    )
+
+
+def parse_gpus(text: str) -> Gpus | tuple[str, ...]:
+    """The value of `--gpus`: auto, all, none, or numbers and UUIDs with commas between them.
+
+    Raises:
+        UsageError: it is none.
+    """
+    named = {"auto": Gpus.AS_LOCKED, "all": Gpus.ALL, "none": Gpus.NONE}.get(text)
+    if named is not None:
+        return named
+    chosen = tuple(each.strip() for each in text.split(",") if each.strip())
+    if not chosen or not all(re.fullmatch(r"\d+(?::\d+)?|(?:GPU|MIG)-[\w/-]+", each) for each in chosen):
+        raise UsageError(f"--gpus {text}: neither all nor none nor GPUs", hint="by number or UUID: --gpus 0,1")
+    return chosen
 
 
 def engine_platform(lock: Lock, engine: Engine, named: Platform | None) -> Platform:

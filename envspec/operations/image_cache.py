@@ -1,8 +1,6 @@
-"""IDs of images built before, by the lock's bytes.
+"""What image to build, and the IDs of images built before, by the lock's bytes.
 
 `envspec image id`, and a push of an image that the registry has, read nothing else: few imports.
-
-On the way of `envspec image id` and of a push whose image is in the registry: imports little.
 """
 
 from __future__ import annotations
@@ -117,18 +115,41 @@ class ImageRequest:
 
     @cached_property
     def options(self) -> ImageOptions:
-        from envspec.image.layers.types import Compression
-        from envspec.image.options import Bytecode, ImageOptions
-        from envspec.lockfile.document import identity
-
-        return ImageOptions(
-            lock=self.lock,
-            identity=identity(self.lock),
-            platforms=image_platforms(self.lock, self._platforms),
-            bytecode=Bytecode.COMPILED if self._bytecode else Bytecode.NONE,
-            compression=Compression(self._compression),
+        return image_options(
+            self.lock,
+            self._platforms,
+            bytecode=self._bytecode,
+            compression=self._compression,
             python=self._python.absolute() if self._python else None,
         )
+
+
+def image_options(
+    lock: Lock,
+    platforms: Sequence[str | Platform] = (),
+    *,
+    bytecode: bool = True,
+    compression: str = "gzip",
+    python: Path | None = None,
+) -> ImageOptions:
+    """What to build of a lock. platforms: see `image_platforms`."""
+    from envspec.image.layers.types import Compression
+    from envspec.image.options import Bytecode, ImageOptions
+    from envspec.lockfile.document import identity
+
+    return ImageOptions(
+        lock=lock,
+        identity=identity(lock),
+        platforms=image_platforms(lock, platforms),
+        bytecode=Bytecode.COMPILED if bytecode else Bytecode.NONE,
+        compression=Compression(compression),
+        python=python,
+    )
+
+
+def default_tag(lock: Lock) -> str:
+    """The name of a lock's image in tars and engines, if the user gives none."""
+    return f"envspec/{lock.name.lower()}:latest"
 
 
 def tag_of(text: str) -> str:
@@ -152,7 +173,7 @@ def pushed_name(reference: str, digest: str) -> str:
     return f"{parse(reference).name}@{digest}"
 
 
-def image_platforms(lock: Lock, named: Sequence[str]) -> tuple[Platform, ...]:
+def image_platforms(lock: Lock, named: Sequence[str | Platform]) -> tuple[Platform, ...]:
     """The platforms to build a lock's image for. named: by default this machine's.
 
     Raises:
