@@ -38,7 +38,7 @@ from tests.support.user import IMPATIENT, User, refused, succeeded
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 
-#: rattler's client knows no exemption of loopback from proxies, and the tests' proxy reaches nothing.
+NAMES: Final = ("tzdata", "python_abi", "python", "greet", "pathwise", "libpathwise")
 
 
 @pytest.fixture(scope="module")
