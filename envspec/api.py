@@ -267,20 +267,15 @@ def test(
         nodes=nodes or Nodes(),
         limits=limits or {},
     )
-    observer = Observer(lambda *_: None, baseline=baseline)
+    observer = Observer(baseline=baseline)
     return run_conformance(*_with_digest(lock), location, selection, context or _context(), observer)
 
 
 def diff(old: _LockOrPath, new: _LockOrPath) -> LockDiff:
     """What differs between two locks, like `envspec diff`. A text may name a git revision: `HEAD~1:locks/NAME`."""
-    from envspec.io.process import output_of
-    from envspec.lockfile.diff import diff_locks, load_revision
-    from envspec.models import Lock
+    from envspec.operations.inspect import diff
 
-    first, second = (
-        each if isinstance(each, Lock) else load_revision(str(each), Path(), output_of) for each in (old, new)
-    )
-    return diff_locks(first, second)
+    return diff(old, new)
 
 
 def explain(

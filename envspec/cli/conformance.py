@@ -17,7 +17,7 @@ from envspec.errors import EnvspecError, UsageError
 from envspec.report import RECEIPT
 
 if TYPE_CHECKING:
-    from envspec.operations.conformance import Price, SuiteLocation, SuiteSelection
+    from envspec.operations.conformance import SuiteLocation, SuiteSelection
     from envspec.receipts.model import Receipt
 
 
@@ -134,14 +134,17 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
 
 
 def _selection(chosen: Mapping[str, Any]) -> SuiteSelection:
-    from envspec.operations.conformance import SuiteSelection, nodes_of
+    from envspec.conformance.request import Nodes
+    from envspec.operations.conformance import SuiteSelection
 
+    price, currency = _price(chosen["price"])
     return SuiteSelection(
         device=chosen["device"],
         checks=chosen["checks"],
         world_size=_world_size(chosen["world_size"]),
-        nodes=nodes_of(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"]),
-        price=_price(chosen["price"]),
+        nodes=Nodes(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"]),
+        price_per_hour=price,
+        currency=currency,
         limits=dict(_limit(text) for text in chosen["limits"]),
     )
 
@@ -179,15 +182,14 @@ def _world_size(text: str | None) -> int | None:
     raise UsageError(f"--world-size {text}: neither a number nor all", hint="--world-size 2")
 
 
-def _price(text: str | None) -> Price | None:
-    from envspec.operations.conformance import Price
-
+def _price(text: str | None) -> tuple[float | None, str]:
+    """The price of an hour, and its currency."""
     if text is None:
-        return None
+        return None, ""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Z]{3}|[^\d\s.]{1,4})?", text)
     if not found or not float(found[1]):
         raise UsageError(f"--price {text}: not an amount", hint="--price 2.50EUR, for an hour")
-    return Price(float(found[1]), found[2] or "")
+    return float(found[1]), found[2] or ""
 
 
 def _hint(found: Receipt, report: Path | None) -> str:

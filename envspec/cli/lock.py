@@ -153,7 +153,7 @@ def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> int:
         if changed is None:
             from envspec.operations.lock import lock
 
-            changed = lock(request, context).changed
+            changed = lock(request, context)
     if chosen["image"]:
         from envspec.operations.image import record_images_of
 

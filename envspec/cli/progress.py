@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from envspec.context import Step
-    from envspec.operations.conformance import Begun, Ended
+    from envspec.operations.conformance import CheckEvent
 
 _GREEN, _RED, _YELLOW, _PLAIN = "\x1b[32m", "\x1b[1;31m", "\x1b[33m", "\x1b[0m"
 _COLOURS: Final = {"passed": _GREEN, "failed": _RED, "not run": _YELLOW}
@@ -91,11 +91,9 @@ class TerminalReporter:
 
         self._live.console.print(Text.assemble(("warning:", "yellow"), " ", visible(text)), highlight=False)
 
-    def check(self, event: Begun | Ended) -> None:
+    def check(self, event: CheckEvent) -> None:
         """Show a check of the conformance suite that begins, or print one that ended."""
-        from envspec.operations.conformance import Begun
-
-        if isinstance(event, Begun):
+        if not event.status:
             self._show_only("check", f"{self._name}: {event.check}")
             return
         reason = event.reason.splitlines()[0][:_REASON] if event.reason else ""

@@ -36,19 +36,13 @@ LOG_CHARACTERS = 6000
 _STACKS_S = 0.3
 
 
-@dataclass(frozen=True)
-class ProcessEnd:
-    """status: negative for a signal. timed_out: it was ended at its limit."""
+def verdict(name: str, events: ProcessEvents, exited: int, over_limit_s: float | None = None) -> CheckOutcome:
+    """The outcome of a check, without its times and its log.
 
-    status: int
-    timed_out: bool
-    limit_s: float
-
-
-def verdict(name: str, events: ProcessEvents, end: ProcessEnd) -> CheckOutcome:
-    """The outcome of a check, without its times and its log."""
+    exited: its process' status, negative for a signal. over_limit_s: the limit at which it was ended.
+    """
     status, cause, reason, hint = Status.NOT_RUN, None, "", ""
-    failure = _failure(events, end)
+    failure = _failure(events, exited, over_limit_s)
     if failure:
         status = Status.FAILED
         cause, reason = failure
@@ -78,18 +72,18 @@ def verdict(name: str, events: ProcessEvents, end: ProcessEnd) -> CheckOutcome:
     )
 
 
-def _failure(events: ProcessEvents, end: ProcessEnd) -> tuple[Cause, str] | None:
-    if end.timed_out:
-        return Cause.OVER_LIMIT, f"still running after {end.limit_s:g} s, {events.position}"
+def _failure(events: ProcessEvents, exited: int, over_limit_s: float | None) -> tuple[Cause, str] | None:
+    if over_limit_s is not None:
+        return Cause.OVER_LIMIT, f"still running after {over_limit_s:g} s, {events.position}"
     if events.raised:
         return Cause(events.raised[0]), f"{events.position}: {events.raised[1]}"
-    if end.status not in (worker.DONE, worker.NOT_RUN) or not (events.done or events.not_run):
-        if end.status == -signal.SIGKILL:
+    if exited not in (worker.DONE, worker.NOT_RUN) or not (events.done or events.not_run):
+        if exited == -signal.SIGKILL:
             reason = "most often because the system or container is out of memory"
             return Cause.OUT_OF_MEMORY, f"killed {events.position}: {reason}"
-        if end.status < 0:
-            return Cause.CRASHED, f"crashed {events.position}, by {signal_name(-end.status)}"
-        return Cause.CRASHED, f"exited {events.position} with status {end.status} without a result"
+        if exited < 0:
+            return Cause.CRASHED, f"crashed {events.position}, by {signal_name(-exited)}"
+        return Cause.CRASHED, f"exited {events.position} with status {exited} without a result"
     wrong = [str(each) for each in events.findings if each.ok is False]
     if wrong:
         more = [f"and {len(wrong) - _MAX_IN_REASON} more"] if len(wrong) > _MAX_IN_REASON else []
@@ -152,14 +146,15 @@ def run_turn(
     log = ""
     try:
         # Between the events of the process itself: its phases end before the turn or after.
-        with (started.folder / worker.EVENTS).open("a", encoding="utf-8") as events:
-            EventWriter(events).write("turn", began)
+        with (started.folder / worker.EVENTS).open("a", encoding="utf-8") as lines:
+            EventWriter(lines).write("turn", began)
         # A process that has ended reads no more; its outcome is reported in its turn.
         with contextlib.suppress(BrokenPipeError):
             started.turn.write(dumps(peaks).encode())
         started.turn.close()
-        end = _wait(started.process, limit_s, waiting)
-        outcome = verdict(started.check, ProcessEvents.read(started.folder / worker.EVENTS), end)
+        in_time = _wait(started.process, limit_s, waiting)
+        events = ProcessEvents.read(started.folder / worker.EVENTS)
+        outcome = verdict(started.check, events, started.process.returncode, None if in_time else limit_s)
         if outcome.status is Status.FAILED:
             log = (started.folder / worker.LOG).read_text(encoding="utf-8", errors="replace").strip()
             log = log if len(log) <= LOG_CHARACTERS else "[...] " + log[-LOG_CHARACTERS:]
@@ -197,17 +192,17 @@ def _popen(check: str, folder: Path, run: SuiteRun, turn: int) -> subprocess.Pop
         )
 
 
-def _wait(process: subprocess.Popen[bytes], limit_s: float, waiting: Collection[int]) -> ProcessEnd:
-    timed_out = False
+def _wait(process: subprocess.Popen[bytes], limit_s: float, waiting: Collection[int]) -> bool:
+    """Whether a process has ended by itself; it is ended at the limit, and with it all that it has started."""
     try:
         process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        timed_out = True
         _request_stacks(process.pid)
+        return False
     finally:
         end_all(exclude=waiting)
         process.wait()
-    return ProcessEnd(process.returncode, timed_out, limit_s)
+    return True
 
 
 def _request_stacks(root: int) -> None:

@@ -57,14 +57,6 @@ async def link(request: InstallRequest, context: Context, site: StagingFolder, a
         raise UsageError(error.message.replace("the folder's path", "--prefix"), hint=error.hint) from error
 
 
-class OwnershipError(NoSolution):
-    """A wheel has a file of conda's, of envspec's, or behind a link."""
-
-
-class FileChanged(NoSolution):
-    """A file of conda, or of the environment's Python, changed while wheels were installed."""
-
-
 class PathEscapes(EnvspecError):
     """A wheel lists files outside of the environment, which an uninstallation would delete."""
 
@@ -111,34 +103,32 @@ def check_ownership(site: Path, before: Mapping[str, str], states: Mapping[str, 
     before, states: `files_before` and their `file_states`.
 
     Raises:
-        FileConflict, OwnershipError: names the file and both owners. FileChanged. PathEscapes.
+        FileConflict, NoSolution: names the file and both owners, or a file that was changed. PathEscapes.
     """
     # Equal hashes are no conflict, nor is a path that one RECORD lists twice.
     wheels = PathOwners[tuple[str, str]](lambda one, other: one[0] == other[0] or one[1] == other[1] != "")
     folders: set[str] = set()
     for name, owner, digest in _recorded(site, before):
         if name in before:
-            raise OwnershipError(
+            raise NoSolution(
                 f"{name} belongs to {before[name]} and to the wheel {owner}",
                 hint="take both from conda, or both from PyPI",
             )
         if problem := path_problem(name):
             raise PathEscapes(f"{name!r}, which the wheel {owner} lists as its own, {problem}", hint=_PUBLISHED)
         if name.split("/", 1)[0] in RESERVED_FOLDERS:
-            raise OwnershipError(
-                f"the wheel {owner} contains {name}, which only conda and envspec write", hint=_PUBLISHED
-            )
+            raise NoSolution(f"the wheel {owner} contains {name}, which only conda and envspec write", hint=_PUBLISHED)
         if (folder := posixpath.dirname(name)) not in folders:
             folders.add(folder)
             # `before` has files and links, no folders.
             if (link := link_above(name, before)) is not None:
-                raise OwnershipError(
+                raise NoSolution(
                     f"{name} of the wheel {owner} is behind the link {link} of {before[link]}", hint=_PUBLISHED
                 )
         wheels.add(name, f"the wheel {owner}", (owner, digest))
     for name, owner in before.items():
         if states[name] != _state(site / name):
-            raise FileChanged(f"{name} of {owner} was changed while wheels were installed", hint=_PUBLISHED)
+            raise NoSolution(f"{name} of {owner} was changed while wheels were installed", hint=_PUBLISHED)
 
 
 def _recorded(site: Path, before: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

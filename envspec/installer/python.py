@@ -22,19 +22,11 @@ BUILD: Final = "python"
 _REPORT: Final = "report this with the lock"
 
 
-class NoPython(UnfitMachine):
-    """This machine has no Python of the locked version."""
-
-
-class BadBuild(EnvspecError):
-    """A standalone build with an unexpected layout."""
-
-
 async def find_python(request: InstallRequest, context: Context) -> Interpreter:
     """The interpreter in --python, else an installed one of exactly the locked version.
 
     Raises:
-        UsageError: --python is not a CPython of the locked series. NoPython: none is installed.
+        UsageError: --python is not a CPython of the locked series. UnfitMachine: none is installed.
     """
     locked = request.resolution.target.python
     if request.python is not None:
@@ -50,7 +42,7 @@ async def find_python(request: InstallRequest, context: Context) -> Interpreter:
         await probe_interpreter(Path(other.lines[-1]), context.environ) if other.status == 0 and other.lines else None
     )
     instead = f"; or use the installed one: --python {near.path} ({near.version})" if near else ""
-    raise NoPython(
+    raise UnfitMachine(
         f"the lock is for Python {locked.version} without a build of it, and this machine has none",
         hint=f"`uv python install {locked.version}`, or use another {locked.series}: --python PATH{instead}",
     )
@@ -77,7 +69,7 @@ async def unpack(archive: Path, site: StagingFolder, locked: Python, context: Co
     """Unpack a checked standalone build into the site.
 
     Raises:
-        BadBuild: unexpected layout or version.
+        EnvspecError: unexpected layout or version.
     """
     context.reporter.progress(Step(InstallStage.PYTHON))
     stopping = threading.Event()
@@ -90,7 +82,7 @@ async def unpack(archive: Path, site: StagingFolder, locked: Python, context: Co
         await asyncio.gather(work, return_exceptions=True)
         raise
     except (tarfile.TarError, EOFError) as error:
-        raise BadBuild(f"{archive.name} can't be unpacked: {error}", hint=_REPORT) from error
+        raise EnvspecError(f"{archive.name} can't be unpacked: {error}", hint=_REPORT) from error
     path = site.path / FOLDER / BUILD / "bin" / f"python{locked.series}"
     interpreter = await probe_interpreter(path, context.environ)
     if interpreter is None or interpreter.version != locked.version:
@@ -99,7 +91,7 @@ async def unpack(archive: Path, site: StagingFolder, locked: Python, context: Co
             if interpreter
             else f"has no bin/python{locked.series} that runs on this machine"
         )
-        raise BadBuild(f"{archive.name} {what}; the lock says {locked.version}", hint=_REPORT)
+        raise EnvspecError(f"{archive.name} {what}; the lock says {locked.version}", hint=_REPORT)
     return interpreter
 
 
@@ -114,9 +106,11 @@ def _extract(archive: Path, folder: Path, stopping: threading.Event) -> None:
                 return
             parts = PurePosixPath(member.name).parts
             if parts[:1] != (BUILD,) or ".." in parts:
-                raise BadBuild(f"{archive.name} contains {member.name!r}, which is not below {BUILD}/", hint=_REPORT)
+                raise EnvspecError(
+                    f"{archive.name} contains {member.name!r}, which is not below {BUILD}/", hint=_REPORT
+                )
             if is_whiteout(member.name):
-                raise BadBuild(
+                raise EnvspecError(
                     f"{archive.name} contains {member.name!r}, which would hide files of an image's lower layers",
                     hint=_REPORT,
                 )

@@ -47,7 +47,6 @@ class InstallRequest:
 BuildSources = Callable[[InstallRequest, Path], Awaitable[tuple[Resolution, Mapping[str, Path]]]]
 
 
-_CPU_FILE: Final = Path("/proc/cpuinfo")
 # Needed to run, not to install: locks for GPUs are installed on machines without them, often in containers.
 _RUNTIME_ONLY: Final = frozenset({"__cuda", "__cuda_arch"})
 # x86-64 psABI, "microarchitecture levels", with the flags of /proc/cpuinfo; each level includes those before it.
@@ -68,23 +67,18 @@ class HostFacts:
     cpus: frozenset[str]
 
 
-def read_host(
-    local: Platform, *, conda: Callable[[], Mapping[str, tuple[str, str]]], cpu_file: Path = _CPU_FILE
-) -> HostFacts:
-    """The facts of this machine. conda: returns its virtual packages, name -> (version, build)."""
-    virtual = conda()
-    cpus = {virtual["__archspec"][1]} if "__archspec" in virtual else set()
-    if local is Platform.LINUX_64:
-        cpus |= x86_levels(_flags(cpu_file))
-    return HostFacts(local, _glibc(), {name: version for name, (version, _) in virtual.items()}, frozenset(cpus))
-
-
-def virtual_packages() -> dict[str, tuple[str, str]]:
-    """What rattler detects; CONDA_OVERRIDE_* are ignored."""
+def read_host(resolution: Resolution) -> HostFacts:
+    """The facts of this machine; conda's for a resolution with its packages. CONDA_OVERRIDE_* are ignored."""
+    local = resolution.target.platform
+    if not resolution.conda:
+        return HostFacts(local, _glibc(), {}, frozenset())
     from rattler import VirtualPackage
 
-    found = (each.into_generic() for each in VirtualPackage.detect())
-    return {each.name.normalized: (str(each.version), str(each.build_string)) for each in found}
+    found = {each.name.normalized: each for each in (one.into_generic() for one in VirtualPackage.detect())}
+    cpus = {str(found["__archspec"].build_string)} if "__archspec" in found else set()
+    if local is Platform.LINUX_64:
+        cpus |= x86_levels(_flags())
+    return HostFacts(local, _glibc(), {name: str(each.version) for name, each in found.items()}, frozenset(cpus))
 
 
 def resolution_for(lock: Lock, local: Platform, requested: Platform | None) -> Resolution:
@@ -132,11 +126,12 @@ def x86_levels(flags: frozenset[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _flags(cpu_file: Path) -> frozenset[str]:
+def _flags() -> frozenset[str]:
     try:
-        found = re.search(r"^flags\s*:(.*)$", cpu_file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return frozenset()
+    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
     return frozenset(found[1].split()) if found else frozenset()
 
 
@@ -154,8 +149,8 @@ def _missing_for_wheels(resolution: Resolution, host: HostFacts) -> list[str]:
     if newest is None or (host.glibc and newest <= host.glibc):
         return []
     whose = sorted(name for name, need in needs.items() if need == newest)
-    has = f"it has {_level(host.glibc)}" if host.glibc else "it has another C library"
-    return [f"{_few(whose)} need{'s' if len(whose) == 1 else ''} glibc {_level(newest)}, {has}"]
+    has = "it has {}.{}".format(*host.glibc) if host.glibc else "it has another C library"
+    return [f"{_few(whose)} need{'s' if len(whose) == 1 else ''} glibc {newest[0]}.{newest[1]}, {has}"]
 
 
 def glibc_of(filename: str) -> tuple[int, int] | None:
@@ -204,7 +199,3 @@ def _missing(depends: str, host: HostFacts) -> str | None:
 
 def _few(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
-
-
-def _level(version: tuple[int, int] | None) -> str:
-    return f"{version[0]}.{version[1]}" if version else "none"

@@ -58,14 +58,6 @@ _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _POLL_S: Final = 0.1
 
 
-class PrefixOccupied(UsageError):
-    """The environment's folder has other contents."""
-
-
-class CannotCreate(UsageError):
-    """The environment's folder can't be created at the requested path."""
-
-
 @dataclass(frozen=True, slots=True)
 class StagingFolder:
     """A folder to build in. descriptor: locks it; programs that write there inherit it."""
@@ -78,7 +70,7 @@ class StagingFolder:
         """Rename the folder to the prefix.
 
         Raises:
-            PrefixOccupied: the prefix was filled meanwhile.
+            UsageError: the prefix was filled meanwhile.
         """
         try:
             self.path.rename(self.prefix)
@@ -98,8 +90,7 @@ def is_installed(prefix: Path, record: dict[str, str]) -> bool:
     """Whether `prefix` has the environment of a record, not nothing.
 
     Raises:
-        PrefixOccupied: it has other contents.
-        CannotCreate: it is a mount point or the current directory, which a rename can't replace.
+        UsageError: it has other contents, or is a mount point or the current directory, which a rename can't replace.
     """
     try:
         is_empty = not any(prefix.iterdir())
@@ -127,21 +118,21 @@ def is_installed(prefix: Path, record: dict[str, str]) -> bool:
 def _refuse_fixed(prefix: Path) -> None:
     """Refuse an empty folder that a rename can't replace."""
     if os.path.ismount(prefix):
-        raise CannotCreate(
+        raise UsageError(
             f"{prefix} is a mount point, which a finished environment can't replace",
             hint=f"use a folder inside it: --prefix {prefix / 'env'}",
         )
     with contextlib.suppress(OSError):
         if not prefix.samefile(Path.cwd()):
             return
-        raise CannotCreate(
+        raise UsageError(
             f"{prefix} is the current directory, which a finished environment can't replace",
             hint="run it from another directory, or use a folder inside: --prefix env",
         )
 
 
-def _occupied(prefix: Path, why: str) -> PrefixOccupied:
-    return PrefixOccupied(
+def _occupied(prefix: Path, why: str) -> UsageError:
+    return UsageError(
         f"{prefix}: {why}; nothing was changed",
         hint="use a new folder, or remove this one first: existing environments are never changed",
     )
@@ -154,7 +145,7 @@ def staging(prefix: Path, on_wait: Callable[[], None]) -> Iterator[StagingFolder
     on_wait: called once if another run has the folder locked; its lock ends with it, however it ends.
 
     Raises:
-        CannotCreate: the folder can't be created, or is another user's.
+        UsageError: the folder can't be created, or is another user's. DiskFull.
     """
     path = staging_path(prefix)
     created = [folder for folder in prefix.parents if not folder.exists()]
@@ -195,7 +186,7 @@ def _open_own(path: Path) -> int:
             continue
         if os.fstat(descriptor).st_uid != os.geteuid():
             os.close(descriptor)
-            raise CannotCreate(
+            raise UsageError(
                 f"{path}, where the environment is built, belongs to another user",
                 hint="have it removed, or choose a folder of your own by --prefix",
             )
@@ -227,16 +218,12 @@ def creation_error(prefix: Path, error: OSError) -> EnvspecError:
         hint = f"make {prefix.parent} writable, or {hint}"
     elif error.errno in {errno.ENOTDIR, errno.EEXIST}:
         why = "a part of that path is a file"
-    return CannotCreate(f"{prefix} can't be created: {why}", hint=hint)
+    return UsageError(f"{prefix} can't be created: {why}", hint=hint)
 
 
 # The folder's name between slashes, in any quoting of a shell or a script.
 _PARTIAL: Final = re.compile(rb"/\.([^/\n\0]{1,400}?)\.envspec-partial")
 _MARK: Final = b".envspec-partial"
-
-
-class NotMovable(EnvspecError):
-    """A file contains its staging path in a form that can't be changed."""
 
 
 def relocate(site: Path) -> tuple[Path, ...]:
@@ -245,7 +232,7 @@ def relocate(site: Path) -> tuple[Path, ...]:
     Hashes and sizes in RECORD are corrected. Files are replaced, never written to: they may be hard links into a cache.
 
     Raises:
-        NotMovable: a binary program contains the staging path.
+        EnvspecError: a binary program contains the staging path.
     """
     changed = tuple(path for path in _candidates(site) if _rewrite(path, site))
     for folder in site_packages(site):
@@ -279,7 +266,7 @@ def _rewrite(path: Path, site: Path) -> bool:
     if _MARK not in data:
         return False
     if b"\0" in data:
-        raise NotMovable(
+        raise EnvspecError(
             f"bin/{path.name} is binary and contains the folder where it was built",
             hint="report this with the package's name and version",
         )

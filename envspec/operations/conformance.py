@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import envspec.conformance
 import envspec.verifier
@@ -63,39 +63,14 @@ _MOST_BYTES: Final = 64 << 20
 _WITHOUT_GPU: Final = "`--device cpu` tests what needs no GPU"
 
 
-class NoGpu(UnfitMachine):
-    """No GPU to test."""
-
-
-class SuiteLost(UnfitMachine):
-    """The suite left no results: its Python is too old, or it was killed."""
-
-
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A check has begun."""
+class CheckEvent:
+    """A check of the suite that has ended, or begun: then it has no status. seconds: its wall time."""
 
     check: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A check has ended. status: of `envspec.conformance.results.Status`. seconds: its wall time."""
-
-    check: str
-    status: str
-    seconds: float
-    reason: str
-
-
-OnCheck = Callable[[Begun | Ended], None]
-
-
-class Price(NamedTuple):
-    """Price of an hour of the machine."""
-
-    amount: float
-    currency: str
+    status: str = ""
+    seconds: float = 0.0
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +80,7 @@ class Observer:
     baseline: a recorded receipt to compare the new one with.
     """
 
-    on_check: OnCheck
+    on_check: Callable[[CheckEvent], None] = lambda _: None
     interrupted: Callable[[Receipt], None] = lambda _: None
     baseline: Receipt | None = None
 
@@ -129,14 +104,15 @@ class SuiteSelection:
     """What to test. device: `cuda` or `cpu`, None for what the lock is for.
 
     checks: empty for the spec's, or all if it names none. world_size: None for the spec's, or the number of GPUs.
-    limits: check -> seconds, instead of its own limit.
+    price_per_hour: of this machine, in `currency`. limits: check -> seconds, instead of its own limit.
     """
 
     device: str | None = None
     checks: tuple[str, ...] = ()
     world_size: int | None = None
     nodes: Nodes = field(default_factory=Nodes)
-    price: Price | None = None
+    price_per_hour: float | None = None
+    currency: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -151,7 +127,7 @@ def run_conformance(
     """Run the conformance suite of a lock. lock_sha256: of its envspec.lock.
 
     Raises:
-        UsageError: an unknown check or device, or the lock is not for the platform.
+        UsageError: an unknown check or device, nodes that can't meet, or the lock is not for the platform.
         UnfitMachine: there is no GPU, the suite does not run on this system, or it left no results.
         NetworkError: the image can't be fetched.
     """
@@ -159,14 +135,11 @@ def run_conformance(
     return suite.run_local(location.python) if location.local else suite.run_in_container(location)
 
 
-def nodes_of(count: int, rank: int, rendezvous: str | None) -> Nodes:
-    """The machines of a run.
-
-    Raises:
-        UsageError: several without a rendezvous, or a rank that is none of theirs.
-    """
-    if count == 1 and rendezvous is None and rank == 0:
-        return Nodes()
+def _check_nodes(nodes: Nodes) -> None:
+    """Raises UsageError for several without a rendezvous, or a rank that is none of theirs."""
+    count, rank, rendezvous = nodes.count, nodes.rank, nodes.rendezvous
+    if nodes == Nodes():
+        return
     if not 0 <= rank < count:
         ranks = (
             f"the ranks of {count} nodes are 0 to {count - 1}" if count > 1 else "there is one node, and its rank is 0"
@@ -180,31 +153,28 @@ def nodes_of(count: int, rank: int, rendezvous: str | None) -> Nodes:
     host, _, port = rendezvous.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise UsageError(f"--rendezvous {rendezvous}: the form is HOST:PORT", hint=hint)
-    return Nodes(count, rank, rendezvous)
 
 
+@dataclass(frozen=True, slots=True)
 class _Suite:
     """One run of the suite on this machine."""
 
-    def __init__(
-        self, lock: Lock, lock_sha256: str, selection: SuiteSelection, context: Context, observer: Observer
-    ) -> None:
-        self._lock = lock
-        self._lock_sha256 = lock_sha256
-        self._selection = selection
-        self._context = context
-        self._observer = observer
+    lock: Lock
+    lock_sha256: str
+    selection: SuiteSelection
+    context: Context
+    observer: Observer
 
     def run_local(self, named: Path | None) -> Receipt:
         request = self._request(this_platform())
-        python = _local_python(self._context.environ, named)
+        python = _local_python(self.context.environ, named)
 
         def execute(folder: Path) -> Finished:
             suite, results = folder / "suite", folder / "results"
             command = [str(each) for each in (python, suite / _RUN, "--until-stdin-ends")]
             work = run_streaming(
                 [*command, str(suite / _REQUEST), str(results / _RESULTS)],
-                environ=self._context.environ,
+                environ=self.context.environ,
                 cwd=results,
                 # It ends when its stdin does, also if this process is killed: no process is left.
                 parent=ParentLink(stop_by=StopBy.STDIN),
@@ -220,14 +190,14 @@ class _Suite:
         return self._run(request, Here(python=str(python), prefix=str(python.parents[1])), execute)
 
     def run_in_container(self, location: SuiteLocation) -> Receipt:
-        context = self._context
+        context = self.context
         with open_engine(context.environ) as engine:
             if engine.address.is_remote:
                 raise UnfitMachine(
                     f"the engine at {engine.address} is another machine: the suite can't be mounted there",
                     hint="run envspec on that machine, or `--local` in a Python of it",
                 )
-            platform = engine_platform(self._lock, engine, None)
+            platform = engine_platform(self.lock, engine, None)
             request = self._request(platform)
             image = self._image(engine, platform, location)
             # What the driver compiles from PTX stays on this machine, so that a second run is warm.
@@ -237,14 +207,17 @@ class _Suite:
                 in_container=True, at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s
             )
 
+            def warn(line: str) -> None:
+                context.reporter.warning(line.removeprefix("warning: "))
+
             def execute(folder: Path) -> Finished:
                 settings = self._settings(request, folder, engine, location.gpus, compiled)
                 lines, errors = _Lines(self._read_line), _Tail()
                 try:
-                    status = run(engine, image.id, settings, Streams(None, lines, errors), self._warn)
+                    status = run(engine, image.id, settings, Streams(None, lines, errors), warn)
                 except NoGpuRuntime as error:
                     hint = (error.hint or "").partition(";")[0]
-                    raise NoGpu(error.message, hint=f"{_WITHOUT_GPU}; {hint}") from error
+                    raise UnfitMachine(error.message, hint=f"{_WITHOUT_GPU}; {hint}") from error
                 return Finished(status, "", errors.end.decode("utf-8", "replace"))
 
             where = Image(reference=image.reference, id=image.id, pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
@@ -255,11 +228,12 @@ class _Suite:
 
         Raises:
             UnfitMachine: the suite does not run on this platform.
-            UsageError: the lock is not for it, or has no CUDA to test; an unknown check.
+            UsageError: the lock is not for it, or has no CUDA to test; an unknown check; nodes that can't meet.
         """
         if not platform.is_linux:
             raise UnfitMachine(f"the suite runs on Linux, and this is {platform.value}")
-        lock, selection, own = self._lock, self._selection, self._lock.conformance
+        lock, selection, own = self.lock, self.selection, self.lock.conformance
+        _check_nodes(selection.nodes)
         part = part_of(lock, platform)
         device = selection.device or ("cuda" if lock.driver else "cpu")
         if device == "cuda" and not lock.driver:
@@ -275,18 +249,18 @@ class _Suite:
             world_size=selection.world_size or (own.world_size if own else None),
             nodes=selection.nodes,
             locked=_locked_stack(lock, part),
-            price_per_hour=selection.price.amount if selection.price else None,
-            currency=selection.price.currency if selection.price else "",
+            price_per_hour=selection.price_per_hour,
+            currency=selection.currency,
             limits=selection.limits,
         )
 
     def _image(self, engine: Engine, platform: Platform, location: SuiteLocation) -> EngineImage:
         def pulling(done: int, total: int) -> None:
-            self._context.reporter.progress(Step(ImageStage.PULLING, 0, 0, done, total))
+            self.context.reporter.progress(Step(ImageStage.PULLING, 0, 0, done, total))
 
         if location.image:
             return ensure_image(engine, location.image, pulling)
-        name = image_in_engine(engine, self._lock, platform, self._context, bytecode=location.bytecode)
+        name = image_in_engine(engine, self.lock, platform, self.context, bytecode=location.bytecode)
         found = find_image(engine, name)
         if found is None:
             raise image_removed(engine, name)
@@ -305,8 +279,8 @@ class _Suite:
             # The ranks of several machines have to reach each other.
             network="host" if request.nodes.count > 1 else None,
         )
-        user = this_user(self._context.environ)
-        return container_settings(self._lock, user, engine.facts, HostFolders(compiled=compiled), options)
+        user = this_user(self.context.environ)
+        return container_settings(self.lock, user, engine.facts, HostFolders(compiled=compiled), options)
 
     def _run(self, request: SuiteRequest, where: Image | Here, execute: Callable[[Path], Finished]) -> Receipt:
         """Run the suite to its end. On Ctrl-C, which still ends the run, report the partial receipt."""
@@ -318,34 +292,31 @@ class _Suite:
                 with contextlib.suppress(OSError, ValueError, RecursionError, BadResults):
                     results = _read(document)
                     if results["results"]:
-                        self._observer.interrupted(self._receipt(request, where, results))
+                        self.observer.interrupted(self._receipt(request, where, results))
                 raise
             return self._receipt(request, where, _results(document, finished))
 
     def _receipt(self, request: SuiteRequest, where: Image | Here, results: Mapping[str, Any]) -> Receipt:
-        lock = self._lock
+        lock = self.lock
         inputs = ReceiptInputs(
             envspec=VERSION,
-            made_at=self._context.now(),
+            made_at=self.context.now(),
             lock=LockName(
-                name=lock.name, sha256=self._lock_sha256, input_sha256=lock.input_sha256, identity=identity(lock)
+                name=lock.name, sha256=self.lock_sha256, input_sha256=lock.input_sha256, identity=identity(lock)
             ),
             where=where,
             requested=request.checks,
             required=request.required,
             nodes=request.nodes,
             world_size=request.world_size,
-            baseline=self._observer.baseline,
+            baseline=self.observer.baseline,
         )
         return receipt(results, inputs)
 
     def _read_line(self, line: str) -> None:
         event = read_event(line)
         if event is not None:
-            self._observer.on_check(event)
-
-    def _warn(self, line: str) -> None:
-        self._context.reporter.warning(line.removeprefix("warning: "))
+            self.observer.on_check(event)
 
 
 def _locked_stack(lock: Lock, part: Resolution) -> LockedStack:
@@ -416,13 +387,13 @@ def _local_python(environ: Mapping[str, str], named: Path | None) -> Path:
     return Path(found).absolute()
 
 
-def read_event(line: str) -> Begun | Ended | None:
+def read_event(line: str) -> CheckEvent | None:
     """The event in a line of the suite's stdout; None for any other line."""
     try:
         event = json.loads(line)
         if "begin" in event:
-            return Begun(_word(event["begin"]))
-        return Ended(_word(event["end"]), _word(event["status"]), float(event["seconds"]), _word(event["reason"]))
+            return CheckEvent(_word(event["begin"]))
+        return CheckEvent(_word(event["end"]), _word(event["status"]), float(event["seconds"]), _word(event["reason"]))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return None
 
@@ -466,7 +437,7 @@ class _Tail(io.BytesIO):
 def _results(document: Path, finished: Finished) -> Mapping[str, Any]:
     """What the suite has written, complete or not."""
     if finished.status == NO_GPU:
-        raise NoGpu(
+        raise UnfitMachine(
             finished.stderr.strip() or "there is no GPU",
             hint=f"{_WITHOUT_GPU}; `envspec doctor` looks for what is missing",
         )
@@ -475,7 +446,7 @@ def _results(document: Path, finished: Finished) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         why = f"{error.strerror}; " if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) else ""
         lines = [line for line in finished.stderr.splitlines() if line.strip()]
-        raise SuiteLost(
+        raise UnfitMachine(
             f"the suite exited with status {finished.status} without results: {why}"
             f"{lines[-1] if lines else 'no output'}",
             hint="check that its Python is 3.9 or newer, and that it may write to its folder of results",

@@ -23,7 +23,7 @@ from envspec.installer.staging import relocate
 from envspec.io.files import DiskFull
 from envspec.io.tasks import run_interruptible
 from envspec.models import Lock, Platform, Resolution
-from envspec.verifier.compare import compare
+from envspec.verifier.compare import compare, read_installed
 from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment
 from envspec.verifier.types import Drift, DriftFinding, Expected, ExpectedConda, ExpectedPackage, VerifyResult
 
@@ -94,8 +94,7 @@ def _check(request: InstallRequest) -> None:
             raise UsageError(
                 f"--python {request.python}: the Python of {request.lock.name} is conda's", hint="remove --python"
             )
-    virtual = preflight.virtual_packages if request.resolution.conda else dict
-    preflight.check_machine(request.resolution, preflight.read_host(request.platform, conda=virtual))
+    preflight.check_machine(request.resolution, preflight.read_host(request.resolution))
 
 
 async def _build(request: InstallRequest, context: Context, site: staging.StagingFolder) -> None:
@@ -112,8 +111,8 @@ async def put_wheels(request: InstallRequest, context: Context, site: staging.St
     """Install the lock's wheels into an environment that has its Python, and check what they did.
 
     Raises:
-        NetworkError, DiskFull, UnfitMachine, UvError: see `uv.install`. FileConflict, FileChanged, PathEscapes: see
-        `conda.check_ownership`. NotMovable: see `relocate`.
+        NetworkError, DiskFull, UnfitMachine, UvError: see `uv.install`. FileConflict, NoSolution, PathEscapes: see
+        `conda.check_ownership`. EnvspecError: see `relocate`.
     """
     before = conda.files_before(site.path)
     states = conda.file_states(site.path, before)
@@ -221,7 +220,7 @@ def verify(lock: Lock, platform: Platform, prefix: Path) -> VerifyResult:
     except NoEnvironment as error:
         raise UsageError(str(error), hint="name the folder of a virtual or a conda environment by --prefix") from error
     part = part_of(lock, platform)
-    found = compare(expected_of(part), place)
+    found = compare(expected_of(part), read_installed(place))
     return replace(found, findings=(*_python(part.target.python.series, place), *found.findings))
 
 

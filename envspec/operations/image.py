@@ -176,15 +176,11 @@ class Built:
     digest: str
 
 
-class OtherImage(StaleLock):
-    """The image is not the one that the lock records."""
-
-
 def build(options: ImageOptions, destinations: Destinations, context: Context) -> Built:
     """Build images, and write, push or load them; without an output they are only kept in the cache.
 
     Raises:
-        OtherImage: an image has another ID than the lock records; nothing was written or pushed.
+        StaleLock: an image has another ID than the lock records; nothing was written or pushed.
         NetworkError, UsageError, UnfitMachine, NoSolution: as the stages say.
     """
     return run_interruptible(_build(options, destinations, context))
@@ -246,7 +242,7 @@ def _compare(options: ImageOptions, image: Image) -> None:
     pyc = options.bytecode is Bytecode.COMPILED
     for row in options.lock.images:
         if row.platform is image.platform and row.pyc is pyc and row.id != image.id:
-            raise OtherImage(
+            raise StaleLock(
                 f"the image of {options.lock.name} on {image.platform.value} is {image.id}; the lock records {row.id}",
                 hint="if the change is intended, record it by `envspec lock --image SPEC`; another envspec or another "
                 "patch of the compiling Python gives another image",
@@ -280,32 +276,6 @@ def _load_image(session: ImageSession, one: BuiltImage, tag: str, loop: asyncio.
     loading.tag_image(engine, loaded, tag)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lazy:
-    """A layer of this build, assembled only if the registry does not have it."""
-
-    session: ImageSession
-    layer: Layer
-
-    @property
-    def descriptor(self) -> Descriptor:
-        return self.layer.blob
-
-    def chunks(self, start: int = 0) -> Iterator[bytes]:
-        return self.session.open(self.layer.blob).chunks(start)
-
-
-@dataclass(frozen=True, slots=True)
-class _InMemory:
-    """A small document as a blob."""
-
-    descriptor: Descriptor
-    body: bytes
-
-    def chunks(self, start: int = 0) -> Iterator[bytes]:
-        yield self.body[start:]
-
-
 async def _push(session: ImageSession, assembled: Sequence[BuiltImage], index: bytes | None, name: str) -> None:
     """Push images, several as one index. The tag is moved last.
 
@@ -316,6 +286,12 @@ async def _push(session: ImageSession, assembled: Sequence[BuiltImage], index: b
     registry = await session.clients.registry()
     from envspec.registry.copy import RemoteBlob, push_image
 
+    def assembled_layer(blob: Descriptor, start: int) -> Iterator[bytes]:
+        return session.open(blob).chunks(start)
+
+    def whole(config: bytes, start: int) -> Iterator[bytes]:
+        return iter([config[start:]])
+
     blobs: dict[str, Blob | RemoteBlob] = {}
     for each in assembled:
         source = parse(each.base.name)
@@ -323,9 +299,10 @@ async def _push(session: ImageSession, assembled: Sequence[BuiltImage], index: b
             kept = session.blobs.open(layer.blob) if session.blobs.has(layer.blob) else None
             blobs[layer.blob.digest] = RemoteBlob(layer.blob, source, local=kept)
         for layer in each.image.layers[len(each.base.layers) :]:
-            blobs.setdefault(layer.blob.digest, _Lazy(session, layer))
+            # Assembled only if the registry does not have it.
+            blobs.setdefault(layer.blob.digest, StreamedBlob(layer.blob, partial(assembled_layer, layer.blob)))
         config = Descriptor(OCI_CONFIG, each.image.id, len(each.image.config))
-        blobs[config.digest] = _InMemory(config, each.image.config)
+        blobs[config.digest] = StreamedBlob(config, partial(whole, each.image.config))
     documents = [Manifest(each.image.manifest, OCI_MANIFEST) for each in assembled]
     documents += [Manifest(index, OCI_INDEX, ManifestKind.INDEX)] if index is not None else []
 

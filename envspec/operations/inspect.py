@@ -36,12 +36,15 @@ def explain(lock: Lock, package: str | None, context: Context) -> Explanation | 
     return explain_lock(lock, _shared_libraries(lock), read)
 
 
-def diff(old: str, new: str) -> LockDiff:
-    """Two locks compared: folders, names under locks/, or either of them in a git revision."""
+def diff(old: Lock | str | Path, new: Lock | str | Path) -> LockDiff:
+    """Two locks compared; a text is a folder or a name under locks/, perhaps in a git revision."""
     from envspec.io.process import output_of
     from envspec.lockfile.diff import diff_locks, load_revision
 
-    return diff_locks(load_revision(old, Path(), output_of), load_revision(new, Path(), output_of))
+    first, second = (
+        each if isinstance(each, Lock) else load_revision(str(each), Path(), output_of) for each in (old, new)
+    )
+    return diff_locks(first, second)
 
 
 def fit(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -36,16 +36,8 @@ from envspec.spec.positions import positions_of
 from envspec.spec.targets import targets_of
 
 
-@dataclass(frozen=True, slots=True)
-class Locked:
-    """A spec's lock. changed: the paths that were written or removed."""
-
-    lock: Lock
-    changed: tuple[Path, ...]
-
-
-def lock(request: LockRequest, context: Context) -> Locked:
-    """Compile a spec into its lock and write it.
+def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
+    """Compile a spec into its lock and write it; the paths that were written or removed.
 
     Raises:
         EnvspecError: the old lock is then unchanged.
@@ -79,7 +71,7 @@ def lock(request: LockRequest, context: Context) -> Locked:
             remember_ours(store, files[LOCK_FILE])
         if key is not None and is_looked_up and store.is_settled and not is_open(made) and not _may_change(spec):
             remember(store, key, files, warnings)
-    return Locked(made, changed)
+    return changed
 
 
 def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""HTTP, registry and engine clients of one command, opened on first use."""
+"""Registry and engine clients of one command, opened on first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from envspec.context import SILENT, Context, Step
 
 if TYPE_CHECKING:
     from envspec.engine.client import Engine
-    from envspec.io.http import Http
     from envspec.io.http_types import Timeouts
     from envspec.registry.client import Registry
 
@@ -25,10 +24,9 @@ class Session:
 
     def __init__(self, context: Context, timeouts: Timeouts | None = None) -> None:
         self.context = context
-        self.stack = AsyncExitStack()
+        self._stack = AsyncExitStack()
         self._timeouts = timeouts or context.timeouts
         self._notice = context.reporter.warning if timeouts is None else SILENT.warning
-        self._http: Http | None = None
         self._registry: Registry | None = None
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
@@ -39,36 +37,26 @@ class Session:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stack.aclose()
-
-    async def http(self) -> Http:
-        async with self._opening:
-            return await self._opened_http()
-
-    async def _opened_http(self) -> Http:
-        if self._http is None:
-            from envspec.io.http import open_http
-
-            context = self.context
-            opening = open_http(
-                context.environ,
-                timeouts=self._timeouts,
-                on_retry=self._notice,
-                per_host=max(8, context.jobs),
-            )
-            self._http = await self.stack.enter_async_context(opening)
-        return self._http
+        await self._stack.aclose()
 
     async def registry(self) -> Registry:
         """A client of every registry."""
         async with self._opening:
             if self._registry is None:
+                from envspec.io.http import open_http
                 from envspec.registry.auth import Keychain
                 from envspec.registry.client import Registry
 
                 context = self.context
                 keychain = Keychain(context.environ, context.home, context.reporter.warning)
-                self._registry = Registry(await self._opened_http(), keychain, context.mirrors)
+                opening = open_http(
+                    context.environ,
+                    timeouts=self._timeouts,
+                    on_retry=self._notice,
+                    per_host=max(8, context.jobs),
+                )
+                http = await self._stack.enter_async_context(opening)
+                self._registry = Registry(http, keychain, context.mirrors)
             return self._registry
 
     def engine(self) -> Engine:
@@ -80,7 +68,7 @@ class Session:
         if self._engine is None:
             from envspec.engine.client import open_engine
 
-            self._engine = self.stack.enter_context(open_engine(self.context.environ))
+            self._engine = self._stack.enter_context(open_engine(self.context.environ))
         return self._engine
 
     def bytes_moved(self, stage: str, total: int) -> Callable[[int], None]:

@@ -44,13 +44,12 @@ from envspec.verifier.types import (
 class OwnedFiles:
     """Files that packages list, by paths relative to the environment; without those outside of it.
 
-    owners: the first package that lists a path. unhashed: listed without a strong hash. record_only: how many files
-    have a hash that no digest in a lock covers.
+    owners: the first package that lists a path. expected: those with a strong hash. unhashed: listed without one.
+    record_only: how many files have a hash that no digest in a lock covers.
     """
 
     owners: dict[str, str] = field(default_factory=dict)
-    hashes: dict[str, dict[tuple[str, str], None]] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
+    expected: dict[str, ExpectedFile] = field(default_factory=dict)
     unhashed: dict[str, str] = field(default_factory=dict)
     record_only: int = 0
 
@@ -58,8 +57,9 @@ class OwnedFiles:
         self.owners.setdefault(path, owner)
         # Bytecode is compared with its source: installers compile again over a wheel's, and images omit it.
         if algorithm in STRONG and from_record(digest) and not is_bytecode(path):
-            self.hashes.setdefault(path, {})[algorithm, digest] = None
-            self.sizes[path] = max(size_bytes, self.sizes.get(path, 0))
+            file = self.expected.setdefault(path, ExpectedFile(path, {}))
+            file.hashes[algorithm, digest] = None
+            file.size_bytes = max(size_bytes, file.size_bytes)
 
     def add_distribution(self, one: Distribution, environment: PythonEnvironment) -> None:
         root, depth = f"{environment.prefix}{os.sep}", _depth(one, environment)
@@ -70,14 +70,10 @@ class OwnedFiles:
             inside = path[len(root) :].replace(os.sep, "/")
             self.add(inside, one.name, entry.algorithm, entry.digest, entry.size_bytes or 0)
             is_covered = installed_path(entry.path, depth) is not None
-            if inside in self.hashes:
+            if inside in self.expected:
                 self.record_only += not is_covered
             elif (is_covered or entry.algorithm) and not is_bytecode(inside):
                 self.unhashed[inside] = one.name
-
-    def expected(self) -> Iterator[ExpectedFile]:
-        for path, hashes in self.hashes.items():
-            yield ExpectedFile(path, tuple(hashes), self.sizes.get(path, 0))
 
 
 @dataclass(frozen=True)
@@ -98,9 +94,8 @@ def read_installed(environment: PythonEnvironment) -> Installed:
     for record in conda:
         for path in record.paths:
             files.add(path, record.name)
-        for each in record.files:
-            for algorithm, digest in each.hashes:
-                files.add(each.path, record.name, algorithm, digest, each.size_bytes)
+        for path, digest, size_bytes in record.files:
+            files.add(path, record.name, "sha256", digest, size_bytes)
     of_conda = frozenset(files.owners)
     for site in environment.sites:
         try:
@@ -124,27 +119,26 @@ def _depth(one: Distribution, environment: PythonEnvironment) -> int:
     return len(one.site.relative_to(environment.prefix).parts)
 
 
-def compare(expected: Expected, environment: PythonEnvironment) -> VerifyResult:
+def compare(expected: Expected, installed: Installed) -> VerifyResult:
     """Find all differences; read only, and nothing outside of the environment. What can't be read is a finding."""
-    installed = read_installed(environment)
-    files = installed.files
+    environment, files = installed.environment, installed.files
     findings = list(installed.unreadable)
     findings += _packages(expected, installed)
     findings += _conda(expected.conda, installed)
     for one, hiding in shadows(installed.wheels, environment.path):
         findings.append(DriftFinding(one.name, Drift.SHADOWED, str(hiding)))
     for path, owner in files.unhashed.items():
-        if path not in files.hashes:
+        if path not in files.expected:
             findings.append(DriftFinding(owner, Drift.UNHASHED, path))
-    hashed = hash_all(files.expected(), str(environment.prefix))
+    hashed = hash_all(files.expected.values(), str(environment.prefix))
     for each in hashed:
         if each.drift is not None:
-            first = "=".join(next(iter(files.hashes[each.path])))
+            first = "=".join(next(iter(files.expected[each.path].hashes)))
             findings.append(DriftFinding(files.owners[each.path], each.drift, each.path, first, each.found))
     bytecode: list[Path] = []
     for site in environment.sites:
         paths, compiled, unreadable = walk(str(site))
-        bytecode += (Path(path) for path in compiled if environment.relative(path) not in files.hashes)
+        bytecode += (Path(path) for path in compiled if environment.relative(path) not in files.expected)
         start = len(str(environment.prefix)) + 1
         inside = (path[start:].replace(os.sep, "/") for path in paths)
         findings += (DriftFinding("", Drift.UNOWNED, path) for path in inside if path not in files.owners)

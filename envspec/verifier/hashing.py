@@ -32,15 +32,15 @@ _FEW: Final = 1000
 STRONG: Final = ("sha256", "sha384", "sha512")
 
 
-@dataclass(frozen=True)
+@dataclass
 class ExpectedFile:
-    """A file and its allowed hashes: (algorithm, URL-safe base64 without padding).
+    """A file and its allowed hashes: (algorithm, URL-safe base64 without padding), in the order of the lists.
 
     path: relative to the environment, separated by `/`. size_bytes: as listed; the largest files are read first.
     """
 
     path: str
-    hashes: tuple[tuple[str, str], ...]
+    hashes: dict[tuple[str, str], None]
     size_bytes: int = 0
 
 
@@ -128,7 +128,7 @@ def _compare(expected: ExpectedFile, resolve: Callable[[str], tuple[str, bool]],
             os.close(descriptor)
     if any(digests[algorithm] == from_record(digest) for algorithm, digest in expected.hashes):
         return HashedFile(expected.path, None, size)
-    first = expected.hashes[0][0]
+    first = next(iter(expected.hashes))[0]
     return HashedFile(expected.path, Drift.CHANGED, size, f"{first}={from_hex(digests[first].hex())}")
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from envspec.verifier.hashing import ExpectedFile, from_hex
+from envspec.verifier.hashing import from_hex
 from envspec.verifier.record import BadRecord, RecordEntry, record_entries
 
 _RELEASE: Final = re.compile(
@@ -56,15 +56,12 @@ def find_environment(prefix: Path, path: Sequence[str] = ()) -> PythonEnvironmen
     sites = tuple(folder for folder in found if folder.is_dir() and not folder.is_symlink())
     if not sites:
         raise NoEnvironment(f"{prefix} has no lib/python3.*/site-packages")
-    return PythonEnvironment(real, sites, search_path(path))
-
-
-def search_path(path: Sequence[str]) -> tuple[Path, ...]:
-    """`sys.path` as real folders, without this Python's standard library, which is first by design."""
+    # Without this Python's standard library, which is first by design.
     library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     library |= {os.path.join(folder, "lib-dynload") for folder in library}  # noqa: PTH118 (strings are compared)
     folders = dict.fromkeys(os.path.realpath(each) for each in path)
-    return tuple(Path(each) for each in folders if each not in library and Path(each).is_dir())
+    searched = tuple(Path(each) for each in folders if each not in library and Path(each).is_dir())
+    return PythonEnvironment(real, sites, searched)
 
 
 @dataclass(frozen=True)
@@ -156,9 +153,10 @@ def _name_and_version(folder: Path) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class CondaRecord:
-    """A conda package. paths: everything that it owns, relative to the environment. files: those with a hash.
+    """A conda package. paths: everything that it owns, relative to the environment.
 
-    problem: why its list can't be read; then the rest is empty.
+    files: those with a hash: (path, SHA-256 in RECORD's form, size). problem: why its list can't be read; then the rest
+    is empty.
     """
 
     file: str
@@ -167,7 +165,7 @@ class CondaRecord:
     build: str = ""
     sha256: str = ""
     paths: frozenset[str] = frozenset()
-    files: tuple[ExpectedFile, ...] = ()
+    files: tuple[tuple[str, str, int], ...] = ()
     problem: str = ""
 
 
@@ -188,8 +186,7 @@ def _conda_record(file: str, data: Any) -> CondaRecord:
         # A file with the environment's path written into it has another hash than in the archive.
         digest = str(each.get("sha256_in_prefix") or each.get("sha256") or "")
         if digest and each.get("path_type") != "softlink":
-            hashes = (("sha256", from_hex(digest)),)
-            files.append(ExpectedFile(str(each["_path"]), hashes, int(each.get("size_in_bytes") or 0)))
+            files.append((str(each["_path"]), from_hex(digest), int(each.get("size_in_bytes") or 0)))
     return CondaRecord(
         file,
         str(data["name"]),

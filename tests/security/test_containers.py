@@ -22,7 +22,7 @@ from envspec.image.sources.system import BadChange, read_changes
 from envspec.image.sources.system_container import folder_files
 from envspec.io.files import open_untrusted, read_untrusted
 from envspec.models import ImageSettings, Platform, Service
-from envspec.operations.conformance import Begun, _Lines, read_event
+from envspec.operations.conformance import CheckEvent, _Lines, read_event
 from envspec.operations.image_diff import NoImage, _of_path
 from envspec.receipts.build import BadResults, receipt
 from tests.engine.test_container import BESIDE, ENGINE, FOLDERS, JANE, RUN, with_packages
@@ -129,7 +129,7 @@ def test_a_line_without_an_end_is_not_kept() -> None:
     assert len(stream._rest) <= 1 << 20
     stream.write(b'\n{"begin": "a\\u001b[2Jb"}\n')
     assert len(lines[0]) <= 1 << 20
-    assert read_event(lines[1]) == Begun("a [2Jb")
+    assert read_event(lines[1]) == CheckEvent("a [2Jb")
     assert read_event("[" * 100_000) is None
     assert read_event('{"end": 1, "status": [], "seconds": 1, "reason": ""}') is None
 

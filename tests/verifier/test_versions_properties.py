@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
@@ -46,6 +47,14 @@ def is_version(text: str) -> bool:
 def test_versions(one: str, other: str) -> None:
     assert same_version(one, other) == (Version(one) == Version(other))
     assert same_version(one, str(Version(one)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("1.0", "1"), ("1.0-1", "1.0.post1"), ("2.9.1+cu.128", "2.9.1+CU-128"), ("01.2", "1.2")]
+)
+def test_spellings_of_a_version(one: str, other: str) -> None:
+    assert same_version(one, other)
+    assert not same_version(one, f"{other}.1") and not same_version(one, "x")
 
 
 @given(st.text("aB-_.1", min_size=1, max_size=8))

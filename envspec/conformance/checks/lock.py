@@ -12,8 +12,8 @@ from envspec.conformance import libraries
 from envspec.conformance.events import CheckContext
 from envspec.conformance.numerics import wait
 from envspec.conformance.results import NotRun
-from envspec.verifier.compare import compare, read_installed
-from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment
+from envspec.verifier.compare import Installed, compare, read_installed
+from envspec.verifier.scan import NoEnvironment, find_environment
 from envspec.verifier.types import Drift, Expected, VerifyResult
 
 #: Findings of one kind that are reported one by one.
@@ -34,12 +34,13 @@ def check(context: CheckContext) -> None:
             environment = find_environment(Path(sys.prefix), sys.path[1:])
         except NoEnvironment as error:
             raise NotRun(str(error), hint="name an environment's Python by --python") from error
-        result = compare(Expected.of(locked.expected), environment)
+        installed = read_installed(environment)
+        result = compare(Expected.of(locked.expected), installed)
     _report(context, result)
     with context.phase("work with the libraries"):
         _work(context)
     with context.phase("look at what is mapped"):
-        _mapped(context, environment, {each.path for each in result.findings})
+        _mapped(context, installed, {each.path for each in result.findings})
 
 
 def _report(context: CheckContext, result: VerifyResult) -> None:
@@ -94,16 +95,15 @@ def _work(context: CheckContext) -> None:
                     getattr(library, function)()
 
 
-def _mapped(context: CheckContext, environment: PythonEnvironment, changed: set[str]) -> None:
-    found = libraries.libraries()
-    owned = read_installed(environment).files.owners
-    foreign = libraries.foreign(found, str(environment.prefix), owned)
+def _mapped(context: CheckContext, installed: Installed, changed: set[str]) -> None:
+    found, prefix, owned = libraries.libraries(), installed.environment.prefix, installed.files.owners
+    foreign = libraries.foreign(found, str(prefix), owned)
     for each in foreign:
         detail = f"{each.path} is in memory and belongs to no locked package"
         context.exact(each.name, ok=False, detail=detail, hint=_FOREIGN)
     count = of_cuda = 0
     for each in found:
-        inside = each.path.removeprefix(f"{environment.prefix}/")
+        inside = each.path.removeprefix(f"{prefix}/")
         if inside == each.path or inside not in owned:
             continue
         count += 1

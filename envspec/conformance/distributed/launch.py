@@ -70,18 +70,6 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def endpoint(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT` or `[ADDRESS]:PORT`.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ValueError(f"the rendezvous {text!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
 def interface_towards(host: str, port: int) -> str:
     """The network interface from which this machine reaches `host`; empty if it is unknown.
 
@@ -188,7 +176,12 @@ def launched(context: CheckContext, launch: Launch) -> Iterator[Launched]:
     for rank in launch.local:
         events_of(folder, rank).touch()
     nodes = launch.nodes
-    host, port = endpoint(nodes.rendezvous or "") if nodes.count > 1 else (_LOOPBACK, _free_port())
+    if nodes.count == 1:
+        host, port = _LOOPBACK, _free_port()
+    else:
+        # envspec has checked its form: HOST:PORT, with an IPv6 address in brackets.
+        name, _, number = (nodes.rendezvous or "").rpartition(":")
+        host, port = name.strip("[]"), int(number)
     arguments = [
         *("--nnodes", str(nodes.count), "--node-rank", str(nodes.rank)),
         *("--nproc-per-node", str(launch.processes), "--master-addr", host, "--master-port", str(port)),
