@@ -1,4 +1,4 @@
-"""Where ranks meet: HOST:PORT, and the interface that leads there."""
+"""The interface that leads to where ranks meet."""
 
 from __future__ import annotations
 
@@ -17,20 +17,6 @@ from tests.support.machines.netns import Namespace
 def nodes() -> Iterator[tuple[Namespace, Namespace]]:
     with netns.two() as both:
         yield both
-
-
-@pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [("node-0:29500", "node-0", 29500), ("10.0.0.1:1", "10.0.0.1", 1), ("[fd00::1]:29500", "fd00::1", 29500)],
-)
-def test_a_rendezvous_is_a_host_and_a_port(text: str, host: str, port: int) -> None:
-    assert launch.endpoint(text) == (host, port)
-
-
-@pytest.mark.parametrize("text", ["node-0", ":29500", "node-0:", "node-0:http", "", "node-0:70000", "node-0:0"])
-def test_what_is_none_is_refused_by_its_text(text: str) -> None:
-    with pytest.raises(ValueError, match=f"the rendezvous {text!r} is not HOST:PORT"):
-        launch.endpoint(text)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])

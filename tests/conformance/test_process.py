@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +14,28 @@ from envspec.conformance.checks import CHECKS
 from envspec.conformance.events import ProcessEvents
 from envspec.conformance.results import Cause, CheckFinding, Kind
 from envspec.conformance.suite import preimport_limit
-from envspec.conformance.supervisor import ProcessEnd, verdict
+from envspec.conformance.supervisor import verdict
 
-_WRONG = CheckFinding("nms", Kind.EXACT, ok=False, detail="keeps all boxes")
+_FOUND = ProcessEvents(findings=[CheckFinding("nms", Kind.EXACT, ok=False, detail="keeps all boxes")], done=True)
 
 
 @pytest.mark.parametrize(
-    ("end", "raised", "cause", "hint"),
+    ("events", "exited", "over_limit_s", "cause", "hint"),
     [
-        (ProcessEnd(-11, False, 90), None, Cause.CRASHED, CHECKS["family"].advice),
-        (ProcessEnd(worker.DONE, False, 90), None, Cause.FOUND, CHECKS["family"].advice),
+        (ProcessEvents(), -11, None, Cause.CRASHED, CHECKS["family"].advice),
+        (_FOUND, worker.DONE, None, Cause.FOUND, CHECKS["family"].advice),
+        (replace(_FOUND, hints=["take another box"]), worker.DONE, None, Cause.FOUND, "take another box"),
         # What companions of torch are built for says nothing of these.
-        (ProcessEnd(-9, True, 1), None, Cause.OVER_LIMIT, "--limit NAME=SECONDS gives it more time"),
-        (ProcessEnd(-9, False, 90), None, Cause.OUT_OF_MEMORY, "more memory"),
-        (ProcessEnd(worker.RAISED, False, 90), ("out of memory", "MemoryError"), Cause.OUT_OF_MEMORY, "more memory"),
+        (ProcessEvents(), -9, 1, Cause.OVER_LIMIT, "--limit NAME=SECONDS gives it more time"),
+        (ProcessEvents(), -9, None, Cause.OUT_OF_MEMORY, "more memory"),
+        (ProcessEvents(raised=("out of memory", "")), worker.RAISED, None, Cause.OUT_OF_MEMORY, "more memory"),
     ],
 )
 def test_the_hint_is_about_the_end_that_came(
-    end: ProcessEnd, raised: tuple[str, str] | None, cause: Cause, hint: str
+    events: ProcessEvents, exited: int, over_limit_s: float | None, cause: Cause, hint: str
 ) -> None:
-    events = ProcessEvents(
-        findings=[_WRONG] if cause is Cause.FOUND else [], raised=raised, done=end.status == worker.DONE
-    )
-    result = verdict("family", events, end)
+    result = verdict("family", events, exited, over_limit_s)
     assert (result.cause, hint in result.hint) == (cause, True), result.hint
-
-
-def test_a_checks_own_hint_is_the_first() -> None:
-    events = ProcessEvents(findings=[_WRONG], hints=["take another box"], done=True)
-    assert verdict("family", events, ProcessEnd(worker.DONE, False, 90)).hint == "take another box"
 
 
 @pytest.mark.parametrize(
@@ -75,25 +69,20 @@ _PHASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("turn", "place", "ahead", "phases"),
+    ("lines", "ahead", "phases"),
     [
-        (9.0, 0, [], [("one", 2.0), ("other", 3.0)]),
-        (10.0, 0, [], [("one", 2.0), ("other", 3.0)]),
-        (12.0, 2, [("one", 2.0)], [("other", 3.0)]),
-        (14.0, 3, [("one", 2.0), ("other", 2.0)], [("other", 1.0)]),
-        (15.0, 4, [("one", 2.0), ("other", 3.0)], []),
+        ([{"turn": 9.0}, *_PHASES], [], [("one", 2.0), ("other", 3.0)]),
+        ([{"turn": 10.0}, *_PHASES], [], [("one", 2.0), ("other", 3.0)]),
+        ([*_PHASES[:2], {"turn": 12.0}, *_PHASES[2:]], [("one", 2.0)], [("other", 3.0)]),
+        ([*_PHASES[:3], {"turn": 14.0}, *_PHASES[3:]], [("one", 2.0), ("other", 2.0)], [("other", 1.0)]),
+        ([*_PHASES, {"turn": 15.0}], [("one", 2.0), ("other", 3.0)], []),
+        ([{"turn": 1.0}, {"begin": ["x", 2.0]}, {"phase": ["x", 0.0]}], [], [("x", 0.0)]),
     ],
 )
 def test_a_phase_is_of_the_turn_or_of_the_time_before(
-    tmp_path: Path, turn: float, place: int, ahead: list[tuple[str, float]], phases: list[tuple[str, float]]
+    tmp_path: Path, lines: list[dict[str, Any]], ahead: list[tuple[str, float]], phases: list[tuple[str, float]]
 ) -> None:
-    """place: of the turn, among the lines."""
-    events = _events(tmp_path, *_PHASES[:place], {"turn": turn}, *_PHASES[place:])
-    assert _pairs(events) == [ahead, phases]
-
-
-def test_a_phase_of_no_time_is_one(tmp_path: Path) -> None:
-    assert _pairs(_events(tmp_path, {"turn": 1.0}, {"begin": ["x", 2.0]}, {"phase": ["x", 0.0]})) == [[], [("x", 0.0)]]
+    assert _pairs(_events(tmp_path, *lines)) == [ahead, phases]
 
 
 def test_a_phase_within_another_of_its_name_ends_first(tmp_path: Path) -> None:

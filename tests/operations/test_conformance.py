@@ -128,7 +128,10 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
         (["--nodes", "2", "--node-rank", "2"], "--node-rank 2: the ranks of 2 nodes are 0 to 1"),
         (["--node-rank", "1"], "--node-rank 1: there is one node, and its rank is 0"),
         (["--nodes", "2"], "2 nodes need a rendezvous"),
-        (["--nodes", "2", "--rendezvous", "10.0.0.1"], "--rendezvous 10.0.0.1: the form is HOST:PORT"),
+        *(
+            (["--nodes", "2", "--rendezvous", text], f"--rendezvous {text}: the form is HOST:PORT")
+            for text in ("10.0.0.1", ":29500", "node-0:http", "node-0:70000")
+        ),
         (["--report", "lock/envspec.lock/receipts"], "lock/envspec.lock/receipts can't be written: Not a directory"),
         (["--report", "/proc/receipts"], "/proc/receipts can't be written"),
         (["--price", "cheap"], "--price cheap: not an amount"),
