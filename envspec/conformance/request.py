@@ -59,7 +59,6 @@ class SuiteStart:
     if it was not pulled.
     """
 
-    in_container: bool = False
     at_s: float | None = None
     pulled_bytes: int | None = None
     pull_s: float | None = None

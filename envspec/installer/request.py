@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,10 +41,6 @@ class InstallRequest:
     @property
     def platform(self) -> Platform:
         return self.resolution.target.platform
-
-
-#: Builds the sources with a Python: the resolution with the built wheels, and these, SHA-256 -> file.
-BuildSources = Callable[[InstallRequest, Path], Awaitable[tuple[Resolution, Mapping[str, Path]]]]
 
 
 # Needed to run, not to install: locks for GPUs are installed on machines without them, often in containers.

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from envspec.context import Context, Step
+from envspec.context import Context
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine
-from envspec.installer.request import BuildSources, InstallRequest, InstallStage
+from envspec.installer.request import InstallRequest
 from envspec.installer.staging import FOLDER, StagingFolder
 from envspec.io import process
 from envspec.io.files import DiskFull
@@ -153,34 +153,23 @@ def _causes(text: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-async def install(request: InstallRequest, context: Context, site: StagingFolder, build_sources: BuildSources) -> None:
-    """Install the wheels into the Python of the site.
+async def install(request: InstallRequest, context: Context, site: StagingFolder, built: Iterable[Path]) -> None:
+    """Install the wheels into the Python of the site. built: those of sources.
 
     Raises:
         NetworkError, DiskFull, UnfitMachine, UvError
     """
-    packages = request.resolution.packages
-    if not packages:
-        return
-    total = sum(package.file.size_bytes or 0 for package in packages)
-    context.reporter.progress(Step(InstallStage.WHEELS, 0, len(packages), 0, total))
-    python = site.path / "bin" / "python"
-    resolution = request.resolution
-    built: Mapping[str, Path] = {}
-    if any(package.built or not package.file.filename.endswith(".whl") for package in packages):
-        # Not by uv during the installation: it would take build requirements from any source.
-        resolution, built = await build_sources(request, python)
-    lock = replace(request.lock, resolutions=(with_built(resolution),))
+    lock = replace(request.lock, resolutions=(_with_built(request.resolution),))
     requirements = site.path / FOLDER / "requirements.txt"
     requirements.parent.mkdir(exist_ok=True)
     requirements.write_text(requirements_text(lock, request.platform), encoding="utf-8")
     arguments = [
-        *("pip", "install", "--python", str(python)),
+        *("pip", "install", "--python", str(site.path / "bin" / "python")),
         *("--no-deps", "--require-hashes", "--no-build", "--requirements", str(requirements)),
         # A conda Python may be marked as externally managed.
         "--break-system-packages",
     ]
-    for path in built.values():
+    for path in built:
         arguments += ["--find-links", str(path.parent)]
     variables = environ(context)
     # Not an argument: the URL may contain a password.
@@ -194,7 +183,7 @@ async def install(request: InstallRequest, context: Context, site: StagingFolder
     requirements.unlink()
 
 
-def with_built(resolution: Resolution) -> Resolution:
+def _with_built(resolution: Resolution) -> Resolution:
     """The resolution with the wheels built from sources in the place of published ones."""
     packages = tuple(
         replace(each, file=WheelFile(DEFAULT_INDEX, each.built.filename, each.built.sha256, each.built.size_bytes))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from envspec.base_image.cuda import NoSuchImage, Release
 from envspec.base_image.plan import choose_image, custom_image
@@ -37,7 +37,6 @@ from envspec.fetch.wheels import PYTORCH, fetch_wheels
 from envspec.io.cache import as_cache_error
 from envspec.io.files import local_path, replacing, tree_sha256
 from envspec.io.store import StoredMetadata
-from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import public_indexes
 from envspec.models import (
     DEFAULT_INDEX,
@@ -177,24 +176,16 @@ class _Found:
     build: BuildRequest | Path
 
 
-#: The text of a requirement without credentials -> its wheel.
-SourceWheels: TypeAlias = Mapping[str, BuiltSource]
-
-
-def build_sources(
+async def build_sources(
     state: LockState, targets: Sequence[Target]
-) -> tuple[Mapping[Target, SourceWheels], tuple[Decision, ...]]:
+) -> tuple[Mapping[Target, Mapping[str, BuiltSource]], tuple[Decision, ...]]:
     """Build the sources that the spec names, for each target; with the decisions which commits they are.
+
+    The key of a wheel is the text of its requirement, without credentials.
 
     Raises:
         WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder does not exist.
     """
-    return run_interruptible(_build_sources(state, targets))
-
-
-async def _build_sources(
-    state: LockState, targets: Sequence[Target]
-) -> tuple[Mapping[Target, SourceWheels], tuple[Decision, ...]]:
     async with Session(state.context.without_progress()) as session:
         builder = WheelBuilder(state.spec.env.name, own_base(state.spec, state.facts), session)
         sources = _Sources(state, builder)
@@ -367,7 +358,7 @@ class Builds:
                 found[each.built.sha256] = (await self._builder.build_wheel(self._request(each, part))).path
         return found
 
-    async def install(self, part: Resolution, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
+    async def install(self, part: Resolution, python: Path) -> tuple[Resolution, dict[str, Path]]:
         """The resolution with a wheel of every source, and SHA-256 -> file in the cache of these.
 
         Sources without a recorded wheel are built for this machine alone, by `python` and this machine's compilers.

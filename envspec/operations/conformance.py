@@ -203,9 +203,7 @@ class _Suite:
             # What the driver compiles from PTX stays on this machine, so that a second run is warm.
             compiled = compiled_folder(context.cache, image.id)
             Path(compiled).mkdir(parents=True, exist_ok=True)
-            start = SuiteStart(
-                in_container=True, at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s
-            )
+            start = SuiteStart(at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
 
             def warn(line: str) -> None:
                 context.reporter.warning(line.removeprefix("warning: "))

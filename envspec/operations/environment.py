@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -23,6 +23,7 @@ from envspec.installer.staging import relocate
 from envspec.io.files import DiskFull
 from envspec.io.tasks import run_interruptible
 from envspec.models import Lock, Platform, Resolution
+from envspec.operations.lock_state import is_open
 from envspec.verifier.compare import compare, read_installed
 from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment
 from envspec.verifier.types import Drift, DriftFinding, Expected, ExpectedConda, ExpectedPackage, VerifyResult
@@ -116,16 +117,20 @@ async def put_wheels(request: InstallRequest, context: Context, site: staging.St
     """
     before = conda.files_before(site.path)
     states = conda.file_states(site.path, before)
+    packages, built = request.resolution.packages, dict[str, Path]()
+    if packages:
+        total = sum(package.file.size_bytes or 0 for package in packages)
+        context.reporter.progress(Step(InstallStage.WHEELS, 0, len(packages), 0, total))
+        if any(package.built or is_open(package) for package in packages):
+            # Imports half of what images need. Not by uv: it would take build requirements from any source.
+            from envspec.operations.build_wheels import Builds
+            from envspec.operations.session import Session
 
-    async def build_sources(request: InstallRequest, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
-        # Imports half of what images need.
-        from envspec.operations.build_wheels import Builds
-        from envspec.operations.session import Session
-
-        async with Session(context.without_progress()) as session:
-            return await Builds(request.lock, session).install(request.resolution, python)
-
-    await uv.install(request, context, site, build_sources)
+            async with Session(context.without_progress()) as session:
+                builds, python = Builds(request.lock, session), site.path / "bin" / "python"
+                resolution, built = await builds.install(request.resolution, python)
+            request = replace(request, resolution=resolution)
+        await uv.install(request, context, site, built.values())
     context.reporter.progress(Step(InstallStage.CHECKING))
     conda.check_ownership(site.path, before, states)
     relocate(site.path)

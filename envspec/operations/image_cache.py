@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from envspec.context import Context
 from envspec.errors import UsageError
@@ -41,31 +41,6 @@ class CachedIds:
     digest: str
 
 
-def key_of(lock: bytes, *options: str) -> str:
-    """lock: content of envspec.lock. options: everything else that determines the image."""
-    values = [FORM, VERSION, hashlib.sha256(lock).hexdigest(), *options]
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
-
-
-def read_ids(cache: Path, key: str) -> CachedIds | None:
-    return _cache(cache).read_as(
-        key,
-        lambda found: CachedIds(
-            tuple((str(platform), str(identity)) for platform, identity in found["ids"]), found["digest"]
-        ),
-    )
-
-
-def write_ids(cache: Path, key: str, ids: Sequence[tuple[str, str]], digest: str) -> None:
-    """Does nothing if the cache can't be written."""
-    with suppress(CacheError):
-        _cache(cache).write(key, {"ids": list(ids), "digest": digest})
-
-
-def _cache(cache: Path) -> JsonCache:
-    return JsonCache(cache / "image-known")
-
-
 class ImageRequest:
     """An image to build. The lock is read only if the cache does not answer from its bytes alone."""
 
@@ -82,7 +57,7 @@ class ImageRequest:
         if python and not (python.is_file() and os.access(python, os.X_OK)):
             raise UsageError(f"--python {python}: there is no such program", hint="name an interpreter: its bin/python")
         self.folder = find_lock(lock, Path())
-        self._cache = context.cache
+        self._cache = JsonCache(context.cache / "image-known")
         self._platforms = platforms
         self._bytecode = bytecode
         self._compression = compression
@@ -90,22 +65,25 @@ class ImageRequest:
         self._key: str | None = None
         # A Python that the user names may compile otherwise: what it gives is not remembered.
         if not python:
-            self._key = key_of(
-                read_current(self.folder, LOCK_FILE),
-                *(platforms or ("this machine's", machine.system(), machine.machine())),
-                "pyc" if bytecode else "no-pyc",
-                compression,
-            )
+            document = hashlib.sha256(read_current(self.folder, LOCK_FILE)).hexdigest()
+            where = platforms or ("this machine's", machine.system(), machine.machine())
+            values = [FORM, VERSION, document, *where, "pyc" if bytecode else "no-pyc", compression]
+            self._key = hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
     def cached(self) -> CachedIds | None:
         """The images, if this machine has built them before."""
-        return read_ids(self._cache, self._key) if self._key else None
+
+        def read(found: Any) -> CachedIds:
+            return CachedIds(tuple((str(platform), str(image)) for platform, image in found["ids"]), found["digest"])
+
+        return self._cache.read_as(self._key, read) if self._key else None
 
     def remember(self, built: Built) -> None:
-        """Keep the IDs for the next time."""
+        """Keep the IDs for the next time, if the cache can be written."""
         if self._key:
             rows = [(image.platform.value, image.id) for image in built.images]
-            write_ids(self._cache, self._key, rows, built.digest)
+            with suppress(CacheError):
+                self._cache.write(self._key, {"ids": rows, "digest": built.digest})
 
     @cached_property
     def lock(self) -> Lock:

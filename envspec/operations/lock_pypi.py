@@ -58,7 +58,7 @@ class Pypi:
             # Imports half of what images need.
             from envspec.operations.build_wheels import build_sources
 
-            self._sources, self._commits = build_sources(state, targets)
+            self._sources, self._commits = run_interruptible(build_sources(state, targets))
 
     def resolve(self) -> PypiResult:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
