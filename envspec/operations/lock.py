@@ -48,10 +48,9 @@ def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
     check_logins(spec, request, context)
     warnings: list[str] = []
     context = _recording(context, warnings).with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
-    keeps = request.upgrade is Upgrade.KEEP and not request.upgrade_packages
-    facts_at_hand = load_facts().version
-    made_from = (request.spec_path, request.directory, request.resolver, facts_at_hand, context.environ)
-    key = key_of(*made_from) if keeps else None
+    key = None
+    if request.upgrade is Upgrade.KEEP and not request.upgrade_packages:
+        key = key_of(request, load_facts().version, context.environ)
     facts = load_facts(spec.facts.tables())
     for name in spec.cuda.gpus if spec.cuda else ():
         # An unknown name fails now, not after a resolution.
@@ -59,7 +58,7 @@ def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
     with closing(Store(context.cache)) as store:
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)
         upgraded = _upgradable(request, spec, old, context)
-        as_of = _as_of(spec, old, request, started)
+        as_of = spec.env.as_of or (started if old is None or request.upgrade is Upgrade.ALL else old.as_of)
         state = LockState(request, context, store, spec, facts, old, started, as_of, upgraded, before)
         made = make(_with_what_is_new(state))
         from envspec.operations.lock_assemble import is_open
@@ -69,7 +68,9 @@ def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
         changed = write_folder(request.directory, files)
         if is_looked_up:
             remember_ours(store, files[LOCK_FILE])
-        if key is not None and is_looked_up and store.is_settled and not is_open(made) and not _may_change(spec):
+        # Branches and folders change without the spec and the indexes.
+        is_fixed = all(r.kind not in (RequirementKind.GIT, RequirementKind.LOCAL) for r in spec.pip.dependencies)
+        if key is not None and is_looked_up and is_fixed and store.is_settled and not is_open(made):
             remember(store, key, files, warnings)
     return changed
 
@@ -100,11 +101,6 @@ def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
 
 def _location(spec_path: Path, path: KeyPath) -> str:
     return f"{spec_path}:{positions_of(read_text(spec_path)).line(path)}: {dotted(path)}"
-
-
-def _may_change(spec: Spec) -> bool:
-    """Whether the lock follows from more than the spec and the indexes: from branches, or from folders."""
-    return any(r.kind in (RequirementKind.GIT, RequirementKind.LOCAL) for r in spec.pip.dependencies)
 
 
 def _recording(context: Context, warnings: list[str]) -> Context:
@@ -183,15 +179,6 @@ def _time(text: str) -> datetime:
     except ValueError:
         raise UsageError(f"--as-of {text}: not a date", hint="use `now`, 2026-11-15 or 2026-11-15T12:00:00Z") from None
     return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
-
-
-def _as_of(spec: Spec, old: Lock | None, request: LockRequest, started: datetime) -> datetime:
-    """The spec's own `as_of`; else the old lock's, unless `--upgrade`; else now."""
-    if spec.env.as_of is not None:
-        return spec.env.as_of
-    if old is None or request.upgrade is Upgrade.ALL:
-        return started
-    return old.as_of
 
 
 def _upgradable(request: LockRequest, spec: Spec, old: Lock | None, context: Context) -> tuple[str, ...]:

@@ -59,6 +59,9 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         *_without_digest(base, failure),
         *_without_image(spec, base),
     ]
+    conformance = None
+    if requested := spec.conformance:
+        conformance = Conformance(tuple(check.value for check in requested.checks), requested.world_size)
     lock = Lock(
         format=FORMAT,
         name=spec.env.name,
@@ -83,7 +86,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         channels=conda.channels,
         indexes=indexes,
         image=settings,
-        conformance=_conformance(spec),
+        conformance=conformance,
     )
     lock = _with_images(lock, before)
     if (text := without_md5(lock)) is not None:
@@ -91,11 +94,6 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     for text in dict.fromkeys(warnings):
         context.reporter.warning(text)
     return lock
-
-
-def _conformance(spec: Spec) -> Conformance | None:
-    requested = spec.conformance
-    return Conformance(tuple(check.value for check in requested.checks), requested.world_size) if requested else None
 
 
 def _with_built(resolutions: tuple[Resolution, ...], before: Lock) -> tuple[Resolution, ...]:

@@ -32,20 +32,20 @@ from envspec.version import VERSION
 MADE: Final = "11"
 
 
-def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapping[str, str]) -> str | None:
+def key_of(request: LockRequest, facts: str, environ: Mapping[str, str]) -> str | None:
     """Names what a lock is made from; None if time is part of it: no `as_of` in the spec, and no lock before.
 
     None for [conda] as well: channels patch their repodata, and add packages with times in the past.
 
-    resolver: a name in RESOLVERS. facts: version of the facts. environ: names the indexes of this machine; one that is
-    used instead of another should have the same files, and may not.
+    facts: their version. environ: names the indexes of this machine; one that is used instead of another should have
+    the same files, and may not.
     """
     try:
-        data = documents.read_spec(spec)
+        data = documents.read_spec(request.spec_path)
     except (OSError, ValueError):
         return None
     try:
-        whole = (directory / LOCK_FILE).read_bytes()
+        whole = (request.directory / LOCK_FILE).read_bytes()
         verify_checksum(whole, LOCK_FILE)
         old = hashlib.sha256(whole).hexdigest()
     except (OSError, StaleLock):
@@ -55,6 +55,7 @@ def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapp
     env = data.get("env")
     if not old and not (isinstance(env, dict) and "as_of" in env):
         return None
+    resolver = request.resolver
     made_by = [MADE, FORMAT, VERSION, resolver, *map(version, RESOLVERS[resolver].distributions), facts]
     places = [environ.get(name) for name in ("ENVSPEC_DEFAULT_INDEX", "ENVSPEC_PYTORCH_INDEX")]
     return hashlib.sha256(json.dumps([input_sha256(data), old, *made_by, *places]).encode()).hexdigest()
@@ -83,7 +84,7 @@ def without_resolving(request: LockRequest, context: Context) -> Sequence[Path] 
         if _is_done(request.spec_path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
             tidy(directory)
             return ()
-        key = key_of(request.spec_path, directory, request.resolver, facts_version(), context.environ)
+        key = key_of(request, facts_version(), context.environ)
         cached = store.answer(key) if key is not None else None
     if cached is None:
         return None

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from datetime import datetime
 from functools import cache
 from importlib import import_module
 
@@ -63,7 +62,8 @@ class Pypi:
     def resolve(self) -> PypiResult:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
         pinned = self._state.old
-        cutoffs = Cutoffs(self._state.as_of, _old_cutoffs(self._state))
+        keeps = self._state.request.upgrade is Upgrade.KEEP and self._state.spec.env.as_of is None
+        cutoffs = Cutoffs(self._state.as_of, dict(pinned.package_as_of) if pinned is not None and keeps else {})
         if pinned is not None and self._upgraded:
             pinned, cutoffs = self._upgrade(pinned, cutoffs)
         requests = self._composed(cutoffs)
@@ -123,11 +123,6 @@ class Pypi:
         state = self._state
         once = replace(state.context, reporter=ReporterOf(state.context.reporter, warning=self._warn_once))
         return run_interruptible(resolve_all(requests, resolver(state.request.resolver), state.store, once, _later))
-
-
-def _old_cutoffs(state: LockState) -> dict[str, datetime]:
-    keeps = state.request.upgrade is Upgrade.KEEP and state.spec.env.as_of is None
-    return dict(state.old.package_as_of) if keeps and state.old is not None else {}
 
 
 async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -> dict[str, ListedFile]:

@@ -110,19 +110,17 @@ def test_results_with_one_fingerprint_on_every_torch(torch_29: Path, torch_26: P
     assert {group: len(found) for group, found in digests.items()} == {"integers": 1, "pictures": 1}
 
 
-def test_ddp(torch_any: Path, tmp_path: Path) -> None:
-    output = passed(torch_any, tmp_path, "ddp")
-    findings, gradient = output.findings("ddp"), "gloo, 2 ranks: gradient against one process"
-    assert findings[gradient]["value"] <= findings[gradient]["bound"] == 1e-5
-    assert "gloo, 2 ranks: norm by torch's clipping, rank 1" in findings
-    assert findings["gloo, 2 ranks: bus bandwidth of all-reduce"]["unit"] == "GB/s"
+@pytest.mark.parametrize(("stack", "world_size"), [("torch_29", None), ("torch_26", None), ("torch_29", 3)])
+def test_ddp(stack: str, world_size: int | None, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    output = passed(request.getfixturevalue(stack), tmp_path, "ddp", world_size=world_size)
+    ranks = world_size or 2
+    findings, name = output.findings("ddp"), f"gloo, {ranks} ranks"
+    gradient = findings[f"{name}: gradient against one process"]
+    assert gradient["value"] <= gradient["bound"] == 1e-5
+    assert f"{name}: norm by torch's clipping, rank {ranks - 1}" in findings
+    assert findings[f"{name}: bus bandwidth of all-reduce"]["unit"] == "GB/s"
     levels = {name: each["level"] for name, each in prints(output, "ddp").items()}
-    assert levels == {"sum of integers over 2 ranks": "universal", "gloo, 2 ranks: gradients": "keyed"}
-
-
-def test_three_ranks_if_three_are_requested(torch_29: Path, tmp_path: Path) -> None:
-    output = passed(torch_29, tmp_path, "ddp", world_size=3)
-    assert "gloo, 3 ranks: norm by torch's clipping, rank 2" in output.findings("ddp")
+    assert levels == {f"sum of integers over {ranks} ranks": "universal", f"{name}: gradients": "keyed"}
 
 
 @pytest.mark.parametrize(
@@ -290,9 +288,12 @@ def _locked(**packages: str) -> dict[str, Any]:
 _RIGHT = {"nvidia_cuda_runtime_cu12": "12.8.90", "nvidia_cudnn_cu12": "9.10.2.21", "nvidia_nccl_cu12": "2.27.5"}
 
 
+def _device(python: Path, folder: Path, packages: dict[str, str]) -> dict[str, Any]:
+    return suite.run(python, suite.make_request("device", locked=_locked(**packages)), folder).results["device"]
+
+
 def test_without_a_gpu_device_reports_what_is_loaded(torch_29: Path, tmp_path: Path) -> None:
-    output = suite.run(torch_29, suite.make_request("device", locked=_locked(**_RIGHT)), tmp_path)
-    result = output.results["device"]
+    result = _device(torch_29, tmp_path, _RIGHT)
     assert (result["status"], result["reason"]) == ("not run", "no GPU is requested")
     expected = {"CUDA runtime": "12.8", "cuDNN": "9.10.2", "NCCL": "2.27.5", "CUDA of torch's build": "12.8"}
     assert expected.items() <= result["ran"].items()
@@ -310,8 +311,7 @@ def test_without_a_gpu_device_reports_what_is_loaded(torch_29: Path, tmp_path: P
 def test_a_library_that_is_not_the_locked_one_fails(
     torch_29: Path, tmp_path: Path, package: str, version: str, words: str
 ) -> None:
-    requested = suite.make_request("device", locked=_locked(**{**_RIGHT, package: version}))
-    result = suite.run(torch_29, requested, tmp_path).results["device"]
+    result = _device(torch_29, tmp_path, {**_RIGHT, package: version})
     assert (result["status"], result["cause"]) == ("failed", "found")
     assert words in result["reason"] and f"locked is {version}" in result["reason"]
 
@@ -322,8 +322,7 @@ def test_another_nccl_instead_of_the_locked_one_is_found(torch_29: Path, torch_2
     name = "nvidia/nccl/lib/libnccl.so.2"
     (site_packages(python) / name).unlink()
     shutil.copyfile(site_packages(torch_26) / name, site_packages(python) / name)
-    requested = suite.make_request("device", locked=_locked(**_RIGHT))
-    result = suite.run(python, requested, tmp_path / "run").results["device"]
+    result = _device(python, tmp_path / "run", _RIGHT)
     # 2.9.1 calls what 2.21.5 does not have: whichever comes first, the stack does not pass.
     assert result["status"] == "failed"
     assert "NCCL = locked: 2.21.5 runs" in result["reason"] or "undefined symbol: nccl" in result["reason"]

@@ -159,11 +159,6 @@ def test_an_end_that_is_no_end_is_reported(tmp_path: Path, body: str, cause: str
     assert (result["status"], result["cause"], result["reason"]) == ("failed", cause, reason)
 
 
-def test_orphans_are_ended_after_their_check(tmp_path: Path) -> None:
-    result = _device(tmp_path, _ORPHAN, _GOOD)
-    assert result["status"] == "not run"
-
-
 def test_another_check_goes_on_after_a_crash(tmp_path: Path) -> None:
     bad = fake_torch(tmp_path / "bad", "import ctypes; ctypes.string_at(0)")
     output = suite.run(HERE, make_request("pyg", "device"), tmp_path / "run", environ=bad)
@@ -214,7 +209,7 @@ def test_a_suite_that_is_ended_leaves_its_results_and_no_process(
     assert [each["check"] for each in document["results"]] == ["device"]
 
 
-def test_two_suites_at_once_leave_each_other_alone(tmp_path: Path) -> None:
+def test_orphans_are_ended_after_their_check_and_another_suite_is_left_alone(tmp_path: Path) -> None:
     slow = fake_torch(tmp_path / "slow", _SECOND_HANGS.replace("600", "2"), _GOOD)
     (tmp_path / "slow" / "torch" / "begun").touch()
     with started(HERE, make_request("device"), tmp_path / "run", slow) as process:

@@ -174,23 +174,18 @@ def test_a_job_in_the_background_of_a_script_ends_as_well(scene: Scene) -> None:
     assert not scene.prefix.exists() and left_beside(scene.prefix) == []
 
 
-def test_two_at_once_make_it_once(scene: Scene) -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_two_at_once_make_it_once_and_one_goes_on_when_the_other_is_killed(scene: Scene, is_killed: bool) -> None:
     first = scene.at("wheels")
     second = starts(scene.user, scene.lock)
+    if is_killed:
+        first.child.signal(signal.SIGKILL)
     both = [first.ends(), second.ends()]
-    assert [(ran.status, ran.stdout) for ran in both] == [(0, f"{scene.prefix}\n")] * 2, both
-    assert "waiting for another install into the same folder" in both[1].stderr
-    assert "already installed" in both[1].stderr
+    assert [ran.status for ran in both] == [-signal.SIGKILL if is_killed else 0, 0], both
+    assert both[1].stdout == f"{scene.prefix}\n"
+    assert is_killed or "waiting for another install into the same folder" in both[1].stderr
+    assert is_killed or "already installed" in both[1].stderr
     assert scene.is_whole() and scene.server.fetched_twice() == []
-
-
-def test_one_that_waits_goes_on_when_the_other_is_killed(scene: Scene) -> None:
-    first = scene.at("wheels")
-    second = starts(scene.user, scene.lock)
-    first.child.signal(signal.SIGKILL)
-    first.ends()
-    succeeded(second.ends())
-    assert scene.is_whole()
 
 
 def test_two_folders_at_once_fetch_each_archive_once(scene: Scene) -> None:

@@ -6,7 +6,6 @@ Most parameters are an embedding's, so that a CPU without units for fp16 takes s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from envspec.conformance.bounds import SIZES, limit
@@ -50,6 +49,10 @@ class _Training:
     def step(self) -> None:
         self.scaler.step(self.optimizer)
         self.scaler.update()
+
+    def whole_step(self) -> None:
+        self.backward()
+        self.step()
 
     def gradient(self) -> Any:
         return joined(self.torch, (each.grad for each in self.model.parameters()))
@@ -113,8 +116,7 @@ def _trained(torch: Any, context: CheckContext, dtype: Any) -> tuple[_Training, 
     gradient = training.gradient()
     training.step()
     for _ in range(SIZES["amp.steps"] - 1):
-        training.backward()
-        training.step()
+        training.whole_step()
     return training, gradient
 
 
@@ -152,8 +154,7 @@ def _overflow(torch: Any, context: CheckContext) -> None:
     context.exact("a step that overflows halves the scale", ok=halved == scale / 2, detail=f"{scale:g} to {halved:g}")
     skipped = 1
     while torch.equal(before[-1], training.parameters()[-1]) and skipped < SIZES["amp.skipped"]:
-        training.backward()
-        training.step()
+        training.whole_step()
         skipped += 1
     after = training.parameters()
     recovered = all(bool(each.isfinite().all()) for each in after) and not torch.equal(before[-1], after[-1])
@@ -173,15 +174,10 @@ def _cost(torch: Any, context: CheckContext) -> None:
             context.peak(Peak(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()))
             torch.cuda.reset_peak_memory_stats()
         training = _training(torch, context, dtype, batch, SIZES["amp.scale"])
-        samples[name] = batch / best_time(torch, context.device, partial(_whole_step, training))
+        samples[name] = batch / best_time(torch, context.device, training.whole_step)
         detail = f"{samples[name] / samples['fp32']:.2g} times fp32, {batch} samples a step"
         context.measure(f"{name}'s speed", samples[name], "1/s", detail)
         if context.request.cuda:
             context.measure(f"{name}'s memory", torch.cuda.max_memory_allocated(), "bytes", "at its peak")
     if not context.request.cuda:
         context.not_run("memory against fp32", "torch counts GPU memory only")
-
-
-def _whole_step(training: _Training) -> None:
-    training.backward()
-    training.step()

@@ -9,13 +9,12 @@ import subprocess
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import envspec.conformance.run
-from envspec.conformance.request import Nodes, SuiteRequest, SuiteStart
-from envspec.conformance.results import FORMAT
+from envspec.conformance.request import SuiteRequest
 
 RUN: Final = Path(envspec.conformance.run.__file__)
 #: A suite that takes longer has hung: its own limits have failed.
@@ -48,23 +47,7 @@ class SuiteOutput:
 
 def make_request(*checks: str, device: str = "cpu", **more: Any) -> dict[str, Any]:
     """A request as envspec writes it. more: further fields. Without preimports, whatever the number of cores."""
-    nodes, start = Nodes(), SuiteStart()
-    return {
-        "format": FORMAT,
-        "device": device,
-        "checks": list(checks),
-        "required": [],
-        "world_size": None,
-        "nodes": {"count": nodes.count, "rank": nodes.rank, "rendezvous": nodes.rendezvous},
-        "locked": None,
-        "start": vars(start),
-        "price_per_hour": None,
-        "currency": "",
-        "limits": {},
-        "preimports": 0,
-        "seed": SuiteRequest("cpu", ()).seed,
-        **more,
-    }
+    return {**asdict(SuiteRequest(device, checks, preimports=0)), **more}
 
 
 def run(
