@@ -122,10 +122,6 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
     from envspec.operations.conformance import SuiteLocation
     from envspec.operations.container import parse_gpus
 
-    if chosen["local"] and chosen["image"]:
-        raise UsageError("--local and --image exclude each other", hint="remove one of them")
-    if chosen["python"] and not chosen["local"]:
-        raise UsageError("--python needs --local", hint="add --local")
     if chosen["local"]:
         _refuse_containers(chosen)
     return SuiteLocation(

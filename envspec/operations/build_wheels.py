@@ -281,13 +281,7 @@ class _Sources:
         address = (requirement.url or "").partition("#")[0]
         path = local_path(address, self._state.request.spec_path.parent)
         of = f"pip.dependencies: {requirement.name}"
-        if path.is_dir():
-            sha256 = tree_sha256(path)
-            build: BuildRequest | Path = folder_request(wanted, path, sha256)
-        elif path.is_file():
-            sha256 = tree_sha256(path)
-            build = path if path.name.endswith(".whl") else sdist_request(wanted, sha256, _existing(path))
-        else:
+        if not (path.is_dir() or path.is_file()):
             raise UsageError(
                 f"{of}: {address} does not exist", hint="correct the path: it is relative to the spec's folder"
             )
@@ -295,6 +289,12 @@ class _Sources:
             raise UsageError(
                 f"{of}: {address} has neither pyproject.toml nor setup.py", hint="name the project's folder"
             )
+        sha256 = tree_sha256(path)
+        build: BuildRequest | Path
+        if path.is_dir():
+            build = folder_request(wanted, path, sha256)
+        else:
+            build = path if path.name.endswith(".whl") else sdist_request(wanted, sha256, _existing(path))
         return _Found(LOCAL, f"{address}#sha256={sha256}", None, build)
 
     def _copy(self, name: str, path: Path, sha256: str, target: Target) -> tuple[BuiltWheel, Path]:

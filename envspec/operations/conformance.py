@@ -127,10 +127,15 @@ def run_conformance(
     """Run the conformance suite of a lock. lock_sha256: of its envspec.lock.
 
     Raises:
-        UsageError: an unknown check or device, nodes that can't meet, or the lock is not for the platform.
+        UsageError: an unknown check or device, options that exclude each other, nodes that can't meet, or the lock is
+            not for the platform.
         UnfitMachine: there is no GPU, the suite does not run on this system, or it left no results.
         NetworkError: the image can't be fetched.
     """
+    if location.local and location.image:
+        raise UsageError("--local and --image exclude each other", hint="remove one of them")
+    if location.python and not location.local:
+        raise UsageError("--python needs --local", hint="add --local")
     suite = _Suite(lock, lock_sha256, selection, context, observer)
     return suite.run_local(location.python) if location.local else suite.run_in_container(location)
 
@@ -187,7 +192,7 @@ class _Suite:
                     f"{python} can't be started: {error.strerror}", hint="name another one by --python"
                 ) from error
 
-        return self._run(request, Here(python=str(python), prefix=str(python.parents[1])), execute)
+        return self._run(request, Here(python=str(python), prefix=str(python.parent.parent)), execute)
 
     def run_in_container(self, location: SuiteLocation) -> Receipt:
         context = self.context
@@ -234,6 +239,8 @@ class _Suite:
         _check_nodes(selection.nodes)
         part = part_of(lock, platform)
         device = selection.device or ("cuda" if lock.driver else "cpu")
+        if device not in ("cuda", "cpu"):
+            raise UsageError(f"there is no device {device}", hint="use cuda or cpu")
         if device == "cuda" and not lock.driver:
             raise UsageError(f"{lock.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
         named = selection.checks or (own.checks if own else ())

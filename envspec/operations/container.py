@@ -33,24 +33,7 @@ from envspec.models import Lock, Platform
 from envspec.operations.image_cache import default_tag, image_options
 
 #: The values that a request is made of, for callers.
-__all__ = [
-    "ContainerOptions",
-    "ContainerRequest",
-    "Gpus",
-    "Mount",
-    "MountAccess",
-    "Port",
-    "StartMode",
-    "Streams",
-    "Terminal",
-    "compiled_folder",
-    "engine_platform",
-    "image_in_engine",
-    "image_removed",
-    "parse_gpus",
-    "run_container",
-    "this_user",
-]
+__all__ = ["ContainerOptions", "Gpus", "Mount", "MountAccess", "Port", "StartMode", "Streams", "Terminal"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,10 @@ from typing import Any, Final
 
 import pytest
 
+import envspec
 from envspec.conformance.checks import CHECKS
+from envspec.conformance.request import Nodes
+from envspec.errors import UsageError
 from envspec.models import Conformance, Lock
 from envspec.report import RECEIPT_FILES
 from tests.conftest import Serve
@@ -143,6 +146,20 @@ def test_what_does_not_fit_is_refused_before_anything_runs(unchanged: User, word
     assert shown in refused(ran, 2)
     assert ran.stderr.startswith("error: "), "no check has run"
     assert list((unchanged.folder / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"python": BASE}, "--python needs --local"),
+        ({"local": True, "image": "some:image"}, "--local and --image exclude each other"),
+        ({"local": True, "python": BASE, "device": "gpu"}, "there is no device gpu"),
+        ({"local": True, "python": BASE, "nodes": Nodes(2)}, "2 nodes need a rendezvous"),
+    ],
+)
+def test_the_python_api_refuses_it_too(unchanged: User, options: dict[str, Any], shown: str) -> None:
+    with pytest.raises(UsageError, match=shown):
+        envspec.test(unchanged.folder / "lock", **options)
 
 
 def test_lines_are_as_wide_as_asked_for(user: User) -> None:
