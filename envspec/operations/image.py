@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 from envspec.context import Context, Step
@@ -39,10 +38,11 @@ from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, Ma
 _T = TypeVar("_T")
 
 
-class ImageSession:
+class ImageSession(AsyncExitStack):
     """The build of one lock's images, with the clients and the stores that its outputs need too."""
 
     def __init__(self, options: ImageOptions, context: Context) -> None:
+        super().__init__()
         self.options = options
         self.context = context
         self.clients = Session(context)
@@ -57,16 +57,10 @@ class ImageSession:
             lambda: context.reporter.progress(Step(ImageStage.BASE)),
         )
         self._builder = ImageBuilder(options, context, self.store, documents, this_platform(), self._built_wheels)
-
-    async def __aenter__(self) -> ImageSession:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._builder.close()
-        self._stopping.set()
-        await self.clients.__aexit__(kind, error, trace)
+        # Left in the opposite order.
+        self.push_async_exit(self.clients)
+        self.callback(self._stopping.set)
+        self.callback(self._builder.close)
 
     async def build(self) -> list[BuiltImage]:
         """The images of all platforms, their layers written."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from envspec.context import SILENT, Context, Step
@@ -16,28 +15,20 @@ if TYPE_CHECKING:
     from envspec.registry.client import Registry
 
 
-class Session:
+class Session(AsyncExitStack):
     """The clients of one command; leaving it closes them.
 
     timeouts: instead of the context's, for what a command does not depend on: then retries are not reported.
     """
 
     def __init__(self, context: Context, timeouts: Timeouts | None = None) -> None:
+        super().__init__()
         self.context = context
-        self._stack = AsyncExitStack()
         self._timeouts = timeouts or context.timeouts
         self._notice = context.reporter.warning if timeouts is None else SILENT.warning
         self._registry: Registry | None = None
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
-
-    async def __aenter__(self) -> Session:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
 
     async def registry(self) -> Registry:
         """A client of every registry."""
@@ -55,7 +46,7 @@ class Session:
                     on_retry=self._notice,
                     per_host=max(8, context.jobs),
                 )
-                http = await self._stack.enter_async_context(opening)
+                http = await self.enter_async_context(opening)
                 self._registry = Registry(http, keychain, context.mirrors)
             return self._registry
 
@@ -68,7 +59,7 @@ class Session:
         if self._engine is None:
             from envspec.engine.client import open_engine
 
-            self._engine = self._stack.enter_context(open_engine(self.context.environ))
+            self._engine = self.enter_context(open_engine(self.context.environ))
         return self._engine
 
     def bytes_moved(self, stage: str, total: int) -> Callable[[int], None]:
