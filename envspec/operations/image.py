@@ -313,18 +313,17 @@ def is_pushed(name: str, digest: str, context: Context) -> bool:
     Raises:
         RequestError: the registry can't be reached.
     """
-    return run_interruptible(_is_pushed(name, digest, context))
-
-
-async def _is_pushed(name: str, digest: str, context: Context) -> bool:
     from envspec.registry.errors import RegistryError
     from envspec.registry.push import tag_digest
 
-    async with Session(context) as session:
-        try:
+    async def look() -> bool:
+        async with Session(context) as session:
             return await tag_digest(await session.registry(), parse(name)) == digest
-        except RegistryError:
-            return False
+
+    try:
+        return run_interruptible(look())
+    except RegistryError:
+        return False
 
 
 def record_images_of(spec_path: Path, directory: Path, context: Context) -> tuple[Path, ...]:

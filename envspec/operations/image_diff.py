@@ -36,33 +36,26 @@ def diff(first: str, second: str, platform: Platform, context: Context) -> Image
     """What a pull of the second image transfers if the first one is in the engine.
 
     Each is a registry's reference, a layout, a tar, or a lock, whose image is built if it is not in the cache.
+
+    Raises:
+        NoImage: one of them is none. NetworkError: its registry does not return it.
     """
 
-    async def read() -> list[ComparedImage]:
-        return [await _read_side(name, platform, context) for name in (first, second)]
+    async def read(name: str) -> ComparedImage:
+        if (found := _of_path(name, platform)) is not None:
+            return found
+        if (lock := _lock_of(name)) is not None:
+            return await _of_lock(name, lock, platform, context)
+        return await _of_registry(name, platform, context)
 
-    return diff_images(*run_interruptible(read()))
+    async def read_both() -> tuple[ComparedImage, ComparedImage]:
+        return await read(first), await read(second)
+
+    return diff_images(*run_interruptible(read_both()))
 
 
 def mirror(lock: Lock, target: str, context: Context) -> str:
     """Copy the base image of a lock, by its digest and for all of its platforms; its new name."""
-    return run_interruptible(_mirror(lock, target, context))
-
-
-async def _read_side(name: str, platform: Platform, context: Context) -> ComparedImage:
-    """The image that `name` means, on a platform where it has several.
-
-    Raises:
-        NoImage: it is none. NetworkError: its registry does not return it.
-    """
-    if (found := _of_path(name, platform)) is not None:
-        return found
-    if (lock := _lock_of(name)) is not None:
-        return await _of_lock(name, lock, platform, context)
-    return await _of_registry(name, platform, context)
-
-
-async def _mirror(lock: Lock, target: str, context: Context) -> str:
     from envspec.image.base import pinned_base
     from envspec.registry.copy import mirror
 
@@ -71,14 +64,16 @@ async def _mirror(lock: Lock, target: str, context: Context) -> str:
         image, pinned = pinned_base(lock, platform)
         wanted[pinned.digest or ""] = parse(f"{image.repository}:{image.tag}").at(pinned.digest or "")
     copied = parse(target)
-    async with Session(context) as session:
-        registry = await session.registry()
 
-        def report(done: int, total: int) -> None:
-            context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))
+    def report(done: int, total: int) -> None:
+        context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))
 
-        found = [await mirror(registry, reference, copied, report=report) for reference in wanted.values()]
-    return "\n".join(f"{copied.name}@{each.digest}" for each in found)
+    async def copy() -> list[str]:
+        async with Session(context) as session:
+            registry = await session.registry()
+            return [(await mirror(registry, each, copied, report=report)).digest for each in wanted.values()]
+
+    return "\n".join(f"{copied.name}@{digest}" for digest in run_interruptible(copy()))
 
 
 def _of_path(name: str, platform: Platform) -> ComparedImage | None:

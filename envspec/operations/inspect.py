@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,11 +88,10 @@ def _usual_platform(lock: Lock) -> Platform:
     from envspec.diagnostics.machine import this_platform
 
     platforms = [resolution.target.platform for resolution in lock.resolutions]
-    try:
-        local = this_platform()
-    except UnfitMachine:
-        return platforms[0]
-    return local if local in platforms or not platforms else platforms[0]
+    with suppress(UnfitMachine):
+        if (local := this_platform()) in platforms:
+            return local
+    return platforms[0]
 
 
 def _facts_of(lock: Lock, spec: Path) -> Facts:
