@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.machines import netns
 from tests.support.machines.stack import stack
 
 
@@ -25,3 +27,10 @@ def torch_26() -> Path:
 def torch_any(request: pytest.FixtureRequest) -> Path:
     """Each of them."""
     return stack(str(request.param))
+
+
+@pytest.fixture
+def nodes() -> Iterator[tuple[netns.Namespace, netns.Namespace]]:
+    """Two machines, as far as the network goes; none of them is left."""
+    with netns.two() as both:
+        yield both

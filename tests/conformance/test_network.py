@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from envspec.conformance.distributed import launch
 from tests.support.machines import netns
 from tests.support.machines.netns import Namespace
-
-
-@pytest.fixture
-def nodes() -> Iterator[tuple[Namespace, Namespace]]:
-    with netns.two() as both:
-        yield both
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])

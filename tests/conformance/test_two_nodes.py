@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines import netns
 from tests.support.machines.netns import Namespace
 from tests.support.machines.stack import at_loss
 from tests.support.machines.suite import SuiteOutput, assert_nothing_left, make_request, processes, run
@@ -23,13 +22,6 @@ _PORT = 29517
 _REACHED_S = 120
 #: Until a node has said where it is.
 _WORD_S = 2
-
-
-@pytest.fixture
-def nodes() -> Iterator[tuple[Namespace, Namespace]]:
-    """Two machines, as far as the network goes; none of them is left."""
-    with netns.two() as both:
-        yield both
 
 
 @contextlib.contextmanager
