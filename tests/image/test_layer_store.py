@@ -96,7 +96,7 @@ def test_one_recipe_serves_every_compression(tmp_path: Path) -> None:
     assert len(asked) == 1
     shutil.rmtree(tmp_path / "image-layers")
     assert store.write(source, Compression.ZSTD) == late
-    assert kept(tmp_path) == ["1.json", "1.side", "1.zst", "1.zstd.json"]
+    assert kept(tmp_path) == ["2.json", "2.side", "2.zst", "2.zstd.json"]
 
 
 def test_processes_at_once_make_it_once(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_killed_at_any_moment(tmp_path: Path, compression: Compression) -> None:
                 assert bytes_of(store, layer) == blob
         # The folder is free at once, and what the killed run left is gone after the next.
         assert [store.write(source, compression) for source in sources] == expected
-        each = ["1.json", "1.side"] if compression is Compression.GZIP else ["1.json", "1.side", "1.zst", "1.zstd.json"]
+        each = ["2.json", "2.side"] if compression is Compression.GZIP else ["2.json", "2.side", "2.zst", "2.zstd.json"]
         assert kept(tmp_path) == sorted(each * len(sources))
     assert all(outcomes.values()), outcomes
 
@@ -241,7 +241,7 @@ def test_a_head_that_is_broken_is_none(tmp_path: Path, source: Listed, store: La
         head.write_bytes(content)
     assert store.cached(source.key, Compression.ZSTD) is None
     assert store.write(source, Compression.ZSTD) == layer
-    assert kept(tmp_path) == ["1.json", "1.side", "1.zst", "1.zstd.json"]
+    assert kept(tmp_path) == ["2.json", "2.side", "2.zst", "2.zstd.json"]
 
 
 def test_a_damaged_zstd_form_is_found_and_written_again(tmp_path: Path, source: Listed, store: LayerStore) -> None:

@@ -14,10 +14,11 @@ import json
 import secrets
 import struct
 import sys
-from collections.abc import Collection, Iterable, Iterator
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from isal import isal_zlib
 
@@ -44,7 +45,7 @@ else:
 
 #: Increase it if the same entries would give other bytes, or if the files here change. Part of every file name, so two
 #: releases of envspec can share a cache.
-FORM: Final = 1
+FORM: Final = 2
 _BUFFER: Final = 256 * 1024
 _SEGMENT: Final = struct.Struct("<QQIQQQI")
 _GZIP: Final = 31
@@ -120,13 +121,13 @@ class LayerHead:
     def to_json(self) -> bytes:
         document = {name: getattr(self, name) for name in self.__slots__}
         document["gpu_code"] = [(wheel, code.sm, code.ptx) for wheel, code in self.gpu_code]
-        return json.dumps(document).encode()
+        return _with_checksum(document)
 
 
 def read_head(folder: Path) -> LayerHead | None:
     """The head; None unless it and its side file are complete."""
     try:
-        document = json.loads(head_path(folder).read_bytes())
+        document = _without_checksum(head_path(folder).read_bytes())
         document["gpu_code"] = tuple(
             (wheel, GpuCodeFound(tuple(sm), tuple(ptx))) for wheel, sm, ptx in document["gpu_code"]
         )
@@ -136,6 +137,18 @@ def read_head(folder: Path) -> LayerHead | None:
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return head if is_complete else None
+
+
+def _with_checksum(document: Mapping[str, Any]) -> bytes:
+    """The JSON of a head, which is noticed when it changes: image IDs and blobs follow from it."""
+    return json.dumps({**document, "head_crc32": zlib.crc32(json.dumps(document).encode())}).encode()
+
+
+def _without_checksum(content: bytes) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(content)
+    if document.pop("head_crc32") != zlib.crc32(json.dumps(document).encode()):
+        raise ValueError("its checksum differs")
+    return document
 
 
 def head_path(folder: Path) -> Path:
@@ -296,9 +309,9 @@ def zstd_head_path(folder: Path) -> Path:
 def read_zstd_head(folder: Path) -> ZstdHead | None:
     """The head; None unless it and its file are complete."""
     try:
-        head = ZstdHead(**json.loads(zstd_head_path(folder).read_bytes()))
+        head = ZstdHead(**_without_checksum(zstd_head_path(folder).read_bytes()))
         return head if (folder / head.file).stat().st_size == head.blob_bytes else None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
@@ -318,7 +331,7 @@ class ZstdWriter:
         self._file.flush()
         path = Path(self._file.name)
         head = ZstdHead(self._digest.sha256, self._digest.size_bytes, path.name)
-        write_file(zstd_head_path(path.parent), json.dumps(asdict(head)).encode())
+        write_file(zstd_head_path(path.parent), _with_checksum(asdict(head)))
 
     def _write(self, packed: bytes) -> None:
         self._digest.update(packed)
