@@ -142,7 +142,7 @@ def test_killed_at_any_moment(tmp_path: Path, compression: Compression) -> None:
         child.start()
         heads = moments.randint(0, len(sources))
         until = time.monotonic() + 60
-        while len(list(tmp_path.glob("image-layers/*/*/1.json"))) < heads:
+        while len(list(tmp_path.glob("image-layers/*/*/2.json"))) < heads:
             assert time.monotonic() < until, child.exitcode
         time.sleep(moments.uniform(0, longest_s / len(sources)))
         child.kill()
