@@ -24,7 +24,7 @@ from envspec.spec.conda import (
     version_and_build,
 )
 from envspec.spec.errors import BadValue, KeyPath, quoted
-from envspec.spec.requirements import Requirement, read_name, read_requirement
+from envspec.spec.requirements import read_name, read_requirement
 from envspec.spec.values import read_pattern, read_python
 
 Document = Mapping[str, Any]
@@ -211,26 +211,20 @@ def _listed_twice(data: Document) -> Iterator[Found]:
         yield from twice_in(items(table, str, "packages"), ("pip", "index", at, "packages"), read_pattern)
 
 
-def _required_twice(data: Document) -> Iterator[Found]:
-    """One name under one condition is one requirement; under different markers it may well be several."""
-    for key in ("dependencies", "constraints"):
-        seen: dict[tuple[str, str], tuple[int, Requirement]] = {}
-        for at, requirement in readable(read_requirement, items(data, str, "pip", key)):
+def _two_addresses(data: Document) -> Iterator[Found]:
+    """Two lines of one name are both required, but it has one address; under different markers, one for each."""
+    seen: dict[tuple[str, str], tuple[int, str]] = {}
+    for at, requirement in readable(read_requirement, items(data, str, "pip", "dependencies")):
+        address = requirement.without_credentials().url
+        if address is not None:
             condition = (requirement.name, str(requirement.marker or ""))
-            first_at, first = seen.setdefault(condition, (at, requirement))
-            if first_at != at:
-                yield ("pip", key, at), *_twice(requirement, first, first_at, key)
-
-
-def _twice(requirement: Requirement, first: Requirement, first_at: int, key: str) -> tuple[str, str]:
-    found = f"`{requirement.name}` is required twice, also in {key}[{first_at}]"
-    if requirement.url or first.url:
-        return found, "keep one of them"
-    extras = ",".join(sorted({*first.extras, *requirement.extras}))
-    versions = ",".join(dict.fromkeys(str(one.specifier) for one in (first, requirement) if str(one.specifier)))
-    marker = f"; {requirement.marker}" if requirement.marker else ""
-    joined = f"{requirement.name}{f'[{extras}]' if extras else ''}{versions}{marker}"
-    return found, f"keep one of them; both together are {quoted(joined)}"
+            first_at, first = seen.setdefault(condition, (at, address))
+            if first != address:
+                yield (
+                    ("pip", "dependencies", at),
+                    f"`{requirement.name}` has another address in dependencies[{first_at}]: {quoted(first)}",
+                    "keep one of them, or give them markers that exclude each other",
+                )
 
 
 def _index_names(data: Document) -> Iterator[Found]:
@@ -363,7 +357,7 @@ _SETS: Final[tuple[tuple[tuple[str, ...], Callable[[str], str]], ...]] = (
 
 _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _listed_twice,
-    _required_twice,
+    _two_addresses,
     _index_names,
     _index_patterns,
     _cuda_without_linux,

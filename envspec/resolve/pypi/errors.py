@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from datetime import timezone
 from typing import Final
 
@@ -16,6 +16,7 @@ from envspec.resolve.pypi.metadata import allows, parsed
 from envspec.resolve.pypi.resolver import PypiRequest, Unsolvable
 from envspec.resolve.types import CondaProvided, required_by
 from envspec.spec import Requirement, RequirementKind
+from envspec.spec.errors import nearest
 from envspec.spec.sections import Pip
 
 
@@ -156,6 +157,42 @@ def check_sdists(resolved: Sequence[tuple[PypiRequest, Resolution]]) -> None:
         [name for name, _ in found],
         {name for request, _ in resolved for name in request.sdists},
     )
+
+
+def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Iterable[Dependent]]]) -> list[str]:
+    """A warning for each extra that a package requires of another one that does not have it.
+
+    packages: name -> version, its extras, what requires it.
+
+    Raises:
+        NoSolution: the spec requires such an extra; with all of them.
+    """
+    of_spec, of_packages = [], []
+    for name, (version, offered, askers) in packages.items():
+        for asker in sorted(askers):
+            requirement = parsed(asker.requirement)
+            for extra in sorted(requirement.extras if requirement else ()):
+                if normalised(extra) in offered:
+                    continue
+                if asker.name == SPEC:
+                    close = nearest(extra, offered)
+                    instead = f"write {name}[{close}]" if close else "remove the extra"
+                    has = f"the extras {', '.join(sorted(offered))}" if offered else "no extras"
+                    of_spec.append(
+                        (
+                            f"{asker.requirement}: {name} {version} has no extra {extra}",
+                            f"{instead}: {name} {version} has {has}",
+                        )
+                    )
+                else:
+                    of_packages.append(
+                        f"{asker.name} requires {asker.requirement}, but {name} {version} has no extra {extra}: if "
+                        "something is missing, add it to [pip] dependencies"
+                    )
+    if of_spec:
+        found, hints = ("; ".join(dict.fromkeys(texts)) for texts in zip(*of_spec, strict=True))
+        raise NoSolution(found, hint=hints)
+    return list(dict.fromkeys(of_packages))
 
 
 #: `numpy>=1.24,<2.2`, `torch[opt]==2.9.1`, `torch{platform_machine != 'aarch64'}==2.5.1`, as resolvers write them.

@@ -11,6 +11,8 @@ from packaging.markers import UndefinedComparison
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from envspec.names import normalised
+
 #: In characters; the longest on the default index have some hundred.
 _LONGEST: Final = 8192
 _FIELD: Final = re.compile(
@@ -18,6 +20,9 @@ _FIELD: Final = re.compile(
     r"^(Requires-Dist|Provides-Extra|Requires-Python):[ \t]*(.+(?:\r?\n[ \t]+.+){0,99})",
     re.MULTILINE | re.IGNORECASE,
 )
+
+
+_EXTRA: Final = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 
 
 def metadata_file(name: str, version: str, fields: Iterable[tuple[str, str]] = ()) -> bytes:
@@ -33,6 +38,12 @@ def declared(metadata: bytes) -> tuple[str, ...]:
 
 def extras_of(metadata: bytes) -> tuple[str, ...]:
     return _values(metadata, "provides-extra")
+
+
+def offered_extras(metadata: bytes) -> frozenset[str]:
+    """The extras that a requirement may name, normalised: old wheels have them in the markers alone."""
+    in_markers = (extra for text in declared(metadata) for extra in _EXTRA.findall(text.partition(";")[2]))
+    return frozenset(map(normalised, (*extras_of(metadata), *in_markers)))
 
 
 def requires_python(metadata: bytes) -> str | None:

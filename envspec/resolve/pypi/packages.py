@@ -16,11 +16,19 @@ from envspec.credentials import without_credentials
 from envspec.errors import NetworkError
 from envspec.models import DEFAULT_INDEX, DIRECT_URL, SPEC, Dependent, Package, Rejected, Resolution, WheelFile
 from envspec.names import normalised
-from envspec.resolve.pypi.errors import no_wheel_for, torch_family_conflict
+from envspec.resolve.pypi.errors import no_wheel_for, torch_family_conflict, unknown_extras
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.selection import upload_time, version_of
 from envspec.resolve.pypi.index.view import View
-from envspec.resolve.pypi.metadata import allows, applicable, declared, parsed, requires_python, without_marker
+from envspec.resolve.pypi.metadata import (
+    allows,
+    applicable,
+    declared,
+    offered_extras,
+    parsed,
+    requires_python,
+    without_marker,
+)
 from envspec.resolve.pypi.resolver import Pins, PypiRequest, ResolverError
 
 #: A package this much older than `as_of` is reported if something else than the spec holds it back.
@@ -32,12 +40,13 @@ BY_SPEC: Final = "the spec requires"
 
 @dataclass(slots=True)
 class _Node:
-    """One pinned package while the graph is built."""
+    """One pinned package while the graph is built. offered: the extras that it has."""
 
     name: str
     version: Version
     file: ListedFile
     requires: tuple[str, ...]
+    offered: frozenset[str]
     extras: set[str] = field(default_factory=set)
     askers: set[Dependent] = field(default_factory=set)
 
@@ -48,6 +57,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     What conda provides is no package here, but part of the graph.
 
     Raises:
+        NoSolution: the spec names an extra that a package does not have.
         PypiCondaConflict: a package requires PyPI's build of a member of the torch family, and torch is conda's.
         ResolverError: the resolver pinned what the index does not list.
         NetworkError: metadata or a size cannot be fetched.
@@ -63,6 +73,9 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     }
     if conflict := torch_family_conflict(from_default, rules.provided):
         raise conflict
+    # What an sdist says of its extras may be made when it is built.
+    read = [node for node in installed if node.file.filename.endswith(".whl") or node.offered]
+    lacking = unknown_extras({node.name: (str(node.version), node.offered, node.askers) for node in read})
     digests = asyncio.gather(*(view.record_digest(node.name, node.file) for node in installed))
     rejected = await asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in installed))
     sizes = await asyncio.gather(*(view.size_bytes(node.name, node.file) for node in installed))
@@ -89,7 +102,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     compiled = (_compiled_beside(node, view, environment) for node in installed)
     yanked = (_yanked(node) for node in installed if node.file.yanked is not None)
     skipped = (f"{name} {version} was left out: {why}" for (name, version), why in sorted(request.excluded.items()))
-    return Resolution(request.target, packages, (*filter(None, (*held_back, *compiled)), *yanked, *skipped))
+    return Resolution(request.target, packages, (*filter(None, (*held_back, *compiled)), *yanked, *skipped, *lacking))
 
 
 def _compiled_beside(node: _Node, view: View, environment: Mapping[str, str]) -> str | None:
@@ -125,7 +138,8 @@ async def _node(name: str, version: str, view: View) -> _Node:
 
     wheels = [file for file in files if view.rank(file.filename) is not None]
     file = min(wheels, key=preference) if wheels else files[0]
-    return _Node(name, exact, file, declared(await view.metadata(name, file.filename)))
+    metadata = await view.metadata(name, file.filename)
+    return _Node(name, exact, file, declared(metadata), offered_extras(metadata))
 
 
 def _add_requirements(nodes: Mapping[str, _Node], environment: Mapping[str, str], requirements: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -73,7 +73,8 @@ def target_request(
         PypiCondaConflict: the requirements of [pip] and the packages that conda installs exclude each other.
         FamilyMismatch: the requirements on the torch family exclude each other.
         NoSuchBuild: no torch for the required CUDA.
-        NoSolution: a package that its index cannot provide, or a wheel that the target cannot load.
+        NoSolution: a package that its index cannot provide, or with two addresses, or a wheel that the target cannot
+            load.
     """
     environment = marker_environment(target)
     required = [requirement for requirement in spec.pip.dependencies if requirement.applies_to(environment)]
@@ -81,6 +82,7 @@ def target_request(
     tags = tuple(wheel_tags(target))
     provided = given.provided
     check_conflicts(required, bounds, spec.pip, provided)
+    _check_addresses(required, target)
     by_url = [r for r in required if r.kind is RequirementKind.WHEEL_URL]
     direct = {r.name: given.wheels[str(r.without_credentials().url)] for r in by_url}
     _check_loadable(direct, TagRanks(tags), target)
@@ -157,6 +159,17 @@ def _served(source: BuiltSource, name: str) -> ListedFile:
     version = wheel.filename.split("-")[1]
     served = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
     return ListedFile(served, source.file.url or served, wheel.sha256, wheel.size_bytes)
+
+
+def _check_addresses(required: Iterable[Requirement], target: Target) -> None:
+    found: dict[str, str] = {}
+    for r in required:
+        address = r.without_credentials().url
+        if address is not None and (first := found.setdefault(r.name, address)) != address:
+            raise NoSolution(
+                f"{r.name} has two addresses on {target.platform.value}: {first} and {address}",
+                hint="keep one of them, or give them markers that exclude each other",
+            )
 
 
 def _check_loadable(direct: Mapping[str, ListedFile], ranks: TagRanks, target: Target) -> None:
