@@ -318,7 +318,7 @@ class PinnedDigest:
 class BaseImage:
     """The image that the environment sits on.
 
-    repository: `docker.io/nvidia/cuda`. tag: `12.8.1-base-ubuntu24.04`. end_of_life: what is known of the tag's end.
+    repository: `docker.io/nvidia/cuda`. tag: `12.8.1-base-ubuntu24.04`.
     """
 
     repository: str

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from envspec.errors import NoSolution, UsageError
+from envspec.errors import NoSolution
 from envspec.facts import Facts
-from envspec.facts.tables import numeric
+from envspec.facts.tables import CudaBuildRow, numeric
 from envspec.models import (
     DEFAULT_INDEX,
     BaseImage,
@@ -58,8 +58,8 @@ class CudaRequest:
 class BaseImagePlan:
     """The decisions before any registry is contacted.
 
-    base_image: None for an environment that needs none of NVIDIA's images. Its digests are `recorded`, `spec` or
-    `unresolved`. driver: None without CUDA.
+    base_image: None for an environment without CUDA. Its digests are `recorded`, `spec` or `unresolved`. driver: None
+    without CUDA, and if nothing names its release.
     """
 
     base_image: BaseImage | None
@@ -67,10 +67,6 @@ class BaseImagePlan:
     gpu_code: tuple[GpuCode, ...]
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...]
-
-
-class NoCudaRelease(UsageError):
-    """Neither the lock nor the spec names a CUDA release."""
 
 
 class CudaMismatch(NoSolution):
@@ -210,6 +206,11 @@ class TorchBuild(Pin):
     def cuda(self) -> CudaVersion | None:
         return CudaVersion.parse(self.build) if self.build and self.build.startswith("cu") else None
 
+    @property
+    def is_projects_own(self) -> bool:
+        """Whether it is a wheel of the default index or of PyTorch's own."""
+        return self.is_default_index or (self.source is PackageSource.PYPI and self.origin == f"pytorch-{self.build}")
+
     def __str__(self) -> str:
         """`torch 2.8.0`, `conda-forge's pytorch 2.8.0`."""
         return f"{self.channel}'s {self.name} {self.version}" if self.channel else f"torch {self.version}"
@@ -218,13 +219,14 @@ class TorchBuild(Pin):
 @dataclass(frozen=True, slots=True)
 class CudaPins:
     """One platform. cudas: newest first; more than one is two CUDAs in one environment. libraries: library -> pins
-    that contain it. sources: those that the lock has packages of.
+    that contain it. builds: packages whose CUDA only a fact states. sources: those that the lock has packages of.
     """
 
     platform: Platform
     cudas: tuple[PinnedCuda, ...]
     libraries: Mapping[str, tuple[Pin, ...]]
     torch: TorchBuild | None
+    builds: tuple[tuple[Pin, CudaBuildRow], ...]
     sources: frozenset[PackageSource]
 
 
@@ -236,7 +238,9 @@ def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
     if pin := _torch(pins):
         variant = pin.build or _torch_variant(pin, platform, cudas, facts)
         torch = TorchBuild(pin.source, pin.name, pin.version, variant, pin.origin)
-    return CudaPins(platform, cudas, libraries_of(pins), torch, frozenset(pin.source for pin in pins))
+    rows = ((pin, facts.cuda_build(pin.name, pin.version, platform)) for pin in pins if pin.is_default_index)
+    builds = tuple((pin, row) for pin, row in rows if row)
+    return CudaPins(platform, cudas, libraries_of(pins), torch, builds, frozenset(pin.source for pin in pins))
 
 
 def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
@@ -297,7 +301,7 @@ def _torch_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...]
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """cuda: the minor that the image must have. exact: the release that the pins name, if they do."""
+    """cuda: the minor that the packages are built for. exact: the release that the pins name, if they do."""
 
     cuda: CudaVersion
     exact: str | None
@@ -305,12 +309,13 @@ class Release:
     warnings: tuple[str, ...] = ()
 
 
-def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
-    """The CUDA of the lock: what the pins name, else torch's build, else the spec.
+def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release | None:
+    """The CUDA of the lock: what the pins name, else torch's build, else facts about packages, else the spec.
+
+    None if none of them names one.
 
     Raises:
         CudaMismatch: the pins are for another CUDA than the spec's.
-        NoCudaRelease: neither pins nor spec name one.
     """
     pinned_cudas = sorted(
         ((found, each.platform) for each in pins for found in each.cudas), key=lambda pair: pair[0].cuda, reverse=True
@@ -334,8 +339,16 @@ def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
     value = exact or str(first.cuda)
     why = f"{first.pin} is CUDA {value}{_below(first.cuda, request.version)}"
     decision = Decision("cuda.release", value, why, first.source)
-    warnings = tuple(_beside(found, where, first, platform) for found, where in others)
-    return Release(first.cuda, exact, decision, warnings)
+    warnings = [_beside(found, where, first, platform) for found, where in others]
+    warnings += [
+        f"{pin} on {each.platform.value} is built for CUDA {row.cuda}, beside {first.pin} (CUDA {first.cuda}): it "
+        f"finds no CUDA {_cuda_of(row).major} libraries, and so no GPU. Require a release of {pin.name} for CUDA "
+        f"{first.cuda.major}"
+        for each in pins
+        for pin, row in each.builds
+        if _cuda_of(row).major != first.cuda.major
+    ]
+    return Release(first.cuda, exact, decision, tuple(warnings))
 
 
 def _within(pin: Pin, cuda: CudaVersion, version: CudaVersion) -> bool:
@@ -366,7 +379,7 @@ def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Pla
     )
 
 
-def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
+def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Release | None:
     nothing = f"no CUDA library comes as a wheel{' or from conda' if _with_conda(pins) else ''}"
     built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
     if built and built.cuda:
@@ -378,45 +391,101 @@ def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Rel
                 f"[cuda] version is {request.version}, but {built} is built for CUDA {built.cuda}",
                 hint=f'set [cuda] version = "{built.cuda}", or {_instead(built, request.version)}',
             )
+    built_for = sorted(((row, pin) for each in pins for pin, row in each.builds), key=lambda pair: _cuda_of(pair[0]))
+    if built_for:
+        return _release_of_facts(request, built_for)
     if request.version is None:
-        raise NoCudaRelease(
-            "no locked package names the CUDA release it needs",
-            hint='set it in the spec: [cuda] version = "12.8", or remove [cuda] for a CPU environment',
-        )
+        return None
     why = f"as the spec says; {nothing}"
     return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
 
 
-def flavors_to_try(request: CudaRequest, pins: Sequence[CudaPins]) -> tuple[Decision, ...]:
-    """The flavours that complete what the packages contain, smallest first; else the spec's own. `auto` never takes a
-    devel flavour: nvcc is needed to build, not to run.
+def _cuda_of(row: CudaBuildRow) -> CudaVersion:
+    return CudaVersion.parse(row.cuda)
+
+
+def _release_of_facts(request: CudaRequest, built_for: Sequence[tuple[CudaBuildRow, Pin]]) -> Release:
+    """built_for: oldest CUDA first. Libraries of one major version replace each other, so any minor of it will do."""
+    row, pin = built_for[-1]
+    for other, its in built_for:
+        if request.version is not None and request.version.major != _cuda_of(other).major:
+            raise CudaMismatch(
+                f"[cuda] version is {request.version}, but {its} is built for CUDA {other.cuda}",
+                hint=f'set [cuda] version = "{other.cuda}", or take a release of {its.name} for CUDA '
+                f"{request.version.major}",
+            )
+    cuda = request.version or _cuda_of(row)
+    why = f"{pin} is built for CUDA {row.cuda}"
+    if request.version not in (None, _cuda_of(row)):
+        why = f"as the spec says; {why}, and runs with the libraries of any CUDA {cuda.major}"
+    warnings = tuple(
+        f"{its} is built for CUDA {other.cuda}, beside {pin} for CUDA {row.cuda}: an image has the libraries of one "
+        "major version, here those of the newer one. Require releases for the same one"
+        for other, its in built_for
+        if _cuda_of(other).major != _cuda_of(row).major
+    )
+    return Release(cuda, None, Decision("cuda.release", str(cuda), why, row.source), warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageNeeds:
+    """libraries: those that the image has to bring. cudnn: the major version of its cuDNN; None for any."""
+
+    libraries: frozenset[str]
+    cudnn: int | None
+    why: str
+    source: str
+
+
+def image_needs(release: Release, pins: Sequence[CudaPins]) -> ImageNeeds:
+    """The CUDA libraries that the packages load and do not bring.
+
+    A CUDA build of torch loads all of them. Its own wheels bring each one, inside or by their requirements, since
+    manylinux allows no other; one from conda brings or depends on them, since conda knows no image; of one from another
+    index that is not known.
     """
-    if request.flavor != AUTO:
-        return (Decision("image.flavor", request.flavor, "as the spec says", "[cuda] flavor"),)
-    needed, why = _needed(pins)
-    enough = [name for name, libraries in FLAVOR_LIBRARIES.items() if needed <= set(libraries) and "devel" not in name]
+    none = "nothing in" if _with_conda(pins) else "no wheel of"
     packages = "packages" if _with_conda(pins) else "wheels"
     source = f"names of the locked {packages}; NVIDIA container-images Dockerfiles"
-    return tuple(Decision("image.flavor", name, why, source) for name in enough)
-
-
-def _needed(pins: Sequence[CudaPins]) -> tuple[set[str], str]:
-    """Libraries that the image has to bring, and why. A CUDA build of torch loads all of them; one from conda brings
-    or depends on them, since conda knows no image.
-    """
     with_torch = [each for each in pins if each.torch and each.torch.cuda]
     brought = sorted({library for each in pins for library in each.libraries})
-    none = "nothing in" if _with_conda(pins) else "no wheel of"
+    rows = [(pin, row) for each in pins for pin, row in each.builds if _cuda_of(row).major == release.cuda.major]
+    if not with_torch and not brought and rows:
+        cudnn = max((row.cudnn for _, row in rows if row.cudnn), default=None)
+        libraries = {"cudart", "cublas"} | ({"cudnn"} if cudnn else set())
+        loading = " and ".join(sorted({pin.name for pin, _ in rows}))
+        why = f"the smallest with {', '.join(sorted(libraries))}: what {loading} needs"
+        return ImageNeeds(frozenset(libraries), cudnn, why, "; ".join(dict.fromkeys(row.source for _, row in rows)))
     if not with_torch and not brought:
-        return {"cudart", "cublas", "nccl"}, f"{none} the lock brings CUDA's libraries: the image has to"
-    wheels = [each for each in with_torch if each.torch and not each.torch.channel]
-    lacking = {library for each in wheels for library in LIBRARIES[PackageSource.PYPI] if library not in each.libraries}
+        libraries = {"cudart", "cublas", "nccl"}
+        return ImageNeeds(
+            frozenset(libraries), None, f"{none} the lock brings CUDA's libraries: the image has to", source
+        )
+    foreign = [each for each in with_torch if each.torch and not each.torch.channel and not each.torch.is_projects_own]
+    lacking = {
+        library for each in foreign for library in LIBRARIES[PackageSource.PYPI] if library not in each.libraries
+    }
     if lacking:
-        return lacking, f"the smallest with {', '.join(sorted(lacking))}, which {none} the lock brings"
+        why = f"the smallest with {', '.join(sorted(lacking))}, which {none} the lock brings"
+        return ImageNeeds(frozenset(lacking), None, why, source)
     sources = {pin.source for each in pins for found in each.libraries.values() for pin in found}
     names = " and ".join(source.value for source in PackageSource if source in sources)
     text = f"{names} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
-    return set(), f"{text}: nothing else is needed to run"
+    return ImageNeeds(frozenset(), None, f"{text}: nothing else is needed to run", source)
+
+
+def flavors_to_try(request: CudaRequest, needs: ImageNeeds) -> tuple[Decision, ...]:
+    """The flavours with the libraries that are needed, smallest first; else the spec's own. `auto` never takes a devel
+    flavour: nvcc is needed to build, not to run.
+    """
+    if request.flavor != AUTO:
+        return (Decision("image.flavor", request.flavor, "as the spec says", "[cuda] flavor"),)
+    enough = [
+        name
+        for name, libraries in FLAVOR_LIBRARIES.items()
+        if needs.libraries <= set(libraries) and "devel" not in name
+    ]
+    return tuple(Decision("image.flavor", name, needs.why, needs.source) for name in enough)
 
 
 def _with_conda(pins: Sequence[CudaPins]) -> bool:

@@ -58,7 +58,7 @@ def unknown_code(pins: CudaPins, codes: Sequence[GpuCode]) -> str:
     torch = pins.torch
     if torch is None or not torch.channel or torch.build == "cpu" or pins.platform in _known(codes):
         return ""
-    return f"{_unknown_code(pins.platform, torch)}. {_row_to_add(torch)}"
+    return f"{_unknown_code(pins.platform, torch)}. {_row_to_add(torch, pins.platform)}"
 
 
 def check_gpus(names: Sequence[str], pins: Sequence[CudaPins], codes: Sequence[GpuCode], facts: Facts) -> GpuChecks:
@@ -153,14 +153,11 @@ def _decision(gpu: GpuRow, capability: ComputeCapability, code: GpuCode, how: Ru
 
 
 def _unchecked(pins: CudaPins) -> str:
-    where = pins.platform.value
     torch = pins.torch
     if torch is None:
-        return f"{where}: no torch in the lock, so [cuda] gpus can't be checked"
-    if torch.channel:
-        return f"{_unknown_code(pins.platform, torch)}, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
-    build = f"torch {torch.version} {torch.build or ''}".rstrip()
-    return f"{where}: the GPU code of {build} is unknown, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
+        return f"{pins.platform.value}: no torch in the lock, so [cuda] gpus can't be checked"
+    unknown = _unknown_code(pins.platform, torch)
+    return f"{unknown}, so [cuda] gpus could not be checked. {_row_to_add(torch, pins.platform)}"
 
 
 def _known(codes: Sequence[GpuCode]) -> set[Platform]:
@@ -168,15 +165,15 @@ def _known(codes: Sequence[GpuCode]) -> set[Platform]:
 
 
 def _unknown_code(platform: Platform, torch: TorchBuild) -> str:
-    """`linux-64: which GPU code conda-forge's pytorch 2.7.1 (cu129) holds is not known`."""
+    """`linux-64: the GPU code of conda-forge's pytorch 2.7.1 (cu129) is unknown`."""
     variant = f" ({torch.build})" if torch.build else ""
-    return f"{platform.value}: which GPU code {torch}{variant} holds is not known"
+    return f"{platform.value}: the GPU code of {torch}{variant} is unknown"
 
 
-def _row_to_add(torch: TorchBuild) -> str:
-    if torch.channel:
-        return f'Add it to the spec: [[facts.gpu_code]] with channel = "{torch.channel}"'
-    return 'Add it to the spec: [[facts.gpu_code]], or [[facts.torch]] with gpu_code = { cu132 = ["sm_75", "sm_80"] }'
+def _row_to_add(torch: TorchBuild, platform: Platform) -> str:
+    keys = {"torch": torch.version.partition("+")[0], "variant": torch.build, "platform": platform.value}
+    named = [f'{key} = "{value}"' for key, value in (*keys.items(), ("channel", torch.channel)) if value]
+    return f"Add it to the spec: [[facts.gpu_code]] with {', '.join(named)}, and its sm, ptx and source"
 
 
 def _named(code: GpuCode) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from envspec.base_image.cuda import (
+    AUTO,
     FLAVOR_LIBRARIES,
     REPOSITORY,
     BaseImagePlan,
@@ -18,6 +19,7 @@ from envspec.base_image.cuda import (
     TorchBuild,
     choose_release,
     flavors_to_try,
+    image_needs,
     read_pins,
 )
 from envspec.base_image.gpus import GpuChecks, check_gpus, code_of, unknown_code
@@ -50,48 +52,76 @@ class ImageChoice:
 
 
 def choose_image(
-    release: Release, flavors: Sequence[Decision], os: str, platforms: Sequence[Platform], facts: Facts
+    release: Release,
+    flavors: Sequence[Decision],
+    os: str,
+    platforms: Sequence[Platform],
+    facts: Facts,
+    cudnn: int | None = None,
 ) -> ImageChoice:
     """The tag: the smallest flavour that exists, in the newest patch of the minor. A patch whose digest is recorded
     for every platform goes before a newer one without: a lock without a digest can't be built until a registry answers.
-    A CUDA newer than every known image takes the newest image of its major version: the packages bring their own.
+
+    Without an image of that minor, the nearest newer minor of the major version takes its place; the newest one if no
+    image is as new. Source: NVIDIA, CUDA Compatibility: within a major version, newer libraries run older programs.
+
+    cudnn: the major version that the image's cuDNN must have; None for any.
 
     Raises:
-        NoSuchImage: no patch of that minor has such a flavour on that system.
+        NoSuchImage: no image of that major version has such a flavour on that system.
     """
-    for cuda in (release.cuda, *_older_minors(release.cuda, facts)):
+    for cuda in (release.cuda, *_other_minors(release.cuda, facts)):
         for flavor in flavors:
-            tagged = _tags(cuda, flavor.value, os, facts)
+            tagged = _tags(cuda, flavor.value, os, facts, cudnn)
             if tagged:
-                choice = _choice(flavor, tagged, platforms, facts)
-                if cuda == release.cuda:
-                    return choice
-                warning = (
-                    f"no image of CUDA {release.cuda} is known: {choice.image.tag} is the newest of its major version, "
-                    "and the locked packages bring their own libraries. Another one: [image] base"
-                )
-                return replace(choice, warnings=(warning, *choice.warnings))
+                return _choice(release.cuda, flavor, tagged, platforms, facts, cudnn)
     raise _no_such_image(release.cuda, flavors[0].value, os, facts)
 
 
-def _older_minors(cuda: CudaVersion, facts: Facts) -> tuple[CudaVersion, ...]:
-    """The minors to fall back on, newest first: none unless `cuda` is newer than all that are known of its major."""
-    known = {CudaVersion.parse(row.cuda) for row in facts.images}
-    same = sorted((each for each in known if each.major == cuda.major), reverse=True)
-    return tuple(same) if same and cuda > same[0] else ()
+def _other_minors(cuda: CudaVersion, facts: Facts) -> tuple[CudaVersion, ...]:
+    """The minors to fall back on, nearest first: the newer ones of the major; the others if `cuda` is the newest."""
+    known = {version for row in facts.images if (version := CudaVersion.parse(row.cuda)).major == cuda.major}
+    newer = sorted(version for version in known if version > cuda)
+    return tuple(newer) if newer or cuda in known else tuple(sorted(known, reverse=True))
 
 
-def _tags(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> list[tuple[str, ImageRow]]:
+def system_image(os: str, platforms: Sequence[Platform], facts: Facts, why: str) -> ImageChoice | None:
+    """The system's own image, which has no CUDA; None if it is unknown. why: the reason that no CUDA is needed."""
+    row = facts.system(os)
+    if row is None or not row.image:
+        return None
+    repository, _, tag = row.image.rpartition(":")
+    digests = tuple(
+        PinnedDigest(platform, None, "unresolved", "", "no digest of it is recorded") for platform in platforms
+    )
+    decisions = (Decision("image.tag", row.image, why, row.source), *map(digest_decision, digests))
+    return ImageChoice(BaseImage(repository, tag, None, None, os, digests), decisions)
+
+
+def _tags(
+    cuda: CudaVersion, flavor: str, os: str, facts: Facts, cudnn: int | None = None
+) -> list[tuple[str, ImageRow]]:
     return [
-        (f"{name}-{_tag_flavor(row, flavor)}-{os}", row)
+        (f"{name}-{found}-{os}", row)
         for name in facts.releases_of(cuda)
         for row in facts.images
-        if row.cuda == name and os in row.os and _tag_flavor(row, flavor)
+        if row.cuda == name and os in row.os and (found := _tag_flavor(row, flavor)) and cudnn in (None, _cudnn(found))
     ]
 
 
+def _cudnn(flavor: str) -> int:
+    """`cudnn8-runtime` has cuDNN 8; `cudnn-runtime`, from CUDA 12.4.1 on, has 9. Source: NVIDIA's tag lists."""
+    found = re.match(r"cudnn(\d+)-", flavor)
+    return int(found[1]) if found else 9
+
+
 def _choice(
-    flavor: Decision, tagged: Sequence[tuple[str, ImageRow]], platforms: Sequence[Platform], facts: Facts
+    requested: CudaVersion,
+    flavor: Decision,
+    tagged: Sequence[tuple[str, ImageRow]],
+    platforms: Sequence[Platform],
+    facts: Facts,
+    cudnn: int | None,
 ) -> ImageChoice:
     tag, row = max(
         tagged, key=lambda pair: (all(facts.digest_of(pair[0], each) for each in platforms), numeric(pair[1].cuda))
@@ -100,10 +130,14 @@ def _choice(
     why = f"the newest patch of CUDA {cuda} with {flavor.value} on {os}"
     if newest != row.cuda:
         why = f"the newest patch of CUDA {cuda} with {flavor.value} and a recorded digest; {newest} has none"
+    if cuda != requested:
+        with_cudnn = f" with cuDNN {cudnn}" if cudnn else ""
+        nearest = "nearest newer" if cuda > requested else "newest known"
+        why = f"no image of CUDA {requested}{with_cudnn} is known for {os}; {why}, the {nearest} minor"
     digests = tuple(pinned_digest(tag, platform, facts) for platform in platforms)
     image = BaseImage(REPOSITORY, tag, row.cuda, flavor.value, os, digests)
-    decisions = (flavor, Decision("image.tag", tag, why, row.source), *map(digest_decision, digests))
-    return ImageChoice(image, decisions, _end_of_life(tag, row, facts))
+    why += _end_of_life(row, facts)
+    return ImageChoice(image, (flavor, Decision("image.tag", tag, why, row.source), *map(digest_decision, digests)))
 
 
 def pinned_digest(tag: str, platform: Platform, facts: Facts) -> PinnedDigest:
@@ -160,7 +194,8 @@ def _tag_flavor(row: ImageRow, flavor: str) -> str | None:
     return next((name for name in row.flavors if re.sub(r"^cudnn\d+-", "cudnn-", name) == flavor), None)
 
 
-def _end_of_life(tag: str, row: ImageRow, facts: Facts) -> tuple[str, ...]:
+def _end_of_life(row: ImageRow, facts: Facts) -> str:
+    """What a tag's support means for its reason: no warning, since no setting of a spec chooses the patch."""
     superseded = [
         other.cuda
         for other in facts.images
@@ -169,13 +204,9 @@ def _end_of_life(tag: str, row: ImageRow, facts: Facts) -> tuple[str, ...]:
         and set(other.os) & set(row.os)
     ]
     if row.status == "supported" or (row.status == "unknown" and not superseded):
-        return ()
+        return ""
     by = f" ({superseded[-1]} follows it)" if superseded else ""
-    policy = facts.policies["ended"]
-    return (
-        f"{REPOSITORY}:{tag} is past its end of life{by}: {policy.text}. "
-        "`envspec image mirror` keeps a copy in a registry of your own",
-    )
+    return f"; past its end of life{by}, so NVIDIA may delete it: `envspec image mirror` keeps a copy"
 
 
 def _no_such_image(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> NoSuchImage:
@@ -201,7 +232,7 @@ def plan_base_image(
     request: None for an environment without CUDA. base: the spec's own image if there is no request.
 
     Raises:
-        CudaMismatch, NoCudaRelease, NoSuchImage: as `choose_release` and `choose_image`.
+        CudaMismatch, NoSuchImage: as `choose_release` and `choose_image`.
         UnknownGpu, GpuNotServed: a GPU of `[cuda] gpus` that is unknown, or for which the wheels have no code.
     """
     pins = [read_pins(resolution, facts) for resolution in resolutions]
@@ -218,30 +249,75 @@ def plan_base_image(
         none = Decision("image.tag", "none", why, "[env] platforms")
         return BaseImagePlan(None, None, codes, (none,), (*warnings, *checks.warnings))
     release = choose_release(request, linux)
-    platforms = [each.platform for each in linux]
-    if request.base:
-        choice = custom_image(request.base, request.os, platforms, facts)
-    else:
-        choice = choose_image(release, flavors_to_try(request, linux), request.os, platforms, facts)
-    driver = _driver(release, choice, checks, facts)
-    driver_decision = Decision("driver.minimum", driver.minimum, driver.why, driver.source)
-    if checks.ptx and not driver.bundled:
+    choice = _image(request, release, linux, facts)
+    driver = _driver(release, choice, checks, facts) if release else None
+    if checks.ptx and release and driver and not driver.bundled:
         warnings.append(
             f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with, which is unknown"
+        )
+    if release is None:
+        warnings.append(
+            "no locked package states which CUDA it needs: the base image has no CUDA libraries, and the lock names no "
+            'driver. If a package needs them, set [cuda] version = "12.8", or add [[facts.cuda_build]] with its source'
         )
     warnings += [_cpu_build(each.torch, each.platform) for each in linux if each.torch and each.torch.build == "cpu"]
     return BaseImagePlan(
         choice.image,
         driver,
         codes,
-        (release.decision, *choice.decisions, driver_decision, *checks.decisions),
-        (*warnings, *release.warnings, *choice.warnings, *checks.warnings),
+        (
+            *([release.decision] if release else []),
+            *choice.decisions,
+            *([Decision("driver.minimum", driver.minimum, driver.why, driver.source)] if driver else []),
+            *checks.decisions,
+        ),
+        (*warnings, *(release.warnings if release else ()), *choice.warnings, *checks.warnings),
     )
+
+
+def _image(request: CudaRequest, release: Release | None, linux: Sequence[CudaPins], facts: Facts) -> ImageChoice:
+    """The base image: the spec's own, else one of NVIDIA's, else the system's if the packages bring all CUDA libraries.
+
+    Raises:
+        NoSuchImage: none of them is known.
+    """
+    platforms = [each.platform for each in linux]
+    if request.base:
+        return custom_image(request.base, request.os, platforms, facts)
+    if release is None:
+        why = "no locked package states which CUDA it needs, and the spec names none: the system without CUDA"
+        if plain := system_image(request.os, platforms, facts, why):
+            return plain
+        raise NoSuchImage(
+            f"no locked package states which CUDA it needs, and no image of {request.os} without CUDA is known",
+            hint='set [cuda] version = "12.8", or remove [cuda] for a CPU environment',
+        )
+    needs = image_needs(release, linux)
+    try:
+        choice = choose_image(release, flavors_to_try(request, needs), request.os, platforms, facts, needs.cudnn)
+    except NoSuchImage:
+        why = f"no image of CUDA {release.cuda.major} is known for {request.os}: the system without CUDA; {needs.why}"
+        plain = system_image(request.os, platforms, facts, why)
+        if request.flavor != AUTO or needs.libraries or plain is None:
+            raise
+        return plain
+    found = CudaVersion.parse(str(choice.image.cuda_release))
+    if found == release.cuda or (request.flavor == AUTO and (found > release.cuda or not needs.libraries)):
+        return choice
+    if request.flavor != AUTO and request.version is not None:
+        raise _no_such_image(release.cuda, request.flavor, request.os, facts)
+    warning = (
+        f"no image of CUDA {release.cuda} with flavour {choice.image.flavor} is known for {request.os}: "
+        f"{choice.image.tag} takes its place. Another one: [image] base"
+    )
+    return replace(choice, warnings=(warning, *choice.warnings))
 
 
 def _driver(release: Release, choice: ImageChoice, checks: GpuChecks, facts: Facts) -> Driver:
     """Minor-version compatibility needs the major's first driver; PTX needs the toolkit's own."""
-    row = facts.driver_of(release.exact or choice.image.cuda_release or str(release.cuda))
+    of_image = choice.image.cuda_release
+    of_minor = of_image if of_image and CudaVersion.parse(of_image) == release.cuda else str(release.cuda)
+    row = facts.driver_of(release.exact or of_minor)
     if checks.ptx and row.bundled:
         why = f"{', '.join(checks.ptx)} runs code that the driver compiles from PTX: the toolkit's own driver is needed"
         return Driver(row.bundled, row.bundled, why, row.source)

@@ -17,6 +17,8 @@ from datetime import date, datetime
 from functools import cache, cached_property
 from typing import Any, Final, TypeVar
 
+from packaging.specifiers import SpecifierSet
+
 from envspec.data import DATA, facts_version
 from envspec.errors import UsageError
 from envspec.models import CudaVersion, Platform
@@ -123,9 +125,17 @@ class PartsRow(FactRow):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRow(FactRow):
-    what: str
-    text: str
+class CudaBuildRow(FactRow):
+    """The CUDA for which a package's wheels on the default index are built, if nothing in their metadata names it.
+
+    versions: a specifier. cuda: a minor version. cudnn: the major version of cuDNN that they load; None for none.
+    """
+
+    package: str
+    versions: str
+    cuda: str
+    cudnn: int | None = None
+    platforms: tuple[str, ...] = ("linux-64",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,13 +170,14 @@ class ToolRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemRow(FactRow):
-    """python: series of the system's own package."""
+    """python: series of the system's own package. image: the system itself, without CUDA: `host/name:tag`."""
 
     os: str
     glibc: str
     python: str | None = None
     python_patch: str | None = None
     packages: str = ""
+    image: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,9 +298,9 @@ class Facts:
     gpus = _table("gpus", "gpu", GpuRow)
     drivers = _table("drivers", "driver", DriverRow, by="cuda")
     driver_families = _table("drivers", "family", DriverFamily)
+    cuda_builds = _table("cuda_builds", "cuda_build", CudaBuildRow)
     images = _table("cuda_images", "image", ImageRow, by="cuda")
     parts = _table("cuda_images", "parts", PartsRow, by="cuda")
-    policies = _keyed("cuda_images", "policy", PolicyRow, "what")
     digests = _table("digests", "digest", DigestRow)
     pythons = _table("pythons", "python", PythonRow, by="version")
     systems = _table("systems", "system", SystemRow)
@@ -309,6 +320,11 @@ class Facts:
         """`cu128`, `cpu`: what the default index holds for the platform; None if it is unknown."""
         row = self.torch_release(torch)
         return row.default.get(platform.value) if row else None
+
+    def cuda_build(self, package: str, version: str, platform: Platform) -> CudaBuildRow | None:
+        """The CUDA of a package's release on the default index; None if no row states it."""
+        rows = (row for row in self.cuda_builds if row.package == package and platform.value in row.platforms)
+        return next((row for row in rows if SpecifierSet(row.versions).contains(version, prereleases=True)), None)
 
     def family_edges(self, package: str) -> tuple[EdgeRow, ...]:
         """Corrections of one package's metadata (normalised name)."""

@@ -306,7 +306,9 @@ def _base_image(spec: _Table, lock: _Table) -> Iterator[str]:
         name, _, tag = last.partition(":")
         if (image["repository"], image["tag"]) != (f"{folder}{slash}{name}", tag):
             yield f"base image {where}: the spec names {base}"
-    elif cuda is None or image["repository"] != _REPOSITORY or not _is_tag(image, cuda):
+    elif cuda is None or not (
+        _is_tag(image, cuda) if image["repository"] == _REPOSITORY else _is_system(image, cuda, spec)
+    ):
         yield f"base image {where}: it does not follow from the spec's [cuda]"
     for pinned in image.get("digests", ()):
         locked, source = pinned.get("digest"), pinned["source"]
@@ -322,6 +324,13 @@ def _base_image(spec: _Table, lock: _Table) -> Iterator[str]:
             yield f"{pinned['platform']}: base image {where}: {locked} is not among the known digests"
 
 
+def _is_system(image: _Table, cuda: _Table, spec: _Table) -> bool:
+    """Whether it is the image of the system without CUDA."""
+    os = cuda.get("os", _OS)
+    expected = {"os": os, "image": f"{image['repository']}:{image['tag']}"}
+    return image["os"] == os and _is_fact("system", f'"{os}"', expected, spec)
+
+
 def _is_tag(image: _Table, cuda: _Table) -> bool:
     os, version, flavor = cuda.get("os", _OS), cuda.get("version"), cuda.get("flavor", "auto")
     release, tag = image["cuda_release"], image["tag"]
@@ -331,7 +340,7 @@ def _is_tag(image: _Table, cuda: _Table) -> bool:
         and (found[1], found[3], image["os"]) == (release, os, os)
         and (flavor in ("auto", image["flavor"]))
         and found[2] == image["flavor"].removeprefix("cudnn-")
-        # An image of an older minor stands in for a CUDA that is newer than all that are known.
+        # An image of another minor of the same major takes the place of one that is unknown.
         and (version is None or release.split(".")[0] == version.split(".")[0])
     )
 

@@ -191,9 +191,10 @@ def _without_digest(base: BaseImage | None, failure: NetworkError | None) -> tup
     platforms = ", ".join(pinned.platform.value for pinned in unknown)
     from envspec.registry.reference import parse
 
-    why = "; ".join(dict.fromkeys([*(pinned.note for pinned in unknown), *([failure.message] if failure else [])]))
+    why = failure.message if failure else "; ".join(dict.fromkeys(pinned.note for pinned in unknown))
     place = "[[facts.digest]]" if base.cuda_release else "[image] base"
     return (
-        f"{platforms}: {base.repository}:{base.tag} is locked without its digest ({why}): lock again where "
-        f"{parse(base.repository).registry} answers, or state the digest in the spec ({place})",
+        f"{platforms}: the lock has no Dockerfile, and no image can be built from it: the digest of "
+        f"{base.repository}:{base.tag} is unknown ({why}). Lock again where {parse(base.repository).registry} can be "
+        f"reached, or state the digest in the spec ({place})",
     )

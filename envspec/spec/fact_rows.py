@@ -167,6 +167,7 @@ _TABLES: Final[Mapping[str, tuple[type[FactRow], str]]] = {
     "gpu": (rows.GpuRow, "GPUs and their compute capability."),
     "digest": (rows.DigestRow, "Manifest digests of nvidia/cuda's tags."),
     "driver": (rows.DriverRow, "The Linux drivers of CUDA releases."),
+    "cuda_build": (rows.CudaBuildRow, "The CUDA that packages are built for, if their metadata does not name it."),
     "image": (rows.ImageRow, "Tags of nvidia/cuda that exist."),
     "parts": (rows.PartsRow, "Versions of the CUDA libraries of releases."),
     "python": (rows.PythonRow, "Standalone builds of Python."),
