@@ -323,8 +323,8 @@ class Setup:
 
     root: Path
 
-    def job(self, peer: Peer, stack: Stack) -> Job:
-        """A fresh folder and an installed tool.
+    def job(self, peer: Peer, stack: Stack, index: str = "") -> Job:
+        """A fresh folder and an installed tool. index: simple pages that replace the default index's.
 
         Raises:
             NotHere: no interpreter of the stack's series, or the tool does not install.
@@ -335,13 +335,15 @@ class Setup:
         for part in ("project", "home"):
             (folder / part).mkdir(parents=True)
         tools = self._tool(peer, python)
-        return Job(stack, folder / "project", folder / "home" / "cache", python, tools, default_index())
+        return Job(stack, folder / "project", folder / "home" / "cache", python, tools, index or default_index())
 
     def environ(self, peer: Peer, job: Job, proxy: str | None) -> Mapping[str, str]:
         """Variables of a measured command. proxy: URL of the counting proxy, None for the direct way."""
         base = clean(os.environ, home=job.folder.parent / "home", proxy=proxy)
         path = os.pathsep.join([str(job.bin), base.get("PATH", os.defpath)])
-        return {**base, "PATH": path, "VIRTUAL_ENV": str(job.bin.parent), **peer.environ(job)}
+        names = ("ENVSPEC_DEFAULT_INDEX", "UV_DEFAULT_INDEX") if job.index != default_index() else ()
+        own = {**dict.fromkeys(names, job.index), **peer.environ(job)}
+        return {**base, "PATH": path, "VIRTUAL_ENV": str(job.bin.parent), **own}
 
     def python(self, series: str) -> Path:
         """An interpreter of this series that is on the machine already.

@@ -226,7 +226,7 @@ def _check_count(files: int) -> None:
 
 def _joined(page: str, href: str) -> str:
     # Nearly all pages of large indexes have absolute URLs; urljoin takes 20 us, for thousands of files.
-    return href if href.startswith("https://") else urljoin(page, href)
+    return href if href.startswith(("https://", "http://")) else urljoin(page, href)
 
 
 def _filename(attributes: str, label: str) -> str:
