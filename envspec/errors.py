@@ -7,51 +7,88 @@ Exit codes: 0 done · 1 a fault of envspec's own · 2 spec or usage · 3 lock st
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from envspec.credentials import shown
 
+#: Lines and characters of `details` that a message quotes, at their beginning and at their end.
+_QUOTED_LINES: Final = 6
+_QUOTED: Final = 400
+
 
 class EnvspecError(Exception):
-    """One clear message for the user; `hint` says what to do about it."""
+    """One clear message for the user; `hint` says what to do about it.
+
+    code: the error's kind, for programs. details: what another program reports, of any length: the end of the message.
+    """
 
     exit_code: ClassVar[int] = 1
+    code: ClassVar[str] = "error"
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, details: str = "") -> None:
         # Whatever it quotes: of a server, of another program, of the spec.
         self.message = shown(message)
         super().__init__(self.message)
         self.hint = hint
+        self.details = shown(details).strip()
 
     def __str__(self) -> str:
-        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+        return self.text(_shortened(self.details))
+
+    def text(self, details: str) -> str:
+        """The message with its hint, and below it what is quoted of `details`."""
+        lines = [self.message, *([f"  hint: {self.hint}"] if self.hint else []), *([details] if details else [])]
+        return "\n".join(lines)
+
+    def as_document(self) -> dict[str, object]:
+        """For programs: code, message, where, hint, exit_code and details."""
+        document: dict[str, object] = {"code": self.code, "message": self.message, "where": None, "hint": self.hint}
+        return {**document, "exit_code": self.exit_code, **({"details": self.details} if self.details else {})}
+
+
+def _shortened(text: str) -> str:
+    """The beginning and the end of a long text."""
+    lines = text.splitlines()
+    if len(lines) > 2 * _QUOTED_LINES:
+        text = "\n".join([*lines[:_QUOTED_LINES], _LEFT_OUT, *lines[-_QUOTED_LINES:]])
+    if len(text) > 2 * _QUOTED:
+        text = f"{text[:_QUOTED].rpartition(' ')[0]} {_LEFT_OUT} {text[-_QUOTED:].partition(' ')[2]}"
+    return text
+
+
+_LEFT_OUT: Final = "[... --debug shows all of it ...]"
 
 
 class UsageError(EnvspecError):
     """Arguments or files that do not fit the command."""
 
     exit_code = 2
+    code = "usage"
 
 
 class StaleLock(EnvspecError):
     """The lock does not belong to this spec, or a file of it was changed by hand."""
 
     exit_code = 3
+    code = "stale-lock"
 
 
 class NoSolution(EnvspecError):
     """No set of packages satisfies the spec, or none that `[cuda] gpus` can run."""
 
     exit_code = 4
+    code = "no-solution"
 
 
 class NetworkError(EnvspecError):
     """An index or a registry did not answer, or answered what cannot be used."""
 
     exit_code = 5
+    code = "network"
 
 
 class UnfitMachine(EnvspecError):
     """This machine can't run the lock."""
 
     exit_code = 6
+    code = "unfit-machine"

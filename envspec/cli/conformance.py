@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from envspec.cli import terminal
-from envspec.cli.options import GPUS, IMAGE_OFFLINE, LOCK, MIRROR, UNCONFINED, context_of, format_option
+from envspec.cli import output
+from envspec.cli.options import GPUS, IMAGE_OFFLINE, LOCK, MIRROR, UNCONFINED, context_of
+from envspec.cli.output import Result, in_formats
 from envspec.cli.progress import reporting
 from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UsageError
@@ -29,6 +31,7 @@ class Failed(EnvspecError):
     """The suite has run, and the stack failed."""
 
     exit_code = 7
+    code = "conformance-failed"
 
 
 @click.command()
@@ -73,8 +76,8 @@ class Failed(EnvspecError):
     metavar="RECEIPT",
     help="Fail if this machine is slower than in this receipt of the same kind of machine.",
 )
-@format_option(RECEIPT, "Format of the receipt on stdout.")
-def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
+@output.output(RECEIPT, "Format of the receipt on stdout.")
+def command(lock: str, report: Path | None, **chosen: Any) -> Result:
     """Test that this machine runs a lock's stack: on its GPUs, in the lock's image.
 
     Every check is a process with its own time limit; what this machine can't do is `not run`, and never passed. The
@@ -94,21 +97,24 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
         locked, digest = read_with_digest(find_lock(lock, Path()))
         context = context_of(chosen, reporter)
         found = run_conformance(locked, digest, location, selection, context, observer)
+    # A receipt has no other keys than its schema's.
+    result = in_formats(RECEIPT, found, sealed=True)
     try:
         _write(found, report)
-    finally:
-        # Also if the disk is full by now.
-        terminal.answer_in(form, RECEIPT, found)
+    except EnvspecError:
+        # The disk is full by now.
+        output.show(result)
+        raise
     if found.verdict is Verdict.FAILED:
-        raise Failed(_failure(found), hint=_hint(found, report))
-    return 0
+        return replace(result, error=Failed(_failure(found), hint=_hint(found, report)))
+    return result
 
 
 def _write(found: Receipt, report: Path | None) -> None:
     from envspec.report import write_receipt
 
     for path in write_receipt(found, report) if report else ():
-        terminal.report(f"wrote {path}")
+        output.info(f"wrote {path}")
 
 
 def _failure(found: Receipt) -> str:

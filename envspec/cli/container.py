@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
 import click
 
-from envspec.cli import terminal
+from envspec.cli import output, terminal
 from envspec.cli.options import (
     GPUS,
     IMAGE_OFFLINE,
@@ -24,7 +25,7 @@ from envspec.cli.options import (
     platform_option,
     read_lock_of,
 )
-from envspec.cli.progress import reporting
+from envspec.cli.progress import TerminalReporter, reporting
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ _options: Final = combined(
     IMAGE_OFFLINE,
     MIRROR,
     UNCONFINED,
+    output.output(help_text="JSON: an error before the command starts is a JSON object on stdout."),
 )
 
 
@@ -124,7 +126,23 @@ def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
 
     locked, streams = read_lock_of(lock), _streams()
     request = _request(command, chosen, streams)
-    return run_container(locked, request, context_of(chosen), streams, terminal.report, lambda: reporting(locked.name))
+    return run_container(locked, request, context_of(chosen), streams, _log, lambda: _loading(locked.name))
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[TerminalReporter]:
+    with reporting(name) as reporter:
+        yield reporter
+    # From here on stdout is the command's.
+    output.SETTINGS.answered = True
+
+
+def _log(line: str) -> None:
+    warning = line.removeprefix("warning: ")
+    if warning == line:
+        output.info(line)
+    else:
+        output.warn(warning)
 
 
 def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> ContainerRequest:

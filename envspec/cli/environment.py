@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from envspec.cli import terminal
-from envspec.cli.options import FORMAT, LOCK, OFFLINE, PLATFORMS, UNCONFINED, context_of, jobs, platform_option
+from envspec.cli import output, terminal
+from envspec.cli.options import DRY_RUN, LOCK, OFFLINE, PLATFORMS, UNCONFINED, context_of, jobs, platform_option
+from envspec.cli.output import Result, plain
 from envspec.cli.progress import reporting
 from envspec.errors import EnvspecError, UsageError
 
@@ -27,6 +29,7 @@ class Drifted(EnvspecError):
     """The environment differs from its lock."""
 
     exit_code = 8
+    code = "environment-differs"
 
 
 @click.command()
@@ -46,25 +49,41 @@ class Drifted(EnvspecError):
     help="An interpreter of the locked series, for a lock without conda.",
 )
 @OFFLINE
+@DRY_RUN
 @jobs("files to fetch", "8")
 @UNCONFINED
-def install(lock: str, prefix: Path, platform: Platform | None, python: Path | None, **chosen: Any) -> int:
+@output.output()
+def install(
+    lock: str, prefix: Path, platform: Platform | None, python: Path | None, dry_run: bool, **chosen: Any
+) -> Result:
     """Install the environment of a lock on this machine, whole or not at all.
 
     LOCK is a folder, its envspec.lock, or a name under locks/. Resolves nothing. Prints the path of the environment.
     What was fetched is kept: an interrupted run continues from there.
+
+    \b
+    envspec install pytorch-2.9 --prefix .venv
+    .venv/bin/python train.py
+    envspec install pytorch-2.9 --prefix .venv --dry-run --format json
     """
     from envspec.lockfile.folder import find_lock, read_with_digest
-    from envspec.operations.environment import Outcome, install, install_request
+    from envspec.operations.environment import Outcome, install, install_request, plan_install
+    from envspec.report.format import counted, size
 
     locked, digest = read_with_digest(find_lock(lock, Path()))
     request = install_request(locked, digest, prefix, platform, python)
+    about = {"lock": locked.name, "platform": request.platform.value, "prefix": str(request.prefix)}
+    if dry_run:
+        plan = plan_install(request)
+        line = f"would install {counted(plan.packages + plan.conda, 'package')} ({size(plan.size_bytes)})"
+        if plan.outcome is Outcome.UNCHANGED:
+            line = "already installed"
+        return plain(lambda: {"dry_run": True, **about, **asdict(plan)}, [f"{request.prefix}: {line}"])
     with reporting(request.lock.name) as reporter:
         outcome = install(request, context_of(chosen, reporter, usual_jobs=8))
     if outcome is Outcome.UNCHANGED:
-        terminal.report(f"{request.prefix}: already installed")
-    terminal.answer(f"{request.prefix}\n")
-    return 0
+        output.info(f"{request.prefix}: already installed")
+    return plain(lambda: {**about, "outcome": outcome}, [str(request.prefix)])
 
 
 @click.command()
@@ -76,8 +95,8 @@ def install(lock: str, prefix: Path, platform: Platform | None, python: Path | N
     help="The environment's folder (default: the active one, by VIRTUAL_ENV or CONDA_PREFIX).",
 )
 @platform_option(PLATFORMS, "The platform (default: this machine's).")
-@FORMAT
-def verify(lock: str, prefix: Path | None, platform: Platform | None, form: str) -> int:
+@output.output()
+def verify(lock: str, prefix: Path | None, platform: Platform | None) -> Result:
     """Check that an environment contains exactly what is locked, file by file.
 
     LOCK is a folder, its envspec.lock, or a name under locks/. Resolves, fetches and changes nothing. Exit code 8, with
@@ -92,16 +111,11 @@ def verify(lock: str, prefix: Path | None, platform: Platform | None, form: str)
     where = platform or this_platform()
     environment = prefix or _active(os.environ)
     result = verify(locked, where, environment)
-    if form == "json":
-        about = {"lock": locked.name, "platform": where.value, "prefix": str(environment)}
-        terminal.answer_document({**about, **result.as_json()})
-    elif result.is_same:
-        terminal.answer(f"{environment} matches {locked.name}: {_counted(result.counts)}\n")
-    else:
-        terminal.answer_sections("\n".join(_lines(result)) + "\n")
-    if not result.is_same:
-        raise _drifted(result, environment, folder, locked, where)
-    return 0
+    document = {"lock": locked.name, "platform": where.value, "prefix": str(environment), **result.as_json()}
+    if result.is_same:
+        return plain(lambda: document, [f"{environment} matches {locked.name}: {_counted(result.counts)}"])
+    error = _drifted(result, environment, folder, locked, where)
+    return plain(lambda: document, _lines(result), write=terminal.answer_sections, error=error)
 
 
 def _active(environ: Mapping[str, str]) -> Path:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from envspec.cli import terminal
+from envspec.cli import output
 from envspec.cli.options import (
+    DRY_RUN,
     IMAGE_PLATFORMS,
     LOCK,
     MIRROR,
@@ -18,11 +19,11 @@ from envspec.cli.options import (
     UNCONFINED,
     combined,
     context_of,
-    format_option,
     jobs,
     platform_option,
     read_lock_of,
 )
+from envspec.cli.output import Result, in_formats, plain
 from envspec.cli.progress import reporting
 from envspec.errors import UsageError
 from envspec.report import IMAGE_DIFF
@@ -56,6 +57,7 @@ _BUILD: Final = combined(
 
 
 @click.group(invoke_without_command=False)
+@output.messages
 def command() -> None:
     """Build a lock's image, show its ID, compare images, copy a base image."""
 
@@ -78,8 +80,10 @@ def command() -> None:
     show_default=True,
     help="Compression of layers; the image ID is the same.",
 )
+@DRY_RUN
 @_BUILD
-def build(lock: str, **chosen: Any) -> int:
+@output.output()
+def build(lock: str, dry_run: bool, **chosen: Any) -> Result:
     """Build the image of a lock, without a daemon and without root, and print its ID.
 
     The same lock gives the same ID on every machine. Without --output, --layout, --push or --load the image is only
@@ -95,8 +99,10 @@ def build(lock: str, **chosen: Any) -> int:
     if context.is_offline and pushed:
         raise UsageError("--push needs the network, and --offline forbids it", hint="leave one of them out")
     only_pushed = not (chosen["output"] or chosen["layout"] or chosen["loaded"])
+    if dry_run:
+        return _plan(request, chosen)
     if only_pushed and (cached := request.cached()) is not None and _is_pushed(cached.digest, pushed, context):
-        return _print_ids(cached.ids, pushed, cached.digest)
+        return _ids(cached.ids, cached.digest, pushed)
     from envspec.operations.image import Destinations
 
     tag = tag_of(chosen["tag"] or default_tag(request.lock))
@@ -107,12 +113,13 @@ def build(lock: str, **chosen: Any) -> int:
 @command.command("id")
 @LOCK
 @_BUILD
-def image_id(lock: str, **chosen: Any) -> int:
+@output.output()
+def image_id(lock: str, **chosen: Any) -> Result:
     """Print the ID of a lock's image; layers that are not in the cache are fetched and built."""
     context = context_of(chosen)
     request = _request(lock, context, chosen)
     if (cached := request.cached()) is not None:
-        return _print_ids(cached.ids)
+        return _ids(cached.ids, cached.digest)
     from envspec.operations.image import Destinations
 
     return _build(request, Destinations(), context)
@@ -122,9 +129,9 @@ def image_id(lock: str, **chosen: Any) -> int:
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @platform_option(IMAGE_PLATFORMS, "Platform, if an image has several (default: this machine's).")
-@format_option(IMAGE_DIFF)
 @MIRROR
-def diff(first: str, second: str, platform: Platform | None, form: str, mirrors: Sequence[str]) -> int:
+@output.output(IMAGE_DIFF)
+def diff(first: str, second: str, platform: Platform | None, mirrors: Sequence[str]) -> Result:
     """Show the layers and bytes that a pull of B transfers if A is already there.
 
     A and B: images in a registry, OCI layouts, tars, or locks. The exit code is 10 if they differ.
@@ -135,23 +142,22 @@ def diff(first: str, second: str, platform: Platform | None, form: str, mirrors:
     with reporting("image diff") as reporter:
         context = context_of({"mirrors": mirrors}, reporter)
         found = image_diff.diff(first, second, platform or this_platform(), context)
-    terminal.answer_in(form, IMAGE_DIFF, found)
-    return 10 if found.is_changed else 0
+    return in_formats(IMAGE_DIFF, found, 10 if found.is_changed else 0)
 
 
 @command.command("mirror")
 @LOCK
 @click.argument("reference", metavar="REF")
 @MIRROR
-def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
+@output.output()
+def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> Result:
     """Copy a lock's base image into another registry, under the same digest."""
     from envspec.operations import image_diff
 
     locked = read_lock_of(lock)
     with reporting(locked.name) as reporter:
         copied = image_diff.mirror(locked, reference, context_of({"mirrors": mirrors}, reporter))
-    terminal.answer(f"{copied}\n")
-    return 0
+    return plain(lambda: {"image": copied}, [copied])
 
 
 def _request(lock: str, context: Context, chosen: Mapping[str, Any]) -> ImageRequest:
@@ -177,21 +183,55 @@ def _is_pushed(digest: str, reference: str | None, context: Context) -> bool:
         return is_pushed(reference, digest, replace(context, reporter=reporter))
 
 
-def _build(request: ImageRequest, outputs: Destinations, context: Context) -> int:
+def _build(request: ImageRequest, outputs: Destinations, context: Context) -> Result:
     from envspec.operations import image
 
     with reporting(request.lock.name) as reporter:
         built = image.build(request.options, outputs, replace(context, reporter=reporter))
     request.remember(built)
-    return _print_ids([(each.platform.value, each.id) for each in built.images], outputs.push, built.digest)
+    return _ids([(each.platform.value, each.id) for each in built.images], built.digest, outputs.push)
 
 
-def _print_ids(rows: Sequence[tuple[str, str]], pushed: str | None = None, digest: str = "") -> int:
+def _ids(rows: Sequence[tuple[str, str]], digest: str, pushed: str | None = None) -> Result:
     """The IDs; on stderr, because they are the result, the name by digest of what was pushed."""
-    if pushed:
-        from envspec.operations.image_cache import pushed_name
+    from envspec.operations.image_cache import pushed_name
 
-        terminal.report(f"pushed: {pushed_name(pushed, digest)}")
-    lines = [f"{identity}  {platform}\n" for platform, identity in rows] if len(rows) > 1 else [f"{rows[0][1]}\n"]
-    terminal.answer("".join(lines))
-    return 0
+    name = pushed_name(pushed, digest) if pushed else None
+    if name:
+        output.info(f"pushed: {name}")
+    images = [{"platform": platform, "id": identity} for platform, identity in rows]
+    lines = [f"{identity}  {platform}" for platform, identity in rows] if len(rows) > 1 else [rows[0][1]]
+    return plain(lambda: {"images": images, "digest": digest, "pushed": name}, lines)
+
+
+def _plan(request: ImageRequest, chosen: Mapping[str, Any]) -> Result:
+    """What `image build` would do: `--dry-run`."""
+    from envspec.operations.image_cache import default_tag
+    from envspec.report.format import counted, size
+
+    options, cached = request.options, request.cached()
+    missing = request.missing_wheels()
+    fetched = sum(each.file.size_bytes or 0 for each in missing)
+    platforms = [platform.value for platform in options.platforms]
+    tag = chosen["tag"] or default_tag(options.lock)
+    targets = {
+        "push": chosen["pushed"],
+        "load": tag if chosen["loaded"] else None,
+        "output": chosen["output"] and str(chosen["output"]),
+        "layout": chosen["layout"] and str(chosen["layout"]),
+    }
+    lines = [f"would build {options.lock.name} for {', '.join(platforms)}"]
+    lines += [f"image {identity}  {platform}, built before" for platform, identity in cached.ids] if cached else []
+    lines += [f"would fetch {counted(len(missing), 'wheel')} ({size(fetched)})"] if missing else []
+    lines += [f"would {what} {target}" for what, target in targets.items() if target and what in ("push", "load")]
+    lines += [f"would write {target}" for what, target in targets.items() if target and what in ("output", "layout")]
+    images = [{"platform": platform, "id": identity} for platform, identity in cached.ids] if cached else []
+    document = {
+        "dry_run": True,
+        "platforms": platforms,
+        "images": images,
+        "missing_wheels": len(missing),
+        "missing_bytes": fetched,
+        **targets,
+    }
+    return plain(lambda: document, lines)

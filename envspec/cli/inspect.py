@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from envspec.cli import terminal
-from envspec.cli.options import FORMAT, LOCK, PLATFORMS, context_of, format_option, platform_option, read_lock_of
+from envspec.cli import output, terminal
+from envspec.cli.options import LOCK, PLATFORMS, context_of, platform_option, read_lock_of
+from envspec.cli.output import Result, in_formats, plain
 from envspec.errors import UnfitMachine, UsageError
 from envspec.report import COMPARISON, EXPLANATION, FIT, LOCK_DIFF
 
@@ -27,8 +28,8 @@ _FORMATS: Final = "Text for people, JSON for programs, Markdown for a pull reque
 @click.command()
 @LOCK
 @click.argument("package", required=False, metavar="[PACKAGE]")
-@FORMAT
-def explain(lock: str, package: str | None, form: str) -> int:
+@output.output(EXPLANATION)
+def explain(lock: str, package: str | None) -> Result:
     """Show every decision of a lock with its reason and source, or one of its packages.
 
     LOCK is a folder, its envspec.lock, or a name under locks/. For a PACKAGE, by its PyPI or conda name: what requires
@@ -37,15 +38,14 @@ def explain(lock: str, package: str | None, form: str) -> int:
     """
     from envspec.operations.inspect import explain
 
-    terminal.answer_in(form, EXPLANATION, explain(read_lock_of(lock), package, context_of({})))
-    return 0
+    return in_formats(EXPLANATION, explain(read_lock_of(lock), package, context_of({})))
 
 
 @click.command()
 @click.argument("old", metavar="OLD", shell_complete=terminal.complete_lock)
 @click.argument("new", metavar="NEW", shell_complete=terminal.complete_lock)
-@format_option(LOCK_DIFF, f"{_FORMATS}.")
-def diff(old: str, new: str, form: str) -> int:
+@output.output(LOCK_DIFF, f"{_FORMATS}.")
+def diff(old: str, new: str) -> Result:
     """Show what differs between two locks: conda packages, wheels, the image, the driver, decisions.
 
     OLD and NEW are folders, names under locks/, or either of them in a git revision: HEAD~1:locks/pytorch-2.9.
@@ -59,8 +59,7 @@ def diff(old: str, new: str, form: str) -> int:
     from envspec.operations.inspect import diff
 
     found = diff(old, new)
-    terminal.answer_in(form, LOCK_DIFF, found)
-    return 0 if found.is_empty else DIFFERENT
+    return in_formats(LOCK_DIFF, found, 0 if found.is_empty else DIFFERENT)
 
 
 @click.command()
@@ -75,10 +74,10 @@ def diff(old: str, new: str, form: str) -> int:
     help='One of its GPUs: H100, "RTX 4090", or a compute capability such as 9.0. Once for each kind.',
 )
 @platform_option(PLATFORMS, "Its platform (default: this machine's if it is in the lock, else the lock's first).")
-@FORMAT
+@output.output(FIT)
 def fit(
-    lock: str, more: tuple[str, ...], driver: str | None, gpus: tuple[str, ...], platform: Platform | None, form: str
-) -> int:
+    lock: str, more: tuple[str, ...], driver: str | None, gpus: tuple[str, ...], platform: Platform | None
+) -> Result:
     """Check whether a machine can run a lock, and if not, show the smallest change that helps.
 
     LOCK is a folder, its envspec.lock, or a name under locks/. Without --driver, --gpu and --platform: this machine, as
@@ -92,8 +91,7 @@ def fit(
     from envspec.operations.inspect import fit
 
     report = fit(read_lock_of(lock), driver=_version(driver), gpus=gpus, platform=platform)
-    terminal.answer_in(form, FIT, report)
-    return 0 if report.verdict is FitVerdict.FITS else UnfitMachine.exit_code
+    return in_formats(FIT, report, 0 if report.verdict is FitVerdict.FITS else UnfitMachine.exit_code)
 
 
 def _advice(more: tuple[str, ...], gpus: tuple[str, ...]) -> str:
@@ -117,8 +115,8 @@ def _version(driver: str | None) -> str | None:
 
 
 @click.command()
-@FORMAT
-def doctor(form: str) -> int:
+@output.output()
+def doctor() -> Result:
     """Check this machine: driver, GPUs, container engine, NVIDIA's toolkit, /dev/shm, disk, Python, network.
 
     Shows for each finding what to do. Changes nothing. Sends one request to the package index and one to docker.io;
@@ -129,21 +127,23 @@ def doctor(form: str) -> int:
     """
     from envspec.cli.progress import waiting
     from envspec.diagnostics.doctor import examine_machine
-    from envspec.diagnostics.doctor.types import FindingState, as_json, render_text
+    from envspec.diagnostics.doctor.types import FindingState, render_text
 
     with waiting("checking this machine"):
         findings = examine_machine(os.environ)
-    if form == "json":
-        terminal.answer_json(as_json(findings) + "\n")
-    else:
-        width = terminal.width() if terminal.is_terminal(sys.stdout) else None
-        terminal.answer_states(render_text(findings, width) + "\n")
-    return UnfitMachine.exit_code if any(finding.state is FindingState.MISSING for finding in findings) else 0
+    width = terminal.width() if terminal.is_terminal(sys.stdout) else None
+    is_missing = any(finding.state is FindingState.MISSING for finding in findings)
+    return plain(
+        lambda: {"findings": findings},
+        [render_text(findings, width)],
+        UnfitMachine.exit_code if is_missing else 0,
+        write=terminal.answer_states,
+    )
 
 
 @click.command()
-@FORMAT
-def config(form: str) -> int:
+@output.output()
+def config() -> Result:
     """Show the settings of this machine, and where each comes from.
 
     Options of commands come first, then ENVSPEC_* variables, then $XDG_CONFIG_HOME/envspec/config.toml (default:
@@ -160,31 +160,31 @@ def config(form: str) -> int:
 
     settings = read_settings(os.environ)
     settings.check()
-    rows = settings.rows()
-    if form == "json":
-        found = [
-            {"key": each.key, "value": value, "source": source, "variable": each.variable, "description": each.what}
-            for each, value, source in rows
-        ]
-        path = settings.path
-        terminal.answer_document({"file": str(path), "exists": path.is_file(), "settings": found})
-        return 0
+    rows, path = settings.rows(), settings.path
     keys, values = max(len(row.setting.key) for row in rows), max(len(row.value) for row in rows)
-    lines = [f"{row.setting.key:<{keys}}  {row.value:<{values}}  {row.source}\n" for row in rows]
-    missing = "" if settings.path.is_file() else " (does not exist)"
-    terminal.answer("".join([f"file: {settings.path}{missing}\n", *lines]))
-    return 0
+    missing = "" if path.is_file() else " (does not exist)"
+    lines = [f"{row.setting.key:<{keys}}  {row.value:<{values}}  {row.source}" for row in rows]
+    found = [
+        {"key": each.key, "value": value, "source": source, "variable": each.variable, "description": each.what}
+        for each, value, source in rows
+    ]
+    document = {"file": str(path), "exists": path.is_file(), "settings": found}
+    return plain(lambda: document, [f"file: {path}{missing}", *lines])
 
 
 @click.command()
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT RECEIPT...", type=click.Path(path_type=Path))
-@format_option(
+@click.option(
+    "--output",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the report to FILE.",
+)
+@output.output(
     COMPARISON, "Text for people, JSON for programs, Markdown for a pull request, or an HTML page with plots."
 )
-@click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report to FILE."
-)
-def receipts(receipts: tuple[Path, ...], form: str, output: Path | None) -> int:
+def receipts(receipts: tuple[Path, ...], path: Path | None) -> Result | int:
     """Compare receipts: stack, machine, outcome, results; and list what is slower than in the first one.
 
     Each is a receipt.json, or a folder that contains one. If exact results differ, one of the machines computes wrong
@@ -198,11 +198,11 @@ def receipts(receipts: tuple[Path, ...], form: str, output: Path | None) -> int:
     if len(receipts) < 2:
         raise UsageError("one receipt can't be compared", hint="name two receipts or more")
     found = compare(list(zip(_names(receipts), map(read, receipts), strict=True)))
-    if output is not None:
-        _write(output, COMPARISON.render(form, found))
-    else:
-        terminal.answer_in(form, COMPARISON, found)
-    return DIFFERENT if found.differs else 0
+    result = in_formats(COMPARISON, found, DIFFERENT if found.differs else 0)
+    if path is None:
+        return result
+    _write(path, COMPARISON.render(output.SETTINGS.form, found))
+    return result.exit_code
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -220,12 +220,13 @@ def _write(path: Path, text: str) -> None:
         write_file(path, text.encode())
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror}", hint="name another file") from error
-    terminal.report(f"wrote {path}")
+    output.info(f"wrote {path}")
 
 
 @click.command()
 @click.argument("document", type=click.Choice(["spec", "receipt"]), default="spec")
-def schema(document: str) -> int:
+@output.output(["json"], "The format of schemas.")
+def schema(document: str) -> Result:
     """Print the JSON schema of spec.toml, which editors use for completion and checks, or that of receipt.json.
 
     A spec names its schema in its first line: `#:schema ../envspec.schema.json` (Even Better TOML, Taplo, Tombi). To
@@ -240,5 +241,4 @@ def schema(document: str) -> int:
     else:
         from envspec.spec import json_schema
 
-    terminal.answer_document(json_schema())
-    return 0
+    return plain(json_schema, [])

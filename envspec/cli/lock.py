@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from envspec.cli import terminal
+from envspec.cli import output, terminal
 from envspec.cli.options import MIRROR, OFFLINE, UNCONFINED, context_of, jobs
+from envspec.cli.output import Result, plain
 from envspec.cli.progress import TerminalReporter, reporting
 from envspec.errors import EnvspecError, StaleLock, UsageError
 from envspec.resolve import RESOLVERS, SOLVERS
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 @click.argument("specs", nargs=-1, required=True, metavar="SPEC...")
 @click.option(
     "--output",
+    "folder",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Output folder: DIR for one spec, DIR/<name> for several (default: locks/<name>).",
@@ -60,43 +64,96 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Resolve again and compare every byte of the locks, without writing them; exit 3 if they differ.",
 )
+@click.option("--dry-run", is_flag=True, help="Resolve and show what would change; write no lock and no spec.")
 @jobs("platforms to resolve", "4, or the number of processors")
 @MIRROR
 @UNCONFINED
-def command(
-    specs: tuple[str, ...],
-    output: Path | None,
-    check: bool,
-    verify: bool,
-    as_of: str | None,
-    **chosen: Any,
-) -> int:
+@output.output()
+def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Result:
     """Compile specs into locks: pinned, hashed, coherent.
 
     SPEC is a .toml file, or a name under specs/. The lock is written to locks/<name>/. Prints the paths that changed.
+
+    \b
+    envspec lock pytorch-2.9                             specs/pytorch-2.9.toml
+    envspec lock specs/*.toml --check                    in CI: up to date?
+    envspec lock pytorch-2.9 --upgrade-package numpy     move one package
+    envspec lock pytorch-2.9 --upgrade --dry-run         what would move?
     """
     from envspec.spec.identity import find_spec
 
     paths = [find_spec(spec, Path()) for spec in specs]
-    if check:
-        if chosen["image"]:
-            raise UsageError("--image and --check exclude each other", hint="remove one of them")
-        if verify:
-            raise UsageError("--verify includes --check", hint="remove --check")
-        stale = StaleLock.exit_code
-        return _each(paths, lambda path: stale if _check(path, _directory(path, output, len(paths))) else 0)
-    if verify and (as_of or any(chosen[name] for name in ("offline", "upgrade", "upgrade_package", "image"))):
+    act = _action(paths, chosen)
+    return _result([_done(path, _directory(path, folder, len(paths)), act, len(paths)) for path in paths], chosen)
+
+
+def _action(paths: Sequence[Path], chosen: Mapping[str, Any]) -> Callable[[Path, Path], _Done]:
+    """What to do with each spec and the folder of its lock."""
+    _refuse_pairs(chosen)
+    if chosen["check"]:
+        return _check
+    if chosen["as_of"] is not None:
+        from envspec.operations.lock import set_as_of
+
+        for path in paths:
+            set_as_of(path, chosen["as_of"])
+    act = _verify if chosen["verify"] else _preview if chosen["dry_run"] else _lock
+    return lambda path, directory: act(_request(path, directory, chosen), chosen)
+
+
+def _refuse_pairs(chosen: Mapping[str, Any]) -> None:
+    """Raise UsageError for options that exclude each other."""
+    modes = [name for name in ("check", "verify", "dry_run") if chosen[name]]
+    writing = [name for name in ("offline", "upgrade", "upgrade_package", "as_of", "image") if chosen[name]]
+    if modes == ["check", "verify"]:
+        raise UsageError("--verify includes --check", hint="remove --check")
+    if len(modes) > 1:
+        raise UsageError(f"{' and '.join(map(_option, modes))} exclude each other", hint="use one of them")
+    for mode, names in {"check": ["image"], "dry_run": ["image", "as_of"]}.items():
+        for name in names:
+            if mode in modes and name in writing:
+                raise UsageError(f"{_option(name)} and {_option(mode)} exclude each other", hint="remove one of them")
+    if "verify" in modes and writing:
         raise UsageError(
             "--verify writes no lock and needs the network",
             hint="remove --offline, --upgrade, --upgrade-package, --as-of and --image",
         )
-    if as_of is not None:
-        from envspec.operations.lock import set_as_of
 
-        for path in paths:
-            set_as_of(path, as_of)
-    act = _verify if verify else _lock
-    return _each(paths, lambda path: act(_request(path, _directory(path, output, len(paths)), chosen), chosen))
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What was done for one spec. document: of its own JSON object. lines: of the text on stdout."""
+
+    document: Mapping[str, object]
+    lines: Sequence[str] = ()
+    exit_code: int = 0
+
+
+def _done(path: Path, directory: Path, act: Callable[[Path, Path], _Done], count: int) -> _Done:
+    """Do it also for the specs after one that fails."""
+    about: dict[str, object] = {"spec": str(path), "directory": str(directory)}
+    try:
+        found = act(path, directory)
+    except EnvspecError as error:
+        if count == 1:
+            raise
+        terminal.report_error(f"{path}: {error}")
+        return _Done({**about, "error": error.as_document()}, exit_code=error.exit_code)
+    return replace(found, document={**about, **found.document})
+
+
+def _result(done: Sequence[_Done], chosen: Mapping[str, Any]) -> Result:
+    """All specs together. The first failure's exit code."""
+    mode: dict[str, object] = {"dry_run": True} if chosen["dry_run"] else {}
+    return plain(
+        lambda: {**mode, "locks": [each.document for each in done]},
+        (line for each in done for line in each.lines),
+        next((each.exit_code for each in done if each.exit_code), 0),
+    )
 
 
 def _one_of(named: tuple[str, ...], engines: Iterable[str]) -> str:
@@ -107,20 +164,6 @@ def _one_of(named: tuple[str, ...], engines: Iterable[str]) -> str:
     return next(iter(found), next(iter(engines)))
 
 
-def _each(paths: list[Path], act: Callable[[Path], int]) -> int:
-    """Do the same for every spec, also after one that fails. The first failure's exit code."""
-    codes: list[int] = []
-    for path in paths:
-        try:
-            codes.append(act(path))
-        except EnvspecError as error:
-            if len(paths) == 1:
-                raise
-            terminal.report(f"error: {path}: {error}")
-            codes.append(error.exit_code)
-    return next((code for code in codes if code), 0)
-
-
 def _directory(path: Path, output: Path | None, count: int) -> Path:
     if output is not None and count == 1:
         return output
@@ -129,22 +172,35 @@ def _directory(path: Path, output: Path | None, count: int) -> Path:
     return (output or Path("locks")) / env_name(path)
 
 
-def _check(path: Path, directory: Path) -> Sequence[Reason]:
-    """Check a lock without a network, and print what was found; why it is stale."""
+def _check(path: Path, directory: Path) -> _Done:
+    """Check a lock without a network, and print why it is stale."""
+    return _stale_done(_stale(path, directory), path)
+
+
+def _stale_done(reasons: Sequence[Reason], path: Path) -> _Done:
+    texts = [{"why": reason.why.value, "text": reason.text, "hint": _hint(reason, path)} for reason in reasons]
+    return _Done({"fresh": not reasons, "reasons": texts}, exit_code=StaleLock.exit_code if reasons else 0)
+
+
+def _stale(path: Path, directory: Path) -> Sequence[Reason]:
     from envspec.data import facts_version
     from envspec.lockfile.check import check
 
     result = check(path, directory, facts_version())
     for text in result.warnings:
-        terminal.report(f"warning: {directory}: {text}")
+        output.warn(f"{directory}: {text}")
     for reason in result.reasons:
         terminal.report(f"stale: {reason.text}")
-        terminal.report(f"  hint: {reason.hint or f'run `envspec lock {path}` and commit what it writes'}")
+        terminal.report(f"  hint: {_hint(reason, path)}")
     return result.reasons
 
 
-def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> int:
-    """Lock one spec and print the paths that changed."""
+def _hint(reason: Reason, path: Path) -> str:
+    return reason.hint or f"run `envspec lock {path}` and commit what it writes"
+
+
+def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
+    """Lock one spec; the paths that changed."""
     from envspec.operations.lock_cache import without_resolving
 
     with TerminalReporter(request.spec_path.stem) as reporter:
@@ -160,40 +216,65 @@ def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> int:
         with reporting(request.spec_path.stem) as reporter:
             recorded = record_images_of(request.spec_path, request.directory, _context(chosen, reporter))
         changed = sorted({*changed, *recorded})
-    for written in changed:
-        terminal.answer(f"{written}\n")
     if not changed:
-        terminal.report(f"{request.directory}: nothing changed")
-    return 0
+        output.info(f"{request.directory}: nothing changed")
+    paths = list(map(str, changed))
+    return _Done({"changed": paths}, paths)
 
 
-def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> int:
-    """Resolve one spec again and print every value of its lock that differs."""
+def _preview(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
+    """Resolve one spec; what its lock would change."""
+    from envspec.operations.lock import preview
+    from envspec.report import LOCK_DIFF
+    from envspec.report.format import counted
+
+    with TerminalReporter(request.spec_path.stem) as reporter:
+        found = preview(request, _context(chosen, reporter))
+    paths, diff = list(map(str, found.changed)), found.diff
+    document = {"changed": paths, "diff": None if diff is None else json.loads(LOCK_DIFF.render("json", diff))}
+    if diff is None:
+        return _Done(document, [f"{request.directory}: would lock {counted(found.packages, 'package')}"])
+    if not paths:
+        return _Done(document, [f"{request.directory}: nothing would change"])
+    text = LOCK_DIFF.render("text", diff, terminal.width()) if not diff.is_empty else ""
+    files = f"{request.directory}: would write {counted(len(paths), 'file')}"
+    return _Done(document, [*text.rstrip("\n").splitlines(), files])
+
+
+def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
+    """Resolve one spec again; every value of its lock that differs."""
     from envspec.lockfile.check import Why
 
     path, directory = request.spec_path, request.directory
-    found = _check(path, directory)
-    if any(reason.why in (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC) for reason in found):
+    reasons = _stale(path, directory)
+    checked = _stale_done(reasons, path)
+    if any(reason.why in (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC) for reason in reasons):
         # There is nothing to compare with what the spec compiles to.
-        return StaleLock.exit_code
+        return checked
     from envspec.operations.lock_verify import verify_lock
 
     with TerminalReporter(path.stem) as reporter:
         verified = verify_lock(request, _context(chosen, reporter))
-    for row in verified.differences:
-        terminal.answer(f"{directory}: {row}\n")
     for text in verified.unverified:
-        terminal.report(f"not verified: {directory}: {text}")
+        output.warn(f"not verified: {directory}: {text}", terminal.report)
     if verified.differences:
         terminal.report(f"{directory}: differs from a new resolution as of {verified.at}")
         terminal.report(
             f"  hint: `envspec lock {path}` writes what was resolved. An index that lists other releases than it did "
             "leads to other versions and reasons; another file, URL or hash of one version is a lock that was changed"
         )
-    elif not found:
+    elif not reasons:
         but = " except for what is not verified" if verified.unverified else ""
-        terminal.report(f"{directory}: verified{but}: equal to a new resolution as of {verified.at}")
-    return StaleLock.exit_code if found or verified.differences else 0
+        output.info(f"{directory}: verified{but}: equal to a new resolution as of {verified.at}")
+    document = {
+        **checked.document,
+        "as_of": verified.at,
+        "differences": [each._asdict() for each in verified.differences],
+        "unverified": verified.unverified,
+    }
+    failed = bool(checked.exit_code or verified.differences)
+    lines = [f"{directory}: {each}" for each in verified.differences]
+    return _Done(document, lines, StaleLock.exit_code if failed else 0)
 
 
 def _context(chosen: Mapping[str, Any], reporter: Reporter) -> Context:

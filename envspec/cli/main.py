@@ -11,8 +11,7 @@ from typing import Final
 
 import click
 
-from envspec.cli import terminal
-from envspec.credentials import shown
+from envspec.cli import output, terminal
 from envspec.errors import EnvspecError, UsageError
 from envspec.version import VERSION
 
@@ -77,8 +76,8 @@ class _Lazy(click.Group):
     '\b\n  eval "$(_ENVSPEC_COMPLETE=bash_source envspec)"',
 )
 @click.version_option(VERSION, prog_name="envspec")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere before `--`.")
-def cli(debug: bool) -> None:
+@output.messages
+def cli() -> None:
     """Reproducible GPU environments: one TOML spec, one lock, one image."""
 
 
@@ -93,8 +92,27 @@ def main() -> None:
     sys.exit(code)
 
 
+class _Interrupted(EnvspecError):
+    exit_code = _INTERRUPTED
+    code = "interrupted"
+
+
+class _InternalError(EnvspecError):
+    code = "internal"
+
+
 def run(words: Sequence[str]) -> int:
     """The exit code of a command line. Only the result is written to stdout."""
+    try:
+        return _reported(words)
+    except BrokenPipeError:
+        # `| head` has read enough. Nothing may be written any more, also not while Python exits.
+        terminal.drop_stdout()
+        return _READER_GONE
+
+
+def _reported(words: Sequence[str]) -> int:
+    output.SETTINGS.begin()
     try:
         completing = os.environ.get(_COMPLETE)
         if completing:
@@ -103,54 +121,31 @@ def run(words: Sequence[str]) -> int:
             return shell_complete(cli, {}, "envspec", _COMPLETE, completing)
         return _command(words)
     except click.ClickException as error:
-        _trace(words)
+        output.SETTINGS.read_ahead(words)
         usage = io.StringIO()
         error.show(usage)
-        terminal.report(usage.getvalue().rstrip("\n"))
-        return UsageError.exit_code
+        return output.fail(UsageError(error.format_message()), usage.getvalue().rstrip("\n"))
     except EnvspecError as error:
-        _trace(words)
-        terminal.report_error(str(error))
-        return error.exit_code
+        return output.fail(error)
     except (KeyboardInterrupt, click.Abort):
-        _trace(words)
-        terminal.report("interrupted")
-        return _INTERRUPTED
+        return output.fail(_Interrupted("interrupted"), "interrupted")
     except BrokenPipeError:
-        # `| head` has read enough. Nothing may be written any more, also not while Python exits.
-        terminal.drop_stdout()
-        return _READER_GONE
+        raise
     except Exception as error:
-        _trace(words)
-        message = shown(f"{type(error).__name__}: {error}")
-        terminal.report_error(f"internal error: {message}")
-        terminal.report("  hint: run again with --debug and report its output")
-        return 1
+        return output.fail(
+            _InternalError(
+                f"internal error: {type(error).__name__}: {error}", hint="run again with --debug and report its output"
+            )
+        )
 
 
 def _command(words: Sequence[str]) -> int:
-    # "--debug" may stand anywhere: users add it at the end of a command that failed.
-    own = _own(words)
-    args = [*(word for word in own if word != "--debug"), *words[len(own) :]] or ["--help"]
     try:
         # Not `cli.main`, which ends the process by itself when a pipe breaks.
-        with cli.make_context("envspec", args) as context:
+        with cli.make_context("envspec", [*words] or ["--help"]) as context:
             code = cli.invoke(context)
     except click.exceptions.Exit as end:
         code = end.exit_code
     if sys.stdout is not None:
         sys.stdout.flush()
     return code if isinstance(code, int) else 0
-
-
-def _own(words: Sequence[str]) -> Sequence[str]:
-    """The words before `--`; those after it belong to another command."""
-    return words[: words.index("--")] if "--" in words else words
-
-
-def _trace(words: Sequence[str]) -> None:
-    if "--debug" in _own(words):
-        import traceback
-
-        # Errors of libraries quote URLs as they were requested.
-        terminal.report(shown(traceback.format_exc()).rstrip("\n"))

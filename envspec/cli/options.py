@@ -50,6 +50,8 @@ MIRROR: Final = click.option(
 )
 
 
+DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+
 #: Of a container, and of the lock's image if it has to be built first.
 GPUS: Final = click.option(
     "--gpus",
@@ -60,18 +62,6 @@ GPUS: Final = click.option(
 IMAGE_OFFLINE: Final = click.option(
     "--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."
 )
-
-
-def format_option(
-    names: Iterable[str], help_text: str | None = "Text for people, or JSON for programs."
-) -> Callable[[_F], _F]:
-    """`--format`, by default text."""
-    return click.option(
-        "--format", "form", type=click.Choice(list(names)), default="text", show_default=True, help=help_text
-    )
-
-
-FORMAT: Final = format_option(("text", "json"))
 
 
 def platform_option(names: Iterable[str], help_text: str) -> Callable[[_F], _F]:

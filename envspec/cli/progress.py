@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from envspec.cli import terminal
+from envspec.cli import output, terminal
 from envspec.escaping import visible
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TerminalReporter:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._can_redraw = terminal.can_redraw(sys.stderr)
+        self._can_redraw = terminal.can_redraw(sys.stderr) and output.SETTINGS.quiet < output.QUIET
         self._live: Progress | None = None
         self._rows: dict[str, TaskID] = {}
         self._printed: set[str] = set()
@@ -58,7 +58,7 @@ class TerminalReporter:
             is_new = step.of != "" or line not in self._printed
             self._printed.add(line)
         if is_new:
-            terminal.report(line)
+            output.info(line)
 
     def show(self, key: str, text: str, step: Step | None = None) -> None:
         if not self._can_redraw:
@@ -84,12 +84,13 @@ class TerminalReporter:
         self.show(key, text)
 
     def warning(self, text: str, /) -> None:
-        if self._live is None:
-            terminal.report_warning(text)
-            return
-        from rich.text import Text
+        output.warn(text, terminal.report_warning if self._live is None else self._print_above)
 
-        self._live.console.print(Text.assemble(("warning:", "yellow"), " ", visible(text)), highlight=False)
+    def _print_above(self, text: str) -> None:
+        if self._live is not None:
+            from rich.text import Text
+
+            self._live.console.print(Text.assemble(("warning:", "yellow"), " ", visible(text)), highlight=False)
 
     def check(self, event: CheckEvent) -> None:
         """Show a check of the conformance suite that begins, or print one that ended."""
@@ -100,7 +101,8 @@ class TerminalReporter:
         word = event.status.ljust(_WORD)
         if terminal.wants_colours(sys.stderr):
             word = f"{_COLOURS.get(event.status, '')}{word}{_PLAIN}"
-        terminal.report(f"  {event.check:<12} {event.seconds:6.1f} s{'  ' + reason if reason else ''}", lead=word)
+        if output.SETTINGS.quiet < output.QUIET:
+            terminal.report(f"  {event.check:<12} {event.seconds:6.1f} s{'  ' + reason if reason else ''}", lead=word)
 
 
 def _started() -> Progress:

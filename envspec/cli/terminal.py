@@ -14,17 +14,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NoReturn, TextIO, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 
 from envspec.errors import EnvspecError
 from envspec.escaping import visible, visible_json
 
 if TYPE_CHECKING:
     import click
-
-    from envspec.report import Formats
-
-_T = TypeVar("_T")
 
 #: Of text that goes to a file or a pipe.
 WIDTH: Final = 100
@@ -124,19 +120,6 @@ def answer_json(text: str) -> None:
     _write(visible_json(text))
 
 
-def answer_document(document: object) -> None:
-    """`answer` with a value as JSON."""
-    import json
-
-    answer_json(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-
-
-def answer_in(form: str, formats: Formats[_T], value: _T) -> None:
-    """`answer` with a value in one of its formats."""
-    text = formats.render(form, value, width())
-    {"json": answer_json, "text": answer_sections}.get(form, answer)(text)
-
-
 def _is_utf8(stream: TextIO | None) -> bool:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return encoding.lower().replace("-", "").replace("_", "") == "utf8"
@@ -197,6 +180,7 @@ class Terminated(EnvspecError):
     """The run was ended by SIGTERM; the exit code is the one that shells report."""
 
     exit_code = 143
+    code = "terminated"
 
 
 @contextlib.contextmanager

@@ -170,6 +170,21 @@ def write_folder(
     return tuple(directory / name for name in sorted((*plan.written, *plan.removed)))
 
 
+def folder_changes(directory: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
+    """The paths that `write_folder` would write or remove; changes nothing.
+
+    Raises:
+        LockNotWritable: as `write_folder`.
+    """
+    real = Path(os.path.realpath(directory))
+    try:
+        # Files that a killed run has committed but not moved count as they are: the next write moves them.
+        plan = _plan(real, files)
+    except OSError as error:
+        raise _cannot_write(directory, error) from error
+    return tuple(directory / name for name in sorted((*plan.written, *plan.removed)))
+
+
 def tidy(directory: Path) -> None:
     """Remove what a killed run left beside a lock that is complete; does nothing while another run writes there."""
     real = Path(os.path.realpath(directory))

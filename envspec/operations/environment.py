@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -32,8 +32,18 @@ from envspec.verifier.types import Drift, DriftFinding, Expected, ExpectedConda,
 class Outcome(Enum):
     """Result of an installation."""
 
-    MADE = "made"
-    UNCHANGED = "installed already"
+    MADE = "installed"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class InstallPlan:
+    """What `install` would do. packages, conda: how many. size_bytes: of their archives."""
+
+    outcome: Outcome
+    packages: int
+    conda: int
+    size_bytes: int
 
 
 def install_request(
@@ -60,6 +70,22 @@ def install_request(
     )
 
 
+def plan_install(request: InstallRequest) -> InstallPlan:
+    """Check everything that `install` checks before it fetches a file.
+
+    Raises:
+        UsageError, UnfitMachine: as `install`.
+    """
+    _check_system()
+    is_installed = staging.is_installed(request.prefix, staging.record_of(request))
+    if not is_installed:
+        _check(request)
+    part = request.resolution
+    sizes = [each.file.size_bytes for each in part.packages] + [each.size_bytes for each in part.conda]
+    outcome = Outcome.UNCHANGED if is_installed else Outcome.MADE
+    return InstallPlan(outcome, len(part.packages), len(part.conda), sum(size or 0 for size in sizes))
+
+
 def install(request: InstallRequest, context: Context) -> Outcome:
     """Make the environment at `request.prefix`, whole or not at all.
 
@@ -68,11 +94,7 @@ def install(request: InstallRequest, context: Context) -> Outcome:
             no Python for it. NetworkError: a file is not available, or not the locked one. FileConflict: two packages
             have the same file. DiskFull: the disk is full.
     """
-    if sys.platform == "win32":
-        raise UnfitMachine(
-            "envspec installs on Linux and macOS only: programs that pip makes on Windows can't be moved",
-            hint="make a venv and run `uv pip sync --require-hashes` with the lock's requirements file",
-        )
+    _check_system()
     wanted = staging.record_of(request)
     if staging.is_installed(request.prefix, wanted):
         return Outcome.UNCHANGED
@@ -85,6 +107,14 @@ def install(request: InstallRequest, context: Context) -> Outcome:
         staging.write_record(site.path, wanted)
         site.finish()
     return Outcome.MADE
+
+
+def _check_system() -> None:
+    if sys.platform == "win32":
+        raise UnfitMachine(
+            "envspec installs on Linux and macOS only: programs that pip makes on Windows can't be moved",
+            hint="make a venv and run `uv pip sync --require-hashes` with the lock's requirements file",
+        )
 
 
 def _check(request: InstallRequest) -> None:

@@ -25,7 +25,7 @@ from envspec.version import VERSION
 
 if TYPE_CHECKING:
     from envspec.image.options import ImageOptions
-    from envspec.models import Lock, Platform
+    from envspec.models import Lock, Package, Platform
     from envspec.operations.image import Built
 
 
@@ -58,6 +58,7 @@ class ImageRequest:
             raise UsageError(f"--python {python}: there is no such program", hint="name an interpreter: its bin/python")
         self.folder = find_lock(lock, Path())
         self._cache = JsonCache(context.cache / "image-known")
+        self._archives = context.cache
         self._platforms = platforms
         self._bytecode = bytecode
         self._compression = compression
@@ -84,6 +85,19 @@ class ImageRequest:
             rows = [(image.platform.value, image.id) for image in built.images]
             with suppress(CacheError):
                 self._cache.write(self._key, {"ids": rows, "digest": built.digest})
+
+    def missing_wheels(self) -> list[Package]:
+        """The wheels of the image that are not in the cache, once each."""
+        from envspec.fetch.types import archive_path
+
+        parts = [part for part in self.lock.resolutions if part.target.platform in self.options.platforms]
+        found = {
+            each.file.sha256: each
+            for part in parts
+            for each in part.packages
+            if not archive_path(self._archives, each.name, each.file.sha256, each.file.filename).is_file()
+        }
+        return list(found.values())
 
     @cached_property
     def lock(self) -> Lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from envspec.io.files import replace_user_file
 from envspec.io.store import Store
 from envspec.lockfile.check import Why, check
 from envspec.lockfile.check_entries import mismatches
+from envspec.lockfile.diff import LockDiff, diff_locks
+from envspec.lockfile.document import load
 from envspec.lockfile.export import files_of
 from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
-from envspec.lockfile.folder import read_current, read_lock, write_folder
+from envspec.lockfile.folder import folder_changes, read_current, read_lock, write_folder
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import ImageSettings, Lock, Resolution, Target
 from envspec.names import normalised
@@ -30,7 +32,7 @@ from envspec.resolve.upgrade import check_names, names_in_conda
 from envspec.spec import RequirementKind, Spec, load_spec
 from envspec.spec import set_as_of as with_as_of
 from envspec.spec.conda import name_of
-from envspec.spec.errors import KeyPath, dotted
+from envspec.spec.errors import KeyPath, Problem, SpecError, dotted
 from envspec.spec.load import read_text
 from envspec.spec.positions import positions_of
 from envspec.spec.targets import targets_of
@@ -42,6 +44,37 @@ def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
     Raises:
         EnvspecError: the old lock is then unchanged.
     """
+    return write_folder(request.directory, compiled(request, context))
+
+
+@dataclass(frozen=True, slots=True)
+class LockPreview:
+    """What `lock` would do. changed: the paths that it would write or remove. diff: None if there is no lock yet."""
+
+    changed: tuple[Path, ...]
+    diff: LockDiff | None
+    packages: int
+
+
+def preview(request: LockRequest, context: Context) -> LockPreview:
+    """Compile a spec and compare the result with its lock; writes nothing but the cache.
+
+    Raises:
+        EnvspecError: as `lock`.
+    """
+    files = compiled(request, context)
+    changed = folder_changes(request.directory, files)
+    made = load(files[LOCK_FILE].decode(), LOCK_FILE)
+    diff = None
+    with suppress(StaleLock, UsageError):
+        diff = diff_locks(read_lock(request.directory), made)
+    names = {each.name for part in made.resolutions for each in part.packages}
+    names |= {each.name for part in made.resolutions for each in part.conda}
+    return LockPreview(changed, diff, len(names))
+
+
+def compiled(request: LockRequest, context: Context) -> dict[str, bytes]:
+    """The files of the lock that a spec compiles to."""
     started = context.now().replace(microsecond=0)
     spec = load_spec(request.spec_path, started)
     # These warnings are about the text of the spec, not about the lock.
@@ -65,21 +98,20 @@ def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
 
         files = lock_files(made)
         _check_hosts(request.spec_path, files)
-        changed = write_folder(request.directory, files)
         if is_looked_up:
             remember_ours(store, files[LOCK_FILE])
         # Branches and folders change without the spec and the indexes.
         is_fixed = all(r.kind not in (RequirementKind.GIT, RequirementKind.LOCAL) for r in spec.pip.dependencies)
         if key is not None and is_looked_up and is_fixed and store.is_settled and not is_open(made):
             remember(store, key, files, warnings)
-    return changed
+    return files
 
 
 def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
     """Warn about passwords in the spec.
 
     Raises:
-        UsageError: a login needs a variable that is not set.
+        SpecError: a login needs a variable that is not set.
     """
     found: list[tuple[KeyPath, str]] = [(("pip", "index", n, "url"), each.url) for n, each in enumerate(spec.pip.index)]
     found += [(("pip", "dependencies", n), each.text) for n, each in enumerate(spec.pip.dependencies) if each.url]
@@ -87,10 +119,10 @@ def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
     missing = [(path, name) for path, text in found if (name := unset(text, context.environ))]
     if missing and not context.is_offline:
         path, name = missing[0]
-        raise UsageError(
-            f"{_location(request.spec_path, path)}: the login is in the variable {name}, which is not set",
-            hint=f"set {name} in the environment",
-        )
+        line = positions_of(read_text(request.spec_path)).line(path)
+        found_unset = f"the login is in the variable {name}, which is not set"
+        problem = Problem(str(request.spec_path), line, dotted(path), found_unset, f"set {name} in the environment")
+        raise SpecError([problem])
     for path, text in (*found, *channels):
         if has_open_secret(text, channel=path[0] == "conda"):
             context.reporter.warning(

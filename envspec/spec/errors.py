@@ -55,17 +55,31 @@ class Problem(NamedTuple):
         problem = f"{self.key}: {self.found}" if self.key else self.found
         return f"{location}: {problem}\n  hint: {self.hint}"
 
+    def as_document(self) -> dict[str, object]:
+        """For programs: message, where and hint."""
+        where = {"file": self.where, "line": self.line, "key": self.key or None}
+        return {"message": credentials.shown(self.found), "where": where, "hint": self.hint}
+
 
 class SpecError(EnvspecError):
     """A spec that can't be used; `problems` are in the order of the file."""
 
     exit_code: ClassVar[int] = 2
+    code: ClassVar[str] = "spec"
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda each: (each.line or 0, each.key, each.found)))
         text = "\n".join(map(str, self.problems))
         many = len(self.problems) > 1
         super().__init__(f"{self.problems[0].where}: {len(self.problems)} problems\n{text}" if many else text)
+
+    def as_document(self) -> dict[str, object]:
+        """With the first problem's place, and with all problems."""
+        found = [each.as_document() for each in self.problems]
+        first = found[0]
+        message = first["message"] if len(found) == 1 else f"{self.problems[0].where}: {len(found)} problems"
+        whole = {**super().as_document(), "message": message, "where": first["where"], "problems": found}
+        return {**whole, "hint": first["hint"]}
 
 
 class BadValue(ValueError):

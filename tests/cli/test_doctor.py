@@ -24,7 +24,7 @@ def surroundings(home: Path, index_url: str, proxy: str = "http://127.0.0.1:9") 
 def test_doctor(tmp_path: Path, serve: Serve) -> None:
     environ = surroundings(tmp_path, serve().url)
     message = envspec(tmp_path, "doctor", "--format", "json", environ=environ)
-    rows = {row["what"]: row for row in json.loads(message.stdout)}
+    rows = {row["what"]: row for row in json.loads(message.stdout)["findings"]}
     assert message.stderr == ""
     assert rows["package index"]["state"] == "ok"
     assert rows["registry docker.io"]["state"] == "warning"

@@ -7,7 +7,6 @@ report says otherwise than that of such a laptop, whose own is in `laptop`.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,6 @@ from envspec.diagnostics.doctor.types import (
     FindingState,
     ProbeResult,
     RunningPython,
-    as_json,
     render_text,
     this_machine,
 )
@@ -118,14 +116,6 @@ def test_golden(folder: Path, tmp_path: Path) -> None:
     assert "hunter2" not in text
     for finding in findings:
         assert finding.todo or finding.state in {FindingState.OK, FindingState.NOT_APPLICABLE}
-
-
-def test_json_has_the_same_findings(tmp_path: Path) -> None:
-    findings = report({}, tmp_path)
-    rows = json.loads(as_json(findings))
-    assert [(row["what"], row["state"], row["found"], row["todo"]) for row in rows] == [
-        (finding.what, finding.state.value, finding.found, finding.todo) for finding in findings
-    ]
 
 
 def test_this_machine_is_examined(tmp_path: Path) -> None:

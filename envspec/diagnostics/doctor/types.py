@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import shutil
@@ -11,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -67,12 +66,6 @@ def _wrapped(text: str, mark: str, width: int | None) -> list[str]:
     if width is None or not text:
         return [mark + text] if text else []
     return textwrap.wrap(text, max(width, 20), initial_indent=mark, subsequent_indent=" " * len(mark))
-
-
-def as_json(findings: Sequence[DoctorFinding]) -> str:
-    """A list of objects with the keys what, state, found and todo; ends without a newline."""
-    rows = [{**asdict(finding), "state": finding.state.value} for finding in findings]
-    return json.dumps(rows, indent=2, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
