@@ -8,10 +8,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from envspec.io.confine_types import Unconfined
 from envspec.io.http_types import Timeouts
+
+if TYPE_CHECKING:
+    from envspec.io.cache import FolderInUse
 
 
 class Stages(str, Enum):
@@ -92,6 +95,8 @@ class Context:
     environ: Mapping[str, str] = field(repr=False)
     home: Path
     cache: Path
+    #: Nothing of the cache is removed as long as this context or a copy of it exists.
+    in_use: FolderInUse | None = field(default=None, repr=False, compare=False, kw_only=True)
     connectivity: Connectivity = Connectivity.ONLINE
     jobs: int = 4
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -119,16 +124,18 @@ class Context:
         Raises:
             UsageError: a setting that can't be used. UnsafeCache: other users could write to the cache.
         """
-        from envspec.io.cache import cache_root
+        from envspec.io.cache import FolderInUse, cache_root
         from envspec.io.http_settings import timeouts
         from envspec.settings import read_settings
 
         settings = read_settings(os.environ if environ is None else environ)
         found = settings.environ
+        cache = cache_root(found)
         return cls(
             environ=found,
             home=Path(found.get("HOME") or Path.home()),
-            cache=cache_root(found),
+            cache=cache,
+            in_use=FolderInUse(cache),
             connectivity=connectivity or (Connectivity.OFFLINE if settings.offline else Connectivity.ONLINE),
             jobs=jobs or settings.jobs or usual_jobs or os.cpu_count() or 1,
             timeouts=timeouts(found, Timeouts()),

@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "conformance": ("envspec.cli.conformance:command", "Test that this machine runs a lock's stack."),
     "run": ("envspec.cli.container:run", "Run a command in a container of a lock's image."),
     "shell": ("envspec.cli.container:shell", "Open a shell in a container of a lock's image."),
+    "cache": ("envspec.cli.cache:command", "Show the size of the cache, and remove what is in it."),
     "receipts": ("envspec.cli.inspect:receipts", "Compare receipts of conformance runs."),
     "schema": ("envspec.cli.inspect:schema", "Print the JSON schema of spec.toml, or of a receipt."),
 }

@@ -11,8 +11,6 @@ import io
 import json
 import os
 import re
-import shutil
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import Final
 from envspec.errors import EnvspecError, UsageError
 from envspec.installer.request import InstallRequest
 from envspec.io.file_locks import is_same_file, wait_for_lock
-from envspec.io.files import FULL, DiskFull, make_directories, replace_content, sync_directory
+from envspec.io.files import FULL, DiskFull, make_directories, remove_tree, replace_content, sync_directory
 
 #: envspec's own folder in an environment.
 FOLDER: Final = ".envspec"
@@ -194,16 +192,8 @@ def _open_own(path: Path) -> int:
 
 
 def _empty(folder: Path) -> None:
-    """Remove all entries of `folder`, also in folders without write permission."""
     for item in folder.iterdir():
-        if item.is_dir() and not item.is_symlink():
-            for root, names, _ in os.walk(item):
-                for each in (Path(root), *(Path(root, name) for name in names)):
-                    if not each.is_symlink() and not os.access(each, os.W_OK | os.X_OK):
-                        each.chmod(stat.S_IRWXU)
-            shutil.rmtree(item)
-        else:
-            item.unlink()
+        remove_tree(item)
 
 
 def creation_error(prefix: Path, error: OSError) -> EnvspecError:

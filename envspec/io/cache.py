@@ -41,6 +41,7 @@ class CacheError(EnvspecError):
     """The cache can't be written: no space, no permission, a failing disk."""
 
     exit_code = 6
+    code = "cache"
 
     def __init__(self, folder: Path, error: OSError) -> None:
         if error.errno in FULL:
@@ -63,6 +64,68 @@ class UnsafeCache(UnfitMachine):
             f"envspec's cache {root} is not safe from other users: {what}",
             hint=f"{advice}; or set ENVSPEC_CACHE_DIR to your own folder, below folders of you and root only",
         )
+
+
+class CacheInUse(EnvspecError):
+    """Another process uses the cache, from which something is to be removed."""
+
+    exit_code = 6
+    code = "cache-in-use"
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(
+            f"another envspec is using the cache, {root}", hint="run the same command again when it has ended"
+        )
+
+
+class FolderInUse:
+    """Keeps a folder from `envspec cache` while it exists: a shared lock of the system, which waits for a removal.
+
+    Nothing where the system has no such locks, or if the folder can't be opened.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor: int | None = None
+        if sys.platform == "win32":
+            return
+        import fcntl
+
+        with suppress(OSError):
+            self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+    def end(self) -> None:
+        """Release it; may be called again."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        with suppress(OSError, AttributeError):
+            self.end()
+
+
+@contextlib.contextmanager
+def only_user_of(folder: Path) -> Iterator[None]:
+    """Lock a folder against every `FolderInUse`, which then waits for the end.
+
+    Raises:
+        CacheInUse: another process has it in use.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CacheInUse(folder) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

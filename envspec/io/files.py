@@ -11,6 +11,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -30,6 +31,7 @@ _NO_SYNC: Final = frozenset({errno.EBADF, errno.EOPNOTSUPP, errno.EINVAL, errno.
 
 class DiskFull(EnvspecError):
     exit_code = 6
+    code = "disk-full"
 
 
 _MARK: Final = ".envspec-"
@@ -124,6 +126,22 @@ def make_directories(directory: Path) -> None:
         directory.chmod(0o755)
     if not directory.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with its contents, or a file, also in folders without write permission.
+
+    Raises:
+        OSError: it can't be removed.
+    """
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+        return
+    for root, names, _ in os.walk(path):
+        for each in (Path(root), *(Path(root, name) for name in names)):
+            if not each.is_symlink() and not os.access(each, os.W_OK | os.X_OK):
+                each.chmod(stat.S_IRWXU)
+    shutil.rmtree(path)
 
 
 def sync_directory(directory: Path) -> None:

@@ -28,7 +28,7 @@ from envspec.engine.errors import EngineError
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
 from envspec.image.engine import find_image
-from envspec.io.cache import COMPILED
+from envspec.io.cache import COMPILED, FolderInUse
 from envspec.models import Lock, Platform
 from envspec.operations.image_cache import default_tag, image_options
 
@@ -79,7 +79,15 @@ def run_container(
             folders = replace(folders, compiled=compiled_folder(context.cache, image))
         settings = container_settings(lock, user, engine.facts, folders, request.options)
         _make_folders(folders, [mount.source for mount in settings.mounts])
-        return run(engine, image, settings, streams, report)
+        in_use = FolderInUse(Path(folders.compiled)) if folders.compiled else None
+        if context.in_use is not None:
+            # A container may run for days, and uses nothing else of the cache.
+            context.in_use.end()
+        try:
+            return run(engine, image, settings, streams, report)
+        finally:
+            if in_use is not None:
+                in_use.end()
 
 
 def _shared_folders(request: ContainerRequest, engine: Engine, context: Context) -> HostFolders:

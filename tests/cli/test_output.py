@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from envspec.cli.main import COMMANDS, run
 from envspec.lockfile.document import dump
 from envspec.lockfile.folder import write_folder
 from envspec.lockfile.header import LOCK_FILE
-from envspec.models import Decision
 from tests.conftest import Serve
 from tests.support.builders.ecosystem import releases
 from tests.support.builders.locks import example
@@ -52,7 +50,7 @@ def envspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_every_command_offers_json_and_quiet(envspec: Envspec) -> None:
-    commands = [(name,) for name in COMMANDS if name not in ("image", "cache")]
+    commands: list[tuple[str, ...]] = [(name,) for name in COMMANDS if name not in ("image", "cache")]
     commands += [("image", name) for name in ("build", "id", "diff", "mirror")]
     commands += [("cache", name) for name in ("size", "prune", "clear")]
     for words in commands:

@@ -1,0 +1,154 @@
+"""`envspec cache`: size, prune, clear."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from envspec.cli import output
+from envspec.cli.options import DRY_RUN
+from envspec.cli.output import Result, plain
+from envspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from envspec.operations.cache import CacheUsage, Removal
+
+_KINDS: Final = ("archives", "unpacked", "images", "pythons", "compiled", "indexes", "other")
+_HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
+_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_kinds = click.argument("kinds", nargs=-1, type=click.Choice(_KINDS), metavar="[KIND]...")
+
+
+@click.group()
+@output.messages
+def command() -> None:
+    """Show the size of envspec's cache, and remove what is in it.
+
+    Kinds: archives, unpacked, images, pythons, compiled, indexes, other.
+    """
+
+
+@command.command("size")
+@output.output()
+def size() -> Result:
+    """Show how much disk space the cache takes, by kind.
+
+    Files that are also in environments, as hard links, count separately: they take their space once, and removing them
+    from the cache frees nothing.
+    """
+    from envspec.operations.cache import entries, usage
+
+    cache = _cache()
+    found = usage(entries(cache))
+    return plain(
+        lambda: {"cache": str(cache), "kinds": found.kinds, "size_bytes": found.size_bytes},
+        [f"cache: {cache}", *_table(found)],
+    )
+
+
+@command.command("prune")
+@_kinds
+@click.option("--older-than", metavar="AGE", help="Remove what was not used for 30d, 12h or 2w (default: 30d).")
+@click.option("--max-size", metavar="SIZE", help="Then remove the longest unused until the cache has 20GB.")
+@DRY_RUN
+@output.output()
+def prune(kinds: Sequence[str], older_than: str | None, max_size: str | None, dry_run: bool) -> Result:
+    """Remove what no lock, environment or image has used for some time.
+
+    Used: written, read, or linked into an environment. Files that environments share are kept. With --max-size alone,
+    age does not matter. Environments and loaded images stay intact.
+
+    \\b
+    envspec cache prune
+    envspec cache prune --older-than 7d --max-size 20GB
+    envspec cache prune unpacked --older-than 0d --dry-run
+    """
+    from envspec.operations.cache import remove
+
+    age = older_than or (None if max_size else "30d")
+    cache = _cache()
+    found = remove(
+        cache,
+        older_than=_age(age) if age else None,
+        max_bytes=_bytes(max_size) if max_size else None,
+        kinds=kinds,
+        now=datetime.now(timezone.utc),
+        dry_run=dry_run,
+    )
+    return _removed(cache, found, dry_run=dry_run)
+
+
+@command.command("clear")
+@_kinds
+@DRY_RUN
+@output.output()
+def clear(kinds: Sequence[str], dry_run: bool) -> Result:
+    """Remove everything in the cache, or everything of some kinds. Environments and loaded images stay intact."""
+    from envspec.operations.cache import remove
+
+    cache = _cache()
+    return _removed(cache, remove(cache, kinds=kinds, now=datetime.now(timezone.utc), dry_run=dry_run), dry_run=dry_run)
+
+
+def _cache() -> Path:
+    from envspec.io.cache import cache_root
+    from envspec.settings import read_settings
+
+    return cache_root(read_settings(os.environ).environ)
+
+
+def _removed(cache: Path, found: Removal, *, dry_run: bool) -> Result:
+    from envspec.report.format import size
+
+    for text in found.failed:
+        output.warn(f"{text}: not removed")
+    verb = "would remove" if dry_run else "removed"
+    document = {
+        "cache": str(cache),
+        "dry_run": dry_run,
+        "removed": found.removed.kinds,
+        "removed_bytes": found.removed.size_bytes,
+        "size_bytes": found.kept.size_bytes,
+    }
+    lines = [f"{verb} {size(found.removed.size_bytes)} from {cache}, {size(found.kept.size_bytes)} are left"]
+    return plain(lambda: document, [*lines, *_table(found.removed)])
+
+
+def _table(found: CacheUsage) -> Iterator[str]:
+    from envspec.report.format import size
+
+    rows = [
+        (
+            each.kind,
+            size(each.size_bytes),
+            "1 entry" if each.entries == 1 else f"{each.entries:,} entries",
+            each.description + (f" ({size(each.shared_bytes)} shared with environments)" if each.shared_bytes else ""),
+        )
+        for each in found.kinds
+    ]
+    widths = [max((len(row[index]) for row in rows), default=0) for index in range(3)]
+    for kind, amount, count, description in rows:
+        yield f"  {kind:<{widths[0]}}  {amount:>{widths[1]}}  {count:>{widths[2]}}  {description}"
+    if len(rows) > 1:
+        yield f"  {'all':<{widths[0]}}  {size(found.size_bytes):>{widths[1]}}"
+
+
+def _age(text: str) -> timedelta:
+    found = re.fullmatch(r"(\d{1,6})\s*([hdw])", text.strip().lower())
+    if not found:
+        raise UsageError(f"--older-than {text}: not an age", hint="write hours, days or weeks: 12h, 30d, 2w")
+    return timedelta(hours=int(found[1]) * _HOURS[found[2]])
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
+    if not found:
+        raise UsageError(f"--max-size {text}: not a size", hint="write it as 500MB or 20GB")
+    return round(float(found[1]) * _UNITS[found[2]])

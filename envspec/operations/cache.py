@@ -1,0 +1,262 @@
+"""`envspec cache`: what is in the cache, and removing it.
+
+An entry is what the cache keeps or loses as a whole: a wheel, an unpacked wheel, a layer. Entries are renamed before
+they are removed: a kill leaves no half of one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from envspec.io.cache import COMPILED, CONDA_PACKAGES, CacheInUse, only_user_of
+from envspec.io.files import remove_tree
+
+#: Kind -> what it is; in the order of reports.
+KINDS: Final = {
+    "archives": "wheels, sdists, conda packages and Pythons, as fetched or built",
+    "unpacked": "wheels and conda packages as installed; environments have hard links to their files",
+    "images": "layers, documents of base images, system packages",
+    "pythons": "Pythons that compile modules for images",
+    "compiled": "kernels that containers compiled",
+    "indexes": "index pages, metadata, resolutions",
+    "other": "what killed runs left, and folders of other versions",
+}
+
+
+class _Place(NamedTuple):
+    """A folder of the cache. depth: of the entries below it."""
+
+    kind: str
+    depth: int = 1
+
+
+_PLACES: Final = {
+    "archives": _Place("archives"),
+    "built": _Place("archives"),
+    "uv": _Place("indexes"),
+    CONDA_PACKAGES: _Place("unpacked"),
+    "blobs": _Place("images", 2),
+    "gpu-code": _Place("images"),
+    "image-known": _Place("images"),
+    "image-layers": _Place("images"),
+    "image-owned": _Place("images"),
+    "image-owners": _Place("images"),
+    "system-layers": _Place("images"),
+    "pythons": _Place("pythons"),
+    COMPILED: _Place("compiled"),
+    "conda": _Place("indexes"),
+    "engines": _Place("indexes"),
+    "index": _Place("indexes", 0),
+}
+#: uv's folder of unpacked wheels, of any version of uv.
+_UNPACKED: Final = "archive-v"
+#: Entries on their way out.
+_REMOVED: Final = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """size_bytes: what its removal frees. shared_bytes: of files that are also elsewhere, by hard links.
+
+    used: when one of its files was last written, read or linked, as far as the file system records it.
+    """
+
+    kind: str
+    path: Path
+    size_bytes: int
+    shared_bytes: int
+    used: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class KindUsage:
+    """All entries of one kind."""
+
+    kind: str
+    description: str
+    entries: int
+    size_bytes: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUsage:
+    """Bytes on disk, without files that environments share."""
+
+    kinds: tuple[KindUsage, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What `remove` did, or would do. failed: paths that can't be removed, with the reason."""
+
+    removed: CacheUsage
+    kept: CacheUsage
+    failed: tuple[str, ...] = ()
+
+
+def entries(cache: Path) -> list[Entry]:
+    """Every entry of a cache."""
+    return [_measured(kind, path) for kind, path in _paths(cache)]
+
+
+def usage(found: Iterable[Entry]) -> CacheUsage:
+    """The sums by kind; kinds without entries are left out."""
+    by_kind: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
+    for entry in found:
+        by_kind[entry.kind].append(entry)
+    return CacheUsage(
+        tuple(
+            KindUsage(kind, KINDS[kind], len(own), sum(e.size_bytes for e in own), sum(e.shared_bytes for e in own))
+            for kind, own in by_kind.items()
+            if own
+        )
+    )
+
+
+def choose(
+    found: Sequence[Entry], *, before: datetime | None = None, max_bytes: int | None = None, kinds: Sequence[str] = ()
+) -> list[Entry]:
+    """The entries to remove: those not used since `before`; then the longest unused until the rest has `max_bytes`.
+
+    Without either: all. kinds: only these, by default all. What an environment has hard links to is kept, unless all is
+    removed: it takes no space of its own.
+    """
+    own = [each for each in found if not kinds or each.kind in kinds]
+    if before is None and max_bytes is None:
+        return own
+    own = sorted((each for each in own if not each.shared_bytes), key=lambda each: each.used)
+    chosen = [each for each in own if before is not None and each.used < before]
+    if max_bytes is None:
+        return chosen
+    rest = sum(each.size_bytes for each in found) - sum(each.size_bytes for each in chosen)
+    for each in own[len(chosen) :]:
+        if rest <= max_bytes:
+            break
+        chosen.append(each)
+        rest -= each.size_bytes
+    return chosen
+
+
+def remove(
+    cache: Path,
+    *,
+    older_than: timedelta | None = None,
+    max_bytes: int | None = None,
+    kinds: Sequence[str] = (),
+    now: datetime,
+    dry_run: bool,
+) -> Removal:
+    """Remove the entries that `choose` chooses. A cache that does not exist is empty.
+
+    Raises:
+        CacheInUse: another envspec uses the cache.
+    """
+    if not cache.is_dir():
+        return Removal(CacheUsage(()), CacheUsage(()))
+    with only_user_of(cache):
+        found = entries(cache)
+        before = now - older_than if older_than is not None else None
+        chosen = choose(found, before=before, max_bytes=max_bytes, kinds=kinds)
+        failed: dict[Path, str] = {}
+        if not dry_run:
+            for entry in chosen:
+                if reason := _remove(entry, cache):
+                    failed[entry.path] = reason
+            with suppress(OSError):
+                remove_tree(cache / _REMOVED)
+    removed = [each for each in chosen if each.path not in failed]
+    gone = {each.path for each in removed}
+    kept = [each for each in found if each.path not in gone]
+    return Removal(usage(removed), usage(kept), tuple(f"{path}: {reason}" for path, reason in failed.items()))
+
+
+def _remove(entry: Entry, cache: Path) -> str:
+    """Remove one entry; why it can't be removed, else empty."""
+    try:
+        if entry.kind == "compiled" and entry.path.is_dir():
+            with only_user_of(entry.path):
+                remove_tree(entry.path)
+            return ""
+        trash = cache / _REMOVED
+        trash.mkdir(exist_ok=True)
+        moved = entry.path.rename(trash / secrets.token_hex(8))
+        remove_tree(moved)
+    except CacheInUse:
+        return "a container uses it"
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _paths(cache: Path) -> Iterator[tuple[str, Path]]:
+    for top in _children(cache):
+        place = _PLACES.get(top.name, _Place("other", 0))
+        if top.name == "uv":
+            for folder in _children(top):
+                unpacked = folder.name.startswith(_UNPACKED)
+                yield from (("unpacked", path) for path in _children(folder)) if unpacked else ((place.kind, folder),)
+            continue
+        yield from ((place.kind, path) for path in _below(top, place.depth))
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    if depth == 0 or folder.is_symlink() or not folder.is_dir():
+        yield folder
+        return
+    for child in _children(folder):
+        yield from _below(child, depth - 1)
+
+
+def _children(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return sorted(folder.iterdir())
+    return []
+
+
+def _measured(kind: str, path: Path) -> Entry:
+    files: dict[tuple[int, int], list[os.stat_result]] = {}
+    used, own, shared = 0.0, 0, 0
+    for status in _states(path):
+        if stat.S_ISDIR(status.st_mode):
+            # Reading a folder, which this does, changes its times.
+            own += _on_disk(status)
+            continue
+        used = max(used, status.st_atime, status.st_mtime, status.st_ctime)
+        files.setdefault((status.st_dev, status.st_ino), []).append(status)
+    for links in files.values():
+        if links[0].st_nlink > len(links):
+            shared += _on_disk(links[0])
+        else:
+            own += _on_disk(links[0])
+    return Entry(kind, path, own, shared, datetime.fromtimestamp(used, timezone.utc))
+
+
+def _on_disk(status: os.stat_result) -> int:
+    blocks = getattr(status, "st_blocks", None)
+    return status.st_size if blocks is None else blocks * 512
+
+
+def _states(path: Path) -> Iterator[os.stat_result]:
+    """Of a path and all below it; what disappears meanwhile is left out."""
+    with suppress(OSError):
+        status = path.lstat()
+        yield status
+        if not stat.S_ISDIR(status.st_mode):
+            return
+    for parent, names, others in os.walk(path):
+        for name in (*names, *others):
+            with suppress(OSError):
+                yield Path(parent, name).lstat()
