@@ -160,6 +160,14 @@ class PythonRow(FactRow):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesRow(FactRow):
+    """A Python series without a known standalone build. newest: its newest patch."""
+
+    series: str
+    newest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRow(FactRow):
     name: str
     version: str
@@ -212,6 +220,26 @@ class RuleRow(FactRow):
     package: str
     reason: str
     advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MisnamedRow(FactRow):
+    """A name that is written for another package; see data/names.toml."""
+
+    package: str
+    reason: str
+    instead: str = ""
+    same_versions: bool = False
+    hint: str = ""
+    placeholder: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinksRow(FactRow):
+    """url: what the addresses of pages of links begin with. packages: what they list."""
+
+    url: str
+    packages: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +331,7 @@ class Facts:
     parts = _table("cuda_images", "parts", PartsRow, by="cuda")
     digests = _table("digests", "digest", DigestRow)
     pythons = _table("pythons", "python", PythonRow, by="version")
+    python_series = _keyed("pythons", "python_series", SeriesRow, "series")
     systems = _table("systems", "system", SystemRow)
     tools = _table("tools", "tool", ToolRow)
     members = _table("family", "member", MemberRow)
@@ -310,6 +339,8 @@ class Facts:
     ended = _keyed("family", "ended", EndedRow, "package")
     rules = _keyed("family", "rule", RuleRow, "package")
     tritons = _keyed("family", "triton", TritonRow, "torch")
+    misnamed = _keyed("names", "misnamed", MisnamedRow, "package")
+    links = _table("names", "links", LinksRow)
 
     def torch_release(self, version: str) -> TorchRelease | None:
         """The row of a torch release; a local part (`2.7.0+cu118`) is ignored."""
@@ -397,6 +428,12 @@ class Facts:
             if row.platform == platform.value and numeric(row.version)[:2] == numeric(series)[:2]
         ]
         return tuple(reversed(matching))
+
+    def newest_python(self, series: str) -> str | None:
+        """The newest known patch of a Python series; None if the series is unknown."""
+        built = [row.version for row in self.pythons if numeric(row.version)[:2] == numeric(series)[:2]]
+        ended = self.python_series.get(series)
+        return max([*built, *([ended.newest] if ended else [])], key=numeric, default=None)
 
 
 @cache

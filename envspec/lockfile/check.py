@@ -104,10 +104,14 @@ def _parse(spec_path: Path) -> dict[str, object]:
         raise UsageError(
             f"{spec_path} can't be read: {error.strerror}", hint="name the spec that was locked"
         ) from error
-    except ValueError as error:
-        raise UsageError(
-            f"{spec_path} is not TOML: {error}", hint="correct it; `envspec lock` shows every problem"
-        ) from error
+    except ValueError:
+        from datetime import datetime, timezone
+
+        from envspec.spec.load import load_spec
+
+        # It raises an error with every problem and its line.
+        load_spec(spec_path, datetime.now(timezone.utc))
+        raise
 
 
 def _file_reasons(lock_dir: Path, header: Header) -> tuple[dict[str, bytes], list[Reason]]:

@@ -12,6 +12,7 @@ from envspec.base_image.cuda import BaseImagePlan, CudaRequest
 from envspec.base_image.plan import decide_settings, digest_decision, plan_base_image
 from envspec.context import Context
 from envspec.errors import NetworkError
+from envspec.facts import Facts
 from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity, public_indexes
 from envspec.lockfile.export.conda import without_md5
@@ -58,6 +59,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         *plan.warnings,
         *_without_digest(base, failure),
         *_without_image(spec, base),
+        *_without_python(resolutions, facts),
     ]
     conformance = None
     if requested := spec.conformance:
@@ -126,6 +128,16 @@ def _without_image(spec: Spec, base: BaseImage | None) -> tuple[str, ...]:
     has_linux = any(platform.is_linux for platform in spec.env.platforms)
     why = "no base for one: add [cuda], or [image] base" if has_linux else "no linux platform"
     return (f"only an image has {' and '.join(named)}, and the spec has {why}",)
+
+
+def _without_python(resolutions: Sequence[Resolution], facts: Facts) -> Iterator[str]:
+    for target in (resolution.target for resolution in resolutions):
+        python = target.python
+        if target.platform.is_linux and python.source == "spec" and python.series in facts.python_series:
+            yield (
+                f"{target.platform.value}: no standalone build of Python {python.series} is known: the lock has no "
+                "Dockerfile and no image; install that Python yourself, or set `base` and `python` in [image]"
+            )
 
 
 def is_open(made: Lock) -> bool:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Any, Final, TypeVar
 
+from envspec.facts import load_facts
 from envspec.models import Platform
 from envspec.origins import channel_url
 from envspec.spec.conda import (
@@ -227,6 +229,30 @@ def _two_addresses(data: Document) -> Iterator[Found]:
                 )
 
 
+def _misnamed(data: Document) -> Iterator[Found]:
+    """Names that are written for another package, unless the spec says where the package comes from."""
+    required = list(readable(read_requirement, items(data, str, "pip", "dependencies")))
+    placed = {requirement.name for _, requirement in required if requirement.url is not None}
+    placed |= {name for _, name in readable(read_name, items(data, str, "pip", "allow_sdist"))}
+    patterns = [
+        pattern
+        for _, index in items(data, dict, "pip", "index")
+        for _, pattern in readable(read_pattern, items(index, str, "packages"))
+    ]
+    for at, requirement in required:
+        row = load_facts().misnamed.get(requirement.name)
+        if row is None or row.package in placed or any(fnmatchcase(row.package, each) for each in patterns):
+            continue
+        if row.placeholder and not requirement.specifier.contains(row.placeholder):
+            continue
+        hint = row.hint
+        if row.instead:
+            marker = f"; {requirement.marker}" if requirement.marker else ""
+            rest = f"{requirement.specifier}{marker}" if row.same_versions else marker
+            hint = f"write {quoted(f'{row.instead}{rest}', 200)}"
+        yield ("pip", "dependencies", at), f"{quoted(requirement.name)}: {row.reason}", hint
+
+
 def _index_names(data: Document) -> Iterator[Found]:
     seen: dict[str, int] = {}
     for at, table in items(data, dict, "pip", "index"):
@@ -358,6 +384,7 @@ _SETS: Final[tuple[tuple[tuple[str, ...], Callable[[str], str]], ...]] = (
 _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _listed_twice,
     _two_addresses,
+    _misnamed,
     _index_names,
     _index_patterns,
     _cuda_without_linux,

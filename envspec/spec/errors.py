@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from envspec import credentials
@@ -89,6 +90,10 @@ class BadValue(ValueError):
         super().__init__(found)
         self.found = found
         self.hint = hint
+
+    def hint_in(self, folder: Path | None) -> str:  # noqa: ARG002 (for those that read there)
+        """The hint for a spec in `folder`; None: the spec is not a file."""
+        return self.hint
 
 
 def refuse_open_secrets(address: str) -> None:

@@ -26,7 +26,7 @@ def load_spec(path: Path, now: datetime, where: str | None = None) -> Spec:
     Raises:
         SpecError: the file can't be read, or is not a valid spec; with every problem.
     """
-    return parse_spec(read_text(path, where), where or str(path), now)
+    return parse_spec(read_text(path, where), where or str(path), now, path.parent)
 
 
 def read_text(path: Path, where: str | None = None) -> str:
@@ -61,8 +61,10 @@ def _decoded(data: bytes, where: str) -> str:
         raise SpecError([Problem(where, line, "", found, "save the file as UTF-8")]) from None
 
 
-def parse_spec(text: str, where: str, now: datetime) -> Spec:
+def parse_spec(text: str, where: str, now: datetime, folder: Path | None = None) -> Spec:
     """Read a spec's text; `where` is what messages call it, `now` bounds `as_of`.
+
+    folder: of the spec, where hints read files that it names.
 
     Raises:
         SpecError: with every problem.
@@ -70,11 +72,13 @@ def parse_spec(text: str, where: str, now: datetime) -> Spec:
     data, positions = _document(text, where)
     if not data:
         raise _whole(where, "the file has no settings", f"the smallest spec is {_SMALLEST}")
+    if "input_sha256" in data:
+        raise _whole(where, "this is a lock, not a spec", "name the spec that it was compiled from")
     spec, problems = _validated(data, positions)
     problems += [(path, bad) for path, bad in check(data, now) if path not in {path for path, _ in problems}]
     if problems or spec is None:
         raise SpecError(
-            Problem(where, positions.line(path), dotted(path), bad.found, bad.hint) for path, bad in problems
+            Problem(where, positions.line(path), dotted(path), bad.found, bad.hint_in(folder)) for path, bad in problems
         )
     return spec
 

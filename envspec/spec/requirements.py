@@ -19,6 +19,7 @@ from packaging.version import Version
 from envspec.credentials import has_secret_query, without_credentials
 from envspec.names import SDIST, SDIST_ENDINGS, WHEEL
 from envspec.spec.errors import BadValue, quoted, refuse_open_secrets
+from envspec.spec.pip_lines import InFolder, corrected, named, option_error
 
 _LEADING_OUT: Final = re.compile(r"^/|\\|(?:^|/)(?:\.\.|\.git)(?:/|$)", re.IGNORECASE)
 
@@ -67,6 +68,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://|\\)|[a-z]+\+|\.{0,2}[/\\]|\.{1,2}$|~")
 # Far beyond any real one; Python itself refuses to read numbers of more than 4300 digits.
 _LONGEST: Final = 2000
+_EXAMPLES: Final = 'write requirements as PEP 508 does: `"torch==2.9.*"`, `"transformers[torch]>=4.57,<5"`'
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -157,19 +159,13 @@ def _refuse_other_forms(text: str) -> None:
     if not text:
         raise BadValue("an empty requirement", 'remove it, or name a package: `"numpy>=1.26"`')
     if text.startswith("-"):
-        raise BadValue(
-            f"{quoted(text)} is an option of pip, not a requirement",
-            "list requirements only; indexes are `[[pip.index]]` tables, source builds `allow_sdist`",
-        )
+        raise option_error(text)
     if _ADDRESS.match(text) or (text.endswith(".whl") and "@" not in text):
-        shown_text = without_credentials(text)
-        raise BadValue(f"{quoted(shown_text)} has no name", f"write {quoted(f'{_name_in(text)} @ {shown_text}', 200)}")
-
-
-def _name_in(address: str) -> str:
-    last = unquote(re.split(r"[?#]", address, maxsplit=1)[0].rstrip("/\\")).replace("\\", "/").rpartition("/")[2]
-    stem = re.sub(r"@.*|\.git$|\.whl$|\.zip$|\.tar\.\w+$|-\d.*", "", re.sub(r"@.*", "", last))
-    return stem if _NAME.fullmatch(stem) else "name"
+        raise InFolder(
+            f"{quoted(text)} has no name",
+            f"write {quoted(named(text), _LONGEST)}",
+            lambda folder: f"write {quoted(named(text, folder), _LONGEST)}",
+        )
 
 
 def _parsed(text: str) -> Pep508:
@@ -185,7 +181,9 @@ def _parsed(text: str) -> Pep508:
         # The rest of an address may be that of a password.
         is_shown = rest not in ('""', shown) and not ("://" in text and "@" in rest)
         location = f": it can't be read from {rest} on" if is_shown else ""
-        raise BadValue(f"{shown} is not a requirement{location}", _mend(text)) from None
+        meant = corrected(text, _is_readable)
+        hint = f"write {meant}" if meant else _EXAMPLES
+        raise BadValue(f"{shown} is not a requirement{location}", hint) from None
 
 
 def _unread(error: InvalidRequirement, text: str) -> str:
@@ -194,14 +192,12 @@ def _unread(error: InvalidRequirement, text: str) -> str:
     return text[end:].strip()
 
 
-def _mend(text: str) -> str:
-    single = re.fullmatch(r"([A-Za-z0-9._-]+(?:\[[^\]]*\])?)\s*=\s*([^=\s]\S*)", text)
-    if single:
-        return f"exactly this version is written with two equals signs: {quoted(f'{single[1]}=={single[2]}')}"
-    bare = re.fullmatch(r"([A-Za-z0-9._-]+)\s+v?(\d\S*)", text)
-    if bare:
-        return f"did you mean {quoted(f'{bare[1]}=={bare[2]}')}?"
-    return 'write requirements as PEP 508 does: `"torch==2.9.*"`, `"transformers[torch]>=4.57,<5"`'
+def _is_readable(text: str) -> bool:
+    try:
+        Pep508(text)
+    except (InvalidRequirement, RecursionError):
+        return False
+    return True
 
 
 def _refuse_extra_marker(marker: Marker | None, text: str) -> None:

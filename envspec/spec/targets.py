@@ -63,11 +63,12 @@ def targets_of(
       3. `system`: only if `python_source = "system"`; the series must be the system's own;
       4. `spec`: an exact patch in the spec, and no `python_source`;
       5. `standalone`: the exact patch, or the newest patch of the series built no later than `as_of`.
+    A series without any known standalone build takes its newest patch; its source is `spec` as well.
     A platform without any standalone build of the series (macOS, Windows) takes the patch of another platform's builds;
     its source is `spec`: whoever installs the lock brings that Python.
 
     Raises:
-        UnknownPython: the source has no such Python, or the solved conda packages have none.
+        UnknownPython: the source has no such Python, no such patch was released, or the solved conda packages have none.
         UsageError: the system's glibc is not known.
     """
     time = spec.env.as_of or as_of
@@ -144,6 +145,13 @@ def _python(spec: Spec, facts: Facts, platform: Platform, time: datetime | None)
         return _stated(of_base, "base", "the base image says that it holds it", "image.python", platform)
     if env.python_source is PythonSource.SYSTEM and platform.is_linux:
         return _system(spec, facts, platform)
+    newest = facts.newest_python(env.python_series)
+    if env.exact_python and not of_base and newest and numeric(newest) < numeric(env.exact_python):
+        raise UnknownPython(
+            f"there is no Python {env.exact_python}: the newest known {env.python_series} is {newest}",
+            hint=f'write `python = "{newest}"` or `python = "{env.python_series}"`; if {env.exact_python} was released '
+            "since, add a [[facts.python]] row with its URL and SHA-256",
+        )
     exact = env.exact_python or of_base
     if exact and env.python_source is not PythonSource.STANDALONE:
         key = "env.python" if env.exact_python else "image.python"
@@ -160,23 +168,23 @@ def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decis
     if spec.image.base and not _names_os(spec):
         raise UnknownPython(
             "which system the custom base is, and so which Python it installs, is not known",
-            hint='add [cuda] with its `os`, or take `python_source = "standalone"`',
+            hint="add [cuda] with its `os`, or remove `python_source`",
         )
     row = facts.system(os)
     if row is None or not row.python:
         raise UnknownPython(
             f"which Python {os} installs is not known",
-            hint='take `python_source = "standalone"`, or another `cuda.os`',
+            hint="remove `python_source`, or use another `cuda.os`",
         )
     if requested not in (row.python, row.python_patch):
         raise UnknownPython(
             f"{os} installs Python {row.python_patch or row.python}, but `env.python` is {requested}",
-            hint=f'write `python = "{row.python}"`, or take `python_source = "standalone"`',
+            hint=f'write `python = "{row.python}"`, or remove `python_source`',
         )
     if not row.python_patch:
         raise UnknownPython(
             f"which patch of Python {row.python} {os} installs is not known",
-            hint='take `python_source = "standalone"`, or another `cuda.os`',
+            hint="remove `python_source`, or use another `cuda.os`",
         )
     why = f"the Python that {os} itself installs, as `env.python_source` asks"
     decision = Decision("python", f"{row.python_patch} (system)", why, row.source, platform)
@@ -192,6 +200,12 @@ def _standalone(spec: Spec, facts: Facts, platform: Platform, time: datetime | N
     # Without an image, whoever installs the lock brings a Python; which patch is all that the resolution has to know.
     elsewhere = {row.version: row for other in reversed(Platform) for row in _builds(spec, facts, other)}
     needed = platform.is_linux and spec.env.python_source is PythonSource.STANDALONE
+    series = facts.python_series.get(spec.env.python)
+    if series and not elsewhere and not needed:
+        why = f"no standalone build of Python {series.series} is known, so it is yours to install; its newest patch"
+        return Python(series.newest, "spec"), Decision(
+            "python", f"{series.newest} (spec)", why, series.source, platform
+        )
     if needed or not elsewhere:
         raise _unknown(spec, facts, platform)
     row, why = _pick(spec, sorted(elsewhere.values(), key=lambda row: numeric(row.version), reverse=True), time)
@@ -232,6 +246,8 @@ def _unknown(spec: Spec, facts: Facts, platform: Platform) -> UnknownPython:
     known_builds = (
         f"known of {series}: {', '.join(patches)}" if patches else f"known series: {', '.join(known) or 'none'}"
     )
+    if series in facts.python_series:
+        known_builds += "; without `python_source`, the lock has no image"
     return UnknownPython(
         f"no standalone build of Python {spec.env.python} is known for {platform.value}",
         hint=f"{known_builds}; or add a [[facts.python]] row with its URL and SHA-256",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envspec import documents
-from envspec.errors import UsageError
+from envspec.errors import EnvspecError
 from envspec.lockfile.check import CheckResult, Why, check
 from envspec.lockfile.document import dump
 from envspec.lockfile.export import files_of
@@ -134,14 +134,15 @@ def test_a_document_that_was_changed(place: Place, old: str, new: str, why: Why,
     assert text in result.reasons[0].text
 
 
-@pytest.mark.parametrize(("text", "words"), [("[env", "is not TOML"), (None, "can't be read")])
+@pytest.mark.parametrize(("text", "words"), [("[env", r"spec.toml:1: column 5"), (None, "can't be read")])
 def test_a_spec_that_cannot_be_read(place: Place, text: str | None, words: str) -> None:
     if text is None:
         place.spec.unlink()
     else:
         place.spec.write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(EnvspecError, match=words) as raised:
         place.check()
+    assert raised.value.exit_code == 2
 
 
 def test_it_imports_next_to_nothing() -> None:

@@ -18,7 +18,7 @@ import pytest
 from envspec import documents
 from envspec.errors import EnvspecError
 from envspec.facts import Facts
-from envspec.facts.tables import PythonRow, SystemRow
+from envspec.facts.tables import PythonRow, SeriesRow, SystemRow
 from envspec.models import Decision, Platform, Target
 from envspec.spec import SpecError, load_spec
 from envspec.spec.targets import targets_of
@@ -74,6 +74,7 @@ def _targets(case: Path) -> str:
     facts, rows = Facts({}), documents.parse_toml((TARGETS / "facts.toml").read_text(encoding="utf-8"))
     facts.pythons = tuple(PythonRow(**row) for row in rows["python"])
     facts.systems = tuple(SystemRow(**row) for row in rows["system"])
+    facts.python_series = {row["series"]: SeriesRow(**row) for row in rows["python_series"]}
     solved = case / "conda.toml"
     pythons = documents.parse_toml(solved.read_text(encoding="utf-8")) if solved.exists() else {}
     conda_pythons = {Platform(name): version for name, version in pythons.items()}

@@ -1,0 +1,216 @@
+"""Lines of pip's requirements files that no spec can have, and what to write instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Set
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from envspec import documents
+from envspec.credentials import without_credentials
+from envspec.facts import load_facts
+from envspec.spec.errors import BadValue, quoted
+
+#: In a message: longer files are listed up to here.
+_MOST_LINES: Final = 200
+_MOST_CHARACTERS: Final = 2000
+# Source: pip's documentation, "Requirements File Format" (pip 25.3).
+_SHORT: Final = {"r": "requirement", "c": "constraint", "e": "editable", "f": "find-links", "i": "index-url"}
+_OPTION: Final = re.compile(r"-(?:-([a-z][a-z0-9-]*)|([a-zA-Z]))[\s=]*(.*)", re.DOTALL)
+_NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_PYTORCH: Final = re.compile(r"https?://download\.pytorch\.org/whl\b/?(.*)")
+
+_VARIABLES: Final = (
+    "python_version|python_full_version|os_name|sys_platform|platform_machine|platform_system|platform_release"
+    "|platform_version|platform_python_implementation|implementation_name|implementation_version"
+)
+#: Common slips, and what each is replaced with.
+_SLIPS: Final[tuple[tuple[str, str], ...]] = (
+    (r"(?:^|\s)#.*$", ""),
+    (r"\\\s*$", ""),
+    # Per-requirement options: --hash=sha256:..., --config-settings=...
+    (r"\s--[a-z][a-z-]*(?:=|\s+)\S+", ""),
+    (r"""^\s*(["'])(.*)\1\s*,?\s*$""", r"\2"),
+    (r",\s*$", ""),
+    # A URL ends at a blank.
+    (r"(@\s*[^\s;]+);", r"\1 ;"),
+    (rf"""\b({_VARIABLES})\s*([<>=!~]=?=?)\s*([^'"\s()<>=!~]+)""", r"\1 \2 '\3'"),
+    (rf"^({_NAME}(?:\[[^\]]*\])?)\s*=\s*(?=[^=\s])", r"\1=="),
+    (rf"^({_NAME}(?:\[[^\]]*\])?)\s+v?(?=\d)", r"\1=="),
+    # `>= 2 <3`
+    (r"((?:[=~!<>]=|[<>])\s*[\w.*+!]+)\s+(?=[=~!<>]=?\s*\d)", r"\1,"),
+)
+
+
+class InFolder(BadValue):
+    """A value whose hint needs the files beside the spec. read: makes the hint from the spec's folder."""
+
+    def __init__(self, found: str, hint: str, read: Callable[[Path], str]) -> None:
+        super().__init__(found, hint)
+        self._read = read
+
+    def hint_in(self, folder: Path | None) -> str:
+        return self.hint if folder is None else self._read(folder)
+
+
+def option_error(text: str) -> BadValue:
+    """The error for an option, with the lines of a spec that do the same."""
+    found = f"{quoted(text)} is an option of pip, not a requirement"
+    match = _OPTION.fullmatch(re.sub(r"\s+#.*", "", text))
+    name = (match[1] or _SHORT.get(match[2], match[2])) if match else ""
+    value = match[3].strip().strip("\"'") if match else ""
+    if name in ("requirement", "constraint") and value:
+        key = "dependencies" if name == "requirement" else "constraints"
+        return InFolder(
+            found,
+            f"remove it, and copy the lines of {value} into `{key}`",
+            lambda folder: _lines_of(folder, value, key),
+        )
+    if name == "editable" and value:
+        return InFolder(found, f"write {_item(named(value))}", lambda folder: f"write {_item(named(value, folder))}")
+    if name in ("index-url", "extra-index-url", "find-links") and value:
+        return BadValue(found, _index(name, without_credentials(value)))
+    return BadValue(found, _OTHERS.get(name, "remove it: a spec has no options of pip"))
+
+
+#: What replaces other options.
+_OTHERS: Final = {
+    "pre": 'remove it, and name the pre-release: "torch>=2.10.0rc1"',
+    "no-binary": "remove it: a wheel is built only if a release has none (`allow_sdist`)",
+    "require-hashes": "remove it: the lock has the hash of every file",
+    "hash": "remove it: the lock has the hash of every file",
+    "trusted-host": "remove it: certificates are those of this machine (SSL_CERT_FILE)",
+}
+
+
+def _index(option: str, url: str) -> str:
+    """What replaces the option for an index or a page of links."""
+    if pytorch := _PYTORCH.match(url):
+        return f"remove it: {_pytorch(pytorch[1])}"
+    if "://" not in url:
+        return f'remove it, and name each wheel by its path: "NAME @ {url.rstrip("/")}/NAME-1.0-py3-none-any.whl"'
+    row = next((row for row in load_facts().links if url.startswith(row.url)), None)
+    is_links = option == "find-links"
+    packages = ", ".join(f'"{name}"' for name in row.packages) if row else '"NAME"'
+    lines = [
+        "[[pip.index]]",
+        f'name = "{_short(url)}"',
+        f"url = {quoted(url, _MOST_CHARACTERS)}",
+        *(['format = "links"'] if is_links else []),
+        f"packages = [{packages}]{'' if row else '  # the names that come from there'}",
+    ]
+    default = (
+        f"set ENVSPEC_DEFAULT_INDEX={url} if it replaces the default index, else " if option == "index-url" else ""
+    )
+    return _pasted(f"remove it; {default}add to the end of the spec", lines)
+
+
+def _pytorch(path: str) -> str:
+    cuda = re.match(r"cu(\d+)(\d)\b", path)
+    if cuda:
+        return _pasted("torch's CUDA is set by", ["[cuda]", f'version = "{cuda[1]}.{cuda[2]}"'])
+    if path.startswith("cpu"):
+        return "without [cuda], torch is its build for the CPU"
+    if re.match(r"rocm|xpu|nightly|test", path):
+        return "only released builds for CUDA and the CPU are supported"
+    return "PyTorch's index is used if `[cuda] version` needs it"
+
+
+def _short(url: str) -> str:
+    """A name for an index: `pyg` of https://data.pyg.org."""
+    host = (urlsplit(url).hostname or "index").split(".")
+    name = re.sub(r"[^a-z0-9]+", "-", host[-2] if len(host) > 1 else host[0]).strip("-")
+    return name if name and name not in ("default", "url") else "links"
+
+
+def named(address: str, folder: Path | None = None) -> str:
+    """The requirement for what pip takes by its address alone. folder: of the spec, to read the project's name."""
+    address = without_credentials(address)
+    bare, _, fragment = address.partition("#")
+    if "://" not in bare:
+        path, extras = re.fullmatch(r"(.*?)(\[[^\]]*\])?", bare, re.DOTALL).groups()  # type: ignore[union-attr]
+        is_folder = folder is not None and (folder / path).is_dir()
+        name = (_project_name(folder / path) if folder and is_folder else None) or _name_in(path)
+        return f"{name}{extras or ''} @ {path}"
+    egg = parse_qs(fragment).get("egg", [""])[0]
+    kept = "&".join(part for part in fragment.split("&") if part and not part.startswith("egg="))
+    return f"{egg or _name_in(bare)} @ {bare}{f'#{kept}' if kept else ''}"
+
+
+def _project_name(folder: Path) -> str | None:
+    try:
+        project = documents.parse_toml((folder / "pyproject.toml").read_text(encoding="utf-8"))
+        name = project["project"]["name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        name = folder.resolve().name
+    return name if isinstance(name, str) and re.fullmatch(_NAME, name) else None
+
+
+def _name_in(address: str) -> str:
+    last = unquote(re.split(r"[?#]", address, maxsplit=1)[0].rstrip("/\\")).replace("\\", "/").rpartition("/")[2]
+    stem = re.sub(r"@.*|\.git$|\.whl$|\.zip$|\.tar\.\w+$|-\d.*", "", re.sub(r"@.*", "", last))
+    return stem if re.fullmatch(_NAME, stem) else "name"
+
+
+def corrected(text: str, is_readable: Callable[[str], bool]) -> str | None:
+    """The list item that a line with common slips was meant to be; None if it is not readable without them either."""
+    if len(text) > _MOST_CHARACTERS:
+        return None
+    meant = text
+    for pattern, instead in _SLIPS:
+        meant = re.sub(pattern, instead, meant).strip()
+    comment = re.search(r"(?:^|\s)(#.*)$", text)
+    if not meant or meant == text or not is_readable(meant):
+        return None
+    return f"{_item(meant)},  {without_credentials(comment[1])}" if comment else _item(meant)
+
+
+def _item(text: str) -> str:
+    return quoted(text, _MOST_CHARACTERS)
+
+
+def _pasted(what: str, lines: list[str]) -> str:
+    return "\n    ".join([f"{what}:", *lines])
+
+
+def _lines_of(folder: Path, name: str, key: str) -> str:
+    """The hint for a requirements file: its lines as items of a list."""
+    try:
+        items = list(_items(folder / name, frozenset()))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        return f"copy its lines into `{key}` ({name}, in the spec's folder: {why})"
+    more = [f"# and {len(items) - _MOST_LINES} more"] if len(items) > _MOST_LINES else []
+    where = "write its lines instead" if key == "dependencies" else f"write its lines into `{key}`"
+    return _pasted(where, [*items[:_MOST_LINES], *more])
+
+
+def _items(path: Path, including: Set[Path]) -> Iterator[str]:
+    """The lines of a requirements file, and of those that it includes.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    # Imported here: it imports this module.
+    from envspec.spec.requirements import read_requirement
+
+    # A message shows what is in it, and not every file is for that.
+    if path.suffix not in (".txt", ".in") or path in including:
+        raise ValueError("not a requirements file")
+    for line in map(str.strip, re.sub(r"\\\r?\n", " ", path.read_text(encoding="utf-8")).splitlines()):
+        if not line or line.startswith("#"):
+            continue
+        try:
+            read_requirement(line)
+            yield f"{_item(line)},"
+        except BadValue as error:
+            included = _OPTION.fullmatch(line)
+            instead = re.fullmatch(r'write (".*")(?:,  (#.*))?', error.hint)
+            if included and "requirement" in (included[1], _SHORT.get(included[2])):
+                yield from _items(path.parent / included[3].strip(), including | {path})
+            elif instead:
+                yield f"{instead[1]},{f'  {instead[2]}' if instead[2] else ''}"
+            else:
+                yield f"# {quoted(line)[1:-1]}: {error.hint}".replace("\n", "\n    #")
