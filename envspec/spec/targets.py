@@ -68,7 +68,7 @@ def targets_of(
     its source is `spec`: whoever installs the lock brings that Python.
 
     Raises:
-        UnknownPython: the source has no such Python, no such patch was released, or the solved conda packages have none.
+        UnknownPython: the source or the solved conda packages have no such Python, or no such patch was released.
         UsageError: the system's glibc is not known.
     """
     time = spec.env.as_of or as_of
