@@ -55,8 +55,11 @@ class InFolder(BadValue):
         return self.hint if folder is None else self._read(folder)
 
 
-def option_error(text: str) -> BadValue:
-    """The error for an option, with the lines of a spec that do the same."""
+def option_error(text: str, read: Callable[[str], object]) -> BadValue:
+    """The error for an option, with the lines of a spec that do the same.
+
+    read: reads a requirement; BadValue if it is none.
+    """
     found = f"{quoted(text)} is an option of pip, not a requirement"
     match = _OPTION.fullmatch(re.sub(r"\s+#.*", "", text))
     name = (match[1] or _SHORT.get(match[2], match[2])) if match else ""
@@ -66,7 +69,7 @@ def option_error(text: str) -> BadValue:
         return InFolder(
             found,
             f"remove it, and copy the lines of {value} into `{key}`",
-            lambda folder: _lines_of(folder, value, key),
+            lambda folder: _lines_of(folder / value, key, read),
         )
     if name == "editable" and value:
         return InFolder(found, f"write {_item(named(value))}", lambda folder: f"write {_item(named(value, folder))}")
@@ -175,27 +178,24 @@ def _pasted(what: str, lines: list[str]) -> str:
     return "\n    ".join([f"{what}:", *lines])
 
 
-def _lines_of(folder: Path, name: str, key: str) -> str:
+def _lines_of(path: Path, key: str, read: Callable[[str], object]) -> str:
     """The hint for a requirements file: its lines as items of a list."""
     try:
-        items = list(_items(folder / name, frozenset()))
+        items = list(_items(path, frozenset(), read))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        return f"copy its lines into `{key}` ({name}, in the spec's folder: {why})"
+        return f"copy its lines into `{key}` ({path.name}, in the spec's folder: {why})"
     more = [f"# and {len(items) - _MOST_LINES} more"] if len(items) > _MOST_LINES else []
     where = "write its lines instead" if key == "dependencies" else f"write its lines into `{key}`"
     return _pasted(where, [*items[:_MOST_LINES], *more])
 
 
-def _items(path: Path, including: Set[Path]) -> Iterator[str]:
+def _items(path: Path, including: Set[Path], read: Callable[[str], object]) -> Iterator[str]:
     """The lines of a requirements file, and of those that it includes.
 
     Raises:
         OSError, ValueError: it cannot be read.
     """
-    # Imported here: it imports this module.
-    from envspec.spec.requirements import read_requirement
-
     # A message shows what is in it, and not every file is for that.
     if path.suffix not in (".txt", ".in") or path in including:
         raise ValueError("not a requirements file")
@@ -203,13 +203,13 @@ def _items(path: Path, including: Set[Path]) -> Iterator[str]:
         if not line or line.startswith("#"):
             continue
         try:
-            read_requirement(line)
+            read(line)
             yield f"{_item(line)},"
         except BadValue as error:
             included = _OPTION.fullmatch(line)
             instead = re.fullmatch(r'write (".*")(?:,  (#.*))?', error.hint)
             if included and "requirement" in (included[1], _SHORT.get(included[2])):
-                yield from _items(path.parent / included[3].strip(), including | {path})
+                yield from _items(path.parent / included[3].strip(), including | {path}, read)
             elif instead:
                 yield f"{instead[1]},{f'  {instead[2]}' if instead[2] else ''}"
             else:

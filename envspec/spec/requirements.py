@@ -159,7 +159,7 @@ def _refuse_other_forms(text: str) -> None:
     if not text:
         raise BadValue("an empty requirement", 'remove it, or name a package: `"numpy>=1.26"`')
     if text.startswith("-"):
-        raise option_error(text)
+        raise option_error(text, read_requirement)
     if _ADDRESS.match(text) or (text.endswith(".whl") and "@" not in text):
         raise InFolder(
             f"{quoted(text)} has no name",
