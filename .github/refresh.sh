@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# refresh.sh FOLDER: sets `as_of` of every spec that has one to this moment and locks it anew. Puts the specs and locks that
-# changed into FOLDER (specs/NAME.toml, locks/NAME/), prints as Markdown what came of it, and to $GITHUB_OUTPUT: changed,
-# failed (yes or no). A spec that can't be locked, and a lock in which nothing but the moment would change, stay as they
-# were committed. What it runs may build, so it gets no permissions; another job checks FOLDER and pushes it.
+# refresh.sh FOLDER: sets `as_of` of every spec that has one to this moment and locks it anew; the lock of a spec with an age
+# ("7 days ago") is upgraded. Puts the specs and locks that changed into FOLDER (specs/NAME.toml, locks/NAME/), prints as
+# Markdown what came of it, and to $GITHUB_OUTPUT: changed, failed (yes or no). A spec that can't be locked, and a lock in
+# which nothing but the moment would change, stay as they were committed. What it runs may build, so it gets no permissions;
+# another job checks FOLDER and pushes it.
 set -euo pipefail
 proposal=$1
 said=$(mktemp)
@@ -34,7 +35,9 @@ for spec in specs/*.toml; do
   grep -q '^as_of *=' "$spec" || continue
   name=$(basename "$spec" .toml)
   echo "$spec" >&2
-  if ! envspec lock --as-of now "$spec" >/dev/null 2>"$said"; then
+  move=(--as-of now)
+  ! grep -Eq "^as_of *= *[\"'][0-9]+ [a-z]+ ago" "$spec" || move=(--upgrade)
+  if ! envspec lock "${move[@]}" "$spec" >/dev/null 2>"$said"; then
     cat "$said" >&2
     printf '## %s stays as it is\n\n' "$name"
     fenced

@@ -411,7 +411,8 @@ class Lock:
 
     format: version of the document's form. input_sha256: of the canonical spec. as_of: nothing newer was considered.
     gpus: the GPUs that the spec names. facts: version of the facts in `data/` that decided.
-    package_as_of: packages with a time of their own, by `--upgrade-package`; conda_as_of: the same for conda's.
+    as_of_spec: the age in the spec that as_of follows from, such as `7 days ago`. package_as_of: packages with a time
+    of their own, by `--upgrade-package` or the spec; conda_as_of: the same for conda's.
     channels: the conda channels, in the spec's order; none where the spec has no [conda].
     indexes: the spec's own package indexes, in its order: builds of what is locked take their requirements by them.
     image: what the image is to be. system, images: what builds have found. conformance: None where the spec asks for no
@@ -437,3 +438,4 @@ class Lock:
     system: tuple[SystemLayer, ...] = ()
     images: tuple[ImageId, ...] = ()
     conformance: Conformance | None = None
+    as_of_spec: str = ""

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +52,20 @@ if TYPE_CHECKING:
 @click.option(
     "--upgrade",
     is_flag=True,
-    help="Upgrade all packages to the newest that the spec's as_of allows; without as_of, to the newest now.",
+    help="Upgrade all packages to the newest that the spec's as_of allows; without a date in the spec, to the newest "
+    "now.",
 )
 @click.option(
-    "--upgrade-package", multiple=True, metavar="NAME", help="Upgrade this package, and only what it requires."
+    "--upgrade-package",
+    multiple=True,
+    metavar="NAME",
+    help="Upgrade this package, and others only if its new release requires it.",
 )
-@click.option("--as-of", metavar="DATE|now", help="Set as_of in the spec to this time, then lock.")
+@click.option(
+    "--as-of",
+    metavar="DATE|now",
+    help="Set as_of in the spec to this date, then lock; with --upgrade-package, the date of these packages.",
+)
 @click.option("--image", is_flag=True, help="Also record the ID of each linux platform's image.")
 @click.option("--check", is_flag=True, help="Only check that the locks are up to date; exit 3 if not. Uses no network.")
 @click.option(
@@ -78,25 +87,20 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
     envspec lock pytorch-2.9                             specs/pytorch-2.9.toml
     envspec lock specs/*.toml --check                    in CI: up to date?
     envspec lock pytorch-2.9 --upgrade-package numpy     move one package
-    envspec lock pytorch-2.9 --upgrade --dry-run         what would move?
+    envspec lock pytorch-2.9 --as-of now --dry-run       what would move?
     """
     from envspec.spec.identity import find_spec
 
     paths = [find_spec(spec, Path()) for spec in specs]
-    act = _action(paths, chosen)
+    act = _action(chosen)
     return _result([_done(path, _directory(path, folder, len(paths)), act, len(paths)) for path in paths], chosen)
 
 
-def _action(paths: Sequence[Path], chosen: Mapping[str, Any]) -> Callable[[Path, Path], _Done]:
+def _action(chosen: Mapping[str, Any]) -> Callable[[Path, Path], _Done]:
     """What to do with each spec and the folder of its lock."""
     _refuse_pairs(chosen)
     if chosen["check"]:
         return _check
-    if chosen["as_of"] is not None:
-        from envspec.operations.lock import set_as_of
-
-        for path in paths:
-            set_as_of(path, chosen["as_of"])
     act = _verify if chosen["verify"] else _preview if chosen["dry_run"] else _lock
     return lambda path, directory: act(_request(path, directory, chosen), chosen)
 
@@ -109,7 +113,7 @@ def _refuse_pairs(chosen: Mapping[str, Any]) -> None:
         raise UsageError("--verify includes --check", hint="remove --check")
     if len(modes) > 1:
         raise UsageError(f"{' and '.join(map(_option, modes))} exclude each other", hint="use one of them")
-    for mode, names in {"check": ["image"], "dry_run": ["image", "as_of"]}.items():
+    for mode, names in {"check": ["image"], "dry_run": ["image"]}.items():
         for name in names:
             if mode in modes and name in writing:
                 raise UsageError(f"{_option(name)} and {_option(mode)} exclude each other", hint="remove one of them")
@@ -283,8 +287,13 @@ def _context(chosen: Mapping[str, Any], reporter: Reporter) -> Context:
 
 def _request(path: Path, directory: Path, chosen: Mapping[str, Any]) -> LockRequest:
     from envspec.names import normalised
-    from envspec.operations.lock_state import LockRequest, Upgrade
+    from envspec.operations.lock_state import LockRequest, Upgrade, as_of_option
 
+    as_of = chosen["as_of"]
+    if as_of and chosen["upgrade_package"] and as_of.endswith(" ago"):
+        raise UsageError(
+            "--upgrade-package gives packages dates of their own", hint="name a date with --as-of, or `now`"
+        )
     return LockRequest(
         spec_path=path,
         directory=directory,
@@ -293,6 +302,7 @@ def _request(path: Path, directory: Path, chosen: Mapping[str, Any]) -> LockRequ
         channel_repodata=_folders(chosen["channel_repodata"]),
         upgrade=Upgrade.ALL if chosen["upgrade"] else Upgrade.KEEP,
         upgrade_packages=tuple(map(normalised, chosen["upgrade_package"])),
+        as_of=None if as_of is None else as_of_option(as_of, datetime.now(timezone.utc)),
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import unquote
@@ -20,6 +21,7 @@ from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.data import DATA
 from envspec.names import COMMIT, SDIST_ENDINGS, SHA256, normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_FILES, channel_url, origin_of
+from envspec.spec.dates import Age, as_of_in, package_as_of_in
 
 #: What NVIDIA's images are called; `envspec.base_image.cuda.REPOSITORY` is the same.
 _REPOSITORY: Final = "docker.io/nvidia/cuda"
@@ -78,13 +80,18 @@ def _environment(spec: _Table, lock: _Table) -> Iterator[str]:
     env = spec["env"]
     if lock["name"] != env["name"]:
         yield f"its name is {lock['name']}, the spec's {env['name']}"
-    if "as_of" in env and lock["as_of"] != env["as_of"]:
+    as_of, written = as_of_in(spec), lock.get("as_of_spec", "")
+    if isinstance(as_of, datetime) and lock["as_of"] != as_of:
         yield f"its as_of is {lock['as_of']}, the spec's {env['as_of']}"
+    if written != (str(as_of) if isinstance(as_of, Age) else ""):
+        yield f"its as_of follows from {written!r}, which the spec does not have"
     own = [*lock.get("package_as_of", ()), *lock.get("conda_as_of", ())]
-    if own and "as_of" in env:
-        yield "packages have their own as_of, but the spec sets one for all"
+    times = package_as_of_in(spec)
     # `--upgrade-package` moves a package to the present; an older time would bring back an older release.
     for each in own:
+        expected = times.get(normalised(each["name"]), None if isinstance(as_of, datetime) else each["as_of"])
+        if each["as_of"] != expected:
+            yield f"{each['name']} has its own as_of, {each['as_of']}, which is not the spec's"
         if each["as_of"] <= lock["as_of"]:
             yield f"{each['name']} has its own as_of, {each['as_of']}, which is not after the lock's"
     names = [part["platform"] for part in lock.get("resolution", ())]

@@ -238,6 +238,7 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
         ("name", None): lock.name,
         ("spec", None): lock.input_sha256[:12],
         ("as_of", None): time_text(lock.as_of),
+        ("as_of_spec", None): lock.as_of_spec,
         ("facts", None): lock.facts,
         ("platforms", None): ", ".join(sorted(platform.value for platform in resolutions)),
         ("gpus", None): ", ".join(lock.gpus),

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_ori
 from envspec import documents
 from envspec.credentials import channels_without_credentials, without_credentials
 from envspec.lockfile import toml_writer
-from envspec.lockfile.header import FORMAT, REQUIRES, RESTORE, DamagedLock, add_checksum, verify_checksum
+from envspec.lockfile.header import FORMAT, OPTIONAL, REQUIRES, RESTORE, DamagedLock, add_checksum, verify_checksum
 from envspec.lockfile.toml_writer import Value
 from envspec.models import (
     BuiltWheel,
@@ -54,7 +54,7 @@ _KEYS: Final[Mapping[type, str]] = {
     Package: "name version extras uploaded file built record_sha256 required_by rejected",
 }
 #: Fields of a Lock that the header has.
-_HEADER_FIELDS: Final = ("format", "name", "input_sha256", "as_of", "facts", "gpus")
+_HEADER_FIELDS: Final = ("format", "name", "input_sha256", "as_of", "as_of_spec", "facts", "gpus")
 
 
 def _to_table(value: Any) -> dict[str, Value]:
@@ -341,6 +341,7 @@ def _header(lock: Lock, files: Mapping[str, str]) -> str:
     # Written even if it is empty: the header is read alone, by code that expects every key.
     gpus = f"gpus = [{', '.join(map(toml_writer.string, lock.gpus))}]\n"
     values: dict[str, Value] = {name: getattr(lock, name) for name in _HEADER_FIELDS[1:] if name != "gpus"}
+    values = {key: None if key in OPTIONAL and not value else value for key, value in values.items()}
     # For `--check`, which reads nothing but the header, and warns of it.
     partial_channels: list[Value] = [
         {"name": each.name, "records": each.part.records, "sha256": each.part.sha256}

@@ -28,6 +28,8 @@ LOCK_FILE: Final = "envspec.lock"
 FORMAT: Final = 2
 #: The versions of envspec that read FORMAT; written into the document, so that an older one can name them.
 REQUIRES: Final = ">=0.1"
+#: Texts that are left out if they are empty.
+OPTIONAL: Final = ("as_of_spec",)
 #: What to do about a damaged lock.
 RESTORE: Final = "run `envspec lock SPEC` to write it again, or restore it from version control"
 
@@ -59,6 +61,7 @@ class Header(NamedTuple):
     gpus: tuple[str, ...]
     files: Mapping[str, str]
     partial_channels: tuple[PartialChannel, ...] = ()
+    as_of_spec: str = ""
 
 
 class DamagedLock(StaleLock):
@@ -132,6 +135,7 @@ def _read(header: bytes, where: str) -> Header:
             gpus=tuple(str(gpu) for gpu in data["gpus"]),
             files={str(name): str(digest) for name, digest in data["files"].items()},
             partial_channels=tuple(map(_partial_channel, data.get("partial_channels", ()))),
+            **{name: str(data.get(name, "")) for name in OPTIONAL},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from envspec import documents
 from envspec.context import Context, ReporterOf
@@ -24,14 +25,15 @@ from envspec.lockfile.export import files_of
 from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
 from envspec.lockfile.folder import folder_changes, read_current, read_lock, write_folder
 from envspec.lockfile.header import LOCK_FILE
+from envspec.lockfile.toml_writer import time_text
 from envspec.models import ImageSettings, Lock, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock_cache import is_ours, key_of, remember, remember_ours
 from envspec.operations.lock_state import CondaResult, LockRequest, LockState, PypiResult, Upgrade
-from envspec.resolve.upgrade import check_names, names_in_conda
-from envspec.spec import RequirementKind, Spec, load_spec
-from envspec.spec import set_as_of as with_as_of
+from envspec.resolve.upgrade import check_names, moved_names, names_in_conda
+from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
 from envspec.spec.conda import name_of
+from envspec.spec.dates import Age
 from envspec.spec.errors import KeyPath, Problem, SpecError, dotted
 from envspec.spec.load import read_text
 from envspec.spec.positions import positions_of
@@ -42,9 +44,12 @@ def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
     """Compile a spec into its lock and write it; the paths that were written or removed.
 
     Raises:
-        EnvspecError: the old lock is then unchanged.
+        EnvspecError: the old lock and the spec are then unchanged.
     """
-    return write_folder(request.directory, compiled(request, context))
+    made = compiled(request, context)
+    if made.spec is not None:
+        replace_user_file(request.spec_path, made.spec)
+    return write_folder(request.directory, made.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ def preview(request: LockRequest, context: Context) -> LockPreview:
     Raises:
         EnvspecError: as `lock`.
     """
-    files = compiled(request, context)
+    files = compiled(request, context).files
     changed = folder_changes(request.directory, files)
     made = load(files[LOCK_FILE].decode(), LOCK_FILE)
     diff = None
@@ -73,16 +78,28 @@ def preview(request: LockRequest, context: Context) -> LockPreview:
     return LockPreview(changed, diff, len(names))
 
 
-def compiled(request: LockRequest, context: Context) -> dict[str, bytes]:
-    """The files of the lock that a spec compiles to."""
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """files: of the lock that a spec compiles to. spec: its text, if the request changes dates in it."""
+
+    files: Mapping[str, bytes]
+    spec: bytes | None
+
+
+def compiled(request: LockRequest, context: Context) -> Compiled:
+    """What a spec compiles to; writes nothing but the cache."""
     started = context.now().replace(microsecond=0)
-    spec = load_spec(request.spec_path, started)
+    text = written = read_text(request.spec_path)
+    if request.as_of is not None and not request.upgrade_packages:
+        parse_spec(text, str(request.spec_path), started)
+        text = set_as_of(text, request.as_of)
+    spec = parse_spec(text, str(request.spec_path), started)
     # These warnings are about the text of the spec, not about the lock.
     check_logins(spec, request, context)
     warnings: list[str] = []
     context = _recording(context, warnings).with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
     key = None
-    if request.upgrade is Upgrade.KEEP and not request.upgrade_packages:
+    if request.upgrade is Upgrade.KEEP and not request.upgrade_packages and request.as_of is None:
         key = key_of(request, load_facts().version, context.environ)
     facts = load_facts(spec.facts.tables())
     for name in spec.cuda.gpus if spec.cuda else ():
@@ -90,21 +107,31 @@ def compiled(request: LockRequest, context: Context) -> dict[str, bytes]:
         find_gpu(facts, name)
     with closing(Store(context.cache)) as store:
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)
-        upgraded = _upgradable(request, spec, old, context)
-        as_of = spec.env.as_of or (started if old is None or request.upgrade is Upgrade.ALL else old.as_of)
-        state = LockState(request, context, store, spec, facts, old, started, as_of, upgraded, before)
-        made = make(_with_what_is_new(state))
+        as_of, newest = _times(request, spec, old, started)
+        document = documents.parse_toml(text)
+        state = LockState(request, context, store, spec, document, facts, old, started, as_of, newest, before=before)
+        if request.upgrade is Upgrade.ALL and spec.env.is_dated and request.as_of is None:
+            context.reporter.warning(
+                f"{request.spec_path}: as_of = {time_text(as_of)} excludes every newer release: move it "
+                f"(envspec lock --as-of now {request.spec_path})"
+            )
+        if not request.upgrade_packages or old is None:
+            made = make(state)
+        elif spec.env.is_dated:
+            made, text = _upgraded_beside_as_of(state, text)
+        else:
+            made = _upgraded(state)
         from envspec.operations.lock_assemble import is_open
 
         files = lock_files(made)
-        _check_hosts(request.spec_path, files)
+        _check_hosts(request.spec_path, documents.parse_toml(text), files)
         if is_looked_up:
             remember_ours(store, files[LOCK_FILE])
         # Branches and folders change without the spec and the indexes.
         is_fixed = all(r.kind not in (RequirementKind.GIT, RequirementKind.LOCAL) for r in spec.pip.dependencies)
         if key is not None and is_looked_up and is_fixed and store.is_settled and not is_open(made):
             remember(store, key, files, warnings)
-    return files
+    return Compiled(files, None if text == written else text.encode())
 
 
 def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
@@ -145,17 +172,100 @@ def _recording(context: Context, warnings: list[str]) -> Context:
     return replace(context, reporter=ReporterOf(context.reporter, warning=warn))
 
 
-def _with_what_is_new(state: LockState) -> LockState:
-    """For `--upgrade-package`: lock first, without the names, what was added to the spec since its lock was made.
+def _times(request: LockRequest, spec: Spec, old: Lock | None, started: datetime) -> tuple[datetime, datetime]:
+    """Up to when releases are considered, and those of `--upgrade-package`.
 
-    Else all of it would count as moved by them. If nothing satisfies the spec without them, this step is skipped.
+    With an age in the spec, as without `as_of`, the lock's own time counts until `--upgrade`, or until the age changes.
     """
-    if state.old is None or not state.upgraded or state.old.input_sha256 == state.input_sha256:
-        return state
-    quiet = replace(state.context, reporter=ReporterOf(state.context.reporter, warning=lambda _: None))
+    as_of = spec.env.as_of
+    newest = as_of.before(started) if isinstance(as_of, Age) else started
+    if isinstance(request.as_of, datetime):
+        newest = request.as_of
+    if isinstance(as_of, datetime):
+        return as_of, newest
+    keeps = old is not None and request.upgrade is Upgrade.KEEP and (as_of is None or old.as_of_spec == str(as_of))
+    kept = old.as_of if old is not None and keeps else newest
+    return kept, max(kept, newest)
+
+
+def _upgraded(state: LockState) -> Lock:
+    """The lock after `--upgrade-package`, whose names it checks.
+
+    What was added to the spec since its lock was made is locked first, without the names: else all of it would count as
+    moved by them. If nothing satisfies the spec without them, this step is skipped.
+    """
+    state, names = _checked(state), state.request.upgrade_packages
+    if state.old is not None and state.old.input_sha256 != state.input_sha256:
+        with suppress(NoSolution):
+            state = replace(state, old=make(_quiet(state)))
+    made = make(replace(state, upgraded=names))
+    _report_unmoved(state, made)
+    return made
+
+
+def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
+    """The same for a spec with a date: its text then gives times of their own to the packages that need a newer one.
+
+    A lock remains a function of its spec: it is made of that text alone.
+    """
+    state = _checked(state)
     with suppress(NoSolution):
-        return replace(state, old=make(replace(state, context=quiet, upgraded=())))
+        # Else it requires one of the releases that the names make possible.
+        state = replace(state, old=make(_quiet(state)))
+    moved = make(_quiet(replace(state, upgraded=state.request.upgrade_packages)))
+    times = _later_times(state, moved)
+    if times:
+        text = set_package_as_of(text, times)
+        spec = parse_spec(text, str(state.request.spec_path), state.started)
+        state = replace(state, spec=spec, document=documents.parse_toml(text))
+    made = make(state)
+    _report_unmoved(state, made)
+    return made, text
+
+
+def _later_times(state: LockState, moved: Lock) -> dict[str, datetime]:
+    """The packages to which `--upgrade-package` must give a later time: those that it names, and those that they need.
+
+    A package that moved to a release within the spec's `as_of` moves by itself.
+    """
+    before = dict((*state.old.package_as_of, *state.old.conda_as_of)) if state.old else {}
+    own = {name: at for name, at in (*moved.package_as_of, *moved.conda_as_of) if at != before.get(name)}
+    packages = [package for part in moved.resolutions for package in part.packages]
+    within = {
+        package.name
+        for package in packages
+        if package.name not in state.request.upgrade_packages
+        and all(each.uploaded and each.uploaded <= state.as_of for each in packages if each.name == package.name)
+    }
+    return {name: at for name, at in own.items() if name not in within}
+
+
+def _quiet(state: LockState) -> LockState:
+    return replace(state, context=replace(state.context, reporter=ReporterOf(state.context.reporter, warning=_ignore)))
+
+
+def _ignore(_: str) -> None:
+    """No warning about a lock that is not written."""
+
+
+def _checked(state: LockState) -> LockState:
+    """Raises UsageError: a name of `--upgrade-package` is neither in the lock nor in the spec."""
+    if state.old is not None:
+        required = {requirement.name for requirement in state.spec.pip.dependencies}
+        check_names(state.request.upgrade_packages, state.old, required | _required_from_conda(state.spec))
     return state
+
+
+def _report_unmoved(state: LockState, made: Lock) -> None:
+    old = state.old
+    if old is None:
+        return
+    moved = moved_names(old, made)
+    for name in state.request.upgrade_packages:
+        if name not in moved:
+            state.context.reporter.warning(
+                f"{name} stays as it is: nothing newer of it, up to {time_text(state.newest)}, fits the spec"
+            )
 
 
 def make(state: LockState) -> Lock:
@@ -191,60 +301,20 @@ def _pypi(state: LockState, targets: Sequence[Target], conda: CondaResult, upgra
     return Pypi(state, targets, conda.provided, upgraded).resolve()
 
 
-def set_as_of(path: Path, text: str) -> None:
-    """Write `as_of` into a spec: `now`, a date, or a time with its offset.
-
-    Raises:
-        UsageError: the text is none of these.
-    """
-    now = datetime.now(timezone.utc).replace(microsecond=0)
-    as_of = now if text == "now" else _time(text)
-    if as_of > now:
-        raise UsageError(f"--as-of {text} is in the future", hint="use `now`, or a time that has passed")
-    load_spec(path, now)
-    replace_user_file(path, with_as_of(path.read_bytes().decode("utf-8"), as_of).encode())
-
-
-def _time(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        raise UsageError(f"--as-of {text}: not a date", hint="use `now`, 2026-11-15 or 2026-11-15T12:00:00Z") from None
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
-
-
-def _upgradable(request: LockRequest, spec: Spec, old: Lock | None, context: Context) -> tuple[str, ...]:
-    """The names that `--upgrade-package` may move: none if the spec has an `as_of`.
-
-    Raises:
-        UsageError: a name is neither in the lock nor in the spec.
-    """
-    if old is not None:
-        required = {requirement.name for requirement in spec.pip.dependencies}
-        check_names(request.upgrade_packages, old, required | _required_from_conda(spec))
-    if spec.env.as_of is not None and (request.upgrade_packages or request.upgrade is Upgrade.ALL):
-        context.reporter.warning(
-            f"{request.spec_path}: as_of = {spec.env.as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ} excludes "
-            f"every newer release: move it first (envspec lock --as-of now {request.spec_path})"
-        )
-        return ()
-    return request.upgrade_packages
-
-
 def _required_from_conda(spec: Spec) -> set[str]:
     """The conda packages that the spec requires, normalised."""
     required = [text for platform in spec.env.platforms if spec.conda for text in spec.conda.dependencies_on(platform)]
     return {normalised(name_of(text)) for text in required}
 
 
-def _check_hosts(spec_path: Path, files: Mapping[str, bytes]) -> None:
+def _check_hosts(spec_path: Path, spec: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     """Refuse what `--check` refuses: a page may list files on any host.
 
     Raises:
         UsageError: names the first value that does not follow from the spec.
     """
     document = documents.parse_toml(files[LOCK_FILE].decode())
-    faults = mismatches(documents.read_spec(spec_path), document, files)
+    faults = mismatches(spec, document, files)
     if faults:
         raise UsageError(
             f"{spec_path}: {faults[0]}",

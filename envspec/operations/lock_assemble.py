@@ -32,6 +32,7 @@ from envspec.models import (
 from envspec.operations.lock_state import BRIEF, CondaResult, LockState, PypiResult, Upgrade
 from envspec.resolve.pypi.request import indexes_of
 from envspec.spec import Spec
+from envspec.spec.dates import Age
 
 
 def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: Sequence[Decision]) -> Lock:
@@ -89,6 +90,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         indexes=indexes,
         image=settings,
         conformance=conformance,
+        as_of_spec=str(spec.env.as_of) if isinstance(spec.env.as_of, Age) else "",
     )
     lock = _with_images(lock, before)
     if (text := without_md5(lock)) is not None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -25,15 +26,16 @@ from envspec.lockfile.folder import tidy, write_folder
 from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
 from envspec.operations.lock_state import LockRequest, Upgrade
 from envspec.resolve import RESOLVERS
+from envspec.spec.dates import as_of_in
 from envspec.spec.identity import input_sha256
 from envspec.version import VERSION
 
 #: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "11"
+MADE: Final = "12"
 
 
 def key_of(request: LockRequest, facts: str, environ: Mapping[str, str]) -> str | None:
-    """Names what a lock is made from; None if time is part of it: no `as_of` in the spec, and no lock before.
+    """Names what a lock is made from; None if time is part of it: no date in the spec, and no lock before.
 
     None for [conda] as well: channels patch their repodata, and add packages with times in the past.
 
@@ -44,16 +46,18 @@ def key_of(request: LockRequest, facts: str, environ: Mapping[str, str]) -> str 
         data = documents.read_spec(request.spec_path)
     except (OSError, ValueError):
         return None
-    try:
+    header, old = None, ""
+    with suppress(OSError, StaleLock):
         whole = (request.directory / LOCK_FILE).read_bytes()
-        verify_checksum(whole, LOCK_FILE)
+        header, _ = verify_checksum(whole, LOCK_FILE)
         old = hashlib.sha256(whole).hexdigest()
-    except (OSError, StaleLock):
-        old = ""
     if "conda" in data:
         return None
-    env = data.get("env")
-    if not old and not (isinstance(env, dict) and "as_of" in env):
+    try:
+        as_of = as_of_in(data)
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
+        return None
+    if not (isinstance(as_of, datetime) or (header and str(as_of or header.as_of_spec) == header.as_of_spec)):
         return None
     resolver = request.resolver
     made_by = [MADE, FORMAT, VERSION, resolver, *map(version, RESOLVERS[resolver].distributions), facts]
@@ -77,7 +81,7 @@ def remember_ours(store: Store, document: bytes) -> None:
 
 def without_resolving(request: LockRequest, context: Context) -> Sequence[Path] | None:
     """Leave a lock that is up to date, or write the cached one; the paths that changed. None: it has to be resolved."""
-    if request.upgrade is Upgrade.ALL or request.upgrade_packages:
+    if request.upgrade is Upgrade.ALL or request.upgrade_packages or request.as_of is not None:
         return None
     directory = request.directory
     with closing(Store(context.cache)) as store:

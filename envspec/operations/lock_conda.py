@@ -13,7 +13,8 @@ from envspec.errors import NetworkError, NoSolution
 from envspec.facts.tables import conda_names
 from envspec.io.tasks import run_interruptible
 from envspec.models import CondaPackage, Lock, Platform
-from envspec.operations.lock_state import CondaResult, LockState, Upgrade
+from envspec.names import normalised
+from envspec.operations.lock_state import CondaResult, LockState
 from envspec.resolve import solver
 from envspec.resolve.conda.channels import ChannelTimestamps
 from envspec.resolve.conda.pypi_names import PypiNames, UnmappedName, archive_reader, provided_by, with_provided
@@ -61,24 +62,37 @@ class _Solver:
     def solve(self) -> tuple[dict[str, datetime], tuple[CondaSolution, ...]]:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
         state = self._state
-        keeps = state.request.upgrade is Upgrade.KEEP and state.spec.env.as_of is None
-        old = state.old if keeps else None
-        cutoffs = dict(old.conda_as_of) if old else {}
+        old = state.old if state.follows_old else None
+        own = {name.lower(): at for name, at in state.own_times().items()}
+        cutoffs = {**(dict(old.conda_as_of) if old else {}), **own}
         # The cutoff alone doesn't keep them: channels add records that were built before it, and patch others.
-        kept: _Rows = conda_packages(old) if old else {}
+        kept: _Rows = conda_packages(old) if old else self._without(own)
         if old and self._upgraded:
             kept = self._upgrade(old)
-            cutoffs |= dict.fromkeys(moved_conda(conda_packages(old), kept), state.started)
+            cutoffs |= dict.fromkeys(moved_conda(conda_packages(old), kept), state.newest)
         answers = self._ask(Cutoffs(state.as_of, cutoffs), kept)
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for answer in answers for package in answer.packages}
         return {name: at for name, at in cutoffs.items() if name in locked}, answers
 
+    def _without(self, own: Mapping[str, datetime]) -> _Rows:
+        """What the spec gives without single packages' times, which then move what they have to and nothing else."""
+        if not own:
+            return {}
+        try:
+            answers = self._ask(Cutoffs(self._state.as_of, {}), {})
+        except NoSolution:
+            # It requires one of these builds.
+            return {}
+        return {
+            answer.request.platform: without_names(answer.packages, set(map(normalised, own))) for answer in answers
+        }
+
     def _upgrade(self, old: Lock) -> _Rows:
         """The packages after `--upgrade-package`: all may move up to now; what can stay stays."""
         state, names = self._state, self._upgraded
         before = conda_packages(old)
-        cutoffs = Cutoffs(state.as_of, {}, state.started)
+        cutoffs = Cutoffs(state.as_of, {}, state.newest)
         kept = {platform: without_names(rows, names) for platform, rows in before.items()}
         answers = self._ask(cutoffs, kept)
         behind = [name for name in names if not self._has_moved(name, before, answers)]

@@ -10,11 +10,13 @@ from functools import cache
 from importlib import import_module
 
 from envspec.context import ReporterOf
+from envspec.errors import NoSolution
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import run_interruptible
 from envspec.models import Decision, Lock, Platform, Resolution, Target
-from envspec.operations.lock_state import LockState, PypiResult, Upgrade
+from envspec.names import normalised
+from envspec.operations.lock_state import LockState, PypiResult
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve import resolver
 from envspec.resolve.pypi.index.page import ListedFile
@@ -61,19 +63,32 @@ class Pypi:
 
     def resolve(self) -> PypiResult:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
-        pinned = self._state.old
-        keeps = self._state.request.upgrade is Upgrade.KEEP and self._state.spec.env.as_of is None
-        cutoffs = Cutoffs(self._state.as_of, dict(pinned.package_as_of) if pinned is not None and keeps else {})
+        pinned = self._state.old if self._state.follows_old else None
+        own = {normalised(name): at for name, at in self._state.own_times().items()}
+        cutoffs = Cutoffs(self._state.as_of, {**(dict(pinned.package_as_of) if pinned is not None else {}), **own})
         if pinned is not None and self._upgraded:
             pinned, cutoffs = self._upgrade(pinned, cutoffs)
         requests = self._composed(cutoffs)
         # If single packages have moved, the cutoffs alone don't define the versions of the others.
-        asked = requests if pinned is None or not cutoffs.names else [with_old_pins(q, pinned) for q in requests]
+        if not cutoffs.names:
+            asked = requests
+        elif pinned is not None:
+            asked = [with_old_pins(q, pinned.resolutions) for q in requests]
+        else:
+            asked = [with_old_pins(q, self._without_own_times(), free=own) for q in requests]
         resolutions = self._ask(asked)
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for resolution in resolutions for package in resolution.packages}
         own = {name: at for name, at in cutoffs.names.items() if name in locked}
         return PypiResult(resolutions, tuple(requests), own, self._commits)
+
+    def _without_own_times(self) -> tuple[Resolution, ...]:
+        """What the spec gives without single packages' times, which then move what they have to and nothing else."""
+        try:
+            return self._ask(self._composed(Cutoffs(self._state.as_of, {})))
+        except NoSolution:
+            # It requires one of these releases.
+            return ()
 
     def _composed(self, cutoffs: Cutoffs) -> list[TargetRequest]:
         state = self._state
@@ -99,11 +114,11 @@ class Pypi:
         before = {package.name for resolution in old.resolutions for package in resolution.packages}
         # What was added to the spec is no part of the upgrade; torch's build is chosen again only for its family.
         still = dict.fromkeys(asked - before - set(names), kept.as_of)
-        family = {"torch": state.started} if set(names) & set(INDEX_FAMILY) else {}
-        free = self._composed(Cutoffs(kept.as_of, {**still, **family}, others=state.started))
+        family = {"torch": state.newest} if set(names) & set(INDEX_FAMILY) else {}
+        free = self._composed(Cutoffs(kept.as_of, {**still, **family}, others=state.newest))
 
         def moving(newer: Sequence[str]) -> tuple[Resolution, ...]:
-            return self._ask([with_old_pins(q, old, free=names, newer=newer) for q in free])
+            return self._ask([with_old_pins(q, old.resolutions, free=names, newer=newer) for q in free])
 
         # An engine keeps a package because of another one's pin, even if it could move both.
         newer: list[str] = []
@@ -114,7 +129,7 @@ class Pypi:
                 if tried == names:
                     break
         new = moving(newer)
-        cutoffs = {**kept.names, **dict.fromkeys(moved_pypi(old, new), state.started), **still}
+        cutoffs = {**kept.names, **dict.fromkeys(moved_pypi(old.resolutions, new), state.newest), **still}
         locked = {package.name for resolution in new for package in resolution.packages}
         own = {name: at for name, at in cutoffs.items() if name in locked and at != kept.as_of}
         return replace(old, resolutions=new), replace(kept, names=own)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from envspec import documents
+from envspec.errors import UsageError
 from envspec.io.http_types import Timeouts
+from envspec.spec.dates import Age, read_as_of
 from envspec.spec.identity import input_sha256
 
 if TYPE_CHECKING:
@@ -42,12 +43,30 @@ class Upgrade(Enum):
     ALL = "all"
 
 
+def as_of_option(text: str, now: datetime) -> datetime | Age:
+    """What `--as-of` names: `now`, a date, a time, or an age. A time without an offset is in UTC.
+
+    Raises:
+        UsageError: the text is none of these, or a time in the future.
+    """
+    try:
+        found = now.replace(microsecond=0) if text == "now" else read_as_of(text)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"--as-of {text}: not a date", hint='use `now`, 2026-11-15, 2026-11-15T12:00:00Z or "7 days ago"'
+        ) from None
+    if isinstance(found, datetime) and found > now:
+        raise UsageError(f"--as-of {text} is in the future", hint="use `now`, or a time that has passed")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class LockRequest:
     """One spec to lock.
 
     resolver, conda_resolver: names in `envspec.resolve`. upgrade_packages: normalised names that may move although the
-    rest stays. channel_repodata: channel name -> a folder with its repodata, used instead of it.
+    rest stays. as_of: the date to write into the spec, of everything or of upgrade_packages. channel_repodata: channel
+    name -> a folder with its repodata, used instead of it.
     """
 
     spec_path: Path
@@ -57,31 +76,43 @@ class LockRequest:
     upgrade: Upgrade = Upgrade.KEEP
     upgrade_packages: tuple[str, ...] = ()
     channel_repodata: Mapping[str, Path] = field(default_factory=dict)
+    as_of: datetime | Age | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LockState:
     """What the stages of one lock share. started: the time of this run. upgraded: what `--upgrade-package` may move.
 
-    as_of: up to when releases are considered, except for packages with a time of their own. old: what of the existing
-    lock may decide anything. before: that lock, whose recorded images and built wheels hold for the new one if all that
-    they follow from is the same.
+    document: the spec, parsed. as_of: up to when releases are considered, except for packages with a time of their own.
+    newest: up to when those of `upgraded` are. old: what of the existing lock may decide anything. before: that lock,
+    whose recorded images and built wheels hold for the new one if all that they follow from is the same.
     """
 
     request: LockRequest
     context: Context
     store: Store
     spec: Spec
+    document: Mapping[str, Any]
     facts: Facts
     old: Lock | None
     started: datetime
     as_of: datetime
+    newest: datetime
     upgraded: tuple[str, ...] = ()
     before: Lock | None = None
 
     @property
     def input_sha256(self) -> str:
-        return input_sha256(documents.read_spec(self.request.spec_path))
+        return input_sha256(self.document)
+
+    @property
+    def follows_old(self) -> bool:
+        """Whether `old` decides versions: with a date in the spec, a lock is a function of the spec."""
+        return self.request.upgrade is Upgrade.KEEP and (bool(self.upgraded) or not self.spec.env.is_dated)
+
+    def own_times(self) -> dict[str, datetime]:
+        """Packages to which the spec gives a later time than `as_of`, by their names in it."""
+        return {name: time for name, time in self.spec.env.package_as_of.items() if time > self.as_of}
 
 
 @dataclass(frozen=True, slots=True)

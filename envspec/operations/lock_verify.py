@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from datetime import timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -88,7 +88,7 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
             f"{request.directory} was locked from a part of {', '.join(missing)}",
             hint=f"name the repodata of that part: --channel-repodata {missing[0]}=DIR",
         )
-    as_of = spec.env.as_of or locked.as_of
+    as_of = spec.env.as_of if isinstance(spec.env.as_of, datetime) else locked.as_of
     cutoffs = (as_of, *(at for _, at in (*locked.package_as_of, *locked.conda_as_of)))
     if latest := max([at for at in cutoffs if at > started], default=None):
         raise StaleLock(
@@ -97,7 +97,8 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
     facts = load_facts(spec.facts.tables())
     right, unverified = checked(locked, spec, facts, context)
     with closing(_Unanswered(context.cache)) as store:
-        state = LockState(request, context, store, spec, facts, cutoffs_of(right), started, as_of, before=locked)
+        old, document = cutoffs_of(right), documents.read_spec(request.spec_path)
+        state = LockState(request, context, store, spec, document, facts, old, started, as_of, as_of, before=locked)
         made = make(state)
         differences = _compare(request.directory, lock_files(made))
         kept: tuple[str, ...] = ()
@@ -108,13 +109,13 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
             differences = _compare(request.directory, lock_files(made))
             kept = tuple(_kept(free, made))
     moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    at = moment if spec.env.as_of else f"{moment}, as in the lock: the spec has no as_of"
+    at = moment if spec.env.is_dated else f"{moment}, as in the lock: the spec has no date"
     return Verified(differences, (*unverified, *kept, *_recorded(made)), at)
 
 
 def _keeps_versions(spec: Spec, lock: Lock) -> bool:
     own = bool(lock.package_as_of or lock.conda_as_of or any(part.conda for part in lock.resolutions))
-    return own and spec.env.as_of is None
+    return own and not spec.env.is_dated
 
 
 def _kept(free: Lock, made: Lock) -> Iterator[str]:

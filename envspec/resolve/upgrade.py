@@ -31,7 +31,7 @@ def check_names(names: Sequence[str], old: Lock, required: Collection[str]) -> N
 
 
 def with_old_pins(
-    target: TargetRequest, old: Lock, free: Collection[str] = (), newer: Collection[str] = ()
+    target: TargetRequest, old: Sequence[Resolution], free: Collection[str] = (), newer: Collection[str] = ()
 ) -> TargetRequest:
     """The request with the old pins of its platform as preferences.
 
@@ -79,6 +79,14 @@ def moved_conda(
     }
 
 
+def moved_names(old: Lock, new: Lock) -> set[str]:
+    """The names of both ecosystems with another version or archive than before on some platform, or new there."""
+    before, after = conda_packages(old), conda_packages(new)
+    changed = moved_conda(before, after)
+    conda = (_names_of(each) for packages in after.values() for each in packages if each.name in changed)
+    return moved_pypi(old.resolutions, new.resolutions).union(*conda)
+
+
 def has_name(package: CondaPackage, names: Collection[str]) -> bool:
     """Whether one of the normalised names is the package's, or that of a Python package in it."""
     return not _names_of(package).isdisjoint(names)
@@ -88,7 +96,7 @@ def _names_of(package: CondaPackage) -> set[str]:
     return {str(canonicalize_name(package.name)), *(provided.name for provided in package.provides)}
 
 
-def moved_pypi(old: Lock, new: Sequence[Resolution]) -> set[str]:
+def moved_pypi(old: Sequence[Resolution], new: Sequence[Resolution]) -> set[str]:
     """Names with another version than before on some platform, or new there."""
     found: set[str] = set()
     for resolution in new:
@@ -97,5 +105,5 @@ def moved_pypi(old: Lock, new: Sequence[Resolution]) -> set[str]:
     return found
 
 
-def _packages(lock: Lock, platform: Platform) -> tuple[Package, ...]:
-    return next((r.packages for r in lock.resolutions if r.target.platform is platform), ())
+def _packages(resolutions: Sequence[Resolution], platform: Platform) -> tuple[Package, ...]:
+    return next((r.packages for r in resolutions if r.target.platform is platform), ())

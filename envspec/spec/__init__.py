@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from envspec.spec.load import load_spec as load_spec
     from envspec.spec.load import parse_spec as parse_spec
     from envspec.spec.positions import set_as_of as set_as_of
+    from envspec.spec.positions import set_package_as_of as set_package_as_of
     from envspec.spec.requirements import Requirement as Requirement
     from envspec.spec.requirements import RequirementKind as RequirementKind
     from envspec.spec.sections import Compiler as Compiler
@@ -28,7 +29,7 @@ _NAMES = {
     "fact_rows": "json_schema",
     "identity": "find_spec",
     "load": "load_spec parse_spec",
-    "positions": "set_as_of",
+    "positions": "set_as_of set_package_as_of",
     "requirements": "Requirement RequirementKind",
     "sections": "Compiler Conda PythonSource Spec UndatedFiles",
 }

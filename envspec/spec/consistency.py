@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from envspec.facts import load_facts
 from envspec.models import Platform
+from envspec.names import normalised
 from envspec.origins import channel_url
 from envspec.spec.conda import (
     ARCHSPEC,
@@ -25,6 +26,7 @@ from envspec.spec.conda import (
     read_virtual_value,
     version_and_build,
 )
+from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import BadValue, KeyPath, quoted
 from envspec.spec.requirements import read_name, read_requirement
 from envspec.spec.values import read_pattern, read_python
@@ -196,14 +198,27 @@ def check(data: Document, now: datetime) -> list[tuple[KeyPath, BadValue]]:
 
 
 def _future(data: Document, now: datetime) -> Iterator[Found]:
-    for path in (("env", "as_of"), ("system", "snapshot")):
-        time = get(data, *path)
-        if isinstance(time, datetime) and time.tzinfo is not None and time > now:
+    own = (("env", "package_as_of", name) for name in table(data, "env", "package_as_of"))
+    for path in (("env", "as_of"), *own, ("system", "snapshot")):
+        with suppress(ValueError, OverflowError):
+            value = get(data, *path)
+            time = read_as_of(value)
+            if isinstance(time, Age) or time <= now:
+                continue
+            shown = value if isinstance(value, str) else value.isoformat()
             yield (
                 path,
-                f"{time.isoformat()} is in the future (now: {now.isoformat(timespec='seconds')})",
+                f"{shown} is in the future (now: {now.isoformat(timespec='seconds')})",
                 "files uploaded until then would change the lock: write a time in the past",
             )
+
+
+def _dated_twice(data: Document) -> Iterator[Found]:
+    seen: dict[str, str] = {}
+    for name in table(data, "env", "package_as_of"):
+        first = seen.setdefault(normalised(name), name)
+        if first != name:
+            yield ("env", "package_as_of", name), f"{quoted(first)} is the same package", "remove one of the two"
 
 
 def _listed_twice(data: Document) -> Iterator[Found]:
@@ -385,6 +400,7 @@ _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _listed_twice,
     _two_addresses,
     _misnamed,
+    _dated_twice,
     _index_names,
     _index_patterns,
     _cuda_without_linux,

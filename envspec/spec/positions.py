@@ -1,4 +1,4 @@
-"""The line of each key; `as_of` set in place.
+"""The line of each key; dates of `[env]` set in place.
 
 TOML parsers give values without their places. This walks the text of a document that the parser has already
 accepted, so it decides nothing about validity: it only has to find where tokens begin and end (TOML 1.0 and 1.1).
@@ -14,8 +14,11 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import Any
 
 from envspec import documents
+from envspec.names import normalised
+from envspec.spec.dates import Age
 from envspec.spec.errors import KeyPath
 
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
@@ -189,36 +192,65 @@ class _Walk:
         return True
 
 
-_KEY = ("env", "as_of")
-
-
-def set_as_of(text: str, time: datetime) -> str:
-    """`text`, a valid spec, with `[env] as_of` set to `time` in UTC; everything else stays byte for byte.
+def set_as_of(text: str, value: datetime | Age) -> str:
+    """`text`, a valid spec, with `[env] as_of` set, times in UTC; everything else stays byte for byte.
 
     Raises:
         ValueError: `text` is not TOML, or has no table `env` with a key in it.
     """
-    documents.parse_toml(text)
+    return _set(text, ("env", "as_of"), _written(value))
+
+
+def set_package_as_of(text: str, times: Mapping[str, datetime]) -> str:
+    """The same for `[env] package_as_of`: times by normalised names."""
+    table = ("env", "package_as_of")
+    for name, time in sorted(times.items()):
+        listed = documents.parse_toml(text)["env"].get("package_as_of")
+        if listed is None:
+            text = _set(text, table, f"{{ {name} = {_written(time)} }}")
+        else:
+            existing = next((each for each in listed if normalised(each) == normalised(name)), name)
+            text = _set(text, (*table, existing), _written(time))
+    return text
+
+
+def _written(value: datetime | Age) -> str:
+    return f'"{value}"' if isinstance(value, Age) else value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def _set(text: str, path: tuple[str, ...], value: str) -> str:
+    """The text with `value` at `path`, in a table that exists."""
+    values: Any = documents.parse_toml(text)
     positions = positions_of(text)
-    written = time.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
-    old = positions.by_path.get(_KEY)
-    if old:
-        return text[: old.start] + written + text[old.end :]
-    own = [position for path, position in positions.by_path.items() if path[0] == "env" and len(path) == 2]
+    if old := positions.by_path.get(path):
+        return text[: old.start] + value + text[old.end :]
+    table = path[:-1]
+    for key in table:
+        values = values.get(key, {})
+    if not values and (header := positions.by_path.get(table)):
+        # Without a key: `[env.package_as_of]` or `{}`.
+        if text[header.start] == "{":
+            return f"{text[: header.start]}{{ {path[-1]} = {value} }}{text[header.end :]}"
+        return f"{text[: header.end]}\n{path[-1]} = {value}{text[header.end :]}"
+    places = ((value, positions.by_path[table + (key,)]) for key, value in values.items())  # noqa: RUF005
+    own = [place for value, place in places if not (isinstance(value, dict) and text[place.start] == "[")]
     if not own:
-        raise ValueError("no key in [env]")
-    return _added(positions, max(own, key=lambda position: position.end), f"as_of = {written}")
+        raise ValueError(f"no key in [{'.'.join(table)}]")
+    return _added(positions, table, max(own, key=lambda position: position.end), path[-1], value)
 
 
-def _added(positions: Positions, last: Position, pair: str) -> str:
-    """The text with `pair` behind `last`, the last value of the table so far, in the table's own manner."""
+def _added(positions: Positions, table: tuple[str, ...], last: Position, key: str, value: str) -> str:
+    """The text with a key behind `last`, the last value of the table so far, in the table's own manner."""
     text = positions.text
-    form = (positions.written(("env",)) or "")[:1]
+    form = (positions.written(table) or "")[:1]
+    pair = f"{key} = {value}"
     if form == "{":
         return f"{text[: last.end]}, {pair}{text[last.end :]}"
     begin = text.rfind("\n", 0, last.start) + 1
     indent = text[begin : begin + len(text[begin:]) - len(text[begin:].lstrip(" \t"))]
-    line = f"{indent}{pair}" if form == "[" else f"{indent}env.{pair}"
+    # A table without a header has its keys as `env.name`, below the header of an outer one perhaps.
+    outer = next((at for at in range(len(table), 0, -1) if (positions.written(table[:at]) or "")[:1] == "["), 0)
+    line = indent + ".".join((*table[outer:], pair))
     end = text.find("\n", last.end)
     if end < 0:
         return f"{text}\n{line}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -109,16 +110,27 @@ class Env(Section):
         description="The platforms to lock for, as conda calls them.",
         examples=[["linux-64", "linux-aarch64"]],
     )
-    as_of: f.Time | None = Field(
+    as_of: f.AsOf | None = Field(
         default=None,
-        description="Nothing that was uploaded later is considered: the same spec locks the same next year.",
-        examples=["2026-11-15T00:00:00Z"],
+        description="Nothing that was uploaded later is considered: the same spec locks the same next year. A date is "
+        "its start in UTC; an age is counted back from the time of the lock, which records both.",
+        examples=["2026-11-15", "7 days ago"],
+    )
+    package_as_of: dict[f.DatedName, f.Time] = Field(
+        default_factory=dict,
+        description="Later dates of single packages; `envspec lock --upgrade-package` writes them.",
+        examples=[{"torch": "2026-11-20"}],
     )
     python_source: Annotated[PythonSource, f.OneOf()] = Field(
         default=PythonSource.AUTO,
         description="Source of Python; auto: conda if the spec has [conda], the base if it says "
         "that it has one, else a standalone build.",
     )
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether `as_of` is a date: a lock is then a function of the spec."""
+        return isinstance(self.as_of, datetime)
 
     @property
     def python_series(self) -> str:

@@ -54,7 +54,7 @@ def targets_of(
 ) -> tuple[tuple[Target, ...], tuple[Decision, ...]]:
     """One target for each platform of the spec, in its order, and why they are what they are.
 
-    as_of: bounds the age of a standalone Python where the spec has no `as_of` of its own: the time of the resolution.
+    as_of: bounds the age of a standalone Python where the spec has no date of its own: the time of the resolution.
     conda_pythons: the exact Python of the solved conda packages on each platform; only for a spec with [conda].
 
     Python's source, the first that applies:
@@ -71,7 +71,7 @@ def targets_of(
         UnknownPython: the source or the solved conda packages have no such Python, or no such patch was released.
         UsageError: the system's glibc is not known.
     """
-    time = spec.env.as_of or as_of
+    time = spec.env.as_of if isinstance(spec.env.as_of, datetime) else as_of
     targets, decisions = [], []
     for platform in spec.env.platforms:
         if spec.conda is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, timezone
+from datetime import date, datetime
 from enum import Enum
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from envspec.models import CudaVersion, Platform
 from envspec.names import normalised
 from envspec.origins import origin_of
 from envspec.spec.conda import read_channel, read_conda_name, read_match_spec, read_virtual_value
+from envspec.spec.dates import Age, read_as_of, read_time
 from envspec.spec.errors import BadValue, nearest, quoted, refuse_open_secrets
 from envspec.spec.requirements import Requirement, read_constraint, read_name, read_requirement
 
@@ -152,19 +153,27 @@ def _cuda_hint(text: str) -> str:
     return f'say the minor version too, in quotes: "{major}.8"'
 
 
+_DATES: Final = "write a date (2026-11-15) or a time (2026-11-15T12:00:00Z)"
+
+
 def _read_time(value: object) -> datetime:
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise BadValue(f"{value.isoformat()} has no timezone", f"write {value.isoformat()}Z, which is UTC")
-        try:
-            return value.astimezone(timezone.utc)
-        except OverflowError:
-            raise BadValue(f"{value.isoformat()} is outside the years 1 to 9999", "write a time in UTC") from None
-    if isinstance(value, date):
-        raise BadValue(f"{value.isoformat()} is a date without a time", f"write {value.isoformat()}T00:00:00Z")
-    if isinstance(value, str):
-        raise BadValue(f"{quoted(value)} is text, not a time", "write it without quotes: 2026-11-15T00:00:00Z")
-    raise BadValue("not a time", "write one in UTC, without quotes: 2026-11-15T00:00:00Z")
+    return _dated(read_time, value, _DATES)
+
+
+def _read_as_of(value: object) -> datetime | Age:
+    return _dated(read_as_of, value, f'{_DATES}, or an age: "36 hours ago", "7 days ago", "2 weeks ago"')
+
+
+def _dated(read: Callable[[object], T], value: object, hint: str) -> T:
+    shown = quoted(value) if isinstance(value, str) else value.isoformat() if isinstance(value, date) else ""
+    try:
+        return read(value)
+    except OverflowError:
+        raise BadValue(f"{shown} is outside the years 1 to 9999", "write a time in UTC") from None
+    except ValueError:
+        if isinstance(value, datetime):
+            raise BadValue(f"{shown} has no timezone", f"write {shown}Z, which is UTC") from None
+        raise BadValue(f"{shown} is not a date" if shown else "not a date", hint) from None
 
 
 def _read_glibc(text: str) -> tuple[int, int]:
@@ -287,7 +296,11 @@ ExactPython = Annotated[
     ),
 ]
 CudaMinor = Annotated[CudaVersion, OfText(_read_cuda, pattern=f"^{_CUDA}$")]
-Time = Annotated[datetime, PlainValidator(_read_time), WithJsonSchema({"type": "string", "format": "date-time"})]
+Time = Annotated[datetime, PlainValidator(_read_time), WithJsonSchema({"type": "string"})]
+AsOf = Annotated[datetime | Age, PlainValidator(_read_as_of), WithJsonSchema({"type": "string"})]
+DatedName = Annotated[
+    str, matching(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?", "is not a package's name", 'write "numpy"')
+]
 Glibc = Annotated[tuple[int, int], OfText(_read_glibc, pattern=f"^{_GLIBC}$")]
 RequirementText = Annotated[Requirement, OfText(read_requirement)]
 ConstraintText = Annotated[Requirement, OfText(read_constraint)]

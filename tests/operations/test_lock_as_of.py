@@ -6,7 +6,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -246,11 +246,124 @@ def test_with_as_of_in_the_spec_upgrade_moves_nothing_and_says_so(user: User) ->
     user.wants("weekly", as_of=JUNE)
     assert user.locks().status == 0
     before = user.files()
-    for words in (("--upgrade",), ("--upgrade-package", "weekly")):
-        ran = user.locks(*words)
-        assert ran.status == 0
-        assert any("as_of = 2025-06-15T00:00:00Z" in text and "--as-of now" in text for text in ran.warnings)
+    [warning] = user.locked("--upgrade").warnings
+    assert "as_of = 2025-06-15T00:00:00Z" in warning and "--as-of now" in warning
+    assert user.files() == before
+    # What the command itself does is not what it advises.
+    assert user.locked("--upgrade", "--as-of", DECEMBER).warnings == []
+    assert user.pins() == {"weekly": "1.12.0"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "edited"),
+    [
+        ("as_of = {time}", "as_of = {time}\npackage_as_of = {{ {own} }}"),
+        ("as_of = {time} # now\n[env.package_as_of]\n", "as_of = {time} # now\n[env.package_as_of]\n{lines}\n"),
+        ("as_of = {time}\npackage_as_of = {{}}", "as_of = {time}\npackage_as_of = {{ {own} }}"),
+        ("as_of = {time}\npackage_as_of.Top = 2024-06-01", "as_of = {time}\npackage_as_of.Top = {date}\n{dotted}"),
+    ],
+    ids=["no key", "table", "empty", "dotted"],
+)
+def test_upgrade_package_beside_as_of_writes_dates_into_the_spec(tmp_path: Path, layout: str, edited: str) -> None:
+    """Of what the package needs, only what was uploaded after the spec's date gets a date too."""
+    older = [release("top", "0.9.0"), release("capped", "1.0.0"), release("capped", "2.0.0")]
+    new = [
+        File(wheel("top", "2.0.0", requires=("mid>=3", "low>=2")), datetime(2025, 9, 1, tzinfo=timezone.utc)),
+        File(wheel("mid", "3.0.0", requires=("low",)), datetime(2025, 9, 1, tzinfo=timezone.utc)),
+        File(wheel("other", "2.0.0"), datetime(2025, 9, 1, tzinfo=timezone.utc)),
+        File(wheel("top", "3.0.0"), datetime(2025, 12, 31, tzinfo=timezone.utc)),
+    ]
+    top = release("top", "1.0.0", requires=["mid<2", "capped<2"])
+    with IndexServer([*chain()[1:], *older, top, *new]) as index:
+        user = User(tmp_path, index.url)
+        begin = '[env]\nname = "small"\npython = "3.11.7"\n'
+        end = '\n[pip]\ndependencies = ["top", "other", "capped"]\n'
+        user.writes(begin + layout.format(time=JUNE) + end)
+        old = {"top": "1.0.0", "mid": "1.0.0", "low": "1.0.0", "other": "1.0.0", "capped": "1.0.0"}
+        assert user.locked_pins() == old
+        ran = user.locked("--upgrade-package", "Top", "--as-of", "2025-12-15")
+        assert ran.warnings == []
+        # `low` moves by the spec's own date; what held back `capped` is gone, and it stays all the same.
+        assert user.pins() == {**old, "top": "2.0.0", "mid": "3.0.0", "low": "2.0.0"}
+        date = "2025-12-15T00:00:00Z"
+        own, lines = f"mid = {date}, top = {date}", f"mid = {date}\ntop = {date}"
+        dotted = f"package_as_of.mid = {date}"
+        expected = edited.format(time=JUNE, own=own, lines=lines, date=date, dotted=dotted)
+        assert user.spec.read_text() == begin + expected + end
+        document = user.document()
+        assert document["as_of"] == datetime(2025, 6, 15, tzinfo=timezone.utc)
+        assert {row["name"] for row in document["package_as_of"]} == {"top", "mid"}
+        # A lock is still a function of its spec.
+        before = user.files()
+        user.locked("--check")
+        assert user.locked("--verify").stdout == ""
+        shutil.rmtree(user.lock)
+        shutil.rmtree(user.cache)
+        user.locked()
         assert user.files() == before
+        # The later date of the two counts.
+        assert user.locked_pins("--as-of", "now") == {"top": "3.0.0", "other": "2.0.0", "capped": "2.0.0"}
+        assert "package_as_of" not in user.document()
+
+
+def test_upgrade_package_that_finds_nothing_newer_says_so_and_leaves_the_spec(user: User) -> None:
+    user.wants("weekly", "base<2", as_of=JUNE)
+    user.locked()
+    before, text = user.files(), user.spec.read_text()
+    [warning] = user.locked("--upgrade-package", "base", "--as-of", DECEMBER).warnings
+    assert warning == "base stays as it is: nothing newer of it, up to 2025-12-15T00:00:00Z, fits the spec"
+    assert (user.files(), user.spec.read_text()) == (before, text)
+
+
+def test_a_refused_upgrade_leaves_spec_and_lock(user: User) -> None:
+    user.wants("weekly", as_of=JUNE)
+    user.locked()
+    before, text = user.files(), user.spec.read_text()
+    assert "did you mean weekly?" in refused(user.locks("--upgrade-package", "weakly", "--as-of", DECEMBER), 2)
+    assert "nothing" in refused(user.locks("--as-of", "2019-01-01"), 4)
+    assert (user.files(), user.spec.read_text()) == (before, text)
+
+
+def test_an_age_is_resolved_to_a_date_when_locked(tmp_path: Path) -> None:
+    """It counts until `--upgrade`, or until the spec has another."""
+    now = datetime.now(timezone.utc)
+    days = {"1.0.0": 30, "1.1.0": 12, "1.2.0": 3}
+    with IndexServer([File(wheel("lib", v), now - timedelta(days=age)) for v, age in days.items()]) as index:
+        user = User(tmp_path, index.url)
+        assert user.pins_of("lib", as_of='"7 days ago"') == {"lib": "1.1.0"}
+        first = user.document()
+        assert first["as_of_spec"] == "7 days ago"
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        assert first["as_of"] in {midnight - timedelta(days=each) for each in (6, 7)}
+        user.locked("--check")
+        user.locked("--verify")
+        # The lock's date counts while the age is the same.
+        index.add(File(wheel("lib", "1.1.1"), now - timedelta(days=11)), release("more", "1.0.0"))
+        a_second_later()
+        assert user.document()["as_of"] == first["as_of"]
+        assert user.pins_of("lib", as_of='"2 weeks ago"') == {"lib": "1.0.0"}
+        assert user.document()["as_of_spec"] == "2 weeks ago"
+        # `--upgrade-package` keeps to the age as well.
+        assert user.locked_pins("--upgrade-package", "lib") == {"lib": "1.0.0"}
+        # Without `as_of`, the lock's date counts.
+        assert user.pins_of("lib") == {"lib": "1.0.0"}
+        assert "as_of_spec" not in user.document()
+        assert user.locked_pins("--as-of", "1 day ago") == {"lib": "1.2.0"}
+        assert 'as_of = "1 day ago"' in user.spec.read_text()
+
+
+def test_an_age_moves_on_with_upgrade(tmp_path: Path) -> None:
+    now = datetime.now(timezone.utc)
+    with IndexServer([File(wheel("lib", "1.0.0"), now - timedelta(days=30))]) as index:
+        user = User(tmp_path, index.url)
+        user.wants("lib", as_of='"24 hours ago"')
+        user.locked()
+        first = user.document()["as_of"]
+        a_second_later()
+        user.locked()
+        assert user.document()["as_of"] == first
+        user.locked("--upgrade")
+        assert user.document()["as_of"] > first
 
 
 def test_as_of_edits_the_spec_and_nothing_else_of_it(user: User) -> None:

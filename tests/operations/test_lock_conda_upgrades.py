@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from datetime import date, datetime, timezone
@@ -275,11 +276,26 @@ def test_a_package_of_a_named_channel(tmp_path: Path, index: IndexServer) -> Non
     assert locks() == moved
 
 
-def test_an_as_of_in_the_spec_bounds_both_halves(locked: Locked) -> None:
+def test_beside_a_date_in_the_spec_dates_of_both_ecosystems_are_written_into_it(locked: Locked) -> None:
     locked.asks(as_of=AS_OF)
-    ran = locked.runs("--upgrade-package", "alpha", "--upgrade-package", "tool")
+    ran = locked.runs("--upgrade")
     assert len(ran.warnings) == 1 and "as_of = 2025-09-01T00:00:00Z excludes every newer release" in ran.warnings[0]
     assert locked.moved() == {}
+    assert locked.runs("--upgrade-package", "alpha", "--upgrade-package", "tool").warnings == ran.warnings[1:]
+    assert locked.moved() == {**PAIR, **TOOL}
+    assert re.findall(r"(\w+) = 20", locked.user.spec.read_text()) == ["as_of", "alpha", "beta", "helper", "tool"]
+    locked.stays()
+    shutil.rmtree(locked.user.lock)
+    locked.runs()
+    assert locked.moved() == {**PAIR, **TOOL}
+
+
+def test_beside_a_date_what_the_spec_asks_only_by_now(locked: Locked) -> None:
+    locked.asks("gamma >=2", as_of=AS_OF)
+    assert "after as_of" in refused(locked.user.locks(), 4)
+    locked.runs("--upgrade-package", "gamma")
+    assert locked.moved() == {":gamma": "2.0"}
+    locked.stays()
 
 
 def test_a_wheel_that_conda_leaves_behind_is_reported(tmp_path: Path, index: IndexServer, channel: str) -> None:

@@ -1,0 +1,67 @@
+"""Dates of a spec: a time, a day, or an age such as `7 days ago`.
+
+On the path of `envspec lock --check`: it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta, timezone
+from typing import Any, Final, NamedTuple
+
+from envspec.names import normalised
+
+_AGE: Final = re.compile(r"([0-9]{1,4}) (hour|day|week)s? ago")
+
+
+class Age(NamedTuple):
+    """How far before the time of a lock: `7 days ago`. text: as the spec has it."""
+
+    text: str
+    span: timedelta
+
+    def before(self, now: datetime) -> datetime:
+        """The time that is meant; of days and weeks its day's start in UTC: all who lock on one day get the same."""
+        time = (now - self.span).astimezone(timezone.utc).replace(microsecond=0)
+        return time if "hour" in self.text else time.replace(hour=0, minute=0, second=0)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def read_time(value: object) -> datetime:
+    """A TOML time or date, or the text of one. A date is its first second, in UTC.
+
+    Raises:
+        ValueError: none of these, or a time without a time zone. OverflowError: outside the years 1 to 9999 in UTC.
+    """
+    if isinstance(value, str):
+        # Python 3.10 reads no Z.
+        value = datetime.fromisoformat(value.replace("Z", "+00:00") if len(value) > 10 else f"{value}T00:00:00+00:00")
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError("no time zone")
+        return value.astimezone(timezone.utc)
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=timezone.utc)
+    raise ValueError("not a time")
+
+
+def read_as_of(value: object) -> datetime | Age:
+    """As `read_time`, or an age."""
+    found = _AGE.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return read_time(value)
+    return Age(found[0], timedelta(**{f"{found[2]}s": int(found[1])}))
+
+
+def as_of_in(document: Mapping[str, Any]) -> datetime | Age | None:
+    """`[env] as_of` of a parsed spec that need not be valid; raises as `read_time`."""
+    value = document["env"].get("as_of")
+    return None if value is None else read_as_of(value)
+
+
+def package_as_of_in(document: Mapping[str, Any]) -> dict[str, datetime]:
+    """`[env] package_as_of` by normalised names; raises as `read_time`."""
+    return {normalised(name): read_time(value) for name, value in document["env"].get("package_as_of", {}).items()}
