@@ -167,7 +167,7 @@ def test_quiet_hides_information_and_twice_warnings(tmp_path: Path, serve: Serve
     user = User(tmp_path, serve(FILES).url)
     user.wants("base", as_of="2025-06-01T00:00:00Z")
     user.locked()
-    words = ("--upgrade-package", "base")
+    words = ("--upgrade",)
     assert user.locks(*words).stderr.startswith("warning: ")
     quiet = user.locks(*words, "-q").stderr
     assert quiet.startswith("warning: ")
