@@ -27,6 +27,12 @@ TEGRA: Final = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
 
 _VENDOR: Final = frozenset({"nvidia", "tesla", "geforce", "gpu", "graphics"})
 
+#: How names of other vendors' GPUs begin; the vendor, and its counterpart of CUDA.
+_OTHER_VENDORS: Final = (
+    (re.compile(r"amd |radeon|(?:amd )?instinct|mi[2-4]\d{2}[axp]?\b|rx ?\d{4}|gfx\d"), "AMD", "ROCm"),
+    (re.compile(r"intel |gaudi|arc |data center gpu max"), "Intel", "XPU"),
+)
+
 
 class Runs(Enum):
     """How a GPU runs a package's code."""
@@ -115,13 +121,20 @@ def find_gpu(facts: Facts, name: str) -> GpuRow:
     found = match_gpu(facts, name)
     if found:
         return found
-    names = [row.name for row in facts.gpus]
+    for pattern, vendor, platform in _OTHER_VENDORS:
+        if pattern.match(name.strip().lower()):
+            raise UnknownGpu(
+                f"`{name}` is a GPU of {vendor}, and {platform} is not supported: envspec locks builds for CUDA "
+                "and for the CPU",
+                hint="name GPUs of NVIDIA; without [cuda], a spec locks CPU builds",
+            )
     by_squeezed = {_squeezed(text): row.name for row in facts.gpus for text in (row.name, *row.aliases)}
     near = list(dict.fromkeys(by_squeezed[key] for key in get_close_matches(_squeezed(name), by_squeezed, 3, 0.6)))
-    known = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}."
+    known = f"did you mean {' or '.join(near)}? If it is missing" if near else "if NVIDIA makes it"
     raise UnknownGpu(
         f"unknown GPU `{name}`",
-        hint=f'{known} A GPU that is missing: write its compute capability ("9.0"), or add a [[facts.gpu]] row',
+        hint=f'{known}, write its compute capability ("9.0", as `nvidia-smi --query-gpu=compute_cap --format=csv` '
+        "prints it), or add a [[facts.gpu]] row",
     )
 
 

@@ -14,7 +14,7 @@ from envspec.context import Context, ReporterOf
 from envspec.credentials import has_open_secret, unset
 from envspec.errors import NetworkError, NoSolution, StaleLock, UsageError
 from envspec.facts import Facts, load_facts
-from envspec.facts.gpu import find_gpu
+from envspec.facts.gpu import UnknownGpu, find_gpu
 from envspec.io.files import replace_user_file
 from envspec.io.store import Store
 from envspec.lockfile.check import Why, check
@@ -102,9 +102,7 @@ def compiled(request: LockRequest, context: Context) -> Compiled:
     if request.upgrade is Upgrade.KEEP and not request.upgrade_packages and request.as_of is None:
         key = key_of(request, load_facts().version, context.environ)
     facts = load_facts(spec.facts.tables())
-    for name in spec.cuda.gpus if spec.cuda else ():
-        # An unknown name fails now, not after a resolution.
-        find_gpu(facts, name)
+    check_gpu_names(spec, facts, request.spec_path)
     with closing(Store(context.cache)) as store:
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)
         as_of, newest = _times(request, spec, old, started)
@@ -132,6 +130,24 @@ def compiled(request: LockRequest, context: Context) -> Compiled:
         if key is not None and is_looked_up and is_fixed and store.is_settled and not is_open(made):
             remember(store, key, files, warnings)
     return Compiled(files, None if text == written else text.encode())
+
+
+def check_gpu_names(spec: Spec, facts: Facts, where: Path) -> None:
+    """Fail on unknown names before anything is resolved.
+
+    Raises:
+        SpecError: with every unknown name, and its line.
+    """
+    problems = []
+    for at, name in enumerate(spec.cuda.gpus if spec.cuda else ()):
+        try:
+            find_gpu(facts, name)
+        except UnknownGpu as error:
+            path: KeyPath = ("cuda", "gpus", at)
+            line = positions_of(read_text(where)).line(path)
+            problems.append(Problem(str(where), line, dotted(path), error.message, error.hint or ""))
+    if problems:
+        raise SpecError(problems)
 
 
 def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:

@@ -155,7 +155,7 @@ class Cuda(Section):
         default=Flavor.AUTO,
         description="CUDA libraries in the base image; auto: the smallest that completes the lock.",
     )
-    os: Annotated[Os, f.OneOf()] = Field(
+    os: Annotated[Os, f.OneOf(unsupported=f.UNSUPPORTED_SYSTEMS)] = Field(
         default=Os.UBUNTU_24_04, description="The base image's system; its glibc bounds the wheels that may be locked."
     )
     gpus: f.ListOf[f.Word] = Field(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from enum import Enum
 from typing import Annotated, Any, Final, TypeVar
@@ -62,10 +62,15 @@ def matching(expression: str, problem: str, hint: str, **schema: object) -> OfTe
 
 
 class OneOf:
-    """The annotation of a key with a value of an Enum. aliases: other tools' names of the values."""
+    """The annotation of a key with a value of an Enum. aliases: other tools' names of the values. unsupported: what
+    exists but is none of the values: its form, the problem and the hint.
+    """
 
-    def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, aliases: Mapping[str, str] | None = None, unsupported: Iterable[tuple[str, str, str]] = ()
+    ) -> None:
         self.aliases = aliases or {}
+        self.unsupported = tuple(unsupported)
 
     def __get_pydantic_core_schema__(self, source: type[Enum], handler: GetCoreSchemaHandler) -> CoreSchema:
         def validate(value: object) -> Enum:
@@ -84,8 +89,12 @@ class OneOf:
         values = [member.value for member in kind]
         if text in values:
             return kind(text)
-        close = self.aliases.get(text.lower()) or nearest(text, values)
         shown = ", ".join(f"`{value}`" for value in values)
+        alias = self.aliases.get(text.lower())
+        for form, problem, hint in () if alias else self.unsupported:
+            if re.fullmatch(form, text.lower()):
+                raise BadValue(f"{quoted(text)} {problem}", f"{hint}; known: {shown}")
+        close = alias or nearest(text, values)
         hint = f"did you mean `{close}`? Known: {shown}" if close else f"known: {shown}"
         raise BadValue(f"{quoted(text)} is unknown", hint)
 
@@ -149,8 +158,14 @@ def _cuda_hint(text: str) -> str:
     variant = re.fullmatch(r"cu([1-9]\d)(\d)", text)
     if variant:
         return f'write "{variant[1]}.{variant[2]}"'
-    major = text if re.fullmatch(r"[1-9]\d", text) else "12"
-    return f'say the minor version too, in quotes: "{major}.8"'
+    # Only a mistake needs the facts.
+    from envspec.facts import load_facts
+
+    published = {name for row in load_facts().torch for name in row.published if name != "cpu"}
+    minors = sorted(CudaVersion.parse(name) for name in published)
+    known = [minor for minor in minors if text == str(minor.major)] or minors
+    listed = ", ".join(f'"{minor}"' for minor in known)
+    return f"write the minor version too, in quotes; torch has builds for {listed}"
 
 
 _DATES: Final = "write a date (2026-11-15) or a time (2026-11-15T12:00:00Z)"
@@ -374,7 +389,25 @@ PLATFORM_ALIASES: Final = {
     "win-amd64": "win-64",
     "windows-64": "win-64",
 }
-PlatformName = Annotated[Platform, OneOf(PLATFORM_ALIASES)]
+
+_UNSUPPORTED_PLATFORMS: Final = (
+    (
+        r"(?:osx|macos|darwin)-(?:64|x86_64|amd64|intel)",
+        "is not supported: Macs with Intel processors have no CUDA, and torch has had no wheels for them since 2.3",
+        "remove it; Macs with Apple silicon are `osx-arm64`",
+    ),
+    (r"(?:linux|win|windows)-(?:32|ppc64le|s390x|riscv64|armv\dl?|arm64)", "is not supported", "remove it"),
+)
+PlatformName = Annotated[Platform, OneOf(PLATFORM_ALIASES, _UNSUPPORTED_PLATFORMS)]
+
+#: Systems of NVIDIA's images and of others that are none of `Os`.
+UNSUPPORTED_SYSTEMS: Final = (
+    (
+        r"(?:ubuntu|(?:debian|ubi|rhel|rocky(?:linux)?|alma(?:linux)?|centos|fedora|opensuse|sles)-?)\d[\d.]*",
+        "is not supported",
+        "for a base image of your own with that system, set [image] base, and glibc as its `ldd --version` prints it",
+    ),
+)
 
 
 def _read_platform_key(text: str) -> Enum:

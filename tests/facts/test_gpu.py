@@ -24,10 +24,20 @@ NAMES = {
     "A100": ["NVIDIA A100-SXM4-80GB", "a100_80gb"],
     "T4": ["Tesla T4"],
     "V100": ["Tesla V100-SXM2-16GB"],
+    "V100S": ["Tesla V100S-PCIE-32GB"],
+    "H20": ["NVIDIA H20"],
+    "A800": ["NVIDIA A800-SXM4-80GB"],
+    "RTX 3080 Ti": ["NVIDIA GeForce RTX 3080 Ti", "rtx3080ti"],
+    "RTX 3070": ["NVIDIA GeForce RTX 3070 Laptop GPU"],
+    "GTX 1080": ["gtx1080"],
+    "TITAN X": ["NVIDIA TITAN X (Pascal)"],
+    "GTX TITAN X": ["GeForce GTX TITAN X"],
+    "Quadro RTX 6000": ["Quadro RTX 6000"],
+    "Orin": ["Orin (nvgpu)", "Jetson Orin Nano"],
     "A10": ["NVIDIA A10G"],
     "L40S": ["NVIDIA L40S"],
     "RTX 4090": ["NVIDIA GeForce RTX 4090", "rtx4090"],
-    "RTX 3080": ["NVIDIA GeForce RTX 3080 Ti"],
+    "RTX 3080": ["NVIDIA GeForce RTX 3080"],
     "RTX 6000 Ada": ["NVIDIA RTX 6000 Ada Generation"],
     "RTX A6000": ["NVIDIA RTX A6000"],
     "RTX PRO 6000 Blackwell": ["NVIDIA RTX PRO 6000 Blackwell Server Edition"],
@@ -41,18 +51,26 @@ def test_names(name: str, written: str) -> None:
     assert find_gpu(FACTS, written).name == name
 
 
-@pytest.mark.parametrize("written", ["Quadro RTX 6000", "A1000", "", "NVIDIA", "H", "100"])
+@pytest.mark.parametrize("written", ["RTX 6000", "A1000", "", "NVIDIA", "H", "100"])
 def test_what_no_row_means(written: str) -> None:
-    """Quadro RTX 6000 is a Turing card, RTX 6000 Ada is not; A1000 is no A100."""
+    """RTX 6000 may be a Turing, an Ada or a Blackwell card; A1000 is no A100."""
     assert match_gpu(FACTS, written) is None
 
 
 @pytest.mark.parametrize(
-    ("written", "hint"),
-    [("H1000", "did you mean H100"), ("RTX 4900", "did you mean RTX 4090"), ("Radeon", "known: P100, ")],
+    ("written", "text"),
+    [
+        ("H1000", "unknown GPU `H1000`\n  hint: did you mean H100"),
+        ("RTX 4900", "unknown GPU `RTX 4900`\n  hint: did you mean RTX 4090"),
+        ("Voodoo", "unknown GPU `Voodoo`\n  hint: if NVIDIA makes it, write its compute capability"),
+        ("MI300X", "`MI300X` is a GPU of AMD, and ROCm is not supported"),
+        ("AMD Instinct MI250", "of AMD"),
+        ("RX 7900 XTX", "of AMD"),
+        ("Intel Arc A770", "of Intel"),
+    ],
 )
-def test_unknown_names_get_the_nearest(written: str, hint: str) -> None:
-    with pytest.raises(UnknownGpu, match=f"unknown GPU `{written}`\n  hint: {hint}"):
+def test_unknown_names(written: str, text: str) -> None:
+    with pytest.raises(UnknownGpu, match=re.escape(text)):
         find_gpu(FACTS, written)
 
 
