@@ -321,6 +321,9 @@ def _driver(release: Release, choice: ImageChoice, checks: GpuChecks, facts: Fac
     if checks.ptx and row.bundled:
         why = f"{', '.join(checks.ptx)} runs code that the driver compiles from PTX: the toolkit's own driver is needed"
         return Driver(row.bundled, row.bundled, why, row.source)
+    if release.cuda.major < 11:
+        why = f"what CUDA {row.cuda} ships with: before CUDA 11, no older driver runs a release"
+        return Driver(row.minimum, row.bundled, why, row.source)
     why = f"CUDA {release.cuda.major}.x runs from driver {row.minimum} on (minor-version compatibility)" + (
         f"; {release.exact or row.cuda} ships with {row.bundled}" if row.bundled else ""
     )

@@ -123,12 +123,9 @@ def test_nothing_newer_than_the_date(
 
 @given(releases)
 def test_the_set_that_fits_is_not_refused(torch: str) -> None:
-    fitting = dict(fitting_set(FACTS, torch))
-    triton = fitting.pop("triton")
-    requests = {name: SpecifierSet(f"=={version}") for name, version in fitting.items()}
-    exact = triton if triton.startswith("~=") else f"=={triton}"
-    asked = {**requests, "torch": SpecifierSet(f"=={torch}"), "triton": SpecifierSet(exact)}
-    assert family_mismatch(FACTS, asked) is None
+    fitting = fitting_set(FACTS, torch)
+    asked = {name: SpecifierSet(each if each.startswith("~=") else f"=={each}") for name, each in fitting.items()}
+    assert family_mismatch(FACTS, {**asked, "torch": SpecifierSet(f"=={torch}")}) is None
 
 
 @given(specifiers, st.lists(st.sampled_from(["torchvision", "torchaudio", "torchdata", "numpy"]), unique=True))

@@ -104,7 +104,13 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
         await _absence(name, target, view) for name in sorted((named & view.shown) - view.rules.provided.keys())
     ]
     hints = [hint for _, hint in excluded] or ["loosen one of the requirements named above, or move as_of"]
-    reasons = [*(reason for reason, _ in excluded), *filter(None, absences), error.message]
+    corrected = [
+        each.reason
+        for name, corrections in view.rules.corrections.items()
+        for each in corrections
+        if name in named and any(line in error.message for line in each.requires)
+    ]
+    reasons = [*(reason for reason, _ in excluded), *filter(None, absences), error.message.rstrip("."), *corrected]
     subject = f"no solution for Python {target.python.version} on {target.platform.value}"
     return Unsolvable(f"{subject}: {'. '.join(reasons)}", hint="; ".join(hints))
 

@@ -195,7 +195,7 @@ def _corrections(facts: Facts) -> dict[str, tuple[Correction, ...]]:
     found: dict[str, tuple[Correction, ...]] = {}
     for edge in facts.edges:
         applies = partial(SpecifierSet(edge.versions).contains, prereleases=True)
-        found[edge.package] = (*found.get(edge.package, ()), Correction(applies, edge.requires))
+        found[edge.package] = (*found.get(edge.package, ()), Correction(applies, edge.requires, edge.reason))
     return found
 
 

@@ -138,7 +138,7 @@ def test_the_first_route_that_fits_decides() -> None:
 def test_a_correction_adds_lines_to_the_head_and_nothing_else(description: bytes, windows: bool) -> None:
     end = b"\r\n" if windows else b"\n"
     metadata = end.join([b"Metadata-Version: 2.1", b"Name: lib", b"Version: 1.0", b"", description])
-    corrections = (Correction(lambda version: version >= Version("1"), ("torch>=2.11",)),)
+    corrections = (Correction(lambda version: version >= Version("1"), ("torch>=2.11",), "its reason"),)
     found = corrected(metadata, corrections, "lib-1.0-py3-none-any.whl")
     assert found.replace(b"Requires-Dist: torch>=2.11\n", b"") == metadata
     assert corrected(metadata, corrections, "lib-0.9-py3-none-any.whl") == metadata

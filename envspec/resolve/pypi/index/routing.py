@@ -111,10 +111,11 @@ def routes_of(indexes: Iterable[NamedIndex]) -> tuple[Route, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Requirements that are missing in a release's metadata. applies: to which versions."""
+    """Requirements that are missing in a release's metadata. applies: to which versions. reason: for messages."""
 
     applies: Callable[[Version], bool]
     requires: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
