@@ -122,7 +122,7 @@ def _read_env_name(text: str) -> str:
     )
 
 
-# 3.8 is the oldest Python that uv resolves for and that torch 2.4 has wheels for.
+# torch 1.8 to 2.4 have wheels for 3.8; nothing older is supported by uv.
 _PYTHON: Final = r"3\.(?:[89]|[1-9]\d)(?:\.(?:0|[1-9]\d?))?"
 
 
