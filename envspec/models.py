@@ -129,7 +129,8 @@ class WheelFile:
     url: only for named indexes and direct URLs, never with credentials; None for the default index. For `git` and
     `local`, what the wheel was built of: `git+https://host/project.git@<commit>`, or the folder as the spec names it,
     with `#sha256=` of its files (`envspec.io.files`).
-    size_bytes: None if neither index nor server gives it.
+    size_bytes: None if neither index nor server gives it. hash: `measured` if the index gives none: then it is that of
+    the bytes that the server sent when it was locked.
     """
 
     index: Name
@@ -137,6 +138,7 @@ class WheelFile:
     sha256: Sha256
     size_bytes: int | None
     url: Line | None = None
+    hash: Line = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -251,7 +253,7 @@ class NamedIndex:
 
     url: of the simple pages, no `/` at the end; in a lock without credentials. packages: normalised names, or patterns
     in which `*` stands for any text. undated: whether files without an upload time are taken. files: origins beside
-    the url's that its pages and files may be on.
+    the url's that its pages and files may be on. format: `links` if the url is one page of links, else empty.
     """
 
     name: Name
@@ -259,6 +261,7 @@ class NamedIndex:
     packages: tuple[NamePattern, ...]
     undated: bool = False
     files: tuple[Url, ...] = ()
+    format: Line = ""
 
 
 @dataclass(frozen=True, slots=True)

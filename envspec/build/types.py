@@ -58,7 +58,9 @@ class BuildRequest(WheelRequest):
         parts: list[object] = [_FORM, self.name, self.source, self.as_of.isoformat(), target.platform.value]
         parts += [target.python.version, target.glibc, target.macos, index]
         # Without logins, not even hashed: another login gives the same wheel.
-        parts += [[each.name, without_credentials(each.url), each.packages, each.undated] for each in self.indexes]
+        for each in self.indexes:
+            parts.append([each.name, without_credentials(each.url), each.packages, each.undated])
+            parts += filter(None, [each.format])
         parts += ["compiled here"] if self.compiles else []
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -106,8 +106,9 @@ def _indexes(spec: _Table) -> list[_Table]:
             "name": index["name"],
             "url": without_credentials(index["url"].rstrip("/")),
             "packages": [normalised(name) for name in index["packages"]],
-            "undated": index.get("undated") == "accept",
+            "undated": index.get("undated") == "accept" or index.get("format") == "links",
             **({"files": [each.lower() for each in index["files"]]} if index.get("files") else {}),
+            **({"format": "links"} if index.get("format") == "links" else {}),
         }
         for index in spec.get("pip", {}).get("index", ())
     ]

@@ -265,7 +265,7 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
         values["image.digest", pinned.platform] = pinned.digest or "unresolved"
     values |= image_values(lock, other)
     for index in lock.indexes:
-        words = [index.url, *index.packages, *(["undated"] if index.undated else [])]
+        words = [index.url, *index.packages, *(["undated"] if index.undated else []), *filter(None, [index.format])]
         values[f"index.{index.name}", None] = " ".join(words)
     for name, as_of in lock.package_as_of:
         values[f"as_of.{name}", None] = time_text(as_of)

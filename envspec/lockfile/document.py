@@ -49,7 +49,7 @@ _KEYS: Final[Mapping[type, str]] = {
     Resolution: "warnings conda package=packages",
     Decision: "what platform value why source",
     GpuCode: "package version platform variant sm ptx source",
-    WheelFile: "index filename size_bytes sha256 url",
+    WheelFile: "index filename size_bytes sha256 hash url",
     BuiltWheel: "filename size_bytes sha256",
     Package: "name version extras uploaded file built record_sha256 required_by rejected",
 }

@@ -280,6 +280,17 @@ def _index_names(data: Document) -> Iterator[Found]:
             )
 
 
+def _pages_of_links(data: Document) -> Iterator[Found]:
+    for at, table in items(data, dict, "pip", "index"):
+        url = table.get("url")
+        if isinstance(url, str) and url.endswith((".html", ".htm")) and "format" not in table:
+            yield (
+                ("pip", "index", at, "url"),
+                f"{quoted(url)} is one page, and a simple index has one for each name below its address",
+                'add `format = "links"` if it is a page of links, as pip\'s `-f` reads',
+            )
+
+
 def _index_patterns(data: Document) -> Iterator[Found]:
     """A package that two indexes claim would come from whichever is read first."""
     seen: list[tuple[int, str]] = []
@@ -402,6 +413,7 @@ _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _misnamed,
     _dated_twice,
     _index_names,
+    _pages_of_links,
     _index_patterns,
     _cuda_without_linux,
     _custom_base,

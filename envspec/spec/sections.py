@@ -68,6 +68,13 @@ class UndatedFiles(Enum):
     ACCEPT = "accept"
 
 
+class IndexFormat(Enum):
+    """What the address of an index leads to."""
+
+    SIMPLE = "simple"
+    LINKS = "links"
+
+
 class Compiler(Enum):
     """The C compiler that Triton's launcher needs; AUTO: if the lock has Triton."""
 
@@ -172,6 +179,11 @@ class IndexSection(Section):
     url: f.IndexUrl = Field(
         description="Address of the simple index. Credentials, best as ${VARIABLE}, never reach the lock.",
         examples=["https://wheels.example.com/simple"],
+    )
+    format: Annotated[IndexFormat, f.OneOf()] = Field(
+        default=IndexFormat.SIMPLE,
+        description="simple: a page for each name below `url` (PEP 503, 691); links: `url` is one page with links to "
+        "files, as pip's `-f` reads. Such pages give no upload times: `as_of` does not bound their files.",
     )
     packages: f.ListOf[f.NamePattern] = Field(
         min_length=1,

@@ -269,7 +269,7 @@ def marker_environment(target: Target) -> dict[str, str]:
 
 
 def wheel_tags(target: Target) -> list[tags.Tag]:
-    """The tags of wheels that the target can load, best first; no `linux_*` tag, which promises nothing of glibc."""
+    """The tags of wheels that the target can load, best first; last `linux_*`, which promises nothing of glibc."""
     major, minor = (int(part) for part in target.python.series.split("."))
     interpreter = f"cp{major}{minor}"
     abi = f"{interpreter}m" if (major, minor) < (3, 8) else interpreter
@@ -295,3 +295,4 @@ def _manylinux(platform: Platform, glibc: tuple[int, int]) -> Iterator[str]:
         yield f"manylinux_2_{minor}_{machine}"
         if minor in _LEGACY:
             yield f"{_LEGACY[minor]}_{machine}"
+    yield f"linux_{machine}"

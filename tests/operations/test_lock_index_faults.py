@@ -132,8 +132,11 @@ CASES: dict[str, Case] = {
     "hash-on-the-page": Case(
         5, ("app-1.0.0-py3-none-any.whl has SHA-256", "its page has " + "1" * 64), dialect=WHOLE, files=wrong_claim
     ),
-    "hash-none": Case(5, ("gives no SHA-256",), dialect=replace(FRIENDLY, hashes=Hashes.NONE)),
-    "hash-md5": Case(5, ("gives no SHA-256",), dialect=replace(FRIENDLY, hashes=Hashes.MD5)),
+    "hash-none": Case(0, dialect=replace(FRIENDLY, hashes=Hashes.NONE)),
+    "hash-md5": Case(0, dialect=replace(FRIENDLY, hashes=Hashes.MD5)),
+    "hash-none-and-cut-short": network(
+        Drop(100), "ended early", path=APP_WHEEL, dialect=replace(FRIENDLY, hashes=Hashes.NONE)
+    ),
     # wheels
     "wheel-cut-short-in-a-range": network(
         Truncate(300), "app-1.0.0-py3-none-any.whl is no usable wheel", path=APP_WHEEL, dialect=RANGED

@@ -18,7 +18,7 @@ from tests.support.builders.wheels import wheel
 from tests.support.servers.faults import Body
 from tests.support.servers.index import IndexServer
 from tests.support.servers.pages import JSON_TYPE
-from tests.support.user import User, refused, routed
+from tests.support.user import User, a_second_later, refused, routed
 
 LOGIN = ("user", "s3cr3t-t0ken")
 CORE = wheel("corp-core", "1.2.0")
@@ -119,3 +119,30 @@ def test_files_of_other_projects_on_a_page_are_not_taken(tmp_path: Path, serve: 
         "corp-core": "1.2.0",
         "innocent": "1.0.0",
     }
+
+
+def test_files_of_a_page_of_links_are_fetched_once_and_hashed(tmp_path: Path, serve: Serve) -> None:
+    """Such pages give no hashes; a file is fetched again for a later `as_of`, since it may have changed."""
+    public, corp = serve(ecosystem.diamond()), serve(ecosystem.private())
+    rest = routed("corp", f"{corp.root}/links.html", "corp-*") + 'format = "links"\n'
+    user = User(tmp_path, public.url)
+    path = f"/files/corp-core/{CORE.filename}"
+    for asked in (["corp-core"], ["corp-core", "base"]):
+        user.wants(*asked, rest=rest)
+        user.locked()
+        assert user.packages()["corp-core"]["file"] == {
+            "index": "corp",
+            "filename": CORE.filename,
+            "size_bytes": CORE.size_bytes,
+            "sha256": CORE.sha256,
+            "hash": "measured",
+            "url": corp.file_url(CORE.filename),
+        }
+        assert [request.range for request in corp.requests_for(path)].count("") == 1
+        user.locked("--check")
+    rebuilt = wheel("corp-core", "1.2.0", files={"corp_core/other.py": b"# rebuilt\n"})
+    corp.remove("corp-core")
+    corp.add(File(rebuilt, day("2024-01-01")))
+    a_second_later()
+    user.locked("--upgrade")
+    assert user.packages()["corp-core"]["file"]["sha256"] == rebuilt.sha256

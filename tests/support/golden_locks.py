@@ -109,7 +109,8 @@ def _lines(package: Table) -> Iterator[str]:
     if "file" in package:
         file, extras = package["file"], ",".join(package.get("extras", ()))
         name = f"{package['name']}[{extras}]" if extras else package["name"]
-        yield f"{name} {package['version']}: {file['filename']} of {file['index']}"
+        measured = f", hash {file['hash']}" if "hash" in file else ""
+        yield f"{name} {package['version']}: {file['filename']} of {file['index']}{measured}"
         if "url" in file:
             yield f"  from {file['url']}"
     else:

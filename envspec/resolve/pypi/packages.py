@@ -13,11 +13,11 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from envspec.credentials import without_credentials
-from envspec.errors import NetworkError
 from envspec.models import DEFAULT_INDEX, DIRECT_URL, SPEC, Dependent, Package, Rejected, Resolution, WheelFile
 from envspec.names import normalised
 from envspec.resolve.pypi.errors import no_wheel_for, torch_family_conflict, unknown_extras
 from envspec.resolve.pypi.index.page import ListedFile
+from envspec.resolve.pypi.index.routing import Rules
 from envspec.resolve.pypi.index.selection import upload_time, version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import (
@@ -40,13 +40,14 @@ BY_SPEC: Final = "the spec requires"
 
 @dataclass(slots=True)
 class _Node:
-    """One pinned package while the graph is built. offered: the extras that it has."""
+    """One pinned package while the graph is built. offered: the extras that it has. hash: see `WheelFile`."""
 
     name: str
     version: Version
     file: ListedFile
     requires: tuple[str, ...]
     offered: frozenset[str]
+    hash: str = ""
     extras: set[str] = field(default_factory=set)
     askers: set[Dependent] = field(default_factory=set)
 
@@ -76,6 +77,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     # What an sdist says of its extras may be made when it is built.
     read = [node for node in installed if node.file.filename.endswith(".whl") or node.offered]
     lacking = unknown_extras({node.name: (str(node.version), node.offered, node.askers) for node in read})
+    await asyncio.gather(*(_measure(node, view) for node in installed if node.file.sha256 is None))
     digests = asyncio.gather(*(view.record_digest(node.name, node.file) for node in installed))
     rejected = await asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in installed))
     sizes = await asyncio.gather(*(view.size_bytes(node.name, node.file) for node in installed))
@@ -100,9 +102,12 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
         if package.name not in excluded
     )
     compiled = (_compiled_beside(node, view, environment) for node in installed)
+    untagged = (_untagged(node, rules) for node in installed)
     yanked = (_yanked(node) for node in installed if node.file.yanked is not None)
     skipped = (f"{name} {version} was left out: {why}" for (name, version), why in sorted(request.excluded.items()))
-    return Resolution(request.target, packages, (*filter(None, (*held_back, *compiled)), *yanked, *skipped, *lacking))
+    return Resolution(
+        request.target, packages, (*filter(None, (*held_back, *compiled, *untagged)), *yanked, *skipped, *lacking)
+    )
 
 
 def _compiled_beside(node: _Node, view: View, environment: Mapping[str, str]) -> str | None:
@@ -117,6 +122,15 @@ def _compiled_beside(node: _Node, view: View, environment: Mapping[str, str]) ->
         f"{node.name} {node.version} is compiled and needs torch: its wheel was built against PyPI's, and {torch}; "
         f"if it does not load, take {node.name} from conda as well"
     )
+
+
+def _untagged(node: _Node, rules: Rules) -> str | None:
+    """A warning for a wheel that is for Linux, whatever its glibc."""
+    platform = node.file.filename.removesuffix(".whl").rpartition("-")[2]
+    # PyTorch's own are built for the systems that it names; those that are built here, for the target.
+    if not platform.startswith("linux_") or rules.index_of(node.name).name.startswith("pytorch-"):
+        return None
+    return f"{node.name} {node.version}: its wheel's tag {platform} does not state the glibc that the wheel needs"
 
 
 def _yanked(node: _Node) -> str:
@@ -142,6 +156,10 @@ async def _node(name: str, version: str, view: View) -> _Node:
     return _Node(name, exact, file, declared(metadata), offered_extras(metadata))
 
 
+async def _measure(node: _Node, view: View) -> None:
+    node.file, node.hash = await view.measured(node.name, node.file), "measured"
+
+
 def _add_requirements(nodes: Mapping[str, _Node], environment: Mapping[str, str], requirements: Iterable[str]) -> None:
     """Record what requires what: each package is visited again if more of its extras are required."""
     waiting = [(SPEC, requirement) for text in requirements if (requirement := parsed(text)) is not None]
@@ -163,15 +181,14 @@ def _add_requirements(nodes: Mapping[str, _Node], environment: Mapping[str, str]
 
 def _locked_file(node: _Node, view: View, size_bytes: int | None) -> WheelFile:
     file, rules = node.file, view.rules
-    if file.sha256 is None:
-        raise NetworkError(f"{file.filename}: its index gives no SHA-256", hint="use an index with hashes")
+    sha256 = file.sha256 or ""
     if node.name in rules.sources:
         return rules.sources[node.name].file
     if node.name in rules.direct:
-        return WheelFile(DIRECT_URL, file.filename, file.sha256, size_bytes, without_credentials(file.url))
+        return WheelFile(DIRECT_URL, file.filename, sha256, size_bytes, without_credentials(file.url))
     index = rules.index_of(node.name)
     url = None if index.name == DEFAULT_INDEX else index.public(file.url)
-    return WheelFile(index.name, file.filename, file.sha256, size_bytes, url)
+    return WheelFile(index.name, file.filename, sha256, size_bytes, url, node.hash)
 
 
 async def _newest(

@@ -21,6 +21,7 @@ from envspec.resolve.pypi.resolve import TargetRequest
 from envspec.resolve.pypi.resolver import PypiRequest
 from envspec.resolve.types import CondaProvided, Cutoffs
 from envspec.spec import Requirement, RequirementKind, Spec, UndatedFiles
+from envspec.spec.sections import IndexFormat, IndexSection
 from envspec.spec.targets import has_cuda, marker_environment, wheel_tags
 
 
@@ -58,10 +59,13 @@ def sources_of(spec: Spec, target: Target) -> tuple[Requirement, ...]:
 
 def indexes_of(spec: Spec) -> tuple[NamedIndex, ...]:
     """The spec's own indexes; their URLs may contain credentials."""
-    return tuple(
-        NamedIndex(each.name, each.url, each.packages, each.undated is UndatedFiles.ACCEPT, each.files)
-        for each in spec.pip.index
-    )
+    return tuple(map(_named_index, spec.pip.index))
+
+
+def _named_index(index: IndexSection) -> NamedIndex:
+    links = index.format is IndexFormat.LINKS
+    undated = links or index.undated is UndatedFiles.ACCEPT
+    return NamedIndex(index.name, index.url, index.packages, undated, index.files, "links" if links else "")
 
 
 def target_request(

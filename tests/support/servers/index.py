@@ -202,6 +202,9 @@ class IndexServer(Threaded):
             return self._page(kind, body, headers)
         if found := re.fullmatch(r"/simple/([^/]+)(/?)", path):
             return self._project(found[1], found[2], headers)
+        if path == "/links.html":
+            kind, body = pages.links_page([file for files in self._projects.values() for file in files])
+            return self._page(kind, body, headers)
         if found := re.fullmatch(r"/files/([^/]+)/([^/]+)", path):
             return self._download(found[1], found[2], headers)
         return Answer(404, b"no such page\n")

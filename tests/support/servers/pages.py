@@ -38,6 +38,12 @@ def root_page(names: Iterable[str], dialect: Dialect, accept: str) -> tuple[str,
     return HTML_TYPE, f"<!DOCTYPE html>\n<html><body>\n{links}</body></html>\n".encode()
 
 
+def links_page(files: Sequence[File]) -> tuple[str, bytes]:
+    """The content type and body of a page with links to all files: no hash, no time."""
+    links = "".join(f'<a href=".{file_path(file)}">{html.escape(file.filename)}</a><br>\n' for file in files)
+    return HTML_TYPE, f"<!DOCTYPE html>\n<html>\n<body>\n{links}</body>\n</html>\n".encode()
+
+
 def file_path(file: File) -> str:
     """Where a file lies on the server, quoted: `/files/NAME/FILENAME`."""
     return f"/files/{file.name}/{quote(file.filename)}"

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import tempfile
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from email.parser import BytesParser
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
 from envspec.credentials import filled, without_credentials
 from envspec.errors import NetworkError
@@ -20,6 +26,7 @@ from envspec.io.store import Store, StoredMetadata, StoredPage
 from envspec.io.tasks import run_in_thread
 from envspec.names import normalised
 from envspec.origins import same_origin
+from envspec.resolve import cache
 from envspec.resolve.pypi.index.file_metadata import (
     LARGEST_BYTES,
     MOST_AT_ONCE,
@@ -78,7 +85,9 @@ class IndexClient:
             NotListed: the index answers 404.
             NetworkError: no usable answer, or offline and not in the cache.
         """
-        page = await self.once(("page", index.name, name, as_of), lambda: self._page(index, name, as_of))
+        # A page of links is the same for all names.
+        part = "" if index.is_page else name
+        page = await self.once(("page", index.name, part, as_of), lambda: self._page(index, part, as_of))
         if page.status == 404:
             raise NotListed(name)
         return page
@@ -109,6 +118,39 @@ class IndexClient:
         answer = (await http.get(self.authorised(index, file.url), max_bytes=most, within=within)).checked()
         _check_hash(index, file.filename, file.sha256, answer.body)
         return answer.body
+
+    async def measured(self, index: PackageIndex, file: ListedFile, as_of: datetime) -> ListedFile:
+        """The file with the SHA-256 of its bytes, for one whose index gives none.
+
+        It is downloaded once, and again if the last time was before `as_of`.
+        """
+        return await self.once(("measured", file.url, as_of), lambda: self._measured(index, file, as_of))
+
+    async def _measured(self, index: PackageIndex, file: ListedFile, as_of: datetime) -> ListedFile:
+        url, store = without_credentials(file.url), self.store
+        key = cache.key_of(["wheel", url])
+        found = store.answer(key)
+        is_wheel = file.filename.endswith(".whl")
+        has_metadata = not is_wheel or (found is not None and store.metadata(found["sha256"]) is not None)
+        if found is None or datetime.fromisoformat(found["fetched"]) < as_of or not has_metadata:
+            http, started = self.network(url), self._now()
+            with tempfile.TemporaryFile() as body:
+                address = self.authorised(index, file.url)
+                sha256 = await http.download(address, body, _WHOLE_BYTES, within=index.within())
+                size_bytes = body.seek(0, io.SEEK_END)
+                if is_wheel:
+                    try:
+                        metadata, _, record = await read_file(body)
+                        _check_release(metadata, file.filename)
+                    except BadRemoteWheel as error:
+                        raise NetworkError(
+                            f"{file.filename} is no usable wheel: {error}", hint="check the URL in the spec"
+                        ) from error
+                    store.put_metadata(sha256, StoredMetadata(metadata, size_bytes))
+                    store.put_record(sha256, record)
+            found = {"fetched": started.isoformat(), "sha256": sha256, "size_bytes": size_bytes}
+            store.put_answer(key, found)
+        return replace(file, sha256=found["sha256"], size_bytes=found["size_bytes"])
 
     def authorised(self, index: PackageIndex, url: str) -> str:
         return authorised(index, url, self._environ)
@@ -144,8 +186,9 @@ class IndexClient:
         headers = {"Accept": ACCEPT}
         if stored is not None and stored.etag and stored.status == 200:
             headers["If-None-Match"] = stored.etag
-        answer = await self.network(f"the page of {name} at index {index.name}").get(
-            self.authorised(index, f"{without_credentials(index.url)}{name}/"), headers=headers, within=within
+        address = without_credentials(index.url) + (f"{name}/" if name else "")
+        answer = await self.network(f"the page {f'of {name} ' if name else ''}at index {index.name}").get(
+            self.authorised(index, address), headers=headers, within=within
         )
         if answer.status == 304 and stored is not None:
             page = replace(stored, asked=requested)
@@ -300,6 +343,17 @@ def _wrong_hash(index: PackageIndex, what: str, expected: str, found: str) -> Pa
         f"index {index.name}: {what} has SHA-256 {found}, its page has {expected}",
         hint="report it to whoever runs the index: the file was changed on the way or on the server",
     )
+
+
+def _check_release(metadata: bytes, filename: str) -> None:
+    """Refuse a wheel whose METADATA has another name or version than its file name."""
+    head = BytesParser().parsebytes(metadata, headersonly=True)
+    name, version = head.get("Name", ""), head.get("Version", "")
+    expected_name, expected_version, *_ = parse_wheel_filename(filename)
+    with suppress(InvalidVersion):
+        if normalised(name) == expected_name and Version(version) == expected_version:
+            return
+    raise BadRemoteWheel(f"its METADATA is of {name} {version}")
 
 
 class NoRanges(BadRemoteWheel):

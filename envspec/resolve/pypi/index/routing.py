@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from envspec.credentials import has_secret_query, without_credentials
 from envspec.errors import NetworkError
-from envspec.models import DEFAULT_INDEX, BuiltWheel, NamedIndex, WheelFile
+from envspec.models import DEFAULT_INDEX, DIRECT_URL, BuiltWheel, NamedIndex, WheelFile
 from envspec.origins import PYTORCH_FILES, Bounds
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.selection import Sdists
@@ -40,7 +40,8 @@ class PackageIndex:
     """A package index. url: its simple pages, with a closing slash; may contain credentials, which are never written.
 
     dated: whether its files have upload times, which `as_of` needs. stands_for: the URL of the index that this one
-    mirrors; locks name files there. files: further origins that its pages and files may be on.
+    mirrors; locks name files there. files: further origins that its pages and files may be on. is_page: whether its
+    url, as it is, is the only page, for all names.
     """
 
     name: str
@@ -48,6 +49,7 @@ class PackageIndex:
     dated: bool = True
     stands_for: str | None = None
     files: tuple[str, ...] = ()
+    is_page: bool = False
 
     @property
     def key(self) -> str:
@@ -58,9 +60,10 @@ class PackageIndex:
         """The servers that may answer for this index; None: any. sha256: of the whole answer, if it is checked.
 
         A mirror of the default index may redirect anywhere: the default index serves every name without an index of its
-        own. A mirror of PyTorch's may keep its files elsewhere than its pages.
+        own. So may the server of a file that the spec names by its URL. A mirror of PyTorch's may keep its files
+        elsewhere than its pages.
         """
-        if self.name == DEFAULT_INDEX or (self.stands_for and sha256):
+        if self.name in (DEFAULT_INDEX, DIRECT_URL) or (self.stands_for and sha256):
             return None
         is_pytorch = self.name.startswith("pytorch-")
         more = PYTORCH_FILES if is_pytorch else self.files
@@ -99,14 +102,14 @@ class Route:
 
 def routes_of(indexes: Iterable[NamedIndex]) -> tuple[Route, ...]:
     """The routes to the spec's own indexes: exact names before patterns, each in the spec's order."""
-    routes = [
-        Route(
-            pattern, PackageIndex(index.name, index.url.rstrip("/") + "/", dated=not index.undated, files=index.files)
-        )
-        for index in indexes
-        for pattern in index.packages
-    ]
+    routes = [Route(pattern, _package_index(index)) for index in indexes for pattern in index.packages]
     return tuple(sorted(routes, key=lambda route: "*" in route.pattern))
+
+
+def _package_index(index: NamedIndex) -> PackageIndex:
+    is_page = index.format == "links"
+    url = index.url.rstrip("/") + ("" if is_page else "/")
+    return PackageIndex(index.name, url, dated=not index.undated, files=index.files, is_page=is_page)
 
 
 @dataclass(frozen=True, slots=True)

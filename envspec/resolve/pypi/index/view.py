@@ -86,6 +86,8 @@ class Pages:
     async def _select(self, page: StoredPage, index: PackageIndex, name: str, cutoff: datetime) -> _Selections:
         def select_all() -> _Selections:
             listing = own_files(parse_page(page.body, page.content_type, page.url), name)
+            if index.is_page and not listing.names:
+                raise NotListed(name)
             bound = cutoff if index.dated else None
             return {
                 view: select(listing, name, SelectionPolicy(self.ranks[view], bound, page.asked, rules.sdists_of(name)))
@@ -275,6 +277,11 @@ class View:
             return metadata_only_wheel(filename, await self.metadata(name, filename))
         with self._recording():
             return await self._client.content(self.rules.index_of(name), file)
+
+    async def measured(self, name: str, file: ListedFile) -> ListedFile:
+        """A file with its hash, for one whose index gives none."""
+        with self._recording():
+            return await self._client.measured(self.rules.index_of(name), file, self.rules.cutoff_of(name))
 
     async def size_bytes(self, name: str, file: ListedFile) -> int | None:
         """A file's size; None if it is unknown."""
