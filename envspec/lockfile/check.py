@@ -20,6 +20,7 @@ from envspec.lockfile.folder import read_current, state
 from envspec.lockfile.header import LOCK_FILE, Header, NewerFormat, verify_checksum
 from envspec.names import FILE_NAME
 from envspec.spec.identity import input_sha256
+from envspec.spec.owner import TWO_SPECS, other_owner
 
 _TRIES: Final = 100
 _BETWEEN_TRIES_S: Final = 0.004
@@ -91,10 +92,17 @@ def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_versi
         reasons = _entry_reasons(data, body, contents, spec_path, document)
     else:
         # The entries of a lock of another spec are another spec's.
-        reasons = [Reason(Why.SPEC, f"{spec_path} has changed since it was locked")]
+        reasons = [_changed(spec_path, lock_dir, header)]
     by_these_facts = facts_version is None or not header.facts or facts_version == header.facts
     warnings = _warnings(header, facts_version, by_these_facts=by_these_facts)
     return CheckResult((*reasons, *of_files), warnings, by_these_facts)
+
+
+def _changed(spec_path: Path, lock_dir: Path, header: Header) -> Reason:
+    other = other_owner(header.spec, header.name, spec_path, lock_dir)
+    if other is None:
+        return Reason(Why.SPEC, f"{spec_path} has changed since it was locked")
+    return Reason(Why.SPEC, f"{lock_dir} is the lock of {other}, which has the same name", TWO_SPECS)
 
 
 def _parse(spec_path: Path) -> dict[str, object]:

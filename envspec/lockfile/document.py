@@ -54,7 +54,7 @@ _KEYS: Final[Mapping[type, str]] = {
     Package: "name version extras uploaded file built record_sha256 required_by rejected",
 }
 #: Fields of a Lock that the header has.
-_HEADER_FIELDS: Final = ("format", "name", "input_sha256", "as_of", "as_of_spec", "facts", "gpus")
+_HEADER_FIELDS: Final = ("format", "name", "spec", "input_sha256", "as_of", "as_of_spec", "facts", "gpus")
 
 
 def _to_table(value: Any) -> dict[str, Value]:
@@ -284,15 +284,15 @@ def load(text: str, where: str) -> Lock:
 
 
 def identity(lock: Lock) -> str:
-    """SHA-256 (hexadecimal) of all that an image follows from: the document without its files, without what builds
-    have found (`system`, `images`), what is tested in the image, the digests by which installations are compared, and
-    `indexes`: these decide what is built, and the wheels that were built are here by their hashes.
+    """SHA-256 (hexadecimal) of all that an image follows from: the document without its files, the spec's place, what
+    builds have found (`system`, `images`), what is tested in the image, the digests by which installations are
+    compared, and `indexes`: these decide what is built, and the wheels that were built are here by their hashes.
     """
     resolutions = tuple(
         replace(each, packages=tuple(replace(package, record_sha256=None) for package in each.packages))
         for each in lock.resolutions
     )
-    bare = replace(lock, resolutions=resolutions, indexes=(), system=(), images=(), conformance=None)
+    bare = replace(lock, resolutions=resolutions, indexes=(), system=(), images=(), conformance=None, spec="")
     if lock.conformance is not None:
         # The spec's hash is over its [conformance] as well; all else of the spec that an image follows from is here.
         bare = replace(bare, input_sha256="")

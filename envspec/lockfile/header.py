@@ -29,7 +29,7 @@ FORMAT: Final = 2
 #: The versions of envspec that read FORMAT; written into the document, so that an older one can name them.
 REQUIRES: Final = ">=0.1"
 #: Texts that are left out if they are empty.
-OPTIONAL: Final = ("as_of_spec",)
+OPTIONAL: Final = ("as_of_spec", "spec")
 #: What to do about a damaged lock.
 RESTORE: Final = "run `envspec lock SPEC` to write it again, or restore it from version control"
 
@@ -62,6 +62,7 @@ class Header(NamedTuple):
     files: Mapping[str, str]
     partial_channels: tuple[PartialChannel, ...] = ()
     as_of_spec: str = ""
+    spec: str = ""
 
 
 class DamagedLock(StaleLock):

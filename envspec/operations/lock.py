@@ -28,7 +28,7 @@ from envspec.lockfile.header import LOCK_FILE
 from envspec.lockfile.toml_writer import time_text
 from envspec.models import ImageSettings, Lock, Resolution, Target
 from envspec.names import normalised
-from envspec.operations.lock_cache import is_ours, key_of, remember, remember_ours
+from envspec.operations.lock_cache import is_ours, key_of, owner_of, remember, remember_ours
 from envspec.operations.lock_state import CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.upgrade import check_names, moved_names, names_in_conda
 from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
@@ -36,6 +36,7 @@ from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
 from envspec.spec.errors import KeyPath, Problem, SpecError, dotted
 from envspec.spec.load import read_text
+from envspec.spec.owner import TWO_SPECS
 from envspec.spec.positions import positions_of
 from envspec.spec.targets import targets_of
 
@@ -94,6 +95,12 @@ def compiled(request: LockRequest, context: Context) -> Compiled:
         parse_spec(text, str(request.spec_path), started)
         text = set_as_of(text, request.as_of)
     spec = parse_spec(text, str(request.spec_path), started)
+    if (other := owner_of(request)) is not None:
+        raise UsageError(
+            f"{request.spec_path} and {other} are both called {spec.env.name}: {request.directory} is the lock of "
+            f"{other}",
+            hint=TWO_SPECS,
+        )
     # These warnings are about the text of the spec, not about the lock.
     check_logins(spec, request, context)
     warnings: list[str] = []

@@ -33,6 +33,7 @@ from envspec.operations.lock_state import BRIEF, CondaResult, LockState, PypiRes
 from envspec.resolve.pypi.request import indexes_of
 from envspec.spec import Spec
 from envspec.spec.dates import Age
+from envspec.spec.owner import path_from_lock
 
 
 def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: Sequence[Decision]) -> Lock:
@@ -90,6 +91,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         indexes=indexes,
         image=settings,
         conformance=conformance,
+        spec=path_from_lock(state.request.spec_path, state.request.directory),
         as_of_spec=str(spec.env.as_of) if isinstance(spec.env.as_of, Age) else "",
     )
     lock = _with_images(lock, before)

@@ -22,12 +22,13 @@ from envspec.data import facts_version
 from envspec.errors import StaleLock
 from envspec.io.store import Store
 from envspec.lockfile.check import check
-from envspec.lockfile.folder import tidy, write_folder
+from envspec.lockfile.folder import read_current, tidy, write_folder
 from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
 from envspec.operations.lock_state import LockRequest, Upgrade
 from envspec.resolve import RESOLVERS
 from envspec.spec.dates import as_of_in
 from envspec.spec.identity import input_sha256
+from envspec.spec.owner import other_owner, path_from_lock
 from envspec.version import VERSION
 
 #: Part of every key: changes whenever the same inputs would make another lock.
@@ -62,6 +63,7 @@ def key_of(request: LockRequest, facts: str, environ: Mapping[str, str]) -> str 
     resolver = request.resolver
     made_by = [MADE, FORMAT, VERSION, resolver, *map(version, RESOLVERS[resolver].distributions), facts]
     places = [environ.get(name) for name in ("ENVSPEC_DEFAULT_INDEX", "ENVSPEC_PYTORCH_INDEX")]
+    places.append(path_from_lock(request.spec_path, request.directory))
     return hashlib.sha256(json.dumps([input_sha256(data), old, *made_by, *places]).encode()).hexdigest()
 
 
@@ -84,6 +86,8 @@ def without_resolving(request: LockRequest, context: Context) -> Sequence[Path] 
     if request.upgrade is Upgrade.ALL or request.upgrade_packages or request.as_of is not None:
         return None
     directory = request.directory
+    if owner_of(request) is not None:
+        return None
     with closing(Store(context.cache)) as store:
         if _is_done(request.spec_path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
             tidy(directory)
@@ -95,6 +99,15 @@ def without_resolving(request: LockRequest, context: Context) -> Sequence[Path] 
     for text in cached["warnings"]:
         context.reporter.warning(text)
     return write_folder(directory, {name: text.encode() for name, text in cached["files"].items()})
+
+
+def owner_of(request: LockRequest) -> Path | None:
+    """Another spec with the same name, whose lock is in the request's folder."""
+    try:
+        header, _ = verify_checksum(read_current(request.directory, LOCK_FILE), LOCK_FILE)
+    except (OSError, StaleLock):
+        return None
+    return other_owner(header.spec, header.name, request.spec_path, request.directory)
 
 
 def _is_done(spec_path: Path, directory: Path) -> bool:

@@ -99,13 +99,14 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
     with closing(_Unanswered(context.cache)) as store:
         old, document = cutoffs_of(right), documents.read_spec(request.spec_path)
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, as_of, before=locked)
-        made = make(state)
+        # Where the spec is may change without the lock.
+        made = replace(make(state), spec=locked.spec)
         differences = _compare(request.directory, lock_files(made))
         kept: tuple[str, ...] = ()
         if differences and _keeps_versions(spec, locked):
             # Only the lock records which of them `--upgrade-package` has moved.
             old = replace(cutoffs_of(right), resolutions=versions_of(locked))
-            free, made = made, make(replace(state, old=old))
+            free, made = made, replace(make(replace(state, old=old)), spec=locked.spec)
             differences = _compare(request.directory, lock_files(made))
             kept = tuple(_kept(free, made))
     moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
