@@ -6,7 +6,6 @@ limit in bytes; small texts can still take long and much memory. Imports little.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from importlib import import_module
@@ -73,14 +72,14 @@ MAX_JSON_MARKS: Final = 4_000_000
 
 
 def parse_json(data: bytes) -> Any:
-    """What a JSON document holds.
+    """What a JSON document in UTF-8 holds.
 
     Raises:
         ValueError: it is none, is nested too deeply, or holds too many values.
     """
-    if sum(map(data.count, (b",", b":", b"[", b"{"))) > MAX_JSON_MARKS:
+    if len(data) > MAX_JSON_MARKS and sum(map(data.count, (b",", b":", b"[", b"{"))) > MAX_JSON_MARKS:
         raise ValueError("it holds too many values")
-    try:
-        return json.loads(data)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    # Takes 0.7 of the time of Python's own, and is imported with pydantic for every spec.
+    from pydantic_core import from_json
+
+    return from_json(data, cache_strings="keys")

@@ -10,8 +10,7 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 #: Prefix of a file that is in the environment and not in its site-packages.
 DATA: Final = "<data>/"
@@ -32,8 +31,7 @@ class BadRecord(ValueError):
     """A RECORD that cannot be read."""
 
 
-@dataclass(frozen=True)
-class RecordEntry:
+class RecordEntry(NamedTuple):
     """A file of a RECORD.
 
     algorithm, digest: name of the hash, and its value in URL-safe base64 without padding; empty if there is none.
@@ -54,7 +52,10 @@ def record_entries(text: str) -> Iterator[RecordEntry]:
             if len(columns) != 3:
                 raise BadRecord(f"its RECORD has a line of {len(columns)} columns: {','.join(columns)!r}")
             algorithm, _, digest = columns[1].partition("=")
-            path = posixpath.normpath(columns[0].replace("\\", "/"))
+            path = columns[0]
+            # Nearly all are normal already, and an environment has tens of thousands.
+            if "./" in path or "//" in path or "\\" in path or path[-1:] in ("", ".", "/"):
+                path = posixpath.normpath(path.replace("\\", "/"))
             yield RecordEntry(path, algorithm, digest.rstrip("="), int(columns[2]) if columns[2].isdigit() else None)
     except csv.Error as error:
         raise BadRecord(f"its RECORD is not CSV: {error}") from error
@@ -65,7 +66,7 @@ def wheel_path(path: str) -> str | None:
 
     None for files that installers write themselves.
     """
-    spread = _DATA_FOLDER.fullmatch(path)
+    spread = _DATA_FOLDER.fullmatch(path) if ".data/" in path else None
     if spread is None:
         return _stable(path)
     kind, rest = spread[1], spread[2]
@@ -96,8 +97,11 @@ def _stable(path: str) -> str | None:
         return None
     if path.startswith(DATA):
         return None if path[len(DATA) :].lower().startswith(_PROGRAMS) else path
-    folder, _, name = path.partition("/")
-    return None if folder.endswith(".dist-info") and name in _INSTALLER_FILES else path
+    if ".dist-info/" in path:
+        folder, _, name = path.partition("/")
+        if folder.endswith(".dist-info") and name in _INSTALLER_FILES:
+            return None
+    return path
 
 
 def _sha256(entries: Iterable[tuple[str | None, RecordEntry]]) -> str | None:
@@ -112,7 +116,7 @@ def _sha256(entries: Iterable[tuple[str | None, RecordEntry]]) -> str | None:
             continue
         if entry.algorithm != "sha256":
             return None
-        lines.add(f"{path},{entry.algorithm}={entry.digest}\n")
+        lines.add(f"{path},sha256={entry.digest}\n")
     return hashlib.sha256("".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
