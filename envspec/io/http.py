@@ -10,6 +10,7 @@ import hashlib
 import math
 import ssl
 import time
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -86,6 +87,32 @@ async def read_whole(response: ClientResponse, max_bytes: int, longest_s: float 
     return Response(str(response.url), response.status, response.headers, b"".join(chunks))
 
 
+async def _read_unzipped(response: ClientResponse, max_bytes: int) -> Response:
+    """`read_whole` of a response to _ZIPPED, which aiohttp leaves as it is."""
+    found = await read_whole(response, max_bytes)
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if not found.body or encoding == "identity":
+        return found
+    from aiohttp import ClientPayloadError
+
+    rest, body = found.body, b""
+    try:
+        while rest:
+            member = zlib.decompressobj(_ANY_ZLIB)
+            body += member.decompress(rest, max_bytes + 1 - len(body))
+            if len(body) > max_bytes:
+                raise TooLarge(str(response.url), max_bytes)
+            if not member.eof:
+                raise ClientPayloadError
+            rest = member.unused_data
+    except zlib.error as error:
+        raise ClientPayloadError(str(error)) from error
+    return replace(found, body=body, gzipped=found.body if encoding == "gzip" else None)
+
+
+#: Of zlib: the header says which of its forms follows.
+_ANY_ZLIB: Final = 47
+_ZIPPED: Final = {"Accept-Encoding": "gzip"}
 #: A simple page of the largest projects is below 20 MB; what is larger than this is no page.
 PAGE_BYTES: Final = 64 * 1024 * 1024
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -115,6 +142,7 @@ class _HttpRequest:
     within: Bounds | None
     body: bytes | Streamed | None = None
     more: Callable[[], Mapping[str, str]] = dict
+    auto_decompress: bool = True
 
 
 class Http:
@@ -176,9 +204,9 @@ class Http:
         within: Bounds | None = None,
     ) -> Response:
         """Like `get`, with another method; only GET and HEAD follow redirects."""
-        request = self._request_for(method, url, headers, within)
-        request = replace(request, body=body, timeout=self.whole)
-        return await self._with_retries(request, lambda response: read_whole(response, max_bytes))
+        request = self._request_for(method, url, {**_ZIPPED, **(headers or {})}, within)
+        request = replace(request, body=body, timeout=self.whole, auto_decompress=False)
+        return await self._with_retries(request, lambda response: _read_unzipped(response, max_bytes))
 
     async def download(self, url: str, file: IO[bytes], max_bytes: int, *, within: Bounds | None = None) -> str:
         """Write the body of a 2xx response, as sent, to `file`; its SHA-256.
@@ -332,6 +360,7 @@ class Http:
                 timeout=request.timeout,
                 proxy=self._proxy(url),
                 allow_redirects=False,
+                auto_decompress=request.auto_decompress,
             )
             if response.status not in _REDIRECTS or request.method not in {"GET", "HEAD"}:
                 return response

@@ -236,12 +236,16 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole response. url: after redirects, without credentials. headers: case-insensitive."""
+    """A whole response. url: after redirects, without credentials. headers: case-insensitive.
+
+    gzipped: the body as it was sent, if that was with gzip.
+    """
 
     url: str
     status: int
     headers: CIMultiDictProxy[str]
     body: bytes = field(repr=False)
+    gzipped: bytes | None = field(default=None, repr=False)
 
     def checked(self) -> Response:
         """Itself if the status is 2xx; raises BadStatus otherwise."""

@@ -7,9 +7,11 @@ change is cached. One SQLite file: a stack has 400 entries, and as many files wo
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 import threading
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,7 +33,10 @@ CREATE TABLE IF NOT EXISTS entry (
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """One response of an index. status: 200 or 404. asked: when the request was sent (UTC)."""
+    """One response of an index. status: 200 or 404. asked: when the request was sent (UTC).
+
+    gzipped: the body as it was sent, if that was with gzip; it is stored instead: the pages of a stack have 40 MB.
+    """
 
     status: int
     asked: datetime
@@ -39,6 +44,7 @@ class StoredPage:
     content_type: str
     etag: str | None
     body: bytes
+    gzipped: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +75,17 @@ class Store:
 
     def page(self, index_key: str, name: str) -> StoredPage | None:
         entry = self._get("page", index_key, name)
-        with suppress(ValueError, TypeError):
+        with suppress(ValueError, TypeError, EOFError, OSError, zlib.error):
             if entry is not None:
-                (status, asked, url, content_type, etag), body = entry
-                return StoredPage(status, datetime.fromisoformat(asked), url, content_type, etag, body)
+                (status, asked, url, content_type, etag, is_gzipped), body = entry
+                gzipped, body = (body, gzip.decompress(body)) if is_gzipped else (None, body)
+                return StoredPage(status, datetime.fromisoformat(asked), url, content_type, etag, body, gzipped)
         return None
 
     def put_page(self, index_key: str, name: str, page: StoredPage) -> None:
-        value = (page.status, page.asked.isoformat(), page.url, page.content_type, page.etag)
-        self._put("page", index_key, name, value, page.body)
+        is_gzipped = page.gzipped is not None
+        value = (page.status, page.asked.isoformat(), page.url, page.content_type, page.etag, is_gzipped)
+        self._put("page", index_key, name, value, page.body if page.gzipped is None else page.gzipped)
 
     def metadata(self, key: str) -> StoredMetadata | None:
         found = self._unsaved.get(("metadata", key)) or self._get("metadata", key)

@@ -78,9 +78,11 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     read = [node for node in installed if node.file.filename.endswith(".whl") or node.offered]
     lacking = unknown_extras({node.name: (str(node.version), node.offered, node.askers) for node in read})
     await asyncio.gather(*(_measure(node, view) for node in installed if node.file.sha256 is None))
-    digests = asyncio.gather(*(view.record_digest(node.name, node.file) for node in installed))
-    rejected = await asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in installed))
-    sizes = await asyncio.gather(*(view.size_bytes(node.name, node.file) for node in installed))
+    digests, rejected, sizes = await asyncio.gather(
+        asyncio.gather(*(view.record_digest(node.name, node.file) for node in installed)),
+        asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in installed)),
+        asyncio.gather(*(view.size_bytes(node.name, node.file) for node in installed)),
+    )
     packages = tuple(
         Package(
             name=node.name,
@@ -93,7 +95,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
             built=rules.sources[node.name].built if node.name in rules.sources else None,
             record_sha256=digest,
         )
-        for node, (refusal, _), size, digest in zip(installed, rejected, sizes, await digests, strict=True)
+        for node, (refusal, _), size, digest in zip(installed, rejected, sizes, digests, strict=True)
     )
     excluded = {name for name, _ in request.excluded}
     held_back = (

@@ -200,6 +200,7 @@ class IndexClient:
                 content_type=answer.headers.get("Content-Type", "text/html"),
                 etag=answer.headers.get("ETag"),
                 body=answer.body if answer.status == 200 else b"",
+                gzipped=answer.gzipped if answer.status == 200 else None,
             )
         self.store.put_page(index.key, name, page)
         return page
