@@ -143,10 +143,14 @@ class WheelFile:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Dependent:
-    """What requires a package, and with which requirement. name: a package, or SPEC."""
+    """What requires a package, and with which requirement. name: a package, or SPEC.
+
+    replaces: what the package's metadata has instead, if an override of the spec replaces it.
+    """
 
     name: Name
     requirement: str
+    replaces: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,10 @@ class LockedPackages:
     def _link(self, step: _Step) -> Link:
         package = self._package(step)
         channel = package.channel if isinstance(package, CondaPackage) else None
-        return Link(step.dependent.name, package.version if package else None, step.dependent.requirement, channel)
+        requirement, replaces = step.dependent.requirement, step.dependent.replaces
+        if replaces:
+            requirement += f" (pip.overrides, instead of {replaces})"
+        return Link(step.dependent.name, package.version if package else None, requirement, channel)
 
 
 _LARGEST: Final = 5

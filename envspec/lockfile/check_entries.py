@@ -10,7 +10,7 @@ point, so a value of the wrong type is one more mismatch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -57,6 +57,16 @@ def _mismatches(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> Itera
     if lock.get("index", []) != _indexes(spec):
         yield "its package indexes are not those of the spec"
     yield from _base_image(spec, lock)
+    overrides = {
+        (_name_of(each["requirement"]), each["requirement"].strip(), each["reason"])
+        for each in spec.get("pip", {}).get("overrides", ())
+    }
+    recorded = [entry for entry in lock.get("decision", ()) if entry["what"].startswith("override.")]
+    # Without any package of PyPI there is nothing to override.
+    if (recorded or spec.get("pip", {}).get("dependencies")) and overrides != {
+        (entry["what"].removeprefix("override."), entry["value"], entry["why"]) for entry in recorded
+    }:
+        yield "its overrides are not those of the spec"
     requested = {without_credentials(text.strip()) for text in spec.get("pip", {}).get("dependencies", ())}
     for entry in lock.get("decision", ()):
         # They name the ref in whose history an install looks for the commit.
@@ -71,6 +81,7 @@ def _mismatches(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> Itera
             *_conda_dependents(spec, conda),
             *(text for entry in wheels for text in sources.mismatches(entry)),
             *_dependents(sources.requested, wheels, conda),
+            *_replaced(wheels, {name for name, _, _ in overrides}),
             *_files(part, wheels, conda, files),
         ):
             yield f"{platform}: {text}"
@@ -173,6 +184,17 @@ class _Sources:
             yield f"{of}: the spec names no index {index} for {name}"
         elif url is not None:
             yield f"{of}: it is from the default index, whose files have no URL in a lock, but it has {url}"
+
+
+def _replaced(wheels: Sequence[_Table], overridden: Set[str]) -> Iterator[str]:
+    for entry in wheels:
+        if entry["name"] not in overridden and any("replaces" in by for by in entry.get("required_by", ())):
+            yield f"{entry['name']}: what requires it is replaced, but the spec does not override it"
+
+
+def _name_of(requirement: str) -> str:
+    found = _REQUIREMENT.match(requirement)
+    return normalised(found[1]) if found else ""
 
 
 def _origins(index: _Table) -> tuple[str, ...]:

@@ -264,9 +264,7 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
     for pinned in image.digests if image else ():
         values["image.digest", pinned.platform] = pinned.digest or "unresolved"
     values |= image_values(lock, other)
-    for index in lock.indexes:
-        words = [index.url, *index.packages, *(["undated"] if index.undated else []), *filter(None, [index.format])]
-        values[f"index.{index.name}", None] = " ".join(words)
+    values |= _pip_values(lock)
     for name, as_of in lock.package_as_of:
         values[f"as_of.{name}", None] = time_text(as_of)
     for name, as_of in lock.conda_as_of:
@@ -279,6 +277,18 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
     for code in lock.gpu_code:
         values[f"gpu_code.{code.package}", code.platform] = " ".join((f"{code.variant}:", *code.sm, *code.ptx))
     return {key: value for key, value in values.items() if value and (key[1] is None or key[1] in both)}
+
+
+def _pip_values(lock: Lock) -> _Values:
+    """The spec's indexes and overrides."""
+    values: _Values = {}
+    for index in lock.indexes:
+        words = [index.url, *index.packages, *(["undated"] if index.undated else []), *filter(None, [index.format])]
+        values[f"index.{index.name}", None] = " ".join(words)
+    for decision in lock.decisions:
+        if decision.what.startswith("override."):
+            values[decision.what, None] = decision.value
+    return values
 
 
 def image_name(image: BaseImage) -> str:

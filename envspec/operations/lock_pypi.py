@@ -21,7 +21,14 @@ from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve import resolver
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import BuiltSource
-from envspec.resolve.pypi.request import GivenPackages, IndexUrls, sources_of, target_request, wheel_urls
+from envspec.resolve.pypi.request import (
+    GivenPackages,
+    IndexUrls,
+    override_decisions,
+    sources_of,
+    target_request,
+    wheel_urls,
+)
 from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.pypi.url_wheels import fetch_wheel
@@ -80,7 +87,17 @@ class Pypi:
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for resolution in resolutions for package in resolution.packages}
         own = {name: at for name, at in cutoffs.names.items() if name in locked}
-        return PypiResult(resolutions, tuple(requests), own, self._commits)
+        for name in self._idle_overrides(resolutions):
+            self._warn_once(f"pip.overrides: {name} changes nothing: no locked package requires other versions of it")
+        return PypiResult(resolutions, tuple(requests), own, (*self._commits, *override_decisions(self._state.spec)))
+
+    def _idle_overrides(self, resolutions: Sequence[Resolution]) -> list[str]:
+        """The names of overrides without an effect, as far as it is recorded: not for what conda provides."""
+        packages = (package for resolution in resolutions for package in resolution.packages)
+        replaced = {package.name for package in packages if any(by.replaces for by in package.required_by)}
+        provided = {name for of_platform in self._provided.values() for name in of_platform}
+        names = {each.requirement.name for each in self._state.spec.pip.overrides}
+        return sorted(names - replaced - provided)
 
     def _without_own_times(self) -> tuple[Resolution, ...]:
         """What the spec gives without single packages' times, which then move what they have to and nothing else."""

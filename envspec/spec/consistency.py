@@ -28,7 +28,7 @@ from envspec.spec.conda import (
 )
 from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import BadValue, KeyPath, quoted
-from envspec.spec.requirements import read_name, read_requirement
+from envspec.spec.requirements import read_name, read_override, read_requirement
 from envspec.spec.values import read_pattern, read_python
 
 Document = Mapping[str, Any]
@@ -244,6 +244,19 @@ def _two_addresses(data: Document) -> Iterator[Found]:
                 )
 
 
+def _overridden_twice(data: Document) -> Iterator[Found]:
+    seen: dict[tuple[str, str], int] = {}
+    listed = ((at, each.get("requirement")) for at, each in items(data, dict, "pip", "overrides"))
+    for at, override in readable(read_override, ((at, text) for at, text in listed if isinstance(text, str))):
+        first = seen.setdefault((override.name, str(override.marker or "")), at)
+        if first != at:
+            yield (
+                ("pip", "overrides", at, "requirement"),
+                f"`{override.name}` is overridden already, at [{first}]",
+                "remove one of them, or give them markers that exclude each other",
+            )
+
+
 def _misnamed(data: Document) -> Iterator[Found]:
     """Names that are written for another package, unless the spec says where the package comes from."""
     required = list(readable(read_requirement, items(data, str, "pip", "dependencies")))
@@ -410,6 +423,7 @@ _SETS: Final[tuple[tuple[tuple[str, ...], Callable[[str], str]], ...]] = (
 _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _listed_twice,
     _two_addresses,
+    _overridden_twice,
     _misnamed,
     _dated_twice,
     _index_names,

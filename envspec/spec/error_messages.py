@@ -99,6 +99,10 @@ def _how_to_write(kind: str, path: KeyPath) -> str:
         path = path[:-1]
     field = _section(path[:-1]).model_fields.get(str(path[-1]))
     example = _written(field.examples[0]) if field and field.examples else None
+    if kind == "model_type" and isinstance(path[-1], int):
+        listed = _section(path[:-2]).model_fields.get(str(path[-2]))
+        one = _written(listed.examples[0][0]) if listed and listed.examples else ""
+        return f"write {one}" if one else f"write each as a table of its own: [[{dotted(path[:-1])}]]"
     if kind == "tuple_type" and field and _model_in(field.annotation):
         return f"write each as a table of its own: [[{dotted(path)}]]"
     if example and isinstance(path[-1], str):

@@ -146,6 +146,17 @@ def read_constraint(text: str) -> Requirement:
     return found
 
 
+def read_override(text: str) -> Requirement:
+    """Parse the requirement of one item of `pip.overrides`: a name, perhaps versions and a marker; BadValue if not."""
+    found = read_requirement(text)
+    if found.kind is not RequirementKind.NAME or found.extras:
+        raise BadValue(
+            f"{quoted(str(found))} is not an override",
+            f'overrides replace the versions that packages require (`"{found.name}<2"`), and keep the extras',
+        )
+    return found
+
+
 def read_name(text: str) -> str:
     """Parse a package's name and normalise it; BadValue if it is none."""
     if not _NAME.fullmatch(text):

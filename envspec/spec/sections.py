@@ -201,6 +201,18 @@ class IndexSection(Section):
     )
 
 
+class Override(Section):
+    """A requirement in place of those that packages have on the same name."""
+
+    requirement: f.OverrideText = Field(
+        description="A name and its versions; without versions, any. Extras of what it replaces stay, markers too.",
+        examples=["numpy<2"],
+    )
+    reason: f.Word = Field(
+        description="Why: the lock has it.", examples=["audiocraft runs with numpy 1.26, its metadata is too narrow"]
+    )
+
+
 class Pip(Section):
     """Packages from Python package indexes."""
 
@@ -213,6 +225,11 @@ class Pip(Section):
         default=(),
         description="Bounds on versions of packages that other packages require.",
         examples=[["numpy<2.4"]],
+    )
+    overrides: f.ListOf[Override] = Field(
+        default=(),
+        description="Requirements that replace those of packages, but not the spec's own.",
+        examples=[[{"requirement": "numpy<2", "reason": "its bound on numpy is too narrow"}]],
     )
     allow_sdist: f.ListOf[f.PackageName] = Field(
         default=(),

@@ -26,7 +26,7 @@ from envspec.origins import origin_of
 from envspec.spec.conda import read_channel, read_conda_name, read_match_spec, read_virtual_value
 from envspec.spec.dates import Age, read_as_of, read_time
 from envspec.spec.errors import BadValue, nearest, quoted, refuse_open_secrets
-from envspec.spec.requirements import Requirement, read_constraint, read_name, read_requirement
+from envspec.spec.requirements import Requirement, read_constraint, read_name, read_override, read_requirement
 
 T = TypeVar("T")
 
@@ -319,6 +319,7 @@ DatedName = Annotated[
 Glibc = Annotated[tuple[int, int], OfText(_read_glibc, pattern=f"^{_GLIBC}$")]
 RequirementText = Annotated[Requirement, OfText(read_requirement)]
 ConstraintText = Annotated[Requirement, OfText(read_constraint)]
+OverrideText = Annotated[Requirement, OfText(read_override)]
 PackageName = Annotated[str, OfText(read_name)]
 IndexName = Annotated[str, OfText(_read_index_name)]
 Origin = Annotated[str, OfText(_read_origin, pattern="^https?://")]

@@ -41,6 +41,7 @@ def test_case(result_of: Callable[[str], str], case: str) -> None:
 BOTH = [
     "lock_decisions/backtracks-far",
     "lock_decisions/extras",
+    "lock_decisions/overrides",
     "lock_decisions/private-index",
     "lock_decisions/sdist-allowed",
     "lock_decisions/torchaudio-held-by-its-torch",

@@ -95,6 +95,9 @@ EXTRA: Final = (
     f'file = {{ index = "default", filename = "extra-1.0.0-py3-none-any.whl", sha256 = "{EVIL}" }}\n'
     'required_by = [{ name = "app", requirement = "extra" }]\n'
 )
+OVERRIDE: Final = (
+    '\n[[decision]]\nwhat = "override.left"\nvalue = "left"\nwhy = "old"\nsource = "the spec: pip.overrides"\n'
+)
 ATTACKS: Final = {
     "a hash": Attack((("<LEFT>", EVIL),), False, f"linux-64: left: file.sha256: locked {EVIL}", "left"),
     "a URL and its hash": Attack(
@@ -145,6 +148,15 @@ ATTACKS: Final = {
         True,
         "base_image.repository: locked docker.io/nvidla/cuda",
         "nvidla",
+    ),
+    "an override that the spec does not have": Attack(
+        (
+            ('name = "app", requirement = "left" }', 'name = "app", requirement = "left", replaces = "left<1" }'),
+            ("\n[base_image]\n", f"{OVERRIDE}\n[base_image]\n"),
+        ),
+        True,
+        "linux-64: left: required_by",
+        "override.left",
     ),
     "an extra package": Attack(
         ((LEFT, EXTRA + LEFT), ("\nleft==", f"\nextra==1.0.0 \\\n    --hash=sha256:{EVIL}\n    # via app\nleft==")),

@@ -116,7 +116,8 @@ def _lines(package: Table) -> Iterator[str]:
     else:
         name, version, build = package["name"], package["version"], package["build"]
         yield f"{name} {version} {build}: {package['subdir']} of {package['channel']}"
-    yield from (f"  {by['name']} asks {by['requirement']}" for by in package["required_by"])
+    for by in package["required_by"]:
+        yield f"  {by['name']} asks {by['requirement']}" + (f" for {by['replaces']}" if "replaces" in by else "")
     yield from (f"  provides {each['name']} {each['version']}" for each in package.get("provides", ()))
     if "rejected" in package:
         yield f"  not {package['rejected']['version']}: {package['rejected']['why']}"

@@ -49,12 +49,12 @@ def _header(lock: Lock, resolution: Resolution) -> str:
     name = requirements_name(platform)
     where = f"on top of {explicit_name(platform)}" if resolution.conda else "into an environment of that Python"
     # On top of conda the pins are what conda does not provide: pip must not look for the rest, and a sync would remove
-    # conda's own packages.
-    commands = (
-        [f"pip install --no-deps --require-hashes -r {name}"]
-        if python.source == "conda"
-        else [f"pip install --require-hashes -r {name}", f"uv pip sync --require-hashes {name}"]
-    )
+    # conda's own packages. pip refuses pins that a package's own metadata excludes, and the spec overrides.
+    overridden = any(by.replaces for package in resolution.packages for by in package.required_by)
+    no_deps = "--no-deps " if overridden or python.source == "conda" else ""
+    commands = [f"pip install {no_deps}--require-hashes -r {name}"]
+    if python.source != "conda":
+        commands.append(f"uv pip sync --require-hashes {name}")
     return (
         f"# {lock.name} for {platform.value}, Python {python.version}: written by `envspec lock`.\n"
         f"# Edit the spec, not this file. To install it {where}:\n"

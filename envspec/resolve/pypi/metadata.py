@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from functools import lru_cache
 from typing import Final
 
@@ -44,6 +45,26 @@ def offered_extras(metadata: bytes) -> frozenset[str]:
     """The extras that a requirement may name, normalised: old wheels have them in the markers alone."""
     in_markers = (extra for text in declared(metadata) for extra in _EXTRA.findall(text.partition(";")[2]))
     return frozenset(map(normalised, (*extras_of(metadata), *in_markers)))
+
+
+def overridden(metadata: bytes, overrides: Mapping[str, SpecifierSet]) -> bytes:
+    """METADATA whose requirements have other versions; extras and markers stay.
+
+    overrides: normalised name -> versions.
+    """
+
+    def replaced(field: re.Match[str]) -> str:
+        requirement = parsed(" ".join(field[2].split())) if field[1].lower() == "requires-dist" else None
+        if requirement is None or (versions := overrides.get(normalised(requirement.name))) is None:
+            return field[0]
+        requirement = copy(requirement)
+        requirement.specifier, requirement.url = versions, None
+        return f"{field[1]}: {requirement}"
+
+    if not overrides:
+        return metadata
+    head, end, body = re.split(r"(\r?\n\r?\n|\Z)", metadata.decode("utf-8", "replace"), maxsplit=1)
+    return f"{_FIELD.sub(replaced, head)}{end}{body}".encode()
 
 
 def requires_python(metadata: bytes) -> str | None:

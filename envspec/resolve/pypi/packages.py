@@ -25,6 +25,7 @@ from envspec.resolve.pypi.metadata import (
     applicable,
     declared,
     offered_extras,
+    overridden,
     parsed,
     requires_python,
     without_marker,
@@ -40,13 +41,15 @@ BY_SPEC: Final = "the spec requires"
 
 @dataclass(slots=True)
 class _Node:
-    """One pinned package while the graph is built. offered: the extras that it has. hash: see `WheelFile`."""
+    """One pinned package while the graph is built. offered: the extras that it has. replaced: what its metadata
+    has instead of some of `requires`. hash: see `WheelFile`."""
 
     name: str
     version: Version
     file: ListedFile
     requires: tuple[str, ...]
     offered: frozenset[str]
+    replaced: Mapping[str, str]
     hash: str = ""
     extras: set[str] = field(default_factory=set)
     askers: set[Dependent] = field(default_factory=set)
@@ -154,8 +157,11 @@ async def _node(name: str, version: str, view: View) -> _Node:
 
     wheels = [file for file in files if view.rank(file.filename) is not None]
     file = min(wheels, key=preference) if wheels else files[0]
-    metadata = await view.metadata(name, file.filename)
-    return _Node(name, exact, file, declared(metadata), offered_extras(metadata))
+    published = await view.published_metadata(name, file.filename)
+    metadata = overridden(published, view.rules.overrides)
+    pairs = zip(map(parsed, declared(metadata)), map(parsed, declared(published)), strict=True)
+    replaced = {str(new): without_marker(old) for new, old in pairs if new and old and new.specifier != old.specifier}
+    return _Node(name, exact, file, declared(metadata), offered_extras(metadata), replaced)
 
 
 async def _measure(node: _Node, view: View) -> None:
@@ -164,21 +170,22 @@ async def _measure(node: _Node, view: View) -> None:
 
 def _add_requirements(nodes: Mapping[str, _Node], environment: Mapping[str, str], requirements: Iterable[str]) -> None:
     """Record what requires what: each package is visited again if more of its extras are required."""
-    waiting = [(SPEC, requirement) for text in requirements if (requirement := parsed(text)) is not None]
+    waiting = [(SPEC, requirement, "") for text in requirements if (requirement := parsed(text)) is not None]
     visited: set[tuple[str, frozenset[str]]] = set()
     while waiting:
-        asker, requirement = waiting.pop()
+        asker, requirement, replaces = waiting.pop()
         node = nodes.get(normalised(requirement.name))
         if node is None or (
             asker == SPEC and requirement.marker and not requirement.marker.evaluate(dict(environment))
         ):
             continue
-        node.askers.add(Dependent(asker, without_marker(requirement)))
+        node.askers.add(Dependent(asker, without_marker(requirement), replaces))
         node.extras |= {normalised(extra) for extra in requirement.extras}
         state = (node.name, frozenset(node.extras))
         if state not in visited:
             visited.add(state)
-            waiting += [(node.name, more) for more in applicable(node.requires, environment, state[1])]
+            more = applicable(node.requires, environment, state[1])
+            waiting += [(node.name, each, node.replaced.get(str(each), "")) for each in more]
 
 
 def _locked_file(node: _Node, view: View, size_bytes: int | None) -> WheelFile:
@@ -248,11 +255,18 @@ async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], vi
 def _excluding(node: _Node, version: Version, request: PypiRequest) -> list[str]:
     """The requirements that exclude a version, else the constraints that do."""
     excluding = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
-    return [f"{BY_SPEC if a.name == SPEC else f'{a.name} needs'} {a.requirement}" for a in excluding] or [
+    return list(dict.fromkeys(_bound(asker, node.name) for asker in excluding)) or [
         f"{CONSTRAINED} {without_marker(constraint)}"
         for constraint in filter(None, map(parsed, request.constraints))
         if normalised(constraint.name) == node.name and not constraint.specifier.contains(version, prereleases=True)
     ]
+
+
+def _bound(asker: Dependent, name: str) -> str:
+    """The requirement of one dependent on a package."""
+    if asker.replaces and (override := parsed(asker.requirement)):
+        return f"{BY_SPEC} {name}{override.specifier} (pip.overrides)"
+    return f"{BY_SPEC if asker.name == SPEC else f'{asker.name} needs'} {asker.requirement}"
 
 
 async def _bound_of_spec(node: _Node, requirement: Requirement, view: View) -> str | None:

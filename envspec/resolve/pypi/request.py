@@ -126,6 +126,7 @@ def target_request(
         sdists=frozenset(spec.pip.allow_sdist) - provided.keys(),
         provided=provided,
         sources=sources,
+        overrides=_overrides(spec, target),
     )
     constraints = [str(r) for r in bounds]
     if build is not None and build.constraint:
@@ -195,6 +196,27 @@ def _pytorch_index(build: BuildChoice | None, template: str) -> PackageIndex | N
     return PackageIndex(f"pytorch-{build.variant}", url, dated=False, stands_for=original if url != original else None)
 
 
+def _overrides(spec: Spec, target: Target) -> dict[str, SpecifierSet]:
+    environment, found = marker_environment(target), dict[str, SpecifierSet]()
+    for override in (each.requirement for each in spec.pip.overrides):
+        if override.applies_to(environment):
+            if override.name in found:
+                raise NoSolution(
+                    f"pip.overrides: {override.name} is overridden twice on {target.platform.value}",
+                    hint="remove one of them, or give them markers that exclude each other",
+                )
+            found[override.name] = override.specifier
+    return found
+
+
+def override_decisions(spec: Spec) -> tuple[Decision, ...]:
+    """The spec's overrides, as a lock records them."""
+    return tuple(
+        Decision(f"override.{each.requirement.name}", str(each.requirement), each.reason, "the spec: pip.overrides")
+        for each in spec.pip.overrides
+    )
+
+
 def _corrections(facts: Facts) -> dict[str, tuple[Correction, ...]]:
     found: dict[str, tuple[Correction, ...]] = {}
     for edge in facts.edges:
@@ -214,6 +236,7 @@ def _identity(spec: Spec, rules: Rules, facts: Facts) -> object:
         "sources": sorted((name, source.file.index, source.file.filename) for name, source in rules.sources.items()),
         "sdists": sorted(rules.sdists),
         "facts": [facts.version, spec.facts.tables()],
+        "overrides": sorted((name, str(versions)) for name, versions in rules.overrides.items()),
         "provided": sorted((p.name, p.version, p.package, p.channel) for p in rules.provided.values()),
         "corrections": [[edge.package, edge.versions, edge.requires] for edge in facts.edges],
     }

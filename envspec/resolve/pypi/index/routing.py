@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 
+from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
 from packaging.version import Version
 
@@ -135,7 +136,8 @@ class Rules:
 
     cutoffs: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel,
     and names of sources, with the wheels built from them. sdists: names that may be built from source. others: which
-    sdists of all other names are candidates. provided: names that conda installs; they come from no index.
+    sdists of all other names are candidates. provided: names that conda installs; they come from no index. overrides:
+    versions of names, in place of those that packages require.
     """
 
     as_of: datetime
@@ -149,6 +151,7 @@ class Rules:
     others: Sdists = Sdists.WITHOUT_WHEEL
     provided: Mapping[str, CondaProvided] = field(default_factory=dict)
     sources: Mapping[str, BuiltSource] = field(default_factory=dict)
+    overrides: Mapping[str, SpecifierSet] = field(default_factory=dict)
 
     def index_of(self, name: str) -> PackageIndex:
         return next((route.index for route in self.routes if fnmatchcase(name, route.pattern)), self.default)

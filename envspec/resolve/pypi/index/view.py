@@ -42,7 +42,7 @@ from envspec.resolve.pypi.index.selection import (
     select,
     version_of,
 )
-from envspec.resolve.pypi.metadata import declared, extras_of, is_of_extra, metadata_file
+from envspec.resolve.pypi.metadata import declared, extras_of, is_of_extra, metadata_file, overridden
 from envspec.resolve.types import CondaProvided
 
 _LARGE_BYTES: Final = 8 << 20
@@ -225,6 +225,10 @@ class View:
         return json.dumps(page, separators=(",", ":")).encode()
 
     async def metadata(self, name: str, filename: str) -> bytes:
+        """What resolvers see: `published_metadata` with the spec's overrides; raises as that."""
+        return overridden(await self.published_metadata(name, filename), self.rules.overrides)
+
+    async def published_metadata(self, name: str, filename: str) -> bytes:
         """A wheel's METADATA with corrections; of an sdist, what it states unbuilt; of conda's package, its extras.
 
         Raises:
