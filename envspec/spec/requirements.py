@@ -298,8 +298,12 @@ def _wheel_version(name: str, filename: str) -> Version:
     try:
         wheel_name, version, _, _ = parse_wheel_filename(filename if WHEEL.fits(filename) else "")
     except InvalidWheelFilename:
+        # Between the platform and `.whl`, PEP 825 has the label of a variant.
+        variant = re.match(r"[^-]+-[^-]+(?:-\d[^-]*)?-(?:py|cp|pp)\d[^-]*-[^-]+-[^-]+-[^-]+\.whl$", filename)
+        hint = "variants of wheels (PEP 825) are not supported: name another wheel"
         raise BadValue(
-            f"{quoted(filename)} is not the name of a wheel", "a wheel is `name-version-python-abi-platform.whl`"
+            f"{quoted(filename)} is not the name of a wheel",
+            hint if variant else "a wheel is `name-version-python-abi-platform.whl`",
         ) from None
     if wheel_name != name:
         raise BadValue(

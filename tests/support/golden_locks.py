@@ -159,6 +159,7 @@ def _server(name: str, data: Table) -> IndexServer:
 
 
 def _file(row: Table, artifact: Artifact) -> File:
+    artifact = replace(artifact, filename=row.get("filename", artifact.filename))
     uploaded = _noon(row.get("uploaded", date(2024, 1, 1)))
     return File(artifact, uploaded, row.get("yanked"), row.get("claimed_sha256"))
 

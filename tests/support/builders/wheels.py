@@ -102,7 +102,8 @@ def wheel(
 ) -> Artifact:
     """A wheel that pip, uv and installer accept; without `files` it holds one module with `__version__`.
 
-    tag: `python-abi-platform`, each part may be compressed with dots (`py2.py3-none-any`).
+    tag: `python-abi-platform`, each part may be compressed with dots (`py2.py3-none-any`); then perhaps the label of a
+    variant (PEP 825).
     build: build number of the file name, such as `1` or `2cu118`.
     files: path inside the wheel -> content, instead of the module.
     metadata: written as it stands instead of what the arguments say (for broken metadata).
@@ -173,7 +174,7 @@ def _module(version: str) -> bytes:
 
 
 def _wheel_file(tag: str, build: str | None) -> bytes:
-    pythons, abis, platforms = tag.split("-")
+    pythons, abis, platforms = tag.split("-")[:3]
     pure = "true" if abis == "none" and platforms == "any" else "false"
     lines = ["Wheel-Version: 1.0", "Generator: envspec-tests", f"Root-Is-Purelib: {pure}"]
     lines += [f"Tag: {p}-{a}-{f}" for p in pythons.split(".") for a in abis.split(".") for f in platforms.split(".")]
