@@ -281,14 +281,13 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
 
 def _pip_values(lock: Lock) -> _Values:
     """The spec's indexes and overrides."""
-    values: _Values = {}
-    for index in lock.indexes:
-        words = [index.url, *index.packages, *(["undated"] if index.undated else []), *filter(None, [index.format])]
-        values[f"index.{index.name}", None] = " ".join(words)
-    for decision in lock.decisions:
-        if decision.what.startswith("override."):
-            values[decision.what, None] = decision.value
-    return values
+    indexes: dict[tuple[str, Platform | None], str] = {
+        (f"index.{index.name}", None): " ".join(
+            [index.url, *index.packages, *(["undated"] if index.undated else []), *filter(None, [index.format])]
+        )
+        for index in lock.indexes
+    }
+    return indexes | {(each.what, None): each.value for each in lock.decisions if each.what.startswith("override.")}
 
 
 def image_name(image: BaseImage) -> str:
