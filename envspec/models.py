@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Final, TypeAlias
@@ -413,6 +413,15 @@ class Conformance:
 
 
 @dataclass(frozen=True, slots=True)
+class PlatformCuda:
+    """The base image and the driver of a platform whose [cuda] differs from that of the others."""
+
+    platform: Platform
+    base_image: BaseImage | None
+    driver: Driver | None
+
+
+@dataclass(frozen=True, slots=True)
 class Lock:
     """The document of record.
 
@@ -423,6 +432,7 @@ class Lock:
     of their own, by `--upgrade-package` or the spec; conda_as_of: the same for conda's.
     channels: the conda channels, in the spec's order; none where the spec has no [conda].
     indexes: the spec's own package indexes, in its order: builds of what is locked take their requirements by them.
+    platform_cuda: what differs from base_image and driver; see `on`.
     image: what the image is to be. system, images: what builds have found. conformance: None where the spec asks for no
     checks of its own. These three are no part of `lockfile.document.identity`.
     """
@@ -448,3 +458,15 @@ class Lock:
     conformance: Conformance | None = None
     as_of_spec: str = ""
     spec: str = ""
+    platform_cuda: tuple[PlatformCuda, ...] = ()
+
+    def on(self, platform: Platform) -> Lock:
+        """The lock as one platform sees it: base_image and driver are its own."""
+        own = next((each for each in self.platform_cuda if each.platform is platform), None)
+        return replace(self, base_image=own.base_image, driver=own.driver, platform_cuda=()) if own else self
+
+    @property
+    def base_images(self) -> tuple[BaseImage, ...]:
+        """Every base image, with the digests of its platforms."""
+        found = (self.base_image, *(each.base_image for each in self.platform_cuda))
+        return tuple(image for image in found if image)

@@ -19,6 +19,7 @@ from envspec.models import (
     Driver,
     GpuCode,
     Platform,
+    PlatformCuda,
     Resolution,
 )
 
@@ -45,6 +46,7 @@ class CudaRequest:
 
     version: None for whatever the wheels were built for. flavor: `auto`, `base`, `runtime`, `cudnn-runtime`, `devel`
     or `cudnn-devel`. gpus: names that must run it. base: an image of the user's own (`host/name:tag@sha256:...`).
+    driver: the oldest that must run it, or its branch.
     """
 
     version: CudaVersion | None = None
@@ -52,6 +54,7 @@ class CudaRequest:
     os: str = "ubuntu24.04"
     gpus: tuple[str, ...] = ()
     base: str | None = None
+    driver: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class BaseImagePlan:
     """The decisions before any registry is contacted.
 
     base_image: None for an environment without CUDA. Its digests are `recorded`, `spec` or `unresolved`. driver: None
-    without CUDA, and if nothing names its release.
+    without CUDA, and if nothing names its release. platform_cuda: of the platforms whose request differs.
     """
 
     base_image: BaseImage | None
@@ -67,6 +70,11 @@ class BaseImagePlan:
     gpu_code: tuple[GpuCode, ...]
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...]
+    platform_cuda: tuple[PlatformCuda, ...] = ()
+
+
+class DriverTooOld(NoSolution):
+    """The driver of `[cuda] driver` does not run the lock."""
 
 
 class CudaMismatch(NoSolution):

@@ -14,6 +14,7 @@ from envspec.base_image.cuda import (
     BaseImagePlan,
     CudaPins,
     CudaRequest,
+    DriverTooOld,
     NoSuchImage,
     Release,
     TorchBuild,
@@ -25,7 +26,8 @@ from envspec.base_image.cuda import (
 from envspec.base_image.gpus import GpuChecks, check_gpus, code_of, unknown_code
 from envspec.errors import UsageError
 from envspec.facts import Facts
-from envspec.facts.tables import ImageRow, numeric
+from envspec.facts.tables import ImageRow, at_least, numeric
+from envspec.facts.torch import builds_for_driver
 from envspec.models import (
     BaseImage,
     CudaVersion,
@@ -35,9 +37,10 @@ from envspec.models import (
     ImageSettings,
     PinnedDigest,
     Platform,
-    Python,
+    PlatformCuda,
     Resolution,
     Service,
+    Target,
 )
 from envspec.spec import Compiler, Spec
 
@@ -233,6 +236,7 @@ def plan_base_image(
 
     Raises:
         CudaMismatch, NoSuchImage: as `choose_release` and `choose_image`.
+        DriverTooOld: the driver of the request does not run the lock.
         UnknownGpu, GpuNotServed: a GPU of `[cuda] gpus` that is unknown, or for which the wheels have no code.
     """
     pins = [read_pins(resolution, facts) for resolution in resolutions]
@@ -251,6 +255,8 @@ def plan_base_image(
     release = choose_release(request, linux)
     choice = _image(request, release, linux, facts)
     driver = _driver(release, choice, checks, facts) if release else None
+    if request.driver and release and driver and not at_least(request.driver, driver.minimum):
+        raise _driver_too_old(request.driver, driver, release.cuda, linux, facts)
     if checks.ptx and release and driver and not driver.bundled:
         warnings.append(
             f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with, which is unknown"
@@ -272,6 +278,74 @@ def plan_base_image(
             *checks.decisions,
         ),
         (*warnings, *(release.warnings if release else ()), *choice.warnings, *checks.warnings),
+    )
+
+
+def plan_platforms(
+    requests: Mapping[Platform, CudaRequest], resolutions: Sequence[Resolution], facts: Facts, base: str | None = None
+) -> BaseImagePlan:
+    """As `plan_base_image`, with a request for each platform; empty for an environment without CUDA.
+
+    The plan is that of the first linux platform and of those with the same request; `platform_cuda` has the others.
+    """
+    linux = [platform for each in resolutions if (platform := each.target.platform).is_linux]
+    groups: dict[CudaRequest | None, list[Platform]] = {}
+    for platform in linux:
+        groups.setdefault(requests.get(platform), []).append(platform)
+    if len(groups) < 2:
+        platform = linux[0] if linux else resolutions[0].target.platform
+        return plan_base_image(requests.get(platform), resolutions, facts, base)
+    (first, main), *others = groups.items()
+    besides = {platform for _, platforms in others for platform in platforms}
+    rest = [each for each in resolutions if each.target.platform not in besides]
+    plan = _of_platforms(plan_base_image(first, rest, facts, base), main)
+    for request, platforms in others:
+        own = [each for each in resolutions if each.target.platform in platforms]
+        other = _of_platforms(plan_base_image(request, own, facts, base), platforms)
+        plan = replace(
+            plan,
+            gpu_code=(*plan.gpu_code, *other.gpu_code),
+            decisions=(*plan.decisions, *other.decisions),
+            warnings=(*plan.warnings, *other.warnings),
+            platform_cuda=(
+                *plan.platform_cuda,
+                *(PlatformCuda(each, _image_on(other.base_image, each), other.driver) for each in platforms),
+            ),
+        )
+    return plan
+
+
+def _of_platforms(plan: BaseImagePlan, platforms: Sequence[Platform]) -> BaseImagePlan:
+    """The plan, each of its decisions once for each platform."""
+    decisions = tuple(
+        replace(decision, platform=platform)
+        for decision in plan.decisions
+        for platform in ([decision.platform] if decision.platform else platforms)
+    )
+    return replace(plan, decisions=decisions)
+
+
+def _image_on(image: BaseImage | None, platform: Platform) -> BaseImage | None:
+    return image and replace(image, digests=tuple(each for each in image.digests if each.platform is platform))
+
+
+def _driver_too_old(
+    driver: str, needed: Driver, cuda: CudaVersion, linux: Sequence[CudaPins], facts: Facts
+) -> DriverTooOld:
+    """The error with the smallest changes: a newer driver, or the newest torch with a build that this one runs."""
+    changes = [f"set [cuda] driver to {needed.minimum} and run it on machines that have it"]
+    # Otherwise it is PTX that needs more: other builds may have none for that GPU.
+    if not facts.runs_cuda(driver, cuda):
+        rows = ((row, builds_for_driver(facts, row, linux[0].platform, driver)) for row in reversed(facts.torch))
+        build = next(((row, cudas[0]) for row, cudas in rows if cudas), None)
+        majors = sorted(row.cuda for row in facts.driver_families if at_least(driver, row.minimum))
+        if build and any(each.torch for each in linux):
+            changes.append(f'require torch {build[0].version}, with [cuda] version = "{build[1]}"')
+        elif majors:
+            changes.append(f"require releases for CUDA {majors[-1]}")
+    return DriverTooOld(
+        f"[cuda] driver is {driver}, and the lock needs {needed.minimum} or newer: {needed.why}",
+        hint="; or ".join(changes),
     )
 
 
@@ -475,10 +549,10 @@ def _apt(
 ) -> list[tuple[Sequence[str], str]]:
     """The system's packages in groups, each with its reason. One that the spec names, with a version or not, is its."""
     own = spec.system.apt if spec.system else ()
-    pythons = {python.series: python for resolution in linux if (python := resolution.target.python)}
+    pythons = {resolution.target.python.series: resolution.target for resolution in linux}
     with_ssh = any(service.name == "ssh" for service in services)
     groups = [
-        ([f"python{series}" for series, one in pythons.items() if one.source == "system"], "Python itself"),
+        ([f"python{series}" for series, one in pythons.items() if one.python.source == "system"], "Python itself"),
         ([_SSHD] if with_ssh else [], "[services] ssh"),
         (COMPILER if compiler == "apt" else (), "the compiler"),
         (_headers(spec, pythons, facts) if compiler != "none" else (), "Python's headers"),
@@ -488,12 +562,16 @@ def _apt(
     return [(packages, why) for packages, why in [(own, "the spec asks for"), *added] if packages]
 
 
-def _headers(spec: Spec, pythons: Mapping[str, Python], facts: Facts) -> Sequence[str]:
+def _headers(spec: Spec, pythons: Mapping[str, Target], facts: Facts) -> Sequence[str]:
     """Of Pythons that the system's package manager has; other sources bring their headers along."""
-    system = facts.system(spec.os.value)
-    patch = system.python_patch if system else None
+    systems = {series: facts.system(spec.os_on(target.platform).value) for series, target in pythons.items()}
     return [
         f"libpython{series}-dev"
-        for series, python in pythons.items()
-        if python.source == "system" or (python.source == "base" and python.version == patch)
+        for series, target in pythons.items()
+        if target.python.source == "system"
+        or (
+            target.python.source == "base"
+            and (system := systems[series])
+            and target.python.version == system.python_patch
+        )
     ]

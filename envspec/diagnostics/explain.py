@@ -28,6 +28,7 @@ from envspec.models import (
     Lock,
     Package,
     Platform,
+    PlatformCuda,
     Provided,
     Python,
     Rejected,
@@ -259,6 +260,7 @@ class Explanation:
     channels: tuple[CondaChannel, ...] = ()
     image: ImageExplanation | None = None
     gpu_code_read: tuple[GpuCode, ...] = ()
+    platform_cuda: tuple[PlatformCuda, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +350,7 @@ def explain_lock(
         package_as_of=lock.package_as_of,
         conda_as_of=lock.conda_as_of,
         channels=lock.channels,
+        platform_cuda=lock.platform_cuda,
         image=explain_image(lock),
         gpu_code_read=tuple(
             code

@@ -80,6 +80,7 @@ def fits(lock: Lock, machine: Machine, facts: Facts) -> FitReport:
         why = f"locked for {names}, the machine is {machine.platform.value}"
         return FitReport(lock.name, machine, (FitFinding("platform", FitVerdict.DOES_NOT_FIT, why, change),), change)
     platform = FitFinding("platform", FitVerdict.FITS, f"locked for {machine.platform.value}")
+    lock = lock.on(machine.platform)
     build = _locked_build(lock, machine.platform)
     if lock.driver is None:
         gpu = FitFinding("gpu", FitVerdict.FITS, "the lock needs no GPU")

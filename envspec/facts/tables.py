@@ -33,6 +33,12 @@ def numeric(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
+def at_least(driver: str, needed: str) -> bool:
+    """Whether a driver is `needed` or newer; a branch alone (`535`) stands for its newest driver."""
+    numbers = numeric(driver)
+    return numbers >= numeric(needed)[: len(numbers)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactRow:
     """source: where the fact comes from. read: when. confidence: high, medium or low."""
@@ -400,6 +406,19 @@ class Facts:
         return DriverRow(
             cuda=release, minimum=family.minimum, source=family.source, read=family.read, confidence=family.confidence
         )
+
+    def runs_cuda(self, driver: str, cuda: CudaVersion) -> bool:
+        """Whether a driver runs programs built for a CUDA, without PTX.
+
+        Raises:
+            UsageError: a major version that the data does not know.
+        """
+        return at_least(driver, self.driver_of(str(cuda)).minimum)
+
+    def newest_cuda(self, driver: str | None) -> CudaVersion | None:
+        """The newest CUDA that a driver supports in whole, as nvidia-smi shows it; without a driver, of all known."""
+        rows = (row for row in self.drivers if driver is None or (row.bundled and at_least(driver, row.bundled)))
+        return max((minor(row.cuda) for row in rows), default=None)
 
     def releases_of(self, cuda: CudaVersion) -> tuple[str, ...]:
         """CUDA releases (`12.8.0`, `12.8.1`) of a minor version that have an image, oldest first."""

@@ -7,7 +7,7 @@ corrects it. All checks here are pure; a release that is not in the data passes 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Final
@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from envspec.errors import NoSolution
 from envspec.facts.gpu import Coverage, coverage, in_time, named_versions, probes_outside
-from envspec.facts.tables import EdgeRow, Facts, MemberRow, TorchRelease, ranges_text
+from envspec.facts.tables import EdgeRow, Facts, MemberRow, TorchRelease, numeric, ranges_text
 from envspec.models import CudaVersion, Platform
 from envspec.origins import PYTORCH_INDEX
 
@@ -58,17 +58,22 @@ def choose_build(
     cuda: CudaVersion | CudaChoice,
     platform: Platform,
     as_of: datetime | None = None,
+    driver: str | None = None,
 ) -> BuildChoice:
     """Which index and which torch releases serve a request.
 
     Takes the newest torch that matches and was published for that CUDA. Is it the default build, the default index
     holds it; else PyTorch's own index of that variant does. Releases uploaded after `as_of` are not considered.
 
+    driver: without a CUDA version, the newest torch with a build that this driver runs is taken.
+
     Raises:
-        NoSuchBuild: no torch that matches was ever published for that CUDA.
+        NoSuchBuild: no torch that matches was ever published for that CUDA, or runs with the driver.
     """
     public, label = split_label(torch)
     wish = _cuda_choice(torch, label, cuda)
+    if wish is CudaChoice.ANY and driver and platform.is_linux:
+        return _for_driver(facts, public, driver, platform, as_of)
     if wish is CudaChoice.ANY:
         return BuildChoice(None, "no CUDA version is required: the default build", "")
     if platform is Platform.OSX_ARM64:
@@ -86,6 +91,64 @@ def choose_build(
     if label is None and candidates[-1].default.get(platform.value) == variant:
         return _from_default(facts, candidates, variant, platform)
     return _from_pytorch(facts, candidates, variant, platform, label)
+
+
+def _for_driver(
+    facts: Facts, torch: SpecifierSet, driver: str, platform: Platform, as_of: datetime | None
+) -> BuildChoice:
+    row, cuda = _newest_build(facts, torch, driver, platform, as_of)
+    default = row.default.get(platform.value)
+    why = f"the newest build that driver {driver} runs is torch {row.version} for CUDA {cuda}"
+    if default == cuda.variant:
+        # A driver that runs a release's default build runs those of older releases.
+        bound = "" if row is facts.torch[-1] else f"<={row.version}"
+        return BuildChoice(None, f"{why}, its default build on {platform.value}", row.source, (row.version,), bound)
+    choice = choose_build(facts, torch & SpecifierSet(f"<={row.version}"), cuda, platform, as_of)
+    return replace(choice, why=f"{why}; its default build on {platform.value} is {default}")
+
+
+def _newest_build(
+    facts: Facts, torch: SpecifierSet, driver: str, platform: Platform, as_of: datetime | None
+) -> tuple[TorchRelease, CudaVersion]:
+    """The newest release with a build that a driver runs, and the CUDA of that build: the default one's, else the
+    newest.
+
+    Raises:
+        NoSuchBuild: none of the releases that match has one.
+    """
+    builds = [row for row in reversed(facts.torch) if in_time(row, as_of) and cuda_builds(facts, row, platform)]
+    matching = [row for row in builds if torch.contains(row.version, prereleases=True)]
+    for row in matching:
+        if found := builds_for_driver(facts, row, platform, driver):
+            return row, found[0]
+    older = next((row for row in builds if builds_for_driver(facts, row, platform, driver)), None)
+    hints = [f"torch {older.version} is the newest that it runs"] if older else []
+    needed = [
+        (facts.driver_of(str(cuda)).minimum, row.version, cuda)
+        for row in matching
+        for cuda in cuda_builds(facts, row, platform)
+    ]
+    if needed:
+        # The first of equals is the newest torch.
+        oldest, version, cuda = min(needed, key=lambda build: numeric(build[0]))
+        hints.append(f"torch {version} for CUDA {cuda} needs driver {oldest} or newer")
+    raise NoSuchBuild(
+        f"[cuda] driver is {driver}, and no known build of torch{torch} for {platform.value} runs with it",
+        hint="; ".join(hints) or "leave [cuda] driver out",
+    )
+
+
+def cuda_builds(facts: Facts, row: TorchRelease, platform: Platform) -> list[CudaVersion]:
+    """The CUDA builds of a release that a source confirms: the default index's first, then the newest CUDA first."""
+    default = row.default.get(platform.value)
+    published = [name for name in row.variants if name == default or _is_confirmed(facts, row, name, platform)]
+    found = {CudaVersion.parse(name) for name in (*published, default or "cpu") if name != "cpu"}
+    return sorted(found, key=lambda cuda: (cuda.variant == default, cuda), reverse=True)
+
+
+def builds_for_driver(facts: Facts, row: TorchRelease, platform: Platform, driver: str) -> list[CudaVersion]:
+    """Those of `cuda_builds` that a driver runs, in the same order."""
+    return [cuda for cuda in cuda_builds(facts, row, platform) if facts.runs_cuda(driver, cuda)]
 
 
 def split_label(torch: SpecifierSet) -> tuple[SpecifierSet, str | None]:

@@ -46,6 +46,7 @@ async def base_for(lock: Lock, platform: Platform, documents: ManifestCache) -> 
 
 def pinned_base(lock: Lock, platform: Platform) -> tuple[BaseImage, PinnedDigest]:
     """The base image and its digest for a platform. Raises UsageError: there is none."""
+    lock = lock.on(platform)
     if lock.base_image is None:
         raise UsageError(
             f"the lock {lock.name} has no base image to build on",

@@ -120,7 +120,7 @@ class ImageBuilder:
             UsageError: no base image, or one with too many layers. FileConflict: two packages write one path.
             NetworkError: a file can't be fetched, or differs from the lock.
         """
-        lock = self._options.lock
+        lock = self._options.lock.on(platform)
         resolution = next(each for each in lock.resolutions if each.target.platform is platform)
         base = await base_for(lock, platform, self._manifests)
         plan = await self._plan(resolution, base)

@@ -56,7 +56,7 @@ def _mismatches(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> Itera
         yield "its channels are not those of the spec"
     if lock.get("index", []) != _indexes(spec):
         yield "its package indexes are not those of the spec"
-    yield from _base_image(spec, lock)
+    yield from _base_images(spec, lock)
     overrides = {
         (_name_of(each["requirement"]), each["requirement"].strip(), each["reason"])
         for each in spec.get("pip", {}).get("overrides", ())
@@ -323,11 +323,22 @@ def _is_fact(table: str, key: str, expected: _Table, spec: _Table) -> bool:
     return any(all(fact.get(name) == value for name, value in expected.items()) for fact in facts)
 
 
-def _base_image(spec: _Table, lock: _Table) -> Iterator[str]:
-    image = lock.get("base_image")
-    if image is None:
-        return
-    base, cuda = spec.get("image", {}).get("base"), spec.get("cuda")
+def _base_images(spec: _Table, lock: _Table) -> Iterator[str]:
+    cuda = spec.get("cuda")
+    own = {each["platform"]: each.get("base_image") for each in lock.get("platform_cuda", ())}
+    found: dict[str, None] = {}
+    for platform in (part["platform"] for part in lock.get("resolution", ())):
+        image = own.get(platform, lock.get("base_image"))
+        if image and platform.startswith("linux"):
+            keys = cuda and {**cuda, **cuda.get("platform", {}).get(platform, {})}
+            pinned = [each for each in image.get("digests", ()) if each["platform"] == platform]
+            found |= dict.fromkeys(_base_image(spec, {**image, "digests": pinned}, keys))
+    yield from found
+
+
+def _base_image(spec: _Table, image: _Table, cuda: _Table | None) -> Iterator[str]:
+    """cuda: the spec's keys for the platforms of the image."""
+    base = spec.get("image", {}).get("base")
     where = f"{image['repository']}:{image['tag']}"
     digest = ""
     if base is not None:

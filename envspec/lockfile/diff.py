@@ -25,7 +25,7 @@ from envspec.lockfile.document import load
 from envspec.lockfile.folder import LOCKS, find_lock, read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.lockfile.toml_writer import string, time_text
-from envspec.models import BaseImage, ImageSettings, Lock, Platform, Resolution, Target
+from envspec.models import BaseImage, Driver, ImageSettings, Lock, Platform, Resolution, Target
 
 
 def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], str | None]:
@@ -91,7 +91,7 @@ def replaced_files(old: Lock, new: Lock, olds: Resolutions, news: Resolutions) -
     for platform in sorted(olds.keys() & news.keys(), key=lambda each: each.value):
         before, after = olds[platform], news[platform]
         for kind, name, version, changes in (
-            *_replaced_image(old.base_image, new.base_image, platform),
+            *_replaced_image(old.on(platform).base_image, new.on(platform).base_image, platform),
             *_replaced_python(before.target, after.target),
             *_replaced_conda(before, after),
             *_replaced_wheels(before, after),
@@ -230,9 +230,31 @@ def _by_platform(lock: Lock) -> dict[Platform, Resolution]:
 _Values: TypeAlias = Mapping[tuple[str, Platform | None], str]
 
 
+def _cuda_values(
+    image: BaseImage | None, driver: Driver | None, platform: Platform | None
+) -> dict[tuple[str, Platform | None], str | None]:
+    return {
+        ("image.tag", platform): image_name(image) if image else None,
+        ("image.os", platform): image.os if image else None,
+        ("image.flavor", platform): image.flavor if image else None,
+        ("cuda.release", platform): image.cuda_release if image else None,
+        ("driver.minimum", platform): driver.minimum if driver else None,
+        ("driver.bundled", platform): driver.bundled if driver else None,
+    }
+
+
+def _conformance_values(lock: Lock) -> dict[tuple[str, Platform | None], str]:
+    if lock.conformance is None:
+        return {}
+    size = lock.conformance.world_size
+    return {
+        ("conformance.checks", None): ", ".join(lock.conformance.checks) or "all, none required",
+        ("conformance.world_size", None): "all" if size is None else str(size),
+    }
+
+
 def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
     """Everything but packages and decisions, under the keys that decisions have where there is one for it."""
-    image, driver = lock.base_image, lock.driver
     resolutions = _by_platform(lock)
     values: dict[tuple[str, Platform | None], str | None] = {
         ("name", None): lock.name,
@@ -243,17 +265,11 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
         ("platforms", None): ", ".join(sorted(platform.value for platform in resolutions)),
         ("gpus", None): ", ".join(lock.gpus),
         ("channels", None): ", ".join(channel.name for channel in lock.channels),
-        ("image.tag", None): image_name(image) if image else None,
-        ("image.os", None): image.os if image else None,
-        ("image.flavor", None): image.flavor if image else None,
-        ("cuda.release", None): image.cuda_release if image else None,
-        ("driver.minimum", None): driver.minimum if driver else None,
-        ("driver.bundled", None): driver.bundled if driver else None,
+        **_cuda_values(lock.base_image, lock.driver, None),
     }
-    if lock.conformance:
-        size = lock.conformance.world_size
-        values["conformance.checks", None] = ", ".join(lock.conformance.checks) or "all, none required"
-        values["conformance.world_size", None] = "all" if size is None else str(size)
+    for each in lock.platform_cuda:
+        values |= _cuda_values(each.base_image, each.driver, each.platform)
+    values |= _conformance_values(lock)
     for platform in both:
         target = resolutions[platform].target
         values["python", platform] = target.python.version
@@ -261,7 +277,7 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
         values["python.sha256", platform] = target.python.sha256
         values["glibc", platform] = _level(target.glibc)
         values["macos", platform] = _level(target.macos)
-    for pinned in image.digests if image else ():
+    for pinned in (pinned for image in lock.base_images for pinned in image.digests):
         values["image.digest", pinned.platform] = pinned.digest or "unresolved"
     values |= image_values(lock, other)
     values |= _pip_values(lock)

@@ -43,7 +43,8 @@ T = TypeVar("T")
 
 #: The keys of tables whose keys are not the fields of their class in their order; `key=field` where the names differ.
 _KEYS: Final[Mapping[type, str]] = {
-    Lock: "channel=channels index=indexes package_as_of conda_as_of decision=decisions base_image driver image "
+    Lock: "channel=channels index=indexes package_as_of conda_as_of decision=decisions base_image driver "
+    "platform_cuda image "
     "conformance system_layer=system image_id=images gpu_code resolution=resolutions",
     # The keys of its target stand before them.
     Resolution: "warnings conda package=packages",
@@ -313,6 +314,7 @@ def canonical(lock: Lock) -> Lock:
         ),
         decisions=tuple(sorted(lock.decisions, key=_decision_key)),
         base_image=lock.base_image and replace(lock.base_image, digests=_by_platform(lock.base_image.digests)),
+        platform_cuda=tuple(sorted(lock.platform_cuda, key=lambda item: item.platform.value)),
         gpu_code=tuple(sorted(lock.gpu_code, key=lambda item: (item.platform.value, item.package, item.version))),
         package_as_of=tuple(sorted(lock.package_as_of)),
         conda_as_of=tuple(sorted(lock.conda_as_of)),

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -66,11 +67,11 @@ from envspec.spec.requirements import GitAddress, read_git, read_requirement
 
 
 class WheelBuilder:
-    """of: whose builds these are, for messages. base: the image that the wheels are to load beside."""
+    """of: whose builds these are, for messages. base_on: the image that a platform's wheels are to load beside."""
 
-    def __init__(self, of: str, base: BaseImage | None, session: Session) -> None:
+    def __init__(self, of: str, base_on: Callable[[Platform], BaseImage | None], session: Session) -> None:
         self._of = of
-        self._base = base
+        self._base_on = base_on
         self._session = session
         self._context = session.context
 
@@ -96,7 +97,7 @@ class WheelBuilder:
 
     async def _container(self, target: Target) -> BuildContainer:
         """The devel flavour of the lock's base, by its digest, and a Python to build with."""
-        base = self._base
+        base = self._base_on(target.platform)
         if base is None:
             raise UnfitMachine(
                 f"{self._of} has no base image whose devel flavour could build what is to be compiled",
@@ -139,20 +140,19 @@ class WheelBuilder:
         return (await Downloads(self._context).fetch([archive]))[archive.sha256]
 
 
-def own_base(spec: Spec, facts: Facts) -> BaseImage | None:
+def own_base(spec: Spec, facts: Facts, platform: Platform) -> BaseImage | None:
     """The image to build for before anything is resolved: the spec's own base, or the devel image of its CUDA.
 
     None if the spec names neither: nothing can be compiled for it then.
     """
-    linux = [platform for platform in spec.env.platforms if platform.is_linux]
     if spec.image.base is not None:
-        return custom_image(spec.image.base, "", linux, facts).image
-    if spec.cuda is None or spec.cuda.version is None:
+        return custom_image(spec.image.base, "", [platform], facts).image
+    cuda = spec.cuda_on(platform)
+    if cuda is None or cuda.version is None:
         return None
     flavor = Decision("image.flavor", "devel", "wheels are built in it")
     try:
-        release = Release(spec.cuda.version, None, flavor)
-        return choose_image(release, [flavor], spec.cuda.os.value, linux, facts).image
+        return choose_image(Release(cuda.version, None, flavor), [flavor], cuda.os.value, [platform], facts).image
     except NoSuchImage:
         return None
 
@@ -187,7 +187,7 @@ async def build_sources(
         WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder does not exist.
     """
     async with Session(state.context.without_progress()) as session:
-        builder = WheelBuilder(state.spec.env.name, own_base(state.spec, state.facts), session)
+        builder = WheelBuilder(state.spec.env.name, partial(own_base, state.spec, state.facts), session)
         sources = _Sources(state, builder)
         found = {
             target: {str(each): await sources.wheel_of(each, target) for each in sources_of(state.spec, target)}
@@ -330,7 +330,7 @@ class Builds:
         self._lock = lock
         self._cutoffs = dict(lock.package_as_of)
         self._context = session.context
-        self._builder = WheelBuilder(lock.name, lock.base_image, session)
+        self._builder = WheelBuilder(lock.name, lambda platform: lock.on(platform).base_image, session)
 
     async def record(self, platform: Platform) -> Lock:
         """The lock with the wheel of every source of one platform, built if the lock records none.

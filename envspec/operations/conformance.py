@@ -235,7 +235,7 @@ class _Suite:
         """
         if not platform.is_linux:
             raise UnfitMachine(f"the suite runs on Linux, and this is {platform.value}")
-        lock, selection, own = self.lock, self.selection, self.lock.conformance
+        lock, selection, own = self.lock.on(platform), self.selection, self.lock.conformance
         _check_nodes(selection.nodes)
         part = part_of(lock, platform)
         device = selection.device or ("cuda" if lock.driver else "cpu")

@@ -70,16 +70,16 @@ def fit(
 
 def _shared_libraries(lock: Lock) -> dict[Platform, tuple[SharedLibrary, ...]]:
     """The CUDA libraries in both the base image and the packages, on the platforms that have the image."""
-    if lock.base_image is None:
+    if not lock.base_images:
         return {}
     from envspec.base_image.cuda import shared_libraries
     from envspec.facts import load_facts
 
     facts = load_facts()
     return {
-        resolution.target.platform: shared_libraries(lock.base_image, resolution, facts)
+        platform: shared_libraries(base, resolution, facts)
         for resolution in lock.resolutions
-        if resolution.target.platform.is_linux
+        if (platform := resolution.target.platform).is_linux and (base := lock.on(platform).base_image)
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,7 +14,8 @@ from envspec.context import Context, ReporterOf
 from envspec.credentials import has_open_secret, unset
 from envspec.errors import NetworkError, NoSolution, StaleLock, UsageError
 from envspec.facts import Facts, load_facts
-from envspec.facts.gpu import UnknownGpu, find_gpu
+from envspec.facts.gpu import UnknownGpu, capability_of, find_gpu, first_driver
+from envspec.facts.tables import at_least
 from envspec.io.files import replace_user_file
 from envspec.io.store import Store
 from envspec.lockfile.check import Why, check
@@ -26,7 +27,7 @@ from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
 from envspec.lockfile.folder import folder_changes, read_current, read_lock, write_folder
 from envspec.lockfile.header import LOCK_FILE
 from envspec.lockfile.toml_writer import time_text
-from envspec.models import ImageSettings, Lock, Resolution, Target
+from envspec.models import ImageSettings, Lock, Platform, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock_cache import is_ours, key_of, owner_of, remember, remember_ours
 from envspec.operations.lock_state import CondaResult, LockRequest, LockState, PypiResult, Upgrade
@@ -109,7 +110,7 @@ def compiled(request: LockRequest, context: Context) -> Compiled:
     if request.upgrade is Upgrade.KEEP and not request.upgrade_packages and request.as_of is None:
         key = key_of(request, load_facts().version, context.environ)
     facts = load_facts(spec.facts.tables())
-    check_gpu_names(spec, facts, request.spec_path)
+    check_cuda(spec, facts, request.spec_path)
     with closing(Store(context.cache)) as store:
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)
         as_of, newest = _times(request, spec, old, started)
@@ -139,22 +140,46 @@ def compiled(request: LockRequest, context: Context) -> Compiled:
     return Compiled(files, None if text == written else text.encode())
 
 
-def check_gpu_names(spec: Spec, facts: Facts, where: Path) -> None:
-    """Fail on unknown names before anything is resolved.
+def check_cuda(spec: Spec, facts: Facts, where: Path) -> None:
+    """Fail on what no resolution changes: unknown GPUs, and a driver that is too old for [cuda] version or a GPU.
 
     Raises:
-        SpecError: with every unknown name, and its line.
+        SpecError: with every problem, and its line.
     """
-    problems = []
-    for at, name in enumerate(spec.cuda.gpus if spec.cuda else ()):
+    found = dict.fromkeys(each for platform in spec.env.platforms for each in _cuda_problems(spec, platform, facts))
+    if found:
+        positions = positions_of(read_text(where))
+        raise SpecError(
+            Problem(str(where), positions.line(path), dotted(path), text, hint) for path, text, hint in found
+        )
+
+
+def _cuda_problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[KeyPath, str, str]]:
+    keys = spec.cuda_on(platform)
+    if spec.cuda is None or keys is None:
+        return
+    own = spec.cuda.platform.get(platform)
+
+    def path(key: str, *rest: int) -> KeyPath:
+        return ("cuda", *(("platform", platform.value) if own and key in own.model_fields_set else ()), key, *rest)
+
+    gpus = []
+    for at, name in enumerate(keys.gpus):
         try:
-            find_gpu(facts, name)
+            gpus.append((at, find_gpu(facts, name)))
         except UnknownGpu as error:
-            path: KeyPath = ("cuda", "gpus", at)
-            line = positions_of(read_text(where)).line(path)
-            problems.append(Problem(str(where), line, dotted(path), error.message, error.hint or ""))
-    if problems:
-        raise SpecError(problems)
+            yield path("gpus", at), error.message, error.hint or ""
+    if keys.driver is None:
+        return
+    if keys.version and not facts.runs_cuda(keys.driver, keys.version):
+        needed = facts.driver_of(str(keys.version)).minimum
+        text = f"driver {keys.driver} does not run CUDA {keys.version}, which needs {needed} or newer"
+        yield path("driver"), text, "leave `version` out: the newest build that the driver runs is locked"
+    for at, gpu in gpus:
+        first = first_driver(facts, capability_of(gpu))
+        if first and not at_least(keys.driver, first[0]):
+            text = f"driver {keys.driver} does not know {gpu.name}, which needs {first[0]} or newer"
+            yield path("gpus", at), text, f'set `driver` to "{first[0]}", or remove the GPU'
 
 
 def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
@@ -365,7 +390,11 @@ def _old_lock(
     for reason in found:
         context.reporter.warning(f"{reason.text}: resolved again")
     if found:
-        return replace(cutoffs_of(old), decisions=(), base_image=None, resolutions=versions_of(old)), None, True
+        return (
+            replace(cutoffs_of(old), decisions=(), base_image=None, platform_cuda=(), resolutions=versions_of(old)),
+            None,
+            True,
+        )
     if request.upgrade is Upgrade.ALL or context.is_offline:
         return old, old, request.upgrade is Upgrade.ALL
     try:
@@ -385,7 +414,7 @@ def lock_files(lock: Lock) -> dict[str, bytes]:
     Raises:
         UsageError: settings that no image can have: a working folder that is the system's, a token for everybody.
     """
-    if lock.base_image is None:
+    if not lock.base_images:
         return files_of(lock)
     return files_of(lock, _container_config(lock.image))
 

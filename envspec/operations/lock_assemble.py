@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from envspec.base_image.cuda import BaseImagePlan, CudaRequest
-from envspec.base_image.plan import decide_settings, digest_decision, plan_base_image
+from envspec.base_image.cuda import CudaRequest
+from envspec.base_image.plan import decide_settings, digest_decision, plan_platforms
 from envspec.context import Context
 from envspec.errors import NetworkError
 from envspec.facts import Facts
@@ -49,8 +49,13 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     # A wheel is built of requirements: with the same indexes and cutoff they are the same.
     if before is not None and (before.as_of, before.indexes) == (state.as_of, indexes):
         resolutions = _with_built(resolutions, before)
-    plan = plan_base_image(_cuda_request(spec), resolutions, facts, spec.image.base)
-    base, failure = _with_digests(plan, None if state.request.upgrade is Upgrade.ALL else state.old, context)
+    plan = plan_platforms(_cuda_requests(spec), resolutions, facts, spec.image.base)
+    old = None if state.request.upgrade is Upgrade.ALL else state.old
+    base, failure = _with_digests(plan.base_image, old.base_image if old else None, context)
+    own = [
+        _with_digests(each.base_image, old.on(each.platform).base_image if old else None, context)
+        for each in plan.platform_cuda
+    ]
     settings, reasons = decide_settings(spec, resolutions, facts) if base else (ImageSettings(), ())
     # The build of torch is decided before anything is resolved: torch may not be in the lock at all.
     has_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
@@ -59,7 +64,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         *(f"{q.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
         *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
         *plan.warnings,
-        *_without_digest(base, failure),
+        *(text for pair in ((base, failure), *own) for text in _without_digest(*pair)),
         *_without_image(spec, base),
         *_without_python(resolutions, facts),
     ]
@@ -77,13 +82,16 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
             *conda.decisions,
             *pypi.decisions,
             *(d for q in decided for d in q.decisions),
-            *_as_pinned(plan.decisions, base),
+            *_as_pinned(plan.decisions, [base, *(image for image, _ in own)]),
             *reasons,
         ),
         base_image=base,
         driver=plan.driver,
         gpu_code=plan.gpu_code,
-        gpus=spec.cuda.gpus if spec.cuda else (),
+        platform_cuda=tuple(
+            replace(each, base_image=image) for each, (image, _) in zip(plan.platform_cuda, own, strict=True)
+        ),
+        gpus=tuple(dict.fromkeys(name for request in _cuda_requests(spec).values() for name in request.gpus)),
         facts=facts.version,
         package_as_of=tuple(sorted(pypi.cutoffs.items())),
         conda_as_of=tuple(sorted(conda.cutoffs.items())),
@@ -146,23 +154,24 @@ def _without_python(resolutions: Sequence[Resolution], facts: Facts) -> Iterator
 
 def is_open(made: Lock) -> bool:
     """Whether a digest is missing that another run may find."""
-    return made.base_image is not None and any(pinned.digest is None for pinned in made.base_image.digests)
+    return any(pinned.digest is None for image in made.base_images for pinned in image.digests)
 
 
-def _cuda_request(spec: Spec) -> CudaRequest | None:
-    if spec.cuda is None:
-        return None
-    return CudaRequest(spec.cuda.version, spec.cuda.flavor.value, spec.cuda.os.value, spec.cuda.gpus, spec.image.base)
+def _cuda_requests(spec: Spec) -> dict[Platform, CudaRequest]:
+    return {
+        platform: CudaRequest(cuda.version, cuda.flavor.value, cuda.os.value, cuda.gpus, spec.image.base, cuda.driver)
+        for platform in spec.env.platforms
+        if (cuda := spec.cuda_on(platform))
+    }
 
 
 def _with_digests(
-    plan: BaseImagePlan, old: Lock | None, context: Context
+    base: BaseImage | None, before: BaseImage | None, context: Context
 ) -> tuple[BaseImage | None, NetworkError | None]:
     """The image with the old lock's digests of the same tag; else the registry's; else the recorded ones.
 
     With the error of the registry, if it did not respond.
     """
-    base, before = plan.base_image, old.base_image if old else None
     if base is None:
         return None, None
     failure: NetworkError | None = None
@@ -180,9 +189,9 @@ def _with_digests(
     return replace(base, digests=tuple(found.values())), failure
 
 
-def _as_pinned(decisions: Sequence[Decision], base: BaseImage | None) -> Iterator[Decision]:
+def _as_pinned(decisions: Sequence[Decision], images: Sequence[BaseImage | None]) -> Iterator[Decision]:
     """The plan's decisions, with the digests of the registry or of the old lock."""
-    found = {pinned.platform: pinned for pinned in base.digests if pinned.digest} if base else {}
+    found = {pinned.platform: pinned for image in images if image for pinned in image.digests if pinned.digest}
     for decision in decisions:
         is_open = decision.what == "image.digest" and decision.value == "unresolved"
         pinned = found.get(decision.platform) if is_open and decision.platform else None

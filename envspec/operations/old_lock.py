@@ -61,11 +61,13 @@ async def _checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> tu
     unverified: list[str] = []
     others = [each for each in lock.decisions if not each.what.startswith(SOURCE)]
     commits = [each async for each in _commits(lock, spec, context.environ, unverified.append)]
-    base = lock.base_image
-    if base is not None:
-        digests = await _digests(base, facts, context, unverified.append)
-        base = replace(base, digests=tuple(digests))
-    return replace(lock, decisions=(*others, *commits), base_image=base), tuple(unverified)
+
+    async def verified(base: BaseImage | None) -> BaseImage | None:
+        return base and replace(base, digests=tuple(await _digests(base, facts, context, unverified.append)))
+
+    own = tuple([replace(each, base_image=await verified(each.base_image)) for each in lock.platform_cuda])
+    base = await verified(lock.base_image)
+    return replace(lock, decisions=(*others, *commits), base_image=base, platform_cuda=own), tuple(unverified)
 
 
 async def _commits(

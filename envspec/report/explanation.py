@@ -105,7 +105,7 @@ def _sourced(reason: str, source: str) -> str:
 
 
 def _base_image(found: Explanation) -> Iterator[Row]:
-    if image := found.base_image:
+    for image in filter(None, (found.base_image, *(each.base_image for each in found.platform_cuda))):
         yield row(image_name(image))
         for pinned in image.digests:
             origin = " ".join(filter(None, (pinned.source, pinned.kind)))
@@ -137,9 +137,11 @@ def _image(image: ImageExplanation) -> Iterator[Row]:
 
 
 def _driver(found: Explanation) -> Iterator[Row]:
-    if driver := found.driver:
-        bundled = f"; the toolkit ships with {driver.bundled}" if driver.bundled else ""
-        yield row(f"{driver.minimum} or newer{bundled}", notes=[_sourced(driver.why, driver.source)])
+    own = ((each.driver, f"{each.platform.value}: ") for each in found.platform_cuda)
+    for driver, where in ((found.driver, ""), *own):
+        if driver:
+            bundled = f"; the toolkit ships with {driver.bundled}" if driver.bundled else ""
+            yield row(f"{where}{driver.minimum} or newer{bundled}", notes=[_sourced(driver.why, driver.source)])
 
 
 def _gpu_code(codes: Iterable[GpuCode]) -> Iterator[Row]:

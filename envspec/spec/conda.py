@@ -381,6 +381,8 @@ def _check_build(spec: str, build: str) -> None:
 ARCHSPEC: Final = "__archspec"
 #: The name that holds the newest CUDA that the driver runs.
 CUDA: Final = "__cuda"
+#: The name that holds the smallest compute capability of the machine's GPUs. Source: CEP 46.
+CUDA_ARCH: Final = "__cuda_arch"
 
 # archspec's names are of this form: x86_64_v3, zen4, neoverse_n1, armv8.2a.
 _MICROARCHITECTURE: Final = r"[a-z][a-z0-9_.]*"
@@ -395,6 +397,7 @@ VIRTUAL_PACKAGE_PLATFORMS: Final = {
     "__osx": frozenset({Platform.OSX_ARM64}),
     "__win": frozenset({Platform.WIN_64}),
     CUDA: frozenset({Platform.LINUX_64, Platform.LINUX_AARCH64, Platform.WIN_64}),
+    CUDA_ARCH: frozenset({Platform.LINUX_64, Platform.LINUX_AARCH64, Platform.WIN_64}),
 }
 
 

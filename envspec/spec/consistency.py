@@ -19,6 +19,7 @@ from envspec.origins import channel_url
 from envspec.spec.conda import (
     ARCHSPEC,
     CUDA,
+    CUDA_ARCH,
     VIRTUAL_PACKAGE_PLATFORMS,
     channel_of,
     read_channel,
@@ -98,10 +99,13 @@ def _tables(data: Document) -> Iterator[tuple[KeyPath, Document]]:
 
 def _unlisted_platforms(data: Document) -> Iterator[Found]:
     platforms = _platforms(data)
-    for name in table(data, "conda", "platform"):
+    for path in (
+        (section, "platform", name) for section in ("cuda", "conda") for name in table(data, section, "platform")
+    ):
+        name = path[-1]
         if platforms and name in _PLATFORM_OF and _PLATFORM_OF[name] not in platforms:
             yield (
-                ("conda", "platform", name),
+                path,
                 f"the spec is not for {name}: `env.platforms` does not list it",
                 f'add "{name}" to `env.platforms`, or remove this table',
             )
@@ -178,7 +182,7 @@ def _virtual_package(name: str, value: str, data: Document, platforms: frozenset
         return BadValue(
             f"no machine of {listed} has it", "remove it, or add the platform that it is for to `env.platforms`"
         )
-    if name == CUDA and get(data, "cuda") is None:
+    if name in (CUDA, CUDA_ARCH) and get(data, "cuda") is None:
         return BadValue(
             "CUDA in an environment for the CPU: the spec has no [cuda]",
             "add [cuda] with its `version`, or remove this",

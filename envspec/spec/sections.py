@@ -150,13 +150,19 @@ class Env(Section):
         return self.python if self.python.count(".") == 2 else None
 
 
-class Cuda(Section):
-    """CUDA; leave it out for an environment that runs on the CPU only."""
+class CudaTarget(Section):
+    """CUDA on one platform; keys that are left out are those of [cuda]."""
 
     version: f.CudaMinor | None = Field(
         default=None,
         description="CUDA's minor version (default: that of torch's wheels).",
         examples=["12.8"],
+    )
+    driver: f.DriverVersion | None = Field(
+        default=None,
+        description="The oldest Linux driver that must run the environment, or its branch: without `version`, the "
+        "newest torch build that it runs is locked.",
+        examples=["535"],
     )
     flavor: Annotated[Flavor, f.OneOf()] = Field(
         default=Flavor.AUTO,
@@ -170,6 +176,21 @@ class Cuda(Section):
         description="The GPUs that must run the environment: checked against the GPU code in the wheels.",
         examples=[["T4", "A100", "H100"]],
     )
+
+
+class Cuda(CudaTarget):
+    """CUDA; leave it out for an environment that runs on the CPU only."""
+
+    platform: dict[f.PlatformKey, CudaTarget] = Field(
+        default_factory=dict,
+        description="Keys of one platform that differ, a table each.",
+        examples=[{"linux-aarch64": {"version": "13.0", "gpus": ["GB10"]}}],
+    )
+
+    def on(self, platform: Platform) -> CudaTarget:
+        """The keys of a platform: its own before those of [cuda]."""
+        own = self.platform.get(platform)
+        return self.model_copy(update={key: getattr(own, key) for key in own.model_fields_set}) if own else self
 
 
 class IndexSection(Section):
@@ -433,7 +454,11 @@ class Spec(Section):
     conformance: ConformanceSection | None = Field(default=None, description="Checks to run inside the image.")
     facts: NoFacts = Field(default_factory=NoFacts)
 
-    @property
-    def os(self) -> Os:
+    def cuda_on(self, platform: Platform) -> CudaTarget | None:
+        """[cuda] of a platform; None without [cuda]."""
+        return self.cuda.on(platform) if self.cuda else None
+
+    def os_on(self, platform: Platform) -> Os:
         """The base image's system; without [cuda], and so without nvidia/cuda's image, Ubuntu 24.04."""
-        return self.cuda.os if self.cuda else Os.UBUNTU_24_04
+        cuda = self.cuda_on(platform)
+        return cuda.os if cuda else Os.UBUNTU_24_04

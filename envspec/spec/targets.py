@@ -103,9 +103,8 @@ def bounds_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Bounds, tup
 
 def has_cuda(spec: Spec, platform: Platform) -> bool:
     """Whether packages are CUDA builds: on Linux as [cuda] says, on Windows if it names a version, never on macOS."""
-    if platform is Platform.WIN_64:
-        return spec.cuda is not None and spec.cuda.version is not None
-    return spec.cuda is not None and platform.is_linux
+    cuda = spec.cuda_on(platform)
+    return cuda is not None and (platform.is_linux or (platform is Platform.WIN_64 and cuda.version is not None))
 
 
 def _glibc(spec: Spec, facts: Facts, platform: Platform) -> tuple[tuple[int, int], Decision]:
@@ -113,20 +112,21 @@ def _glibc(spec: Spec, facts: Facts, platform: Platform) -> tuple[tuple[int, int
         major, minor = spec.image.glibc
         why = "the custom base's own glibc bounds the wheels that it can load"
         return spec.image.glibc, Decision("glibc", f"{major}.{minor}", why, f"{_SPEC}: image.glibc", platform)
-    os = spec.os.value
+    os = spec.os_on(platform).value
     row = facts.system(os)
     if row is None:
         raise UsageError(
             f"the glibc of {os} is not known", hint="choose another `cuda.os`, or a base of your own with `image.glibc`"
         )
     major, minor = numeric(row.glibc)[:2]
-    named = os if _names_os(spec) else f"{os}, the system where the spec names none,"
+    named = os if _names_os(spec, platform) else f"{os}, the system where the spec names none,"
     why = f"the glibc of {named} bounds the wheels that it can load"
     return (major, minor), Decision("glibc", row.glibc, why, row.source, platform)
 
 
-def _names_os(spec: Spec) -> bool:
-    return spec.cuda is not None and "os" in spec.cuda.model_fields_set
+def _names_os(spec: Spec, platform: Platform) -> bool:
+    cuda = spec.cuda_on(platform)
+    return cuda is not None and "os" in cuda.model_fields_set
 
 
 def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> tuple[Python, Decision]:
@@ -164,8 +164,8 @@ def _stated(version: str, source: str, why: str, key: str, platform: Platform) -
 
 
 def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decision]:
-    os, requested = spec.os.value, spec.env.python
-    if spec.image.base and not _names_os(spec):
+    os, requested = spec.os_on(platform).value, spec.env.python
+    if spec.image.base and not _names_os(spec, platform):
         raise UnknownPython(
             "which system the custom base is, and so which Python it installs, is not known",
             hint="add [cuda] with its `os`, or remove `python_source`",

@@ -310,6 +310,15 @@ ExactPython = Annotated[
         pattern=r"^3\.\d{1,2}\.\d{1,2}$",
     ),
 ]
+DriverVersion = Annotated[
+    str,
+    matching(
+        r"[1-9]\d{2}(?:\.\d{1,3}){0,2}",
+        "is not an NVIDIA driver",
+        'write its branch, "535", or the version that nvidia-smi prints, "535.104.05"',
+        pattern=r"^[1-9]\d{2}(?:\.\d{1,3}){0,2}$",
+    ),
+]
 CudaMinor = Annotated[CudaVersion, OfText(_read_cuda, pattern=f"^{_CUDA}$")]
 Time = Annotated[datetime, PlainValidator(_read_time), WithJsonSchema({"type": "string"})]
 AsOf = Annotated[datetime | Age, PlainValidator(_read_as_of), WithJsonSchema({"type": "string"})]

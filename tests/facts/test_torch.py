@@ -25,14 +25,14 @@ FAMILIES = sorted(path.parent for path in (GOLDEN / "family").glob("*/case.toml"
 
 
 def told_build(case: Mapping[str, Any]) -> str:
-    """torch: a specifier. cuda: a version, `any` or `cpu`. platforms, as_of, [[facts.torch]]."""
+    """torch: a specifier. cuda: a version, `any` or `cpu`. platforms, as_of, driver, [[facts.torch]]."""
     facts = load_facts(case.get("facts"))
     cuda = CudaChoice(case["cuda"]) if case["cuda"] in ("any", "cpu") else CudaVersion.parse(case["cuda"])
     as_of: datetime | None = case.get("as_of")
     lines = []
     for name in case["platforms"]:
         try:
-            build = choose_build(facts, SpecifierSet(case["torch"]), cuda, Platform(name), as_of)
+            build = choose_build(facts, SpecifierSet(case["torch"]), cuda, Platform(name), as_of, case.get("driver"))
         except EnvspecError as error:
             lines += [f"{name}: refused: {type(error).__name__}, exit code {error.exit_code}", str(error)]
             continue

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from envspec.base_image.cuda import BaseImagePlan, CudaRequest
-from envspec.base_image.plan import plan_base_image
+from envspec.base_image.plan import plan_platforms
 from envspec.diagnostics.fit import FitReport, fits
 from envspec.diagnostics.machine import Machine, MachineSource, described_machine
 from envspec.documents import parse_toml
 from envspec.errors import EnvspecError
 from envspec.facts import Facts, load_facts
-from envspec.models import CondaPackage, CudaVersion, Lock, Platform, Resolution
+from envspec.models import BaseImage, CondaPackage, CudaVersion, Driver, Lock, Platform, Resolution
 from tests.support.builders.locks import lock, package, resolution, sha256, wheel
 
 
@@ -49,10 +49,16 @@ def conda_row(name: str, given: str, subdir: str) -> CondaPackage:
     return CondaPackage(name, version, build, number, channel or "conda-forge", subdir, filename, url, sha256(filename))
 
 
-def request_of(case: Mapping[str, Any]) -> CudaRequest | None:
+def requests_of(case: Mapping[str, Any]) -> dict[Platform, CudaRequest]:
+    """`[cuda]`, with the keys of `[cuda.platform.<platform>]` before its own."""
     if "cuda" not in case:
-        return None
-    given = dict(case["cuda"])
+        return {}
+    shared = {key: value for key, value in case["cuda"].items() if key != "platform"}
+    own = case["cuda"].get("platform", {})
+    return {platform: _request({**shared, **own.get(platform.value, {})}) for platform in Platform}
+
+
+def _request(given: dict[str, Any]) -> CudaRequest:
     version = given.pop("version", None)
     gpus = tuple(given.pop("gpus", ()))
     return CudaRequest(version=CudaVersion.parse(version) if version else None, gpus=gpus, **given)
@@ -63,19 +69,20 @@ def facts_of(case: Mapping[str, Any]) -> Facts:
 
 
 def plan_of(case: Mapping[str, Any]) -> BaseImagePlan:
-    return plan_base_image(request_of(case), resolutions_of(case), facts_of(case))
+    return plan_platforms(requests_of(case), resolutions_of(case), facts_of(case))
 
 
 def lock_of(case: Mapping[str, Any]) -> Lock:
     plan = plan_of(case)
-    request = request_of(case)
+    gpus = (name for request in requests_of(case).values() for name in request.gpus)
     return lock(
         *resolutions_of(case),
         decisions=plan.decisions,
         base_image=plan.base_image,
         driver=plan.driver,
         gpu_code=plan.gpu_code,
-        gpus=request.gpus if request else (),
+        gpus=tuple(dict.fromkeys(gpus)),
+        platform_cuda=plan.platform_cuda,
     )
 
 
@@ -107,15 +114,10 @@ def _refusal(error: EnvspecError) -> str:
 
 
 def _plan_lines(plan: BaseImagePlan) -> Iterator[str]:
-    image = plan.base_image
-    if image:
-        yield f"image: {image.repository}:{image.tag} (cuda {image.cuda_release}, {image.flavor}, {image.os})"
-        for pinned in image.digests:
-            yield f"  {pinned.platform.value}: {pinned.digest or '-'} {pinned.source} {pinned.kind}".rstrip()
-    else:
-        yield "image: none"
-    driver = plan.driver
-    yield f"driver: {driver.minimum} (bundled {driver.bundled})" if driver else "driver: none"
+    yield from _base_lines(plan.base_image, plan.driver)
+    for each in plan.platform_cuda:
+        yield f"{each.platform.value}:"
+        yield from _base_lines(each.base_image, each.driver)
     for code in plan.gpu_code:
         held = " ".join((*code.sm, *code.ptx)) or "-"
         yield f"gpu code: {code.platform.value} {code.package} {code.version} {code.variant}: {held}"
@@ -124,6 +126,16 @@ def _plan_lines(plan: BaseImagePlan) -> Iterator[str]:
         yield f"{decision.what}{where} = {decision.value}: {decision.why}"
     for warning in plan.warnings:
         yield f"warning: {warning}"
+
+
+def _base_lines(image: BaseImage | None, driver: Driver | None) -> Iterator[str]:
+    if image:
+        yield f"image: {image.repository}:{image.tag} (cuda {image.cuda_release}, {image.flavor}, {image.os})"
+        for pinned in image.digests:
+            yield f"  {pinned.platform.value}: {pinned.digest or '-'} {pinned.source} {pinned.kind}".rstrip()
+    else:
+        yield "image: none"
+    yield f"driver: {driver.minimum} (bundled {driver.bundled})" if driver else "driver: none"
 
 
 def _fit_lines(report: FitReport) -> Iterator[str]:

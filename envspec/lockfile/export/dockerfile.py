@@ -22,7 +22,7 @@ from envspec.facts import load_facts
 from envspec.lockfile.document import canonical, identity
 from envspec.lockfile.export.conda import explicit_name
 from envspec.lockfile.export.requirements import requirements_name
-from envspec.models import GIT, LOCAL, BaseImage, Lock, Platform, Python, Resolution, WheelFile
+from envspec.models import GIT, LOCAL, BaseImage, Driver, Lock, Platform, Python, Resolution, WheelFile
 from envspec.registry.reference import parse
 
 DOCKERFILE_NAME: Final = "Dockerfile"
@@ -92,10 +92,12 @@ DEFAULT: Final = ContainerConfig()
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One platform of the image. digest: of its base. apt: what the system layer installs there."""
+    """One platform of the image. base, digest: its base image. apt: what the system layer installs there."""
 
     resolution: Resolution
+    base: BaseImage
     digest: str
+    driver: Driver | None
     apt: tuple[str, ...]
 
     @property
@@ -118,18 +120,18 @@ def files(lock: Lock, container: ContainerConfig) -> dict[str, str]:
     """
     lock = canonical(lock)
     parts = _parts(lock)
-    if lock.base_image is None or not parts:
+    if not parts:
         return {}
     lines = [
         *_header(lock, parts),
-        f"ARG REGISTRY={parse(lock.base_image.repository).registry}",
+        f"ARG REGISTRY={parse(parts[0].base.repository).registry}",
         *(["ARG ARCHITECTURE=${TARGETARCH:-amd64}"] if len(parts) > 1 else []),
         "",
-        *_base_stages(lock.base_image, parts),
+        *_base_stages(parts),
         *_system_stage(lock, parts, container),
         *_files_stages(parts),
         *_environment_stage(parts),
-        *_image_stage(lock, lock.base_image, parts, container),
+        *_image_stage(lock, parts, container),
     ]
     return {DOCKERFILE_NAME: "\n".join(lines) + "\n"}
 
@@ -139,24 +141,24 @@ def without_dockerfile(lock: Lock) -> str | None:
     linux = [resolution for resolution in lock.resolutions if resolution.target.platform.is_linux]
     if not linux or _parts(lock):
         return None
-    if lock.base_image is None:
+    if not lock.base_images:
         return "the lock names no base image: add [cuda], or [image] base"
     if not any(resolution.target.python.source in _IN_IMAGES for resolution in linux):
         return 'Python is yours to bring: set [env] python_source = "standalone", or use a base that has it'
-    return f"the digest of {lock.base_image.repository}:{lock.base_image.tag} is not known"
+    names = dict.fromkeys(f"{image.repository}:{image.tag}" for image in lock.base_images)
+    return f"the digest of {' and '.join(names)} is not known"
 
 
 def _parts(lock: Lock) -> list[_Part]:
-    image = lock.base_image
-    digests = {pinned.platform: pinned.digest for pinned in image.digests} if image else {}
+    pinned = {each.platform: (image, each.digest) for image in lock.base_images for each in image.digests}
     # Every package with its version, once the system layer has been built.
     built = {layer.platform: layer.packages for layer in lock.system}
     return [
-        _Part(resolution, digest, built.get(resolution.target.platform, lock.image.apt))
+        _Part(resolution, image, digest, lock.on(platform).driver, built.get(platform, lock.image.apt))
         for resolution in lock.resolutions
-        if resolution.target.platform.is_linux
-        and resolution.target.python.source in _IN_IMAGES
-        and (digest := digests.get(resolution.target.platform))
+        if (platform := resolution.target.platform) in pinned and resolution.target.python.source in _IN_IMAGES
+        for image, digest in [pinned[platform]]
+        if digest
     ]
 
 
@@ -178,18 +180,34 @@ def _header(lock: Lock, parts: Sequence[_Part]) -> Iterator[str]:
     yield ""
 
 
-def _base_stages(image: BaseImage, parts: Sequence[_Part]) -> Iterator[str]:
-    repository = parse(image.repository).repository
-    name = f"${{REGISTRY}}/{repository}" + (f":{image.tag}" if image.tag else "")
+def _base_stages(parts: Sequence[_Part]) -> Iterator[str]:
     if len(parts) == 1:
         # Named, so that a Mac's engine does not put this platform's packages on a base for its own.
-        yield f"FROM --platform=linux/{parts[0].architecture} {name}@{parts[0].digest} AS base"
+        yield f"FROM --platform=linux/{parts[0].architecture} {_base_name(parts[0])} AS base"
     elif len({part.digest for part in parts}) == 1:
-        yield f"FROM {name}@{parts[0].digest} AS base"
+        yield f"FROM {_base_name(parts[0])} AS base"
     else:
-        yield from (f"FROM {name}@{part.digest} AS base-{part.architecture}" for part in parts)
+        for part in parts:
+            yield f"FROM {_base_name(part)} AS base-{part.architecture}"
+            if part.driver and _driver_of(parts) is None:
+                yield _pairs("ENV", {"NVIDIA_REQUIRE_CUDA": _required(part.driver)})
         yield "FROM base-${ARCHITECTURE} AS base"
     yield ""
+
+
+def _base_name(part: _Part) -> str:
+    tag = f":{part.base.tag}" if part.base.tag else ""
+    return f"${{REGISTRY}}/{parse(part.base.repository).repository}{tag}@{part.digest}"
+
+
+def _driver_of(parts: Sequence[_Part]) -> Driver | None:
+    """The driver that all platforms need; None if they differ."""
+    first = parts[0].driver
+    return first if all(part.driver and first and part.driver.minimum == first.minimum for part in parts) else None
+
+
+def _required(driver: Driver) -> str:
+    return quoted(f"driver>={driver.minimum}")
 
 
 def _system_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig) -> Iterator[str]:
@@ -209,36 +227,38 @@ def _system_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig
     yield ""
 
 
-def _image_stage(lock: Lock, image: BaseImage, parts: Sequence[_Part], container: ContainerConfig) -> Iterator[str]:
+def _image_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig) -> Iterator[str]:
     yield "FROM system"
     yield f"COPY --from=environment {_PREFIX} {_PREFIX}"
     yield from files_lines(container)
     variables = {"PATH": f'"{_PREFIX}/bin:$PATH"'}
-    if lock.driver is not None:
+    if any(part.driver for part in parts):
         variables |= {
             "NVIDIA_VISIBLE_DEVICES": '"${NVIDIA_VISIBLE_DEVICES:-all}"',
             "NVIDIA_DRIVER_CAPABILITIES": '"${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"',
-            "NVIDIA_REQUIRE_CUDA": quoted(f"driver>={lock.driver.minimum}"),
         }
+    if driver := _driver_of(parts):
+        variables["NVIDIA_REQUIRE_CUDA"] = _required(driver)
     requested = dict(container.env) | dict(lock.image.env)
     own = {name: value for name, value in requested.items() if not set(value) & {"\n", "\r"}}
     yield _pairs("ENV", variables | {name: quoted(value) for name, value in own.items()})
     for name in requested:
         if name not in own:
             yield f"# {name} has a line feed, which a Dockerfile can't hold: set it when the container is started."
-    yield _pairs("LABEL", {name: quoted(value) for name, value in _labels(lock, image, parts).items()})
+    yield _pairs("LABEL", {name: quoted(value) for name, value in _labels(lock, parts).items()})
     # The rest of the line, with variables and escapes in it.
     yield f"WORKDIR {quoted(lock.image.workdir)[1:-1]}"
     yield from _start_lines(container)
 
 
-def _labels(lock: Lock, image: BaseImage, parts: Sequence[_Part]) -> dict[str, str]:
+def _labels(lock: Lock, parts: Sequence[_Part]) -> dict[str, str]:
     digests = {part.digest for part in parts}
+    names = {f"{base.repository}:{base.tag}" if base.tag else base.repository for base in (part.base for part in parts)}
     return {
         "envspec.name": lock.name,
         "envspec.lock": identity(lock),
         "org.opencontainers.image.title": lock.name,
-        "org.opencontainers.image.base.name": f"{image.repository}:{image.tag}" if image.tag else image.repository,
+        **({"org.opencontainers.image.base.name": next(iter(names))} if len(names) == 1 else {}),
         **({"org.opencontainers.image.base.digest": next(iter(digests))} if len(digests) == 1 else {}),
     }
 

@@ -20,8 +20,16 @@ _CAPS: Final = frozenset({"cuda-version", "cudatoolkit"})
 #: The origin of a virtual package's version.
 _ORIGIN: Final[Mapping[str, str]] = {
     "__cuda": "[cuda] gives",
+    "__cuda_arch": "the smallest of [cuda] gpus has",
     "__glibc": "the base has",
     "__osx": "the oldest supported macOS is",
+}
+
+
+#: Virtual packages that follow from keys of the spec: what is missing.
+_ABSENT: Final[Mapping[str, str]] = {
+    "__cuda": "needs [cuda] in the spec",
+    "__cuda_arch": "needs [cuda] gpus in the spec",
 }
 
 
@@ -126,7 +134,7 @@ class RequestLimits:
     def _unmet_by_machine(self, name: str, requirement: str) -> str | None:
         present = self.machine.get(name)
         if present is None:
-            return f"{name}, which {'needs [cuda] in the spec' if name == '__cuda' else 'this platform does not have'}"
+            return f"{name}, which {_ABSENT.get(name, 'this platform does not have')}"
         if fits(requirement, present):
             return None
         # The version of __archspec is always 1: its build is the value.

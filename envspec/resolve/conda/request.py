@@ -9,12 +9,13 @@ from typing import Final
 from envspec.credentials import channel_without_credentials, filled, unset
 from envspec.errors import UsageError
 from envspec.facts import Facts
+from envspec.facts.gpu import capability_of, find_gpu
 from envspec.facts.tables import minor
 from envspec.models import CondaPackage, CudaVersion, Decision, Platform
 from envspec.origins import channel_url
 from envspec.resolve.types import Channel, CondaRequest, Cutoffs, VirtualPackage
 from envspec.spec import Spec, UndatedFiles
-from envspec.spec.conda import ARCHSPEC, CUDA, version_and_build
+from envspec.spec.conda import ARCHSPEC, CUDA, CUDA_ARCH, version_and_build
 from envspec.spec.targets import bounds_of, has_cuda
 
 #: The oldest supported kernel; conda-lock assumes the same.
@@ -109,7 +110,8 @@ def decisions_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Decision
 
 
 def _capped(spec: Spec, platform: Platform) -> CudaVersion | None:
-    return spec.cuda.version if spec.cuda and has_cuda(spec, platform) else None
+    cuda = spec.cuda_on(platform)
+    return cuda.version if cuda and has_cuda(spec, platform) else None
 
 
 def _caps(spec: Spec, platform: Platform) -> tuple[str, ...]:
@@ -121,10 +123,20 @@ def _caps(spec: Spec, platform: Platform) -> tuple[str, ...]:
 
 
 def _cuda(spec: Spec, facts: Facts, platform: Platform) -> CudaVersion | None:
-    """The newest CUDA for the machine's driver: [cuda] version, else the newest with a driver in the facts."""
-    if spec.cuda is None or not has_cuda(spec, platform):
+    """The newest CUDA for the machine's driver: [cuda] version, else the newest that `driver` or any other supports.
+
+    Raises:
+        UsageError: no CUDA in the facts is as old as the driver.
+    """
+    cuda = spec.cuda_on(platform)
+    if cuda is None or not has_cuda(spec, platform):
         return None
-    return spec.cuda.version or max(minor(row.cuda) for row in facts.drivers)
+    found = cuda.version or facts.newest_cuda(cuda.driver)
+    if found is None:
+        raise UsageError(
+            f"[cuda] driver is {cuda.driver}: no CUDA that it supports is known", hint="set [cuda] version as well"
+        )
+    return found
 
 
 def _virtual_packages(spec: Spec, facts: Facts, platform: Platform) -> list[tuple[VirtualPackage, str]]:
@@ -138,6 +150,7 @@ def _virtual_packages(spec: Spec, facts: Facts, platform: Platform) -> list[tupl
     def has(name: str, version: str, source: str, build: str = "0") -> None:
         found[name] = VirtualPackage(name, version, build), source
 
+    target = spec.cuda_on(platform)
     (glibc, macos), bounds = bounds_of(spec, facts, platform)
     bound = bounds[0].source if bounds else ""
     own = "envspec's default"
@@ -151,8 +164,12 @@ def _virtual_packages(spec: Spec, facts: Facts, platform: Platform) -> list[tupl
     has(ARCHSPEC, "1", own, _MICROARCHITECTURE[platform])
     if (cuda := _cuda(spec, facts, platform)) is not None:
         newest = next((row.source for row in facts.drivers if minor(row.cuda) == cuda), "")
-        source = f"the newest CUDA with a driver in the facts: {newest}"
+        of_driver = "that the spec's driver supports" if target and target.driver else "with a driver in the facts"
+        source = f"the newest CUDA {of_driver}: {newest}"
         has(CUDA, str(cuda), "the spec: cuda.version" if _capped(spec, platform) else source)
+        if target and target.gpus:
+            smallest = min((find_gpu(facts, name) for name in target.gpus), key=capability_of)
+            has(CUDA_ARCH, str(capability_of(smallest)), f"the spec: cuda.gpus; {smallest.name}: {smallest.source}")
     for name, value in (spec.conda.virtual_packages_on(platform) if spec.conda else {}).items():
         version, build = version_and_build(name, value)
         has(name, version, "the spec: conda.virtual_packages", build)

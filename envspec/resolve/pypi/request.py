@@ -111,9 +111,11 @@ def target_request(
     if "torch" not in elsewhere:
         if mismatch := family_mismatch(family_facts, family):
             raise mismatch
-        wish = CudaChoice.CPU if spec.cuda is None else spec.cuda.version or CudaChoice.ANY
+        cuda = spec.cuda_on(target.platform)
+        wish = CudaChoice.CPU if cuda is None else cuda.version or CudaChoice.ANY
         torch_cutoff = cutoffs.names.get("torch", cutoffs.as_of)
-        build = choose_build(facts, specifiers.get("torch", SpecifierSet()), wish, target.platform, torch_cutoff)
+        requested = specifiers.get("torch", SpecifierSet())
+        build = choose_build(facts, requested, wish, target.platform, torch_cutoff, cuda.driver if cuda else None)
     pytorch = _pytorch_index(build, urls.pytorch)
     rules = Rules(
         as_of=cutoffs.others or cutoffs.as_of,
