@@ -110,7 +110,8 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
         for each in corrections
         if name in named and any(line in error.message for line in each.requires)
     ]
-    reasons = [*(reason for reason, _ in excluded), *filter(None, absences), error.message.rstrip("."), *corrected]
+    proof = error.message.rstrip(".") if corrected else error.message
+    reasons = [*(reason for reason, _ in excluded), *filter(None, absences), proof, *corrected]
     subject = f"no solution for Python {target.python.version} on {target.platform.value}"
     return Unsolvable(f"{subject}: {'. '.join(reasons)}", hint="; ".join(hints))
 
