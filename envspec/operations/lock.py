@@ -93,9 +93,9 @@ def compiled(request: LockRequest, context: Context) -> Compiled:
     started = context.now().replace(microsecond=0)
     text = written = read_text(request.spec_path)
     if request.as_of is not None and not request.upgrade_packages:
-        parse_spec(text, str(request.spec_path), started)
+        parse_spec(text, str(request.spec_path), started, request.spec_path.parent)
         text = set_as_of(text, request.as_of)
-    spec = parse_spec(text, str(request.spec_path), started)
+    spec = parse_spec(text, str(request.spec_path), started, request.spec_path.parent)
     if (other := owner_of(request)) is not None:
         raise UsageError(
             f"{request.spec_path} and {other} are both called {spec.env.name}: {request.directory} is the lock of "
@@ -264,7 +264,7 @@ def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
     times = _later_times(state, moved)
     if times:
         text = set_package_as_of(text, times)
-        spec = parse_spec(text, str(state.request.spec_path), state.started)
+        spec = parse_spec(text, str(state.request.spec_path), state.started, state.request.spec_path.parent)
         state = replace(state, spec=spec, document=documents.parse_toml(text))
     made = make(state)
     _report_unmoved(state, made)
