@@ -93,7 +93,8 @@ def find_spec(argument: str, cwd: Path) -> Path:
     Raises:
         UsageError: there is no such file.
     """
-    is_path = argument.endswith(".toml") or "/" in argument or "\\" in argument
+    # A lock is named as one when it is read.
+    is_path = argument.endswith((".toml", "envspec.lock")) or "/" in argument or "\\" in argument
     path = cwd / argument if is_path else cwd / _FOLDER / f"{argument}.toml"
     if "\0" not in argument and path.is_file():
         return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from datetime import datetime
 from pathlib import Path
@@ -73,7 +74,9 @@ def parse_spec(text: str, where: str, now: datetime, folder: Path | None = None)
     if not data:
         raise _whole(where, "the file has no settings", f"the smallest spec is {_SMALLEST}")
     if "input_sha256" in data:
-        raise _whole(where, "this is a lock, not a spec", "name the spec that it was compiled from")
+        own = data.get("spec")
+        named = f", {posixpath.normpath(posixpath.join(posixpath.dirname(where), own))}" if isinstance(own, str) else ""
+        raise _whole(where, "this is a lock, not a spec", f"name its spec{named}")
     spec, problems = _validated(data, positions)
     problems += [(path, bad) for path, bad in check(data, now) if path not in {path for path, _ in problems}]
     if problems or spec is None:
