@@ -46,6 +46,11 @@ class Step:
     of: str = ""
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 package`, `2 packages`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 class Reporter(Protocol):
     """What an operation reports while it runs; may be called from any thread."""
 

@@ -37,7 +37,11 @@ class EnvspecError(Exception):
 
     def text(self, details: str) -> str:
         """The message with its hint, and below it what is quoted of `details`."""
-        lines = [self.message, *([f"  hint: {self.hint}"] if self.hint else []), *([details] if details else [])]
+        lines = [
+            self.message,
+            *([f"  hint: {self.hint}"] if self.hint else []),
+            *([f"  details: {details}"] if details else []),
+        ]
         return "\n".join(lines)
 
     def as_document(self) -> dict[str, object]:

@@ -66,9 +66,10 @@ def install(
     .venv/bin/python train.py
     envspec install pytorch-2.9 --prefix .venv --dry-run --format json
     """
+    from envspec.context import counted
     from envspec.lockfile.folder import find_lock, read_with_digest
     from envspec.operations.environment import Outcome, install, install_request, plan_install
-    from envspec.report.format import counted, size
+    from envspec.report.format import size
 
     locked, digest = read_with_digest(find_lock(lock, Path()))
     request = install_request(locked, digest, prefix, platform, python)
@@ -137,28 +138,33 @@ def _lines(result: VerifyResult) -> Iterator[str]:
 
 
 def _counted(counts: VerifyCounts) -> str:
-    from envspec.report.format import counted
+    from envspec.context import counted
 
     held = [counted(counts.packages, "package")] if counts.packages else []
     held += [counted(counts.conda, "conda package")] if counts.conda else []
     files = f"{counts.files:,} files ({counts.size_bytes / 1e9:.1f} GB)"
     notes = []
     if counts.against_record:
-        notes.append(f"{counted(counts.against_record, 'package')} not anchored, that is compared with RECORD alone")
+        of = counted(counts.against_record, "package")
+        notes.append(f"{of} compared with their own RECORD only: the lock has no digest of their files")
     if counts.allowed:
-        notes.append(f"{counts.allowed} that the lock allows, such as pip, compared with RECORD alone")
+        notes.append(
+            f"{counted(counts.allowed, 'package')} that the lock allows, such as pip, compared with RECORD only"
+        )
     if counts.record_only:
-        notes.append(f"{counts.record_only} programs and notes of installers compared with RECORD alone")
+        notes.append(
+            f"{counted(counts.record_only, 'file')} of installers, such as programs, compared with RECORD only"
+        )
     if counts.bytecode_by_time:
-        notes.append(f"{counts.bytecode_by_time:,} files of bytecode left to Python, which compares their times")
+        notes.append(f"{counts.bytecode_by_time:,} bytecode files not compared: Python checks their times")
     if counts.bytecode_other_python:
-        notes.append(f"{counts.bytecode_other_python:,} files of another Python's bytecode not looked at")
+        notes.append(f"{counts.bytecode_other_python:,} bytecode files of another Python not checked")
     return ", ".join([*held, files]) + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _drifted(result: VerifyResult, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:
+    from envspec.context import counted
     from envspec.operations.environment import PYTHON
-    from envspec.report.format import counted
 
     ways = counted(len(result.findings), "difference")
     packages = {finding.package for finding in result.findings} - {""}

@@ -206,8 +206,9 @@ def _ids(rows: Sequence[tuple[str, str]], digest: str, pushed: str | None = None
 
 def _plan(request: ImageRequest, chosen: Mapping[str, Any]) -> Result:
     """What `image build` would do: `--dry-run`."""
+    from envspec.context import counted
     from envspec.operations.image_cache import default_tag
-    from envspec.report.format import counted, size
+    from envspec.report.format import size
 
     options, cached = request.options, request.cached()
     missing = request.missing_wheels()

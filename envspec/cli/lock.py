@@ -228,9 +228,9 @@ def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
 
 def _preview(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
     """Resolve one spec; what its lock would change."""
+    from envspec.context import counted
     from envspec.operations.lock import preview
     from envspec.report import LOCK_DIFF
-    from envspec.report.format import counted
 
     with TerminalReporter(request.spec_path.stem) as reporter:
         found = preview(request, _context(chosen, reporter))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -127,9 +126,7 @@ def _reported(words: Sequence[str]) -> int:
         return _command(words)
     except click.ClickException as error:
         output.SETTINGS.read_ahead(words)
-        usage = io.StringIO()
-        error.show(usage)
-        return output.fail(UsageError(error.format_message()), usage.getvalue().rstrip("\n"))
+        return output.fail(_usage_error(error))
     except EnvspecError as error:
         return output.fail(error)
     except (KeyboardInterrupt, click.Abort):
@@ -142,6 +139,19 @@ def _reported(words: Sequence[str]) -> int:
                 f"internal error: {type(error).__name__}: {error}", hint="run again with --debug and report its output"
             )
         )
+
+
+def _usage_error(error: click.ClickException) -> UsageError:
+    """click's error as envspec's own."""
+    text = error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return UsageError(text)
+    usage = " ".join(context.command.collect_usage_pieces(context))
+    return UsageError(
+        text[:1].lower() + text[1:],
+        hint=f"write `{context.command_path} {usage}`; `{context.command_path} --help` lists the options",
+    )
 
 
 def _command(words: Sequence[str]) -> int:

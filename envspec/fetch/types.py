@@ -70,9 +70,7 @@ def rattler_error(url: str, error: BaseException) -> RequestError:
             url, "archives can't be fetched from this URL", hint="correct the channel's URL in the spec, and lock again"
         )
     if "error sending request" in text:
-        return Unreachable(
-            url, "no connection", hint="is the server up, does its name resolve, and is HTTPS_PROXY correct?"
-        )
+        return Unreachable(url, "no connection", hint="check that the server runs, its name, and HTTPS_PROXY")
     return IncompleteResponse(url, "the response ended early", hint=_AGAIN)
 
 

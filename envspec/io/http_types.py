@@ -129,19 +129,30 @@ def describe(cause: BaseException, url: str, connect_s: float, stall_s: float) -
     proxy_login = "check HTTPS_PROXY and NO_PROXY; 407 means that the proxy requires http://user:password@proxy"
     proxies = "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
     spelling = "check the spelling, DNS and HTTPS_PROXY"
-    firewall = "is there a firewall in between, or a proxy to name in HTTPS_PROXY?"
+    firewall = "check the firewall, and whether HTTPS_PROXY must name a proxy"
     again = "try again; if it persists, check the server"
+    plain_http, port = "check whether the server speaks http:// instead", "check that the server runs, and its port"
     # The first match counts: aiohttp's special errors inherit from its general ones.
     errors: tuple[tuple[type[BaseException], type[RequestError], str, str], ...] = (
         (aiohttp.ClientConnectorCertificateError, RequestError, untrusted, bundle),
-        (aiohttp.ClientSSLError, RequestError, f"no TLS connection ({reason})", "is this an http:// server?"),
+        (
+            aiohttp.ClientSSLError,
+            RequestError,
+            f"no TLS connection ({reason})",
+            plain_http,
+        ),
         (aiohttp.ClientProxyConnectionError, RequestError, f"the proxy can't be reached ({reason})", proxies),
         (aiohttp.ClientHttpProxyError, RequestError, proxy_refuses, proxy_login),
-        (aiohttp.ClientConnectorDNSError, Unreachable, "the host name can't be resolved", spelling),
+        (aiohttp.ClientConnectorDNSError, Unreachable, "cannot resolve host", spelling),
         (aiohttp.ConnectionTimeoutError, Stalled, f"no connection within {connect_s:g} s", firewall),
         (aiohttp.ServerTimeoutError, Stalled, f"the server stalled: no byte for {stall_s:g} s", again),
         (asyncio.TimeoutError, Stalled, "the response is not complete within the time limit", again),
-        (aiohttp.ClientConnectorError, Unreachable, f"no connection ({reason})", "is the server up, the port right?"),
+        (
+            aiohttp.ClientConnectorError,
+            Unreachable,
+            f"no connection ({reason})",
+            port,
+        ),
         (aiohttp.ClientPayloadError, IncompleteResponse, "the response ended early", again),
         (aiohttp.ClientResponseError, IncompleteResponse, "the response is not HTTP", again),
         (OSError, Unreachable, f"the connection broke ({reason})", again),

@@ -66,9 +66,22 @@ def find_lock(argument: str, cwd: Path) -> Path:
         if any(path.is_file() for path in _paths(cwd / candidate, LOCK_FILE)):
             return cwd / candidate
     if (cwd / given).is_file():
-        raise UsageError(f"{argument} is not a lock", hint=f"name a folder that holds an {LOCK_FILE}, or a lock's name")
+        raise _not_a_lock(argument, cwd)
     problem = f"there is no {LOCK_FILE} in {argument}" if (cwd / given).is_dir() else f"there is no lock {argument}"
     raise UsageError(problem, hint=_other_locks(given.name, names_of_locks(cwd)))
+
+
+def _not_a_lock(argument: str, cwd: Path) -> UsageError:
+    from envspec import documents
+
+    hint = f"name a folder with an {LOCK_FILE}, or a name under {LOCKS}/"
+    try:
+        name = str(documents.read_spec(cwd / argument)["env"]["name"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return UsageError(f"{argument} is not a lock", hint=hint)
+    is_locked = name in names_of_locks(cwd)
+    hint = f"name its lock: {name}" if is_locked else f"lock it: `envspec lock {argument}`; then name its lock, {name}"
+    return UsageError(f"{argument} is a spec, not a lock", hint=hint)
 
 
 def names_of_locks(cwd: Path) -> list[str]:

@@ -174,7 +174,7 @@ async def _make_venv(request: InstallRequest, context: Context, site: staging.St
             archive = (await Downloads(context).fetch([build]))[build.sha256]
         except NetworkError as error:
             if not isinstance(error, WrongArchive):
-                way_out = f"take a Python {locked.series} of this machine's: --python PATH"
+                way_out = f"use a Python {locked.series} of this machine: --python PATH"
                 error.hint = "; or ".join(filter(None, [error.hint, way_out]))
             raise
         interpreter = await python.unpack(archive, site, locked, context)

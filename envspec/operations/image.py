@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from envspec.context import Context, Step
+from envspec.context import Context, Step, counted
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, StaleLock, UnfitMachine, UsageError
 from envspec.image import outputs
@@ -119,7 +119,7 @@ class ImageSession(AsyncExitStack):
         if self.context.is_offline:
             base, _ = next(iter(missing.values()))
             raise NetworkError(
-                f"{len(missing)} layers of {base.name} are not in the cache, and --offline forbids fetching them",
+                f"{counted(len(missing), 'layer')} of {base.name} not in the cache, and --offline forbids fetching",
                 hint="run once without --offline",
             )
         registry = await self.clients.registry()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Final
 
+from envspec.context import counted
 from envspec.escaping import markdown
 from envspec.receipts.compare import Comparison, Line, NumberLine, Weight, columns
 from envspec.receipts.metrics import Better, devices, has_kind
@@ -17,7 +18,6 @@ from envspec.report.format import (
     Row,
     Table,
     amount,
-    counted,
     document,
     listing,
     markdown_lines,

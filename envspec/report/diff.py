@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Final
 
+from envspec.context import counted
 from envspec.escaping import markdown
 from envspec.image.diff import ImageDiff
 from envspec.image.layers.types import Layer
@@ -27,7 +28,6 @@ from envspec.report.format import (
     Row,
     Table,
     capital,
-    counted,
     document,
     markdown_lines,
     row,

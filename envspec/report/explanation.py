@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from envspec.base_image.cuda import SharedLibrary
+from envspec.context import counted
 from envspec.diagnostics.explain import (
     CondaVariant,
     Download,
@@ -26,7 +27,6 @@ from envspec.models import DEFAULT_INDEX, SPEC, Decision, GpuCode, Platform
 from envspec.report.format import (
     Row,
     Table,
-    counted,
     document,
     hanging,
     listing,
@@ -43,7 +43,7 @@ def as_text(explanation: Explanation | PackageExplanation, width: int) -> str:
     if isinstance(explanation, PackageExplanation):
         return text((), _package(explanation), width)
     gpus = f", for {', '.join(explanation.gpus)}" if explanation.gpus else ""
-    facts = f", facts of {explanation.facts}" if explanation.facts else ""
+    facts = f", facts version {explanation.facts}" if explanation.facts else ""
     title = f"{explanation.name}: nothing newer than {utc(explanation.as_of)}{facts}{gpus}"
     return text(wrapped(title, width), _lock(explanation), width)
 
@@ -89,6 +89,10 @@ def _channels(found: Explanation) -> Iterator[Row]:
         yield row(channel.name, "" if channel.name == channel.url else channel.url, notes=notes)
 
 
+#: How a GPU runs a package's code, in words.
+_RUNS: Final = {"sass": "runs machine code (SASS)", "ptx": "compiles PTX at start"}
+
+
 def _decisions(decisions: Sequence[Decision]) -> Iterator[Row]:
     """Equal decisions for several platforms are one row."""
     merged: dict[Decision, list[Platform]] = {}
@@ -97,11 +101,14 @@ def _decisions(decisions: Sequence[Decision]) -> Iterator[Row]:
         platforms += [decision.platform] if decision.platform else []
     for decision, platforms in merged.items():
         reason = _sourced(decision.why, decision.source)
-        yield row(decision.what, short_hashes(decision.value), _listed(platforms), notes=[reason])
+        value = _RUNS.get(decision.value, decision.value) if decision.what.startswith("gpu.") else decision.value
+        yield row(decision.what, short_hashes(value), _listed(platforms), notes=[reason])
 
 
 def _sourced(reason: str, source: str) -> str:
-    return f"{reason} [{source}]" if source else reason
+    # A key of the spec has brackets of its own: [cuda] version.
+    origin = f"spec: {source}" if source.startswith("[") else source
+    return f"{reason} [{origin}]" if source else reason
 
 
 def _base_image(found: Explanation) -> Iterator[Row]:

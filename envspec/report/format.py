@@ -317,10 +317,6 @@ def share(part: float) -> str:
     return f"{100 * part:.3g} %" if part < 9.995 else f"{part:,.0f} times"
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from envspec.conformance.results import CheckFinding, CheckOutcome
+from envspec.context import counted
 from envspec.escaping import visible
 from envspec.receipts.model import Receipt
 from envspec.report import format as form
@@ -52,7 +53,7 @@ def bounds(receipt: Receipt) -> Plot | None:
     high = math.ceil(math.log10(max(10.0, *parts.values())))
     beyond = [name for name, each in found.items() if not each.ok]
     nearest = max(parts, key=lambda name: parts[name])
-    count = form.counted(len(found), "number")
+    count = counted(len(found), "number")
     summary = (
         f"{len(beyond)} of {count} beyond the bound: {', '.join(beyond)}."
         if beyond
@@ -98,7 +99,7 @@ def times(receipt: Receipt) -> Plot | None:
     # The sum of the phases can exceed the time that was measured around them.
     most = max(max(check.seconds, sum(phase.seconds for phase in check.phases)) for check in checks)
     return Plot(
-        f"{form.counted(len(checks), 'check')} in {form.amount(receipt.seconds, 's')}; longest: {slowest.check}, "
+        f"{counted(len(checks), 'check')} in {form.amount(receipt.seconds, 's')}; longest: {slowest.check}, "
         f"{form.amount(slowest.seconds, 's')}.",
         tuple(Bar(check.check, tuple(_phases(check, most)), f"{check.seconds:.1f} s") for check in checks),
     )

@@ -9,6 +9,7 @@ from typing import Final
 
 from envspec.conformance.results import CheckFinding, CheckOutcome, Status
 from envspec.conformance.results import Kind as FindingKind
+from envspec.context import counted
 from envspec.escaping import markdown
 from envspec.receipts.metrics import devices
 from envspec.receipts.model import Counts, Receipt, Verdict, dump
@@ -20,7 +21,6 @@ from envspec.report.format import (
     Row,
     Table,
     amount,
-    counted,
     folded,
     listing,
     markdown_lines,

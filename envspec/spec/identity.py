@@ -97,6 +97,8 @@ def find_spec(argument: str, cwd: Path) -> Path:
     is_path = argument.endswith((".toml", "envspec.lock")) or "/" in argument or "\\" in argument
     path = cwd / argument if is_path else cwd / _FOLDER / f"{argument}.toml"
     if "\0" not in argument and path.is_file():
+        if path.suffix != ".toml" or path.name == "pyproject.toml":
+            _refuse_other(path, cwd)
         return path
     raise _no_spec(argument, path, cwd, is_path=is_path)
 
@@ -118,10 +120,58 @@ def env_name(path: Path) -> str:
     return load_spec(path, datetime.now(timezone.utc)).env.name
 
 
+#: In the first line of every file of a lock.
+_LOCKED = b"written by `envspec lock`"
+_LOCK = "envspec.lock"
+#: Pattern of a file's name, what the file is, and where its contents belong.
+_OTHERS = (
+    ("*.txt", "a requirements file", 'write its lines into [pip] dependencies: dependencies = ["numpy>=2"]'),
+    ("*.in", "a requirements file", 'write its lines into [pip] dependencies: dependencies = ["numpy>=2"]'),
+    ("*.y*ml", "a YAML file", "write the channels and packages of a conda environment into [conda]"),
+    ("pyproject.toml", "a pyproject.toml", "write its dependencies into [pip] dependencies"),
+)
+
+
+def _refuse_other(path: Path, cwd: Path) -> None:
+    """Raise UsageError for a file that is something else than a spec, as far as its name and first line show."""
+    from fnmatch import fnmatchcase
+
+    with path.open("rb") as file:
+        head = file.read(1000)
+    if _LOCKED in head:
+        raise _is_lock(path, cwd)
+    if path.name == "pyproject.toml" and b"[env]" in path.read_bytes():
+        return
+    for pattern, what, hint in _OTHERS:
+        if fnmatchcase(path.name, pattern):
+            raise UsageError(
+                f"{path} is {what}, not a spec", hint=f'{hint} of a spec, and add [env] with name = "..." and python'
+            )
+
+
+def _is_lock(path: Path, cwd: Path) -> UsageError:
+    """path: a file of a lock, or its folder."""
+    from contextlib import suppress
+
+    folder = path if path.is_dir() else path.parent
+    name = ""
+    with suppress(OSError, ValueError, KeyError):
+        name = documents.parse_toml((folder / _LOCK).read_text("utf-8"))["name"]
+    spec = f"lock its spec: `envspec lock {name}`" if (cwd / _FOLDER / f"{name}.toml").is_file() else "name its spec"
+    return UsageError(
+        f"{path} is {'a lock' if path.name == _LOCK or path.is_dir() else 'a file of a lock'}, not a spec",
+        hint=f"{spec}; locks are for `envspec install {folder} --prefix DIR`, `image build`, `explain` and others",
+    )
+
+
 def _no_spec(argument: str, path: Path, cwd: Path, *, is_path: bool) -> UsageError:
     # Imported here: `lock --check` has a small budget, and rarely comes here.
     from envspec.spec.errors import nearest, quoted
 
+    if "\0" not in argument and (cwd / argument / _LOCK).is_file():
+        return _is_lock(cwd / argument, cwd)
+    if not is_path and "\0" not in argument and (cwd / argument).is_file():
+        _refuse_other(cwd / argument, cwd)
     if is_path and "\0" not in argument and path.is_dir():
         specs = _specs_in(path)
         hint = f"name a file, such as {Path(argument) / specs[0]}.toml" if specs else "name a `.toml` file"

@@ -106,17 +106,17 @@ def _longest_list(data: dict[str, Any]) -> int:
 
 #: Part of tomllib's or tomli's message, which differ between versions; the problem; the hint.
 _SYNTAX: Final = (
-    ("Illegal character '\\n'", "a text ends with its line", 'close it with a quote, or write it in """three"""'),
-    ("Illegal character", "a character that no TOML holds as it is", "remove it, or write it as an escape"),
-    ("Unterminated string", "a text without its closing quote", "close it"),
-    ('Expected "\'"', "a text without its closing quote", "close it"),
-    ("Unclosed array", "a list without its closing bracket", "close it with ]"),
-    ("Unclosed inline table", "a table without its closing brace", "close it with }"),
-    ("Cannot", "this key or table is in the file already", "remove one of the two"),
-    ("Duplicate", "this key or table is in the file already", "remove one of the two"),
-    ("Invalid value", "no value of TOML's", "text goes in quotes, a list in brackets"),
+    ("Illegal character '\\n'", "unterminated string", 'close it with a quote, or write it in """three"""'),
+    ("Illegal character", "a control character, which TOML does not allow", "remove it, or write it as an escape"),
+    ("Unterminated string", "unterminated string", "add the closing quote"),
+    ('Expected "\'"', "unterminated string", "add the closing quote"),
+    ("Unclosed array", "unterminated list", "close it with ]"),
+    ("Unclosed inline table", "unterminated table", "close it with }"),
+    ("Cannot", "duplicate key or table", "remove one of the two"),
+    ("Duplicate", "duplicate key or table", "remove one of the two"),
+    ("Invalid value", "invalid value", "write text in quotes, a list in brackets"),
     ("Expected '=' after", "a key without an equals sign", "write `key = value`"),
-    ("Invalid date", "not a date and time of the calendar", "write it as 2026-11-15T00:00:00Z"),
+    ("Invalid date", "invalid date or time", "write it as 2026-11-15T00:00:00Z"),
 )
 
 

@@ -195,9 +195,9 @@ def test_help_of_a_command(envspec: Envspec, name: str) -> None:
     [
         (("explian", "x"), "no such command 'explian'; did you mean 'explain'?"),
         (("frobnicate",), "no such command 'frobnicate'"),
-        (("explain", "--fromat", "json", "x"), "Did you mean '--format'?"),
-        (("explain",), "Missing argument 'LOCK'"),
-        (("diff", "one"), "Missing argument 'NEW'"),
+        (("explain", "--fromat", "json", "x"), "Did you mean '--format'"),
+        (("explain",), "missing argument 'LOCK'"),
+        (("diff", "one"), "missing argument 'NEW'"),
         (("diff", "one", "two", "three"), "three"),
         (("explain", "--format", "xml", "x"), "'xml' is not one of 'text', 'json'"),
         (("--colour",), "--colour"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from envspec.cli.main import COMMANDS, run
+from envspec.errors import EnvspecError
 from envspec.lockfile.document import dump
 from envspec.lockfile.folder import write_folder
 from envspec.lockfile.header import LOCK_FILE
@@ -63,8 +64,8 @@ def test_every_command_offers_json_and_quiet(envspec: Envspec) -> None:
     ("words", "status", "error"),
     [
         ("explain nothing", 2, {"code": "usage", "message": "there is no lock nothing", "where": None}),
-        ("explain", 2, {"code": "usage", "message": "Missing argument 'LOCK'."}),
-        ("explain --colour x", 2, {"code": "usage", "message": "No such option '--colour'."}),
+        ("explain", 2, {"code": "usage", "message": "missing argument 'LOCK'"}),
+        ("explain --colour x", 2, {"code": "usage", "message": "no such option '--colour'"}),
         ("explian x", 2, {"code": "usage", "message": "no such command 'explian'; did you mean 'explain'?"}),
         ("image build nothing", 2, {"code": "usage", "message": "there is no lock nothing"}),
         ("run nothing true", 2, {"code": "usage", "message": "there is no lock nothing"}),
@@ -175,3 +176,52 @@ def test_quiet_hides_information_and_twice_warnings(tmp_path: Path, serve: Serve
     assert user.locks(*words, "-qq").stderr == ""
     warnings = json.loads(user.locks(*words, "-qq", "--format", "json").stdout)["warnings"]
     assert "excludes every newer release" in warnings[0]
+
+
+def test_long_details_come_after_the_hint_and_are_shortened() -> None:
+    sentences = (
+        f"Because a=={number} depends on b<{number}, we can conclude that a is unusable." for number in range(99)
+    )
+    proof = " ".join(sentences)
+    error = EnvspecError("no solution", hint="loosen one", details=proof)
+    head, hint, details = str(error).split("\n")
+    assert (head, hint) == ("no solution", "  hint: loosen one")
+    assert len(details) < 1000
+    assert "--debug shows all" in details
+    assert details.endswith("b<98, we can conclude that a is unusable.")
+    assert error.as_document()["details"] == proof
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("lock locks/pytorch-2.9/envspec.lock", "is a lock, not a spec"),
+        ("lock locks/pytorch-2.9", "`envspec install locks/pytorch-2.9 --prefix DIR`"),
+        ("lock requirements.txt", "is a requirements file, not a spec"),
+        ("lock ./environment.yml", "is a YAML file, not a spec"),
+        ("lock pyproject.toml", "is a pyproject.toml, not a spec"),
+        ("explain specs/right.toml", "lock it: `envspec lock specs/right.toml`"),
+        ("explain specs/locked.toml", "name its lock: pytorch-2.9"),
+        ("install pytorch-2.9", "missing option '--prefix'\n  hint: write `envspec install [OPTIONS] LOCK`"),
+    ],
+)
+def test_a_file_of_another_kind(envspec: Envspec, tmp_path: Path, words: str, said: str) -> None:
+    right = SPEC.replace("numpy ==", "numpy")
+    (tmp_path / "specs" / "right.toml").write_text(right, encoding="utf-8")
+    (tmp_path / "specs" / "locked.toml").write_text(right.replace("small", "pytorch-2.9"), encoding="utf-8")
+    for name in ("requirements.txt", "environment.yml", "pyproject.toml"):
+        (tmp_path / name).write_text("[project]\n", encoding="utf-8")
+    ran = envspec(*words.split())
+    assert ran.status == 2
+    assert said in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "variable"), [("numpy", "ENVSPEC_DEFAULT_INDEX"), ("torch==2.6.0", "ENVSPEC_PYTORCH_INDEX")]
+)
+def test_an_index_that_cannot_be_reached_names_its_variable(tmp_path: Path, package: str, variable: str) -> None:
+    user = User(tmp_path, "http://127.0.0.1:9/simple/", ENVSPEC_PYTORCH_INDEX="http://127.0.0.1:9/{variant}")
+    user.wants(package)
+    assert f"check {variable}, which names this address" in user.locks().stderr
+    refused = user.locks(**{variable: "", "HTTPS_PROXY": "http://127.0.0.1:9"})
+    assert f"set {variable}, such as https://mirror.example/" in refused.stderr

@@ -281,7 +281,7 @@ def test_https_to_a_plain_server_is_explained() -> None:
     async def run() -> None:
         server = await asyncio.start_server(refuse, "127.0.0.1", 0)
         async with open_http({}, timeouts=QUICK) as http:
-            with pytest.raises(http_types.RequestError, match="is this an http:// server"):
+            with pytest.raises(http_types.RequestError, match="check whether the server speaks http://"):
                 await http.get(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
         server.close()
 

@@ -306,7 +306,7 @@ def test_words_for_a_lock(project: Path, argument: str) -> None:
     [
         ("pytorch-2.7", "there is no lock pytorch-2.7\n  hint: did you mean pytorch-2.9 or pytorch-2.8?"),
         ("zebra", "there is no lock zebra\n  hint: locks under locks/: cpu, pytorch-2.8, pytorch-2.9"),
-        ("cpu.toml", "cpu.toml is not a lock\n  hint: name a folder that holds an envspec.lock, or a lock's name"),
+        ("cpu.toml", "cpu.toml is not a lock\n  hint: name a folder with an envspec.lock, or a name under locks/"),
         (
             "locks/notes",
             "there is no envspec.lock in locks/notes\n  hint: locks under locks/: cpu, pytorch-2.8, pytorch-2.9",

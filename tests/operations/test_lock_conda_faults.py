@@ -140,7 +140,7 @@ def test_a_server_that_is_down(shared: Shared) -> None:
         gone = server.channel_url("forge")
     user = shared.user("down", gone)
     error = refused(user.locks(), 5)
-    assert gone in error and "no connection (Connection refused)" in error and "is the server up" in error
+    assert gone in error and "no connection (Connection refused)" in error and "check that the server runs" in error
 
 
 def test_a_proxy_that_is_down(shared: Shared) -> None:

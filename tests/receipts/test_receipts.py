@@ -383,7 +383,7 @@ def test_output_is_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "Missing argument 'RECEIPT RECEIPT...'"),
+        ((), "missing argument 'RECEIPT RECEIPT...'"),
         (("one",), "one receipt can't be compared"),
         (("one", "two"), "one can't be read: No such file or directory"),
         (("one", "two", "--format", "xml"), "'xml' is not one of"),

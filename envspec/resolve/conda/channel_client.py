@@ -131,7 +131,7 @@ _ERRORS: Final[tuple[tuple[str, str, str], ...]] = (
         "the server's certificate is not trusted",
         "name your organisation's in SSL_CERT_FILE, the only variable for conda channels",
     ),
-    ("dns error", "the host's name cannot be resolved", "check [conda] channels, DNS and HTTPS_PROXY"),
+    ("dns error", "cannot resolve host", "check [conda] channels, DNS and HTTPS_PROXY"),
     ("Connection refused", "no connection (refused)", "check that the server runs, its port and HTTPS_PROXY"),
     ("tunnel error", "the proxy refuses the connection", "check HTTPS_PROXY and NO_PROXY"),
     ("tcp connect error", "no connection", "check that the server runs, and whether HTTPS_PROXY must name a proxy"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envspec.context import Context, Step
+from envspec.context import Context, Step, counted
 from envspec.errors import UsageError
 from envspec.models import CondaChannel, CondaPackage, Platform
 from envspec.resolve.conda.candidates import ChosenRecords, machine_records, rejected_candidate
@@ -77,7 +77,7 @@ async def solve_all(
             async with turn:
                 context.reporter.progress(Step("solving conda's packages", of=platform.value))
                 solved = await _solve(request, solver, channels)
-                context.reporter.progress(Step(f"{len(solved[-1])} conda packages", of=platform.value))
+                context.reporter.progress(Step(counted(len(solved[-1]), "conda package"), of=platform.value))
                 if platform is not Platform.LINUX_64:
                     channels.release(request)
             return solved

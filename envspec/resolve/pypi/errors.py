@@ -110,10 +110,29 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
         for each in corrections
         if name in named and any(line in error.message for line in each.requires)
     ]
-    proof = error.message.rstrip(".") if corrected else error.message
-    reasons = [*(reason for reason, _ in excluded), *filter(None, absences), proof, *corrected]
+    proof = error.message.strip()
+    is_short = len(proof) <= _SHORT_PROOF
+    ours = [*(reason for reason, _ in excluded), *filter(None, absences)]
+    last = proof if is_short else _conclusion(proof)
+    reasons = [*ours, last.rstrip(".") if corrected else last, *corrected]
     subject = f"no solution for Python {target.python.version} on {target.platform.value}"
-    return Unsolvable(f"{subject}: {'. '.join(reasons)}", hint="; ".join(hints))
+    details = "" if is_short else proof
+    return Unsolvable(f"{subject}: {'. '.join(reasons)}", hint="; ".join(hints), details=details)
+
+
+def _conclusion(proof: str) -> str:
+    """The last sentences of a resolver's proof, as many as are short: what conflicts in the end."""
+    kept: list[str] = []
+    for sentence in reversed(re.split(r"(?<=[.:])\s+(?=And |Because )", proof)):
+        if sum(map(len, kept)) + len(sentence) > _QUOTED:
+            break
+        kept.insert(0, sentence)
+    return re.sub(r"^And (\w)", lambda found: found[1].upper(), " ".join(kept)) or "the requirements conflict"
+
+
+#: Characters of a resolver's text that stand before the hint; of its end, if it is longer.
+_SHORT_PROOF: Final = 1200
+_QUOTED: Final = 600
 
 
 class NeedsSdist(NoSolution):

@@ -15,7 +15,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from envspec.context import Context, Step
+from envspec.context import Context, Step, counted
 from envspec.errors import NoSolution, UsageError
 from envspec.io.confine import PROXY, Listen, Sandbox, bubblewrap
 from envspec.io.http import open_http
@@ -201,9 +201,9 @@ async def _resolve(
             listen,
         )
         request, pins = await _buildable(target.request, resolver, view, workspace)
-    context.reporter.progress(Step(f"reading the metadata of {len(pins)} packages", of=platform))
+    context.reporter.progress(Step(f"reading the metadata of {counted(len(pins), 'package')}", of=platform))
     resolution = await packages.build(request, target.environment, pins, view)
-    context.reporter.progress(Step(f"{len(resolution.packages)} packages", of=platform))
+    context.reporter.progress(Step(counted(len(resolution.packages), "package"), of=platform))
     return resolution
 
 

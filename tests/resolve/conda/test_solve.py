@@ -262,7 +262,7 @@ def test_a_connection_that_breaks_once_is_tried_again(tmp_path: Path) -> None:
     ("url", "expected"),
     [
         ("http://127.0.0.1:9/forge", r"^http://127.0.0.1:9/forge/\S+: no connection \(Connection refused\)"),
-        ("http://channels.invalid/forge", r"^http://channels.invalid/forge/\S+: the host name can't be resolved"),
+        ("http://channels.invalid/forge", r"^http://channels.invalid/forge/\S+: cannot resolve host"),
         ("file:///nowhere/forge", r"^/nowhere/forge/\S+/repodata.json: no such file, so no channel"),
     ],
     ids=["closed", "unknown", "folder"],

@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 from envspec.credentials import filled, without_credentials
 from envspec.errors import NetworkError
 from envspec.io.http import Http, read_whole
-from envspec.io.http_types import Response, TooLarge, WrongServer
+from envspec.io.http_types import RequestError, Response, TooLarge, WrongServer
 from envspec.io.store import Store, StoredMetadata, StoredPage
 from envspec.io.tasks import run_in_thread
 from envspec.names import normalised
@@ -186,10 +186,14 @@ class IndexClient:
         headers = {"Accept": ACCEPT}
         if stored is not None and stored.etag and stored.status == 200:
             headers["If-None-Match"] = stored.etag
+        http = self.network(f"the page {f'of {name} ' if name else ''}at index {index.name}")
         address = without_credentials(index.url) + (f"{name}/" if name else "")
-        answer = await self.network(f"the page {f'of {name} ' if name else ''}at index {index.name}").get(
-            self.authorised(index, address), headers=headers, within=within
-        )
+        try:
+            answer = await http.get(self.authorised(index, address), headers=headers, within=within)
+        except RequestError as error:
+            if way_out := index.mirror_hint(self._environ):
+                error.hint = "; ".join(filter(None, [error.hint, way_out]))
+            raise
         if answer.status == 304 and stored is not None:
             page = replace(stored, asked=requested)
         else:

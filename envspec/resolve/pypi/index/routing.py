@@ -74,6 +74,17 @@ class PackageIndex:
             allow = f'add `files = ["{{}}"]` to the [[pip.index]] of {self.name}, if its packages may come from there'
         return Bounds(f"index {self.name}", (self.url, *more), allow, hashed=bool(sha256))
 
+    def mirror_hint(self, environ: Mapping[str, str]) -> str:
+        """What may help if the index can't be reached: the variable that names a mirror; empty for a spec's indexes."""
+        names = {DEFAULT_INDEX: ("ENVSPEC_DEFAULT_INDEX", "https://mirror.example/simple/")}
+        names["pytorch"] = ("ENVSPEC_PYTORCH_INDEX", "https://mirror.example/whl/{variant}/")
+        variable, example = names.get("pytorch" if self.name.startswith("pytorch-") else self.name, ("", ""))
+        if not variable:
+            return ""
+        if environ.get(variable):
+            return f"check {variable}, which names this address"
+        return f"if there is a mirror in this network, set {variable}, such as {example}"
+
     def public(self, url: str) -> str:
         """A file's URL as a lock may contain it."""
         shown = without_credentials(url)
