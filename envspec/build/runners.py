@@ -18,8 +18,9 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import re
 import shlex
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from importlib.resources import files
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from envspec.build.reproducible import tar_of
-from envspec.build.types import BuildContainer, BuildRequest, BuildTools, WheelBuildFailed
+from envspec.build.types import BuildContainer, BuildRequest, BuildTools, Compilers, WheelBuildFailed
 from envspec.context import Context
 from envspec.engine.errors import NoEngine
 from envspec.errors import UnfitMachine
@@ -76,7 +77,7 @@ async def serve_index(request: BuildRequest, on: Target, context: Context) -> As
     """Serve the index for one build. on: where the build runs."""
     index = PackageIndex(DEFAULT_INDEX, default_index_url(context.environ))
     # A release without a wheel would need a build itself.
-    rules = Rules(request.as_of, tuple(wheel_tags(on)), index, routes_of(request.indexes), others=Sdists.NONE)
+    rules = Rules(request.as_of, tuple(wheel_tags(on)), index, routes_of(request.indexes), sdists=Sdists.NONE)
     parts: list[object] = ["build", request.as_of.isoformat(), index.key, on.platform.value, on.python.version]
     parts += [on.glibc, on.macos]
     parts += [[route.pattern, route.index.name, route.index.key, route.index.dated] for route in rules.routes]
@@ -112,6 +113,8 @@ def this_target(request: BuildRequest, local: Platform) -> Target:
 _COMPILERS: Final = (
     *("cc", "gcc", "clang", "c++", "g++", "clang++", "c99", "ld", "gfortran", "f77", "f95", "nvcc", "hipcc", "icpx"),
     *("rustc", "cargo", "go", "cmake", "make", "ninja", "swig"),
+    # They describe libraries to compile against.
+    *("pkg-config", "llvm-config", "pg_config", "mysql_config"),
 )
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _CC: Final = {"CC": "cc", "CXX": "c++"}
@@ -140,7 +143,7 @@ async def build_locally(
         uv = Path(find_uv_bin())
         command = [str(uv), *uv_arguments(needs.url, str(interpreter), str(source), str(out), f"{work}/cache")]
         programs, reads = {"PATH": f"{work}/bin:{_PATH}", **_CC}, [uv]
-        if request.compiles:
+        if request.compilers is Compilers.HERE:
             programs = {"PATH": context.environ.get("PATH") or _PATH}
             reads += toolchains(programs["PATH"], context.environ.get("HOME"))
         variables = {**environ(request, PROXY if program else needs.proxy, str(work)), **programs}
@@ -154,7 +157,7 @@ async def build_locally(
         # Even if the build succeeded with older requirements: it would give another wheel later.
         raise needs.view.errors[0]
     if ended.status:
-        raise WheelBuildFailed(request.of, "its build failed:", log_lines(lines))
+        raise build_error(request.of, lines)
     return only_wheel(out, request)
 
 
@@ -196,9 +199,41 @@ def uv_arguments(url: str, interpreter: str, source: str, out: str, cache: str) 
     ]
 
 
+_HOOK: Final = re.compile(r"Call to `[\w.:]*?(\w+)` failed|Failed to (resolve requirements|install requirements)")
+_NOT_SHOWN: Final = re.compile(
+    # uv's own lines and hints, which are about uv's options, and pip's advice.
+    r"\s*(?:hint: |help: |\[(?:stdout|stderr)\]|Building (?:wheel|source)|.*[\u251c\u2570]\u2500\u25b6|\s*\u00d7 |"
+    r".*This usually indicates|"
+    r"(?:Caused by|cause): (?:Call to|The build backend|Failed to (?:resolve|install) requirements)|"
+    r"error: Failed to build)"
+)
+_LABEL: Final = re.compile(r"^\s*(?:error|cause|Caused by): ")
+_NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+
+
+def build_error(of: str, lines: Sequence[str], where: str = "") -> WheelBuildFailed:
+    """The error of a failed build: its step, and the last lines of its log without uv's own.
+
+    lines: the log. where: " in IMAGE".
+    """
+    text = "\n".join(lines)
+    called = _HOOK.search(text)
+    if called and called[2]:
+        hint = "its build requires what no index has as a wheel for this machine by `as_of`: use another release"
+        return WheelBuildFailed(of, f"the requirements of its build can't be installed{where}:", log_lines(lines), hint)
+    step = f" ({called[1]})" if called else ""
+    missing = _NO_MODULE.findall(text)
+    module = missing[-1].partition(".")[0] if missing else ""
+    advice = (
+        f"its build imports {module} without requiring it: use a release that has a wheel, or name a wheel by its URL "
+        "in [pip] dependencies"
+    )
+    return WheelBuildFailed(of, f"its build failed{step}{where}:", log_lines(lines), advice if module else None)
+
+
 def log_lines(lines: Iterable[str]) -> list[str]:
-    """A build's log without uv's hints, which are about uv's options."""
-    return [line.removeprefix("error: ") for line in lines if not line.lstrip().startswith(("hint: ", "help: "))]
+    """A build's log without uv's lines."""
+    return [_LABEL.sub("", line) for line in lines if not _NOT_SHOWN.match(line)]
 
 
 def environ(request: BuildRequest, proxy: str, work: str) -> Mapping[str, str]:
@@ -281,7 +316,7 @@ async def build_in_container(
             await run_job(runner, on_line, lambda outputs: _take(outputs, out))
         except (InstallFailed, ArchiveUnreachable) as error:
             if not needs.view.errors:
-                raise WheelBuildFailed(request.of, f"its build failed in {room.base}:", log_lines(lines)) from error
+                raise build_error(request.of, lines, f" in {room.base}") from error
         if needs.view.errors:
             raise needs.view.errors[0]
     return only_wheel(out, request)

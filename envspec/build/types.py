@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,18 @@ from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
 
 #: Changes if the same source would give other wheels.
 _FORM: Final = 1
+
+
+class Compilers(Enum):
+    """Where a build may use compilers.
+
+    NOWHERE: a wheel that needs one is refused. CONTAINER: of the lock's devel image. HERE: this machine's, for a wheel
+    that only this machine uses.
+    """
+
+    NOWHERE = "nowhere"
+    CONTAINER = "container"
+    HERE = "here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +46,7 @@ class WheelRequest:
     as_of: datetime
     indexes: tuple[NamedIndex, ...] = field(default=(), repr=False)
     locked: BuiltWheel | None = None
+    compilers: Compilers = Compilers.CONTAINER
 
     @property
     def of(self) -> str:
@@ -44,13 +59,11 @@ class BuildRequest(WheelRequest):
     """A wheel and its source.
 
     source: SHA-256 of the sdist, or another identity of the source's contents. lay_out: unpacks the source into a new
-    folder; the project's folder in it. compiles: whether the build may use this machine's compilers, for a wheel that
-    only this machine uses.
+    folder; the project's folder in it.
     """
 
     source: str
     lay_out: Callable[[Path], Awaitable[Path]]
-    compiles: bool = False
 
     def key(self, index: str) -> str:
         """SHA-256 over all inputs of the wheel. index: the default index."""
@@ -61,7 +74,7 @@ class BuildRequest(WheelRequest):
         for each in self.indexes:
             parts.append([each.name, without_credentials(each.url), each.packages, each.undated])
             parts += filter(None, [each.format])
-        parts += ["compiled here"] if self.compiles else []
+        parts += ["compiled here"] if self.compilers is Compilers.HERE else []
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -109,6 +122,32 @@ class WheelBuildFailed(NoSolution):
             "\n".join([f"{of}: {why}", *(f"  {line}" for line in shown)]),
             hint=hint or "install what its build requires, or use a release that has a wheel",
         )
+
+    @property
+    def python_error(self) -> str | None:
+        """What the build reports about its Python; None if it fails for another reason."""
+        found = _PYTHON_ERROR.search(self.message)
+        return found[0].strip() if found else None
+
+
+#: What setup.py files raise on an unsupported Python: numba, scikit-learn, numpy, and those for Python 2.
+_PYTHON_ERROR: Final = re.compile(
+    r"(?:Cannot install on Python version [^\n;.]*\d[^\n\"]{0,80}"
+    r"|[^\n:]{0,60}\brequires? (?:a different )?Python\b[^\n]{0,60}"
+    r"|\bPython (?:version )?[<>=\d.]+ ?[^\n]{0,20}\b(?:is not supported|required|or (?:later|newer|higher))\b"
+    r"|[^\n:]{0,60}\b(?:does not|doesn't) support Python\b[^\n]{0,40}"
+    r"|SyntaxError: Missing parentheses in call to 'print'"
+    r"|use_2to3 is invalid)",
+    re.IGNORECASE,
+)
+
+
+class NeedsCompiler(WheelBuildFailed):
+    """The wheel needs a compiler, and the request allows none. reason: "its build calls cc"."""
+
+    def __init__(self, of: str, reason: str) -> None:
+        super().__init__(of, reason)
+        self.reason = reason
 
 
 class WrongWheel(WheelBuildFailed):

@@ -29,6 +29,8 @@ from envspec.build.types import (
     BuildRequest,
     BuildTools,
     CachedWheel,
+    Compilers,
+    NeedsCompiler,
     UnexpectedWheel,
     WheelBuildFailed,
     WheelRequest,
@@ -56,11 +58,12 @@ async def build_wheel(request: BuildRequest, context: Context, tools: BuildTools
     """The wheel from the cache, else built.
 
     Pure wheels that need no compiler are built on this machine, others in a container of the lock's devel base: on this
-    machine they would depend on its compilers and libraries. Requests with `compiles` are always built on this machine.
+    machine they would depend on its compilers and libraries. A request may allow something else: `Compilers`.
 
     Raises:
-        WheelBuildFailed, WrongWheel: no wheel, or another one than requested. UnexpectedWheel: not the locked one.
-        UnfitMachine: it can't be built on this machine. NetworkError: a build requirement is not available.
+        WheelBuildFailed, WrongWheel: no wheel, or another one than requested. NeedsCompiler: the request allows none.
+        UnexpectedWheel: not the locked one. UnfitMachine: it can't be built on this machine. NetworkError: a build
+        requirement is not available.
     """
     key = request.key(default_index_url(context.environ))
     made = await asyncio.to_thread(_cached, key, context.cache)
@@ -69,6 +72,8 @@ async def build_wheel(request: BuildRequest, context: Context, tools: BuildTools
             made = await asyncio.to_thread(_cached, key, context.cache)
             if made is None:
                 made = await _build_new(request, key, work, context, tools)
+    if request.compilers is Compilers.NOWHERE and not is_pure(made.wheel.filename):
+        raise NeedsCompiler(request.of, _is_compiled(made.wheel.filename))
     if request.locked is not None and made.wheel.sha256 != request.locked.sha256:
         raise UnexpectedWheel(request.of, made.wheel.sha256, request.locked.sha256)
     return made
@@ -104,10 +109,12 @@ async def _unpacked(request: BuildRequest, folder: Path) -> Path:
 
 async def _build(request: BuildRequest, source: Path, work: Path, context: Context, tools: BuildTools) -> Path:
     interpreter = await tools.interpreter(request.target.python)
+    if request.compilers is Compilers.NOWHERE:
+        return await _build_pure(request, source, work, interpreter, context, tools)
     unconfined: NoConfinement | None = None
     if interpreter is None:
         why = f"no Python {request.target.python.series} is on this machine"
-    elif request.compiles:
+    elif request.compilers is Compilers.HERE:
         from envspec.build.runners import build_locally
 
         return await build_locally(request, source, work, interpreter, context, tools)
@@ -135,6 +142,22 @@ async def _build(request: BuildRequest, source: Path, work: Path, context: Conte
         ) from error
 
 
+async def _build_pure(
+    request: BuildRequest, source: Path, work: Path, interpreter: Path | None, context: Context, tools: BuildTools
+) -> Path:
+    if interpreter is None:
+        series = request.target.python.series
+        raise UnfitMachine(
+            f"{request.of} has no wheel and must be built, and this machine has no Python {series}; no standalone "
+            "build of it is known",
+            hint=f"install Python {series}, or use a release that has a wheel",
+        )
+    found = await _build_without_compiler(request, source, work, interpreter, context, tools)
+    if not isinstance(found, Path):
+        raise NeedsCompiler(request.of, found)
+    return found
+
+
 async def _build_without_compiler(
     request: BuildRequest, source: Path, work: Path, interpreter: Path, context: Context, tools: BuildTools
 ) -> Path | str:
@@ -154,7 +177,7 @@ async def _build_without_compiler(
         return f"its build needs {compiler}"
     compiler = await asyncio.to_thread(requested_compiler, work)
     if not is_pure(built.name):
-        return f"{built.name} is for one platform"
+        return _is_compiled(built.name)
     if compiler is not None:
         # As on every machine, whether it has a compiler or not.
         context.reporter.warning(
@@ -162,6 +185,10 @@ async def _build_without_compiler(
             "its wheel lacks what that would have compiled"
         )
     return built
+
+
+def _is_compiled(filename: str) -> str:
+    return f"its wheel, {filename}, is for one platform"
 
 
 def _clear(folder: Path) -> None:

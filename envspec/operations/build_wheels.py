@@ -20,6 +20,7 @@ from envspec.build.types import (
     BuildRequest,
     BuildTools,
     CachedWheel,
+    Compilers,
     WheelBuildFailed,
     WheelRequest,
     WrongWheel,
@@ -87,13 +88,29 @@ class WheelBuilder:
         return await build_wheel(request, self._context, BuildTools(local, find, self._container))
 
     async def _interpreter(self, python: Python) -> Path | None:
-        from envspec.image.sources.bytecode import find_compiler
+        """A Python of the series on this machine, else a standalone build; None if there is neither."""
+        from envspec.image.sources.bytecode import (
+            PythonBuild,
+            find_compiler,
+            standalone_program,
+            unpack_standalone,
+            unpacked_build,
+        )
 
-        quiet = replace(self._context, reporter=SILENT)
-        try:
-            return (await find_compiler(python, quiet, this_platform())).python
-        except UnfitMachine:
+        quiet, local = replace(self._context, reporter=SILENT), this_platform()
+        with suppress(UnfitMachine):
+            return (await find_compiler(python, quiet, local)).python
+        rows = load_facts().standalone_pythons(python.series, local)
+        if not rows:
             return None
+        archive = python_archive(rows[0].version, rows[0].url, rows[0].sha256)
+
+        async def fetch() -> Path:
+            return (await Downloads(self._context).fetch([archive]))[archive.sha256]
+
+        program = standalone_program(python.series)
+        build = PythonBuild(self._context.cache, archive.sha256, program, fetch, unpack_standalone, is_known=True)
+        return await unpacked_build(build)
 
     async def _container(self, target: Target) -> BuildContainer:
         """The devel flavour of the lock's base, by its digest, and a Python to build with."""
@@ -370,7 +387,9 @@ class Builds:
         packages = list(part.packages)
         for number, each in enumerate(packages):
             if is_open(each):
-                made = await self._builder.build_wheel(replace(self._request(each, part), compiles=True), python)
+                made = await self._builder.build_wheel(
+                    replace(self._request(each, part), compilers=Compilers.HERE), python
+                )
                 found[made.wheel.sha256] = made.path
                 packages[number] = replace(each, built=made.wheel)
         return replace(part, packages=tuple(packages)), found

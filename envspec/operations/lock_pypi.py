@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from envspec.context import ReporterOf
 from envspec.errors import NoSolution
@@ -16,7 +17,7 @@ from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import run_interruptible
 from envspec.models import Decision, Lock, Platform, Resolution, Target
 from envspec.names import normalised
-from envspec.operations.lock_state import LockState, PypiResult
+from envspec.operations.lock_state import LockState, PypiResult, is_open
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve import resolver
 from envspec.resolve.pypi.index.page import ListedFile
@@ -35,6 +36,9 @@ from envspec.resolve.pypi.url_wheels import fetch_wheel
 from envspec.resolve.types import CondaProvided, Cutoffs
 from envspec.resolve.upgrade import moved_pypi, with_old_pins
 from envspec.spec import Requirement
+
+if TYPE_CHECKING:
+    from envspec.operations.lock_sdists import SdistBuilds
 
 
 class Pypi:
@@ -62,6 +66,7 @@ class Pypi:
         self._wheels = run_interruptible(_fetch_wheels(state, wheel_urls(state.spec)))
         self._sources: Mapping[Target, Mapping[str, BuiltSource]] = {}
         self._commits: tuple[Decision, ...] = ()
+        self._sdists: SdistBuilds | None = None
         if any(sources_of(state.spec, target) for target in targets):
             # Imports half of what images need.
             from envspec.operations.build_wheels import build_sources
@@ -152,9 +157,23 @@ class Pypi:
         return replace(old, resolutions=new), replace(kept, names=own)
 
     def _ask(self, requests: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
+        """What the requests resolve to; sdists among it are built, and count by what their wheels state."""
         state = self._state
         once = replace(state.context, reporter=ReporterOf(state.context.reporter, warning=self._warn_once))
-        return run_interruptible(resolve_all(requests, resolver(state.request.resolver), state.store, once, _later))
+        builds = self._sdists
+        while True:
+            asked = requests if builds is None else [builds.knowing(each) for each in requests]
+            resolving = resolve_all(asked, resolver(state.request.resolver), state.store, once, _later)
+            resolutions = run_interruptible(resolving)
+            if not any(is_open(package) for part in resolutions for package in part.packages):
+                return resolutions
+            if builds is None:
+                # Imports half of what images need.
+                from envspec.operations.lock_sdists import SdistBuilds
+
+                builds = self._sdists = SdistBuilds(state)
+            if run_interruptible(builds.build(asked, resolutions)):
+                return tuple(map(builds.recorded, resolutions))
 
 
 async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -> dict[str, ListedFile]:

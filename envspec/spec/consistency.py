@@ -29,7 +29,7 @@ from envspec.spec.conda import (
 )
 from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import BadValue, KeyPath, quoted
-from envspec.spec.requirements import read_name, read_override, read_requirement
+from envspec.spec.requirements import read_name, read_override, read_requirement, read_sdist_name
 from envspec.spec.values import read_pattern, read_python
 
 Document = Mapping[str, Any]
@@ -417,7 +417,7 @@ def _ports(data: Document) -> Iterator[Found]:
 _SETS: Final[tuple[tuple[tuple[str, ...], Callable[[str], str]], ...]] = (
     (("env", "platforms"), str),
     (("cuda", "gpus"), str.upper),
-    (("pip", "allow_sdist"), read_name),
+    (("pip", "allow_sdist"), read_sdist_name),
     (("conda", "channels"), lambda text: channel_url(read_channel(text))),
     (("conda", "dependencies"), str),
     (("system", "apt"), str),

@@ -166,6 +166,11 @@ def read_name(text: str) -> str:
     return canonicalize_name(text)
 
 
+def read_sdist_name(text: str) -> str:
+    """As `read_name`, or `*` for every name."""
+    return text if text == "*" else read_name(text)
+
+
 def _refuse_other_forms(text: str) -> None:
     if not text:
         raise BadValue("an empty requirement", 'remove it, or name a package: `"numpy>=1.26"`')

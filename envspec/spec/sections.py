@@ -193,6 +193,14 @@ class Cuda(CudaTarget):
         return self.model_copy(update={key: getattr(own, key) for key in own.model_fields_set}) if own else self
 
 
+class SdistPolicy(Enum):
+    """Which sdists may be built: PURE, those whose wheels need no compiler; ANY, also those that need one."""
+
+    PURE = "pure"
+    ANY = "any"
+    NONE = "none"
+
+
 class IndexSection(Section):
     """A private or an extra index: its names come from there and from nowhere else."""
 
@@ -252,10 +260,14 @@ class Pip(Section):
         description="Requirements that replace those of packages, but not the spec's own.",
         examples=[[{"requirement": "numpy<2", "reason": "its bound on numpy is too narrow"}]],
     )
-    allow_sdist: f.ListOf[f.PackageName] = Field(
+    sdists: Annotated[SdistPolicy, f.OneOf()] = Field(
+        default=SdistPolicy.PURE,
+        description="Which releases without a wheel may be built from their sdists: those that need no compiler, any, "
+        "or none. A build runs the sdist's code, confined. The hashes of sdist and wheel are locked.",
+    )
+    allow_sdist: f.ListOf[f.SdistName] = Field(
         default=(),
-        description="Names that may be built from source if a release has no wheel; a build runs the sdist's code. "
-        "The sdist's hash is locked.",
+        description='Names whose sdists may be built whatever `sdists` says, by compilers too; `"*"`: every name.',
         examples=[["deepspeed"]],
     )
     unconfined_builds: bool = Field(
@@ -266,6 +278,14 @@ class Pip(Section):
     index: f.ListOf[IndexSection] = Field(
         default=(), description="Private or extra indexes, each with the names it serves."
     )
+
+    def may_compile(self, name: str) -> bool:
+        """Whether an sdist of a normalised name may be built by compilers."""
+        return self.sdists is SdistPolicy.ANY or not {name, "*"}.isdisjoint(self.allow_sdist)
+
+    def may_build(self, name: str) -> bool:
+        """Whether an sdist of a normalised name may be built, by compilers or without."""
+        return self.sdists is not SdistPolicy.NONE or self.may_compile(name)
 
     def index_for(self, name: str) -> IndexSection | None:
         """The index that serves a normalised name, None for the default one. A name goes before a pattern."""

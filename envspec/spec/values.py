@@ -26,7 +26,14 @@ from envspec.origins import origin_of
 from envspec.spec.conda import read_channel, read_conda_name, read_match_spec, read_virtual_value
 from envspec.spec.dates import Age, read_as_of, read_time
 from envspec.spec.errors import BadValue, nearest, quoted, refuse_open_secrets
-from envspec.spec.requirements import Requirement, read_constraint, read_name, read_override, read_requirement
+from envspec.spec.requirements import (
+    Requirement,
+    read_constraint,
+    read_name,
+    read_override,
+    read_requirement,
+    read_sdist_name,
+)
 
 T = TypeVar("T")
 
@@ -330,6 +337,7 @@ RequirementText = Annotated[Requirement, OfText(read_requirement)]
 ConstraintText = Annotated[Requirement, OfText(read_constraint)]
 OverrideText = Annotated[Requirement, OfText(read_override)]
 PackageName = Annotated[str, OfText(read_name)]
+SdistName = Annotated[str, OfText(read_sdist_name)]
 IndexName = Annotated[str, OfText(_read_index_name)]
 Origin = Annotated[str, OfText(_read_origin, pattern="^https?://")]
 IndexUrl = Annotated[str, OfText(read_index_url, pattern="^https?://")]

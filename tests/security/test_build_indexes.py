@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.build.types import BuildRequest
+from envspec.build.types import BuildRequest, Compilers
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
 from envspec.operations.lock import lock_files
@@ -437,7 +437,7 @@ def test_routes_are_part_of_an_order_and_not_of_an_image() -> None:
         order.key(""),
         routed_order.key(""),
         *(replace(order, indexes=(replace(corp, **change),)).key("") for change in CHANGES),
-        replace(order, compiles=True).key(""),
+        replace(order, compilers=Compilers.HERE).key(""),
     }
     assert len(keys) == 3 + len(CHANGES)
     other_login = replace(corp, url="https://you@corp.example/simple")

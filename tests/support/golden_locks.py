@@ -18,6 +18,7 @@ from envspec import documents
 from tests.support.builders import conda_packages, ecosystem
 from tests.support.builders.conda_channel import CondaChannel, Row, write_rows
 from tests.support.builders.conda_packages import GOLDEN_PYTHON
+from tests.support.builders.environments import RUNNING, SERIES
 from tests.support.builders.projects import PLAIN, File
 from tests.support.builders.wheels import Artifact, sdist, wheel
 from tests.support.servers.channel import CondaServer
@@ -61,6 +62,9 @@ def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
                 server.fail("*", Status(served["status"]))
             places[f"<{name}>"] = server.host
         text = (case / "spec.toml").read_text(encoding="utf-8")
+        if "<python>" in text:
+            # What builds has to be on this machine.
+            places |= {"<python>": RUNNING, "Python <series>": f"Python {SERIES}"}
         for shown, address in places.items():
             text = text.replace(shown, address)
         user.writes(text)
@@ -119,6 +123,8 @@ def _lines(package: Table) -> Iterator[str]:
     for by in package["required_by"]:
         yield f"  {by['name']} asks {by['requirement']}" + (f" for {by['replaces']}" if "replaces" in by else "")
     yield from (f"  provides {each['name']} {each['version']}" for each in package.get("provides", ()))
+    if "built" in package:
+        yield f"  built: {package['built']['filename']}"
     if "rejected" in package:
         yield f"  not {package['rejected']['version']}: {package['rejected']['why']}"
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import timezone
 from typing import Final
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.facts.torch import MEMBERS
-from envspec.models import DIRECT_URL, SPEC, Dependent, Resolution, Target
+from envspec.models import SPEC, Dependent, Target
 from envspec.names import normalised
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, parsed
@@ -135,54 +136,46 @@ _SHORT_PROOF: Final = 1200
 _QUOTED: Final = 600
 
 
-class NeedsSdist(NoSolution):
-    """Packages without a wheel, whose sdists may not be built. allowed: names whose sdists may be built."""
+@dataclass(frozen=True, slots=True)
+class UnbuiltSdist:
+    """A release that is an sdist alone, and why there is no wheel of it.
 
-    def __init__(self, message: str, names: Iterable[str], allowed: Iterable[str]) -> None:
-        listed = ", ".join(f'"{name}"' for name in sorted({*names, *allowed}))
+    needs: normalised names of what requires it. error: of its build; None if the spec does not allow the build.
+    """
+
+    name: str
+    version: str
+    platform: str
+    needs: tuple[str, ...]
+    error: str | None = None
+
+
+class NeedsSdist(NoSolution):
+    """Releases without a wheel, whose sdists may not be built, or not by compilers.
+
+    allowed: what `allow_sdist` lists already. other: further text of the message.
+    """
+
+    def __init__(self, found: Sequence[UnbuiltSdist], target: Target, allowed: Iterable[str], other: str = "") -> None:
+        platforms: dict[UnbuiltSdist, list[str]] = {}
+        for each in found:
+            platforms.setdefault(replace(each, platform=""), []).append(each.platform)
+        several = len({each.platform for each in found}) > 1
+        lines = [
+            f"{each.name} {each.version} (required by {', '.join(each.needs)}"
+            f"{'; ' + ', '.join(on) if several else ''}){': ' + each.error if each.error else ''}"
+            for each, on in sorted(platforms.items(), key=lambda item: (item[0].name, item[0].version))
+        ]
+        where = "" if several else f" on {found[0].platform}"
+        count = f"{len(lines)} packages have" if len(lines) > 1 else "1 package has"
+        why = ", and must be compiled" if any(each.error for each in found) else ""
+        listed = ", ".join(f'"{name}"' for name in sorted({*(each.name for each in found), *allowed}))
+        text = "\n  ".join([f"{count} no wheel for Python {target.python.series}{where}, only an sdist{why}:", *lines])
         super().__init__(
-            message,
+            f"{text}\n{other}" if other else text,
             hint="bound them to releases with wheels, or allow their builds, which run their code, in [pip]:\n"
             f"    allow_sdist = [{listed}]",
         )
-
-
-def sdists_needed_by_builds(names: Sequence[str], request: PypiRequest) -> NeedsSdist:
-    return NeedsSdist(
-        f"the builds of {', '.join(sorted(request.sdists))} for {request.target.platform.value} require "
-        f"{', '.join(names)}: no wheel, only an sdist",
-        names,
-        request.sdists,
-    )
-
-
-def check_sdists(resolved: Sequence[tuple[PypiRequest, Resolution]]) -> None:
-    """Refuse resolutions with sdists that may not be built, all at once."""
-    found: dict[tuple[str, str], tuple[set[str], list[str]]] = {}
-    for request, resolution in resolved:
-        for package in resolution.packages:
-            # What the spec names by URL or as a source is meant to be built.
-            named = package.built is not None or package.file.index == DIRECT_URL
-            if package.file.filename.endswith(".whl") or package.name in request.sdists or named:
-                continue
-            names, platforms = found.setdefault((package.name, package.version), (set(), []))
-            names.update(required_by(package.required_by))
-            platforms.append(resolution.target.platform.value)
-    if not found:
-        return
-    several = len(resolved) > 1
-    lines = [
-        f"{name} {version} (required by {', '.join(sorted(names))}{'; ' + ', '.join(platforms) if several else ''})"
-        for (name, version), (names, platforms) in sorted(found.items())
-    ]
-    target = resolved[0][0].target
-    where = "" if several else f" on {target.platform.value}"
-    count = f"{len(lines)} packages have" if len(lines) > 1 else "1 package has"
-    raise NeedsSdist(
-        "\n  ".join([f"{count} no wheel for Python {target.python.series}{where}, only an sdist:", *lines]),
-        [name for name, _ in found],
-        {name for request, _ in resolved for name in request.sdists},
-    )
 
 
 def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Iterable[Dependent]]]) -> list[str]:

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+from envspec.io.process import run
 from envspec.models import Platform, Target
 from envspec.names import normalised
 from envspec.resolve.pypi.index.selection import version_text
-from envspec.resolve.pypi.index.view import Bodies
 from envspec.resolve.pypi.resolver import (
     Pins,
     PypiRequest,
     ResolverError,
-    SdistBuildFailed,
     Unsolvable,
     Workspace,
     read_pins,
@@ -54,10 +53,6 @@ class PipTools:
             return f"pip resolves only for the Python that it runs on, and no Python {target.python.version} is on PATH"
         return None
 
-    def bodies(self, request: PypiRequest) -> Bodies:
-        # pip fetches every chosen wheel, 4 GB for a torch stack; builds need real ones.
-        return Bodies.WHOLE if request.sdists else Bodies.STUB
-
     async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         import piptools
 
@@ -74,7 +69,7 @@ class PipTools:
             *("--no-emit-index-url", "--no-emit-trusted-host", "--no-emit-options"),
             *("--index-url", workspace.simple_url, "--trusted-host", workspace.simple_url.split("/")[2]),
             *("--cache-dir", str(workspace.cache / "pip")),
-            *(() if request.sdists else ("--pip-args", "--only-binary :all:")),
+            *("--pip-args", "--only-binary :all:"),
         ]
         environ = workspace.environ() | {
             "PIP_CONFIG_FILE": os.devnull,
@@ -83,14 +78,12 @@ class PipTools:
             "PYTHONPATH": str(packages),
             "PYTHONNOUSERSITE": "1",
         }
-        done = await workspace.run(command, environ, python=command[0], reads=[packages])
+        done = await run(command, environ=environ, cwd=workspace.work)
         if done.status == 0:
             return read_pins(pins.read_text(encoding="utf-8"))
         reason = pip_reason(done.stderr, request.requirements)
         if any(text in done.stderr for text in _UNSATISFIABLE):
             raise Unsolvable(reason)
-        if "subprocess-exited-with-error" in done.stderr:
-            raise SdistBuildFailed(reason)
         raise ResolverError(f"pip-compile exited with status {done.status}: {reason}", hint="try --resolver uv")
 
 

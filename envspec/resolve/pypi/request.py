@@ -98,7 +98,7 @@ def target_request(
         raise conflict
     for name in (r.name for r in from_default):
         rule = facts.rules.get(name)
-        if rule is not None and name not in spec.pip.allow_sdist:
+        if rule is not None and not spec.pip.may_compile(name):
             raise NoSolution(f"{name}: {rule.reason}", hint=rule.advice)
     specifiers: dict[str, SpecifierSet] = {}
     for r in (*required, *bounds):
@@ -125,7 +125,6 @@ def target_request(
         cutoffs=cutoffs.names,
         direct=direct,
         corrections=_corrections(family_facts),
-        sdists=frozenset(spec.pip.allow_sdist) - provided.keys(),
         provided=provided,
         sources=sources,
         overrides=_overrides(spec, target),
@@ -138,7 +137,7 @@ def target_request(
         origin = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
         value = f"{build.variant or 'default'} from {origin}"
         decisions = [Decision("torch.build", value, build.why, build.source, target.platform)]
-    request = PypiRequest(target, tuple(_line(r, direct) for r in required), tuple(sorted(constraints)), rules.sdists)
+    request = PypiRequest(target, tuple(_line(r, direct) for r in required), tuple(sorted(constraints)))
     return TargetRequest(
         request,
         rules,
@@ -236,7 +235,6 @@ def _identity(spec: Spec, rules: Rules, facts: Facts) -> object:
         "routes": [[route.pattern, route.index.name, route.index.key, route.index.dated] for route in rules.routes],
         "direct": sorted((name, file.url, file.sha256) for name, file in rules.direct.items()),
         "sources": sorted((name, source.file.index, source.file.filename) for name, source in rules.sources.items()),
-        "sdists": sorted(rules.sdists),
         "facts": [facts.version, spec.facts.tables()],
         "overrides": sorted((name, str(versions)) for name, versions in rules.overrides.items()),
         "provided": sorted((p.name, p.version, p.package, p.channel) for p in rules.provided.values()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,33 +11,32 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from socket import socket
 from typing import Final
 
 from packaging.version import Version
 
 from envspec.context import Context, Step, counted
 from envspec.errors import NoSolution, UsageError
-from envspec.io.confine import PROXY, Listen, Sandbox, bubblewrap
 from envspec.io.http import open_http
 from envspec.io.store import Store
 from envspec.models import Decision, Resolution
 from envspec.names import normalised
 from envspec.resolve import cache
 from envspec.resolve.pypi import packages
-from envspec.resolve.pypi.errors import check_sdists, no_solution_error, sdists_needed_by_builds
+from envspec.resolve.pypi.errors import no_solution_error
 from envspec.resolve.pypi.index.client import IndexClient, missing_digests
 from envspec.resolve.pypi.index.routing import Rules
 from envspec.resolve.pypi.index.server import Loopback, listening, serve, simple_url
-from envspec.resolve.pypi.index.view import Pages, View
+from envspec.resolve.pypi.index.view import Bodies, Pages, View
 from envspec.resolve.pypi.metadata import parsed
-from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, SdistBuildFailed, Unsolvable, Workspace
+from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, Unsolvable, Workspace
 
-#: The subject of an error about confinement.
-_CONFINED: Final = "resolving with [pip] allow_sdist"
-_BUILD_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 #: How many releases of one package a warning names.
 _NAMED: Final = 3
+
+
+#: A normalised name and a version.
+Release = tuple[str, Version]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,23 @@ class TargetRequest:
         parts = [self.identity, target.platform.value, target.python.version, target.glibc, target.macos]
         return cache.key_of(parts)[:20]
 
+    def knowing(self, built: Mapping[Release, bytes], excluded: Mapping[Release, str]) -> TargetRequest:
+        """With what builds of sdists have shown. built: METADATA of wheels. excluded: why a release cannot be built."""
+        if not built and not excluded:
+            return self
+        known = sorted(
+            (name, str(version), hashlib.sha256(body).hexdigest()) for (name, version), body in built.items()
+        )
+        return replace(
+            self,
+            request=replace(self.request, excluded={**self.request.excluded, **excluded}),
+            rules=replace(self.rules, built=built),
+            identity=[self.identity, known] if known else self.identity,
+        )
+
     def answer_key(self, resolver: Resolver) -> str:
         request = self.request
-        lists = sorted(request.requirements), sorted(request.constraints), sorted(request.sdists)
+        lists = sorted(request.requirements), sorted(request.bounds)
         return cache.key_of([self.view_key, resolver.version, *lists, request.preferences])
 
 
@@ -81,8 +95,7 @@ async def resolve_all(
 
     Raises:
         UsageError: the resolver cannot resolve for one of the targets on this machine.
-        NoSolution: no set of releases satisfies a request, or only one with sdists that may not be built.
-        NoConfinement: sdists may be built, and this machine has nothing to confine builds.
+        NoSolution: no set of releases satisfies a request.
         NetworkError: an index failed, or offline and not in the cache.
     """
     keys = [request.answer_key(resolver) for request in requests]
@@ -95,7 +108,6 @@ async def resolve_all(
             raise UsageError(f"{resolver.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
     if fresh:
         resolved |= await _resolve_fresh(fresh, resolver, store, context, meanwhile)
-    check_sdists([(each.request, resolved[key]) for key, each in zip(keys, requests, strict=True)])
     return tuple(resolved[key] for key in keys)
 
 
@@ -113,10 +125,6 @@ async def _resolve_fresh(
     views = {key: View(pages, key) for key in rules}
     turn = asyncio.Semaphore(context.jobs)
     undated: dict[str, set[Version]] = {}
-    served: asyncio.Future[Listen] = asyncio.get_running_loop().create_future()
-
-    async def listen(listener: socket) -> None:
-        await (await asyncio.shield(served))(listener)
 
     def note_undated(view: View, pins: Mapping[str, str | None]) -> None:
         for name in view.pending.keys() & pins.keys():
@@ -126,7 +134,7 @@ async def _resolve_fresh(
         view = views[request.view_key]
         try:
             async with turn:
-                resolution = await _resolve(request, resolver, view, context, loopback, listen)
+                resolution = await _resolve(request, resolver, view, context, loopback)
         except NoSolution:
             found = filter(None, map(parsed, request.request.requirements))
             note_undated(view, dict.fromkeys(normalised(requirement.name) for requirement in found))
@@ -145,7 +153,7 @@ async def _resolve_fresh(
         try:
             await asyncio.to_thread(import_module, "aiohttp.web")
             client.http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
-            served.set_result(await stack.enter_async_context(serve(views, loopback)))
+            await stack.enter_async_context(serve(views, loopback))
             walked = [(views[each.view_key], name) for each in requests.values() for name in each.walked]
             guesses += [asyncio.ensure_future(view.prefetch(name)) for view, name in walked]
             await asyncio.to_thread(meanwhile)
@@ -182,25 +190,20 @@ def _undated_warnings(undated: Mapping[str, set[Version]]) -> Iterator[str]:
 
 
 async def _resolve(
-    target: TargetRequest, resolver: Resolver, view: View, context: Context, loopback: Loopback, listen: Listen
+    target: TargetRequest, resolver: Resolver, view: View, context: Context, loopback: Loopback
 ) -> Resolution:
     platform = target.request.target.platform.value
-    builds = bool(target.request.sdists)
-    program = await bubblewrap(context.environ, context.unconfined, _CONFINED) if builds else None
     context.reporter.progress(Step("resolving", of=platform))
     with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
         work = Path(folder)
         workspace = Workspace(
-            simple_url(view.key, resolver.bodies(target.request)),
-            PROXY if program else loopback.proxy,
-            # A shared cache would carry what a build writes there into the next lock.
-            work / "cache" if builds else _cache_folder(context.cache / "engines", work),
+            # pip fetches every chosen wheel, 4 GB for a torch stack.
+            simple_url(view.key, Bodies.STUB),
+            loopback.proxy,
+            _cache_folder(context.cache / "engines", work),
             work,
-            _BUILD_PATH if builds else "",
-            Sandbox(program, folder=work) if program else None,
-            listen,
         )
-        request, pins = await _buildable(target.request, resolver, view, workspace)
+        request, pins = await _readable(target.request, resolver, view, workspace)
     context.reporter.progress(Step(f"reading the metadata of {counted(len(pins), 'package')}", of=platform))
     resolution = await packages.build(request, target.environment, pins, view)
     context.reporter.progress(Step(counted(len(resolution.packages), "package"), of=platform))
@@ -216,24 +219,17 @@ def _cache_folder(preferred: Path, work: Path) -> Path:
     return preferred if os.access(preferred, os.W_OK) else work / "cache"
 
 
-async def _buildable(
+async def _readable(
     request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace
 ) -> tuple[PypiRequest, Pins]:
-    """The pins, and the request that they satisfy: without the releases that cannot be built for the target."""
+    """The pins, and the request that they satisfy: without the releases whose sdist cannot be read."""
     while True:
-        try:
-            pins = await _pins(request, resolver, view, workspace)
-        except SdistBuildFailed as error:
-            if error.release is None or error.python_error is None or error.release in request.excluded:
-                raise
-            series = request.target.python.series
-            excluded = {error.release: f"cannot be built for Python {series} (its build reports: {error.python_error})"}
-        else:
-            await asyncio.gather(*(view.read_sdist(name, version) for name, version in pins.items()))
-            chosen = ((name, Version(version)) for name, version in pins.items())
-            excluded = {release: view.unreadable[release] for release in chosen if release in view.unreadable}
-            if not excluded:
-                return request, pins
+        pins = await _pins(request, resolver, view, workspace)
+        await asyncio.gather(*(view.read_sdist(name, version) for name, version in pins.items()))
+        chosen = ((name, Version(version)) for name, version in pins.items())
+        excluded = {release: view.unreadable[release] for release in chosen if release in view.unreadable}
+        if not excluded:
+            return request, pins
         request = replace(request, excluded={**request.excluded, **excluded})
 
 
@@ -245,13 +241,7 @@ async def _pins(request: PypiRequest, resolver: Resolver, view: View, workspace:
         await asyncio.wait({running, failing}, return_when=asyncio.FIRST_COMPLETED)
         if view.errors:
             raise view.errors[0]
-        pins = {normalised(name): version for name, version in (await running).items()}
-        if empty := sorted(view.hollow - pins.keys()):
-            raise sdists_needed_by_builds(empty, request)
-        return pins
-    except SdistBuildFailed as error:
-        # The build may have got an empty wheel in place of an sdist.
-        raise (sdists_needed_by_builds(sorted(view.hollow), request) if view.hollow else error) from error
+        return {normalised(name): version for name, version in (await running).items()}
     except Unsolvable as error:
         raise await no_solution_error(error, request, view) from error
     finally:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Protocol
@@ -13,25 +13,23 @@ from typing import Final, Protocol
 from packaging.version import Version
 
 from envspec.errors import EnvspecError, NoSolution
-from envspec.io.confine import ALONE, Listen, Sandbox, run_confined
-from envspec.io.process import Finished, run
+from envspec.io.confine import ALONE
+from envspec.io.process import run
 from envspec.models import Platform, Target
 from envspec.names import normalised
-from envspec.resolve.pypi.index.view import Bodies
 
 
 @dataclass(frozen=True, slots=True)
 class PypiRequest:
     """What a resolver resolves for one target.
 
-    requirements, constraints: PEP 508 lines. sdists: names that may be built from source. preferences: (name, version)
-    to keep if the requirements allow it. excluded: releases that cannot be built for the target, with the reason.
+    requirements, constraints: PEP 508 lines. preferences: (name, version) to keep if the requirements allow it.
+    excluded: releases that cannot be built for the target, with the reason.
     """
 
     target: Target
     requirements: tuple[str, ...]
     constraints: tuple[str, ...] = ()
-    sdists: frozenset[str] = frozenset()
     preferences: tuple[tuple[str, str], ...] = ()
     excluded: Mapping[tuple[str, Version], str] = field(default_factory=dict)
 
@@ -50,37 +48,18 @@ class Workspace:
     """Where a resolver runs.
 
     simple_url: the only index. proxy: the proxy that serves it. cache: a folder of envspec's own. work: an empty folder
-    for this run. path: PATH for builds from source; empty without builds. sandbox: confines builds, with a cache of its
-    own; None without builds or without confinement. listen: see `run_confined`.
+    for this run.
     """
 
     simple_url: str
     proxy: str
     cache: Path
     work: Path
-    path: str = ""
-    sandbox: Sandbox | None = None
-    listen: Listen | None = None
 
     def write(self, name: str, lines: Iterable[str]) -> Path:
         path = self.work / name
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return path
-
-    async def run(
-        self,
-        command: Sequence[str],
-        environ: Mapping[str, str],
-        stdin: str = "",
-        *,
-        python: str = sys.executable,
-        reads: Sequence[Path] = (),
-    ) -> Finished:
-        """Run a resolver. python: the interpreter for builds. reads: more paths that it reads in a sandbox."""
-        if self.sandbox is None or self.listen is None:
-            return await run(command, environ=environ, cwd=self.work, stdin=stdin)
-        sandbox = replace(self.sandbox, reads=(*self.sandbox.reads, *reads))
-        return await run_confined(sandbox, Path(python), command, self.listen, environ=environ, stdin=stdin)
 
     def environ(self) -> dict[str, str]:
         """The whole environment: none of the user's variables, and no way around the proxy."""
@@ -89,9 +68,8 @@ class Workspace:
             **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), self.proxy),
             "HOME": str(self.work),
             "TMPDIR": str(self.work),
-            "PATH": self.path,
+            "PATH": "",
             "LC_ALL": "C.UTF-8",
-            "SOURCE_DATE_EPOCH": "315532800",
         }
 
 
@@ -100,7 +78,7 @@ Pins = Mapping[str, str]
 
 
 class Resolver(Protocol):
-    """Decides pins and nothing else: files and hashes come from the index."""
+    """Decides pins and nothing else: files and hashes come from the index, and nothing is built."""
 
     @property
     def version(self) -> str:
@@ -109,47 +87,17 @@ class Resolver(Protocol):
     def unable(self, target: Target) -> str | None:
         """Why it cannot resolve for `target` on this machine; None if it can."""
 
-    def bodies(self, request: PypiRequest) -> Bodies:
-        """What the index serves if it fetches a wheel."""
-
     async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         """The pins that satisfy the request.
 
         Raises:
             Unsolvable: nothing satisfies it.
-            SdistBuildFailed: an sdist that may be built from source cannot be built.
             ResolverError: the resolver itself failed.
         """
 
 
 class Unsolvable(NoSolution):
     """No set of releases satisfies the requirements; the message is the resolver's."""
-
-
-class SdistBuildFailed(NoSolution):
-    """An sdist cannot be built. release: its normalised name and its version, if the resolver names them."""
-
-    def __init__(self, message: str, release: tuple[str, Version] | None = None) -> None:
-        super().__init__(message, hint="provide what its build requires, or use a release that has a wheel")
-        self.release = release
-
-    @property
-    def python_error(self) -> str | None:
-        """What the build reports about its Python; None if it fails for another reason."""
-        found = _PYTHON_ERROR.search(self.message)
-        return found[0].strip() if found else None
-
-
-#: What setup.py files raise on an unsupported Python: numba, scikit-learn, numpy, and those for Python 2.
-_PYTHON_ERROR: Final = re.compile(
-    r"(?:Cannot install on Python version [^\n;.]*\d[^\n\"]{0,80}"
-    r"|[^\n:]{0,60}\brequires? (?:a different )?Python\b[^\n]{0,60}"
-    r"|\bPython (?:version )?[<>=\d.]+ ?[^\n]{0,20}\b(?:is not supported|required|or (?:later|newer|higher))\b"
-    r"|[^\n:]{0,60}\b(?:does not|doesn't) support Python\b[^\n]{0,40}"
-    r"|SyntaxError: Missing parentheses in call to 'print'"
-    r"|use_2to3 is invalid)",
-    re.IGNORECASE,
-)
 
 
 class ResolverError(EnvspecError):
@@ -167,7 +115,6 @@ def read_pins(text: str) -> dict[str, str]:
     return {normalised(match[1]): match[2] for match in found if match}
 
 
-_FAILED: Final = re.compile(r"Failed to (?:download and )?build(?: `([A-Za-z0-9._-]+)==([^`\s]+)`)?")
 #: The glibc levels that uv has names for (`uv pip compile --help`, 0.9 to 0.13).
 _GLIBC_MINORS: Final = (17, 28, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40)
 
@@ -181,9 +128,6 @@ class Uv:
 
     def unable(self, target: Target) -> str | None:  # noqa: ARG002 (uv resolves for any target)
         return None
-
-    def bodies(self, request: PypiRequest) -> Bodies:  # noqa: ARG002 (uv fetches a wheel only to build with it)
-        return Bodies.WHOLE
 
     async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         from uv import find_uv_bin
@@ -200,7 +144,7 @@ class Uv:
             *("--python", sys.executable, "--no-python-downloads"),
             *("--python-version", request.target.python.version),
             *("--python-platform", _platform_name(request.target)),
-            *(() if request.sdists else ("--only-binary", ":all:")),
+            *("--only-binary", ":all:"),
             *(("--constraints", str(constraints)) if request.bounds else ()),
             *(("--output-file", str(pins)) if request.preferences else ()),
         ]
@@ -208,12 +152,9 @@ class Uv:
         if request.target.macos is not None:
             environ["MACOSX_DEPLOYMENT_TARGET"] = ".".join(map(str, request.target.macos))
         stdin = "\n".join(request.requirements) + "\n"
-        done = await workspace.run(command, environ, stdin, reads=[Path(command[0])])
+        done = await run(command, environ=environ, cwd=workspace.work, stdin=stdin)
         if done.status == 0:
             return read_pins(pins.read_text(encoding="utf-8") if request.preferences else done.stdout)
-        if found := _FAILED.search(done.stderr):
-            release = (normalised(found[1]), Version(found[2])) if found[1] else None
-            raise SdistBuildFailed(uv_reason(done.stderr), release)
         if "No solution found" in done.stderr or done.status == 1:
             raise Unsolvable(uv_reason(done.stderr))
         raise ResolverError(

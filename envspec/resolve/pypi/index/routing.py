@@ -146,9 +146,10 @@ class Rules:
     """What the spec and the facts set for one target's packages.
 
     cutoffs: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel,
-    and names of sources, with the wheels built from them. sdists: names that may be built from source. others: which
-    sdists of all other names are candidates. provided: names that conda installs; they come from no index. overrides:
-    versions of names, in place of those that packages require.
+    and names of sources, with the wheels built from them. sdists: which ones are candidates. provided: names that conda
+    installs; they come from no index. built: the METADATA of wheels that were built of releases that are sdists
+    alone; it counts instead of what the sdist states. overrides: versions of
+    names, in place of those that packages require.
     """
 
     as_of: datetime
@@ -158,17 +159,14 @@ class Rules:
     cutoffs: Mapping[str, datetime] = field(default_factory=dict)
     direct: Mapping[str, ListedFile] = field(default_factory=dict)
     corrections: Mapping[str, tuple[Correction, ...]] = field(default_factory=dict)
-    sdists: frozenset[str] = frozenset()
-    others: Sdists = Sdists.WITHOUT_WHEEL
+    sdists: Sdists = Sdists.WITHOUT_WHEEL
     provided: Mapping[str, CondaProvided] = field(default_factory=dict)
     sources: Mapping[str, BuiltSource] = field(default_factory=dict)
     overrides: Mapping[str, SpecifierSet] = field(default_factory=dict)
+    built: Mapping[tuple[str, Version], bytes] = field(default_factory=dict)
 
     def index_of(self, name: str) -> PackageIndex:
         return next((route.index for route in self.routes if fnmatchcase(name, route.pattern)), self.default)
-
-    def sdists_of(self, name: str) -> Sdists:
-        return Sdists.ALL if name in self.sdists else self.others
 
     def cutoff_of(self, name: str) -> datetime:
         return self.cutoffs.get(name, self.as_of)

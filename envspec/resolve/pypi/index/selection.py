@@ -130,11 +130,10 @@ class Selection:
 class Sdists(Enum):
     """Which sdists are candidates.
 
-    ALL: the project may be built. WITHOUT_WHEEL: those of releases without a wheel for the target, so that no release
-    is skipped silently for lack of a wheel.
+    WITHOUT_WHEEL: those of releases without a wheel for the target, so that no release is skipped silently for lack of
+    a wheel.
     """
 
-    ALL = "all"
     WITHOUT_WHEEL = "without wheel"
     NONE = "none"
 
@@ -186,7 +185,7 @@ def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selec
     loadable = [listing.file(number) for number in wheels]
     if policy.sdists is not Sdists.NONE:
         covered = {version_text(file.filename) for file in loadable if policy.accepts(file)}
-        covering = _versions(covered) if policy.sdists is Sdists.WITHOUT_WHEEL else set()
+        covering = _versions(covered)
         loadable += [
             listing.file(number) for number in sdists if _is_missing(listing.names[number], project, covered, covering)
         ]
@@ -202,7 +201,7 @@ def _is_missing(filename: str, project: str, covered: set[str], covering: set[Ve
     """Whether an sdist is of a release of `project` that is not in `covering`. covered: their versions as texts."""
     text = version_text(filename)
     # Most releases have a wheel, whose file name has the same version in the same form.
-    if covering and text in covered:
+    if text in covered:
         return False
     version = _version(text)
     name = filename[: filename.rfind("-")] if "-" in filename else ""

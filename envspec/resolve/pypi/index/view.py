@@ -90,7 +90,7 @@ class Pages:
                 raise NotListed(name)
             bound = cutoff if index.dated else None
             return {
-                view: select(listing, name, SelectionPolicy(self.ranks[view], bound, page.asked, rules.sdists_of(name)))
+                view: select(listing, name, SelectionPolicy(self.ranks[view], bound, page.asked, rules.sdists))
                 for view, rules in self.rules.items()
                 if name not in rules.direct and rules.index_of(name) == index and rules.cutoff_of(name) == cutoff
             }
@@ -153,9 +153,7 @@ class View:
     key: identifies the view in the cache and in URLs; two views with one key show the same. errors: of indexes;
     `failed` is set with the first. missing: names that the default index does not have. pending: releases that may
     still get an upload time that counts, by project; what depends on them is valid in this run only. unreadable: why an
-    sdist gives no metadata, by name and version. hollow: names of which a resolver fetched the wheel that replaces an
-    sdist: what it installed is empty. Resolvers that build have a new cache in each run, so that none takes it from
-    there.
+    sdist gives no metadata, by name and version.
     """
 
     def __init__(self, pages: Pages, key: str) -> None:
@@ -167,7 +165,6 @@ class View:
         self.pending: dict[str, tuple[str, ...]] = {}
         self.digests = RecordDigests(pages.client)
         self.unreadable: dict[tuple[str, Version], str] = {}
-        self.hollow: set[str] = set()
         self._client = pages.client
         self._pages = pages
         self._ranks = pages.ranks[key]
@@ -214,7 +211,7 @@ class View:
     async def page(self, name: str, bodies: Bodies) -> bytes:
         """The project's page for resolvers (PEP 691); stubs have no hash.
 
-        An sdist that may not be built is shown as a wheel with its metadata: a candidate that no resolver builds.
+        An sdist is shown as a wheel with its metadata: a candidate that no resolver builds.
         """
         shown: dict[str, ListedFile] = {}
         for file in (await self.selection(name)).files.values():
@@ -229,7 +226,8 @@ class View:
         return overridden(await self.published_metadata(name, filename), self.rules.overrides)
 
     async def published_metadata(self, name: str, filename: str) -> bytes:
-        """A wheel's METADATA with corrections; of an sdist, what it states unbuilt; of conda's package, its extras.
+        """A wheel's METADATA with corrections; of an sdist, that of its built wheel, else what it states; of conda's
+        package, its extras.
 
         Raises:
             KeyError: the view has no such file.
@@ -242,14 +240,15 @@ class View:
             with self._recording():
                 body = (await self._client.metadata(index, published)).body if published else b""
             return _provided_metadata(provider, body)
+        version = version_of(file.filename) or Version("0")
+        built = None if file.filename.endswith(".whl") else self.rules.built.get((name, version))
         try:
             with self._recording():
-                stored = await self._client.metadata(index, file)
+                body = built or (await self._client.metadata(index, file)).body
         except BadSdist as error:
-            version = version_of(file.filename) or Version("0")
             self.unreadable[name, version] = str(error)
             return metadata_file(name, str(version))
-        return corrected(stored.body, self.rules.corrections.get(name, ()), file.filename)
+        return corrected(body, self.rules.corrections.get(name, ()), file.filename)
 
     async def read_sdist(self, name: str, version: str) -> None:
         """Add a release to `unreadable` if it is an sdist alone and cannot be read."""
@@ -272,10 +271,7 @@ class View:
             file = await self._published(provider) if bodies is Bodies.WHOLE else None
         else:
             file = await self._file(name, filename)
-            is_stand_in = file.filename != filename
-            if is_stand_in and filename.endswith(".whl") and bodies is Bodies.WHOLE:
-                self.hollow.add(name)
-            if filename.endswith(".whl") and (is_stand_in or bodies is Bodies.STUB):
+            if file.filename != filename or bodies is Bodies.STUB:
                 file = None
         if file is None:
             return metadata_only_wheel(filename, await self.metadata(name, filename))
@@ -300,7 +296,7 @@ class View:
 
     def _shown(self, name: str, file: ListedFile) -> str:
         """The file name for resolvers."""
-        if file.filename.endswith(".whl") or name in self.rules.sdists:
+        if file.filename.endswith(".whl"):
             return file.filename
         return f"{name.replace('-', '_')}-{version_of(file.filename)}-py3-none-any.whl"
 
