@@ -219,8 +219,9 @@ def build_error(of: str, lines: Sequence[str], where: str = "") -> WheelBuildFai
     text = "\n".join(lines)
     called = _HOOK.search(text)
     if called and called[2]:
-        hint = "its build requires what no index has as a wheel for this machine by `as_of`: use another release"
-        return WheelBuildFailed(of, f"the requirements of its build can't be installed{where}:", log_lines(lines), hint)
+        hint = "builds get only wheels for this machine, from the spec's indexes, up to `as_of`: use another release"
+        why = f"its build failed{where}: what it requires can't be installed:"
+        return WheelBuildFailed(of, why, log_lines(lines), hint)
     step = f" ({called[1]})" if called else ""
     missing = _NO_MODULE.findall(text)
     module = missing[-1].partition(".")[0] if missing else ""

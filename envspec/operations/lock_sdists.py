@@ -183,7 +183,8 @@ class SdistBuilds:
         package, known = sdist.package, self._known[sdist.target]
         state = self._state
         state.context.reporter.progress(Step(f"building {package.name}", of=sdist.target.platform.value))
-        made = await self._made_before(sdist)
+        recorded = self._recorded(sdist)
+        made = await self._recorded_wheel(recorded)
         if made is None:
             as_of = max(state.as_of, cutoffs.get(package.name, _EVER))
             wanted = WheelRequest(
@@ -197,21 +198,28 @@ class SdistBuilds:
             made = await builder.build_wheel(self._request(wanted, sdist, client))
         metadata = await asyncio.to_thread(metadata_of, made.path, package.name)
         stated = (await client.metadata(sdist.index, sdist.file)).body
-        known.wheels[sdist.release] = _Wheel(made.wheel, await asyncio.to_thread(record_digest, made.path))
+        if recorded is not None and recorded.built is not None:
+            # Even if this machine's build gives other bytes.
+            known.wheels[sdist.release] = _Wheel(recorded.built, recorded.record_sha256)
+        else:
+            known.wheels[sdist.release] = _Wheel(made.wheel, await asyncio.to_thread(record_digest, made.path))
         if _requirements(metadata) != _requirements(stated):
             known.metadata[sdist.release] = metadata
 
-    async def _made_before(self, sdist: _Sdist) -> CachedWheel | None:
-        """The wheel that the lock before records of the same sdist; None if its build may have used other indexes."""
+    def _recorded(self, sdist: _Sdist) -> Package | None:
+        """The lock before's record of the sdist's wheel; None if its build may have used other indexes."""
         state, lock = self._state, self._state.before
         if lock is None or (lock.as_of, lock.indexes) != (state.as_of, public_indexes(indexes_of(state.spec))):
             return None
         packages = (p for part in lock.resolutions if part.target == sdist.target for p in part.packages)
-        old = next((p for p in packages if p.built and p.file.sha256 == sdist.package.file.sha256), None)
-        if old is None or old.built is None:
+        return next((p for p in packages if p.built and p.file.sha256 == sdist.package.file.sha256), None)
+
+    async def _recorded_wheel(self, recorded: Package | None) -> CachedWheel | None:
+        if recorded is None or recorded.built is None:
             return None
-        paths = await find_built([old], state.context.without_progress())
-        return CachedWheel(old.built, paths[old.built.sha256]) if old.built.sha256 in paths else None
+        paths = await find_built([recorded], self._state.context.without_progress())
+        sha256 = recorded.built.sha256
+        return CachedWheel(recorded.built, paths[sha256]) if sha256 in paths else None
 
     def _request(self, wanted: WheelRequest, sdist: _Sdist, client: IndexClient) -> BuildRequest:
         file = sdist.package.file

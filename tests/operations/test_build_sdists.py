@@ -277,19 +277,13 @@ def test_what_does_without_a_compiler_is_told(tmp_path: Path) -> None:
     assert any("own 1.0.0 is built without a compiler, but its build called c++" in text for text in ran.warnings)
 
 
-def test_without_a_record_an_image_is_refused_and_an_install_builds(tmp_path: Path, index: IndexServer) -> None:
-    user = builder(tmp_path, index, "own")
-    assert user.locks().status == 0
-    assert "lock --image" in refused(user.image("build", user.lock), 2)
-    assert user.runs("install", user.lock, "--prefix", "env", "--python", BASE).status == 0
-
-
 def test_an_install_compiles_by_what_is_here_and_no_lock_has_its_wheel(tmp_path: Path) -> None:
     made = "import subprocess\nfrom pathlib import Path\n"
     made += "text = subprocess.check_output(['c++'], text=True)\nPath('own', '__init__.py').write_text(text)\n"
     with index_of(building(made)) as index:
         user = builder(tmp_path, index, "own")
         assert user.locks().status == 0
+        assert "lock --image" in refused(user.image("build", user.lock), 2)
         compiler = tmp_path / "bin" / "c++"
         compiler.parent.mkdir()
         compiler.write_text("#!/bin/sh\necho 'BY = 1'\n")
@@ -304,9 +298,10 @@ def test_an_install_compiles_by_what_is_here_and_no_lock_has_its_wheel(tmp_path:
 
 
 def test_offline_and_not_in_the_cache_is_said(tmp_path: Path, index: IndexServer) -> None:
-    user = builder(tmp_path, index, "own")
-    assert user.locks().status == 0
-    error = refused(user.locks("--image", "--offline"), 5)
+    user = recorded(tmp_path, index, "own")
+    for name in ("built", "image-layers", f"archives/{OWN.sha256}", f"archives/{built_of(user)['sha256']}"):
+        shutil.rmtree(user.cache / name)
+    error = refused(user.image("build", user.lock, "--offline"), 5)
     assert "own 1.0.0" in error and "--offline" in error
 
 
