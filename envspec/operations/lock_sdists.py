@@ -127,7 +127,7 @@ class SdistBuilds:
             sdists = await self._listed(wanted, requests, client)
             # A build caches pages, too, and would wait for the end of this transaction.
             self._state.store.save()
-            builder = WheelBuilder(self._state.spec.env.name, None, session)
+            builder = WheelBuilder(self._state.spec.env.name, lambda _: None, session)
             cutoffs = {each.request.target: each.rules.cutoffs for each in requests}
 
             async def one(sdist: _Sdist) -> None:
