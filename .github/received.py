@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import tomllib
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 PLATFORM = r"(?:linux-64|linux-aarch64|osx-arm64|win-64)"
 PROPOSED = re.compile(
@@ -81,20 +83,28 @@ def locks(folder: Path) -> None:
     contents = dict(proposed(folder))
     matches = [PROPOSED.fullmatch(name) for name in contents]
     specs, locked = ({found[what] for found in matches if found and found[what]} for what in ("spec", "lock"))
-    if specs != locked or not specs:
+    if {name for spec in specs for name in names_of(spec)} != locked or not specs:
         fail(f"the specs {sorted(specs)} come with the locks {sorted(locked)}")
     for name in sorted(specs):
+        only_moment(Path("specs", f"{name}.toml"), contents[f"specs/{name}.toml"])
+    for name in sorted(locked):
         lock = Path("locks", name)
         if f"locks/{name}/envspec.lock" not in contents or not (lock / "envspec.lock").is_file():
             fail(f"locks/{name} has no envspec.lock, or had none")
-        only_moment(Path("specs", f"{name}.toml"), contents[f"specs/{name}.toml"])
-    for name in specs:
+    for name in locked:
         for path in Path("locks", name).iterdir():
             if PROPOSED.fullmatch(path.as_posix()):
                 path.unlink()
     for name, content in contents.items():
         # Written anew: no mode, time or link of the file that was received.
         Path(name).write_bytes(content)
+
+
+def names_of(spec: str) -> list[str]:
+    """The names of the locks of a spec in the repository: its own, and those of its variants."""
+    path = Path("specs", f"{spec}.toml")
+    variants = tomllib.loads(path.read_text(encoding="utf-8")).get("variants", {}) if path.is_file() else {}
+    return [spec, *(f"{spec}-{name}" for name in variants)]
 
 
 def proposed(folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -34,6 +34,9 @@ print("news" if diff["packages"] or diff["conda"] or moved else "moment")'
 for spec in specs/*.toml; do
   grep -q '^as_of *=' "$spec" || continue
   name=$(basename "$spec" .toml)
+  # Its own lock, and those of its variants.
+  mapfile -t locks < <(grep -lsFx "spec = \"../../$spec\"" locks/*/envspec.lock | xargs -r dirname)
+  [ ${#locks[@]} -gt 0 ] || locks=("locks/$name")
   echo "$spec" >&2
   move=(--as-of now)
   ! grep -Eq "^as_of *= *[\"'][0-9]+ [a-z]+ ago" "$spec" || move=(--upgrade)
@@ -41,21 +44,25 @@ for spec in specs/*.toml; do
     cat "$said" >&2
     printf '## %s stays as it is\n\n' "$name"
     fenced
-    git checkout --quiet -- "$spec" "locks/$name"
+    git checkout --quiet -- "$spec" "${locks[@]}"
     failed=yes
     continue
   fi
-  old=HEAD:locks/$name
-  rows=$(envspec diff "$old" "locks/$name" --format json) || [ $? = 10 ]
-  kind=$(kind_of <<< "$rows")
+  kind=moment text=
+  for lock in "${locks[@]}"; do
+    rows=$(envspec diff "HEAD:$lock" "$lock" --format json) || [ $? = 10 ]
+    [ "$(kind_of <<< "$rows")" = news ] || continue
+    kind=news
+    text+=$(printf '## %s\n\n' "${lock#locks/}"; envspec diff "HEAD:$lock" "$lock" --format markdown) || [ $? = 10 ]
+    text+=$'\n\n'
+  done
   if [ "$kind" = news ]; then
-    text=$(envspec diff "$old" "locks/$name" --format markdown) || [ $? = 10 ]
-    printf '## %s\n\n%s\n\n' "$name" "$text"
+    printf '%s' "$text"
     cp "$spec" "$proposal/specs/"
-    cp -r "locks/$name" "$proposal/locks/"
+    cp -r "${locks[@]}" "$proposal/locks/"
     changed=yes
   else
-    git checkout --quiet -- "$spec" "locks/$name"
+    git checkout --quiet -- "$spec" "${locks[@]}"
   fi
 done
 

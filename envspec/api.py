@@ -42,9 +42,12 @@ def lock(
     resolver: str = "uv",
     conda_resolver: str = "rattler",
     channel_repodata: Mapping[str, _Path] | None = None,
+    variant: str = "",
     context: Context | None = None,
 ) -> Lock:
-    """Compile a spec into its lock and write it, like `envspec lock`.
+    """Compile a spec and its variants into their locks and write them, like `envspec lock`.
+
+    The result is the lock of the spec itself, or of the variant that is named.
 
     spec: a .toml file, or a name under `specs/`. output: the lock's folder, by default `locks/<name>`. upgrade: all
     packages, or those named. channel_repodata: channel -> a folder with its repodata.
@@ -56,7 +59,8 @@ def lock(
     from envspec.names import normalised
     from envspec.operations.lock import lock as write
     from envspec.operations.lock_cache import without_resolving
-    from envspec.operations.lock_state import LockRequest, Upgrade
+    from envspec.operations.lock_state import LockRequest, Upgrade, variants_of
+    from envspec.spec.variants import variant_directory
 
     context = context or _context()
     path, folder = _spec_and_folder(spec, output)
@@ -69,9 +73,10 @@ def lock(
         () if isinstance(upgrade, bool) else tuple(map(normalised, upgrade)),
         {channel: Path(place).absolute() for channel, place in (channel_repodata or {}).items()},
     )
-    if without_resolving(request, context) is None:
-        write(request, context)
-    return read(folder)
+    for each in variants_of(request):
+        if without_resolving(each, context) is None:
+            write(each, context)
+    return read(variant_directory(folder, variant))
 
 
 def read_lock(lock: _Path) -> Lock:
@@ -87,14 +92,21 @@ def read_lock(lock: _Path) -> Lock:
 
 
 def check(spec: _Path, output: _Path | None = None) -> CheckResult:
-    """Whether the lock of a spec is up to date, like `envspec lock --check`. Uses no network.
+    """Whether the locks of a spec and its variants are up to date, like `envspec lock --check`. Uses no network.
 
     output: the lock's folder, by default `locks/<name>`.
     """
     from envspec.data import facts_version
-    from envspec.lockfile.check import check
+    from envspec.lockfile.check import CheckResult, check
+    from envspec.operations.lock_state import LockRequest, variants_of
 
-    return check(*_spec_and_folder(spec, output), facts_version())
+    requests = variants_of(LockRequest(*_spec_and_folder(spec, output)))
+    found = [check(each.spec_path, each.directory, facts_version(), each.variant) for each in requests]
+    return CheckResult(
+        tuple(reason for each in found for reason in each.reasons),
+        tuple(text for each in found for text in each.warnings),
+        all(each.by_these_facts for each in found),
+    )
 
 
 def install(

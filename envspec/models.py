@@ -427,7 +427,8 @@ class Lock:
 
     format: version of the document's form. input_sha256: of the canonical spec. as_of: nothing newer was considered.
     gpus: the GPUs that the spec names. facts: version of the facts in `data/` that decided.
-    spec: the spec's path, from the lock's folder on.
+    spec: the spec's path, from the lock's folder on. base_sha256: of a variant, what the lock of the spec itself
+    installs (`lockfile.header.pins_sha256`).
     as_of_spec: the age in the spec that as_of follows from, such as `7 days ago`. package_as_of: packages with a time
     of their own, by `--upgrade-package` or the spec; conda_as_of: the same for conda's.
     channels: the conda channels, in the spec's order; none where the spec has no [conda].
@@ -458,6 +459,7 @@ class Lock:
     conformance: Conformance | None = None
     as_of_spec: str = ""
     spec: str = ""
+    base_sha256: str = ""
     platform_cuda: tuple[PlatformCuda, ...] = ()
 
     def on(self, platform: Platform) -> Lock:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -22,6 +23,7 @@ from envspec.resolve import RESOLVERS, SOLVERS
 if TYPE_CHECKING:
     from envspec.context import Context, Reporter
     from envspec.lockfile.check import Reason
+    from envspec.operations.lock import Compiled
     from envspec.operations.lock_state import LockRequest
 
 
@@ -93,16 +95,51 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
 
     paths = [find_spec(spec, Path()) for spec in specs]
     act = _action(chosen)
-    return _result([_done(path, _directory(path, folder, len(paths)), act, len(paths)) for path in paths], chosen)
+    locks = [each for path in paths for each in _locks(path, _directory(path, folder, len(paths)))]
+    done: list[_Done] = []
+    failed: set[Path] = set()
+    for each in locks:
+        if each.variant and each.path in failed and not chosen["check"]:
+            terminal.report(f"{each}: not locked, since the spec itself is not")
+            continue
+        done.append(_done(each, act, len(locks)))
+        if "error" in done[-1].document:
+            failed.add(each.path)
+    return _result(done, chosen)
 
 
-def _action(chosen: Mapping[str, Any]) -> Callable[[Path, Path], _Done]:
-    """What to do with each spec and the folder of its lock."""
+class _Target(NamedTuple):
+    """A spec, or one of its variants, and the folder of its lock."""
+
+    path: Path
+    directory: Path
+    variant: str
+
+    def __str__(self) -> str:
+        return f"{self.path} [variants.{self.variant}]" if self.variant else str(self.path)
+
+
+def _locks(path: Path, directory: Path) -> list[_Target]:
+    """The spec itself first: its variants prefer its versions."""
+    from envspec import documents
+    from envspec.spec.variants import BASE, variant_directory, variant_names
+
+    names: tuple[str, ...] = ()
+    with suppress(OSError, ValueError):
+        names = variant_names(documents.read_spec(path))
+    return [_Target(path, variant_directory(directory, name), name) for name in (BASE, *names)]
+
+
+def _action(chosen: Mapping[str, Any]) -> Callable[[_Target], _Done]:
+    """What to do with each lock."""
     _refuse_pairs(chosen)
     if chosen["check"]:
         return _check
-    act = _verify if chosen["verify"] else _preview if chosen["dry_run"] else _lock
-    return lambda path, directory: act(_request(path, directory, chosen), chosen)
+    if chosen["dry_run"]:
+        made: dict[Path, Compiled] = {}
+        return lambda target: _preview(_request(target, chosen), chosen, made)
+    act = _verify if chosen["verify"] else _lock
+    return lambda target: act(_request(target, chosen), chosen)
 
 
 def _refuse_pairs(chosen: Mapping[str, Any]) -> None:
@@ -137,15 +174,16 @@ class _Done:
     exit_code: int = 0
 
 
-def _done(path: Path, directory: Path, act: Callable[[Path, Path], _Done], count: int) -> _Done:
-    """Do it also for the specs after one that fails."""
-    about: dict[str, object] = {"spec": str(path), "directory": str(directory)}
+def _done(target: _Target, act: Callable[[_Target], _Done], count: int) -> _Done:
+    """Do it also for the locks after one that fails."""
+    about: dict[str, object] = {"spec": str(target.path), "directory": str(target.directory)}
+    about |= {"variant": target.variant} if target.variant else {}
     try:
-        found = act(path, directory)
+        found = act(target)
     except EnvspecError as error:
         if count == 1:
             raise
-        terminal.report_error(f"{path}: {error}")
+        terminal.report_error(f"{target}: {error}")
         return _Done({**about, "error": error.as_document()}, exit_code=error.exit_code)
     return replace(found, document={**about, **found.document})
 
@@ -176,9 +214,9 @@ def _directory(path: Path, output: Path | None, count: int) -> Path:
     return (output or Path("locks")) / env_name(path)
 
 
-def _check(path: Path, directory: Path) -> _Done:
+def _check(target: _Target) -> _Done:
     """Check a lock without a network, and print why it is stale."""
-    return _stale_done(_stale(path, directory), path)
+    return _stale_done(_stale(*target), target.path)
 
 
 def _stale_done(reasons: Sequence[Reason], path: Path) -> _Done:
@@ -186,11 +224,11 @@ def _stale_done(reasons: Sequence[Reason], path: Path) -> _Done:
     return _Done({"fresh": not reasons, "reasons": texts}, exit_code=StaleLock.exit_code if reasons else 0)
 
 
-def _stale(path: Path, directory: Path) -> Sequence[Reason]:
+def _stale(path: Path, directory: Path, variant: str) -> Sequence[Reason]:
     from envspec.data import facts_version
     from envspec.lockfile.check import check
 
-    result = check(path, directory, facts_version())
+    result = check(path, directory, facts_version(), variant)
     for text in result.warnings:
         output.warn(f"{directory}: {text}")
     for reason in result.reasons:
@@ -207,7 +245,7 @@ def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
     """Lock one spec; the paths that changed."""
     from envspec.operations.lock_cache import without_resolving
 
-    with TerminalReporter(request.spec_path.stem) as reporter:
+    with TerminalReporter(_label(request)) as reporter:
         context = _context(chosen, reporter)
         changed = without_resolving(request, context)
         if changed is None:
@@ -217,7 +255,7 @@ def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
     if chosen["image"]:
         from envspec.operations.image import record_images_of
 
-        with reporting(request.spec_path.stem) as reporter:
+        with reporting(_label(request)) as reporter:
             recorded = record_images_of(request.spec_path, request.directory, _context(chosen, reporter))
         changed = sorted({*changed, *recorded})
     if not changed:
@@ -226,14 +264,15 @@ def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
     return _Done({"changed": paths}, paths)
 
 
-def _preview(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
-    """Resolve one spec; what its lock would change."""
+def _preview(request: LockRequest, chosen: Mapping[str, Any], made: dict[Path, Compiled]) -> _Done:
+    """Resolve one spec; what its lock would change. made: of specs, for their variants."""
     from envspec.context import counted
     from envspec.operations.lock import preview
     from envspec.report import LOCK_DIFF
 
-    with TerminalReporter(request.spec_path.stem) as reporter:
-        found = preview(request, _context(chosen, reporter))
+    with TerminalReporter(_label(request)) as reporter:
+        found = preview(request, _context(chosen, reporter), made.get(request.spec_path))
+    made.setdefault(request.spec_path, found.made)
     paths, diff = list(map(str, found.changed)), found.diff
     document = {"changed": paths, "diff": None if diff is None else json.loads(LOCK_DIFF.render("json", diff))}
     if diff is None:
@@ -250,14 +289,14 @@ def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
     from envspec.lockfile.check import Why
 
     path, directory = request.spec_path, request.directory
-    reasons = _stale(path, directory)
+    reasons = _stale(path, directory, request.variant)
     checked = _stale_done(reasons, path)
     if any(reason.why in (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC) for reason in reasons):
         # There is nothing to compare with what the spec compiles to.
         return checked
     from envspec.operations.lock_verify import verify_lock
 
-    with TerminalReporter(path.stem) as reporter:
+    with TerminalReporter(_label(request)) as reporter:
         verified = verify_lock(request, _context(chosen, reporter))
     for text in verified.unverified:
         output.warn(f"not verified: {directory}: {text}", terminal.report)
@@ -281,11 +320,15 @@ def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
     return _Done(document, lines, StaleLock.exit_code if failed else 0)
 
 
+def _label(request: LockRequest) -> str:
+    return "-".join(filter(None, (request.spec_path.stem, request.variant)))
+
+
 def _context(chosen: Mapping[str, Any], reporter: Reporter) -> Context:
     return context_of(chosen, reporter, usual_jobs=max(4, os.cpu_count() or 1))
 
 
-def _request(path: Path, directory: Path, chosen: Mapping[str, Any]) -> LockRequest:
+def _request(target: _Target, chosen: Mapping[str, Any]) -> LockRequest:
     from envspec.names import normalised
     from envspec.operations.lock_state import LockRequest, Upgrade, as_of_option
 
@@ -295,8 +338,9 @@ def _request(path: Path, directory: Path, chosen: Mapping[str, Any]) -> LockRequ
             "--upgrade-package gives packages dates of their own", hint="name a date with --as-of, or `now`"
         )
     return LockRequest(
-        spec_path=path,
-        directory=directory,
+        spec_path=target.path,
+        directory=target.directory,
+        variant=target.variant,
         resolver=_one_of(chosen["resolvers"], RESOLVERS),
         conda_resolver=_one_of(chosen["resolvers"], SOLVERS),
         channel_repodata=_folders(chosen["channel_repodata"]),

@@ -17,10 +17,11 @@ from envspec import documents
 from envspec.errors import StaleLock, UsageError
 from envspec.lockfile.check_entries import mismatches
 from envspec.lockfile.folder import read_current, state
-from envspec.lockfile.header import LOCK_FILE, Header, NewerFormat, verify_checksum
+from envspec.lockfile.header import LOCK_FILE, Header, NewerFormat, pins_sha256, verify_checksum
 from envspec.names import FILE_NAME
 from envspec.spec.identity import input_sha256
 from envspec.spec.owner import TWO_SPECS, other_owner
+from envspec.spec.variants import BASE, base_directory, document_of
 
 _TRIES: Final = 100
 _BETWEEN_TRIES_S: Final = 0.004
@@ -35,6 +36,7 @@ class Why(Enum):
     SPEC = "spec"
     FILE = "file"
     ENTRY = "entry"
+    BASE = "base"
 
 
 class Reason(NamedTuple):
@@ -57,8 +59,8 @@ class CheckResult(NamedTuple):
         return not self.reasons
 
 
-def check(spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckResult:
-    """Every reason for which the lock in `lock_dir` is not, or is no longer, what the spec compiles to.
+def check(spec_path: Path, lock_dir: Path, facts_version: str | None, variant: str = BASE) -> CheckResult:
+    """Every reason for which the lock in `lock_dir` is not, or is no longer, what the spec or its variant compiles to.
 
     facts_version: the version of the facts at hand; None if it is unknown. Other facts than the lock's only warn.
     Raises:
@@ -68,14 +70,16 @@ def check(spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckRe
     # Another run may be writing: the files belong together only if the document was the same before and after.
     for _ in range(_TRIES):
         before = state(lock_dir, LOCK_FILE)
-        result = _check(data, spec_path, lock_dir, facts_version)
+        result = _check(data, variant, spec_path, lock_dir, facts_version)
         if result.is_fresh or state(lock_dir, LOCK_FILE) == before:
             return result
         time.sleep(_BETWEEN_TRIES_S)
     return result
 
 
-def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckResult:
+def _check(
+    data: dict[str, object], variant: str, spec_path: Path, lock_dir: Path, facts_version: str | None
+) -> CheckResult:
     document = lock_dir / LOCK_FILE
     try:
         header, body = verify_checksum(read_current(lock_dir, LOCK_FILE), str(document))
@@ -88,14 +92,27 @@ def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_versi
     except StaleLock as error:
         return CheckResult((Reason(Why.DAMAGED, error.message, error.hint or ""),))
     contents, of_files = _file_reasons(lock_dir, header)
-    if input_sha256(data) == header.input_sha256:
-        reasons = _entry_reasons(data, body, contents, spec_path, document)
+    if input_sha256(data, variant) == header.input_sha256:
+        reasons = _entry_reasons(document_of(data, variant), body, contents, spec_path, document)
+        reasons += _base_reasons(base_directory(lock_dir, variant), lock_dir, header) if variant else []
     else:
         # The entries of a lock of another spec are another spec's.
         reasons = [_changed(spec_path, lock_dir, header)]
     by_these_facts = facts_version is None or not header.facts or facts_version == header.facts
     warnings = _warnings(header, facts_version, by_these_facts=by_these_facts)
     return CheckResult((*reasons, *of_files), warnings, by_these_facts)
+
+
+def _base_reasons(base: Path, lock_dir: Path, header: Header) -> list[Reason]:
+    """Whether a variant was locked beside the spec's own lock as it is now."""
+    try:
+        own, _ = verify_checksum(read_current(base, LOCK_FILE), LOCK_FILE)
+    except (OSError, StaleLock):
+        # What is wrong with that lock is said of it.
+        return []
+    if pins_sha256(own) == header.base_sha256:
+        return []
+    return [Reason(Why.BASE, f"{base} has changed since {lock_dir} was locked to match it")]
 
 
 def _changed(spec_path: Path, lock_dir: Path, header: Header) -> Reason:

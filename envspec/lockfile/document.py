@@ -55,7 +55,17 @@ _KEYS: Final[Mapping[type, str]] = {
     Package: "name version extras uploaded file built record_sha256 required_by rejected",
 }
 #: Fields of a Lock that the header has.
-_HEADER_FIELDS: Final = ("format", "name", "spec", "input_sha256", "as_of", "as_of_spec", "facts", "gpus")
+_HEADER_FIELDS: Final = (
+    "format",
+    "name",
+    "spec",
+    "input_sha256",
+    "as_of",
+    "as_of_spec",
+    "base_sha256",
+    "facts",
+    "gpus",
+)
 
 
 def _to_table(value: Any) -> dict[str, Value]:
@@ -293,7 +303,9 @@ def identity(lock: Lock) -> str:
         replace(each, packages=tuple(replace(package, record_sha256=None) for package in each.packages))
         for each in lock.resolutions
     )
-    bare = replace(lock, resolutions=resolutions, indexes=(), system=(), images=(), conformance=None, spec="")
+    bare = replace(
+        lock, resolutions=resolutions, indexes=(), system=(), images=(), conformance=None, spec="", base_sha256=""
+    )
     if lock.conformance is not None:
         # The spec's hash is over its [conformance] as well; all else of the spec that an image follows from is here.
         bare = replace(bare, input_sha256="")

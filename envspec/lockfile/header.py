@@ -29,7 +29,7 @@ FORMAT: Final = 2
 #: The versions of envspec that read FORMAT; written into the document, so that an older one can name them.
 REQUIRES: Final = ">=0.1"
 #: Texts that are left out if they are empty.
-OPTIONAL: Final = ("as_of_spec", "spec")
+OPTIONAL: Final = ("as_of_spec", "spec", "base_sha256")
 #: What to do about a damaged lock.
 RESTORE: Final = "run `envspec lock SPEC` to write it again, or restore it from version control"
 
@@ -63,6 +63,7 @@ class Header(NamedTuple):
     partial_channels: tuple[PartialChannel, ...] = ()
     as_of_spec: str = ""
     spec: str = ""
+    base_sha256: str = ""
 
 
 class DamagedLock(StaleLock):
@@ -108,6 +109,14 @@ def verify_checksum(data: bytes, where: str) -> tuple[Header, bytes]:
         f"{where} was changed after envspec wrote it: the SHA-256 in its first line is not that of the rest",
         hint="change the spec instead and run `envspec lock SPEC`, or restore the file from version control",
     )
+
+
+def pins_sha256(header: Header) -> str:
+    """SHA-256, in hexadecimal, of what the lock installs, by the files that say so."""
+    pins = sorted(
+        f"{name} {digest}\n" for name, digest in header.files.items() if name.startswith(("requirements.", "conda-"))
+    )
+    return hashlib.sha256("".join(pins).encode()).hexdigest()
 
 
 def _refuse_other_formats(data: bytes, where: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -59,7 +60,8 @@ def fit(
     from envspec.diagnostics.fit import fits
     from envspec.diagnostics.machine import Machine, described_machine, read_machine
 
-    facts = _facts_of(lock, Path("specs", f"{lock.name}.toml"))
+    spec = lock.spec or f"../../specs/{lock.name}.toml"
+    facts = _facts_of(lock, Path(os.path.normpath(Path("locks", lock.name, spec))))
     machine: Machine
     if driver is None and not gpus and platform is None:
         machine = read_machine()
@@ -99,13 +101,17 @@ def _facts_of(lock: Lock, spec: Path) -> Facts:
     from envspec import documents
     from envspec.facts import load_facts
     from envspec.spec.identity import input_sha256
+    from envspec.spec.variants import BASE, variant_names
 
     try:
         data = documents.read_spec(spec)
     except (OSError, ValueError):
         return load_facts()
-    if "facts" not in data or input_sha256(data) != lock.input_sha256:
+    if all("facts" not in each for each in (data, *data.get("variants", {}).values())):
         return load_facts()
-    from envspec.spec import load_spec
+    for variant in (BASE, *variant_names(data)):
+        if input_sha256(data, variant) == lock.input_sha256:
+            from envspec.spec import load_spec
 
-    return load_facts(load_spec(spec, datetime.now(timezone.utc)).facts.tables())
+            return load_facts(load_spec(spec, datetime.now(timezone.utc)).variant(variant).facts.tables())
+    return load_facts()

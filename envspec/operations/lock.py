@@ -25,13 +25,13 @@ from envspec.lockfile.document import load
 from envspec.lockfile.export import files_of
 from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
 from envspec.lockfile.folder import folder_changes, read_current, read_lock, write_folder
-from envspec.lockfile.header import LOCK_FILE
+from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.lockfile.toml_writer import time_text
 from envspec.models import ImageSettings, Lock, Platform, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock_cache import is_ours, key_of, owner_of, remember, remember_ours
-from envspec.operations.lock_state import CondaResult, LockRequest, LockState, PypiResult, Upgrade
-from envspec.resolve.upgrade import check_names, moved_names, names_in_conda
+from envspec.operations.lock_state import SOURCE, CondaResult, LockRequest, LockState, PypiResult, Upgrade
+from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in_conda
 from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
 from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
@@ -40,6 +40,7 @@ from envspec.spec.load import read_text
 from envspec.spec.owner import TWO_SPECS
 from envspec.spec.positions import positions_of
 from envspec.spec.targets import targets_of
+from envspec.spec.variants import BASE, Merged, document_of, variant_directory
 
 
 def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
@@ -51,7 +52,14 @@ def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
     made = compiled(request, context)
     if made.spec is not None:
         replace_user_file(request.spec_path, made.spec)
-    return write_folder(request.directory, made.files)
+    changed = write_folder(request.directory, made.files)
+    if made.spec is not None and request.variant:
+        # A variant has changed what all share.
+        again = replace(request, upgrade_packages=(), as_of=None)
+        changed = tuple(
+            sorted({*changed, *lock(replace(again, variant=BASE, directory=request.base_directory), context)})
+        )
+    return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +69,17 @@ class LockPreview:
     changed: tuple[Path, ...]
     diff: LockDiff | None
     packages: int
+    made: Compiled
 
 
-def preview(request: LockRequest, context: Context) -> LockPreview:
-    """Compile a spec and compare the result with its lock; writes nothing but the cache.
+def preview(request: LockRequest, context: Context, base: Compiled | None = None) -> LockPreview:
+    """Compile a spec and compare the result with its lock; writes nothing but the cache. base: see `compiled`.
 
     Raises:
         EnvspecError: as `lock`.
     """
-    files = compiled(request, context).files
+    new = compiled(request, context, base)
+    files = new.files
     changed = folder_changes(request.directory, files)
     made = load(files[LOCK_FILE].decode(), LOCK_FILE)
     diff = None
@@ -77,7 +87,7 @@ def preview(request: LockRequest, context: Context) -> LockPreview:
         diff = diff_locks(read_lock(request.directory), made)
     names = {each.name for part in made.resolutions for each in part.packages}
     names |= {each.name for part in made.resolutions for each in part.conda}
-    return LockPreview(changed, diff, len(names))
+    return LockPreview(changed, diff, len(names), new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +98,18 @@ class Compiled:
     spec: bytes | None
 
 
-def compiled(request: LockRequest, context: Context) -> Compiled:
-    """What a spec compiles to; writes nothing but the cache."""
+def compiled(request: LockRequest, context: Context, base: Compiled | None = None) -> Compiled:
+    """What a spec compiles to; writes nothing but the cache.
+
+    base: for a variant, what the spec itself compiles to, if that is not in its lock's folder.
+    """
     started = context.now().replace(microsecond=0)
-    text = written = read_text(request.spec_path)
-    if request.as_of is not None and not request.upgrade_packages:
-        parse_spec(text, str(request.spec_path), started, request.spec_path.parent)
+    text = written = base.spec.decode() if base and base.spec else read_text(request.spec_path)
+    if request.as_of is not None and not request.upgrade_packages and not request.variant:
+        _parsed(text, request, started)
         text = set_as_of(text, request.as_of)
-    spec = parse_spec(text, str(request.spec_path), started, request.spec_path.parent)
+    whole = _parsed(text, request, started)
+    spec = whole.variant(request.variant)
     if (other := owner_of(request)) is not None:
         raise UsageError(
             f"{request.spec_path} and {other} are both called {spec.env.name}: {request.directory} is the lock of "
@@ -110,18 +124,21 @@ def compiled(request: LockRequest, context: Context) -> Compiled:
     if request.upgrade is Upgrade.KEEP and not request.upgrade_packages and request.as_of is None:
         key = key_of(request, load_facts().version, context.environ)
     facts = load_facts(spec.facts.tables())
-    check_cuda(spec, facts, request.spec_path)
+    check_cuda(spec, facts, request.spec_path, request.variant)
     with closing(Store(context.cache)) as store:
+        document = documents.parse_toml(text)
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)
         as_of, newest = _times(request, spec, old, started)
-        document = documents.parse_toml(text)
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, newest, before=before)
-        if request.upgrade is Upgrade.ALL and spec.env.is_dated and request.as_of is None:
+        if request.variant:
+            state = beside(state, base.files[LOCK_FILE] if base else read_current(request.base_directory, LOCK_FILE))
+        if request.upgrade is Upgrade.ALL and spec.env.is_dated and request.as_of is None and not request.variant:
             context.reporter.warning(
                 f"{request.spec_path}: as_of = {time_text(as_of)} excludes every newer release: move it "
                 f"(envspec lock --as-of now {request.spec_path})"
             )
-        if not request.upgrade_packages or old is None:
+        state = _with_known_names(state, whole)
+        if not state.request.upgrade_packages or state.old is None:
             made = make(state)
         elif spec.env.is_dated:
             made, text = _upgraded_beside_as_of(state, text)
@@ -130,7 +147,7 @@ def compiled(request: LockRequest, context: Context) -> Compiled:
         from envspec.operations.lock_assemble import is_open
 
         files = lock_files(made)
-        _check_hosts(request.spec_path, documents.parse_toml(text), files)
+        _check_hosts(request.spec_path, document_of(documents.parse_toml(text), request.variant), files)
         if is_looked_up:
             remember_ours(store, files[LOCK_FILE])
         # Branches and folders change without the spec and the indexes.
@@ -140,7 +157,29 @@ def compiled(request: LockRequest, context: Context) -> Compiled:
     return Compiled(files, None if text == written else text.encode())
 
 
-def check_cuda(spec: Spec, facts: Facts, where: Path) -> None:
+def _parsed(text: str, request: LockRequest, now: datetime) -> Spec:
+    """The spec with all its variants."""
+    return parse_spec(text, str(request.spec_path), now, request.spec_path.parent)
+
+
+def beside(state: LockState, document: bytes) -> LockState:
+    """For a variant: the time and the sources of the spec's own lock, which are then preferred. document: that lock."""
+    base = load(document.decode(), LOCK_FILE)
+    header, _ = verify_checksum(document, LOCK_FILE)
+    sources = {each.what: each for each in base.decisions if each.what.startswith(SOURCE)}
+    old = state.old or replace(base, resolutions=(), package_as_of=(), conda_as_of=(), system=(), images=())
+    own = tuple(each for each in old.decisions if each.what not in sources)
+    return replace(
+        state,
+        as_of=base.as_of,
+        newest=max(state.newest, base.as_of),
+        old=replace(old, decisions=(*sources.values(), *own)),
+        base=base,
+        base_sha256=pins_sha256(header),
+    )
+
+
+def check_cuda(spec: Spec, facts: Facts, where: Path, variant: str = BASE) -> None:
     """Fail on what no resolution changes: unknown GPUs, and a driver that is too old for [cuda] version or a GPU.
 
     Raises:
@@ -148,9 +187,11 @@ def check_cuda(spec: Spec, facts: Facts, where: Path) -> None:
     """
     found = dict.fromkeys(each for platform in spec.env.platforms for each in _cuda_problems(spec, platform, facts))
     if found:
-        positions = positions_of(read_text(where))
+        spec_text = read_text(where)
+        positions, merged = positions_of(spec_text), Merged(documents.parse_toml(spec_text), variant)
         raise SpecError(
-            Problem(str(where), positions.line(path), dotted(path), text, hint) for path, text, hint in found
+            Problem(str(where), positions.line(merged.origin(path)), dotted(merged.origin(path)), text, hint)
+            for path, text, hint in found
         )
 
 
@@ -237,12 +278,12 @@ def _times(request: LockRequest, spec: Spec, old: Lock | None, started: datetime
 
 
 def _upgraded(state: LockState) -> Lock:
-    """The lock after `--upgrade-package`, whose names it checks.
+    """The lock after `--upgrade-package`.
 
     What was added to the spec since its lock was made is locked first, without the names: else all of it would count as
     moved by them. If nothing satisfies the spec without them, this step is skipped.
     """
-    state, names = _checked(state), state.request.upgrade_packages
+    names = state.request.upgrade_packages
     if state.old is not None and state.old.input_sha256 != state.input_sha256:
         with suppress(NoSolution):
             state = replace(state, old=make(_quiet(state)))
@@ -256,7 +297,6 @@ def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
 
     A lock remains a function of its spec: it is made of that text alone.
     """
-    state = _checked(state)
     with suppress(NoSolution):
         # Else it requires one of the releases that the names make possible.
         state = replace(state, old=make(_quiet(state)))
@@ -264,7 +304,7 @@ def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
     times = _later_times(state, moved)
     if times:
         text = set_package_as_of(text, times)
-        spec = parse_spec(text, str(state.request.spec_path), state.started, state.request.spec_path.parent)
+        spec = _parsed(text, state.request, state.started).variant(state.request.variant)
         state = replace(state, spec=spec, document=documents.parse_toml(text))
     made = make(state)
     _report_unmoved(state, made)
@@ -296,12 +336,29 @@ def _ignore(_: str) -> None:
     """No warning about a lock that is not written."""
 
 
-def _checked(state: LockState) -> LockState:
-    """Raises UsageError: a name of `--upgrade-package` is neither in the lock nor in the spec."""
-    if state.old is not None:
-        required = {requirement.name for requirement in state.spec.pip.dependencies}
-        check_names(state.request.upgrade_packages, state.old, required | _required_from_conda(state.spec))
-    return state
+def _with_known_names(state: LockState, whole: Spec) -> LockState:
+    """With those names of `--upgrade-package` that this lock decides.
+
+    A variant follows the spec's own lock, which has moved what it has by now.
+
+    Raises:
+        UsageError: a name is neither in a lock of the spec nor in the spec.
+    """
+    request, old = state.request, state.old
+    if not request.upgrade_packages or old is None:
+        return state
+    existing = names_in(old) | _required(whole.variant(request.variant))
+    if request.variant and state.base is not None:
+        existing -= names_in(state.base) | _required(whole)
+    else:
+        others = set[str]()
+        for name, variant in whole.variants.items():
+            others |= _required(variant)
+            with suppress(StaleLock, UsageError):
+                others |= names_in(read_lock(variant_directory(request.directory, name)))
+        check_names(request.upgrade_packages, existing | others)
+    names = tuple(name for name in request.upgrade_packages if name in existing)
+    return replace(state, request=replace(request, upgrade_packages=names))
 
 
 def _report_unmoved(state: LockState, made: Lock) -> None:
@@ -349,6 +406,10 @@ def _pypi(state: LockState, targets: Sequence[Target], conda: CondaResult, upgra
     return Pypi(state, targets, conda.provided, upgraded).resolve()
 
 
+def _required(spec: Spec) -> set[str]:
+    return {requirement.name for requirement in spec.pip.dependencies} | _required_from_conda(spec)
+
+
 def _required_from_conda(spec: Spec) -> set[str]:
     """The conda packages that the spec requires, normalised."""
     required = [text for platform in spec.env.platforms if spec.conda for text in spec.conda.dependencies_on(platform)]
@@ -386,7 +447,8 @@ def _old_lock(
         return old, old, True
     from envspec.operations.old_lock import checked, cutoffs_of, versions_of
 
-    found = [reason for reason in check(request.spec_path, request.directory, None).reasons if reason.why is Why.ENTRY]
+    reasons = check(request.spec_path, request.directory, None, request.variant).reasons
+    found = [reason for reason in reasons if reason.why is Why.ENTRY]
     for reason in found:
         context.reporter.warning(f"{reason.text}: resolved again")
     if found:

@@ -99,6 +99,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         indexes=indexes,
         image=settings,
         conformance=conformance,
+        base_sha256=state.base_sha256,
         spec=path_from_lock(state.request.spec_path, state.request.directory),
         as_of_spec=str(spec.env.as_of) if isinstance(spec.env.as_of, Age) else "",
     )

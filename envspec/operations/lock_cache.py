@@ -23,7 +23,7 @@ from envspec.errors import StaleLock
 from envspec.io.store import Store
 from envspec.lockfile.check import check
 from envspec.lockfile.folder import read_current, tidy, write_folder
-from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
+from envspec.lockfile.header import FORMAT, LOCK_FILE, pins_sha256, verify_checksum
 from envspec.operations.lock_state import LockRequest, Upgrade
 from envspec.resolve import RESOLVERS
 from envspec.spec.dates import as_of_in
@@ -64,7 +64,15 @@ def key_of(request: LockRequest, facts: str, environ: Mapping[str, str]) -> str 
     made_by = [MADE, FORMAT, VERSION, resolver, *map(version, RESOLVERS[resolver].distributions), facts]
     places = [environ.get(name) for name in ("ENVSPEC_DEFAULT_INDEX", "ENVSPEC_PYTORCH_INDEX")]
     places.append(path_from_lock(request.spec_path, request.directory))
-    return hashlib.sha256(json.dumps([input_sha256(data), old, *made_by, *places]).encode()).hexdigest()
+    if request.variant:
+        try:
+            base = verify_checksum(read_current(request.base_directory, LOCK_FILE), LOCK_FILE)[0]
+        except (OSError, StaleLock):
+            return None
+        places.append(pins_sha256(base))
+    return hashlib.sha256(
+        json.dumps([input_sha256(data, request.variant), old, *made_by, *places]).encode()
+    ).hexdigest()
 
 
 def remember(store: Store, key: str, files: Mapping[str, bytes], warnings: Sequence[str]) -> None:
@@ -89,7 +97,7 @@ def without_resolving(request: LockRequest, context: Context) -> Sequence[Path] 
     if owner_of(request) is not None:
         return None
     with closing(Store(context.cache)) as store:
-        if _is_done(request.spec_path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
+        if _is_done(request) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
             tidy(directory)
             return ()
         key = key_of(request, facts_version(), context.environ)
@@ -110,12 +118,12 @@ def owner_of(request: LockRequest) -> Path | None:
     return other_owner(header.spec, header.name, request.spec_path, request.directory)
 
 
-def _is_done(spec_path: Path, directory: Path) -> bool:
+def _is_done(request: LockRequest) -> bool:
     """Whether a lock belongs to its spec, was made with these facts, and nothing is left open in it."""
-    result = check(spec_path, directory, facts_version())
+    result = check(request.spec_path, request.directory, facts_version(), request.variant)
     if not (result.is_fresh and result.by_these_facts):
         return False
-    body = (directory / LOCK_FILE).read_bytes()
+    body = (request.directory / LOCK_FILE).read_bytes()
     # Locks of wheels without a single digest of contents were written before there were any.
     return b'source = "unresolved"' not in body and (b'\nrecord_sha256 = "' in body or b'.whl"' not in body)
 

@@ -67,13 +67,31 @@ class _Solver:
         cutoffs = {**(dict(old.conda_as_of) if old else {}), **own}
         # The cutoff alone doesn't keep them: channels add records that were built before it, and patch others.
         kept: _Rows = conda_packages(old) if old else self._without(own)
+        if state.base is not None:
+            cutoffs |= dict(state.base.conda_as_of)
         if old and self._upgraded:
             kept = self._upgrade(old)
             cutoffs |= dict.fromkeys(moved_conda(conda_packages(old), kept), state.newest)
-        answers = self._ask(Cutoffs(state.as_of, cutoffs), kept)
+        answers = self._ask_beside(state.base, Cutoffs(state.as_of, cutoffs), kept)
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for answer in answers for package in answer.packages}
         return {name: at for name, at in cutoffs.items() if name in locked}, answers
+
+    def _ask_beside(self, base: Lock | None, cutoffs: Cutoffs, kept: _Rows) -> tuple[CondaSolution, ...]:
+        """For a variant: with the versions of the base, and with its builds too, if possible."""
+        if base is None:
+            return self._ask(cutoffs, kept)
+        existing = conda_packages(base)
+        anywhere = next(iter(existing.values()), ())
+        rows: dict[Platform, tuple[CondaPackage, ...]] = {}
+        bounds: dict[Platform, tuple[str, ...]] = {}
+        for platform in self._state.spec.env.platforms:
+            own, names = existing.get(platform, ()), {normalised(row.name) for row in existing.get(platform, ())}
+            rows[platform] = (*own, *without_names(kept.get(platform, ()), names))
+            bounds[platform] = tuple(f"{row.name} =={row.version}" for row in own or anywhere)
+        with suppress(NoSolution):
+            return self._ask(cutoffs, rows, bounds)
+        return self._ask(cutoffs, rows)
 
     def _without(self, own: Mapping[str, datetime]) -> _Rows:
         """What the spec gives without single packages' times, which then move what they have to and nothing else."""

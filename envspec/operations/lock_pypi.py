@@ -10,6 +10,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from envspec.context import ReporterOf
 from envspec.errors import NoSolution
 from envspec.io.http import open_http
@@ -34,8 +36,9 @@ from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.pypi.url_wheels import fetch_wheel
 from envspec.resolve.types import CondaProvided, Cutoffs
-from envspec.resolve.upgrade import moved_pypi, with_old_pins
-from envspec.spec import Requirement
+from envspec.resolve.upgrade import moved_pypi, with_base, with_old_pins, without_packages
+from envspec.spec import Requirement, Spec
+from envspec.spec.requirements import read_constraint
 
 if TYPE_CHECKING:
     from envspec.operations.lock_sdists import SdistBuilds
@@ -78,17 +81,24 @@ class Pypi:
         pinned = self._state.old if self._state.follows_old else None
         own = {normalised(name): at for name, at in self._state.own_times().items()}
         cutoffs = Cutoffs(self._state.as_of, {**(dict(pinned.package_as_of) if pinned is not None else {}), **own})
+        base = self._state.base
+        if base is not None:
+            cutoffs = replace(cutoffs, names={**cutoffs.names, **dict(base.package_as_of)})
         if pinned is not None and self._upgraded:
             pinned, cutoffs = self._upgrade(pinned, cutoffs)
         requests = self._composed(cutoffs)
+        pins: tuple[Resolution, ...] = ()
         # If single packages have moved, the cutoffs alone don't define the versions of the others.
-        if not cutoffs.names:
-            asked = requests
-        elif pinned is not None:
-            asked = [with_old_pins(q, pinned.resolutions) for q in requests]
+        if pinned is not None and (cutoffs.names or self._upgraded):
+            pins = pinned.resolutions
+        elif own:
+            pins = without_packages(self._without_own_times(), own)
+        if base is not None:
+            pins = with_base(pins, base.resolutions, self._targets)
+        if base is None:
+            resolutions = self._ask([with_old_pins(q, pins) for q in requests])
         else:
-            asked = [with_old_pins(q, self._without_own_times(), free=own) for q in requests]
-        resolutions = self._ask(asked)
+            requests, resolutions = self._ask_beside(base, cutoffs, pins, requests)
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for resolution in resolutions for package in resolution.packages}
         own = {name: at for name, at in cutoffs.names.items() if name in locked}
@@ -104,6 +114,23 @@ class Pypi:
         names = {each.requirement.name for each in self._state.spec.pip.overrides}
         return sorted(names - replaced - provided)
 
+    def _ask_beside(
+        self, base: Lock, cutoffs: Cutoffs, pins: Sequence[Resolution], requests: list[TargetRequest]
+    ) -> tuple[list[TargetRequest], tuple[Resolution, ...]]:
+        """For a variant: the requests that have a solution, and it, with the versions of the base if possible.
+
+        Builds of the torch family have the same version under different labels, and from different indexes: no
+        resolver prefers one for the sake of the other.
+        """
+        pip = self._state.spec.pip
+        locked = {package.name: package.version for part in base.resolutions for package in part.packages}
+        same = [f"{name}=={Version(locked[name]).public}" for name in sorted(INDEX_FAMILY) if name in locked]
+        bounded = pip.model_copy(update={"constraints": (*pip.constraints, *map(read_constraint, same))})
+        with suppress(NoSolution):
+            alike = self._composed(cutoffs, self._state.spec.model_copy(update={"pip": bounded})) if same else requests
+            return alike, self._ask([with_old_pins(each, pins) for each in alike])
+        return requests, self._ask([with_old_pins(each, pins) for each in requests])
+
     def _without_own_times(self) -> tuple[Resolution, ...]:
         """What the spec gives without single packages' times, which then move what they have to and nothing else."""
         try:
@@ -112,11 +139,11 @@ class Pypi:
             # It requires one of these releases.
             return ()
 
-    def _composed(self, cutoffs: Cutoffs) -> list[TargetRequest]:
+    def _composed(self, cutoffs: Cutoffs, spec: Spec | None = None) -> list[TargetRequest]:
         state = self._state
         return [
             target_request(
-                state.spec,
+                spec or state.spec,
                 target,
                 state.facts,
                 cutoffs,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from envspec import documents
 from envspec.errors import UsageError
 from envspec.io.http_types import Timeouts
 from envspec.spec.dates import Age, read_as_of
 from envspec.spec.identity import input_sha256
+from envspec.spec.variants import BASE, base_directory, variant_directory, variant_names
 
 if TYPE_CHECKING:
     # A request is made before it is known whether anything has to be resolved: these modules take 0.3 s.
@@ -62,7 +64,7 @@ def as_of_option(text: str, now: datetime) -> datetime | Age:
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:
-    """One spec to lock.
+    """One spec, or one of its variants, to lock.
 
     resolver, conda_resolver: names in `envspec.resolve`. upgrade_packages: normalised names that may move although the
     rest stays. as_of: the date to write into the spec, of everything or of upgrade_packages. channel_repodata: channel
@@ -77,6 +79,23 @@ class LockRequest:
     upgrade_packages: tuple[str, ...] = ()
     channel_repodata: Mapping[str, Path] = field(default_factory=dict)
     as_of: datetime | Age | None = None
+    variant: str = BASE
+
+    @property
+    def base_directory(self) -> Path:
+        """The folder of the lock of the spec itself."""
+        return base_directory(self.directory, self.variant)
+
+
+def variants_of(request: LockRequest) -> tuple[LockRequest, ...]:
+    """The request for a spec, then those for its variants: each in a folder of its own beside the spec's."""
+    try:
+        names = variant_names(documents.read_spec(request.spec_path))
+    except (OSError, ValueError):
+        # Reported by whoever reads all of it.
+        names = ()
+    own = (replace(request, variant=name, directory=variant_directory(request.directory, name)) for name in names)
+    return (request, *own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +104,8 @@ class LockState:
 
     document: the spec, parsed. as_of: up to when releases are considered, except for packages with a time of their own.
     newest: up to when those of `upgraded` are. old: what of the existing lock may decide anything. before: that lock,
-    whose recorded images and built wheels hold for the new one if all that they follow from is the same.
+    whose recorded images and built wheels hold for the new one if all that they follow from is the same. base: the lock
+    of the spec itself, whose versions its variant prefers; base_sha256: of what it installs.
     """
 
     request: LockRequest
@@ -100,10 +120,12 @@ class LockState:
     newest: datetime
     upgraded: tuple[str, ...] = ()
     before: Lock | None = None
+    base: Lock | None = None
+    base_sha256: str = ""
 
     @property
     def input_sha256(self) -> str:
-        return input_sha256(self.document)
+        return input_sha256(self.document, self.request.variant)
 
     @property
     def follows_old(self) -> bool:

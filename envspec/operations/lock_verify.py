@@ -25,7 +25,7 @@ from envspec.lockfile.export import is_exported
 from envspec.lockfile.folder import read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE, verify_checksum
 from envspec.models import DIRECT_URL, Lock, Resolution
-from envspec.operations.lock import check_logins, lock_files, make
+from envspec.operations.lock import beside, check_logins, lock_files, make
 from envspec.operations.lock_state import LockRequest, LockState
 from envspec.operations.old_lock import checked, cutoffs_of, versions_of
 from envspec.spec import Spec, load_spec
@@ -79,7 +79,7 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
     """
     started = context.now().replace(microsecond=0)
     locked = read_lock(request.directory)
-    spec = load_spec(request.spec_path, started)
+    spec = load_spec(request.spec_path, started).variant(request.variant)
     check_logins(spec, request, context)
     context = context.with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
     missing = [each.name for each in locked.channels if each.part and each.name not in request.channel_repodata]
@@ -99,6 +99,8 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
     with closing(_Unanswered(context.cache)) as store:
         old, document = cutoffs_of(right), documents.read_spec(request.spec_path)
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, as_of, before=locked)
+        if request.variant:
+            state = beside(state, read_current(request.base_directory, LOCK_FILE))
         # Where the spec is may change without the lock.
         made = replace(make(state), spec=locked.spec)
         differences = _compare(request.directory, lock_files(made))

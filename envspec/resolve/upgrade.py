@@ -11,16 +11,20 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envspec.errors import UsageError
-from envspec.models import CondaPackage, Lock, Package, Platform, Resolution
+from envspec.models import CondaPackage, Lock, Package, Platform, Resolution, Target
 
 if TYPE_CHECKING:
     from envspec.resolve.pypi.resolve import TargetRequest
 
 
-def check_names(names: Sequence[str], old: Lock, required: Collection[str]) -> None:
-    """Refuse a name that is neither in the lock nor required by the spec, with the closest name that exists."""
-    existing = {package.name for resolution in old.resolutions for package in resolution.packages} | set(required)
-    existing |= {name for packages in conda_packages(old).values() for each in packages for name in _names_of(each)}
+def names_in(lock: Lock) -> set[str]:
+    """The names of both ecosystems' packages."""
+    names = {package.name for resolution in lock.resolutions for package in resolution.packages}
+    return names | {name for packages in conda_packages(lock).values() for each in packages for name in _names_of(each)}
+
+
+def check_names(names: Sequence[str], existing: Collection[str]) -> None:
+    """Refuse a name that does not exist, with the closest one that does."""
     for name in names:
         if name not in existing:
             near = get_close_matches(name, sorted(existing), n=1)
@@ -38,12 +42,31 @@ def with_old_pins(
     free: names without a preference. newer: names that must be newer than in the lock.
     """
     packages = _packages(old, target.request.target.platform)
+    if not packages:
+        return target
     preferences = sorted((each.name, each.version) for each in packages if each.name not in free)
     # `>` excludes post-releases and takes no local version (PEP 440).
     old_versions = ((each.name, Version(each.version).public) for each in packages if each.name in newer)
     bounds = [f"{name}>={version},!={version}" for name, version in old_versions]
     constraints = tuple(sorted((*target.request.constraints, *bounds)))
     return replace(target, request=replace(target.request, preferences=tuple(preferences), constraints=constraints))
+
+
+def without_packages(resolutions: Sequence[Resolution], names: Collection[str]) -> tuple[Resolution, ...]:
+    return tuple(replace(r, packages=tuple(p for p in r.packages if p.name not in names)) for r in resolutions)
+
+
+def with_base(
+    own: Sequence[Resolution], base: Sequence[Resolution], targets: Sequence[Target]
+) -> tuple[Resolution, ...]:
+    """For each target of a variant, the packages of its base, on another platform if it is not there, then its own."""
+    anywhere = {package.name: package for each in base for package in each.packages}
+    found = []
+    for target in targets:
+        here = {package.name: package for package in _packages(base, target.platform)} or anywhere
+        mine = {package.name: package for package in _packages(own, target.platform)}
+        found.append(Resolution(target, tuple({**mine, **here}.values())))
+    return tuple(found)
 
 
 def names_in_conda(names: Sequence[str], old: Lock | None, required: Collection[str]) -> tuple[str, ...]:

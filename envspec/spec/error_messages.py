@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from typing import Any, Final, get_args, get_origin
 
@@ -11,7 +11,6 @@ from pydantic import BaseModel
 from envspec.spec.conda import unsecret
 from envspec.spec.errors import BadValue, KeyPath, dotted, nearest, quoted
 from envspec.spec.fact_rows import SpecWithFacts
-from envspec.spec.positions import Positions
 
 #: pydantic's type of an error -> the expected value.
 _EXPECTED: Final = {
@@ -24,10 +23,12 @@ _EXPECTED: Final = {
 }
 
 
-def problems_of(findings: list[dict[str, Any]], positions: Positions) -> list[tuple[KeyPath, BadValue]]:
+def problems_of(
+    findings: list[dict[str, Any]], written: Callable[[KeyPath], str | None]
+) -> list[tuple[KeyPath, BadValue]]:
     """Problems from `ValidationError.errors()`: a mistyped key is not also reported as missing."""
     mistyped = {(*path[:-1], _close(path)) for path in (f["loc"] for f in findings if f["type"] == "extra_forbidden")}
-    return [_problem(found, positions) for found in findings if not _repeats(found, mistyped)]
+    return [_problem(found, written) for found in findings if not _repeats(found, mistyped)]
 
 
 def _repeats(found: dict[str, Any], mistyped: set[KeyPath]) -> bool:
@@ -41,7 +42,7 @@ def _close(path: KeyPath) -> str | None:
     return nearest(str(path[-1]), _section(path[:-1]).model_fields)
 
 
-def _problem(found: dict[str, Any], positions: Positions) -> tuple[KeyPath, BadValue]:
+def _problem(found: dict[str, Any], written: Callable[[KeyPath], str | None]) -> tuple[KeyPath, BadValue]:
     path = tuple(part for part in found["loc"] if part != "[key]")
     kind = found["type"]
     if kind == "value_error" and isinstance(found["ctx"]["error"], BadValue):
@@ -51,7 +52,7 @@ def _problem(found: dict[str, Any], positions: Positions) -> tuple[KeyPath, BadV
     if kind == "missing":
         return path, _missing(path)
     if kind in _EXPECTED:
-        return path, _wrong_type(found, path, positions.written(path))
+        return path, _wrong_type(found, path, written(path))
     return path, _out_of_bounds(found)
 
 

@@ -18,6 +18,8 @@ from envspec.spec import values as f
 from envspec.spec.errors import BadValue, quoted
 from envspec.spec.requirements import read_name, read_requirement
 from envspec.spec.sections import NoFacts, Section, Spec
+from envspec.spec.values import VARIANT
+from envspec.spec.variants import SHARED, WITHOUT
 
 _KEYS: Final[Mapping[str, str]] = {
     "source": "Where the fact comes from.",
@@ -203,11 +205,40 @@ def json_schema() -> dict[str, Any]:
     """The schema as draft 7, which the TOML extensions of editors read."""
     schema = _plain(SpecWithFacts.model_json_schema(mode="validation", ref_template="#/definitions/{model}"))
     definitions = schema.pop("$defs")
+    _add_variants(schema["properties"], definitions)
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "envspec: spec.toml",
         **{key: value for key, value in schema.items() if key != "title"},
         "definitions": definitions,
+    }
+
+
+def _add_variants(sections: dict[str, Any], definitions: dict[str, Any]) -> None:
+    """The schema of `[variants]`: a spec's sections, of which nothing is required, and `false` for one less."""
+    env = {key: value for key, value in definitions["Env"].items() if key != "required"}
+    env["properties"] = {key: value for key, value in env["properties"].items() if key not in SHARED}
+    parts = {
+        key: {"description": SpecWithFacts.model_fields[key].description, "anyOf": [value, {"const": False}]}
+        for key, value in sections.items()
+        if key not in ("env", "variants")
+    }
+    names = {"type": "array", "items": {"type": "string"}}
+    definitions["VariantEnv"] = {**env, "description": "The environment itself, as far as it differs."}
+    definitions["Variant"] = {
+        "type": "object",
+        "description": "What differs from the spec itself.",
+        "additionalProperties": False,
+        "properties": {
+            "env": {"$ref": "#/definitions/VariantEnv"},
+            **parts,
+            WITHOUT: {**names, "description": "Names of the spec's dependencies that the variant leaves out."},
+        },
+    }
+    sections["variants"] = {
+        **sections["variants"],
+        "patternProperties": {f"^{VARIANT}$": {"$ref": "#/definitions/Variant"}},
+        "additionalProperties": False,
     }
 
 

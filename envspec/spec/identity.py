@@ -15,17 +15,21 @@ from typing import Any
 from envspec import documents
 from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.errors import UsageError
+from envspec.spec.variants import BASE
 
 _CONFINING = "unconfined_builds"
 
 
-def input_sha256(data: Mapping[str, Any]) -> str:
-    """SHA-256, in hexadecimal, of the canonical form of a parsed TOML document.
+def input_sha256(data: Mapping[str, Any], variant: str = BASE) -> str:
+    """SHA-256, in hexadecimal, of the canonical form of a parsed TOML document: of the spec itself, or of it and one
+    variant.
 
     Comments, layout, the order of keys and tables, the offset a time is written in and credentials in URLs and in
     conda's channels do not matter; `[registry.mirrors]` and whether builds are confined do not belong. Every other
     value does, and so does its type.
     """
+    own = {"variants": {variant: data["variants"][variant]}} if variant else {}
+    data = {**{key: value for key, value in data.items() if key != "variants"}, **own}
     canonical = json.dumps(_canonical(_identity(data)), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 

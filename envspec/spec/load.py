@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -12,9 +13,11 @@ from pydantic import ValidationError
 
 from envspec import documents
 from envspec.spec.consistency import check
-from envspec.spec.errors import BadValue, KeyPath, Problem, SpecError, dotted
+from envspec.spec.errors import BadValue, KeyPath, Problem, SpecError, dotted, quoted
 from envspec.spec.positions import Positions, positions_of
 from envspec.spec.sections import Spec
+from envspec.spec.values import VARIANT
+from envspec.spec.variants import BASE, SHARED, WITHOUT, Merged, variant_names
 
 #: Of a list, of [pip] dependencies above all. 10,000 are locked in a minute and a half.
 _MOST_ENTRIES: Final = 20_000
@@ -77,13 +80,57 @@ def parse_spec(text: str, where: str, now: datetime, folder: Path | None = None)
         own = data.get("spec")
         named = f", {posixpath.normpath(posixpath.join(posixpath.dirname(where), own))}" if isinstance(own, str) else ""
         raise _whole(where, "this is a lock, not a spec", f"name its spec{named}")
-    spec, problems = _validated(data, positions)
-    problems += [(path, bad) for path, bad in check(data, now) if path not in {path for path, _ in problems}]
+    spec, problems = _checked(Merged(data, BASE), positions, now)
+    known = {path for path, _ in problems}
+    variants = {}
+    wrong = list(_of_variants(data))
+    problems += wrong
+    for name in () if wrong else variant_names(data):
+        merged = Merged(data, name)
+        variants[name], found = _checked(merged, positions, now)
+        problems += [
+            (("variants", name, WITHOUT, at), BadValue("not in the spec's dependencies", "remove it"))
+            for at in merged.unmatched
+        ]
+        problems += [
+            (path, bad if path[0] == "variants" else BadValue(f"in [variants.{name}], {bad.found}", bad.hint))
+            for path, bad in found
+            if path not in known
+        ]
     if problems or spec is None:
         raise SpecError(
             Problem(where, positions.line(path), dotted(path), bad.found, bad.hint_in(folder)) for path, bad in problems
         )
-    return spec
+    return spec.model_copy(update={"variants": variants})
+
+
+def _checked(merged: Merged, positions: Positions, now: datetime) -> tuple[Spec | None, list[tuple[KeyPath, BadValue]]]:
+    """The spec of a whole document, and its problems where they are written."""
+    data = merged.document
+    spec, problems = _validated(data, lambda path: positions.written(merged.origin(path)))
+    problems += [(path, bad) for path, bad in check(data, now) if path not in {path for path, _ in problems}]
+    return spec, [(merged.origin(path), bad) for path, bad in problems]
+
+
+def _of_variants(data: dict[str, Any]) -> Iterator[tuple[KeyPath, BadValue]]:
+    """What is wrong with `[variants]` as such."""
+    variants = data.get("variants", {})
+    if not isinstance(variants, dict):
+        yield ("variants",), BadValue("not a table of variants", "write [variants.cpu] and what differs below")
+        return
+    for name, own in variants.items():
+        path = ("variants", name)
+        if not re.fullmatch(VARIANT, name):
+            yield path, BadValue(f"{quoted(name)} can't name a variant", "lower-case letters and digits, joined by `-`")
+        if not isinstance(own, dict):
+            yield path, BadValue("not a table", f"write [variants.{name}] and what differs below")
+            continue
+        env = own.get("env")
+        for key in SHARED:
+            if isinstance(env, dict) and key in env:
+                yield (*path, "env", key), BadValue("variants have it from the spec", "set it in [env]")
+        if not isinstance(own.get(WITHOUT, []), list):
+            yield (*path, WITHOUT), BadValue("not a list of names", f'write `{WITHOUT} = ["flash-attn"]`')
 
 
 def _document(text: str, where: str) -> tuple[dict[str, Any], Positions]:
@@ -135,14 +182,16 @@ def _syntax(error: ValueError, text: str, where: str) -> Problem:
     return Problem(where, line, "", f"column {column}: {found}", hint)
 
 
-def _validated(data: dict[str, Any], positions: Positions) -> tuple[Spec | None, list[tuple[KeyPath, BadValue]]]:
+def _validated(
+    data: dict[str, Any], written: Callable[[KeyPath], str | None]
+) -> tuple[Spec | None, list[tuple[KeyPath, BadValue]]]:
     try:
         return _form(data).model_validate(data), []
     except ValidationError as error:
         # Both know the form of every fact, which only few specs need.
         from envspec.spec.error_messages import problems_of
 
-        return None, problems_of([dict(found) for found in error.errors(include_url=False)], positions)
+        return None, problems_of([dict(found) for found in error.errors(include_url=False)], written)
 
 
 def _form(data: dict[str, Any]) -> type[Spec]:

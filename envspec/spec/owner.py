@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec import documents
+from envspec.spec.variants import all_lock_names
 
 #: What to do about two specs with one name.
 TWO_SPECS: Final = "give one of them another `[env] name`, write its lock elsewhere with --output DIR, or delete it"
@@ -40,6 +41,6 @@ def other_owner(locked: str, name: str, spec: Path, directory: Path) -> Path | N
     try:
         if not path.is_file() or path.samefile(spec):
             return None
-        return path if name == documents.read_spec(path)["env"]["name"] else None
+        return path if name in all_lock_names(documents.read_spec(path)) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -473,6 +473,17 @@ class Spec(Section):
     registry: RegistrySection = Field(default_factory=RegistrySection, description="Where images come from.")
     conformance: ConformanceSection | None = Field(default=None, description="Checks to run inside the image.")
     facts: NoFacts = Field(default_factory=NoFacts)
+    # Read by `envspec.spec.load`, each as a whole spec; its schema is in `envspec.spec.fact_rows`.
+    variants: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Variants of the spec by name, each with its own lock: tables are merged, dependencies added.",
+        examples=[{"cpu": {"cuda": False}}],
+    )
+
+    def variant(self, name: str) -> Spec:
+        """A variant as a whole spec; this one for an empty name."""
+        found: Spec = self.variants[name] if name else self
+        return found
 
     def cuda_on(self, platform: Platform) -> CudaTarget | None:
         """[cuda] of a platform; None without [cuda]."""

@@ -118,6 +118,10 @@ ListOf = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]
 _ENV_NAME: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 
 
+#: A variant's, after the environment's and a `-`.
+VARIANT: Final = r"[a-z0-9]+(?:[._-][a-z0-9]+)*"
+
+
 def _read_env_name(text: str) -> str:
     if re.fullmatch(_ENV_NAME, text) and len(text) <= 64:
         return text

@@ -39,8 +39,8 @@ class Project:
         self.repository = Repository(folder / "repository", [".github"])
         self.author = Runner(folder / "author", self.repository.folder, {}, ENVSPEC_DEFAULT_INDEX=index.url)
 
-    def locks(self, name: str, package: str, as_of: str = JUNE) -> None:
-        self.repository.writes(f"specs/{name}.toml", SPEC.format(name=name, package=package, as_of=as_of))
+    def locks(self, name: str, package: str, as_of: str = JUNE, rest: str = "") -> None:
+        self.repository.writes(f"specs/{name}.toml", SPEC.format(name=name, package=package, as_of=as_of) + rest)
         self.author.locks(name)
 
     @contextmanager
@@ -90,6 +90,22 @@ def test_an_open_pull_request_is_renewed(project: Project) -> None:
     assert ran["propose"].failed == [], ran["propose"].said
     assert hosted.forge.calls[-1] == f"pr edit 12 --body-file {hosted.machines['propose'].temp}/body.md"
     assert hosted.forge.git("log", "--format=%an", "-1", "refresh-locks").strip() == "github-actions[bot]"
+
+
+def test_variants_come_with_their_spec_and_ages_stay(project: Project) -> None:
+    march = "as_of = 2025-03-15T00:00:00Z"
+    project.locks("moves", "still", march, '[variants.more]\npip.dependencies = ["weekly"]\n')
+    project.locks("aged", "weekly", 'as_of = "90 weeks ago"')
+    aged = project.repository.text("specs/aged.toml").replace("90 weeks", "1 week")
+    project.repository.writes("specs/aged.toml", aged)
+    with project.commits() as hosted:
+        ran = hosted.runs(REFRESH)
+    assert ran["propose"].failed == [], ran["propose"].said
+    forge = hosted.forge
+    changed = forge.git("diff", "--name-only", "main", "refresh-locks").splitlines()
+    assert {path.rpartition("/")[0] for path in changed} == {"locks/aged", "locks/moves", "locks/moves-more", "specs"}
+    assert "specs/aged.toml" not in changed
+    assert "## moves-more" in forge.body and "## aged" in forge.body and "## moves\n" not in forge.body
 
 
 def test_nothing_newer_is_no_pull_request(project: Project) -> None:

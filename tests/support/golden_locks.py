@@ -91,9 +91,15 @@ def decisions(case: Path, folder: Path) -> str:
     user, ran, places = play(case, folder)
     assert ran.status == 0, ran.stderr
     user.locked("--check")
-    [document] = [read(path) for path in folder.glob("locks/*/envspec.lock")]
-    lines = [f"warning: {text}" for text in ran.warnings]
-    lines += [f"channel: {row['name']} is {row['url']}" for row in document.get("channel", ())]
+    first, *variants = [read(path) for path in sorted(folder.glob("locks/*/envspec.lock"))]
+    lines = [f"warning: {text}" for text in ran.warnings] + _decided(first)
+    for document in variants:
+        lines += ["", f"== {document['name']}", *_decided(document)]
+    return _with_placeholders("\n".join(lines).strip() + "\n", places)
+
+
+def _decided(document: Table) -> list[str]:
+    lines = [f"channel: {row['name']} is {row['url']}" for row in document.get("channel", ())]
     for row in document.get("decision", ()):
         platform = f" ({row['platform']})" if "platform" in row else ""
         lines.append(f"{row['what']}{platform}: {row['value']}: {row['why']}")
@@ -101,7 +107,7 @@ def decisions(case: Path, folder: Path) -> str:
         lines += ["", f"{resolution['platform']}, Python {resolution['python']['version']}"]
         lines += [line for package in resolution.get("conda", ()) for line in _lines(package)]
         lines += [line for package in resolution.get("package", ()) for line in _lines(package)]
-    return _with_placeholders("\n".join(lines).strip() + "\n", places)
+    return lines
 
 
 def read(path: Path) -> Table:

@@ -37,6 +37,7 @@ FAR_BACK_DAYS: Final = 2 * 365
 #: Start of a reason that is a constraint, of the spec or of torch's build.
 CONSTRAINED: Final = "constrained to"
 BY_SPEC: Final = "the spec requires"
+_NO_SET: Final = "its requirements fit no complete set"
 
 
 @dataclass(slots=True)
@@ -231,6 +232,8 @@ async def _newest(
     if not why:
         required = applicable(declared(metadata), environment, frozenset(node.extras))
         why, backtracked = await _unmet(required, nodes, view)
+        if why == _NO_SET and (node.name, str(node.version)) in request.preferences:
+            why, backtracked = f"{node.version} is kept, which fits too", False
     return Rejected(str(version), why), backtracked
 
 
@@ -249,7 +252,7 @@ async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], vi
         if bound := await _bound_of_spec(other, requirement, view):
             return f"{needs} {BY_SPEC} {bound}", False
         return f"{needs} {name} is {other.version}", True
-    return "its requirements fit no complete set", True
+    return _NO_SET, True
 
 
 def _excluding(node: _Node, version: Version, request: PypiRequest) -> list[str]:

@@ -1,0 +1,174 @@
+"""Variants of a spec: locked together, with the versions of the spec's own lock where they can have them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+import envspec
+from envspec import documents
+from tests.support.builders.ecosystem import release
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import wheel
+from tests.support.servers.index import IndexServer
+from tests.support.user import User, a_second_later, refused
+
+SPEC = """\
+[env]
+name = "small"
+python = "3.11.7"
+{as_of}
+
+[pip]
+dependencies = ["one"]
+
+[variants.more]
+pip.dependencies = ["two"]
+"""
+
+
+@pytest.fixture
+def index() -> Iterator[IndexServer]:
+    files = [release("one", "1.0.0", requires=["base"]), release("two", "1.0.0", requires=["base"])]
+    with IndexServer([*files, release("base", "1.0.0")]) as running:
+        yield running
+
+
+@pytest.fixture
+def user(tmp_path: Path, index: IndexServer) -> User:
+    user = User(tmp_path, index.url)
+    user.writes(SPEC.format(as_of=""))
+    user.locked()
+    return user
+
+
+def pins(user: User) -> dict[str, dict[str, str]]:
+    """Lock -> package -> version."""
+    found = {}
+    for path in sorted(user.folder.glob("locks/*/envspec.lock")):
+        lock = documents.parse_toml(path.read_text(encoding="utf-8"))
+        packages = lock["resolution"][0]["package"]
+        found[path.parent.name] = {each["name"]: each["version"] for each in packages}
+    return found
+
+
+def files(user: User) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(user.folder.glob("locks/*/*"))}
+
+
+FIRST = {"small": {"base": "1.0.0", "one": "1.0.0"}, "small-more": {"base": "1.0.0", "one": "1.0.0", "two": "1.0.0"}}
+
+
+def newer(name: str, version: str, *requires: str) -> File:
+    return File(wheel(name, version, requires=requires), datetime.now(timezone.utc))
+
+
+def test_one_run_locks_them_all_and_every_mode_knows_them(user: User) -> None:
+    assert pins(user) == FIRST
+    before = files(user)
+    assert "nothing changed" in user.locked().stderr
+    user.locked("--check")
+    user.locked("--verify")
+    found = json.loads(user.locked("--dry-run", "--format", "json").stdout)["locks"]
+    assert [(each["directory"], each.get("variant"), each["changed"]) for each in found] == [
+        ("locks/small", None, []),
+        ("locks/small-more", "more", []),
+    ]
+    assert files(user) == before
+    user.locked("--output", "out")
+    assert {path.name for path in user.folder.iterdir()} >= {"out", "out-more"}
+
+
+def test_a_variant_is_added_at_the_date_and_with_the_versions_of_the_spec(user: User, index: IndexServer) -> None:
+    index.add(newer("base", "2.0.0"))
+    a_second_later()
+    before = files(user)
+    user.spec.write_text(user.spec.read_text() + '[variants.third]\nenv.python = "3.10.13"\n')
+    assert "small-third" in user.locks("--check").stderr
+    user.locked()
+    assert pins(user) == {**FIRST, "small-third": {"base": "1.0.0", "one": "1.0.0"}}
+    # The others are not stale by it.
+    assert before.items() <= files(user).items()
+
+
+def test_upgrades_move_all(user: User, index: IndexServer) -> None:
+    index.add(newer("base", "2.0.0"), newer("one", "2.0.0", "base"), newer("two", "2.0.0", "base"))
+    a_second_later()
+    user.locked("--upgrade-package", "one")
+    one = {"small": {**FIRST["small"], "one": "2.0.0"}, "small-more": {**FIRST["small-more"], "one": "2.0.0"}}
+    assert pins(user) == one
+    # Of a package that only the variant has, too.
+    user.locked("--upgrade-package", "two")
+    assert pins(user) == {**one, "small-more": {**one["small-more"], "two": "2.0.0"}}
+    assert "did you mean two?" in user.locks("--upgrade-package", "twoo").stderr
+    user.locked("--check")
+    assert user.locked("--verify").stdout == ""
+    user.locked("--upgrade")
+    assert {version for lock in pins(user).values() for version in lock.values()} == {"2.0.0"}
+
+
+def test_beside_a_date_a_variants_own_package_gets_one_in_the_spec(user: User, index: IndexServer) -> None:
+    user.writes(SPEC.format(as_of="as_of = 2025-06-15"))
+    user.locked()
+    index.add(newer("two", "2.0.0", "base"), newer("one", "2.0.0", "base"))
+    a_second_later()
+    user.locked("--upgrade-package", "two")
+    moved = {**FIRST, "small-more": {**FIRST["small-more"], "two": "2.0.0"}}
+    assert pins(user) == moved
+    assert "package_as_of = { two = 20" in user.spec.read_text()
+    user.locked("--check")
+    user.locked("--upgrade-package", "one")
+    assert pins(user)["small"]["one"] == pins(user)["small-more"]["one"] == "2.0.0"
+    before = files(user)
+    shutil.rmtree(user.folder / "locks")
+    user.locked()
+    assert files(user) == before
+
+
+def test_a_lock_that_changes_alone_makes_its_variants_stale(user: User, index: IndexServer) -> None:
+    index.add(newer("base", "2.0.0"))
+    a_second_later()
+    shutil.copytree(user.folder / "locks" / "small-more", user.folder / "kept")
+    user.locked("--upgrade")
+    shutil.rmtree(user.folder / "locks" / "small-more")
+    shutil.move(user.folder / "kept", user.folder / "locks" / "small-more")
+    ran = user.locks("--check")
+    assert ran.status == 3 and "locks/small has changed since locks/small-more was locked to match it" in ran.stderr
+    user.locked()
+    assert pins(user)["small-more"]["base"] == "2.0.0"
+
+
+def test_a_variant_that_nothing_satisfies_leaves_the_others(user: User) -> None:
+    before = files(user)
+    user.spec.write_text(user.spec.read_text() + '[variants.third]\npip.dependencies = ["missing"]\n')
+    ran = user.locks()
+    assert ran.status == 4
+    assert "spec.toml [variants.third]: no such package: missing" in ran.stderr
+    assert files(user) == before
+    # Without the spec itself, no variant is locked.
+    user.writes(SPEC.format(as_of="").replace('"one"', '"missing"'))
+    assert "spec.toml [variants.more]: not locked, since the spec itself is not" in user.locks().stderr
+    assert files(user) == before
+
+
+def test_a_spec_called_like_a_variant_is_refused(user: User) -> None:
+    other = user.folder / "other.toml"
+    other.write_text('[env]\nname = "small-more"\npython = "3.11.7"\n[pip]\ndependencies = ["one"]\n')
+    assert "small-more is the lock of spec.toml" in refused(user.runs("lock", "other.toml"), 2)
+
+
+def test_the_python_api(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(user.folder)
+    for name, value in user.environ.items():
+        monkeypatch.setenv(name, value)
+    spec = Path("spec.toml")
+    assert envspec.lock(spec).name == "small"
+    assert envspec.lock(spec, variant="more").name == "small-more"
+    assert envspec.check(spec).is_fresh
+    (user.folder / "locks" / "small-more" / "requirements.linux-64.txt").unlink()
+    assert not envspec.check(spec).is_fresh
