@@ -212,6 +212,7 @@ CASES: dict[str, Case] = {
     "row-with-a-time-that-is-a-number": network(page({**ROW, "upload-time": 1700000000}), "cannot be read"),
     "row-with-a-size-that-is-text": network(page({**ROW, "size": "970 bytes"}), "cannot be read"),
     "row-with-an-odd-url": network(page({**ROW, "url": "http://[bad/"}), "cannot be read"),
+    "row-with-an-odd-https-url": network(page({**ROW, "url": "https://[bad/"}), "cannot be read"),
     "row-of-another-scheme": network(page({**ROW, "url": "file:///etc/passwd"}), "file"),
     "page-of-another-project": Case(
         4, ("app",), on(APP_PAGE, page({**ROW, "filename": "other-1.0.0-py3-none-any.whl"}))

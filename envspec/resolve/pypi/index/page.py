@@ -45,6 +45,7 @@ _SUFFIXES = (".whl", ".gz", ".zip")
 # Wheels first: they are nearly all. Then sdists, and files of other kinds, which show that a release exists.
 _LISTED = re.compile(rf"{RELEASE_FILE.pattern}|(?!.*(?:\.whl|\.gz|\.zip)$){FILE_NAME.pattern}")
 _ATTRIBUTE = re.compile(r"""([a-zA-Z-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>]+))|([a-zA-Z-]+)""")
+_ABSOLUTE = re.compile(r"https?://[A-Za-z0-9._-]+(?::[0-9]+)?/")
 _BASE = re.compile(r"""<base\b[^<>]*\bhref\s*=\s*["']([^"'<]+)["']""", re.IGNORECASE)
 
 
@@ -225,8 +226,9 @@ def _check_count(files: int) -> None:
 
 
 def _joined(page: str, href: str) -> str:
-    # Nearly all pages of large indexes have absolute URLs; urljoin takes 20 us, for thousands of files.
-    return href if href.startswith(("https://", "http://")) else urljoin(page, href)
+    # Nearly all pages of large indexes have absolute URLs; urljoin takes 20 us, for thousands of files. It refuses odd
+    # hosts, which must not pass for absolute ones.
+    return href if _ABSOLUTE.match(href) else urljoin(page, href)
 
 
 def _filename(attributes: str, label: str) -> str:
