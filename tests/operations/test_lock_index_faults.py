@@ -195,13 +195,16 @@ CASES: dict[str, Case] = {
     "page-cut-short-html": network(
         Truncate(500), "the page of app", "cannot be read: it ends in the middle", dialect=BARE
     ),
-    "page-cut-short-gzip": network(Truncate(300), "app", dialect=Dialect(pages=Pages.HTML)),
+    "page-cut-short-gzip": network(Truncate(300), "ended early", dialect=Dialect(pages=Pages.HTML)),
     "page-cut-between-links": network(
         html('<!DOCTYPE html><html><body><a href="app-0.9-py3-none-any.whl">app-0.9-py3-none-any.whl</a><br/>'),
         "the page of app",
         "cannot be read",
     ),
-    "page-cut-short-json": network(Truncate(300), "cannot be read"),
+    "page-cut-short-json": network(
+        Truncate(300), "cannot be read", dialect=replace(FRIENDLY, compression=Compression.NONE)
+    ),
+    "page-cut-short-json-gzip": network(Truncate(300), "ended early"),
     "row-is-a-number": network(page(1), "cannot be read"),
     "row-without-name": network(page({"url": "x"}), "cannot be read"),
     "row-without-url": network(page({k: v for k, v in ROW.items() if k != "url"}), "cannot be read"),
