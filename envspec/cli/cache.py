@@ -65,7 +65,7 @@ def prune(kinds: Sequence[str], older_than: str | None, max_size: str | None, dr
     Used: written, read, or linked into an environment. Files that environments share are kept. With --max-size alone,
     age does not matter. Environments and loaded images stay intact.
 
-    \\b
+    \b
     envspec cache prune
     envspec cache prune --older-than 7d --max-size 20GB
     envspec cache prune unpacked --older-than 0d --dry-run

@@ -83,6 +83,11 @@ def fit(
     LOCK is a folder, its envspec.lock, or a name under locks/. Without --driver, --gpu and --platform: this machine, as
     its driver and NVML describe it. With any of them: the machine that they describe; the rest is not checked.
 
+    \b
+    envspec fit pytorch-2.9                              this machine
+    envspec fit pytorch-2.9 --gpu T4 --driver 535.183    another one
+    envspec fit pytorch-2.9 --gpu H100 --gpu "RTX 4090"  one with two kinds
+
     Exit code: 0 if it can, 6 if it can't or if that is unknown.
     """
     if more:

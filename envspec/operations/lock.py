@@ -44,22 +44,22 @@ from envspec.spec.variants import BASE, Merged, document_of, variant_directory
 
 
 def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
-    """Compile a spec into its lock and write it; the paths that were written or removed.
+    """Compile a spec into its lock and write it; the paths that were written or removed, the spec first.
 
     Raises:
         EnvspecError: the old lock and the spec are then unchanged.
     """
     made = compiled(request, context)
-    if made.spec is not None:
-        replace_user_file(request.spec_path, made.spec)
+    if made.spec is None:
+        return write_folder(request.directory, made.files)
+    replace_user_file(request.spec_path, made.spec)
     changed = write_folder(request.directory, made.files)
-    if made.spec is not None and request.variant:
+    if request.variant:
         # A variant has changed what all share.
         again = replace(request, upgrade_packages=(), as_of=None)
-        changed = tuple(
-            sorted({*changed, *lock(replace(again, variant=BASE, directory=request.base_directory), context)})
-        )
-    return changed
+        base = lock(replace(again, variant=BASE, directory=request.base_directory), context)
+        changed = tuple(sorted({*changed, *base}))
+    return (request.spec_path, *changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,8 @@ def preview(request: LockRequest, context: Context, base: Compiled | None = None
     new = compiled(request, context, base)
     files = new.files
     changed = folder_changes(request.directory, files)
+    if new.spec is not None:
+        changed = (request.spec_path, *changed)
     made = load(files[LOCK_FILE].decode(), LOCK_FILE)
     diff = None
     with suppress(StaleLock, UsageError):
