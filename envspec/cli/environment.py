@@ -146,7 +146,7 @@ def _counted(counts: VerifyCounts) -> str:
     notes = []
     if counts.against_record:
         of = counted(counts.against_record, "package")
-        notes.append(f"{of} compared with their own RECORD only: the lock has no digest of their files")
+        notes.append(f"{of} without a digest in the lock, compared with RECORD only")
     if counts.allowed:
         notes.append(
             f"{counted(counts.allowed, 'package')} that the lock allows, such as pip, compared with RECORD only"

@@ -302,7 +302,7 @@ def test_a_build_that_is_not_to_be_had(user: User, build: Python) -> None:
     lock = write_lock(user.folder / "lock", make_lock(python=gone))
     ran = user.runs("install", lock, "--prefix", "env", environ={"ENVSPEC_HTTP_ATTEMPTS": "1"})
     message = refused(ran, 5)
-    assert "no connection" in message and f"; or take a Python {SERIES} of this machine's: --python PATH" in message
+    assert "no connection" in message and f"; or use a Python {SERIES} of this machine: --python PATH" in message
     assert "--python PATH" in refused(user.runs("install", lock, "--prefix", "env", "--offline"), 5)
     assert nothing_is_left(user)
 
