@@ -201,11 +201,15 @@ def uv_arguments(url: str, interpreter: str, source: str, out: str, cache: str) 
 
 _HOOK: Final = re.compile(r"Call to `[\w.:]*?(\w+)` failed|Failed to (resolve requirements|install requirements)")
 _NOT_SHOWN: Final = re.compile(
-    # uv's own lines and hints, which are about uv's options, and pip's advice.
+    # uv's own lines, and pip's advice.
     r"\s*(?:hint: |help: |\[(?:stdout|stderr)\]|Building (?:wheel|source)|.*[\u251c\u2570]\u2500\u25b6|\s*\u00d7 |"
     r".*This usually indicates|"
     r"(?:Caused by|cause): (?:Call to|The build backend|Failed to (?:resolve|install) requirements)|"
     r"error: Failed to build)"
+)
+_HINT: Final = re.compile(r"^\s*(?:hint|help): ", re.MULTILINE)
+_FRAME: Final = re.compile(
+    r'^ *File "[^"\n]*/cache/builds-v0/[^"\n]*", line .*\n(?: {4,}(?!File ").*\n)*', re.MULTILINE
 )
 _LABEL: Final = re.compile(r"^\s*(?:error|cause|Caused by): ")
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
@@ -233,8 +237,13 @@ def build_error(of: str, lines: Sequence[str], where: str = "") -> WheelBuildFai
 
 
 def log_lines(lines: Iterable[str]) -> list[str]:
-    """A build's log without uv's lines."""
-    return [_LABEL.sub("", line) for line in lines if not _NOT_SHOWN.match(line)]
+    """A build's log without uv's lines, and without the frames of the backend in tracebacks."""
+    text = "\n".join(lines)
+    # uv's hints, which are about its own options, end the log.
+    called = _HOOK.search(text)
+    hint = _HINT.search(text, called.end()) if called else None
+    text = _FRAME.sub("", text[: hint.start()] if hint else text)
+    return [_LABEL.sub("", line) for line in text.splitlines() if not _NOT_SHOWN.match(line)]
 
 
 def environ(request: BuildRequest, proxy: str, work: str) -> Mapping[str, str]:

@@ -1,0 +1,51 @@
+"""What the error of a failed build shows of its log."""
+
+from __future__ import annotations
+
+from envspec.build.runners import build_error
+
+LOG = """\
+Building wheel...
+running egg_info
+Traceback (most recent call last):
+  File "/tmp/x/cache/builds-v0/.tmp1/lib/python3.11/site-packages/setuptools/build_meta.py", line 317, in run_setup
+    exec(code, locals())  # noqa: S102
+    ^^^^^^^^^^^^^^^^^^^^
+  File "<string>", line 22, in <module>
+ModuleNotFoundError: No module named 'torch.utils'
+  \u00d7 Failed to build `/tmp/x/src`
+  \u251c\u2500\u25b6 The build backend returned an error
+  \u2570\u2500\u25b6 Call to `setuptools.build_meta.get_requires_for_build_wheel` failed (exit status: 1)
+
+      [stderr]
+      a last word
+      hint: This error likely indicates that `src` depends on `torch`:
+
+      [tool.uv.extra-build-dependencies]
+      src = ["torch"]
+"""
+
+
+def test_the_step_the_last_lines_and_the_way_out() -> None:
+    error = build_error("own 1.0", LOG.splitlines(), " in BASE")
+    assert error.message.splitlines() == [
+        "own 1.0: its build failed (get_requires_for_build_wheel) in BASE:",
+        "  running egg_info",
+        "  Traceback (most recent call last):",
+        '    File "<string>", line 22, in <module>',
+        "  ModuleNotFoundError: No module named 'torch.utils'",
+        "        a last word",
+    ]
+    assert error.hint is not None and error.hint.startswith("its build imports torch without requiring it")
+
+
+def test_requirements_that_cannot_be_had() -> None:
+    log = [
+        "error: Failed to build `/tmp/x/src`",
+        "  cause: Failed to resolve requirements from `build-system.requires`",
+    ]
+    log += ["  cause: No solution found when resolving: `helper`"]
+    error = build_error("own 1.0", log)
+    assert error.message == (
+        "own 1.0: its build failed: what it requires can't be installed:\n  No solution found when resolving: `helper`"
+    )
