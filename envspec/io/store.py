@@ -19,7 +19,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
-from envspec.verifier.record import BadRecord, wheel_sha256
+from envspec.verifier.owned import packed
+from envspec.verifier.record import BadRecord, entries_sha256, wheel_entries
 
 #: Changes with the format; older files are then ignored.
 LAYOUT: Final = "v2"
@@ -100,16 +101,29 @@ class Store:
 
         Empty if it has none, None if it is not cached.
         """
-        found = self._unsaved.get(("contents", wheel)) or self._get("contents", wheel)
+        found = self._unsaved.get(("record", wheel)) or self._get("record", wheel)
         return str(found[0]) if found else None
 
+    def wheel_files(self, wheel: str) -> bytes:
+        """The files of a wheel, packed (`envspec.verifier.owned`), by its SHA-256; empty if they are not cached."""
+        found = self._unsaved.get(("record", wheel)) or self._get("record", wheel)
+        return found[1] if found else b""
+
+    def wheel_paths(self, wheel: str) -> bytes:
+        """Their paths."""
+        found = self._unsaved.get(("paths", wheel)) or self._get("paths", wheel)
+        return found[1] if found else b""
+
     def put_record(self, wheel: str, record: bytes | None) -> None:
-        """Store the digest of a wheel's contents. record: None for a wheel without a readable one."""
-        contents: str | None = None
+        """Store the digest of a wheel's contents, and its files. record: None for a wheel without a readable one."""
+        contents, files, paths = None, b"", b""
         with suppress(BadRecord):
-            contents = wheel_sha256(record) if record is not None else None
-        self._unsaved["contents", wheel] = (contents or "", b"")
-        self._put("contents", wheel, "", contents or "")
+            if record is not None:
+                entries = wheel_entries(record)
+                contents, (files, paths) = entries_sha256(entries), packed(entries)
+        for kind, value, body in (("record", contents or "", files), ("paths", "", paths)):
+            self._unsaved[kind, wheel] = (value, body)
+            self._put(kind, wheel, "", value, body)
 
     def selection(self, view_key: str, name: str) -> dict[str, Any] | None:
         """A view's selection from a project's page: a JSON object."""

@@ -12,7 +12,7 @@ from envspec.io.store import Store
 from envspec.models import BuiltWheel, Dependent, Package, Rejected, Resolution, Target, WheelFile
 
 #: Part of every key. Change it if the same request gives another result, or its stored form changes.
-FORMAT: Final = "10"
+FORMAT: Final = "11"
 
 
 def key_of(parts: object) -> str:

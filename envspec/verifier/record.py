@@ -78,6 +78,14 @@ def wheel_path(path: str) -> str | None:
     return _stable(inside[1]) if inside else _stable(DATA + rest)
 
 
+def installed_from(path: str) -> str | None:
+    """As `wheel_path`, with scripts and headers as well: every file that only one wheel should have."""
+    spread = _DATA_FOLDER.fullmatch(path)
+    if spread is not None and spread[1] in ("scripts", "headers"):
+        return f"{DATA}{'bin' if spread[1] == 'scripts' else 'include'}/{spread[2]}"
+    return wheel_path(path)
+
+
 def installed_path(path: str, depth: int) -> str | None:
     """The same for an entry of an installed RECORD; None for files outside of the environment as well.
 
@@ -120,8 +128,8 @@ def _sha256(entries: Iterable[tuple[str | None, RecordEntry]]) -> str | None:
     return hashlib.sha256("".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def wheel_sha256(record: bytes) -> str | None:
-    """The digest of a wheel, from the RECORD in it; None if there is no such digest.
+def wheel_entries(record: bytes) -> list[RecordEntry]:
+    """The files in a wheel's RECORD.
 
     Raises:
         BadRecord
@@ -130,7 +138,21 @@ def wheel_sha256(record: bytes) -> str | None:
         text = record.decode()
     except UnicodeDecodeError as error:
         raise BadRecord(f"its RECORD is not UTF-8: {error}") from error
-    return _sha256((wheel_path(entry.path), entry) for entry in record_entries(text))
+    return list(record_entries(text))
+
+
+def wheel_sha256(record: bytes) -> str | None:
+    """The digest of a wheel, from the RECORD in it; None if there is no such digest.
+
+    Raises:
+        BadRecord
+    """
+    return entries_sha256(wheel_entries(record))
+
+
+def entries_sha256(entries: Iterable[RecordEntry]) -> str | None:
+    """The same of its files."""
+    return _sha256((wheel_path(entry.path), entry) for entry in entries)
 
 
 def installed_sha256(entries: Iterable[RecordEntry], depth: int) -> str | None:

@@ -158,6 +158,8 @@ def _server(name: str, data: Table) -> IndexServer:
         files += made(row["variant"]) if "variant" in row else made()
     for row in own("wheel"):
         words = {key: row[key] for key in ("requires", "extras", "requires_python", "build") if key in row}
+        if "files" in row:
+            words["files"] = {path: text.encode() for path, text in row["files"].items()}
         for tag in row.get("tags", ["py3-none-any"]):
             files.append(_file(row, wheel(row["name"], row["version"], tag=tag, **words)))
     for row in own("sdist"):

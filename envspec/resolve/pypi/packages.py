@@ -12,6 +12,7 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from envspec.context import counted
 from envspec.credentials import without_credentials
 from envspec.models import DEFAULT_INDEX, DIRECT_URL, SPEC, Dependent, Package, Rejected, Resolution, WheelFile
 from envspec.names import normalised
@@ -31,6 +32,8 @@ from envspec.resolve.pypi.metadata import (
     without_marker,
 )
 from envspec.resolve.pypi.resolver import Pins, PypiRequest, ResolverError
+from envspec.resolve.types import required_by
+from envspec.verifier.owned import Overlap
 
 #: A package this much older than `as_of` is reported if something else than the spec holds it back.
 FAR_BACK_DAYS: Final = 2 * 365
@@ -111,8 +114,25 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     untagged = (_untagged(node, rules) for node in installed)
     yanked = (_yanked(node) for node in installed if node.file.yanked is not None)
     skipped = (f"{name} {version} was left out: {why}" for (name, version), why in sorted(request.excluded.items()))
-    return Resolution(
-        request.target, packages, (*filter(None, (*held_back, *compiled, *untagged)), *yanked, *skipped, *lacking)
+    overlapping = (_overlapping(each, nodes) for each in view.overlaps({node.name: node.file for node in installed}))
+    warnings = (*filter(None, (*held_back, *compiled, *untagged)), *yanked, *skipped, *lacking, *overlapping)
+    return Resolution(request.target, packages, warnings)
+
+
+def _overlapping(found: Overlap, nodes: Mapping[str, _Node]) -> str:
+    """What to do about two packages that own one file: installers keep that of the last, images are refused."""
+    one, other = nodes[found.one], nodes[found.other]
+    more = f" and {counted(len(found.paths) - 1, 'more file')}" if len(found.paths) > 1 else ""
+    of_spec = [each.name for each in (one, other) if {asker.name for asker in each.askers} == {SPEC}]
+    if of_spec:
+        advice = f"Remove {' or '.join(of_spec)} from the spec"
+    else:
+        needs = (f"{each.name} is required by {', '.join(required_by(each.askers))}" for each in (one, other))
+        advice = f"{', and '.join(needs)}: use releases that need only one of the two"
+    return (
+        f"{one.name} {one.version} and {other.name} {other.version} both install {found.paths[0]}{more}, with "
+        "different content: the environment gets those of whichever is installed last, and no image can be built. "
+        f"{advice}"
     )
 
 

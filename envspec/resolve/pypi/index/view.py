@@ -44,6 +44,7 @@ from envspec.resolve.pypi.index.selection import (
 )
 from envspec.resolve.pypi.metadata import declared, extras_of, is_of_extra, metadata_file, overridden
 from envspec.resolve.types import CondaProvided
+from envspec.verifier.owned import Overlap, overlaps
 
 _LARGE_BYTES: Final = 8 << 20
 #: How many releases a resolver is expected to try: torchvision's down to one that fits a torch of a year ago.
@@ -290,6 +291,12 @@ class View:
     async def record_digest(self, name: str, file: ListedFile) -> str | None:
         """The digest of a wheel's RECORD; None if it is unknown, and for an sdist."""
         return await self.digests.of(self.rules.index_of(name), file)
+
+    def overlaps(self, files: Mapping[str, ListedFile]) -> list[Overlap]:
+        """Files that two of these packages install differently, as far as `record_digest` has read them."""
+        store, hashes = self._client.store, {name: file.sha256 or "" for name, file in files.items()}
+        known = {name: store.wheel_files(sha256) for name, sha256 in hashes.items()}
+        return overlaps(known, lambda name: store.wheel_paths(hashes[name]))
 
     def rank(self, filename: str) -> int | None:
         return self._ranks.rank(filename)
