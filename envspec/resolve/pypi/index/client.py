@@ -76,7 +76,7 @@ class IndexClient:
         self.store = store
         self.began = now()
         self._now = now
-        self._running: dict[Hashable, asyncio.Task[Any]] = {}
+        self._running: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def page(self, index: PackageIndex, name: str, as_of: datetime) -> StoredPage:
         """A project's page, no older than `as_of`.
@@ -163,12 +163,15 @@ class IndexClient:
 
     async def once(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """The result of `make`, called once for a key."""
-        task = self._running.get(key)
-        if task is None:
-            task = self._running[key] = asyncio.ensure_future(make())
         # Shielded: a resolver that disconnects must not cancel what another one awaits.
-        result: T = await asyncio.shield(task)
+        result: T = await asyncio.shield(self.begin(key, make))
         return result
+
+    def begin(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
+        """Start what `once` gives; `close` ends it if nothing awaits it."""
+        if key not in self._running:
+            self._running[key] = asyncio.ensure_future(make())
+        return self._running[key]
 
     def network(self, what: str) -> Http:
         """what: the subject of OfflineMiss."""
@@ -384,8 +387,7 @@ class RecordDigests:
         sha256, store = file.sha256, self._client.store
         if store.contents(sha256) is None:
             try:
-                record = await self._client.once(("record", sha256), lambda: self._record(index, file))
-                store.put_record(sha256, record)
+                await self._client.once(("record", sha256), lambda: self._store(index, file, sha256))
             except NoRanges as error:
                 self.missing[file.filename] = str(error)
             except BadRemoteWheel as error:
@@ -399,6 +401,15 @@ class RecordDigests:
         if digest == "":
             self.missing.setdefault(file.filename, "its RECORD cannot be read, or lacks SHA-256 hashes")
         return digest or None
+
+    def begin(self, index: PackageIndex, file: ListedFile) -> None:
+        """Fetch a RECORD for a later `of`, which then has its errors."""
+        sha256 = file.sha256
+        if file.filename.endswith(".whl") and sha256 and self._client.store.contents(sha256) is None:
+            self._client.begin(("record", sha256), lambda: self._store(index, file, sha256))
+
+    async def _store(self, index: PackageIndex, file: ListedFile, sha256: str) -> None:
+        self._client.store.put_record(sha256, await self._record(index, file))
 
     async def _record(self, index: PackageIndex, file: ListedFile) -> bytes:
         http = self._client.network(f"the RECORD of {file.filename}")

@@ -101,7 +101,9 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
             if filename is None:
                 body = await view.page(name, bodies)
             elif filename.endswith(".metadata"):
-                body = await view.metadata(name, filename.removesuffix(".metadata"))
+                wheel = filename.removesuffix(".metadata")
+                body = await view.metadata(name, wheel)
+                await view.consider(name, wheel)
             else:
                 body = await view.content(name, filename, bodies)
         except (NotListed, KeyError):

@@ -165,6 +165,7 @@ class View:
         self.missing: set[str] = set()
         self.pending: dict[str, tuple[str, ...]] = {}
         self.digests = RecordDigests(pages.client)
+        self._considered: set[str] = set()
         self.unreadable: dict[tuple[str, Version], str] = {}
         self._client = pages.client
         self._pages = pages
@@ -283,6 +284,12 @@ class View:
         """A file with its hash, for one whose index gives none."""
         with self._recording():
             return await self._client.measured(self.rules.index_of(name), file, self.rules.cutoff_of(name))
+
+    async def consider(self, name: str, filename: str) -> None:
+        """Start to fetch the RECORD of the first wheel of a project that a resolver reads: it chooses nearly all."""
+        if name not in self._considered and name not in self.rules.provided:
+            self._considered.add(name)
+            self.digests.begin(self.rules.index_of(name), await self._file(name, filename))
 
     async def size_bytes(self, name: str, file: ListedFile) -> int | None:
         """A file's size; None if it is unknown."""
