@@ -72,8 +72,14 @@ def requires_python(metadata: bytes) -> str | None:
 
 
 def _values(metadata: bytes, field: str) -> tuple[str, ...]:
+    return tuple(" ".join(value.split()) for name, value in _fields(metadata) if name.lower() == field)
+
+
+@lru_cache(maxsize=1024)
+def _fields(metadata: bytes) -> tuple[tuple[str, str], ...]:
+    # Several questions for each target, and mostly the same wheels for all.
     head = re.split(r"\r?\n\r?\n", metadata.decode("utf-8", "replace"), maxsplit=1)[0]
-    return tuple(" ".join(value.split()) for name, value in _FIELD.findall(head) if name.lower() == field)
+    return tuple(_FIELD.findall(head))
 
 
 def is_of_extra(text: str) -> bool:

@@ -100,9 +100,15 @@ def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
         numbers = [number for number, name in enumerate(names) if _LISTED.fullmatch(name) or is_harmful(name)]
         listed = tuple([names[number] for number in numbers])
 
+    # The targets of one lock read mostly the same files.
+    known: dict[int, ListedFile] = {}
+
     def file(number: int) -> ListedFile:
+        if number in known:
+            return known[number]
         try:
-            return _checked(read(numbers[number]))
+            known[number] = _checked(read(numbers[number]))
+            return known[number]
         except _MALFORMED as error:
             shown = repr(listed[number]) if is_harmful(listed[number]) else listed[number]
             raise BadPage(f"its entry of {shown} cannot be read: {error}") from error
