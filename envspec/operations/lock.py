@@ -52,6 +52,8 @@ def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
     made = compiled(request, context)
     if made.spec is None:
         return write_folder(request.directory, made.files)
+    if read_text(request.spec_path) != made.read:
+        raise UsageError(f"{request.spec_path} was changed while it was locked", hint="lock it again")
     replace_user_file(request.spec_path, made.spec)
     changed = write_folder(request.directory, made.files)
     if request.variant:
@@ -94,9 +96,10 @@ def preview(request: LockRequest, context: Context, base: Compiled | None = None
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """files: of the lock that a spec compiles to. spec: its text, if the request changes dates in it."""
+    """files: of the lock that a spec compiles to. read: its text. spec: its new one, if the request changes dates."""
 
     files: Mapping[str, bytes]
+    read: str
     spec: bytes | None
 
 
@@ -156,7 +159,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None = Non
         is_fixed = all(r.kind not in (RequirementKind.GIT, RequirementKind.LOCAL) for r in spec.pip.dependencies)
         if key is not None and is_looked_up and is_fixed and store.is_settled and not is_open(made):
             remember(store, key, files, warnings)
-    return Compiled(files, None if text == written else text.encode())
+    return Compiled(files, written, None if text == written else text.encode())
 
 
 def _parsed(text: str, request: LockRequest, now: datetime) -> Spec:

@@ -106,7 +106,7 @@ def test_a_refresh_gives_a_build_no_token_that_writes(tmp_path: Path) -> None:
 #: What a build may change in the proposal itself, and where that ends: in the job's own folder, and beside it. All that
 #: is refused of a proposal is in PROPOSALS.
 _TAMPERING: Final = {
-    "the spec": ('plant(work + "/specs/small.toml", "# evil\\n", 0o644, append=True)', "more than its as_of"),
+    "a spec": ('plant(temp + "/proposal/specs/other.toml", "# evil\\n", 0o644)', "come with the locks"),
     "hooks": ('plant(temp + "/proposal/.git/hooks/pre-commit", STEAL)', "pre-commit is no spec"),
 }
 
@@ -119,6 +119,15 @@ def test_a_proposal_that_was_tampered_with_is_not_pushed(tmp_path: Path, what: s
         ran = host.runs(REFRESH)
         assert has_got(tmp_path, host.forge) == [] and host.forge.branches() == before and host.forge.calls == []
     assert why in ran["propose"].said["Take specs and locks, nothing else"]
+
+
+def test_a_spec_that_a_build_changes_is_not_proposed(tmp_path: Path) -> None:
+    also = 'plant(work + "/specs/small.toml", "# evil\\n", 0o644, append=True)'
+    with hosted(tmp_path, hostile_build(tmp_path, also=also), {"github.ref_name": "main"}) as host:
+        before = host.forge.branches()
+        ran = host.runs(REFRESH)
+        assert has_got(tmp_path, host.forge) == [] and host.forge.branches() == before and host.forge.calls == []
+    assert "specs/small.toml was changed while it was locked" in ran["relock"].said["Relock"]
 
 
 # Pull requests
