@@ -203,7 +203,7 @@ _HOOK: Final = re.compile(r"Call to `[\w.:]*?(\w+)` failed|Failed to (resolve re
 _NOT_SHOWN: Final = re.compile(
     # uv's own lines, and pip's advice.
     r"\s*(?:hint: |help: |\[(?:stdout|stderr)\]|Building (?:wheel|source)|.*[\u251c\u2570]\u2500\u25b6|\s*\u00d7 |"
-    r".*This usually indicates|"
+    r".*This usually indicates|.*(?:Deprecation|Future|User)Warning: |\s*warn\(|"
     r"(?:Caused by|cause): (?:Call to|The build backend|Failed to (?:resolve|install) requirements)|"
     r"error: Failed to build)"
 )

@@ -6,9 +6,10 @@ It listens on 127.0.0.1:PORT, in a network namespace without a connection to the
 envspec over CHANNEL, a Unix socket (an inherited descriptor's number, or a path), which then serves the port. No
 foreign code runs before CHANNEL is closed.
 
-Standard library alone, for Python 3.9 and newer.
+Standard library alone, for Python 3.8 and newer.
 """
 
+import array
 import contextlib
 import os
 import socket
@@ -28,7 +29,9 @@ def main() -> None:
         with contextlib.suppress(OSError), open(path, "x", encoding="ascii") as file:  # noqa: PTH123 (pathlib takes 10 ms)
             file.write(text)
     with socket.create_server(("127.0.0.1", int(port)), backlog=256) as listener, _opened(channel) as envspec:
-        socket.send_fds(envspec, [b"!"], [listener.fileno()])
+        # `socket.send_fds` is newer than 3.8.
+        listeners = array.array("i", [listener.fileno()])
+        envspec.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, listeners)])
         # Wait for the receipt: some emulated kernels drop messages of a sender that has exited.
         envspec.recv(1)
     os.execvp(command[0], command)  # noqa: S606 (no shell: that is the point)

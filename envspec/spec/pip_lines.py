@@ -29,6 +29,7 @@ _VARIABLES: Final = (
 #: Common slips, and what each is replaced with.
 _SLIPS: Final[tuple[tuple[str, str], ...]] = (
     (r"(?:^|\s)#.*$", ""),
+    (r"^\s*(?:python3?\s+-m\s+|uv\s+)?pip3?\s+install\s+(?:--?[\w-]+\s+)*", ""),
     (r"\\\s*$", ""),
     # Per-requirement options: --hash=sha256:..., --config-settings=...
     (r"\s--[a-z][a-z-]*(?:=|\s+)\S+", ""),

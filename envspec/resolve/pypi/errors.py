@@ -178,22 +178,27 @@ class NeedsSdist(NoSolution):
         )
 
 
-def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Iterable[Dependent]]]) -> list[str]:
+def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterable[Dependent]]]) -> list[str]:
     """A warning for each extra that a package requires of another one that does not have it.
 
-    packages: name -> version, its extras, what requires it.
+    packages: name -> version, its extras, those of an older release that the spec allows, what requires it.
 
     Raises:
         NoSolution: the spec requires such an extra; with all of them.
     """
     of_spec, of_packages = [], []
-    for name, (version, offered, askers) in packages.items():
+    for name, (version, offered, former, askers) in packages.items():
         for asker in sorted(askers):
             requirement = parsed(asker.requirement)
             for extra in sorted(requirement.extras if requirement else ()):
                 if normalised(extra) in offered:
                     continue
-                if asker.name == SPEC:
+                if asker.name == SPEC and normalised(extra) in former:
+                    of_packages.append(
+                        f"{asker.requirement}: {name} {version} no longer has the extra {extra}: remove it, or bound "
+                        f"{name} to releases that have it"
+                    )
+                elif asker.name == SPEC:
                     close = nearest(extra, offered)
                     instead = f"write {name}[{close}]" if close else "remove the extra"
                     has = f"the extras {', '.join(sorted(offered))}" if offered else "no extras"

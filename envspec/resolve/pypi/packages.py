@@ -83,7 +83,12 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
         raise conflict
     # What an sdist says of its extras may be made when it is built.
     read = [node for node in installed if node.file.filename.endswith(".whl") or node.offered]
-    lacking = unknown_extras({node.name: (str(node.version), node.offered, node.askers) for node in read})
+    former = await asyncio.gather(*(_former_extras(node, view) for node in read))
+    extras = (
+        (node.name, (str(node.version), node.offered, each, node.askers))
+        for node, each in zip(read, former, strict=True)
+    )
+    lacking = unknown_extras(dict(extras))
     await asyncio.gather(*(_measure(node, view) for node in installed if node.file.sha256 is None))
     digests, rejected, sizes = await asyncio.gather(
         asyncio.gather(*(view.record_digest(node.name, node.file) for node in installed)),
@@ -134,6 +139,24 @@ def _overlapping(found: Overlap, nodes: Mapping[str, _Node]) -> str:
         "different content: the environment gets those of whichever is installed last, and no image can be built. "
         f"{advice}"
     )
+
+
+async def _former_extras(node: _Node, view: View) -> frozenset[str]:
+    """The extras of the oldest release that the spec allows, if the package lacks one that the spec names."""
+    required = [
+        requirement for asker in node.askers if asker.name == SPEC and (requirement := parsed(asker.requirement))
+    ]
+    lacking = [each for each in required if not {normalised(extra) for extra in each.extras} <= set(node.offered)]
+    if not lacking or node.name in view.rules.direct:
+        return frozenset()
+    older: dict[Version, ListedFile] = {}
+    for file in (await view.selection(node.name)).files.values():
+        version = version_of(file.filename)
+        if version is not None and version < node.version and lacking[0].specifier.contains(version):
+            older[version] = file
+    if not older:
+        return frozenset()
+    return offered_extras(await view.metadata(node.name, older[min(older)].filename))
 
 
 def _compiled_beside(node: _Node, view: View, environment: Mapping[str, str]) -> str | None:
