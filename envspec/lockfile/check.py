@@ -19,7 +19,7 @@ from envspec.lockfile.check_entries import mismatches
 from envspec.lockfile.folder import read_current, state
 from envspec.lockfile.header import LOCK_FILE, Header, NewerFormat, pins_sha256, verify_checksum
 from envspec.names import FILE_NAME
-from envspec.spec.identity import input_sha256
+from envspec.spec.identity import input_sha256, read_document
 from envspec.spec.owner import TWO_SPECS, other_owner
 from envspec.spec.variants import BASE, base_directory, document_of
 
@@ -97,7 +97,7 @@ def _check(
         reasons += _base_reasons(base_directory(lock_dir, variant), lock_dir, header) if variant else []
     else:
         # The entries of a lock of another spec are another spec's.
-        reasons = [_changed(spec_path, lock_dir, header)]
+        reasons = [_changed(data, variant, spec_path, lock_dir, header)]
     by_these_facts = facts_version is None or not header.facts or facts_version == header.facts
     warnings = _warnings(header, facts_version, by_these_facts=by_these_facts)
     return CheckResult((*reasons, *of_files), warnings, by_these_facts)
@@ -115,16 +115,18 @@ def _base_reasons(base: Path, lock_dir: Path, header: Header) -> list[Reason]:
     return [Reason(Why.BASE, f"{base} has changed since {lock_dir} was locked to match it")]
 
 
-def _changed(spec_path: Path, lock_dir: Path, header: Header) -> Reason:
+def _changed(data: Mapping[str, Any], variant: str, spec_path: Path, lock_dir: Path, header: Header) -> Reason:
     other = other_owner(header.spec, header.name, spec_path, lock_dir)
     if other is None:
-        return Reason(Why.SPEC, f"{spec_path} has changed since it was locked")
+        groups = document_of(data, variant).get("pip", {}).get("groups")
+        of_groups = f", or a dependency group that it names ({', '.join(groups)})," if groups else ""
+        return Reason(Why.SPEC, f"{spec_path}{of_groups} has changed since it was locked")
     return Reason(Why.SPEC, f"{lock_dir} is the lock of {other}, which has the same name", TWO_SPECS)
 
 
 def _parse(spec_path: Path) -> dict[str, object]:
     try:
-        return documents.read_spec(spec_path)
+        return read_document(spec_path)
     except OSError as error:
         raise UsageError(
             f"{spec_path} can't be read: {error.strerror}", hint="name the spec that was locked"

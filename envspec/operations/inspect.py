@@ -98,13 +98,12 @@ def _usual_platform(lock: Lock) -> Platform:
 
 def _facts_of(lock: Lock, spec: Path) -> Facts:
     """The facts, with the rows under `[facts]` of the spec that the lock was made from, if it is on this machine."""
-    from envspec import documents
     from envspec.facts import load_facts
-    from envspec.spec.identity import input_sha256
+    from envspec.spec.identity import input_sha256, read_document
     from envspec.spec.variants import BASE, variant_names
 
     try:
-        data = documents.read_spec(spec)
+        data = read_document(spec)
     except (OSError, ValueError):
         return load_facts()
     if all("facts" not in each for each in (data, *data.get("variants", {}).values())):

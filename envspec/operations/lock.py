@@ -35,12 +35,12 @@ from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in
 from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
 from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
-from envspec.spec.errors import KeyPath, Problem, SpecError, dotted
-from envspec.spec.load import read_text
+from envspec.spec.errors import KeyPath
+from envspec.spec.identity import with_groups
+from envspec.spec.load import read_text, spec_error
 from envspec.spec.owner import TWO_SPECS
-from envspec.spec.positions import positions_of
 from envspec.spec.targets import targets_of
-from envspec.spec.variants import BASE, Merged, document_of, variant_directory
+from envspec.spec.variants import BASE, document_of, variant_directory
 
 
 def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
@@ -131,7 +131,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None = Non
     facts = load_facts(spec.facts.tables())
     check_cuda(spec, facts, request.spec_path, request.variant)
     with closing(Store(context.cache)) as store:
-        document = documents.parse_toml(text)
+        document = _document(text, request)
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)
         as_of, newest = _times(request, spec, old, started)
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, newest, before=before)
@@ -152,7 +152,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None = Non
         from envspec.operations.lock_assemble import is_open
 
         files = lock_files(made)
-        _check_hosts(request.spec_path, document_of(documents.parse_toml(text), request.variant), files)
+        _check_hosts(request.spec_path, document_of(_document(text, request), request.variant), files)
         if is_looked_up:
             remember_ours(store, files[LOCK_FILE])
         # Branches and folders change without the spec and the indexes.
@@ -165,6 +165,10 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None = Non
 def _parsed(text: str, request: LockRequest, now: datetime) -> Spec:
     """The spec with all its variants."""
     return parse_spec(text, str(request.spec_path), now, request.spec_path.parent)
+
+
+def _document(text: str, request: LockRequest) -> dict[str, Any]:
+    return with_groups(documents.parse_toml(text), request.spec_path.parent)
 
 
 def beside(state: LockState, document: bytes) -> LockState:
@@ -192,12 +196,7 @@ def check_cuda(spec: Spec, facts: Facts, where: Path, variant: str = BASE) -> No
     """
     found = dict.fromkeys(each for platform in spec.env.platforms for each in _cuda_problems(spec, platform, facts))
     if found:
-        spec_text = read_text(where)
-        positions, merged = positions_of(spec_text), Merged(documents.parse_toml(spec_text), variant)
-        raise SpecError(
-            Problem(str(where), positions.line(merged.origin(path)), dotted(merged.origin(path)), text, hint)
-            for path, text, hint in found
-        )
+        raise spec_error(where, found, variant)
 
 
 def _cuda_problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[KeyPath, str, str]]:
@@ -240,20 +239,15 @@ def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
     missing = [(path, name) for path, text in found if (name := unset(text, context.environ))]
     if missing and not context.is_offline:
         path, name = missing[0]
-        line = positions_of(read_text(request.spec_path)).line(path)
-        found_unset = f"the login is in the variable {name}, which is not set"
-        problem = Problem(str(request.spec_path), line, dotted(path), found_unset, f"set {name} in the environment")
-        raise SpecError([problem])
+        unset_login = f"the login is in the variable {name}, which is not set"
+        raise spec_error(request.spec_path, [(path, unset_login, f"set {name} in the environment")], request.variant)
     for path, text in (*found, *channels):
         if has_open_secret(text, channel=path[0] == "conda"):
+            [place] = spec_error(request.spec_path, [(path, "", "")], request.variant).problems
             context.reporter.warning(
-                f"{_location(request.spec_path, path)} contains a password or a token, visible to everybody who sees "
-                "the spec: use variables instead, as in https://${USER}:${PASSWORD}@host"
+                f"{place.where}:{place.line}: {place.key} contains a password or a token, visible to everybody who "
+                "sees the spec: use variables instead, as in https://${USER}:${PASSWORD}@host"
             )
-
-
-def _location(spec_path: Path, path: KeyPath) -> str:
-    return f"{spec_path}:{positions_of(read_text(spec_path)).line(path)}: {dotted(path)}"
 
 
 def _recording(context: Context, warnings: list[str]) -> Context:
@@ -310,7 +304,7 @@ def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
     if times:
         text = set_package_as_of(text, times)
         spec = _parsed(text, state.request, state.started).variant(state.request.variant)
-        state = replace(state, spec=spec, document=documents.parse_toml(text))
+        state = replace(state, spec=spec, document=_document(text, state.request))
     made = make(state)
     _report_unmoved(state, made)
     return made, text

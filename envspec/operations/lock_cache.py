@@ -16,7 +16,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from envspec import documents
 from envspec.context import Context
 from envspec.data import facts_version
 from envspec.errors import StaleLock
@@ -27,7 +26,7 @@ from envspec.lockfile.header import FORMAT, LOCK_FILE, pins_sha256, verify_check
 from envspec.operations.lock_state import LockRequest, Upgrade
 from envspec.resolve import RESOLVERS
 from envspec.spec.dates import as_of_in
-from envspec.spec.identity import input_sha256
+from envspec.spec.identity import input_sha256, read_document
 from envspec.spec.owner import other_owner, path_from_lock
 from envspec.version import VERSION
 
@@ -44,7 +43,7 @@ def key_of(request: LockRequest, facts: str, environ: Mapping[str, str]) -> str 
     the same files, and may not.
     """
     try:
-        data = documents.read_spec(request.spec_path)
+        data = read_document(request.spec_path)
     except (OSError, ValueError):
         return None
     header, old = None, ""

@@ -29,6 +29,7 @@ from envspec.operations.lock import beside, check_logins, lock_files, make
 from envspec.operations.lock_state import LockRequest, LockState
 from envspec.operations.old_lock import checked, cutoffs_of, versions_of
 from envspec.spec import Spec, load_spec
+from envspec.spec.identity import read_document
 
 _NONE: Final = "(none)"
 #: The keys that identify a table of an array.
@@ -97,7 +98,7 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
     facts = load_facts(spec.facts.tables())
     right, unverified = checked(locked, spec, facts, context)
     with closing(_Unanswered(context.cache)) as store:
-        old, document = cutoffs_of(right), documents.read_spec(request.spec_path)
+        old, document = cutoffs_of(right), read_document(request.spec_path)
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, as_of, before=locked)
         if request.variant:
             state = beside(state, read_current(request.base_directory, LOCK_FILE))

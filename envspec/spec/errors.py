@@ -69,16 +69,21 @@ class SpecError(EnvspecError):
     code: ClassVar[str] = "spec"
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(sorted(problems, key=lambda each: (each.line or 0, each.key, each.found)))
+        found = sorted(problems, key=lambda each: (each.where, each.line or 0, each.key, each.found))
+        self.problems = tuple(dict.fromkeys(found))
         text = "\n".join(map(str, self.problems))
-        many = len(self.problems) > 1
-        super().__init__(f"{self.problems[0].where}: {len(self.problems)} problems\n{text}" if many else text)
+        super().__init__(f"{self._count}\n{text}" if len(self.problems) > 1 else text)
+
+    @property
+    def _count(self) -> str:
+        files = dict.fromkeys(each.where for each in self.problems)
+        return f"{', '.join(files)}: {len(self.problems)} problems"
 
     def as_document(self) -> dict[str, object]:
         """With the first problem's place, and with all problems."""
         found = [each.as_document() for each in self.problems]
         first = found[0]
-        message = first["message"] if len(found) == 1 else f"{self.problems[0].where}: {len(found)} problems"
+        message = first["message"] if len(found) == 1 else self._count
         whole = {**super().as_document(), "message": message, "where": first["where"], "problems": found}
         return {**whole, "hint": first["hint"]}
 

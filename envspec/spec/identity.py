@@ -20,9 +20,42 @@ from envspec.spec.variants import BASE
 _CONFINING = "unconfined_builds"
 
 
+def read_document(path: Path) -> dict[str, Any]:
+    """A spec's file as TOML, with the lines of the dependency groups that it names; it need not be a valid spec.
+
+    Raises:
+        OSError: it can't be read. ValueError: it is not TOML, or a group can't be read.
+    """
+    return with_groups(documents.read_spec(path), path.parent)
+
+
+def with_groups(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A spec, parsed, with the lines of the dependency groups that it names. folder: the spec's.
+
+    Raises:
+        ValueError: a group can't be read.
+    """
+    variants = data.get("variants")
+    tables = (data, *(variants.values() if isinstance(variants, Mapping) else ()))
+    if not any(map(_names_groups, tables)):
+        return data
+    # Imported here: `lock --check` has a small budget.
+    from envspec.spec.groups import read_groups
+
+    found = read_groups(data, folder)
+    for _, problem in found.problems:
+        raise problem
+    return found.document
+
+
+def _names_groups(table: object) -> bool:
+    pip = table.get("pip") if isinstance(table, Mapping) else None
+    return isinstance(pip, Mapping) and "groups" in pip
+
+
 def input_sha256(data: Mapping[str, Any], variant: str = BASE) -> str:
     """SHA-256, in hexadecimal, of the canonical form of a parsed TOML document: of the spec itself, or of it and one
-    variant.
+    variant. data: with the lines of its groups.
 
     Comments, layout, the order of keys and tables, the offset a time is written in and credentials in URLs and in
     conda's channels do not matter; `[registry.mirrors]` and whether builds are confined do not belong. Every other

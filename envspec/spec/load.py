@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +16,7 @@ from pydantic import ValidationError
 from envspec import documents
 from envspec.spec.consistency import check
 from envspec.spec.errors import BadValue, KeyPath, Problem, SpecError, dotted, quoted
+from envspec.spec.groups import Grouped, Place, read_groups
 from envspec.spec.positions import Positions, positions_of
 from envspec.spec.sections import Spec
 from envspec.spec.values import VARIANT
@@ -68,7 +71,7 @@ def _decoded(data: bytes, where: str) -> str:
 def parse_spec(text: str, where: str, now: datetime, folder: Path | None = None) -> Spec:
     """Read a spec's text; `where` is what messages call it, `now` bounds `as_of`.
 
-    folder: of the spec, where hints read files that it names.
+    folder: of the spec, where its groups are, and files that hints read.
 
     Raises:
         SpecError: with every problem.
@@ -80,6 +83,9 @@ def parse_spec(text: str, where: str, now: datetime, folder: Path | None = None)
         own = data.get("spec")
         named = f", {posixpath.normpath(posixpath.join(posixpath.dirname(where), own))}" if isinstance(own, str) else ""
         raise _whole(where, "this is a lock, not a spec", f"name its spec{named}")
+    grouped = read_groups(data, folder or Path())
+    places, data = _Places(where, folder or Path(), positions, grouped), grouped.document
+    _check_lengths(data, where)
     spec, problems = _checked(Merged(data, BASE), positions, now)
     known = {path for path, _ in problems}
     variants = {}
@@ -97,11 +103,39 @@ def parse_spec(text: str, where: str, now: datetime, folder: Path | None = None)
             for path, bad in found
             if path not in known
         ]
-    if problems or spec is None:
-        raise SpecError(
-            Problem(where, positions.line(path), dotted(path), bad.found, bad.hint_in(folder)) for path, bad in problems
-        )
+    of_lines = [(places.of(path), bad) for path, bad in problems]
+    if (of_lines := [*grouped.problems, *of_lines]) or spec is None:
+        raise SpecError(places.problem(place, bad.found, bad.hint_in(folder)) for place, bad in of_lines)
     return spec.model_copy(update={"variants": variants})
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the values of a spec are written: in its text, or in files with groups that it names."""
+
+    where: str
+    folder: Path
+    positions: Positions
+    grouped: Grouped
+
+    def of(self, path: KeyPath) -> Place:
+        return self.grouped.lines.get(path, Place("", path))
+
+    def problem(self, place: Place, found: str, hint: str) -> Problem:
+        where, positions = self.where, self.positions
+        if place.file:
+            where = os.path.normpath(Path(where).parent / place.file)
+            positions = positions_of(read_text(self.folder / place.file, where))
+        return Problem(where, positions.line(place.path), dotted(place.path), found, hint)
+
+
+def spec_error(path: Path, found: Iterable[tuple[KeyPath, str, str]], variant: str = BASE) -> SpecError:
+    """The error for values of a spec, or of its variant, that a later stage refuses: key, problem and hint of each."""
+    text = read_text(path)
+    data, positions = _document(text, str(path))
+    grouped = read_groups(data, path.parent)
+    merged, places = Merged(grouped.document, variant), _Places(str(path), path.parent, positions, grouped)
+    return SpecError(places.problem(places.of(merged.origin(key)), problem, hint) for key, problem, hint in found)
 
 
 def _checked(merged: Merged, positions: Positions, now: datetime) -> tuple[Spec | None, list[tuple[KeyPath, BadValue]]]:
@@ -136,8 +170,7 @@ def _of_variants(data: dict[str, Any]) -> Iterator[tuple[KeyPath, BadValue]]:
 def _document(text: str, where: str) -> tuple[dict[str, Any], Positions]:
     try:
         data = documents.parse_toml(text)
-        if (longest := _longest_list(data)) > _MOST_ENTRIES:
-            raise _whole(where, f"a list has {longest} entries", f"at most {_MOST_ENTRIES} are read: split the spec")
+        _check_lengths(data, where)
         return data, positions_of(text)
     except (documents.NestedTooDeeply, RecursionError):
         raise _whole(where, "lists or tables are nested too deeply to read", "no key of a spec needs it") from None
@@ -145,10 +178,11 @@ def _document(text: str, where: str) -> tuple[dict[str, Any], Positions]:
         raise SpecError([_syntax(error, text, where)]) from None
 
 
-def _longest_list(data: dict[str, Any]) -> int:
-    """The length of the longest list in the document's tables."""
+def _check_lengths(data: dict[str, Any], where: str) -> None:
     tables = [data, *(each for each in data.values() if isinstance(each, dict))]
-    return max((len(value) for table in tables for value in table.values() if isinstance(value, list)), default=0)
+    lengths = (len(value) for table in tables for value in table.values() if isinstance(value, list))
+    if (longest := max(lengths, default=0)) > _MOST_ENTRIES:
+        raise _whole(where, f"a list has {longest} entries", f"at most {_MOST_ENTRIES} are read: split the spec")
 
 
 #: Part of tomllib's or tomli's message, which differ between versions; the problem; the hint.

@@ -69,13 +69,13 @@ def option_error(text: str, read: Callable[[str], object]) -> BadValue:
         key = "dependencies" if name == "requirement" else "constraints"
         return InFolder(
             found,
-            f"remove it, and copy the lines of {value} into `{key}`",
+            f"remove it, and copy the lines of {quoted(value)[1:-1]} into `{key}`",
             lambda folder: _lines_of(folder / value, key, read),
         )
     if name == "editable" and value:
         return InFolder(found, f"write {_item(named(value))}", lambda folder: f"write {_item(named(value, folder))}")
     if name in ("index-url", "extra-index-url", "find-links") and value:
-        return BadValue(found, _index(name, without_credentials(value)))
+        return BadValue(found, _index(name, quoted(without_credentials(value), _MOST_CHARACTERS)[1:-1]))
     return BadValue(found, _OTHERS.get(name, "remove it: a spec has no options of pip"))
 
 

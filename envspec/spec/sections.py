@@ -250,6 +250,12 @@ class Pip(Section):
         description="Requirements (PEP 508); wheels by `name @ https://...whl#sha256=...`.",
         examples=[["torch==2.9.*", "transformers[torch]>=4.57"]],
     )
+    groups: f.ListOf[f.Word] = Field(
+        default=(),
+        description="Dependency groups (PEP 735) of the pyproject.toml beside the spec, or of another one by its path: "
+        "their lines count like those of `dependencies`.",
+        examples=[["train", "../pyproject.toml:test"]],
+    )
     constraints: f.ListOf[f.ConstraintText] = Field(
         default=(),
         description="Bounds on versions of packages that other packages require.",

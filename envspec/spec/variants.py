@@ -18,7 +18,7 @@ KeyPath = tuple[str | int, ...]
 BASE: Final = ""
 #: Lists that a variant adds to; an entry replaces the base's of the same package or index. It replaces other lists.
 _ADDED: Final = (
-    *(("pip", each) for each in ("dependencies", "constraints", "overrides", "allow_sdist", "index")),
+    *(("pip", each) for each in ("dependencies", "groups", "constraints", "overrides", "allow_sdist", "index")),
     ("conda", "dependencies"),
     ("conda", "platform", "*", "dependencies"),
     ("system", "apt"),

@@ -6,6 +6,7 @@ The README.md of each group describes the files of a case.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -67,12 +68,18 @@ def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
             places |= {"<python>": RUNNING, "Python <series>": f"Python {SERIES}"}
         for shown, address in places.items():
             text = text.replace(shown, address)
+        _copy_files(case, folder)
         user.writes(text)
         ran = user.locks(*words)
     locked = [path.read_bytes() for path in (folder / "locks").rglob("*") if path.is_file()]
     left = b"".join([ran.stdout.encode(), ran.stderr.encode(), *locked])
     assert not [secret for secret in rows.get("secrets", ()) if secret.encode() in left]
     return user, ran, places
+
+
+def _copy_files(case: Path, folder: Path) -> None:
+    if (case / "files").exists():
+        shutil.copytree(case / "files", folder, dirs_exist_ok=True)
 
 
 def refusal(case: Path, folder: Path) -> str:
