@@ -88,11 +88,12 @@ def test_places_of_later_stages(user: User) -> None:
 
 @pytest.mark.parametrize("text", ["[dependency-groups]\n", "nonsense", None])
 def test_groups_that_are_gone(user: User, text: str | None) -> None:
+    user.writes(SPEC.partition("[variants")[0])
     (user.folder / "pyproject.toml").unlink()
     if text is not None:
         project(user, text)
     before = user.files()
     for words in ("--check", "--verify", "--offline"):
         error = refused(user.runs("lock", "small", words), 2)
-        assert "specs/small.toml: 2 problems\nspecs/small.toml:7: pip.groups[0]: " in error
+        assert error.startswith("specs/small.toml:7: pip.groups[0]: ")
     assert user.files() == before
