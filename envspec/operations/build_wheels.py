@@ -29,7 +29,7 @@ from envspec.build.wheel import build_wheel, folder_request, git_request, sdist_
 from envspec.context import SILENT, Step
 from envspec.credentials import without_credentials
 from envspec.diagnostics.machine import this_platform
-from envspec.errors import NetworkError, StaleLock, UnfitMachine, UsageError
+from envspec.errors import NetworkError, StaleLock, UnfitMachine
 from envspec.facts import Facts
 from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
@@ -64,6 +64,7 @@ from envspec.registry.reference import endpoint_of, parse
 from envspec.resolve.pypi.index.routing import BuiltSource, OfflineMiss
 from envspec.resolve.pypi.request import indexes_of, sources_of
 from envspec.spec import Requirement, RequirementKind, Spec
+from envspec.spec.errors import RefusedValues
 from envspec.spec.requirements import GitAddress, read_git, read_requirement
 
 
@@ -201,7 +202,7 @@ async def build_sources(
     The key of a wheel is the text of its requirement, without credentials.
 
     Raises:
-        WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder does not exist.
+        WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. RefusedValues: a folder does not exist.
     """
     async with Session(state.context.without_progress()) as session:
         builder = WheelBuilder(state.spec.env.name, partial(own_base, state.spec, state.facts), session)
@@ -297,15 +298,13 @@ class _Sources:
     def _find_local(self, requirement: Requirement, wanted: WheelRequest) -> _Found:
         address = (requirement.url or "").partition("#")[0]
         path = local_path(address, self._state.request.spec_path.parent)
-        of = f"pip.dependencies: {requirement.name}"
+        at = ("pip", "dependencies", self._state.spec.pip.dependencies.index(requirement))
         if not (path.is_dir() or path.is_file()):
-            raise UsageError(
-                f"{of}: {address} does not exist", hint="correct the path: it is relative to the spec's folder"
-            )
+            hint = "correct the path: it is relative to the spec's folder"
+            raise RefusedValues((at, f"{address} does not exist", hint))
         if path.is_dir() and not any((path / name).is_file() for name in ("pyproject.toml", "setup.py")):
-            raise UsageError(
-                f"{of}: {address} has neither pyproject.toml nor setup.py", hint="name the project's folder"
-            )
+            text = f"{address} has neither pyproject.toml nor setup.py"
+            raise RefusedValues((at, text, "name the project's folder"))
         sha256 = tree_sha256(path)
         build: BuildRequest | Path
         if path.is_dir():

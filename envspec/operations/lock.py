@@ -35,7 +35,7 @@ from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in
 from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
 from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
-from envspec.spec.errors import KeyPath
+from envspec.spec.errors import KeyPath, RefusedValues
 from envspec.spec.identity import with_groups
 from envspec.spec.load import read_text, spec_error
 from envspec.spec.owner import TWO_SPECS
@@ -374,6 +374,13 @@ def _report_unmoved(state: LockState, made: Lock) -> None:
 
 def make(state: LockState) -> Lock:
     """The lock that a spec compiles to; writes nothing."""
+    try:
+        return _made(state)
+    except RefusedValues as error:
+        raise spec_error(state.request.spec_path, error.found, state.request.variant) from None
+
+
+def _made(state: LockState) -> Lock:
     of_conda = names_in_conda(state.upgraded, state.old, _required_from_conda(state.spec))
     conda = _conda(state, of_conda)
     targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons)

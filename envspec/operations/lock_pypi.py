@@ -22,6 +22,7 @@ from envspec.names import normalised
 from envspec.operations.lock_state import LockState, PypiResult, is_open
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve import resolver
+from envspec.resolve.pypi.errors import UnknownExtras
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import BuiltSource
 from envspec.resolve.pypi.request import (
@@ -191,7 +192,10 @@ class Pypi:
         while True:
             asked = requests if builds is None else [builds.knowing(each) for each in requests]
             resolving = resolve_all(asked, resolver(state.request.resolver), state.store, once, _later)
-            resolutions = run_interruptible(resolving)
+            try:
+                resolutions = run_interruptible(resolving)
+            except UnknownExtras as error:
+                raise error.of_lines(state.spec.pip.dependencies) from None
             if not any(is_open(package) for part in resolutions for package in part.packages):
                 return resolutions
             if builds is None:

@@ -101,6 +101,23 @@ class BadValue(ValueError):
         return self.hint
 
 
+class RefusedValues(EnvspecError):
+    """Values of a spec that a later stage refuses; whoever has the spec adds their places (`load.spec_error`).
+
+    found: key, problem and hint of each.
+    """
+
+    exit_code: ClassVar[int] = 2
+    code: ClassVar[str] = "spec"
+
+    def __init__(self, *found: tuple[KeyPath, str, str]) -> None:
+        super().__init__(
+            "; ".join(dict.fromkeys(problem for _, problem, _ in found)),
+            hint="; ".join(dict.fromkeys(hint for *_, hint in found)),
+        )
+        self.found = found
+
+
 def refuse_open_secrets(address: str) -> None:
     """BadValue if a URL has a secret in the wrong place, or one that is not encoded."""
     if is_misread(address):

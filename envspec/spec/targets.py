@@ -13,6 +13,7 @@ from envspec.facts import Facts
 from envspec.facts.tables import PythonRow, numeric
 from envspec.models import Decision, Platform, Python, Target
 from envspec.spec import PythonSource, Spec
+from envspec.spec.errors import RefusedValues
 
 #: Oldest macOS that an osx-arm64 environment runs on. Every Mac with Apple silicon can run it, and from it on wheels
 #: may use Accelerate's new BLAS: numpy and scipy publish theirs as macosx_14_0_arm64.
@@ -38,8 +39,11 @@ _LEGACY: Final = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _OLDEST: Final = {Platform.LINUX_64: 5, Platform.LINUX_AARCH64: 17}
 
 
-class UnknownPython(UsageError):
+class UnknownPython(RefusedValues):
     """A Python that no source named by the spec has."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__((("env", "python"), message, hint))
 
 
 #: glibc and macOS of a platform, None where it has none: see `Target`.

@@ -17,7 +17,7 @@ from envspec.resolve.pypi.metadata import allows, parsed
 from envspec.resolve.pypi.resolver import PypiRequest, Unsolvable
 from envspec.resolve.types import CondaProvided, required_by
 from envspec.spec import Requirement, RequirementKind
-from envspec.spec.errors import nearest
+from envspec.spec.errors import RefusedValues, nearest
 from envspec.spec.sections import Pip
 
 
@@ -178,23 +178,43 @@ class NeedsSdist(NoSolution):
         )
 
 
+class UnknownExtras(NoSolution):
+    """The spec requires extras that packages do not have. found: name, extra, problem and hint of each."""
+
+    def __init__(self, found: Sequence[tuple[str, str, str, str]]) -> None:
+        super().__init__("; ".join(problem for *_, problem, _ in found), hint="; ".join(hint for *_, hint in found))
+        self.found = found
+
+    def of_lines(self, required: Iterable[Requirement]) -> RefusedValues:
+        """The error for the lines of [pip] dependencies that require them."""
+        return RefusedValues(
+            *(
+                (("pip", "dependencies", at), problem, hint)
+                for at, line in enumerate(required)
+                for name, extra, problem, hint in self.found
+                if line.name == name and extra in line.extras
+            )
+        )
+
+
 def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterable[Dependent]]]) -> list[str]:
     """A warning for each extra that a package requires of another one that does not have it.
 
     packages: name -> version, its extras, those of an older release that the spec allows, what requires it.
 
     Raises:
-        NoSolution: the spec requires such an extra; with all of them.
+        UnknownExtras: the spec requires such an extra; with all of them.
     """
-    of_spec, of_packages = [], []
+    of_spec, warnings = [], []
     for name, (version, offered, former, askers) in packages.items():
         for asker in sorted(askers):
             requirement = parsed(asker.requirement)
-            for extra in sorted(requirement.extras if requirement else ()):
-                if normalised(extra) in offered:
+            for extra in sorted(map(normalised, requirement.extras) if requirement else ()):
+                if extra in offered:
                     continue
-                if asker.name == SPEC and normalised(extra) in former:
-                    of_packages.append(
+                lacks = f"{name} {version} has no extra {extra}"
+                if asker.name == SPEC and extra in former:
+                    warnings.append(
                         f"{asker.requirement}: {name} {version} no longer has the extra {extra}: remove it, or bound "
                         f"{name} to releases that have it"
                     )
@@ -202,21 +222,15 @@ def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterabl
                     close = nearest(extra, offered)
                     instead = f"write {name}[{close}]" if close else "remove the extra"
                     has = f"the extras {', '.join(sorted(offered))}" if offered else "no extras"
-                    of_spec.append(
-                        (
-                            f"{asker.requirement}: {name} {version} has no extra {extra}",
-                            f"{instead}: {name} {version} has {has}",
-                        )
-                    )
+                    of_spec.append((name, extra, lacks, f"{instead}: {name} {version} has {has}"))
                 else:
-                    of_packages.append(
-                        f"{asker.name} requires {asker.requirement}, but {name} {version} has no extra {extra}: if "
-                        "something is missing, add it to [pip] dependencies"
+                    warnings.append(
+                        f"{asker.name} requires {asker.requirement}, but {lacks}: if something is missing, add it to "
+                        "[pip] dependencies"
                     )
     if of_spec:
-        found, hints = ("; ".join(dict.fromkeys(texts)) for texts in zip(*of_spec, strict=True))
-        raise NoSolution(found, hint=hints)
-    return list(dict.fromkeys(of_packages))
+        raise UnknownExtras(list(dict.fromkeys(of_spec)))
+    return list(dict.fromkeys(warnings))
 
 
 #: `numpy>=1.24,<2.2`, `torch[opt]==2.9.1`, `torch{platform_machine != 'aarch64'}==2.5.1`, as resolvers write them.

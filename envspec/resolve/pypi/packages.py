@@ -65,7 +65,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     What conda provides is no package here, but part of the graph.
 
     Raises:
-        NoSolution: the spec names an extra that a package does not have.
+        UnknownExtras: the spec names extras that packages do not have.
         PypiCondaConflict: a package requires PyPI's build of a member of the torch family, and torch is conda's.
         ResolverError: the resolver pinned what the index does not list.
         NetworkError: metadata or a size cannot be fetched.

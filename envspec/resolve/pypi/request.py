@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,6 +21,7 @@ from envspec.resolve.pypi.resolve import TargetRequest
 from envspec.resolve.pypi.resolver import PypiRequest
 from envspec.resolve.types import CondaProvided, Cutoffs
 from envspec.spec import Requirement, RequirementKind, Spec, UndatedFiles
+from envspec.spec.errors import RefusedValues
 from envspec.spec.sections import IndexFormat, IndexSection
 from envspec.spec.targets import has_cuda, marker_environment, wheel_tags
 
@@ -77,8 +78,8 @@ def target_request(
         PypiCondaConflict: the requirements of [pip] and the packages that conda installs exclude each other.
         FamilyMismatch: the requirements on the torch family exclude each other.
         NoSuchBuild: no torch for the required CUDA.
-        NoSolution: a package that its index cannot provide, or with two addresses, or a wheel that the target cannot
-            load.
+        NoSolution: a package that its index cannot provide, or a wheel that the target cannot load.
+        RefusedValues: a package with two addresses or two overrides.
     """
     environment = marker_environment(target)
     required = [requirement for requirement in spec.pip.dependencies if requirement.applies_to(environment)]
@@ -86,7 +87,7 @@ def target_request(
     tags = tuple(wheel_tags(target))
     provided = given.provided
     check_conflicts(required, bounds, spec.pip, provided)
-    _check_addresses(required, target)
+    _check_addresses(spec, target)
     by_url = [r for r in required if r.kind is RequirementKind.WHEEL_URL]
     direct = {r.name: given.wheels[str(r.without_credentials().url)] for r in by_url}
     _check_loadable(direct, TagRanks(tags), target)
@@ -167,15 +168,16 @@ def _served(source: BuiltSource, name: str) -> ListedFile:
     return ListedFile(served, source.file.url or served, wheel.sha256, wheel.size_bytes)
 
 
-def _check_addresses(required: Iterable[Requirement], target: Target) -> None:
-    found: dict[str, str] = {}
-    for r in required:
+def _check_addresses(spec: Spec, target: Target) -> None:
+    environment, found = marker_environment(target), dict[str, str]()
+    for at, r in enumerate(spec.pip.dependencies):
         address = r.without_credentials().url
-        if address is not None and (first := found.setdefault(r.name, address)) != address:
-            raise NoSolution(
-                f"{r.name} has two addresses on {target.platform.value}: {first} and {address}",
-                hint="keep one of them, or give them markers that exclude each other",
-            )
+        if address is None or not r.applies_to(environment):
+            continue
+        if (first := found.setdefault(r.name, address)) != address:
+            text = f"{r.name} has two addresses on {target.platform.value}: {first} and {address}"
+            hint = "keep one of them, or give them markers that exclude each other"
+            raise RefusedValues((("pip", "dependencies", at), text, hint))
 
 
 def _check_loadable(direct: Mapping[str, ListedFile], ranks: TagRanks, target: Target) -> None:
@@ -199,13 +201,12 @@ def _pytorch_index(build: BuildChoice | None, template: str) -> PackageIndex | N
 
 def _overrides(spec: Spec, target: Target) -> dict[str, SpecifierSet]:
     environment, found = marker_environment(target), dict[str, SpecifierSet]()
-    for override in (each.requirement for each in spec.pip.overrides):
+    for at, override in enumerate(each.requirement for each in spec.pip.overrides):
         if override.applies_to(environment):
             if override.name in found:
-                raise NoSolution(
-                    f"pip.overrides: {override.name} is overridden twice on {target.platform.value}",
-                    hint="remove one of them, or give them markers that exclude each other",
-                )
+                text = f"{override.name} is overridden twice on {target.platform.value}"
+                hint = "remove one of them, or give them markers that exclude each other"
+                raise RefusedValues((("pip", "overrides", at), text, hint))
             found[override.name] = override.specifier
     return found
 
