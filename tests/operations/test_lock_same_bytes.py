@@ -48,7 +48,7 @@ PUBLIC: Final = [
     File(sdist("native", "1.1.0"), day("2024-01-01")),
     release("client", "1.0.0", requires=["corp-tools-py>=3", "numpy"]),
     release("client", "2.0.0", "2025-01-01", requires=["corp-tools-py>=4"]),
-    release("report", "1.0.0", requires=["transformers", "torch>=2.8"]),
+    File(wheel("report", "1.0.0", requires=["transformers", "torch>=2.8"], extras={"fast": ()}), day("2024-01-01")),
 ]
 ASKED: Final = ("app", "kit[all]", "portable", "pulled", "steady", "rebuilt", "weekly<1.9", "native<1.1", "corp-app")
 CONDA: Final = """
