@@ -75,7 +75,7 @@ def test_killed_at_any_moment(tmp_path: Path, index: IndexServer) -> None:
         run = user.starts()
         if number % 2:
             until_resolved(run)
-            time.sleep(moments.uniform(0, 1.5 * end_s))
+            time.sleep(moments.uniform(0, 2 * end_s))
         else:
             time.sleep(moments.uniform(0, longest_s))
         if number % 4 < 2:

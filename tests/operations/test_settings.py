@@ -70,7 +70,7 @@ def test_a_base_that_no_registry_gives_is_named_with_the_reason(tmp_path: Path, 
     user = User(tmp_path, index.url)
     user.wants("lib", as_of="2026-06-01T00:00:00Z", rest=IMAGE.replace("docker.io/", ""))
     [warning] = user.locks().warnings
-    assert "the proxy can't be reached" in warning and "lock again where docker.io answers" in warning
+    assert "the proxy can't be reached" in warning and "Lock again where docker.io can be reached" in warning
 
 
 def test_config_prints_what_applies_and_where_it_comes_from(tmp_path: Path) -> None:
