@@ -174,7 +174,8 @@ class BuiltWheel:
 class Package:
     """A pinned package on one platform. built: the wheel of a source, once it has been built: then `file` is an sdist,
     or for `git` and `local` the same wheel. record_sha256: over the files that the wheel installs
-    (`envspec.verifier.record`), None if it is not known.
+    (`envspec.verifier.record`), None if it is not known. removed: requirements of its metadata that overrides of the
+    spec remove.
     """
 
     name: Name
@@ -186,6 +187,7 @@ class Package:
     extras: tuple[Name, ...] = ()
     built: BuiltWheel | None = None
     record_sha256: Sha256 | None = None
+    removed: tuple[Line, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)

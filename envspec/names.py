@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+#: What the record of an override that removes a requirement begins with.
+REMOVE: Final = "remove "
 #: The longest file name in bytes, of the 255 that file systems have: a file that is being written has 25 more.
 LONGEST: Final = 230
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from envspec import documents
 from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.data import DATA
-from envspec.names import COMMIT, SDIST_ENDINGS, SHA256, normalised
+from envspec.names import COMMIT, REMOVE, SDIST_ENDINGS, SHA256, normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_FILES, channel_url, origin_of
 from envspec.spec.dates import Age, as_of_in, package_as_of_in
 
@@ -58,7 +58,11 @@ def _mismatches(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> Itera
         yield "its package indexes are not those of the spec"
     yield from _base_images(spec, lock)
     overrides = {
-        (_name_of(each["requirement"]), each["requirement"].strip(), each["reason"])
+        (
+            _name_of(each["requirement"]),
+            f"{REMOVE if each.get('remove') else ''}{each['requirement'].strip()}",
+            each["reason"],
+        )
         for each in spec.get("pip", {}).get("overrides", ())
     }
     recorded = [entry for entry in lock.get("decision", ()) if entry["what"].startswith("override.")]
@@ -188,6 +192,8 @@ class _Sources:
 
 def _replaced(wheels: Sequence[_Table], overridden: Set[str]) -> Iterator[str]:
     for entry in wheels:
+        if not {_name_of(text) for text in entry.get("removed", ())} <= overridden:
+            yield f"{entry['name']}: a requirement of it is removed, but the spec does not override it"
         if entry["name"] not in overridden and any("replaces" in by for by in entry.get("required_by", ())):
             yield f"{entry['name']}: what requires it is replaced, but the spec does not override it"
 

@@ -25,6 +25,7 @@ from envspec.resolve import resolver
 from envspec.resolve.pypi.errors import UnknownExtras
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import BuiltSource
+from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.request import (
     GivenPackages,
     IndexUrls,
@@ -104,16 +105,21 @@ class Pypi:
         locked = {package.name for resolution in resolutions for package in resolution.packages}
         own = {name: at for name, at in cutoffs.names.items() if name in locked}
         for name in self._idle_overrides(resolutions):
-            self._warn_once(f"pip.overrides: {name} changes nothing: no locked package requires other versions of it")
+            self._warn_once(
+                f"pip.overrides: {name} changes nothing: what locked packages require is the same without it"
+            )
         return PypiResult(resolutions, tuple(requests), own, (*self._commits, *override_decisions(self._state.spec)))
 
     def _idle_overrides(self, resolutions: Sequence[Resolution]) -> list[str]:
         """The names of overrides without an effect, as far as it is recorded: not for what conda provides."""
-        packages = (package for resolution in resolutions for package in resolution.packages)
+        packages = [package for resolution in resolutions for package in resolution.packages]
         replaced = {package.name for package in packages if any(by.replaces for by in package.required_by)}
         provided = {name for of_platform in self._provided.values() for name in of_platform}
         names = {each.requirement.name for each in self._state.spec.pip.overrides}
-        return sorted(names - replaced - provided)
+        removed = {
+            normalised(found.name) for package in packages for text in package.removed if (found := parsed(text))
+        }
+        return sorted(names - replaced - removed - provided)
 
     def _ask_beside(
         self, base: Lock, cutoffs: Cutoffs, pins: Sequence[Resolution], requests: list[TargetRequest]

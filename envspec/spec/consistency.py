@@ -29,7 +29,7 @@ from envspec.spec.conda import (
 )
 from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import BadValue, KeyPath, quoted
-from envspec.spec.requirements import read_name, read_override, read_requirement, read_sdist_name
+from envspec.spec.requirements import Requirement, read_name, read_override, read_requirement, read_sdist_name
 from envspec.spec.values import read_pattern, read_python
 
 Document = Mapping[str, Any]
@@ -235,7 +235,7 @@ def _listed_twice(data: Document) -> Iterator[Found]:
 def _two_addresses(data: Document) -> Iterator[Found]:
     """Two lines of one name are both required, but it has one address; under different markers, one for each."""
     seen: dict[tuple[str, str], tuple[int, str]] = {}
-    for at, requirement in readable(read_requirement, items(data, str, "pip", "dependencies")):
+    for at, requirement in _required(data):
         address = requirement.without_credentials().url
         if address is not None:
             condition = (requirement.name, str(requirement.marker or ""))
@@ -261,9 +261,31 @@ def _overridden_twice(data: Document) -> Iterator[Found]:
             )
 
 
+def _removed(data: Document) -> Iterator[Found]:
+    required = [requirement.name for _, requirement in _required(data)]
+    for at, each in items(data, dict, "pip", "overrides"):
+        path, text = ("pip", "overrides", at, "requirement"), each.get("requirement")
+        for _, override in readable(read_override, [(at, text)] if isinstance(text, str) else []):
+            if each.get("remove") is not True:
+                continue
+            if override.specifier:
+                yield (
+                    path,
+                    f"`{override}` has versions, but is removed",
+                    f'write "{override.name}", or remove `remove`',
+                )
+            if override.name in required:
+                text = f"`{override.name}` is removed, but the spec requires it"
+                yield path, text, "remove it from the dependencies, or remove this override"
+
+
+def _required(data: Document) -> Iterator[tuple[int, Requirement]]:
+    return readable(read_requirement, items(data, str, "pip", "dependencies"))
+
+
 def _misnamed(data: Document) -> Iterator[Found]:
     """Names that are written for another package, unless the spec says where the package comes from."""
-    required = list(readable(read_requirement, items(data, str, "pip", "dependencies")))
+    required = list(_required(data))
     placed = {requirement.name for _, requirement in required if requirement.url is not None}
     placed |= {name for _, name in readable(read_name, items(data, str, "pip", "allow_sdist"))}
     patterns = [
@@ -428,6 +450,7 @@ _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _listed_twice,
     _two_addresses,
     _overridden_twice,
+    _removed,
     _misnamed,
     _dated_twice,
     _index_names,

@@ -16,6 +16,7 @@ from envspec.spec.fact_rows import SpecWithFacts
 _EXPECTED: Final = {
     "string_type": "text in quotes",
     "int_type": "a whole number",
+    "bool_type": "true or false",
     "tuple_type": "a list",
     "dict_type": "a table",
     "mapping_type": "a table",
@@ -108,8 +109,8 @@ def _how_to_write(kind: str, path: KeyPath) -> str:
         return f"write each as a table of its own: [[{dotted(path)}]]"
     if example and isinstance(path[-1], str):
         return f"write `{path[-1]} = {example}`"
-    if kind == "int_type":
-        return "write a whole number without quotes"
+    if kind in ("int_type", "bool_type"):
+        return f"write {_EXPECTED[kind]} without quotes"
     return f"write [{dotted(path)}] on a line of its own, and its keys below"
 
 

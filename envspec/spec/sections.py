@@ -231,11 +231,16 @@ class IndexSection(Section):
 
 
 class Override(Section):
-    """A requirement in place of those that packages have on the same name."""
+    """A requirement in place of those that packages have on the same name, or none."""
 
     requirement: f.OverrideText = Field(
         description="A name and its versions; without versions, any. Extras of what it replaces stay, markers too.",
         examples=["numpy<2"],
+    )
+    remove: bool = Field(
+        default=False,
+        description="Nothing in place of them: a package that no other one requires is not locked. The requirement is "
+        "then a name without versions.",
     )
     reason: f.Word = Field(
         description="Why: the lock has it.", examples=["audiocraft runs with numpy 1.26, its metadata is too narrow"]

@@ -76,6 +76,16 @@ def command(way: str, url: str, target: Path) -> list[str]:
     return [*words, "--target", str(target), "--index-url", url, "--require-hashes", *file]
 
 
+def test_what_an_override_changes_is_not_looked_for() -> None:
+    plain = locked(PLAIN, DEFAULT_INDEX, None)
+    for package in (
+        replace(plain, removed=("leaf>=1",)),
+        replace(plain, required_by=(Dependent("x", "plain-lib", "plain-lib<1"),)),
+    ):
+        assert "pip install --no-deps --require" in requirements_text(lock(resolution(X86, package)), X86)
+    assert "pip install --require" in requirements_text(lock(resolution(X86, plain)), X86)
+
+
 def test_pip_sync_takes_exactly_the_pins(tmp_path: Path, index: IndexServer, made: Lock) -> None:
     text = requirements_text(made, X86)
     assert "hunter2" not in text

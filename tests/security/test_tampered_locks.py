@@ -158,6 +158,15 @@ ATTACKS: Final = {
         "linux-64: left: required_by",
         "override.left",
     ),
+    "a requirement that the spec does not remove": Attack(
+        (
+            ('requirement = "app" }]', 'requirement = "app" }]\nremoved = ["left"]'),
+            ("\n[base_image]\n", OVERRIDE.replace('"left"', '"remove left"') + "\n[base_image]\n"),
+        ),
+        True,
+        "linux-64: app: removed",
+        "override.left",
+    ),
     "an extra package": Attack(
         ((LEFT, EXTRA + LEFT), ("\nleft==", f"\nextra==1.0.0 \\\n    --hash=sha256:{EVIL}\n    # via app\nleft==")),
         False,

@@ -136,6 +136,7 @@ def _lines(package: Table) -> Iterator[str]:
     for by in package["required_by"]:
         yield f"  {by['name']} asks {by['requirement']}" + (f" for {by['replaces']}" if "replaces" in by else "")
     yield from (f"  provides {each['name']} {each['version']}" for each in package.get("provides", ()))
+    yield from (f"  without {text}" for text in package.get("removed", ()))
     if "built" in package:
         yield f"  built: {package['built']['filename']}"
     if "rejected" in package:

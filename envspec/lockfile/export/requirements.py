@@ -49,8 +49,9 @@ def _header(lock: Lock, resolution: Resolution) -> str:
     name = requirements_name(platform)
     where = f"on top of {explicit_name(platform)}" if resolution.conda else "into an environment of that Python"
     # On top of conda the pins are what conda does not provide: pip must not look for the rest, and a sync would remove
-    # conda's own packages. pip refuses pins that a package's own metadata excludes, and the spec overrides.
-    overridden = any(by.replaces for package in resolution.packages for by in package.required_by)
+    # conda's own packages. pip refuses what a package's own metadata excludes, and the spec overrides.
+    packages = resolution.packages
+    overridden = any(each.removed or any(by.replaces for by in each.required_by) for each in packages)
     no_deps = "--no-deps " if overridden or python.source == "conda" else ""
     commands = [f"pip install {no_deps}--require-hashes -r {name}"]
     if python.source != "conda":

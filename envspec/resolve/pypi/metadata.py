@@ -47,24 +47,36 @@ def offered_extras(metadata: bytes) -> frozenset[str]:
     return frozenset(map(normalised, (*extras_of(metadata), *in_markers)))
 
 
-def overridden(metadata: bytes, overrides: Mapping[str, SpecifierSet]) -> bytes:
-    """METADATA whose requirements have other versions; extras and markers stay.
+#: Normalised name -> the versions in place of those that packages require; None: nothing in place of them.
+Overrides = Mapping[str, SpecifierSet | None]
 
-    overrides: normalised name -> versions.
-    """
+
+def override(text: str, overrides: Overrides) -> str | None:
+    """A requirement with other versions, its extras and marker the same; None if it is removed."""
+    requirement = parsed(text)
+    if requirement is None or (name := normalised(requirement.name)) not in overrides:
+        return text
+    requirement, versions = copy(requirement), overrides[name]
+    if versions is None:
+        return None
+    requirement.specifier, requirement.url = versions, None
+    return str(requirement)
+
+
+def overridden(metadata: bytes, overrides: Overrides) -> bytes:
+    """METADATA with the requirements that the overrides leave."""
 
     def replaced(field: re.Match[str]) -> str:
-        requirement = parsed(" ".join(field[2].split())) if field[1].lower() == "requires-dist" else None
-        if requirement is None or (versions := overrides.get(normalised(requirement.name))) is None:
-            return field[0]
-        requirement = copy(requirement)
-        requirement.specifier, requirement.url = versions, None
-        return f"{field[1]}: {requirement}"
+        text = " ".join(field[2].split())
+        new = override(text, overrides) if field[1].lower() == "requires-dist" else text
+        return field[0] if new == text else f"{field[1]}: {new}" if new else ""
 
     if not overrides:
         return metadata
     head, end, body = re.split(r"(\r?\n\r?\n|\Z)", metadata.decode("utf-8", "replace"), maxsplit=1)
-    return f"{_FIELD.sub(replaced, head)}{end}{body}".encode()
+    # An empty line would end the fields.
+    head = "\n".join(filter(None, _FIELD.sub(replaced, head).split("\n")))
+    return f"{head}{end}{body}".encode()
 
 
 def requires_python(metadata: bytes) -> str | None:

@@ -26,7 +26,7 @@ from envspec.resolve.pypi.metadata import (
     applicable,
     declared,
     offered_extras,
-    overridden,
+    override,
     parsed,
     requires_python,
     without_marker,
@@ -46,7 +46,7 @@ _NO_SET: Final = "its requirements fit no complete set"
 @dataclass(slots=True)
 class _Node:
     """One pinned package while the graph is built. offered: the extras that it has. replaced: what its metadata
-    has instead of some of `requires`. hash: see `WheelFile`."""
+    has instead of some of `requires`. removed: what it has besides. hash: see `WheelFile`."""
 
     name: str
     version: Version
@@ -54,6 +54,7 @@ class _Node:
     requires: tuple[str, ...]
     offered: frozenset[str]
     replaced: Mapping[str, str]
+    removed: tuple[str, ...]
     hash: str = ""
     extras: set[str] = field(default_factory=set)
     askers: set[Dependent] = field(default_factory=set)
@@ -106,6 +107,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
             extras=tuple(sorted(node.extras)),
             built=rules.sources[node.name].built if node.name in rules.sources else None,
             record_sha256=digest,
+            removed=tuple(sorted(map(without_marker, applicable(node.removed, environment, frozenset(node.extras))))),
         )
         for node, (refusal, _), size, digest in zip(installed, rejected, sizes, digests, strict=True)
     )
@@ -133,7 +135,10 @@ def _overlapping(found: Overlap, nodes: Mapping[str, _Node]) -> str:
         advice = f"Remove {' or '.join(of_spec)} from the spec"
     else:
         needs = (f"{each.name} is required by {', '.join(required_by(each.askers))}" for each in (one, other))
-        advice = f"{', and '.join(needs)}: use releases that need only one of the two"
+        instead = f'overrides = [{{ requirement = "{one.name}", remove = true, reason = "..." }}]'
+        advice = (
+            f"{', and '.join(needs)}: use releases that need only one of the two, or remove one in [pip]: {instead}"
+        )
     return (
         f"{one.name} {one.version} and {other.name} {other.version} both install {found.paths[0]}{more}, with "
         "different content: the environment gets those of whichever is installed last, and no image can be built. "
@@ -202,10 +207,11 @@ async def _node(name: str, version: str, view: View) -> _Node:
     wheels = [file for file in files if view.rank(file.filename) is not None]
     file = min(wheels, key=preference) if wheels else files[0]
     published = await view.published_metadata(name, file.filename)
-    metadata = overridden(published, view.rules.overrides)
-    pairs = zip(map(parsed, declared(metadata)), map(parsed, declared(published)), strict=True)
+    left = {text: override(text, view.rules.overrides) for text in declared(published)}
+    pairs = ((parsed(new), parsed(old)) for old, new in left.items() if new)
     replaced = {str(new): without_marker(old) for new, old in pairs if new and old and new.specifier != old.specifier}
-    return _Node(name, exact, file, declared(metadata), offered_extras(metadata), replaced)
+    removed = tuple(old for old, new in left.items() if new is None)
+    return _Node(name, exact, file, tuple(filter(None, left.values())), offered_extras(published), replaced, removed)
 
 
 async def _measure(node: _Node, view: View) -> None:

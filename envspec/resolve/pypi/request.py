@@ -12,6 +12,7 @@ from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.torch import MEMBERS, BuildChoice, CudaChoice, choose_build, family_mismatch
 from envspec.models import DEFAULT_INDEX, SPEC, Decision, Dependent, NamedIndex, Target
+from envspec.names import REMOVE
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve.pypi.errors import check_conflicts, torch_family_conflict
 from envspec.resolve.pypi.index.page import ListedFile
@@ -199,22 +200,28 @@ def _pytorch_index(build: BuildChoice | None, template: str) -> PackageIndex | N
     return PackageIndex(f"pytorch-{build.variant}", url, dated=False, stands_for=original if url != original else None)
 
 
-def _overrides(spec: Spec, target: Target) -> dict[str, SpecifierSet]:
-    environment, found = marker_environment(target), dict[str, SpecifierSet]()
-    for at, override in enumerate(each.requirement for each in spec.pip.overrides):
+def _overrides(spec: Spec, target: Target) -> dict[str, SpecifierSet | None]:
+    environment, found = marker_environment(target), dict[str, SpecifierSet | None]()
+    for at, each in enumerate(spec.pip.overrides):
+        override = each.requirement
         if override.applies_to(environment):
             if override.name in found:
                 text = f"{override.name} is overridden twice on {target.platform.value}"
                 hint = "remove one of them, or give them markers that exclude each other"
                 raise RefusedValues((("pip", "overrides", at), text, hint))
-            found[override.name] = override.specifier
+            found[override.name] = None if each.remove else override.specifier
     return found
 
 
 def override_decisions(spec: Spec) -> tuple[Decision, ...]:
     """The spec's overrides, as a lock records them."""
     return tuple(
-        Decision(f"override.{each.requirement.name}", str(each.requirement), each.reason, "the spec: pip.overrides")
+        Decision(
+            f"override.{each.requirement.name}",
+            f"{REMOVE if each.remove else ''}{each.requirement}",
+            each.reason,
+            "the spec: pip.overrides",
+        )
         for each in spec.pip.overrides
     )
 

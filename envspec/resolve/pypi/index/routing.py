@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 
-from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
 from packaging.version import Version
 
@@ -18,6 +17,7 @@ from envspec.models import DEFAULT_INDEX, DIRECT_URL, BuiltWheel, NamedIndex, Wh
 from envspec.origins import PYTORCH_FILES, Bounds
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.selection import Sdists
+from envspec.resolve.pypi.metadata import Overrides
 from envspec.resolve.types import CondaProvided
 
 
@@ -162,7 +162,7 @@ class Rules:
     sdists: Sdists = Sdists.WITHOUT_WHEEL
     provided: Mapping[str, CondaProvided] = field(default_factory=dict)
     sources: Mapping[str, BuiltSource] = field(default_factory=dict)
-    overrides: Mapping[str, SpecifierSet] = field(default_factory=dict)
+    overrides: Overrides = field(default_factory=dict)
     built: Mapping[tuple[str, Version], bytes] = field(default_factory=dict)
 
     def index_of(self, name: str) -> PackageIndex:
