@@ -119,7 +119,7 @@ def test_it_is_built_in_the_base_and_the_same_twice(
 def test_its_log_is_shown_where_it_fails(standin_base: Pushed, pythons: str, tmp_path: Path) -> None:
     with index_of(source("own.c", "broken")) as index:
         message = refused(user_of(tmp_path, index, standin_base, pythons).locks("--image"), 4)
-    assert "its build failed in" in message and "the compiler does not like it" in message
+    assert "its build failed (build_wheel) in" in message and "the compiler does not like it" in message
 
 
 def test_without_an_engine_it_is_said_what_needs_one(standin_base: Pushed, pythons: str, tmp_path: Path) -> None:
