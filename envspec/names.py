@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 #: What the record of an override that removes a requirement begins with.
-REMOVE: Final = "remove "
+REMOVE: Final = "removed: "
 #: The longest file name in bytes, of the 255 that file systems have: a file that is being written has 25 more.
 LONGEST: Final = 230
 

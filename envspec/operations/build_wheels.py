@@ -57,15 +57,18 @@ from envspec.models import (
     Target,
     WheelFile,
 )
+from envspec.names import normalised
 from envspec.operations.lock_state import SOURCE, LockState, Upgrade, is_open
 from envspec.operations.session import Session
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint_of, parse
 from envspec.resolve.pypi.index.routing import BuiltSource, OfflineMiss
-from envspec.resolve.pypi.request import indexes_of, sources_of
+from envspec.resolve.pypi.metadata import Overrides, applicable, declared, override, without_marker
+from envspec.resolve.pypi.request import indexes_of, recorded_overrides, sources_of
 from envspec.spec import Requirement, RequirementKind, Spec
-from envspec.spec.errors import RefusedValues
+from envspec.spec.errors import RefusedValues, quoted
 from envspec.spec.requirements import GitAddress, read_git, read_requirement
+from envspec.spec.targets import marker_environment
 
 
 class WheelBuilder:
@@ -336,6 +339,27 @@ def _existing(path: Path) -> Callable[[], Awaitable[Path]]:
     return give
 
 
+def unmet_requirements(
+    metadata: bytes, package: Package, part: Resolution, overrides: Overrides
+) -> list[tuple[str, str]]:
+    """The requirements of a package's METADATA that the packages of a resolution do not meet, each with the reason."""
+    versions = {each.name: (each.version, frozenset(each.extras)) for each in part.packages}
+    provided = {each.name: each.version for conda in part.conda for each in conda.provides}
+    left = tuple(filter(None, (override(text, overrides) for text in declared(metadata))))
+    found = []
+    for requirement in applicable(left, marker_environment(part.target), frozenset(package.extras)):
+        name, text = normalised(requirement.name), without_marker(requirement)
+        extras = {normalised(extra) for extra in requirement.extras}
+        version, known = versions.get(name, (provided.get(name), frozenset(extras)))
+        if version is None:
+            found.append((text, "not in the lock"))
+        elif not requirement.specifier.contains(version, prereleases=True):
+            found.append((text, f"the lock has {version}"))
+        elif missing := sorted(extras - known):
+            found.append((text, f"the lock has it without {', '.join(missing)}"))
+    return list(dict.fromkeys(found))
+
+
 _EVER: Final = datetime.min.replace(tzinfo=timezone.utc)
 
 
@@ -389,6 +413,7 @@ class Builds:
                 made = await self._builder.build_wheel(
                     replace(self._request(each, part), compilers=Compilers.HERE), python
                 )
+                await self._check_requirements(made, each, part)
                 found[made.wheel.sha256] = made.path
                 packages[number] = replace(each, built=made.wheel)
         return replace(part, packages=tuple(packages)), found
@@ -397,7 +422,21 @@ class Builds:
         if not is_open(package):
             return package
         made = await self._builder.build_wheel(self._request(package, part))
+        await self._check_requirements(made, package, part)
         return replace(package, built=made.wheel, record_sha256=await asyncio.to_thread(record_digest, made.path))
+
+    async def _check_requirements(self, made: CachedWheel, package: Package, part: Resolution) -> None:
+        """Fail if a wheel requires what the lock does not have: it was locked by what its sdist states."""
+        metadata = await asyncio.to_thread(metadata_of, made.path, package.name)
+        unmet = unmet_requirements(metadata, package, part, recorded_overrides(self._lock.decisions, part.target))
+        if unmet:
+            lines, platform = ", ".join(quoted(text) for text, _ in unmet), part.target.platform.value
+            raise WrongWheel(
+                f"{package.name} {package.version}",
+                f"it was locked on {platform} by what its sdist states, and its wheel requires something else: "
+                + "; ".join(f"{text} ({why})" for text, why in unmet),
+                hint=f"add {lines} to [pip] dependencies, and run `envspec lock`",
+            )
 
     def _request(self, package: Package, part: Resolution) -> BuildRequest:
         async def fetch() -> Path:

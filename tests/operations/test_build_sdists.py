@@ -277,6 +277,44 @@ def test_what_does_without_a_compiler_is_told(tmp_path: Path) -> None:
     assert any("own 1.0.0 is built without a compiler, but its build called c++" in text for text in ran.warnings)
 
 
+#: Compiled, and its wheel requires more than PKG-INFO states.
+REQUIRES_MORE = """
+import subprocess
+from pathlib import Path
+subprocess.check_call(["c++"])
+needs = ["lib[fast]", "helper<2; python_version >= '3.8'", "absent; sys_platform == 'win32'", "gone"]
+info = Path("PKG-INFO")
+info.write_text("".join(f"Requires-Dist: {each}\\n" for each in needs) + info.read_text())
+"""
+
+
+def test_a_compiled_wheel_that_requires_more_than_its_sdist_states(tmp_path: Path) -> None:
+    source = sdist("own", "1.0.0", requires=["lib"], on_build=REQUIRES_MORE)
+    lib = wheel("lib", "2.0.0", extras={"fast": ["lib"]})
+    with index_of(source, lib, wheel("helper", "1.5"), wheel("helper", "2.0")) as index:
+        user = builder(tmp_path, index, "own")
+        removed = 'overrides = [{ requirement = "gone", remove = true, reason = "x" }]\n'
+        spec = user.spec.read_text().replace("allow_sdist", f"{removed}allow_sdist")
+        user.writes(spec)
+        assert user.locks().status == 0 and "built" not in user.packages()["own"]
+        compiler = tmp_path / "bin" / "c++"
+        compiler.parent.mkdir()
+        compiler.write_text("#!/bin/sh\n")
+        compiler.chmod(0o755)
+        words = ("install", user.lock, "--prefix", "env", "--python", BASE)
+        path = {"PATH": f"{compiler.parent}:/usr/bin:/bin"}
+        assert refused(user.runs(*words, environ=path), 4) == (
+            "own 1.0.0: it was locked on linux-64 by what its sdist states, and its wheel requires something else: "
+            "lib[fast] (the lock has it without fast); helper<2 (not in the lock)\n"
+            '  hint: add "lib[fast]", "helper<2" to [pip] dependencies, and run `envspec lock`'
+        )
+        assert not (tmp_path / "env").exists()
+        user.writes(spec.replace("dependencies = [", 'dependencies = ["lib[fast]", "helper<2", '))
+        assert user.locks().status == 0
+        ran = user.runs(*words, environ=path)
+        assert ran.status == 0, ran.stderr
+
+
 def test_an_install_compiles_by_what_is_here_and_no_lock_has_its_wheel(tmp_path: Path) -> None:
     made = "import subprocess\nfrom pathlib import Path\n"
     made += "text = subprocess.check_output(['c++'], text=True)\nPath('own', '__init__.py').write_text(text)\n"

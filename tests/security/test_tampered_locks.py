@@ -161,7 +161,7 @@ ATTACKS: Final = {
     "a requirement that the spec does not remove": Attack(
         (
             ('requirement = "app" }]', 'requirement = "app" }]\nremoved = ["left"]'),
-            ("\n[base_image]\n", OVERRIDE.replace('"left"', '"remove left"') + "\n[base_image]\n"),
+            ("\n[base_image]\n", OVERRIDE.replace('"left"', '"removed: left"') + "\n[base_image]\n"),
         ),
         True,
         "linux-64: app: removed",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from packaging.specifiers import SpecifierSet
 
@@ -23,6 +24,7 @@ from envspec.resolve.pypi.resolver import PypiRequest
 from envspec.resolve.types import CondaProvided, Cutoffs
 from envspec.spec import Requirement, RequirementKind, Spec, UndatedFiles
 from envspec.spec.errors import RefusedValues
+from envspec.spec.requirements import read_override
 from envspec.spec.sections import IndexFormat, IndexSection
 from envspec.spec.targets import has_cuda, marker_environment, wheel_tags
 
@@ -200,6 +202,9 @@ def _pytorch_index(build: BuildChoice | None, template: str) -> PackageIndex | N
     return PackageIndex(f"pytorch-{build.variant}", url, dated=False, stands_for=original if url != original else None)
 
 
+_OVERRIDE: Final = "override."
+
+
 def _overrides(spec: Spec, target: Target) -> dict[str, SpecifierSet | None]:
     environment, found = marker_environment(target), dict[str, SpecifierSet | None]()
     for at, each in enumerate(spec.pip.overrides):
@@ -217,13 +222,24 @@ def override_decisions(spec: Spec) -> tuple[Decision, ...]:
     """The spec's overrides, as a lock records them."""
     return tuple(
         Decision(
-            f"override.{each.requirement.name}",
+            f"{_OVERRIDE}{each.requirement.name}",
             f"{REMOVE if each.remove else ''}{each.requirement}",
             each.reason,
             "the spec: pip.overrides",
         )
         for each in spec.pip.overrides
     )
+
+
+def recorded_overrides(decisions: Iterable[Decision], target: Target) -> dict[str, SpecifierSet | None]:
+    """The overrides that a lock records, of one target."""
+    found: dict[str, SpecifierSet | None] = {}
+    for each in decisions:
+        if each.what.startswith(_OVERRIDE):
+            override = read_override(each.value.removeprefix(REMOVE))
+            if override.applies_to(marker_environment(target)):
+                found[override.name] = None if each.value.startswith(REMOVE) else override.specifier
+    return found
 
 
 def _corrections(facts: Facts) -> dict[str, tuple[Correction, ...]]:
