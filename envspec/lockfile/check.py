@@ -121,7 +121,7 @@ def _changed(data: Mapping[str, Any], variant: str, spec_path: Path, lock_dir: P
         groups = document_of(data, variant).get("pip", {}).get("groups")
         of_groups = f", or a dependency group that it names ({', '.join(groups)})," if groups else ""
         return Reason(Why.SPEC, f"{spec_path}{of_groups} has changed since it was locked")
-    return Reason(Why.SPEC, f"{lock_dir} is the lock of {other}, which has the same name", TWO_SPECS)
+    return Reason(Why.SPEC, f"{lock_dir} is the lock of {other}", TWO_SPECS)
 
 
 def _parse(spec_path: Path) -> dict[str, object]:

@@ -50,6 +50,8 @@ def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
         EnvspecError: the old lock and the spec are then unchanged.
     """
     made = compiled(request, context)
+    # Another run may have locked another spec meanwhile.
+    _check_owner(request)
     if made.spec is None:
         return write_folder(request.directory, made.files)
     if read_text(request.spec_path) != made.read:
@@ -115,12 +117,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None = Non
         text = set_as_of(text, request.as_of)
     whole = _parsed(text, request, started)
     spec = whole.variant(request.variant)
-    if (other := owner_of(request)) is not None:
-        raise UsageError(
-            f"{request.spec_path} and {other} are both called {spec.env.name}: {request.directory} is the lock of "
-            f"{other}",
-            hint=TWO_SPECS,
-        )
+    _check_owner(request)
     # These warnings are about the text of the spec, not about the lock.
     check_logins(spec, request, context)
     warnings: list[str] = []
@@ -160,6 +157,14 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None = Non
         if key is not None and is_looked_up and is_fixed and store.is_settled and not is_open(made):
             remember(store, key, files, warnings)
     return Compiled(files, written, None if text == written else text.encode())
+
+
+def _check_owner(request: LockRequest) -> None:
+    """Refuse to overwrite another spec's lock."""
+    if (other := owner_of(request)) is not None:
+        raise UsageError(
+            f"{request.directory} is the lock of {other}: {request.spec_path} would overwrite it", hint=TWO_SPECS
+        )
 
 
 def _parsed(text: str, request: LockRequest, now: datetime) -> Spec:

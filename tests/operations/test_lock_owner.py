@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.support.builders.ecosystem import release
+from tests.support.servers.faults import Answer, Wire
 from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
 
 TEXT = '[env]\nname = "small"\npython = "3.11.7"\nas_of = 2025-06-15\n\n[pip]\ndependencies = ["{}"]\n'
+
+
+@dataclass(frozen=True)
+class Meanwhile:
+    """The usual answer, after something was done."""
+
+    done: Callable[[], object]
+
+    def play(self, wire: Wire) -> Answer:
+        self.done()
+        return wire.honest()
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +52,7 @@ def test_another_spec_of_one_name_is_refused(user: User) -> None:
     for _ in range(2):
         error = refused(user.runs("lock", "other.toml"), 2)
         assert error == (
-            "other.toml and specs/first.toml are both called small: locks/small is the lock of specs/first.toml\n"
+            "locks/small is the lock of specs/first.toml: other.toml would overwrite it\n"
             "  hint: give one of them another `[env] name`, write its lock elsewhere with --output DIR, or delete it"
         )
         assert user.files() == before
@@ -51,6 +64,17 @@ def test_another_spec_of_one_name_is_refused(user: User) -> None:
     user.spec.write_text(TEXT.format("one").replace("small", "first"))
     assert user.runs("lock", "other.toml").status == 0
     assert user.pins() == {"two": "1.0.0"}
+
+
+def test_a_spec_that_was_locked_meanwhile_keeps_its_lock(user: User, index: IndexServer) -> None:
+    before, aside = user.files(), user.folder / "aside"
+    user.lock.rename(aside)
+    other = user.folder / "other.toml"
+    other.write_text(TEXT.format("three"))
+    index.add(release("three", "1.0.0"))
+    index.fail("/simple/three/", Meanwhile(lambda: aside.rename(user.lock)), times=1)
+    assert "locks/small is the lock of specs/first.toml" in refused(user.runs("lock", "other.toml"), 2)
+    assert user.files() == before
 
 
 @pytest.mark.parametrize("place", ["specs/second.toml", "second.toml", "deep/er/first.toml"])
