@@ -36,7 +36,7 @@ from envspec.models import (
     SystemLayer,
     WheelFile,
 )
-from envspec.names import normalised
+from envspec.names import REMOVE, normalised
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,6 +461,12 @@ def _joined(one: Variant | CondaVariant, other: Variant | CondaVariant) -> dict[
 
 
 def _unknown(lock: Lock, name: str, normal: str) -> UsageError:
+    for each in lock.decisions:
+        if each.what == f"override.{normal}" and each.value.startswith(REMOVE):
+            return UsageError(
+                f"package {name} is not in {lock.name}: pip.overrides removes it ({each.why})",
+                hint="remove that override from the spec, and lock again, if it is needed",
+            )
     names = {package.name for resolution in lock.resolutions for package in resolution.packages}
     for resolution in lock.resolutions:
         for package in resolution.conda:

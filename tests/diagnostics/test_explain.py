@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from envspec.diagnostics.explain import explain_lock, explain_package
+from envspec.errors import UsageError
+from envspec.models import Decision
 from tests.support.builders.locks import X86, example, lock, package, resolution
 
 
@@ -28,3 +30,13 @@ def test_a_long_chain_is_the_shortest_of_all() -> None:
     chains = explain_package(one, "end").variants[0].chains
     assert sorted(len(chain) for chain in chains) == [5, 61]
     assert all(chain[0].name == "spec" for chain in chains)
+
+
+def test_what_an_override_removes() -> None:
+    removes = Decision("override.gone", "removed: gone", "x has the same files", "the spec: pip.overrides")
+    bounds = Decision("override.lib", "lib<2", "too narrow", "the spec: pip.overrides")
+    made = lock(resolution(X86, package("x", "1.0")), decisions=(removes, bounds))
+    with pytest.raises(UsageError, match=r"Gone is not in small: pip.overrides removes it \(x has the same files\)"):
+        explain_package(made, "Gone")
+    with pytest.raises(UsageError, match="lib is not in small\n"):
+        explain_package(made, "lib")
