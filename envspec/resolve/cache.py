@@ -12,7 +12,7 @@ from envspec.io.store import Store
 from envspec.models import BuiltWheel, Dependent, Package, Rejected, Resolution, Target, WheelFile
 
 #: Part of every key. Change it if the same request gives another result, or its stored form changes.
-FORMAT: Final = "11"
+FORMAT: Final = "12"
 
 
 def key_of(parts: object) -> str:
@@ -40,6 +40,7 @@ def _package(fields: dict[str, Any]) -> Package:
         "uploaded": datetime.fromisoformat(fields["uploaded"]) if fields["uploaded"] else None,
         "rejected": Rejected(**fields["rejected"]) if fields["rejected"] else None,
         "extras": tuple(fields["extras"]),
+        "removed": tuple(fields["removed"]),
         "built": BuiltWheel(**fields["built"]) if fields["built"] else None,
     }
     return Package(**{**fields, **made})
