@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,7 +16,7 @@ from tests.support.builders.projects import MIRROR, Dialect, File, MetadataFiles
 from tests.support.builders.wheels import Artifact, padding, sdist, wheel
 from tests.support.builders.zips import member, zipped
 from tests.support.machines.confinement import confined
-from tests.support.servers.faults import Status, Wire
+from tests.support.servers.faults import Answer, Status, Wire
 from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.user import User
 
@@ -87,6 +89,31 @@ def test_a_server_without_ranges_is_not_made_to_send_wheels(tmp_path: Path, serv
     assert "its server supports no ranges" in warning and "and 6 more" in warning
     again = user.locks()
     assert (again.status, again.stdout) == (0, "")
+
+
+@dataclass(frozen=True)
+class Later:
+    """The honest answer, once something else was requested and answered."""
+
+    happened: Callable[[], object]
+
+    def play(self, wire: Wire) -> Answer:
+        until = time.monotonic() + 5
+        while not self.happened() and time.monotonic() < until:
+            wire.stopping.wait(0.005)
+        wire.stopping.wait(0.2)
+        return wire.honest()
+
+
+@pytest.mark.parametrize("sizes", Sizes)
+def test_small_wheels_of_such_a_server_are_read_in_any_order(tmp_path: Path, serve: Serve, sizes: Sizes) -> None:
+    index = serve([File(big()), File(SMALL)], Dialect(ranges=Ranges.IGNORED, sizes=sizes))
+    record = index.file_path(big().filename)
+    index.fail(index.file_path(SMALL.filename) + ".metadata", Later(lambda: index.requests_for(record)), times=1)
+    user = user_of(tmp_path, index)
+    user.locked()
+    assert locked(user) == {"big": None, "small-one": contents(SMALL)}
+    assert index.requests_for(record) != []
 
 
 @dataclass(frozen=True)
