@@ -90,7 +90,9 @@ def _name(text: str) -> str | None:
 def _run(command: Command, folder: Path, name: str) -> Cost:
     home = folder / "homes" / name
     home.mkdir(parents=True)
-    return run(command, cwd=folder, env=clean(os.environ, home=home), limit_s=LIMIT_S)
+    # The Pythons that pyenv installed, which build sdists, are below the true home.
+    pythons = {"PYENV_ROOT": os.environ.get("PYENV_ROOT") or str(Path.home() / ".pyenv")}
+    return run(command, cwd=folder, env=clean(os.environ, home=home) | pythons, limit_s=LIMIT_S)
 
 
 def seconds(rows: Sequence[Row]) -> tuple[float, float]:

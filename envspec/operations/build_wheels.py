@@ -114,7 +114,14 @@ class WheelBuilder:
 
         program = standalone_program(python.series)
         build = PythonBuild(self._context.cache, archive.sha256, program, fetch, unpack_standalone, is_known=True)
-        return await unpacked_build(build)
+        try:
+            return await unpacked_build(build)
+        except NetworkError as error:
+            raise NetworkError(
+                f"builds need a Python {python.series}: this machine has none, and a standalone build can't be fetched: "
+                f"{error.message}",
+                hint=f"install Python {python.series}, such as by `uv python install {python.series}`",
+            ) from error
 
     async def _container(self, target: Target) -> BuildContainer:
         """The devel flavour of the lock's base, by its digest, and a Python to build with."""
