@@ -118,7 +118,7 @@ class WheelBuilder:
             return await unpacked_build(build)
         except NetworkError as error:
             raise NetworkError(
-                f"builds need a Python {python.series}: this machine has none, and a standalone build can't be fetched: "
+                f"builds need Python {python.series}: this machine has none, and a standalone build can't be fetched: "
                 f"{error.message}",
                 hint=f"install Python {python.series}, such as by `uv python install {python.series}`",
             ) from error
