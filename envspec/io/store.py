@@ -15,8 +15,9 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from envspec.verifier.owned import packed
@@ -25,6 +26,9 @@ from envspec.verifier.record import BadRecord, entries_sha256, wheel_entries
 #: Changes with the format; older files are then ignored.
 LAYOUT: Final = "v2"
 
+_INSERT: Final = "INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?)"
+#: How long a transaction waits for more to write.
+_LINGER_S: Final = 0.02
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS entry (
     kind TEXT, key TEXT, name TEXT, value TEXT, body BLOB, PRIMARY KEY (kind, key, name)
@@ -59,8 +63,8 @@ class StoredMetadata:
 class Store:
     """The cache in `<root>/index/`, which processes may share.
 
-    Unreadable entries count as absent, failed writes are ignored, and a damaged database is renamed. A thread writes,
-    in one transaction that `save` ends: pages arrive while resolvers and the network are waited for.
+    Unreadable entries count as absent, failed writes are ignored, and a damaged database is renamed. A thread writes:
+    pages arrive while resolvers and the network are waited for. `save` waits for it.
 
     is_settled: whether every later run will give the same result; set to False by code that finds otherwise, and the
     lock is then not cached.
@@ -140,7 +144,7 @@ class Store:
         self._put("result", key, "", value)
 
     def save(self) -> None:
-        """Write all, and end the transaction."""
+        """Wait until all is written."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.finish()
@@ -189,7 +193,10 @@ def _object(entry: tuple[Any, bytes] | None) -> dict[str, Any] | None:
 
 
 class _Writer:
-    """One transaction, written by a thread. On a full or read-only disk nothing is written."""
+    """A thread that writes, in short transactions: another run, or a build of this one, does not wait for its end.
+
+    On a full or read-only disk nothing is written.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -214,8 +221,13 @@ class _Writer:
                 # A power cut costs a download; waiting for the disk would cost every run.
                 database.execute("PRAGMA synchronous = OFF")
                 database.execute(_TABLE)
-                with database:
-                    for entry in iter(self._queue.get, None):
-                        database.execute("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?)", entry)
+                for entry in iter(self._queue.get, None):
+                    with database:
+                        database.execute(_INSERT, entry)
+                        # What comes in a burst is written at once.
+                        with suppress(Empty):
+                            for more in iter(partial(self._queue.get, timeout=_LINGER_S), None):
+                                database.execute(_INSERT, more)
+                            return
             finally:
                 database.close()

@@ -79,12 +79,19 @@ class WheelBuilder:
         self._base_on = base_on
         self._session = session
         self._context = session.context
+        self._interpreters: dict[str, asyncio.Future[Path | None]] = {}
 
     async def build_wheel(self, request: BuildRequest, interpreter: Path | None = None) -> CachedWheel:
         """A wheel from the cache, or built. interpreter: the Python that builds it, instead of one that is found."""
 
         async def find(python: Python) -> Path | None:
-            return interpreter or await self._interpreter(python)
+            if interpreter is not None:
+                return interpreter
+            # Half a second, where pyenv's commands have to be asked.
+            finding = self._interpreters.get(python.version)
+            if finding is None:
+                finding = self._interpreters[python.version] = asyncio.ensure_future(self._interpreter(python))
+            return await asyncio.shield(finding)
 
         local: Platform | None = None
         with suppress(UnfitMachine):
@@ -245,8 +252,6 @@ class _Sources:
         elif isinstance(found.build, Path):
             built, path = await asyncio.to_thread(self._copy, name, found.build, found.url.rpartition("=")[2], target)
         else:
-            # A build caches pages, too, and would wait for the end of this transaction.
-            self._state.store.save()
             made = await self._builder.build_wheel(found.build)
             built, path = made.wheel, made.path
         metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)

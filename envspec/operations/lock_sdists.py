@@ -125,8 +125,6 @@ class SdistBuilds:
                 client.http = await stack.enter_async_context(open_http(self._state.context.environ))
             wanted = [each for each in new if pip.may_build(each[0].name)]
             sdists = await self._listed(wanted, requests, client)
-            # A build caches pages, too, and would wait for the end of this transaction.
-            self._state.store.save()
             builder = WheelBuilder(self._state.spec.env.name, lambda _: None, session)
             cutoffs = {each.request.target: each.rules.cutoffs for each in requests}
 
