@@ -149,8 +149,8 @@ def _fitting(session: nox.Session) -> Iterator[Path]:
         if "cuda" not in nox.project.load_toml(spec):
             continue
         # 6: this machine can't run it; any other failure is one of this session's.
-        told = session.run("envspec", "fit", _lock_name(spec), "--format", "json", silent=True, success_codes=[0, 6])
-        if '"verdict": "does not fit"' not in str(told):
+        printed = session.run("envspec", "fit", _lock_name(spec), "--format", "json", silent=True, success_codes=[0, 6])
+        if '"verdict": "does not fit"' not in str(printed):
             yield spec
 
 

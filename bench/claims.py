@@ -31,7 +31,7 @@ _CLAIM: Final = re.compile(
     r"(?P<head><!-- claim: (?P<name>\S+) (?P<by>facts|index) -->\n).*?(?P<end><!-- end -->)", re.S
 )
 _WRAP: Final = textwrap.TextWrapper(110, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-_TOLD: Final = ("cuda.release", "image.tag")
+_SHOWN: Final = ("cuda.release", "image.tag")
 #: Nothing answers there: what gets an answer all the same did not ask a network.
 _NOWHERE: Final = "http://127.0.0.1:9"
 
@@ -89,8 +89,8 @@ def _told(name: str, by: By) -> str:
 def _locked(folder: Path) -> str:
     lock = load((folder / LOCK_FILE).read_text(encoding="utf-8"), folder.name)
     pins = [f"{p.name} {p.version}" for r in lock.resolutions for p in r.packages if p.name.startswith("torch")]
-    told = [f"`{decision.what}` {decision.value}" for decision in lock.decisions if decision.what in _TOLD]
-    return f"Locked: {'; '.join([', '.join(pins), *told])}."
+    stated = [f"`{decision.what}` {decision.value}" for decision in lock.decisions if decision.what in _SHOWN]
+    return f"Locked: {'; '.join([', '.join(pins), *stated])}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

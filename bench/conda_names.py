@@ -33,11 +33,11 @@ def main() -> None:
     parser.add_argument("mapping", help="CHANNEL=FILE")
     parser.add_argument("--source", required=True)
     parser.add_argument("--read", required=True, help="the day of the mapping, YYYY-MM-DD")
-    told = parser.parse_args()
-    channel, _, file = told.mapping.partition("=")
+    options = parser.parse_args()
+    channel, _, file = options.mapping.partition("=")
     names = json.loads(Path(file).read_text(encoding="utf-8"))
     old = parse_toml(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
-    fresh = {"channel": channel, "source": told.source, "read": told.read, "confidence": "medium", **parts(names)}
+    fresh = {"channel": channel, "source": options.source, "read": options.read, "confidence": "medium", **parts(names)}
     rows = [fresh, *(row for row in old.get("channel", ()) if row["channel"] != channel)]
     TABLE.write_text(rendered(sorted(rows, key=lambda row: row["channel"]), old.get("held", ())), encoding="utf-8")
 
