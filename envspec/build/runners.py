@@ -222,10 +222,15 @@ def build_error(of: str, lines: Sequence[str], where: str = "") -> WheelBuildFai
     """
     text = "\n".join(lines)
     called = _HOOK.search(text)
+    # uv's hints, which are about its own options, end the log.
+    advised = _HINT.search(text, called.end()) if called else None
+    # The frames of the backend in tracebacks say nothing of the project.
+    log = _FRAME.sub("", text[: advised.start()] if advised else text).splitlines()
+    shown = [_LABEL.sub("", line) for line in log if not _NOT_SHOWN.match(line)]
     if called and called[2]:
         hint = "builds get only wheels for this machine, from the spec's indexes, up to `as_of`: use another release"
         why = f"its build failed{where}: what it requires can't be installed:"
-        return WheelBuildFailed(of, why, log_lines(lines), hint)
+        return WheelBuildFailed(of, why, shown, hint)
     step = f" ({called[1]})" if called else ""
     missing = _NO_MODULE.findall(text)
     module = missing[-1].partition(".")[0] if missing else ""
@@ -233,17 +238,7 @@ def build_error(of: str, lines: Sequence[str], where: str = "") -> WheelBuildFai
         f"its build imports {module} without requiring it: use a release that has a wheel, or name a wheel by its URL "
         "in [pip] dependencies"
     )
-    return WheelBuildFailed(of, f"its build failed{step}{where}:", log_lines(lines), advice if module else None)
-
-
-def log_lines(lines: Iterable[str]) -> list[str]:
-    """A build's log without uv's lines, and without the frames of the backend in tracebacks."""
-    text = "\n".join(lines)
-    # uv's hints, which are about its own options, end the log.
-    called = _HOOK.search(text)
-    hint = _HINT.search(text, called.end()) if called else None
-    text = _FRAME.sub("", text[: hint.start()] if hint else text)
-    return [_LABEL.sub("", line) for line in text.splitlines() if not _NOT_SHOWN.match(line)]
+    return WheelBuildFailed(of, f"its build failed{step}{where}:", shown, advice if module else None)
 
 
 def environ(request: BuildRequest, proxy: str, work: str) -> Mapping[str, str]:

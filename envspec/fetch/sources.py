@@ -299,7 +299,7 @@ async def fetch_sdist(
         with tempfile.TemporaryFile() as file:
             async with open_http(context.environ) as http:
                 sha256 = await http.download(filled(str(requirement.url), context.environ), file, _LARGEST_BYTES)
-            await asyncio.to_thread(_copy_to_cache, file, path_of(sha256))
+            await asyncio.to_thread(copy_to_cache, file, path_of(sha256))
             cached = {"asked": now.isoformat(), "sha256": sha256}
         store.put_answer(key, cached)
     if requirement.sha256 and requirement.sha256 != cached["sha256"]:
@@ -312,7 +312,8 @@ async def fetch_sdist(
     return WheelFile(DIRECT_URL, filename, cached["sha256"], size, url), path
 
 
-def _copy_to_cache(file: IO[bytes], path: Path) -> None:
+def copy_to_cache(file: IO[bytes], path: Path) -> None:
+    """Write a whole file into the cache; it gets its name when it is complete. Raises CacheError: the cache is full."""
     file.seek(0)
     with as_cache_error(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from envspec.base_image.cuda import NoSuchImage, Release
 from envspec.base_image.plan import choose_image, custom_image
@@ -33,13 +30,11 @@ from envspec.errors import NetworkError, StaleLock, UnfitMachine
 from envspec.facts import Facts
 from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
-from envspec.fetch.sources import BUILT_WHEELS, commit_of, fetch_sdist, find_built
+from envspec.fetch.sources import BUILT_WHEELS, commit_of, copy_to_cache, fetch_sdist, find_built
 from envspec.fetch.types import archive_path, python_archive
 from envspec.fetch.wheels import PYTORCH, fetch_wheels
-from envspec.io.cache import as_cache_error
-from envspec.io.files import local_path, replacing, tree_sha256
+from envspec.io.files import local_path, tree_sha256
 from envspec.io.store import StoredMetadata
-from envspec.lockfile.document import public_indexes
 from envspec.models import (
     DEFAULT_INDEX,
     DIRECT_URL,
@@ -264,7 +259,7 @@ class _Sources:
     async def _recorded_before(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path] | None:
         """The wheel that the old lock records of the same source; None if its build may have used other indexes."""
         lock = self._state.old
-        if lock is None or (lock.as_of, lock.indexes) != (self._state.as_of, public_indexes(self._indexes)):
+        if lock is None or not self._state.builds_alike(lock):
             return None
         packages = (p for part in lock.resolutions if part.target == target for p in part.packages)
         old = next((package for package in packages if package.name == name), None)
@@ -337,10 +332,8 @@ class _Sources:
                 name, f"{path.name} can't be loaded by Python {series} on {platform}", hint="name another wheel"
             )
         cached = archive_path(self._context.cache, name, sha256, path.name)
-        with as_cache_error(cached.parent):
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(cached) as new:
-                shutil.copyfile(path, new)
+        with path.open("rb") as file:
+            copy_to_cache(file, cached)
         return BuiltWheel(path.name, sha256, cached.stat().st_size), cached
 
 
@@ -370,9 +363,6 @@ def unmet_requirements(
         elif missing := sorted(extras - known):
             found.append((text, f"the lock has it without {', '.join(missing)}"))
     return list(dict.fromkeys(found))
-
-
-_EVER: Final = datetime.min.replace(tzinfo=timezone.utc)
 
 
 class Builds:
@@ -456,9 +446,8 @@ class Builds:
             return (await fetch_wheels([replace(package, built=None)], self._context))[package.file.sha256]
 
         lock, file = self._lock, package.file
-        as_of = (
-            lock.as_of if file.index in {DIRECT_URL, GIT} else max(lock.as_of, self._cutoffs.get(package.name, _EVER))
-        )
+        own = lock.as_of if file.index in {DIRECT_URL, GIT} else self._cutoffs.get(package.name, lock.as_of)
+        as_of = max(lock.as_of, own)
         wanted = WheelRequest(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
         if file.index == LOCAL:
             raise NetworkError(

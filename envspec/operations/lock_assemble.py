@@ -5,7 +5,7 @@ Imported while the engines run (see `resolve.stage.World`): nothing before them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from envspec.base_image.cuda import CudaRequest
@@ -46,9 +46,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     spec, facts, context, before = state.spec, state.facts, state.context, state.before
     indexes = public_indexes(indexes_of(spec))
     resolutions = tuple(replace(r, conda=conda.packages.get(r.target.platform, ())) for r in pypi.resolutions)
-    # A wheel is built of requirements: with the same indexes and cutoff they are the same.
-    if before is not None and (before.as_of, before.indexes) == (state.as_of, indexes):
-        resolutions = _with_built(resolutions, before)
+    resolutions = _with_built(resolutions, state.built_before())
     plan = plan_platforms(_cuda_requests(spec), resolutions, facts, spec.image.base)
     old = None if state.request.upgrade is Upgrade.ALL else state.old
     base, failure = _with_digests(plan.base_image, old.base_image if old else None, context)
@@ -111,14 +109,10 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     return lock
 
 
-def _with_built(resolutions: tuple[Resolution, ...], before: Lock) -> tuple[Resolution, ...]:
-    """With the wheels that the lock before records as built of the same files for the same Python."""
-    built = {
-        (resolution.target, package.file.sha256): package
-        for resolution in before.resolutions
-        for package in resolution.packages
-        if package.built
-    }
+def _with_built(
+    resolutions: tuple[Resolution, ...], built: Mapping[tuple[Target, str], Package]
+) -> tuple[Resolution, ...]:
+    """With the wheels that were built of the same files for the same Python. built: see `LockState.built_before`."""
 
     def with_wheel(package: Package, target: Target) -> Package:
         old = None if package.built else built.get((target, package.file.sha256))

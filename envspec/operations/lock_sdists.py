@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime
+from io import BytesIO
 from pathlib import Path
-from typing import Final
 
 from packaging.version import Version
 
@@ -20,14 +20,11 @@ from envspec.build.types import BuildRequest, CachedWheel, Compilers, NeedsCompi
 from envspec.build.wheel import sdist_request
 from envspec.context import Step
 from envspec.errors import NoSolution
-from envspec.fetch.sources import find_built
+from envspec.fetch.sources import copy_to_cache, find_built
 from envspec.fetch.types import archive_path
-from envspec.io.cache import as_cache_error
-from envspec.io.files import replacing
 from envspec.io.http import open_http
 from envspec.io.tasks import gather_or_cancel
-from envspec.lockfile.document import public_indexes
-from envspec.models import BuiltWheel, Package, Resolution, Target
+from envspec.models import Package, Resolution, Target
 from envspec.operations.build_wheels import WheelBuilder
 from envspec.operations.lock_state import LockState, is_open
 from envspec.operations.session import Session
@@ -41,26 +38,16 @@ from envspec.resolve.pypi.request import indexes_of
 from envspec.resolve.pypi.resolve import Release, TargetRequest
 from envspec.resolve.types import required_by
 
-_EVER: Final = datetime.min.replace(tzinfo=timezone.utc)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wheel:
-    """What was built of a release. record_sha256: see `Package`."""
-
-    wheel: BuiltWheel
-    record_sha256: str | None
-
 
 @dataclass(slots=True)
 class _Known:
     """What is known of one target's releases.
 
-    metadata: of wheels that state something else than their sdists. excluded: why a release cannot be built. compiled:
-    what is left to a compiler.
+    wheels: packages as locked. metadata: of wheels that state something else than their sdists. excluded: why a release
+    cannot be built. compiled: what is left to a compiler.
     """
 
-    wheels: dict[Release, _Wheel] = field(default_factory=dict)
+    wheels: dict[Release, Package] = field(default_factory=dict)
     metadata: dict[Release, bytes] = field(default_factory=dict)
     excluded: dict[Release, str] = field(default_factory=dict)
     compiled: set[Release] = field(default_factory=set)
@@ -85,6 +72,7 @@ class SdistBuilds:
 
     def __init__(self, state: LockState) -> None:
         self._state = state
+        self._before = state.built_before()
         self._known: dict[Target, _Known] = defaultdict(_Known)
 
     def knowing(self, request: TargetRequest) -> TargetRequest:
@@ -98,7 +86,7 @@ class SdistBuilds:
 
         def with_wheel(package: Package) -> Package:
             made = wheels.get((package.name, Version(package.version))) if is_open(package) else None
-            return replace(package, built=made.wheel, record_sha256=made.record_sha256) if made else package
+            return replace(package, built=made.built, record_sha256=made.record_sha256) if made else package
 
         return replace(resolution, packages=tuple(map(with_wheel, resolution.packages)))
 
@@ -116,7 +104,6 @@ class SdistBuilds:
         pip, new = self._state.spec.pip, list(self._new(resolutions))
         refused = [_unbuilt(package, target) for package, target in new if not pip.may_build(package.name)]
         failed: list[WheelBuildFailed] = []
-        before = [(dict(known.metadata), dict(known.excluded)) for known in self._known.values()]
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(Session(self._state.context.without_progress()))
             client = IndexClient(self._state.store, self._state.context.now, environ=self._state.context.environ)
@@ -128,29 +115,32 @@ class SdistBuilds:
             builder = WheelBuilder(self._state.spec.env.name, lambda _: None, session)
             cutoffs = {each.request.target: each.rules.cutoffs for each in requests}
 
-            async def one(sdist: _Sdist) -> None:
+            async def one(sdist: _Sdist) -> bool:
+                """Whether the sdist is what the resolver took it for."""
+                known = self._known[sdist.target]
                 try:
-                    await self._build(sdist, cutoffs[sdist.target], client, builder)
+                    return await self._build(sdist, cutoffs[sdist.target], client, builder)
                 except NeedsCompiler as error:
                     if pip.may_compile(sdist.package.name):
-                        self._known[sdist.target].compiled.add(sdist.release)
+                        known.compiled.add(sdist.release)
                     else:
                         refused.append(_unbuilt(sdist.package, sdist.target, error.reason))
                 except WheelBuildFailed as error:
-                    if (reason := error.python_error) is None:
-                        failed.append(error)
-                        return
-                    why = f"cannot be built for Python {sdist.target.python.series} (its build reports: {reason})"
-                    self._known[sdist.target].excluded[sdist.release] = why
+                    if reason := error.python_error:
+                        why = f"cannot be built for Python {sdist.target.python.series} (its build reports: {reason})"
+                        known.excluded[sdist.release] = why
+                        return False
+                    failed.append(error)
+                return True
 
-            await gather_or_cancel(map(one, sdists), self._state.context.jobs)
+            are_right = all(await gather_or_cancel(map(one, sdists), self._state.context.jobs))
         failed.sort(key=lambda error: error.message)
         if refused:
             raise NeedsSdist(refused, new[0][1], pip.allow_sdist, "\n".join(error.message for error in failed))
         if failed:
             hint = "; ".join(dict.fromkeys(error.hint for error in failed if error.hint))
             raise NoSolution("\n".join(error.message for error in failed), hint=hint)
-        return before == [(known.metadata, known.excluded) for known in self._known.values()]
+        return are_right
 
     def _new(self, resolutions: Sequence[Resolution]) -> Iterator[tuple[Package, Target]]:
         for resolution in resolutions:
@@ -177,14 +167,15 @@ class SdistBuilds:
 
     async def _build(
         self, sdist: _Sdist, cutoffs: Mapping[str, datetime], client: IndexClient, builder: WheelBuilder
-    ) -> None:
+    ) -> bool:
+        """Build one; whether its wheel requires what the sdist states."""
         package, known = sdist.package, self._known[sdist.target]
         state = self._state
         state.context.reporter.progress(Step(f"building {package.name}", of=sdist.target.platform.value))
-        recorded = self._recorded(sdist)
+        recorded = self._before.get((sdist.target, package.file.sha256))
         made = await self._recorded_wheel(recorded)
         if made is None:
-            as_of = max(state.as_of, cutoffs.get(package.name, _EVER))
+            as_of = max(state.as_of, cutoffs.get(package.name, state.as_of))
             wanted = WheelRequest(
                 package.name,
                 package.version,
@@ -196,21 +187,14 @@ class SdistBuilds:
             made = await builder.build_wheel(self._request(wanted, sdist, client))
         metadata = await asyncio.to_thread(metadata_of, made.path, package.name)
         stated = (await client.metadata(sdist.index, sdist.file)).body
-        if recorded is not None and recorded.built is not None:
-            # Even if this machine's build gives other bytes.
-            known.wheels[sdist.release] = _Wheel(recorded.built, recorded.record_sha256)
-        else:
-            known.wheels[sdist.release] = _Wheel(made.wheel, await asyncio.to_thread(record_digest, made.path))
-        if _requirements(metadata) != _requirements(stated):
+        # What is recorded stays, even if this machine's build gives other bytes.
+        known.wheels[sdist.release] = recorded or replace(
+            package, built=made.wheel, record_sha256=await asyncio.to_thread(record_digest, made.path)
+        )
+        is_same = _requirements(metadata) == _requirements(stated)
+        if not is_same:
             known.metadata[sdist.release] = metadata
-
-    def _recorded(self, sdist: _Sdist) -> Package | None:
-        """The lock before's record of the sdist's wheel; None if its build may have used other indexes."""
-        state, lock = self._state, self._state.before
-        if lock is None or (lock.as_of, lock.indexes) != (state.as_of, public_indexes(indexes_of(state.spec))):
-            return None
-        packages = (p for part in lock.resolutions if part.target == sdist.target for p in part.packages)
-        return next((p for p in packages if p.built and p.file.sha256 == sdist.package.file.sha256), None)
+        return is_same
 
     async def _recorded_wheel(self, recorded: Package | None) -> CachedWheel | None:
         if recorded is None or recorded.built is None:
@@ -229,15 +213,10 @@ class SdistBuilds:
             with path.open("rb") as opened:
                 return sha256_of(opened)[0] == file.sha256
 
-        def write(content: bytes) -> None:
-            with as_cache_error(path.parent):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as new:
-                    new.write_bytes(content)
-
         async def fetch() -> Path:
             if not await asyncio.to_thread(is_cached):
-                await asyncio.to_thread(write, await client.content(sdist.index, sdist.file))
+                content = BytesIO(await client.content(sdist.index, sdist.file))
+                await asyncio.to_thread(copy_to_cache, content, path)
             return path
 
         return sdist_request(wanted, file.sha256, fetch)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from envspec.context import Context
     from envspec.facts import Facts
     from envspec.io.store import Store
-    from envspec.models import CondaChannel, CondaPackage, Decision, Lock, Package, Platform, Resolution
+    from envspec.models import CondaChannel, CondaPackage, Decision, Lock, Package, Platform, Resolution, Target
     from envspec.resolve.pypi.resolve import TargetRequest
     from envspec.resolve.types import CondaProvided
     from envspec.spec import Spec
@@ -131,6 +131,21 @@ class LockState:
     def follows_old(self) -> bool:
         """Whether `old` decides versions: with a date in the spec, a lock is a function of the spec."""
         return self.request.upgrade is Upgrade.KEEP and (bool(self.upgraded) or not self.spec.env.is_dated)
+
+    def builds_alike(self, lock: Lock | None) -> bool:
+        """Whether a lock's builds had the same indexes and date: builds of the same sources are those that it records.
+
+        A wheel is built of requirements: with the same indexes and cutoff they are the same.
+        """
+        from envspec.lockfile.document import public_indexes
+        from envspec.resolve.pypi.request import indexes_of
+
+        return lock is not None and (lock.as_of, lock.indexes) == (self.as_of, public_indexes(indexes_of(self.spec)))
+
+    def built_before(self) -> dict[tuple[Target, str], Package]:
+        """What the lock before has built, by target and SHA-256 of the file; empty if builds may differ by now."""
+        parts = self.before.resolutions if self.before is not None and self.builds_alike(self.before) else ()
+        return {(part.target, each.file.sha256): each for part in parts for each in part.packages if each.built}
 
     def own_times(self) -> dict[str, datetime]:
         """Packages to which the spec gives a later time than `as_of`, by their names in it."""
