@@ -5,6 +5,7 @@ On the way of `envspec lock --check`: it imports next to nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
@@ -13,6 +14,8 @@ from envspec.credentials import channel_without_credentials
 
 #: PyTorch's own index of one variant. Only the torch family is ever taken from there.
 PYTORCH_INDEX: Final = "https://download.pytorch.org/whl/{variant}"
+#: What the address of any of its pages begins with; the rest is behind it.
+PYTORCH_PAGES: Final = re.compile(r"https?://download\.pytorch\.org/whl\b/?(.*)", re.DOTALL)
 #: The origins of the files that its pages list: its own, and its download host. Not read at its source by us; a page
 #: that lists another one is refused when it is locked.
 PYTORCH_FILES: Final = ("https://download.pytorch.org", "https://download-r2.pytorch.org")

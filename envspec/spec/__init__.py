@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from envspec.spec.sections import Compiler as Compiler
     from envspec.spec.sections import Conda as Conda
     from envspec.spec.sections import PythonSource as PythonSource
-    from envspec.spec.sections import SdistPolicy as SdistPolicy
     from envspec.spec.sections import Spec as Spec
     from envspec.spec.sections import UndatedFiles as UndatedFiles
 
@@ -32,7 +31,7 @@ _NAMES = {
     "load": "load_spec parse_spec",
     "positions": "set_as_of set_package_as_of",
     "requirements": "Requirement RequirementKind",
-    "sections": "Compiler Conda PythonSource SdistPolicy Spec UndatedFiles",
+    "sections": "Compiler Conda PythonSource Spec UndatedFiles",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -293,8 +293,9 @@ def _misnamed(data: Document) -> Iterator[Found]:
         for _, index in items(data, dict, "pip", "index")
         for _, pattern in readable(read_pattern, items(index, str, "packages"))
     ]
+    misnamed = load_facts().misnamed
     for at, requirement in required:
-        row = load_facts().misnamed.get(requirement.name)
+        row = misnamed.get(requirement.name)
         if row is None or row.package in placed or any(fnmatchcase(row.package, each) for each in patterns):
             continue
         if row.placeholder and not requirement.specifier.contains(row.placeholder):

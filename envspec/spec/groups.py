@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from envspec import documents
 from envspec.names import normalised
-from envspec.origins import INDEX_FAMILY
+from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
 from envspec.spec.errors import BadValue, KeyPath, nearest, quoted
 
 #: The only file that has groups.
@@ -24,7 +24,6 @@ _INCLUDE: Final = "include-group"
 #: Groups within each other: far beyond any real project.
 _DEEPEST: Final = 50
 _NAME: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(@?)")
-_PYTORCH: Final = re.compile(r"https?://download\.pytorch\.org/whl\b")
 
 
 class Place(NamedTuple):
@@ -213,7 +212,7 @@ def _url_of(source: Mapping[str, Any], uv: Mapping[str, Any]) -> str:
 
 def _is_pytorch(source: Mapping[str, Any], uv: Mapping[str, Any], name: str) -> bool:
     """Whether it is PyTorch's index, which a spec takes the torch family from as [cuda] requires."""
-    return name in INDEX_FAMILY and bool(_PYTORCH.match(_url_of(source, uv)))
+    return name in INDEX_FAMILY and bool(PYTORCH_PAGES.match(_url_of(source, uv)))
 
 
 def _instead(name: str, source: Mapping[str, Any], uv: Mapping[str, Any], folder: str) -> str:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from envspec import documents
 from envspec.credentials import without_credentials
 from envspec.facts import load_facts
+from envspec.origins import PYTORCH_PAGES
 from envspec.spec.errors import BadValue, quoted
 
 #: In a message: longer files are listed up to here.
@@ -19,8 +20,7 @@ _MOST_CHARACTERS: Final = 2000
 # Source: pip's documentation, "Requirements File Format" (pip 25.3).
 _SHORT: Final = {"r": "requirement", "c": "constraint", "e": "editable", "f": "find-links", "i": "index-url"}
 _OPTION: Final = re.compile(r"-(?:-([a-z][a-z0-9-]*)|([a-zA-Z]))[\s=]*(.*)", re.DOTALL)
-_NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
-_PYTORCH: Final = re.compile(r"https?://download\.pytorch\.org/whl\b/?(.*)")
+NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 
 _VARIABLES: Final = (
     "python_version|python_full_version|os_name|sys_platform|platform_machine|platform_system|platform_release"
@@ -38,8 +38,8 @@ _SLIPS: Final[tuple[tuple[str, str], ...]] = (
     # A URL ends at a blank.
     (r"(@\s*[^\s;]+);", r"\1 ;"),
     (rf"""\b({_VARIABLES})\s*([<>=!~]=?=?)\s*([^'"\s()<>=!~]+)""", r"\1 \2 '\3'"),
-    (rf"^({_NAME}(?:\[[^\]]*\])?)\s*=\s*(?=[^=\s])", r"\1=="),
-    (rf"^({_NAME}(?:\[[^\]]*\])?)\s+v?(?=\d)", r"\1=="),
+    (rf"^({NAME}(?:\[[^\]]*\])?)\s*=\s*(?=[^=\s])", r"\1=="),
+    (rf"^({NAME}(?:\[[^\]]*\])?)\s+v?(?=\d)", r"\1=="),
     # `>= 2 <3`
     (r"((?:[=~!<>]=|[<>])\s*[\w.*+!]+)\s+(?=[=~!<>]=?\s*\d)", r"\1,"),
 )
@@ -93,7 +93,7 @@ _OTHERS: Final = {
 
 def _index(option: str, url: str) -> str:
     """What replaces the option for an index or a page of links."""
-    if pytorch := _PYTORCH.match(url):
+    if pytorch := PYTORCH_PAGES.match(url):
         return f"remove it: {_pytorch(pytorch[1])}"
     if "://" not in url:
         return f'remove it, and name each wheel by its path: "NAME @ {url.rstrip("/")}/NAME-1.0-py3-none-any.whl"'
@@ -151,13 +151,13 @@ def _project_name(folder: Path) -> str | None:
         name = project["project"]["name"]
     except (OSError, ValueError, KeyError, TypeError):
         name = folder.resolve().name
-    return name if isinstance(name, str) and re.fullmatch(_NAME, name) else None
+    return name if isinstance(name, str) and re.fullmatch(NAME, name) else None
 
 
 def _name_in(address: str) -> str:
     last = unquote(re.split(r"[?#]", address, maxsplit=1)[0].rstrip("/\\")).replace("\\", "/").rpartition("/")[2]
     stem = re.sub(r"@.*|\.git$|\.whl$|\.zip$|\.tar\.\w+$|-\d.*", "", re.sub(r"@.*", "", last))
-    return stem if re.fullmatch(_NAME, stem) else "name"
+    return stem if re.fullmatch(NAME, stem) else "name"
 
 
 def corrected(text: str, is_readable: Callable[[str], bool]) -> str | None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
@@ -19,7 +20,7 @@ from packaging.version import Version
 from envspec.credentials import has_secret_query, without_credentials
 from envspec.names import SDIST, SDIST_ENDINGS, WHEEL
 from envspec.spec.errors import BadValue, quoted, refuse_open_secrets
-from envspec.spec.pip_lines import InFolder, corrected, named, option_error
+from envspec.spec.pip_lines import NAME, InFolder, corrected, named, option_error
 
 _LEADING_OUT: Final = re.compile(r"^/|\\|(?:^|/)(?:\.\.|\.git)(?:/|$)", re.IGNORECASE)
 
@@ -64,7 +65,6 @@ def read_git(address: str) -> GitAddress:
     return GitAddress(urlunsplit(parts._replace(path=path)), unquote(ref), inner)
 
 
-_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://|\\)|[a-z]+\+|\.{0,2}[/\\]|\.{1,2}(?:\[|$)|~")
 # Far beyond any real one; Python itself refuses to read numbers of more than 4300 digits.
 _LONGEST: Final = 2000
@@ -116,6 +116,8 @@ class Requirement:
         return self.marker is None or self.marker.evaluate(dict(environment))
 
 
+# The model and each check of a spec read the same lines; at most 20,000 of them (`load`).
+@lru_cache(maxsize=20_000)
 def read_requirement(text: str) -> Requirement:
     """Parse one item of `pip.dependencies`; BadValue if it is none."""
     stripped = text.strip()
@@ -159,7 +161,7 @@ def read_override(text: str) -> Requirement:
 
 def read_name(text: str) -> str:
     """Parse a package's name and normalise it; BadValue if it is none."""
-    if not _NAME.fullmatch(text):
+    if not re.fullmatch(NAME, text):
         raise BadValue(
             f"{quoted(text)} is not a package's name", "letters, digits, `-`, `_` and `.` only, without a version"
         )
