@@ -14,16 +14,16 @@ from envspec.cli import output
 from envspec.cli.options import DRY_RUN
 from envspec.cli.output import Result, plain
 from envspec.errors import UsageError
+from envspec.operations.cache import KINDS, entries, remove, usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from envspec.operations.cache import CacheUsage, Removal
 
-_KINDS: Final = ("archives", "unpacked", "images", "pythons", "compiled", "indexes", "other")
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_kinds = click.argument("kinds", nargs=-1, type=click.Choice(_KINDS), metavar="[KIND]...")
+_kinds = click.argument("kinds", nargs=-1, type=click.Choice(list(KINDS)), metavar="[KIND]...")
 
 
 @click.group()
@@ -43,8 +43,6 @@ def size() -> Result:
     Files that are also in environments, as hard links, count separately: they take their space once, and removing them
     from the cache frees nothing.
     """
-    from envspec.operations.cache import entries, usage
-
     cache = _cache()
     found = usage(entries(cache))
     return plain(
@@ -70,8 +68,6 @@ def prune(kinds: Sequence[str], older_than: str | None, max_size: str | None, dr
     envspec cache prune --older-than 7d --max-size 20GB
     envspec cache prune unpacked --older-than 0d --dry-run
     """
-    from envspec.operations.cache import remove
-
     age = older_than or (None if max_size else "30d")
     cache = _cache()
     found = remove(
@@ -91,8 +87,6 @@ def prune(kinds: Sequence[str], older_than: str | None, max_size: str | None, dr
 @output.output()
 def clear(kinds: Sequence[str], dry_run: bool) -> Result:
     """Remove everything in the cache, or everything of some kinds. Environments and loaded images stay intact."""
-    from envspec.operations.cache import remove
-
     cache = _cache()
     return _removed(cache, remove(cache, kinds=kinds, now=datetime.now(timezone.utc), dry_run=dry_run), dry_run=dry_run)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -121,13 +120,10 @@ class _Target(NamedTuple):
 
 def _locks(path: Path, directory: Path) -> list[_Target]:
     """The spec itself first: its variants prefer its versions."""
-    from envspec import documents
-    from envspec.spec.variants import BASE, variant_directory, variant_names
+    from envspec.spec.identity import variants_in
+    from envspec.spec.variants import variant_directory
 
-    names: tuple[str, ...] = ()
-    with suppress(OSError, ValueError):
-        names = variant_names(documents.read_spec(path))
-    return [_Target(path, variant_directory(directory, name), name) for name in (BASE, *names)]
+    return [_Target(path, variant_directory(directory, name), name) for name in variants_in(path)]
 
 
 def _action(chosen: Mapping[str, Any]) -> Callable[[_Target], _Done]:

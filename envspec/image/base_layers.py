@@ -23,7 +23,7 @@ from envspec.image.layers.ownership import OwnedPathCache, OwningSource
 from envspec.image.layers.partition import partition
 from envspec.image.layers.types import PREFIX
 from envspec.image.options import ImageStage
-from envspec.image.sources.bytecode import PycCompiler, PythonBuild, standalone_program, unpack_standalone
+from envspec.image.sources.bytecode import PycCompiler, PythonBuild, standalone_build
 from envspec.image.sources.conda import CondaSource, check_paths, conda_sources
 from envspec.image.sources.python import StandalonePython, Venv, home_of
 from envspec.io.cache import CONDA_PACKAGES, as_cache_error
@@ -156,9 +156,8 @@ class PythonLayers:
                     os.close(descriptor)
 
     def _standalone_build(self, python: Python, archive: Archive, *, is_known: bool) -> PythonBuild:
-        program = standalone_program(python.series)
-        return PythonBuild(
-            self._context.cache, archive.sha256, program, lambda: self._fetch(archive), unpack_standalone, is_known
+        return standalone_build(
+            self._context.cache, python.series, archive.sha256, lambda: self._fetch(archive), is_known=is_known
         )
 
     def _conda_build(self, package: CondaPackage, platform: Platform) -> PythonBuild:

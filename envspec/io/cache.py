@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from envspec.errors import EnvspecError, UnfitMachine
+from envspec.io.file_locks import try_lock
 from envspec.io.files import FULL, write_file
 
 if TYPE_CHECKING:
@@ -115,14 +116,10 @@ def only_user_of(folder: Path) -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
-    import fcntl
-
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = try_lock(folder, lambda: os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    if descriptor is None:
+        raise CacheInUse(folder)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CacheInUse(folder) from None
         yield
     finally:
         os.close(descriptor)

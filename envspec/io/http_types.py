@@ -135,24 +135,14 @@ def describe(cause: BaseException, url: str, connect_s: float, stall_s: float) -
     # The first match counts: aiohttp's special errors inherit from its general ones.
     errors: tuple[tuple[type[BaseException], type[RequestError], str, str], ...] = (
         (aiohttp.ClientConnectorCertificateError, RequestError, untrusted, bundle),
-        (
-            aiohttp.ClientSSLError,
-            RequestError,
-            f"no TLS connection ({reason})",
-            plain_http,
-        ),
+        (aiohttp.ClientSSLError, RequestError, f"no TLS connection ({reason})", plain_http),
         (aiohttp.ClientProxyConnectionError, RequestError, f"the proxy can't be reached ({reason})", proxies),
         (aiohttp.ClientHttpProxyError, RequestError, proxy_refuses, proxy_login),
         (aiohttp.ClientConnectorDNSError, Unreachable, "cannot resolve host", spelling),
         (aiohttp.ConnectionTimeoutError, Stalled, f"no connection within {connect_s:g} s", firewall),
         (aiohttp.ServerTimeoutError, Stalled, f"the server stalled: no byte for {stall_s:g} s", again),
         (asyncio.TimeoutError, Stalled, "the response is not complete within the time limit", again),
-        (
-            aiohttp.ClientConnectorError,
-            Unreachable,
-            f"no connection ({reason})",
-            port,
-        ),
+        (aiohttp.ClientConnectorError, Unreachable, f"no connection ({reason})", port),
         (aiohttp.ClientPayloadError, IncompleteResponse, "the response ended early", again),
         (aiohttp.ClientResponseError, IncompleteResponse, "the response is not HTTP", again),
         (OSError, Unreachable, f"the connection broke ({reason})", again),

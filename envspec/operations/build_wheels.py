@@ -95,13 +95,7 @@ class WheelBuilder:
 
     async def _interpreter(self, python: Python) -> Path | None:
         """A Python of the series on this machine, else a standalone build; None if there is neither."""
-        from envspec.image.sources.bytecode import (
-            PythonBuild,
-            find_compiler,
-            standalone_program,
-            unpack_standalone,
-            unpacked_build,
-        )
+        from envspec.image.sources.bytecode import find_compiler, standalone_build, unpacked_build
 
         quiet, local = replace(self._context, reporter=SILENT), this_platform()
         with suppress(UnfitMachine):
@@ -114,8 +108,7 @@ class WheelBuilder:
         async def fetch() -> Path:
             return (await Downloads(self._context).fetch([archive]))[archive.sha256]
 
-        program = standalone_program(python.series)
-        build = PythonBuild(self._context.cache, archive.sha256, program, fetch, unpack_standalone, is_known=True)
+        build = standalone_build(self._context.cache, python.series, archive.sha256, fetch, is_known=True)
         try:
             return await unpacked_build(build)
         except NetworkError as error:

@@ -58,7 +58,7 @@ class ImageRequest:
             raise UsageError(f"--python {python}: there is no such program", hint="name an interpreter: its bin/python")
         self.folder = find_lock(lock, Path())
         self._cache = JsonCache(context.cache / "image-known")
-        self._archives = context.cache
+        self._root = context.cache
         self._platforms = platforms
         self._bytecode = bytecode
         self._compression = compression
@@ -88,16 +88,11 @@ class ImageRequest:
 
     def missing_wheels(self) -> list[Package]:
         """The wheels of the image that are not in the cache, once each."""
-        from envspec.fetch.types import archive_path
+        from envspec.fetch.wheels import wheel_path
 
         parts = [part for part in self.lock.resolutions if part.target.platform in self.options.platforms]
-        found = {
-            each.file.sha256: each
-            for part in parts
-            for each in part.packages
-            if not archive_path(self._archives, each.name, each.file.sha256, each.file.filename).is_file()
-        }
-        return list(found.values())
+        paths = {wheel_path(self._root, each): each for part in parts for each in part.packages}
+        return [each for path, each in paths.items() if not path.is_file()]
 
     @cached_property
     def lock(self) -> Lock:

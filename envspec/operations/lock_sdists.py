@@ -35,8 +35,8 @@ from envspec.resolve.pypi.index.routing import PackageIndex
 from envspec.resolve.pypi.index.view import Pages, View
 from envspec.resolve.pypi.metadata import declared, extras_of, parsed, requires_python
 from envspec.resolve.pypi.request import indexes_of
-from envspec.resolve.pypi.resolve import Release, TargetRequest
-from envspec.resolve.types import required_by
+from envspec.resolve.pypi.resolve import TargetRequest
+from envspec.resolve.types import Release, required_by
 
 
 @dataclass(slots=True)

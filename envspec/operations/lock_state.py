@@ -9,12 +9,11 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from envspec import documents
 from envspec.errors import UsageError
 from envspec.io.http_types import Timeouts
 from envspec.spec.dates import Age, read_as_of
-from envspec.spec.identity import input_sha256
-from envspec.spec.variants import BASE, base_directory, variant_directory, variant_names
+from envspec.spec.identity import input_sha256, variants_in
+from envspec.spec.variants import BASE, base_directory, variant_directory
 
 if TYPE_CHECKING:
     # A request is made before it is known whether anything has to be resolved: these modules take 0.3 s.
@@ -89,13 +88,10 @@ class LockRequest:
 
 def variants_of(request: LockRequest) -> tuple[LockRequest, ...]:
     """The request for a spec, then those for its variants: each in a folder of its own beside the spec's."""
-    try:
-        names = variant_names(documents.read_spec(request.spec_path))
-    except (OSError, ValueError):
-        # Reported by whoever reads all of it.
-        names = ()
-    own = (replace(request, variant=name, directory=variant_directory(request.directory, name)) for name in names)
-    return (request, *own)
+    return tuple(
+        replace(request, variant=name, directory=variant_directory(request.directory, name))
+        for name in variants_in(request.spec_path)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from packaging.version import Version
+
 from envspec.models import SPEC, CondaPackage, CudaVersion, Dependent, Platform
+
+#: A package on an index: its normalised name and its version.
+Release = tuple[str, Version]
 
 
 @dataclass(frozen=True, slots=True)

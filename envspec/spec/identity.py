@@ -15,7 +15,7 @@ from typing import Any
 from envspec import documents
 from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.errors import UsageError
-from envspec.spec.variants import BASE
+from envspec.spec.variants import BASE, variant_names
 
 _CONFINING = "unconfined_builds"
 
@@ -27,6 +27,14 @@ def read_document(path: Path) -> dict[str, Any]:
         OSError: it can't be read. ValueError: it is not TOML, or a group can't be read.
     """
     return with_groups(documents.read_spec(path), path.parent)
+
+
+def variants_in(path: Path) -> tuple[str, ...]:
+    """The spec itself and its variants; the spec alone if it can't be read, which whoever reads all of it reports."""
+    try:
+        return (BASE, *variant_names(documents.read_spec(path)))
+    except (OSError, ValueError):
+        return (BASE,)
 
 
 def with_groups(data: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -330,6 +330,13 @@ class PythonBuild:
         return self.cache / "pythons" / self.sha256
 
 
+def standalone_build(
+    cache: Path, series: str, sha256: str, fetch: Callable[[], Awaitable[Path]], *, is_known: bool
+) -> PythonBuild:
+    """A standalone build, by its archive's hash."""
+    return PythonBuild(cache, sha256, f"{TOP}/bin/python{series}", fetch, unpack_standalone, is_known)
+
+
 async def unpacked_build(build: PythonBuild) -> Path:
     """The interpreter of a build; fetches and unpacks it if necessary.
 
@@ -352,11 +359,6 @@ async def unpacked_build(build: PythonBuild) -> Path:
                     raise BadPython(archive.name, f"it has no {build.program}")
                 partial.replace(target)
     return target / build.program
-
-
-def standalone_program(series: str) -> str:
-    """The interpreter of an unpacked standalone build."""
-    return f"{TOP}/bin/python{series}"
 
 
 async def unpack_standalone(archive: Path, folder: Path) -> None:

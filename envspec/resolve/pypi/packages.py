@@ -151,7 +151,7 @@ async def _former_extras(node: _Node, view: View) -> frozenset[str]:
     required = [
         requirement for asker in node.askers if asker.name == SPEC and (requirement := parsed(asker.requirement))
     ]
-    lacking = [each for each in required if not {normalised(extra) for extra in each.extras} <= set(node.offered)]
+    lacking = [each for each in required if not {normalised(extra) for extra in each.extras} <= node.offered]
     if not lacking or node.name in view.rules.direct:
         return frozenset()
     older: dict[Version, ListedFile] = {}

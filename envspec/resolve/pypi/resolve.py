@@ -30,13 +30,10 @@ from envspec.resolve.pypi.index.server import Loopback, listening, serve, simple
 from envspec.resolve.pypi.index.view import Bodies, Pages, View
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, Unsolvable, Workspace
+from envspec.resolve.types import Release
 
 #: How many releases of one package a warning names.
 _NAMED: Final = 3
-
-
-#: A normalised name and a version.
-Release = tuple[str, Version]
 
 
 @dataclass(frozen=True, slots=True)

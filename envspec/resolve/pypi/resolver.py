@@ -10,13 +10,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Protocol
 
-from packaging.version import Version
-
 from envspec.errors import EnvspecError, NoSolution
 from envspec.io.confine import ALONE
 from envspec.io.process import run
 from envspec.models import Platform, Target
 from envspec.names import normalised
+from envspec.resolve.types import Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class PypiRequest:
     requirements: tuple[str, ...]
     constraints: tuple[str, ...] = ()
     preferences: tuple[tuple[str, str], ...] = ()
-    excluded: Mapping[tuple[str, Version], str] = field(default_factory=dict)
+    excluded: Mapping[Release, str] = field(default_factory=dict)
 
     @property
     def bounds(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from envspec.origins import PYTORCH_FILES, Bounds
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.metadata import Overrides
-from envspec.resolve.types import CondaProvided
+from envspec.resolve.types import CondaProvided, Release
 
 
 class NotListed(Exception):
@@ -147,9 +147,8 @@ class Rules:
 
     cutoffs: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel,
     and names of sources, with the wheels built from them. sdists: which ones are candidates. provided: names that conda
-    installs; they come from no index. built: the METADATA of wheels that were built of releases that are sdists
-    alone; it counts instead of what the sdist states. overrides: versions of
-    names, in place of those that packages require.
+    installs; they come from no index. overrides: versions of names, in place of those that packages require. built: the
+    METADATA of wheels that were built of releases that are sdists alone; it counts instead of what the sdist states.
     """
 
     as_of: datetime
@@ -163,7 +162,7 @@ class Rules:
     provided: Mapping[str, CondaProvided] = field(default_factory=dict)
     sources: Mapping[str, BuiltSource] = field(default_factory=dict)
     overrides: Overrides = field(default_factory=dict)
-    built: Mapping[tuple[str, Version], bytes] = field(default_factory=dict)
+    built: Mapping[Release, bytes] = field(default_factory=dict)
 
     def index_of(self, name: str) -> PackageIndex:
         return next((route.index for route in self.routes if fnmatchcase(name, route.pattern)), self.default)

@@ -43,7 +43,7 @@ from envspec.resolve.pypi.index.selection import (
     version_of,
 )
 from envspec.resolve.pypi.metadata import declared, extras_of, is_of_extra, metadata_file, overridden
-from envspec.resolve.types import CondaProvided
+from envspec.resolve.types import CondaProvided, Release
 from envspec.verifier.owned import Overlap, overlaps
 
 _LARGE_BYTES: Final = 8 << 20
@@ -166,7 +166,7 @@ class View:
         self.pending: dict[str, tuple[str, ...]] = {}
         self.digests = RecordDigests(pages.client)
         self._considered: set[str] = set()
-        self.unreadable: dict[tuple[str, Version], str] = {}
+        self.unreadable: dict[Release, str] = {}
         self._client = pages.client
         self._pages = pages
         self._ranks = pages.ranks[key]
