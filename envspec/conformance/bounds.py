@@ -52,16 +52,33 @@ def _roundoffs(count: float, dtype: str, source: str) -> Bound:
     return _constant(f"{count:g} u, u = 2^-{_BITS[dtype]}", count * U[dtype], source)
 
 
-def _by_element(count: int, dtype: str) -> Bound:
-    """Times |A||B|, for each element: finds a single element that is zero, which E does not."""
+def _by_element(count: int, dtype: str, source: str = "Higham's form") -> Bound:
+    """Times |A||B|, for each element: finds a single element that is zero, which E does not.
+
+    count: of roundings to `dtype` on the way of each term to the result. k: of roundings to fp32.
+    """
     formula = f"{'u' if count == 1 else f'{count} u'} + K 2^-24, u = 2^-{_BITS[dtype]}"
-    return lambda k: Limit(count * U[dtype] + k * 2.0**-24, formula, "Higham's form")
+    return lambda k: Limit(count * U[dtype] + k * 2.0**-24, formula, source)
 
 
 _CPU = "measured on two CPU cores, torch 2.4 to 2.15, 2026-11"
 _TWO = "measured on two CPU cores, torch 2.6 and 2.9, 3 seeds, 2026-11"
 _EMULATED = "emulated on the CPU, 2026-11; to be calibrated on a GPU"
 
+_DERIVED = "derived; to be calibrated on a GPU"
+_ATTENTION_K = (
+    f"{_DERIVED}: K = 3 L + 2 (d + 4) S + 16 for L keys and d products of a score, S = scale max|q| max|k|: sums over "
+    "keys, exponents, and weights that are no normal numbers"
+)
+#: Operator -> how often its result is rounded to its type, and its K.
+_EXTENSION_K = {
+    "scan": (1, "K by the same recursion over errors: 4.4 |dt A| + 6 for a decay, 4 for a step, N + 2 for the result"),
+    "convolution": (1, "K = 1.1 (W + 1) + 6 + 2 max|z| for W taps: products, and SiLU of z"),
+    "scatter": (1, "K = the most terms of a sum"),
+    "linear": (2, "K products, and a bias that is added to the rounded product"),
+    "quantised": (1, "K = 8 for the block's scale, the quotient and the product, beyond the nearest code's own error"),
+    "adam": (1, "K = 16 for each step: moments, corrections, a root, quotients, the decay and the update"),
+}
 #: Everything numeric that is no bound.
 SIZES: Mapping[str, int] = {
     # Processes that import before their check's turn, each with torch in host memory (0.5 GB). An import uses one core:
@@ -143,6 +160,35 @@ SIZES: Mapping[str, int] = {
     "loader.shm_workers": 4,
     "loader.shm_prefetch": 2,
     "loader.shm_batch": 64,
+    # Seconds for one extension on one device: its import, its operator and the same in plain torch.
+    "extensions.case_s": 90,
+    # Rows of blocks for GPUs, so that every multiprocessor (148 of a B200) has several; odd lengths have partial tiles.
+    "extensions.length.cuda": 1021,
+    "extensions.length.cpu": 131,
+    "extensions.batch.cuda": 4,
+    "extensions.batch.cpu": 1,
+    "extensions.heads.cuda": 16,
+    "extensions.heads.cpu": 2,
+    "extensions.window": 63,
+    # More than one chunk of 2048.
+    "extensions.scan_length.cuda": 2603,
+    "extensions.scan_length.cpu": 131,
+    "extensions.scan_states": 16,
+    "extensions.channels.cuda": 1024,
+    "extensions.channels.cpu": 64,
+    "extensions.edges.cuda": 400_003,
+    "extensions.edges.cpu": 20_011,
+    "extensions.nodes.cuda": 10_007,
+    "extensions.nodes.cpu": 503,
+    "extensions.points.cuda": 4099,
+    "extensions.points.cpu": 401,
+    "extensions.rows.cuda": 2051,
+    "extensions.rows.cpu": 67,
+    # 127^2 K < 2^24: exact as int32, and in fp32.
+    "extensions.width": 1024,
+    "extensions.parameters.cuda": 4_000_037,
+    "extensions.parameters.cpu": 40_037,
+    "extensions.steps": 3,
     "pyg.classes": 4,
     "pyg.nodes": 400,
     "pyg.epochs": 40,
@@ -192,6 +238,23 @@ BOUNDS: Mapping[str, Bound] = {
     "distributed.norm": _constant(
         "1e-5", 1e-5, "FSDP2 of torch 2.7 and 2.8 doubles it on gloo, invisible in a cosine: pytorch#162338"
     ),
+    # Of extensions: K counts roundings to fp32, at the most of any element. The error of each element is divided by the
+    # sum of its terms without their signs.
+    **{
+        f"extensions.attention.{name}": _by_element(
+            2, name, f"weights and result are rounded to {name}; {_ATTENTION_K}"
+        )
+        for name in ("fp16", "bf16")
+    },
+    **{
+        f"extensions.{what}.{name}": _by_element(count, name, f"{_DERIVED}: {source}")
+        for what, (count, source) in _EXTENSION_K.items()
+        for name in ("fp32", "fp16", "bf16")
+    },
+    "extensions.grouped.tf32": _by_element(
+        3, "tf32", f"both inputs are rounded or truncated to TF32; {_DERIVED}: K products"
+    ),
+    "extensions.grouped.fp32": _by_element(1, "fp32", f"{_DERIVED}: K products"),
     "memory.allocated": _constant(
         "1.25",
         1.25,

@@ -2,6 +2,7 @@
 
 run.py [--until-stdin-ends] REQUEST RESULTS   the suite: reads REQUEST, writes RESULTS
 run.py --check NAME PID REQUEST DIR FD        one check, started by the suite with that PID; FD signals its turn
+run.py --case PID REQUEST DIR PACKAGE DEVICE  one extension on one device, started by the check with that PID
 run.py --torchrun PID FILE ...                torchrun with these arguments, started by the check with that PID
 run.py --rank PID DIR                         one rank of a check, started by the torchrun with that PID
 """
@@ -20,6 +21,10 @@ def main(arguments: list[str]) -> int:
         from envspec.conformance import worker
 
         return worker.main(arguments[1], int(arguments[2]), Path(arguments[3]), Path(arguments[4]), int(arguments[5]))
+    if arguments[:1] == ["--case"]:
+        from envspec.conformance.extensions import case
+
+        return case.main(int(arguments[1]), Path(arguments[2]), Path(arguments[3]), arguments[4], arguments[5])
     if arguments[:1] == ["--torchrun"]:
         from envspec.conformance.distributed import launch
 

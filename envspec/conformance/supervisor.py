@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from envspec.conformance import worker
+from envspec.conformance import isolation
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.events import EventWriter, ProcessEvents
-from envspec.conformance.processes import RUN, descendants, end_all, signal_name
+from envspec.conformance.processes import RUN
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import Cause, CheckOutcome, Kind, Peak, Status, dumps
 
@@ -28,12 +27,8 @@ _HINTS = {
     Cause.OVER_LIMIT: "see the stacks at the end of its log; --limit NAME=SECONDS gives it more time",
     Cause.OUT_OF_MEMORY: "give the machine or the container more memory, or end other programs that use this GPU",
 }
-#: Findings in a reason; the result lists all of them.
-_MAX_IN_REASON = 8
 #: Characters of a check's output that the receipt includes, from its end.
 LOG_CHARACTERS = 6000
-#: For every thread's stack to be written, in seconds.
-_STACKS_S = 0.3
 
 
 def verdict(name: str, events: ProcessEvents, exited: int, over_limit_s: float | None = None) -> CheckOutcome:
@@ -42,10 +37,10 @@ def verdict(name: str, events: ProcessEvents, exited: int, over_limit_s: float |
     exited: its process' status, negative for a signal. over_limit_s: the limit at which it was ended.
     """
     status, cause, reason, hint = Status.NOT_RUN, None, "", ""
-    failure = _failure(events, exited, over_limit_s)
-    if failure:
+    failed = isolation.failure(events, exited, over_limit_s)
+    if failed:
         status = Status.FAILED
-        cause, reason = failure
+        cause, reason = failed
         hint = _HINTS.get(cause, "")
         # A check's own hints are about its findings, not about its time limit or memory.
         if cause not in (Cause.OVER_LIMIT, Cause.OUT_OF_MEMORY):
@@ -70,25 +65,6 @@ def verdict(name: str, events: ProcessEvents, exited: int, over_limit_s: float |
         ran=events.ran,
         peak=events.peak,
     )
-
-
-def _failure(events: ProcessEvents, exited: int, over_limit_s: float | None) -> tuple[Cause, str] | None:
-    if over_limit_s is not None:
-        return Cause.OVER_LIMIT, f"still running after {over_limit_s:g} s, {events.position}"
-    if events.raised:
-        return Cause(events.raised[0]), f"{events.position}: {events.raised[1]}"
-    if exited not in (worker.DONE, worker.NOT_RUN) or not (events.done or events.not_run):
-        if exited == -signal.SIGKILL:
-            reason = "most often because the system or container is out of memory"
-            return Cause.OUT_OF_MEMORY, f"killed {events.position}: {reason}"
-        if exited < 0:
-            return Cause.CRASHED, f"crashed {events.position}, by {signal_name(-exited)}"
-        return Cause.CRASHED, f"exited {events.position} with status {exited} without a result"
-    wrong = [str(each) for each in events.findings if each.ok is False]
-    if wrong:
-        more = [f"and {len(wrong) - _MAX_IN_REASON} more"] if len(wrong) > _MAX_IN_REASON else []
-        return Cause.FOUND, "; ".join([*wrong[:_MAX_IN_REASON], *more])
-    return None
 
 
 @dataclass(frozen=True)
@@ -122,8 +98,8 @@ def start(check: str, run: SuiteRun) -> CheckProcess:
         OSError: no more processes or files can be created.
     """
     folder = Path(tempfile.mkdtemp(prefix="envspec-check-", dir=run.folder))
-    (folder / worker.SCRATCH).mkdir()
-    (folder / worker.EVENTS).touch()
+    (folder / isolation.SCRATCH).mkdir()
+    (folder / isolation.EVENTS).touch()
     reader, writer = os.pipe()
     try:
         return CheckProcess(check, folder, _popen(check, folder, run, reader), os.fdopen(writer, "wb", buffering=0))
@@ -146,17 +122,17 @@ def run_turn(
     log = ""
     try:
         # Between the events of the process itself: its phases end before the turn or after.
-        with (started.folder / worker.EVENTS).open("a", encoding="utf-8") as lines:
+        with (started.folder / isolation.EVENTS).open("a", encoding="utf-8") as lines:
             EventWriter(lines).write("turn", began)
         # A process that has ended reads no more; its outcome is reported in its turn.
         with contextlib.suppress(BrokenPipeError):
             started.turn.write(dumps(peaks).encode())
         started.turn.close()
-        in_time = _wait(started.process, limit_s, waiting)
-        events = ProcessEvents.read(started.folder / worker.EVENTS)
+        in_time = isolation.wait(started.process, limit_s, waiting)
+        events = ProcessEvents.read(started.folder / isolation.EVENTS)
         outcome = verdict(started.check, events, started.process.returncode, None if in_time else limit_s)
         if outcome.status is Status.FAILED:
-            log = (started.folder / worker.LOG).read_text(encoding="utf-8", errors="replace").strip()
+            log = (started.folder / isolation.LOG).read_text(encoding="utf-8", errors="replace").strip()
             log = log if len(log) <= LOG_CHARACTERS else "[...] " + log[-LOG_CHARACTERS:]
     finally:
         started.remove()
@@ -165,7 +141,7 @@ def run_turn(
 
 
 def _popen(check: str, folder: Path, run: SuiteRun, turn: int) -> subprocess.Popen[bytes]:
-    scratch = folder / worker.SCRATCH
+    scratch = folder / isolation.SCRATCH
     environ = {
         **os.environ,
         # Before any CUDA context: cuBLAS chooses its workspace when it is loaded.
@@ -179,7 +155,7 @@ def _popen(check: str, folder: Path, run: SuiteRun, turn: int) -> subprocess.Pop
         "TRITON_CACHE_DIR": str(scratch / "triton"),
     }
     command = [sys.executable, str(RUN), "--check", check, str(os.getpid())]
-    with (folder / worker.LOG).open("wb") as log:
+    with (folder / isolation.LOG).open("wb") as log:
         return subprocess.Popen(  # noqa: S603 (this Python and this suite)
             [*command, str(run.request_path), str(folder), str(turn)],
             env=environ,
@@ -190,27 +166,3 @@ def _popen(check: str, folder: Path, run: SuiteRun, turn: int) -> subprocess.Pop
             start_new_session=True,
             pass_fds=[turn],
         )
-
-
-def _wait(process: subprocess.Popen[bytes], limit_s: float, waiting: Collection[int]) -> bool:
-    """Whether a process has ended by itself; it is ended at the limit, and with it all that it has started."""
-    try:
-        process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        _request_stacks(process.pid)
-        return False
-    finally:
-        end_all(exclude=waiting)
-        process.wait()
-    return True
-
-
-def _request_stacks(root: int) -> None:
-    for each in {root, *descendants(root)}:
-        with contextlib.suppress(OSError):
-            # A process without a handler would be ended by the signal.
-            status = Path("/proc", str(each), "status").read_text(encoding="utf-8")
-            caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
-            if int(caught, 16) >> (signal.SIGUSR1 - 1) & 1:
-                os.kill(each, signal.SIGUSR1)
-    time.sleep(_STACKS_S)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.machines import netns
-from tests.support.machines.stack import stack
+from tests.support.machines.stack import cpu_torch, stack
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +27,12 @@ def torch_26() -> Path:
 def torch_any(request: pytest.FixtureRequest) -> Path:
     """Each of them."""
     return stack(str(request.param))
+
+
+@pytest.fixture(scope="session")
+def torch_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with a torch for the CPU, and nothing beside it."""
+    return cpu_torch(tmp_path_factory.mktemp("torch") / "cpu")[1]
 
 
 @pytest.fixture

@@ -47,7 +47,8 @@ def test_every_check_passes_and_says_what_one_gpu_cannot(
 ) -> None:
     output = _run(torch_29, driver, tmp_path, *CHECKS)
     assert {name: each["reason"] for name, each in output.results.items() if each["status"] != "passed"} == {
-        "lock": "no lock is given"
+        "extensions": "no extension is in the lock",
+        "lock": "no lock is given",
     }
     assert set(output.results) == set(CHECKS)
     assert [each["name"] for each in output.document["machine"]["gpus"]] == ["NVIDIA H100 80GB HBM3"]

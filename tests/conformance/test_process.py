@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from envspec.conformance import worker
+from envspec.conformance import isolation
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.events import ProcessEvents
 from envspec.conformance.results import Cause, CheckFinding, Kind
@@ -23,12 +23,12 @@ _FOUND = ProcessEvents(findings=[CheckFinding("nms", Kind.EXACT, ok=False, detai
     ("events", "exited", "over_limit_s", "cause", "hint"),
     [
         (ProcessEvents(), -11, None, Cause.CRASHED, CHECKS["family"].advice),
-        (_FOUND, worker.DONE, None, Cause.FOUND, CHECKS["family"].advice),
-        (replace(_FOUND, hints=["take another box"]), worker.DONE, None, Cause.FOUND, "take another box"),
+        (_FOUND, isolation.DONE, None, Cause.FOUND, CHECKS["family"].advice),
+        (replace(_FOUND, hints=["take another box"]), isolation.DONE, None, Cause.FOUND, "take another box"),
         # What companions of torch are built for says nothing of these.
         (ProcessEvents(), -9, 1, Cause.OVER_LIMIT, "--limit NAME=SECONDS gives it more time"),
         (ProcessEvents(), -9, None, Cause.OUT_OF_MEMORY, "more memory"),
-        (ProcessEvents(raised=("out of memory", "")), worker.RAISED, None, Cause.OUT_OF_MEMORY, "more memory"),
+        (ProcessEvents(raised=("out of memory", "")), isolation.RAISED, None, Cause.OUT_OF_MEMORY, "more memory"),
     ],
 )
 def test_the_hint_is_about_the_end_that_came(

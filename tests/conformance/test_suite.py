@@ -74,6 +74,7 @@ def test_a_torch_that_is_locked_and_not_there_is_reported_alike_by_every_check(t
     output = suite.run(tmp_path / "bare" / "bin" / "python", requested, tmp_path / "run")
     said = {name: (result["status"], result["reason"]) for name, result in output.results.items()}
     assert said.pop("family") == ("not run", "torchvision or torchaudio is not in the lock")
+    assert said.pop("extensions") == ("not run", "no extension is in the lock")
     assert {"coldstart", "ddp", "fsdp", "memory"} < set(said)
     assert set(said.values()) == {
         ("failed", "in the phase 'import torch': ModuleNotFoundError: No module named 'torch'")

@@ -36,8 +36,8 @@ class CheckDefinition:
 #: Imported by an optimizer's first step and by torch.compile; takes as long as torch itself (2.9).
 _OPTIMIZING = ("torch", "torch._dynamo")
 
-#: coldstart is first: after any other check nothing is cold. ddp and fsdp do not preimport, since their ranks import
-#: torch themselves; nor does lock, which hashes files before it uses them.
+#: coldstart is first: after any other check nothing is cold. ddp, fsdp and extensions do not preimport, since their
+#: processes import torch themselves; nor does lock, which hashes files before it uses them.
 CHECKS: Mapping[str, CheckDefinition] = {
     "coldstart": CheckDefinition(
         120, "the time from container start to the first finished kernel, in parts", preimports=(), alone=True
@@ -64,6 +64,12 @@ CHECKS: Mapping[str, CheckDefinition] = {
     ),
     "widedeep": CheckDefinition(
         120, "pytorch_widedeep imports, and Wide & Deep learns a small table", preimports=("torch", "pytorch_widedeep")
+    ),
+    "extensions": CheckDefinition(
+        1200,
+        "an operator of each compiled extension agrees with plain torch",
+        preimports=(),
+        advice="its kernels for this device are wrong: lock another release of it, or build it for this GPU",
     ),
     "lock": CheckDefinition(
         120, "every file is the locked one, and so are the CUDA libraries in memory", needs=(), preimports=()

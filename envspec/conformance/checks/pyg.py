@@ -1,9 +1,8 @@
-"""Graph networks: torch_geometric and its compiled extensions run, and a GCN learns a small synthetic graph."""
+"""Graph networks: torch_geometric runs, and a GCN learns a small synthetic graph."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any
 
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
@@ -20,58 +19,8 @@ def check(context: CheckContext) -> None:
         # On a busy machine threads would wait for each other longer than they compute.
         torch.set_num_threads(1)
     context.load("torch_geometric")
-    for module, run in _EXTENSIONS.items():
-        name = module.replace("torch_", "pytorch-").replace("_", "-")
-        if context.has(module, name):
-            extension = context.load(module, name)
-            with context.phase(f"{module}'s operator"):
-                context.exact(f"{module}'s operator", ok=run(torch, extension, context.device))
-        else:
-            context.not_run(f"{module}'s operator", context.absence(module))
     _learn(context, torch)
     _neighbours(context, torch)
-
-
-def _pyg_lib(torch: Any, pyg_lib: Any, device: str) -> bool:
-    rows = torch.arange(12, dtype=torch.float32, device=device).view(6, 2)
-    weights = torch.stack([torch.eye(2, device=device), 2 * torch.eye(2, device=device)])
-    found = pyg_lib.ops.segment_matmul(rows, torch.tensor([0, 2, 6], device=device), weights)
-    return bool(torch.equal(found, torch.cat([rows[:2], 2 * rows[2:]])))
-
-
-def _scatter(torch: Any, torch_scatter: Any, device: str) -> bool:
-    values = torch.arange(1, 7, dtype=torch.float32, device=device)
-    found = torch_scatter.segment_csr(values, torch.tensor([0, 1, 4, 6], device=device), reduce="sum")
-    return bool(found.tolist() == [1, 9, 11])
-
-
-def _sparse(torch: Any, torch_sparse: Any, device: str) -> bool:
-    row, col = torch.tensor([0, 1, 1], device=device), torch.tensor([1, 0, 1], device=device)
-    matrix = torch_sparse.SparseTensor(row=row, col=col, value=torch.tensor([2.0, 3, 4], device=device))
-    return bool(torch_sparse.matmul(matrix, torch.eye(2, device=device)).tolist() == [[0, 2], [3, 4]])
-
-
-def _cluster(torch: Any, torch_cluster: Any, device: str) -> bool:
-    points = torch.tensor([[0.0], [1.0], [10.0]], device=device)
-    found = torch_cluster.knn(points, torch.tensor([[9.0], [0.2]], device=device), 1)
-    return bool(found.tolist() == [[0, 1], [2, 0]])
-
-
-def _spline(torch: Any, torch_spline_conv: Any, device: str) -> bool:
-    at = torch.tensor([[0.0], [0.5], [1.0]], device=device)
-    size, is_open = torch.tensor([3], device=device), torch.ones(1, dtype=torch.uint8, device=device)
-    weights, _ = torch_spline_conv.spline_basis(at, size, is_open, 1)
-    return bool(torch.equal(weights.sum(1), torch.ones(3, device=device)))
-
-
-#: Exact: small integers, and sums of weights that are powers of two.
-_EXTENSIONS: Mapping[str, Callable[[Any, Any, str], bool]] = {
-    "pyg_lib": _pyg_lib,
-    "torch_scatter": _scatter,
-    "torch_sparse": _sparse,
-    "torch_cluster": _cluster,
-    "torch_spline_conv": _spline,
-}
 
 
 def _graph(torch: Any, seed: int) -> tuple[Any, Any, Any]:

@@ -1,0 +1,110 @@
+"""Compiled extensions of torch: one operator of each against plain torch, on every GPU and on the CPU.
+
+Each extension on each device is a process with its own limit: a crash, a hang or a broken CUDA context is the result of
+that one alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from envspec.conformance import hardware, isolation
+from envspec.conformance.bounds import SIZES
+from envspec.conformance.checks import CHECKS
+from envspec.conformance.events import CheckContext, ProcessEvents
+from envspec.conformance.extensions.case import CPU, place
+from envspec.conformance.extensions.table import EXTENSIONS
+from envspec.conformance.processes import RUN
+from envspec.conformance.results import NotRun, dumps
+
+_NAME = "extensions"
+#: Of the check's own limit, for all extensions: if each of them hangs, the check still reports it.
+_SHARE = 0.8
+
+
+def check(context: CheckContext) -> None:
+    """Raises NotRun if the stack has no extension that the table knows."""
+    found = [name for name, each in EXTENSIONS.items() if context.has(each.top, name, *each.packages)]
+    if not found:
+        raise NotRun(f"no extension is {'in the lock' if context.request.locked else 'installed'}")
+    gpus = [str(number) for number in range(hardware.devices())] if context.request.cuda else []
+    rounds = [(name, devices) for name in found for devices in _rounds(name, gpus)]
+    deadline = time.monotonic() + _SHARE * context.request.limits.get(_NAME, CHECKS[_NAME].limit_s)
+    request = context.scratch / "request.json"
+    locked = context.request.locked
+    # The files of the lock are many, and no case compares them.
+    request.write_text(
+        dumps(replace(context.request, locked=locked and replace(locked, expected=None))), encoding="utf-8"
+    )
+    for left, (name, devices) in zip(range(len(rounds), 0, -1), rounds):
+        limit_s = round(min(SIZES["extensions.case_s"], (deadline - time.monotonic()) / left), 1)
+        with context.phase(name), _started(context, request, name, devices) as processes:
+            for number, (device, process) in enumerate(processes):
+                following = [other.pid for _, other in processes[number + 1 :]]
+                in_time = isolation.wait(process, limit_s, following)
+                _report(context, name, device, process.returncode, None if in_time else limit_s)
+
+
+def _rounds(name: str, gpus: list[str]) -> Iterator[list[str]]:
+    """Devices that run an extension at the same time; without GPUs, one without code for the CPU is only imported."""
+    if gpus:
+        yield gpus
+    if EXTENSIONS[name].on_cpu or not gpus:
+        yield [CPU]
+
+
+def _folder(context: CheckContext, name: str, device: str) -> Path:
+    return context.scratch / f"{name}-{device}"
+
+
+@contextlib.contextmanager
+def _started(
+    context: CheckContext, request: Path, name: str, devices: Sequence[str]
+) -> Iterator[list[tuple[str, subprocess.Popen[bytes]]]]:
+    processes = []
+    try:
+        for device in devices:
+            folder = _folder(context, name, device)
+            (folder / isolation.SCRATCH).mkdir(parents=True)
+            (folder / isolation.EVENTS).touch()
+            words = ["--case", str(os.getpid()), str(request), str(folder), name, device]
+            processes.append(
+                (
+                    device,
+                    subprocess.Popen(  # noqa: S603 (this Python and this suite)
+                        [sys.executable, str(RUN), *words], cwd=folder / isolation.SCRATCH, stdin=subprocess.DEVNULL
+                    ),
+                )
+            )
+        yield processes
+    finally:
+        for _, process in processes:
+            process.kill()
+            process.wait()
+
+
+def _report(context: CheckContext, name: str, device: str, exited: int, over_limit_s: float | None) -> None:
+    """Add a process's findings to the check's, and how it failed."""
+    events = ProcessEvents.read(_folder(context, name, device) / isolation.EVENTS)
+    for finding in events.findings:
+        context.write("findings", finding)
+    for hint in events.hints:
+        context.write("hints", hint)
+    for what, version in events.ran.items():
+        context.ran(what, version)
+    for peak in events.peaks:
+        context.peak(peak)
+    if events.not_run:
+        context.not_run(place(name, device), ": ".join(filter(None, events.not_run)))
+        return
+    events.findings.clear()
+    failed = isolation.failure(events, exited, over_limit_s)
+    if failed:
+        context.exact(place(name, device), ok=False, detail=failed[1])

@@ -1,0 +1,183 @@
+"""Operators on graphs and points: torch-scatter, torch-sparse, torch-cluster, torch-spline-conv, pyg-lib.
+
+Integers and powers of two are exact in fp32 in any order of summation.
+
+Sources: the sdists of torch_scatter 2.1.2, torch_sparse 0.6.18, torch_cluster 1.6.3, torch_spline_conv 1.2.2; pyg-lib,
+csrc/ops/cuda/matmul_kernel.cu (TF32 on GPUs). Read 2026-11.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envspec.conformance.bounds import limit
+from envspec.conformance.extensions.operation import Operation
+
+_CHANNELS = 33
+_NEIGHBOURS = 7
+#: Squared distances of integer points are integers: none is at the radius itself.
+_RADIUS = 2.5
+_KNOTS = 5
+
+
+def _edges(operation: Operation, seed: int) -> tuple[Any, int]:
+    """A node for each edge, in no order, and how many nodes there are: each has an edge."""
+    torch, nodes, edges = operation.torch, operation.size("nodes"), operation.size("edges")
+    every = torch.arange(nodes, device=operation.device)
+    others = operation.integers(0, nodes - 1, edges - nodes, dtype="int64", seed=seed)
+    return torch.cat([others, every]), nodes
+
+
+def scatter(operation: Operation) -> None:
+    """`scatter(src, index, dim, dim_size=, reduce=)` and `scatter_max`, which also returns where the largest are.
+
+    `segment_csr(src, indptr, reduce=)`: group i is the rows from indptr[i] to indptr[i + 1].
+    """
+    torch = operation.torch
+    index, nodes = _edges(operation, 41)
+    values = operation.integers(-99, 99, len(index), _CHANNELS, seed=42)
+    sums = torch.zeros(nodes, _CHANNELS, dtype=torch.float64, device=operation.device)
+    counts = torch.bincount(index, minlength=nodes)
+    right = {"sum": sums.index_add(0, index, values.double())}
+    # One division of integers: fp64 and fp32 round the same quotient once.
+    right["mean"] = (right["sum"].float() / counts[:, None].float()).double()
+    reduce = operation.function("scatter")
+    for name, expected in right.items():
+        operation.equal(f"scatter, {name} of integers", reduce(values, index, 0, dim_size=nodes, reduce=name), expected)
+    found, where = operation.function("scatter_max")(values, index, 0, dim_size=nodes)
+    rows = index[:, None].expand_as(values)
+    largest = torch.full_like(sums, -100.0).scatter_reduce(0, rows, values.double(), "amax")
+    operation.equal("scatter_max of integers", found, largest)
+    operation.equal("scatter_max's positions", values.gather(0, where.clamp(0, len(index) - 1)), largest)
+    operation.equal("scatter_max's groups", rows.gather(0, where.clamp(0, len(index) - 1)), _rows(torch, where))
+    # The sums above are torch's own kernels in this package; those of sorted groups are not.
+    reduce, ends = operation.function("segment_csr"), torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    index = index.sort().values
+    expected = torch.zeros_like(sums).index_add(0, index, values.double())
+    operation.equal("segment_csr, sum of integers", reduce(values, ends, reduce="sum"), expected)
+    values = operation.normal(len(index), _CHANNELS, seed=43)
+    bound = limit("extensions.scatter.fp32", int(counts.max()))
+    expected, scale = (
+        torch.zeros_like(sums).index_add(0, index, each) for each in (values.double(), values.double().abs())
+    )
+    operation.close("segment_csr, sum", reduce(values, ends, reduce="sum"), expected, scale, bound)
+
+
+def _rows(torch: Any, like: Any) -> Any:
+    return torch.arange(like.shape[0], device=like.device)[:, None].expand_as(like)
+
+
+def sparse(operation: Operation) -> None:
+    """`matmul(SparseTensor, dense)` and `spmm(index, value, m, n, dense)`."""
+    torch = operation.torch
+    row, nodes = _edges(operation, 51)
+    column = operation.integers(0, nodes - 1, len(row), dtype="int64", seed=52)
+    tensor, product = operation.function("SparseTensor"), operation.function("matmul")
+    spmm = operation.function("spmm")
+    for kind in ("integers", "normal numbers"):
+        if kind == "integers":
+            value = operation.integers(-9, 9, len(row), seed=53)
+            dense = operation.integers(-9, 9, nodes, _CHANNELS, seed=54)
+        else:
+            value, dense = operation.normal(len(row), seed=55), operation.normal(nodes, _CHANNELS, seed=56)
+        zeros = torch.zeros(nodes, _CHANNELS, dtype=torch.float64, device=operation.device)
+        terms = value.double()[:, None] * dense.double()[column]
+        right, scale = zeros.index_add(0, row, terms), zeros.index_add(0, row, terms.abs())
+        matrix = tensor(row=row, col=column, value=value, sparse_sizes=(nodes, nodes))
+        results = {
+            "matmul": product(matrix, dense),
+            "spmm": spmm(torch.stack([row, column]), value, nodes, nodes, dense),
+        }
+        for name, found in results.items():
+            if kind == "integers":
+                operation.equal(f"{name} of {kind}", found, right)
+            else:
+                bound = limit("extensions.scatter.fp32", int(torch.bincount(row).max()) + 1)
+                operation.close(f"{name} of {kind}", found, right, scale, bound)
+
+
+def cluster(operation: Operation) -> None:
+    """`knn(x, y, k)` and `radius(x, y, r, max_num_neighbors=)`: pairs of (a point of y, a point of x).
+
+    Several points may be at the same distance: of neighbours, distances are compared.
+    """
+    torch, points = operation.torch, operation.size("points")
+    x, y = (operation.integers(-20, 20, points, 3, seed=seed) for seed in (61, 62))
+    distances = torch.cdist(y.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist").square().round()
+    pairs = _known(operation, "knn", operation.function("knn")(x, y, _NEIGHBOURS), points)
+    nearest = distances.sort(1).values[:, :_NEIGHBOURS]
+    found = distances[pairs[0], pairs[1]]
+    if operation.alike("knn, pairs", pairs, torch.empty(2, points * _NEIGHBOURS)):
+        operation.equal("knn, whose neighbours", pairs[0].view(points, -1), _rows(torch, nearest))
+        operation.equal("knn, distances", found.view(points, -1).sort(1).values, nearest)
+    within = distances <= _RADIUS**2
+    most = int(within.sum(1).max()) + 1
+    pairs = _known(operation, "radius", operation.function("radius")(x, y, _RADIUS, max_num_neighbors=most), points)
+    found = torch.zeros_like(within)
+    found[pairs[0], pairs[1]] = True
+    operation.equal("radius, pairs", found, within)
+    operation.equal("radius, how many pairs", torch.tensor([pairs.shape[1]]), within.sum().cpu().view(1))
+
+
+def _known(operation: Operation, name: str, pairs: Any, points: int) -> Any:
+    """The pairs, of points that exist: an index beyond them would end the process, without a finding."""
+    known = pairs.clamp(0, points - 1)
+    operation.equal(f"{name}, points that exist", pairs, known)
+    return known
+
+
+def spline(operation: Operation) -> None:
+    """`spline_basis(pseudo, kernel_size, is_open_spline, degree)` and `spline_weighting(x, weight, basis, index)`.
+
+    Degree 1, open, two dimensions: a point's four knots, with the products of its distances. Positions are multiples of
+    1/64.
+    """
+    torch, edges, inputs, outputs = operation.torch, operation.size("edges") // 10, 16, 17
+    at = operation.integers(0, 64, edges, 2, seed=71) / 64
+    sizes = torch.tensor([_KNOTS, _KNOTS], device=operation.device)
+    is_open = torch.ones(2, dtype=torch.uint8, device=operation.device)
+    basis, index = operation.function("spline_basis")(at, sizes, is_open, 1)
+    scaled = at.double() * (_KNOTS - 1)
+    low, share = scaled.floor().long(), scaled - scaled.floor()
+    right, knots = [], []
+    for corner in range(4):
+        bits = torch.tensor([corner % 2, corner // 2], device=operation.device)
+        right.append(torch.where(bits > 0, share, 1 - share).prod(1))
+        knot = (low + bits) % _KNOTS
+        knots.append(knot[:, 0] + _KNOTS * knot[:, 1])
+    operation.equal("spline_basis, weights", basis, torch.stack(right, 1))
+    operation.equal("spline_basis, knots", index, torch.stack(knots, 1))
+    x = operation.integers(-3, 3, edges, inputs, seed=72)
+    weight = operation.integers(-3, 3, _KNOTS**2, inputs, outputs, seed=73)
+    found = operation.function("spline_weighting")(x, weight, basis, index)
+    sums = torch.zeros(edges, outputs, dtype=torch.float64, device=operation.device)
+    products = torch.einsum("ei,kio->eko", x.double(), weight.double())
+    for corner in range(4):
+        chosen = knots[corner][:, None, None].expand(-1, 1, outputs)
+        sums = sums + right[corner][:, None] * products.gather(1, chosen)[:, 0]
+    operation.equal("spline_weighting of integers", found, sums)
+
+
+def grouped(operation: Operation) -> None:
+    """`segment_matmul(inputs, ptr, other)`: rows from ptr[i] to ptr[i + 1], times other[i]."""
+    torch, rows, width, outputs = operation.torch, operation.size("rows"), operation.size("width"), 130
+    multiply = operation.function("segment_matmul", operation.function("ops"))
+    ends = sorted(operation.integers(1, rows - 1, 6, dtype="int64", seed=81).tolist())
+    pointer = torch.tensor([0, *ends, rows], device=operation.device)
+    parts = (pointer[1:] - pointer[:-1]).tolist()
+    mode = "tf32" if operation.device == "cuda" else "fp32"
+    for name, draw in (("integers", None), ("normal numbers", operation.normal)):
+        if draw is None:
+            left = operation.integers(-1, 1, rows, width, seed=82)
+            right = operation.integers(-1, 1, len(parts), width, outputs, seed=83)
+        else:
+            left, right = draw(rows, width, seed=84), draw(len(parts), width, outputs, seed=85)
+        found = multiply(left, pointer, right)
+        each = list(zip(left.double().split(parts), right.double().unbind()))
+        expected = torch.cat([one @ other for one, other in each])
+        if draw is None:
+            operation.equal(f"segment_matmul of {name}", found, expected)
+        else:
+            scale = torch.cat([one.abs() @ other.abs() for one, other in each])
+            bound = limit(f"extensions.grouped.{mode}", width)
+            operation.close(f"segment_matmul of {name}", found, expected, scale, bound)

@@ -1,0 +1,179 @@
+"""Layers, quantised weights and optimizers: transformer-engine, bitsandbytes, auto-gptq, gptqmodel, deepspeed.
+
+Sources: transformer_engine 2.20, pytorch/module/linear.py; bitsandbytes 0.50.2, functional.py and backends; auto_gptq
+0.7.1, nn_modules/qlinear/qlinear_cuda_old.py; gptqmodel 7.7.0, nn_modules/qlinear/torch.py; deepspeed 0.19.8,
+ops/adam and op_builder/builder.py. Read 2026-11.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from envspec.conformance.bounds import limit
+from envspec.conformance.extensions.operation import Operation
+from envspec.conformance.numerics import has_bf16
+from envspec.conformance.results import NotRun
+
+#: Rows of a weight matrix.
+_OUTPUTS = 768
+_BLOCK = 64
+_GROUP = 128
+#: A packed word has so many weights of 4 bits.
+_PACKED = 8
+
+
+def transformer_engine(operation: Operation) -> None:
+    """`Linear(in, out, bias=, params_dtype=, device=)`, forward; cuBLAS through Transformer Engine's own kernels."""
+    torch, rows, width = operation.torch, operation.size("rows") // 16 * 16, operation.size("width")
+    name = "bf16" if has_bf16(torch, operation.device) else "fp16"
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}[name]
+    layer = operation.function("Linear")(
+        width, _OUTPUTS, bias=True, params_dtype=getattr(torch, dtype), device=operation.device
+    )
+    for kind in ("integers", "normal numbers"):
+        shapes = ((rows, width), (_OUTPUTS, width), (_OUTPUTS,))
+        if kind == "integers":
+            x, weight, bias = (
+                operation.integers(-1, 1, *shape, dtype=dtype, seed=91 + n) for n, shape in enumerate(shapes)
+            )
+        else:
+            x, weight, bias = (operation.normal(*shape, dtype=dtype, seed=94 + n) for n, shape in enumerate(shapes))
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+            layer.bias.copy_(bias)
+            found = layer(x)
+        right = x.double() @ weight.double().t() + bias.double()
+        if kind == "integers":
+            operation.equal(f"Linear of {kind} in {name}", found, right)
+        else:
+            scale = x.double().abs() @ weight.double().abs().t() + bias.double().abs()
+            operation.close(
+                f"Linear of {kind} in {name}", found, right, scale, limit(f"extensions.linear.{name}", width + 1)
+            )
+
+
+def bitsandbytes(operation: Operation) -> None:
+    """`functional.int8_linear_matmul(A, B)`, A @ B.t() in int32; `quantize_4bit` and `dequantize_4bit`."""
+    functional, torch = operation.function("functional"), operation.torch
+    rows, width = operation.size("rows") // 16 * 16, operation.size("width")
+    left, right = (
+        operation.integers(-127, 127, count, width, dtype="int8", seed=seed)
+        for seed, count in ((101, rows), (102, _OUTPUTS))
+    )
+    found = operation.function("int8_linear_matmul", functional)(left, right)
+    operation.equal("int8 matmul", found, left.double() @ right.double().t())
+    quantise, restore = (operation.function(f"{name}quantize_4bit", functional) for name in ("", "de"))
+    types = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+    for kind in ("nf4", "fp4"):
+        for name, dtype in types.items():
+            values = operation.normal(rows, width, dtype=dtype, seed=103)
+            packed, state = quantise(values, blocksize=_BLOCK, quant_type=kind)
+            found = restore(packed, state)
+            # Each value becomes the nearest of 16 codes, in units of its block's largest.
+            blocks = values.double().view(-1, _BLOCK)
+            largest = blocks.abs().amax(1, keepdim=True)
+            distances = (blocks / largest)[..., None] - state.code.double().to(values.device)
+            nearest = distances.abs().amin(-1) * largest
+            off = (found.double().view(-1, _BLOCK) - blocks).abs() - nearest
+            bound = limit(f"extensions.quantised.{name}", 8)
+            zeros, scale = torch.zeros_like(off), largest.expand_as(off)
+            operation.close(f"{kind} there and back in {name}", off.clamp(min=0), zeros, scale, bound)
+        # Codes themselves, in units of a power of two, come back unchanged.
+        codes = state.code.float().to(operation.device)
+        drawn = codes[operation.integers(0, 15, rows * width // _BLOCK, _BLOCK, dtype="int64", seed=104)]
+        drawn[:, 0] = 1
+        values = (drawn * 2.0 ** operation.integers(-3, 3, len(drawn), 1, seed=105)).view(rows, width)
+        operation.equal(
+            f"{kind}'s codes there and back", restore(*quantise(values, blocksize=_BLOCK, quant_type=kind)), values
+        )
+
+
+def _packed(operation: Operation, width: int, stored_zero: int) -> tuple[Any, Any, Any]:
+    """Weights of 4 bits as (width, outputs) integers; packed in words, by rows; and their zeros, packed by columns."""
+    torch = operation.torch
+    weights = operation.integers(0, 15, width, _OUTPUTS, dtype="int64", seed=111)
+    shifts = 4 * torch.arange(_PACKED, device=operation.device)
+    words = (weights.view(-1, _PACKED, _OUTPUTS) << shifts[:, None]).sum(1)
+    zero = int(sum(stored_zero << int(shift) for shift in shifts))
+    zeros = torch.full((width // _GROUP, _OUTPUTS // _PACKED), zero, dtype=torch.int64, device=operation.device)
+    signed = [torch.where(each >= 2**31, each - 2**32, each).to(torch.int32) for each in (words, zeros)]
+    return weights - 8, *signed
+
+
+def _quantised_linear(operation: Operation, layer: Any, stored_zero: int, rows: int) -> None:
+    """A layer with scales of 1 is a product of integers, whose sums fp16 has exactly: 8 * 128 < 2^11."""
+    torch, width = operation.torch, 2 * _GROUP
+    weights, words, zeros = _packed(operation, width, stored_zero)
+    layer = layer.to(operation.device)
+    with torch.no_grad():
+        for name, value in (("qweight", words), ("qzeros", zeros), ("scales", torch.ones_like(layer.scales))):
+            getattr(layer, name).copy_(value)
+        layer.post_init()
+        x = operation.integers(-1, 1, rows, width, dtype="float16", seed=112)
+        # At most 128 of the inputs are not 0.
+        x[:, ::2] = 0
+        found = layer.eval()(x)
+    operation.equal(f"a packed linear layer of integers, {rows} rows", found, x.double() @ weights.double())
+
+
+def auto_gptq(operation: Operation) -> None:
+    """`QuantLinear(bits, group_size, infeatures, outfeatures, bias)` with the kernels autogptq_cuda_64 or _256."""
+    if not getattr(operation.module, "_autogptq_cuda_available", False):
+        raise NotRun(f"{operation.subject}: its kernels autogptq_cuda_64 and autogptq_cuda_256 are not installed")
+    layer = operation.function("QuantLinear")(4, _GROUP, 2 * _GROUP, _OUTPUTS, bias=False)
+    # Its kernels are for up to 127 rows; a stored zero is one less than the zero.
+    _quantised_linear(operation, layer, 7, 64)
+
+
+def gptqmodel(operation: Operation) -> None:
+    """`TorchLinear(bits, group_size, desc_act, sym, in_features, out_features, bias)`, whose zeros are stored as is."""
+    layer = operation.function("TorchLinear")(
+        bits=4,
+        group_size=_GROUP,
+        desc_act=False,
+        sym=True,
+        in_features=2 * _GROUP,
+        out_features=_OUTPUTS,
+        bias=False,
+        pack_dtype=operation.torch.int32,
+        register_buffers=True,
+    )
+    # Before its first use it would be compiled by torch.compile, which needs a compiler and is tested by `transformer`.
+    layer.optimized = True
+    _quantised_linear(operation, layer, 8, operation.size("rows"))
+
+
+def deepspeed(operation: Operation) -> None:
+    """`FusedAdam` on GPUs, `DeepSpeedCPUAdam` on the CPU: steps of AdamW in fp32, if the operator is compiled."""
+    builder, name = {"cuda": ("fused_adam", "FusedAdam"), "cpu": ("cpu_adam", "DeepSpeedCPUAdam")}[operation.device]
+    installed: Any = importlib.import_module("deepspeed.git_version_info")
+    if not getattr(installed, "installed_ops", {}).get(builder):
+        raise NotRun(
+            f"{operation.subject}: {builder} is not compiled; it would be at its first use, which needs a compiler",
+            f"build deepspeed with DS_BUILD_{builder.upper()}=1 to have it in its wheel",
+        )
+    _adam(operation, operation.function(name, importlib.import_module("deepspeed.ops.adam")))
+
+
+def _adam(operation: Operation, optimizer: Any) -> None:
+    """AdamW by its formula in fp64; every operation of a step rounds its result to fp32 once."""
+    torch, count, steps = operation.torch, operation.size("parameters"), operation.size("steps")
+    rate, betas, eps, decay = 2.0**-7, (0.875, 0.984375), 2.0**-20, 2.0**-5
+    parameter = torch.nn.Parameter(operation.normal(count, seed=121))
+    right = parameter.detach().double()
+    scale = right.abs()
+    first = second = size = torch.zeros_like(right)
+    made = optimizer([parameter], lr=rate, betas=betas, eps=eps, weight_decay=decay)
+    for step in range(1, steps + 1):
+        parameter.grad = operation.normal(count, seed=121 + step)
+        made.step()
+        gradient = parameter.grad.double()
+        first = betas[0] * first + (1 - betas[0]) * gradient
+        size = betas[0] * size + (1 - betas[0]) * gradient.abs()
+        second = betas[1] * second + (1 - betas[1]) * gradient.square()
+        divisor = (second / (1 - betas[1] ** step)).sqrt() + eps
+        scale = scale + rate * (size / (1 - betas[0] ** step) / divisor + decay * right.abs())
+        right = right - rate * (first / (1 - betas[0] ** step) / divisor + decay * right)
+    bound = limit("extensions.adam.fp32", 16 * steps)
+    operation.close(f"{steps} steps of AdamW in fp32", parameter.detach(), right, scale, bound)
