@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Final
 
@@ -46,7 +47,7 @@ class CudaRequest:
 
     version: None for whatever the wheels were built for. flavor: `auto`, `base`, `runtime`, `cudnn-runtime`, `devel`
     or `cudnn-devel`. gpus: names that must run it. base: an image of the user's own (`host/name:tag@sha256:...`).
-    driver: the oldest that must run it, or its branch.
+    driver: the oldest that must run it, or its branch. as_of: up to when releases of torch were considered.
     """
 
     version: CudaVersion | None = None
@@ -55,6 +56,7 @@ class CudaRequest:
     gpus: tuple[str, ...] = ()
     base: str | None = None
     driver: str | None = None
+    as_of: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +228,13 @@ class TorchBuild(Pin):
 
 @dataclass(frozen=True, slots=True)
 class CudaPins:
-    """One platform. cudas: newest first; more than one is two CUDAs in one environment. libraries: library -> pins
-    that contain it. builds: packages whose CUDA only a fact states. sources: those that the lock has packages of.
+    """One platform. python: its series. cudas: newest first; more than one is two CUDAs in one environment. libraries:
+    library -> pins that contain it. builds: packages whose CUDA only a fact states. sources: those that the lock has
+    packages of.
     """
 
     platform: Platform
+    python: str
     cudas: tuple[PinnedCuda, ...]
     libraries: Mapping[str, tuple[Pin, ...]]
     torch: TorchBuild | None
@@ -241,14 +245,14 @@ class CudaPins:
 def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
     pins = pins_of(resolution)
     cudas = _cudas(pins, facts)
-    platform = resolution.target.platform
+    platform, python = resolution.target.platform, resolution.target.python.series
     torch = None
     if pin := _torch(pins):
         variant = pin.build or _torch_variant(pin, platform, cudas, facts)
         torch = TorchBuild(pin.source, pin.name, pin.version, variant, pin.origin)
     rows = ((pin, facts.cuda_build(pin.name, pin.version, platform)) for pin in pins if pin.is_default_index)
     builds = tuple((pin, row) for pin, row in rows if row)
-    return CudaPins(platform, cudas, libraries_of(pins), torch, builds, frozenset(pin.source for pin in pins))
+    return CudaPins(platform, python, cudas, libraries_of(pins), torch, builds, frozenset(pin.source for pin in pins))
 
 
 def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
@@ -356,6 +360,14 @@ def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release | 
         for pin, row in each.builds
         if _cuda_of(row).major != first.cuda.major
     ]
+    warnings += [
+        f"{pin} on {each.platform.value} loads cuDNN {row.cudnn}, beside {cudnn}: it finds no cuDNN {row.cudnn}, and "
+        f"so no GPU. Require a release of {pin.name} for cuDNN {numeric(cudnn.version)[0]}"
+        for each in pins
+        for pin, row in each.builds
+        for cudnn in each.libraries.get("cudnn", ())
+        if row.cudnn and _cuda_of(row).major == first.cuda.major and numeric(cudnn.version)[0] != row.cudnn
+    ]
     return Release(first.cuda, exact, decision, tuple(warnings))
 
 
@@ -458,16 +470,19 @@ def image_needs(release: Release, pins: Sequence[CudaPins]) -> ImageNeeds:
     with_torch = [each for each in pins if each.torch and each.torch.cuda]
     brought = sorted({library for each in pins for library in each.libraries})
     rows = [(pin, row) for each in pins for pin, row in each.builds if _cuda_of(row).major == release.cuda.major]
-    if not with_torch and not brought and rows:
-        cudnn = max((row.cudnn for _, row in rows if row.cudnn), default=None)
-        libraries = {"cudart", "cublas"} | ({"cudnn"} if cudnn else set())
+    cudnn = max((row.cudnn for _, row in rows if row.cudnn), default=None)
+    libraries = ({"cudart", "cublas"} | ({"cudnn"} if cudnn else set())) - set(brought)
+    if not with_torch and rows and libraries:
         loading = " and ".join(sorted({pin.name for pin, _ in rows}))
-        why = f"the smallest with {', '.join(sorted(libraries))}: what {loading} needs"
+        rest = f" and {none} the lock brings" if brought else ""
+        why = f"the smallest with {', '.join(sorted(libraries))}: what {loading} needs{rest}"
         return ImageNeeds(frozenset(libraries), cudnn, why, "; ".join(dict.fromkeys(row.source for _, row in rows)))
     if not with_torch and not brought:
-        libraries = {"cudart", "cublas", "nccl"}
         return ImageNeeds(
-            frozenset(libraries), None, f"{none} the lock brings CUDA's libraries: the image has to", source
+            frozenset({"cudart", "cublas", "nccl"}),
+            None,
+            f"{none} the lock brings CUDA's libraries: the image has to",
+            source,
         )
     foreign = [each for each in with_torch if each.torch and not each.torch.channel and not each.torch.is_projects_own]
     lacking = {

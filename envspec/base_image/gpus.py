@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from envspec.base_image.cuda import CudaPins, GpuNotServed, TorchBuild
+from envspec.base_image.cuda import CudaPins, CudaRequest, GpuNotServed, TorchBuild
 from envspec.facts import Facts
-from envspec.facts.gpu import ComputeCapability, Runs, capability_of, find_gpu, runs
-from envspec.facts.tables import GpuRow, numeric, ranges_text
+from envspec.facts.gpu import (
+    ComputeCapability,
+    Runs,
+    capability_of,
+    find_gpu,
+    has_wheel,
+    in_time,
+    missing_code,
+    runs,
+)
+from envspec.facts.tables import GpuRow, at_least, numeric, ranges_text
 from envspec.models import CudaVersion, Decision, GpuCode, Platform
 
 
@@ -38,6 +47,11 @@ class OtherBuild:
         name = f"{self.channel}'s pytorch" if self.channel else "torch"
         return f"{name} {self.torch} {self.variant} ({where}{', by PTX' if self.how is Runs.PTX else ''})"
 
+    def oldest_driver(self, facts: Facts) -> str | None:
+        """The oldest driver that runs it on these GPUs; None if it compiles PTX and the toolkit's own is unknown."""
+        row = facts.driver_of(str(CudaVersion.parse(self.variant)))
+        return row.bundled if self.how is Runs.PTX else row.minimum
+
 
 def code_of(pins: CudaPins, facts: Facts) -> GpuCode | None:
     """GPU code of the locked torch on one platform; None without torch, or if it is unknown."""
@@ -58,39 +72,40 @@ def unknown_code(pins: CudaPins, codes: Sequence[GpuCode]) -> str:
     torch = pins.torch
     if torch is None or not torch.channel or torch.build == "cpu" or pins.platform in _known(codes):
         return ""
-    return f"{_unknown_code(pins.platform, torch)}. {_row_to_add(torch, pins.platform)}"
+    return ". ".join(_unknown_code(pins.platform, torch))
 
 
-def check_gpus(names: Sequence[str], pins: Sequence[CudaPins], codes: Sequence[GpuCode], facts: Facts) -> GpuChecks:
-    """Whether every GPU runs the locked torch: a warning for each platform where it does not.
+def check_gpus(request: CudaRequest, pins: Sequence[CudaPins], codes: Sequence[GpuCode], facts: Facts) -> GpuChecks:
+    """Whether every GPU of the request runs the locked torch: a warning for each platform where it does not.
 
     Raises:
         UnknownGpu: a name that no row has.
         GpuNotServed: a GPU for which the wheels of no platform have code.
     """
-    gpus = [find_gpu(facts, name) for name in names]
+    gpus = [find_gpu(facts, name) for name in request.gpus]
     unchecked = [each for each in pins if each.platform not in _known(codes)]
-    channel = next((each.torch.channel for each in pins if each.torch), "")
     decisions: list[Decision] = []
     warnings: list[str] = []
     by_ptx: list[str] = []
+    unserved: list[GpuRow] = []
     for gpu in gpus:
         capability = capability_of(gpu)
-        name = f"{gpu.name} ({capability.sm})"
         how = {code.platform: runs(capability, code.sm, code.ptx) for code in codes}
         if how and not unchecked and set(how.values()) == {Runs.NOT}:
-            contents = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
-            hint = builds_text(facts, capability, codes[0].platform, codes[0].version, channel)
-            raise GpuNotServed(f"{name} can't run this lock: {contents}", hint=hint)
+            unserved.append(gpu)
         served = [found for found in how.values() if found is not Runs.NOT]
         if served and all(found is Runs.PTX for found in served):
             by_ptx.append(gpu.name)
         decisions += [_decision(gpu, capability, code, how[code.platform]) for code in codes]
         warnings += [
-            f"{name} can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}"
+            f"{_with_sm([gpu])} can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}"
             for code in codes
             if how[code.platform] is Runs.NOT
         ]
+    if unserved:
+        contents = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
+        hint = _change(request, unserved, gpus, pins, codes[0], facts)
+        raise GpuNotServed(f"{_with_sm(unserved)} can't run this lock: {contents}", hint=hint)
     if gpus:
         warnings += [_unchecked(each) for each in unchecked]
     return GpuChecks(tuple(decisions), tuple(warnings), tuple(by_ptx))
@@ -128,9 +143,64 @@ def _builds(facts: Facts, platform: Platform, channel: str) -> Iterator[tuple[st
             yield release.version, variant, default
 
 
-def builds_text(facts: Facts, capability: ComputeCapability, platform: Platform, torch: str, channel: str = "") -> str:
+def _change(
+    request: CudaRequest,
+    unserved: Sequence[GpuRow],
+    gpus: Sequence[GpuRow],
+    pins: Sequence[CudaPins],
+    code: GpuCode,
+    facts: Facts,
+) -> str:
+    """What to change for GPUs that the locked torch has no code for, with builds that all GPUs of the request run.
+
+    code: of the locked torch. What no known build for its platform runs is left out of `gpus`.
+    """
+    own = next(each for each in pins if each.platform is code.platform)
+    channel = own.torch.channel if own.torch else ""
+
+    def builds_of(found: Sequence[GpuRow]) -> tuple[OtherBuild, ...]:
+        return other_builds(facts, [capability_of(gpu) for gpu in found], code.platform, channel)
+
+    if never := [gpu for gpu in unserved if not builds_of([gpu])]:
+        return builds_text((), _sm(never), facts, code.version, channel)
+    together = [gpu for gpu in gpus if builds_of([gpu])]
+    of_unserved, shared = builds_of(unserved), builds_of(together)
+    if not shared:
+        names = ", ".join(gpu.name for gpu in together)
+        return f"no known torch build has code for all of {names}: lock them apart, as variants ([variants.NAME])"
+    code_for = _sm(unserved) + (" and the other GPUs" if len(shared) < len(of_unserved) else "")
+    limits = list(_limits(request, own, facts))
+    allowed = tuple(build for build in shared if all(is_within(build) for _, is_within in limits))
+    text = builds_text(allowed or shared, code_for, facts, code.version, channel)
+    if not allowed:
+        outside = [what for what, is_within in limits if not any(map(is_within, shared))]
+        return f"{text}; none of them {' or '.join(outside or [what for what, _ in limits])}"
+    if request.version and any(build.default for build in allowed):
+        return f"{text}. For a default build, leave [cuda] version out"
+    return text
+
+
+def _limits(request: CudaRequest, pins: CudaPins, facts: Facts) -> Iterator[tuple[str, Callable[[OtherBuild], bool]]]:
+    """What else in the spec decides which builds can be locked."""
+    releases = {row.version: row for row in facts.torch}
+    if as_of := request.as_of:
+        yield (
+            f"was uploaded by {as_of:%Y-%m-%d} (as_of)",
+            lambda build: build.torch not in releases or in_time(releases[build.torch], as_of),
+        )
+    yield (
+        f"has a wheel for Python {pins.python}",
+        lambda build: build.torch not in releases or has_wheel(releases[build.torch], pins.platform, pins.python),
+    )
+    if driver := request.driver:
+        yield (
+            f"runs with driver {driver}",
+            lambda build: (oldest := build.oldest_driver(facts)) is not None and at_least(driver, oldest),
+        )
+
+
+def builds_text(builds: Sequence[OtherBuild], code_for: str, facts: Facts, torch: str, channel: str = "") -> str:
     """The builds to turn to: those of the same torch, then the default builds of others; the newest of a channel."""
-    builds = other_builds(facts, [capability], platform, channel)
     public = torch.partition("+")[0]
     builds_shown = [str(build) for build in builds if build.torch == public]
     others = [build.torch for build in builds if build.default and build.torch != public]
@@ -139,8 +209,8 @@ def builds_text(facts: Facts, capability: ComputeCapability, platform: Platform,
     elif not builds_shown:
         builds_shown = [str(build) for build in builds[:3]]
     if not builds_shown:
-        return f"no known torch build {f'of {channel} ' if channel else ''}has code for {capability.sm}"
-    return f"builds with code for {capability.sm}: {'; '.join(builds_shown)}"
+        return f"no known torch build {f'of {channel} ' if channel else ''}has code for {code_for}"
+    return f"builds with code for {code_for}: {'; '.join(builds_shown)}"
 
 
 def _decision(gpu: GpuRow, capability: ComputeCapability, code: GpuCode, how: Runs) -> Decision:
@@ -156,29 +226,32 @@ def _unchecked(pins: CudaPins) -> str:
     torch = pins.torch
     if torch is None:
         return f"{pins.platform.value}: no torch in the lock, so [cuda] gpus can't be checked"
-    unknown = _unknown_code(pins.platform, torch)
-    return f"{unknown}, so [cuda] gpus could not be checked. {_row_to_add(torch, pins.platform)}"
+    unknown, change = _unknown_code(pins.platform, torch)
+    return f"{unknown}, so [cuda] gpus could not be checked. {change}"
 
 
 def _known(codes: Sequence[GpuCode]) -> set[Platform]:
     return {code.platform for code in codes}
 
 
-def _unknown_code(platform: Platform, torch: TorchBuild) -> str:
-    """`linux-64: the GPU code of conda-forge's pytorch 2.7.1 (cu129) is unknown`."""
+def _unknown_code(platform: Platform, torch: TorchBuild) -> tuple[str, str]:
+    """`linux-64: the GPU code of conda-forge's pytorch 2.7.1 (cu129) is unknown`, and what to do about it."""
     variant = f" ({torch.build})" if torch.build else ""
-    return f"{platform.value}: the GPU code of {torch}{variant} is unknown"
-
-
-def _row_to_add(torch: TorchBuild, platform: Platform) -> str:
-    keys = {"torch": torch.version.partition("+")[0], "variant": torch.build, "platform": platform.value}
-    named = [f'{key} = "{value}"' for key, value in (*keys.items(), ("channel", torch.channel)) if value]
-    return f"Add it to the spec: [[facts.gpu_code]] with {', '.join(named)}, and its sm, ptx and source"
+    unknown = f"{platform.value}: the GPU code of {torch}{variant} is unknown"
+    return unknown, missing_code(torch.version, torch.build, platform, torch.channel)
 
 
 def _named(code: GpuCode) -> str:
     local = "" if "+" in code.version or code.variant == "cpu" else f" {code.variant}"
     return f"{code.package} {code.version}{local}"
+
+
+def _sm(gpus: Iterable[GpuRow]) -> str:
+    return ", ".join(dict.fromkeys(capability_of(gpu).sm for gpu in gpus))
+
+
+def _with_sm(gpus: Iterable[GpuRow]) -> str:
+    return " and ".join(f"{gpu.name} ({capability_of(gpu).sm})" for gpu in gpus)
 
 
 def _holds(code: GpuCode) -> str:

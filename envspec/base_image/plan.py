@@ -24,10 +24,12 @@ from envspec.base_image.cuda import (
     read_pins,
 )
 from envspec.base_image.gpus import GpuChecks, check_gpus, code_of, unknown_code
+from envspec.base_image.libraries import covered, library_groups
 from envspec.errors import UsageError
 from envspec.facts import Facts
+from envspec.facts.gpu import find_gpu
 from envspec.facts.tables import ImageRow, at_least, numeric
-from envspec.facts.torch import builds_for_driver
+from envspec.facts.torch import Machines, builds_for, served
 from envspec.models import (
     BaseImage,
     CudaVersion,
@@ -42,7 +44,7 @@ from envspec.models import (
     Service,
     Target,
 )
-from envspec.spec import Compiler, Spec
+from envspec.spec import Compiler, Libraries, Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,7 @@ def plan_base_image(
     linux = [each for each in pins if each.platform.is_linux]
     # If GPUs are required, `check_gpus` warns that they could not be checked.
     warnings += filter(None, (unknown_code(each, codes) for each in pins if not (request.gpus and each in linux)))
-    checks = check_gpus(request.gpus, linux, [code for code in codes if code.platform.is_linux], facts)
+    checks = check_gpus(request, linux, [code for code in codes if code.platform.is_linux], facts)
     if not linux:
         why = "no linux platform: NVIDIA's images are for linux"
         none = Decision("image.tag", "none", why, "[env] platforms")
@@ -256,7 +258,7 @@ def plan_base_image(
     choice = _image(request, release, linux, facts)
     driver = _driver(release, choice, checks, facts) if release else None
     if request.driver and release and driver and not at_least(request.driver, driver.minimum):
-        raise _driver_too_old(request.driver, driver, release.cuda, linux, facts)
+        raise _driver_too_old(request.driver, request.gpus, driver, release.cuda, linux, facts)
     if checks.ptx and release and driver and not driver.bundled:
         warnings.append(
             f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with, which is unknown"
@@ -330,13 +332,17 @@ def _image_on(image: BaseImage | None, platform: Platform) -> BaseImage | None:
 
 
 def _driver_too_old(
-    driver: str, needed: Driver, cuda: CudaVersion, linux: Sequence[CudaPins], facts: Facts
+    driver: str, gpus: Sequence[str], needed: Driver, cuda: CudaVersion, linux: Sequence[CudaPins], facts: Facts
 ) -> DriverTooOld:
-    """The error with the smallest changes: a newer driver, or the newest torch with a build that this one runs."""
+    """The error with the smallest changes: a newer driver, or the newest torch with a build that this one and the GPUs
+    run.
+    """
     changes = [f"set [cuda] driver to {needed.minimum} and run it on machines that have it"]
     # Otherwise it is PTX that needs more: other builds may have none for that GPU.
     if not facts.runs_cuda(driver, cuda):
-        rows = ((row, builds_for_driver(facts, row, linux[0].platform, driver)) for row in reversed(facts.torch))
+        platform = linux[0].platform
+        machines = Machines(driver, served(facts, [find_gpu(facts, name) for name in gpus], platform))
+        rows = ((row, builds_for(facts, row, platform, machines)) for row in reversed(facts.torch))
         build = next(((row, cudas[0]) for row, cudas in rows if cudas), None)
         majors = sorted(row.cuda for row in facts.driver_families if at_least(driver, row.minimum))
         if build and any(each.torch for each in linux):
@@ -558,8 +564,13 @@ def _apt(
         (_headers(spec, pythons, facts) if compiler != "none" else (), "Python's headers"),
     ]
     named = {package.partition("=")[0] for package in own}
+    if spec.system and spec.system.libraries is Libraries.AUTO:
+        for each in library_groups(spec, linux, facts):
+            brought = covered(own, each.os, facts)
+            groups.append(([package for package in each.apt if package not in brought], each.reason))
     added = [([package for package in packages if package not in named], why) for packages, why in groups]
-    return [(packages, why) for packages, why in [(own, "the spec asks for"), *added] if packages]
+    found = [(own, "the spec asks for"), *added]
+    return [(packages, why) for n, (packages, why) in enumerate(found) if packages and (packages, why) not in found[:n]]
 
 
 def _headers(spec: Spec, pythons: Mapping[str, Target], facts: Facts) -> Sequence[str]:

@@ -56,7 +56,7 @@ def test_environment_has_the_prefix_first_and_nvidias_variables_by_the_locks_dri
 
 
 def test_an_environment_for_the_cpu_asks_for_no_gpu() -> None:
-    message = environment(replace(example(), driver=None), ["PATH=/bin"], RunConfig())
+    message = environment(replace(example(), driver=None, gpus=()), ["PATH=/bin"], RunConfig())
     assert message == ["PATH=/opt/env/bin:/bin"]
 
 

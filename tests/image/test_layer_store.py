@@ -21,7 +21,7 @@ from envspec.image.layers.recipe import LayerDamaged
 from envspec.image.layers.store import LayerStore, UnknownLayer, WrongBlob
 from envspec.image.layers.types import Compression, Entry, Layer, OnDisk
 from envspec.io.cache import CacheError
-from envspec.models import GpuCodeFound
+from envspec.models import GpuCodeFound, Library, WheelContent
 from tests.support.builders.entries import Listed, file, folder, wheel_like
 from tests.support.tries import tries
 
@@ -96,7 +96,7 @@ def test_one_recipe_serves_every_compression(tmp_path: Path) -> None:
     assert len(asked) == 1
     shutil.rmtree(tmp_path / "image-layers")
     assert store.write(source, Compression.ZSTD) == late
-    assert kept(tmp_path) == ["2.json", "2.side", "2.zst", "2.zstd.json"]
+    assert kept(tmp_path) == ["3.json", "3.side", "3.zst", "3.zstd.json"]
 
 
 def test_processes_at_once_make_it_once(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_killed_at_any_moment(tmp_path: Path, compression: Compression) -> None:
         child.start()
         heads = moments.randint(0, len(sources))
         until = time.monotonic() + 60
-        while len(list(tmp_path.glob("image-layers/*/*/2.json"))) < heads:
+        while len(list(tmp_path.glob("image-layers/*/*/3.json"))) < heads:
             assert time.monotonic() < until, child.exitcode
         time.sleep(moments.uniform(0, longest_s / len(sources)))
         child.kill()
@@ -156,7 +156,7 @@ def test_killed_at_any_moment(tmp_path: Path, compression: Compression) -> None:
                 assert bytes_of(store, layer) == blob
         # The folder is free at once, and what the killed run left is gone after the next.
         assert [store.write(source, compression) for source in sources] == expected
-        each = ["2.json", "2.side"] if compression is Compression.GZIP else ["2.json", "2.side", "2.zst", "2.zstd.json"]
+        each = ["3.json", "3.side"] if compression is Compression.GZIP else ["3.json", "3.side", "3.zst", "3.zstd.json"]
         assert kept(tmp_path) == sorted(each * len(sources))
     assert all(outcomes.values()), outcomes
 
@@ -241,7 +241,7 @@ def test_a_head_that_is_broken_is_none(tmp_path: Path, source: Listed, store: La
         head.write_bytes(content)
     assert store.cached(source.key, Compression.ZSTD) is None
     assert store.write(source, Compression.ZSTD) == layer
-    assert kept(tmp_path) == ["2.json", "2.side", "2.zst", "2.zstd.json"]
+    assert kept(tmp_path) == ["3.json", "3.side", "3.zst", "3.zstd.json"]
 
 
 def test_a_damaged_zstd_form_is_found_and_written_again(tmp_path: Path, source: Listed, store: LayerStore) -> None:
@@ -257,20 +257,21 @@ def test_a_damaged_zstd_form_is_found_and_written_again(tmp_path: Path, source: 
 
 
 def test_what_a_watcher_found_is_kept(tmp_path: Path) -> None:
-    code = (("0" * 64, GpuCodeFound(("sm_80", "sm_90"), ("compute_90",))),)
+    content = WheelContent(GpuCodeFound(("sm_80", "sm_90"), ("compute_90",)), (Library("x.so", "", ("libc.so.6",)),))
+    code = (("0" * 64, content),)
 
     class Watch:
         def __call__(self, entry: Entry) -> None:
             return None
 
-        def found(self) -> tuple[tuple[str, GpuCodeFound], ...]:
+        def found(self) -> tuple[tuple[str, WheelContent], ...]:
             return code
 
     source = wheels(tmp_path)[0]
-    assert LayerStore(tmp_path).write(source, Compression.GZIP, Watch()).gpu_code == code
+    assert LayerStore(tmp_path).write(source, Compression.GZIP, Watch()).wheels == code
     known = LayerStore(tmp_path).cached(source.key, Compression.NONE)
     assert known is not None
-    assert known.gpu_code == code
+    assert known.wheels == code
 
 
 def test_a_source_that_fails_leaves_nothing(tmp_path: Path) -> None:

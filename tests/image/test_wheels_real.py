@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec.image.gpu_code import GpuCodeObserver
+from envspec.image.libraries import LibraryObserver
 from envspec.image.sources.wheel import WheelSource
 from envspec.models import GpuCodeFound
 from tests.support.builders.entries import content as content_of
@@ -61,16 +61,19 @@ def test_the_gpu_code_of_a_wheel(tmp_path: Path) -> None:
         )
     )
     source = WheelSource((wheel,), scheme_of_pip(), None)
-    watch = GpuCodeObserver(source.wheels)
+    watch = LibraryObserver(source.wheels)
     for entry in source.entries():
         if (scan := watch(entry)) is not None:
             scan.write(content_of(entry))
             scan.close()
             if entry.path.endswith("/_C.so"):
                 own = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
-                assert scan.found == GpuCodeFound(own, ())
+                assert scan.code == GpuCodeFound(own, ())
     numbers = (50, 52, 60, 61, 70, 75, 80, 86, 89, 90, 100, 101, 120)
-    assert watch.found() == ((wheel.sha256, GpuCodeFound(tuple(f"sm_{each}" for each in numbers), ("compute_120",))),)
+    ((sha256, content),) = watch.found()
+    assert sha256 == wheel.sha256
+    assert content.gpu_code == GpuCodeFound(tuple(f"sm_{each}" for each in numbers), ("compute_120",))
+    assert "libtorch_cuda.so" in next(each.needed for each in content.libraries if each.name == "_C.so")
 
 
 def _download(folder: Path, requirement: str, *words: str) -> Path:

@@ -1,0 +1,83 @@
+"""Libraries of the system that locked packages load: which are missing, and what contains them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from envspec.facts import Facts
+from envspec.facts.tables import LibraryNeedRow, SystemLibrariesRow
+from envspec.models import Platform, Resolution
+from envspec.spec import Libraries, Spec, System
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryGroup:
+    """What one package loads. loads: SONAMEs, as far as the base lacks them. apt: packages with them. unknown: those
+    of `loads` that no package is known to contain.
+    """
+
+    platform: Platform
+    package: str
+    version: str
+    loads: tuple[str, ...]
+    apt: tuple[str, ...]
+    unknown: tuple[str, ...]
+    os: str
+    with_conda: bool
+
+    @property
+    def reason(self) -> str:
+        return f"{self.package} {self.version} loads {', '.join(self.loads)}"
+
+
+def library_groups(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) -> Iterator[LibraryGroup]:
+    """The libraries that neither the wheels nor a plain base have, of the packages that `library_need` rows name."""
+    for resolution in resolutions:
+        platform = resolution.target.platform
+        if not platform.is_linux:
+            continue
+        os = spec.os_on(platform).value
+        system = facts.libraries_of(os) or SystemLibrariesRow(os=os, source="")
+        for package in resolution.packages:
+            row = facts.library_need(package.name, package.version)
+            if row is None:
+                continue
+            loads = tuple(name for name in _chosen(row, system) if name not in system.base)
+            if loads:
+                apt = tuple(dict.fromkeys(system.packages[name] for name in loads if name in system.packages))
+                unknown = tuple(name for name in loads if name not in system.packages)
+                yield LibraryGroup(
+                    platform, package.name, package.version, loads, apt, unknown, os, bool(resolution.conda)
+                )
+
+
+def _chosen(row: LibraryNeedRow, system: SystemLibrariesRow) -> Iterator[str]:
+    """One name of each of the row's alternatives: the first that the system has."""
+    for entry in row.libraries:
+        names = [name.strip() for name in entry.split("|")]
+        yield next((name for name in names if name in system.packages or name in system.base), names[0])
+
+
+def covered(apt: Sequence[str], os: str, facts: Facts) -> set[str]:
+    """Packages that are installed with these, as far as rows say so. A version (`libgl1=1.4`) is ignored."""
+    row = facts.libraries_of(os)
+    named = {package.partition("=")[0] for package in apt}
+    return named | {each for package in named for each in (row.contains.get(package, ()) if row else ())}
+
+
+def missing_libraries(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) -> Iterator[str]:
+    """A warning for each package whose libraries `[system] apt` does not bring or no package is known to contain."""
+    system = spec.system or System()
+    for group in library_groups(spec, resolutions, facts) if system.libraries is not Libraries.NONE else ():
+        lacking = [package for package in group.apt if package not in covered(system.apt, group.os, facts)]
+        text = f"{group.platform.value}: {group.reason}, which neither the wheels nor {group.os} has"
+        # What these contain is in no record.
+        others = [*([spec.image.base] if spec.image.base else []), *(["conda's packages"] if group.with_conda else [])]
+        text += f" (unless {' or '.join(others)} bring it)" if others else ""
+        if lacking and system.libraries is Libraries.REPORT:
+            lines = ", ".join(f'"{package}"' for package in lacking)
+            yield f'{text}: add {lines} to [system] apt, or set [system] libraries = "auto"'
+        if group.unknown:
+            names = ", ".join(group.unknown)
+            yield f"{text}: no package of {group.os} is known that contains {names} ([[facts.system_libraries]])"
