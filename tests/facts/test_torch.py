@@ -16,7 +16,9 @@ from packaging.specifiers import SpecifierSet
 from envspec.documents import parse_toml
 from envspec.errors import EnvspecError
 from envspec.facts import load_facts
-from envspec.facts.torch import CudaChoice, NoSuchBuild, choose_build, family_mismatch, fitting_set
+from envspec.facts.gpu import Runs, capability_of, find_gpu, runs
+from envspec.facts.tables import TorchRelease
+from envspec.facts.torch import CudaChoice, Machines, NoSuchBuild, choose_build, family_mismatch, fitting_set
 from envspec.models import CudaVersion, Platform
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -25,21 +27,25 @@ FAMILIES = sorted(path.parent for path in (GOLDEN / "family").glob("*/case.toml"
 
 
 def told_build(case: Mapping[str, Any]) -> str:
-    """torch: a specifier. cuda: a version, `any` or `cpu`. platforms, as_of, driver, [[facts.torch]]."""
+    """torch: a specifier. cuda: a version, `any` or `cpu`. platforms, as_of, driver, gpus, python, [[facts.torch]]."""
     facts = load_facts(case.get("facts"))
     cuda = CudaChoice(case["cuda"]) if case["cuda"] in ("any", "cpu") else CudaVersion.parse(case["cuda"])
     as_of: datetime | None = case.get("as_of")
+    gpus = tuple(find_gpu(facts, name) for name in case.get("gpus", ()))
+    machines = Machines(case.get("driver"), gpus, case.get("python", ""))
     lines = []
     for name in case["platforms"]:
         try:
-            build = choose_build(facts, SpecifierSet(case["torch"]), cuda, Platform(name), as_of, case.get("driver"))
+            build = choose_build(facts, SpecifierSet(case["torch"]), cuda, Platform(name), as_of, machines)
         except EnvspecError as error:
             lines += [f"{name}: refused: {type(error).__name__}, exit code {error.exit_code}", str(error)]
             continue
         lines.append(f"{name}: {f'pytorch {build.url}' if build.url else 'default'}")
         lines.append(f"  variant {build.variant}, torch {build.constraint or 'as asked'}")
         lines.append(f"  {build.why}")
+        lines += [f"  {build.left_out}"] if build.left_out else []
         lines += [f"  warning: {build.warning}"] if build.warning else []
+        lines += [] if build.serves_gpus else ["  no build that may be chosen has code for the GPUs"]
     return "\n".join(lines) + "\n"
 
 
@@ -119,6 +125,38 @@ def test_nothing_newer_than_the_date(
         assert row is not None
         assert row.uploaded is not None
         assert row.uploaded <= as_of
+
+
+gpu_names = st.lists(
+    st.sampled_from(["3.7", "V100", "T4", "A100", "H100", "B200", "RTX 5090", "GB10"]), min_size=1, max_size=3
+)
+
+
+@given(specifiers, st.sampled_from([CudaChoice.ANY, CudaVersion(12, 6), CudaVersion(12, 8)]), gpu_names)
+def test_the_newest_with_code_for_the_gpus_is_taken(
+    torch: SpecifierSet, cuda: CudaVersion | CudaChoice, names: list[str]
+) -> None:
+    gpus = tuple(find_gpu(FACTS, name) for name in names)
+    requested = cuda.variant if isinstance(cuda, CudaVersion) else ""
+
+    def has_code(row: TorchRelease) -> bool:
+        code = FACTS.gpu_code_of(row.version, requested or row.default["linux-64"], Platform.LINUX_64)
+        return code is not None and all(runs(capability_of(gpu), code.sm, code.ptx) is not Runs.NOT for gpu in gpus)
+
+    published = [row for row in FACTS.torch if not requested or requested in row.published]
+    matching = [row for row in published if torch.contains(row.version)]
+    fitting = [row for row in matching if has_code(row)]
+    try:
+        build = choose_build(FACTS, torch, cuda, Platform.LINUX_64, machines=Machines(gpus=gpus))
+    except NoSuchBuild:
+        assert not matching
+        return
+    if matching:
+        assert build.serves_gpus == bool(fitting)
+    if fitting:
+        allowed = [row for row in matching if SpecifierSet(build.constraint).contains(row.version)]
+        assert allowed[-1] is fitting[-1]
+        assert bool(build.left_out) == (fitting[-1] is not matching[-1])
 
 
 @given(releases)
