@@ -11,6 +11,7 @@ import io
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO, TypeAlias
 
@@ -53,13 +54,12 @@ def lock(
     packages, or those named. channel_repodata: channel -> a folder with its repodata.
 
     Raises:
-        SpecError, NoSolution, NetworkError, UsageError: the old lock is then unchanged.
+        SpecError, NoSolution, NetworkError, UsageError: the old locks are then unchanged.
     """
     from envspec.lockfile.folder import read_lock as read
     from envspec.names import normalised
-    from envspec.operations.lock import lock as write
-    from envspec.operations.lock_cache import without_resolving
-    from envspec.operations.lock_state import LockRequest, Upgrade, variants_of
+    from envspec.operations.lock_all import compile_all, write_all
+    from envspec.operations.lock_state import Compiled, LockRequest, Upgrade, variants_of
     from envspec.spec.variants import variant_directory
 
     context = context or _context()
@@ -73,9 +73,11 @@ def lock(
         () if isinstance(upgrade, bool) else tuple(map(normalised, upgrade)),
         {channel: Path(place).absolute() for channel, place in (channel_repodata or {}).items()},
     )
-    for each in variants_of(request):
-        if without_resolving(each, context) is None:
-            write(each, context)
+    requests = variants_of(request)
+    made = compile_all(requests, lambda _: nullcontext(context))
+    if errors := [each for each in made if not isinstance(each, Compiled)]:
+        raise errors[0]
+    write_all(requests, [each for each in made if isinstance(each, Compiled)])
     return read(variant_directory(folder, variant))
 
 
@@ -309,6 +311,7 @@ def fit(
     driver: str | None = None,
     gpus: Sequence[str] = (),
     platform: str | Platform | None = None,
+    context: Context | None = None,
 ) -> FitReport:
     """Whether a machine can run a lock, like `envspec fit`: this one, or the one that the arguments describe.
 
@@ -320,7 +323,9 @@ def fit(
     from envspec.models import Platform
     from envspec.operations.inspect import fit
 
-    return fit(_lock(lock), driver=driver, gpus=gpus, platform=Platform(platform) if platform else None)
+    return fit(
+        _lock(lock), context or _context(), driver=driver, gpus=gpus, platform=Platform(platform) if platform else None
+    )
 
 
 def _context(usual_jobs: int | None = None) -> Context:

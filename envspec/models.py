@@ -271,17 +271,43 @@ class NamedIndex:
 
 
 @dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """How a package is built beside the lock's own torch: what the spec's [build.NAME] and the facts say.
+
+    requires: beside what its sources require. env: with the GPU architectures. gpu_code: of the wheel, such as `sm_90`.
+    limit: the variable that takes the number of compilers that run at once. jobs: that number, if the spec has one.
+    memory_mib, minutes: see `ExtensionRow`. compiler: this machine's, once it has compiled the recorded wheel.
+    """
+
+    name: Name
+    requires: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    gpu_code: tuple[str, ...] = ()
+    limit: str = ""
+    jobs: int | None = None
+    memory_mib: int | None = None
+    minutes: int | None = None
+    compiler: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Resolution:
     """Everything that one target installs, sorted by name.
 
     packages: the wheels. conda: the conda packages, which they are installed on top of.
     warnings: what the user should know (a package years older than `as_of`, a family that could not be checked).
+    builds: of the packages that are built beside others.
     """
 
     target: Target
     packages: tuple[Package, ...]
     warnings: tuple[str, ...] = ()
     conda: tuple[CondaPackage, ...] = ()
+    builds: tuple[BuildSettings, ...] = ()
+
+    def build_of(self, name: str) -> BuildSettings | None:
+        """How a package is built beside others; None if it is built alone."""
+        return next((each for each in self.builds if each.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +326,34 @@ class GpuCode:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class GpuCodeFound:
     """What the libraries of a wheel hold, from their `.nv_fatbin`: SASS such as `sm_80`, PTX such as `compute_120`."""
 
     sm: tuple[str, ...] = ()
     ptx: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Library:
+    """An ELF file of a wheel: a library, an extension module, or a program that is linked dynamically.
+
+    name: of its file, without the folder. soname: empty if it has none. needed: DT_NEEDED. runpath: folders of
+    DT_RUNPATH or DT_RPATH.
+    """
+
+    name: str
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WheelContent:
+    """What was read of a wheel's ELF files."""
+
+    gpu_code: GpuCodeFound = GpuCodeFound()
+    libraries: tuple[Library, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +472,15 @@ class PlatformCuda:
 
 
 @dataclass(frozen=True, slots=True)
+class PackageAge:
+    """An age in `[env] package_as_of`, as the spec has it (`7 days ago`), and the time that it meant when locked."""
+
+    name: Name
+    age: str
+    as_of: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Lock:
     """The document of record.
 
@@ -432,7 +489,7 @@ class Lock:
     spec: the spec's path, from the lock's folder on. base_sha256: of a variant, what the lock of the spec itself
     installs (`lockfile.header.pins_sha256`).
     as_of_spec: the age in the spec that as_of follows from, such as `7 days ago`. package_as_of: packages with a time
-    of their own, by `--upgrade-package` or the spec; conda_as_of: the same for conda's.
+    of their own, by `--upgrade-package` or the spec; conda_as_of: the same for conda's. package_ages: the spec's ages.
     channels: the conda channels, in the spec's order; none where the spec has no [conda].
     indexes: the spec's own package indexes, in its order: builds of what is locked take their requirements by them.
     platform_cuda: what differs from base_image and driver; see `on`.
@@ -463,11 +520,17 @@ class Lock:
     spec: str = ""
     base_sha256: str = ""
     platform_cuda: tuple[PlatformCuda, ...] = ()
+    package_ages: tuple[PackageAge, ...] = ()
 
     def on(self, platform: Platform) -> Lock:
         """The lock as one platform sees it: base_image and driver are its own."""
         own = next((each for each in self.platform_cuda if each.platform is platform), None)
         return replace(self, base_image=own.base_image, driver=own.driver, platform_cuda=()) if own else self
+
+    @property
+    def is_for_gpus(self) -> bool:
+        """Whether its environment is to see GPUs: packages may need a driver, or the spec names GPUs."""
+        return self.driver is not None or bool(self.gpus) or any(each.driver for each in self.platform_cuda)
 
     @property
     def base_images(self) -> tuple[BaseImage, ...]:

@@ -9,4 +9,10 @@ mkdir -p src out home tmp
 tar -xzf python.tar.gz --no-same-owner
 tar -xf source.tar --no-same-owner -C src
 chmod +x uv
-exec python/bin/python3 -I -S $(cat init) ./uv $(cat words)
+# One word a line; requirements have spaces.
+set -f
+IFS='
+'
+set -- $(cat words)
+IFS=' '
+exec python/bin/python3 -I -S $(cat init) "$@"

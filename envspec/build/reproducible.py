@@ -22,7 +22,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timezone
 from email.parser import BytesParser
 from pathlib import Path
 from typing import IO, Final
@@ -38,7 +38,8 @@ from envspec.credentials import without_credentials
 from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
 from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar, path_problem
 from envspec.models import Target
-from envspec.names import WHEEL
+from envspec.names import WHEEL, normalised
+from envspec.resolve.pypi.metadata import valid
 from envspec.spec.targets import wheel_tags
 from envspec.verifier.record import BadRecord, wheel_sha256
 
@@ -63,7 +64,9 @@ def normalise(made: Path, into: Path, of: str) -> None:
     dropped = {f"{info}/{name}" for name in _RECORDS}
     paths = sorted(found.keys() - dropped, key=lambda path: (path.startswith(f"{info}/"), path))
     with _as_wrong_wheel(of), zipfile.ZipFile(into, "w", zipfile.ZIP_STORED) as target:
-        rows = [_copy(found[path], target) for path in paths]
+        metadata = f"{info}/METADATA"
+        changed = {metadata: valid(read_member(found[metadata].data))} if metadata in found else {}
+        rows = [_copy(found[path], target, changed.get(path)) for path in paths]
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([*rows, (f"{info}/RECORD", "", "")])
         target.writestr(_member(f"{info}/RECORD", 0o644), text.getvalue().encode())
@@ -77,17 +80,17 @@ def _as_wrong_wheel(of: str) -> Iterator[None]:
         raise WrongWheel(of, f"the build gave a wheel that can't be installed: {error.message}") from error
 
 
-def _copy(old: WheelMember, target: zipfile.ZipFile) -> tuple[str, str, str]:
-    """Copy one file; its row for RECORD."""
+def _copy(old: WheelMember, target: zipfile.ZipFile, changed: bytes | None) -> tuple[str, str, str]:
+    """Copy one file; its row for RECORD. changed: its new content; None if it is the old one."""
     new = _member(old.path, 0o755 if old.is_executable else 0o644)
-    new.file_size = old.data.size_bytes
+    new.file_size = old.data.size_bytes if changed is None else len(changed)
     digest = hashlib.sha256()
     with target.open(new, "w") as writer:
-        for data in unpack_member(old.data):
+        for data in unpack_member(old.data) if changed is None else [changed]:
             digest.update(data)
             writer.write(data)
     encoded = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
-    return old.path, f"sha256={encoded}", str(old.data.size_bytes)
+    return old.path, f"sha256={encoded}", str(new.file_size)
 
 
 def _member(name: str, mode: int) -> zipfile.ZipInfo:
@@ -210,19 +213,17 @@ def unpack(archive: Path, folder: Path, of: str) -> Path:
     return tops[0]
 
 
-def check_requirements(project: Path, of: str) -> None:
-    """Refuse a project whose build requires a URL, which `as_of` does not limit.
-
-    An invalid pyproject.toml is refused by the build.
+def build_requirements(project: Path, of: str) -> frozenset[str]:
+    """The normalised names in `build-system.requires`; none if that is invalid, which the build refuses.
 
     Raises:
-        WheelBuildFailed: `build-system.requires` has a URL.
+        WheelBuildFailed: it has a URL, which `as_of` does not limit.
     """
     try:
         table = documents.parse_toml((project / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
         requires = [Requirement(text) for text in table["requires"]]
     except (OSError, ValueError, KeyError, TypeError):
-        return
+        return frozenset()
     for requirement in requires:
         if requirement.url is not None:
             raise WheelBuildFailed(
@@ -231,17 +232,24 @@ def check_requirements(project: Path, of: str) -> None:
                 "take their requirements from indexes only",
                 hint=f"require {requirement.name} by version, and publish it on an index of yours ([[pip.index]])",
             )
+    return frozenset(normalised(requirement.name) for requirement in requires)
 
 
-def fix_times_and_modes(root: Path, time: datetime) -> None:
-    """Set one time, and modes independent of the umask, on all files below `root`; links are unchanged."""
-    seconds = int(time.timestamp())
+def fix_times_and_modes(root: Path, time: datetime) -> datetime:
+    """Set one time, and modes independent of the umask, on all files below `root`; links are unchanged.
+
+    Returns the time of the newest file before.
+    """
+    seconds, newest = int(time.timestamp()), 0
     for path in (*sorted(root.rglob("*")), root):
         if path.is_symlink():
             continue
+        if path.is_file():
+            newest = max(newest, int(path.stat().st_mtime))
         is_executable = path.is_dir() or os.access(path, os.X_OK)
         path.chmod(0o755 if is_executable else 0o644)
         os.utime(path, (seconds, seconds))
+    return datetime.fromtimestamp(newest, timezone.utc)
 
 
 def tar_of(root: Path) -> bytes:
@@ -270,7 +278,7 @@ def _untar(archive: Path, folder: Path, of: str) -> None:
             if member.isdir():
                 path.mkdir(parents=True, exist_ok=True)
             elif member.isreg() and not member.issparse() and (source := tar.extractfile(member)):
-                _write(path, source, 0o755 if member.mode & 0o100 else 0o644)
+                _write(path, source, 0o755 if member.mode & 0o100 else 0o644, member.mtime)
             elif member.issym():
                 if os.path.lexists(path):
                     raise _bad(of, archive, f"contains {member.name!r} twice, once as a link")
@@ -281,7 +289,7 @@ def _untar(archive: Path, folder: Path, of: str) -> None:
                     raise _bad(of, archive, f"contains {member.name!r}, a hard link without an earlier file")
                 if first != path:
                     with first.open("rb") as again:
-                        _write(path, again, 0o755 if os.access(first, os.X_OK) else 0o644)
+                        _write(path, again, 0o755 if os.access(first, os.X_OK) else 0o644, member.mtime)
             else:
                 raise _bad(of, archive, f"contains {member.name!r}, which is not a file")
     _link(links, folder, archive, of)
@@ -296,11 +304,18 @@ def _unzip(archive: Path, folder: Path, of: str) -> None:
         path.chmod(0o755 if member.is_executable else 0o644)
 
 
-def _write(path: Path, source: IO[bytes], mode: int) -> None:
+#: The last second that every file system can hold.
+_LATEST: Final = 2**31 - 1
+
+
+def _write(path: Path, source: IO[bytes], mode: int, time: float) -> None:
+    """time: as the sdist states it, in seconds since 1970; ignored if it is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as out:
         shutil.copyfileobj(source, out)
     path.chmod(mode)
+    if 0 <= time <= _LATEST:
+        os.utime(path, (time, time))
 
 
 def _link(links: Mapping[Path, str], folder: Path, archive: Path, of: str) -> None:

@@ -20,15 +20,37 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import IO, Final
 
+from envspec.build.environment import (
+    STEP,
+    SYSTEM_PATH,
+    LockedView,
+    Progress,
+    available_mib,
+    cost_line,
+    failed_step,
+    limits_of,
+    processors,
+    requirements_of,
+    script_of,
+    variables_of,
+)
 from envspec.build.reproducible import tar_of
-from envspec.build.types import BuildContainer, BuildRequest, BuildTools, Compilers, WheelBuildFailed
+from envspec.build.types import (
+    BuildContainer,
+    BuildRequest,
+    BuildTools,
+    Compilers,
+    IsPlaceholder,
+    WheelBuildFailed,
+)
 from envspec.context import Context
 from envspec.engine.errors import NoEngine
 from envspec.errors import UnfitMachine
@@ -48,9 +70,10 @@ from envspec.image.sources.system_script import WORK
 from envspec.io.confine import ALONE, INIT, PORT, PROXY, SOCKET, Listen, Sandbox, bubblewrap, index_socket, run_confined
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url, is_loopback
-from envspec.io.process import run
+from envspec.io.process import ParentLink, run_streaming
 from envspec.io.store import Store
 from envspec.models import DEFAULT_INDEX, Platform, Target
+from envspec.names import normalised
 from envspec.resolve import cache
 from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.routing import PackageIndex, Rules, routes_of
@@ -73,8 +96,10 @@ class ServedIndex:
 
 
 @asynccontextmanager
-async def serve_index(request: BuildRequest, on: Target, context: Context) -> AsyncIterator[ServedIndex]:
-    """Serve the index for one build. on: where the build runs."""
+async def serve_index(
+    request: BuildRequest, on: Target, context: Context, locked: Mapping[str, Path]
+) -> AsyncIterator[ServedIndex]:
+    """Serve the index for one build. on: where the build runs. locked: wheels that are all of their names."""
     index = PackageIndex(DEFAULT_INDEX, default_index_url(context.environ))
     # A release without a wheel would need a build itself.
     rules = Rules(request.as_of, tuple(wheel_tags(on)), index, routes_of(request.indexes), sdists=Sdists.NONE)
@@ -90,7 +115,7 @@ async def serve_index(request: BuildRequest, on: Target, context: Context) -> As
                 open_http(context.environ, credentials=stored, on_retry=context.reporter.warning)
             )
         stack.push_async_callback(upstream.close)
-        view = View(Pages(upstream, {key: rules}), key)
+        view = LockedView(Pages(upstream, {key: rules}), key, locked)
         entry = stack.enter_context(listening())
         listen = await stack.enter_async_context(serve({key: view}, entry))
         yield ServedIndex(simple_url(key, Bodies.WHOLE), entry.proxy, view, listen)
@@ -114,14 +139,29 @@ _COMPILERS: Final = (
     *("cc", "gcc", "clang", "c++", "g++", "clang++", "c99", "ld", "gfortran", "f77", "f95", "nvcc", "hipcc", "icpx"),
     *("rustc", "cargo", "go", "cmake", "make", "ninja", "swig"),
     # They describe libraries to compile against.
-    *("pkg-config", "llvm-config", "pg_config", "mysql_config"),
+    *("pkg-config", "llvm-config", "pg_config", "mysql_config", "curl-config", "gdal-config", "geos-config"),
+    *("nc-config", "sdl-config", "sdl2-config", "xml2-config", "xslt-config", "mpicc", "mpicxx", "h5cc"),
 )
-_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _CC: Final = {"CC": "cc", "CXX": "c++"}
 _STAND_IN: Final = """#!/bin/sh
 echo "${0##*/}" >>"${0%/*}/../compilers"
 echo "${0##*/}: envspec builds this wheel without a compiler" >&2
 exit 1
+"""
+#: Records that a build imports torch and does not find it: many setup.py files then leave out what needs it.
+_LAST_FINDER: Final = """
+import sys
+from pathlib import Path
+
+
+class LastFinder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            Path(__file__).parents[1].joinpath("lacks-torch").touch()
+
+
+sys.meta_path.append(LastFinder)
 """
 
 
@@ -139,19 +179,26 @@ async def build_locally(
     out = work / "out"
     await asyncio.to_thread(_prepare, work)
     on = this_target(request, tools.local or Platform.LINUX_64)
-    async with serve_index(request, on, context) as needs:
+    own = await _Own.of(request, source, context)
+    async with serve_index(request, on, context, own.wheels) as needs:
         uv = Path(find_uv_bin())
         command = [str(uv), *uv_arguments(needs.url, str(interpreter), str(source), str(out), f"{work}/cache")]
-        programs, reads = {"PATH": f"{work}/bin:{_PATH}", **_CC}, [uv]
-        if request.compilers is Compilers.HERE:
-            programs = {"PATH": context.environ.get("PATH") or _PATH}
+        if request.environment is not None:
+            paths = (uv, interpreter, needs.url, source, out, work)
+            command = ["/bin/sh", str(script_of(work)), *map(str, paths), *own.requirements]
+        programs, reads = {"PATH": f"{work}/bin:{SYSTEM_PATH}", **_CC, "PYTHONPATH": f"{work}/finder"}, [uv]
+        if request.environment is not None and request.environment.compiler:
+            programs = {"PATH": SYSTEM_PATH, "CC": "gcc", "CXX": "g++"}
+        elif request.compilers is Compilers.HERE:
+            programs = {"PATH": context.environ.get("PATH") or SYSTEM_PATH}
             reads += toolchains(programs["PATH"], context.environ.get("HOME"))
-        variables = {**environ(request, PROXY if program else needs.proxy, str(work)), **programs}
+        variables = {**environ(request, PROXY if program else needs.proxy, str(work)), **programs, **own.variables}
         if program:
             sandbox = Sandbox(program, tuple(reads), work)
-            ended = await run_confined(sandbox, interpreter, command, needs.listen, environ=variables)
+            running = partial(run_confined, sandbox, interpreter, command, needs.listen, on_line=own.on_line)
         else:
-            ended = await run(command, environ=variables, cwd=work)
+            running = partial(run_streaming, command, cwd=work, parent=ParentLink(), on_line=own.on_line)
+        ended = await running(environ=variables)
     lines = [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
     if needs.view.errors:
         # Even if the build succeeded with older requirements: it would give another wheel later.
@@ -159,6 +206,26 @@ async def build_locally(
     if ended.status:
         raise build_error(request.of, lines)
     return only_wheel(out, request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What one build has beside others' : wheels of the lock by name, requirements, variables, and its progress."""
+
+    wheels: Mapping[str, Path] = field(default_factory=dict)
+    requirements: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    on_line: Callable[[str], None] = lambda _: None
+
+    @classmethod
+    async def of(cls, request: BuildRequest, source: Path, context: Context) -> _Own:
+        environment = request.environment
+        if environment is None:
+            return cls()
+        limits = limits_of(environment, processors(), available_mib())
+        progress = Progress(request, context, cost_line(environment, limits))
+        requirements = await asyncio.to_thread(requirements_of, source, environment)
+        return cls(await environment.fetch(), requirements, variables_of(environment, limits), progress.line)
 
 
 def requested_compiler(work: Path) -> str | None:
@@ -171,9 +238,15 @@ def requested_compiler(work: Path) -> str | None:
     return next((name for name in words if name in _COMPILERS), None)
 
 
+def lacks_torch(work: Path) -> bool:
+    """Whether a build has looked for torch, and it was not there."""
+    return (work / "lacks-torch").exists()
+
+
 def _prepare(work: Path) -> None:
-    for name in ("out", "home", "tmp", "bin"):
+    for name in ("out", "home", "tmp", "bin", "finder"):
         (work / name).mkdir()
+    (work / "finder" / "sitecustomize.py").write_text(_LAST_FINDER, encoding="utf-8")
     for name in _COMPILERS:
         path = work / "bin" / name
         path.write_text(_STAND_IN, encoding="utf-8")
@@ -212,6 +285,11 @@ _FRAME: Final = re.compile(
     r'^ *File "[^"\n]*/cache/builds-v0/[^"\n]*", line .*\n(?: {4,}(?!File ").*\n)*', re.MULTILINE
 )
 _LABEL: Final = re.compile(r"^\s*(?:error|cause|Caused by): ")
+#: The advice of NVIDIA's placeholders on the default index (nvidia-stub).
+_INDEX: Final = re.compile(r"--(?:extra-)?index-url[ =](https://\S+) ([A-Za-z0-9][\w.-]*)")
+_NEEDS: Final = "builds get only wheels for this machine, from the spec's indexes, up to `as_of`: use another release"
+#: A header that a compiler does not find.
+_NO_HEADER: Final = re.compile(r"fatal error: (\S+): No such file")
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
 
@@ -220,7 +298,11 @@ def build_error(of: str, lines: Sequence[str], where: str = "") -> WheelBuildFai
 
     lines: the log. where: " in IMAGE".
     """
+    begun, lines = failed_step(lines), [line for line in lines if not line.startswith(STEP)]
     text = "\n".join(lines)
+    if begun == "requirements":
+        shown = [_LABEL.sub("", line) for line in lines if not _NOT_SHOWN.match(line)]
+        return WheelBuildFailed(of, f"its build failed{where}: what it requires can't be installed:", shown, _NEEDS)
     called = _HOOK.search(text)
     # uv's hints, which are about its own options, end the log.
     advised = _HINT.search(text, called.end()) if called else None
@@ -228,17 +310,25 @@ def build_error(of: str, lines: Sequence[str], where: str = "") -> WheelBuildFai
     log = _FRAME.sub("", text[: advised.start()] if advised else text).splitlines()
     shown = [_LABEL.sub("", line) for line in log if not _NOT_SHOWN.match(line)]
     if called and called[2]:
-        hint = "builds get only wheels for this machine, from the spec's indexes, up to `as_of`: use another release"
-        why = f"its build failed{where}: what it requires can't be installed:"
-        return WheelBuildFailed(of, why, shown, hint)
+        return WheelBuildFailed(of, f"its build failed{where}: what it requires can't be installed:", shown, _NEEDS)
+    advised_index = _INDEX.search(text)
+    if advised_index and normalised(advised_index[2]) == of.partition(" ")[0]:
+        return IsPlaceholder(of, advised_index[1])
     step = f" ({called[1]})" if called else ""
     missing = _NO_MODULE.findall(text)
     module = missing[-1].partition(".")[0] if missing else ""
     advice = (
-        f"its build imports {module} without requiring it: use a release that has a wheel, or name a wheel by its URL "
-        "in [pip] dependencies"
+        f"its build imports {module} without requiring it: if the lock has it, build beside it, by compilers if that "
+        f'needs them:\n    [build.{of.partition(" ")[0]}]\n    requires = ["{module}"]\n  and add its name to '
+        "[pip] allow_sdist; or use a release that has a wheel"
+        if module
+        else None
     )
-    return WheelBuildFailed(of, f"its build failed{step}{where}:", shown, advice if module else None)
+    if header := _NO_HEADER.search(text):
+        advice = f"install what has {header[1]} on this machine"
+        if header[1] == "Python.h":
+            advice = "use a Python with its headers: `apt-get install python3-dev`, or --python PATH"
+    return WheelBuildFailed(of, f"its build failed{step}{where}:", shown, advice)
 
 
 def environ(request: BuildRequest, proxy: str, work: str) -> Mapping[str, str]:
@@ -294,12 +384,20 @@ async def build_in_container(
     probe = ContainerJob("", target.platform, RegistryTransport.TLS, "", {}, Path("/"))
     await asyncio.to_thread(_engine, probe, request, why, context.environ)
     room = await tools.room(target)
-    async with serve_index(request, target, context) as needs, index_socket(needs.listen) as index:
-        words = uv_arguments(needs.url, "python/bin/python3", "src", "out", f"{WORK}/cache")
+    own = await _Own.of(request, source, context)
+    async with serve_index(request, target, context, own.wheels) as needs, index_socket(needs.listen) as index:
+        words = ["./uv", *uv_arguments(needs.url, "python/bin/python3", "src", "out", f"{WORK}/cache")]
+        scripts = {}
+        if request.environment is not None:
+            script = await asyncio.to_thread(script_of, work)
+            scripts = {script.name: await asyncio.to_thread(script.read_bytes)}
+            paths = ("./uv", "python/bin/python3", needs.url, "src", "out", WORK)
+            words = ["/bin/sh", script.name, *paths, *own.requirements]
         variables = {
             **environ(request, PROXY, WORK),
             # A standalone Python names the compiler that built it.
             **{"CC": "gcc", "CXX": "g++", "UV_LINK_MODE": "copy"},
+            **own.variables,
         }
         job = ContainerJob(
             base=room.base,
@@ -308,7 +406,7 @@ async def build_in_container(
             if room.is_plain or is_loopback(room.base.partition("/")[0].rpartition(":")[0])
             else RegistryTransport.TLS,
             name=f"envspec-build-{request.key('')[:16]}",
-            files=await asyncio.to_thread(_files, room, source, words, variables),
+            files={**await asyncio.to_thread(_files, room, source, words, variables), **scripts},
             index=index,
         )
         runner = await asyncio.to_thread(_engine, job, request, why, context.environ)
@@ -318,6 +416,7 @@ async def build_in_container(
 
         def on_line(line: str) -> None:
             lines[:] = [*lines[-_LOG_LINES:], line]
+            own.on_line(line)
 
         try:
             await run_job(runner, on_line, lambda outputs: _take(outputs, out))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -14,7 +14,8 @@ from typing import Final
 
 from envspec.credentials import without_credentials
 from envspec.errors import EnvspecError, NoSolution
-from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
+from envspec.models import BuildSettings, BuiltWheel, NamedIndex, Platform, Python, Target
+from envspec.spec.pip_lines import index_lines
 
 #: Changes if the same source would give other wheels.
 _FORM: Final = 1
@@ -33,11 +34,34 @@ class Compilers(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class BuildEnvironment:
+    """What a build beside packages of a lock finds.
+
+    packages: name and SHA-256 of the lock's wheels that it may import. fetch: these wheels, by name. cuda: the minor
+    version whose compiler is installed from wheels; empty: none. compiler: this machine's C++ compiler and C library,
+    if it compiles for other machines too; empty: it does not, for the reason `why_not`.
+    """
+
+    settings: BuildSettings
+    packages: tuple[tuple[str, str], ...] = ()
+    fetch: Callable[[], Awaitable[Mapping[str, Path]]] = field(repr=False, compare=False, kw_only=True)
+    cuda: str = ""
+    compiler: str = ""
+    why_not: str = ""
+
+    def key(self) -> list[object]:
+        """All of it that a wheel's bytes depend on."""
+        own = self.settings
+        return [own.requires, own.env, own.gpu_code, self.packages, self.cuda, self.compiler]
+
+
+@dataclass(frozen=True, slots=True)
 class WheelRequest:
     """A wheel to build.
 
     name: normalised. version: None if only the build knows it. as_of: limits the build's requirements and the times of
     files. indexes: the spec's own, for the build's requirements; may contain credentials. locked: the lock's record.
+    environment: what it is built beside; None: in isolation.
     """
 
     name: str
@@ -47,6 +71,7 @@ class WheelRequest:
     indexes: tuple[NamedIndex, ...] = field(default=(), repr=False)
     locked: BuiltWheel | None = None
     compilers: Compilers = Compilers.CONTAINER
+    environment: BuildEnvironment | None = None
 
     @property
     def of(self) -> str:
@@ -75,6 +100,7 @@ class BuildRequest(WheelRequest):
             parts.append([each.name, without_credentials(each.url), each.packages, each.undated])
             parts += filter(None, [each.format])
         parts += ["compiled here"] if self.compilers is Compilers.HERE else []
+        parts += [self.environment.key()] if self.environment else []
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -117,6 +143,7 @@ class WheelBuildFailed(NoSolution):
     """A source could not be built. lines: the build's output, of which the last are shown."""
 
     def __init__(self, of: str, why: str, lines: Sequence[str] = (), hint: str | None = None) -> None:
+        self.of = of
         shown = [line.rstrip() for line in lines if line.strip()][-_SHOWN_LINES:]
         super().__init__(
             "\n".join([f"{of}: {why}", *(f"  {line}" for line in shown)]),
@@ -148,6 +175,21 @@ class NeedsCompiler(WheelBuildFailed):
     def __init__(self, of: str, reason: str) -> None:
         super().__init__(of, reason)
         self.reason = reason
+
+
+class IsPlaceholder(WheelBuildFailed):
+    """The sdist has nothing to build: the wheels are on another index, from which its build would fetch one."""
+
+    def __init__(self, of: str, url: str) -> None:
+        self.name, self.url = of.partition(" ")[0], url
+        why = f"its sdist is a placeholder, whose build fetches a wheel from {url}"
+        super().__init__(of, why, hint=index_hint(url, [self.name]))
+
+
+def index_hint(url: str, names: Sequence[str]) -> str:
+    """How to take packages from another index."""
+    lines = index_lines(url, names, ['undated = "accept"  # unless it gives upload times'])
+    return "\n    ".join(["add to the end of the spec:", *lines])
 
 
 class WrongWheel(WheelBuildFailed):

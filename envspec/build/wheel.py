@@ -11,13 +11,14 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
+from datetime import datetime, time, timezone
 from pathlib import Path
 from typing import Final
 
 from envspec.build.reproducible import (
+    build_requirements,
     check_release,
-    check_requirements,
     fix_times_and_modes,
     is_loaded,
     is_pure,
@@ -30,6 +31,7 @@ from envspec.build.types import (
     BuildTools,
     CachedWheel,
     Compilers,
+    IsPlaceholder,
     NeedsCompiler,
     UnexpectedWheel,
     WheelBuildFailed,
@@ -39,6 +41,7 @@ from envspec.build.types import (
 from envspec.context import Connectivity, Context
 from envspec.credentials import without_credentials
 from envspec.errors import NetworkError, UnfitMachine
+from envspec.facts import load_facts
 from envspec.fetch.sources import check_out
 from envspec.fetch.types import UnsafeName, archive_path, archives_folder
 from envspec.io.cache import JsonCache, as_cache_error
@@ -58,7 +61,8 @@ async def build_wheel(request: BuildRequest, context: Context, tools: BuildTools
     """The wheel from the cache, else built.
 
     Pure wheels that need no compiler are built on this machine, others in a container of the lock's devel base: on this
-    machine they would depend on its compilers and libraries. A request may allow something else: `Compilers`.
+    machine they would depend on its compilers and libraries. A request may allow something else: `Compilers`, and an
+    environment that names this machine's compiler.
 
     Raises:
         WheelBuildFailed, WrongWheel: no wheel, or another one than requested. NeedsCompiler: the request allows none.
@@ -66,12 +70,19 @@ async def build_wheel(request: BuildRequest, context: Context, tools: BuildTools
         requirement is not available.
     """
     key = request.key(default_index_url(context.environ))
+    refusals = JsonCache(context.cache / "built")
+    if request.compilers is Compilers.NOWHERE and (reason := refusals.read(f"{key}-compiler")):
+        raise NeedsCompiler(request.of, str(reason))
     made = await asyncio.to_thread(_cached, key, context.cache)
     if made is None:
-        async with _build_folder(key) as work:
+        async with _build_folder(request.key("")) as work:
             made = await asyncio.to_thread(_cached, key, context.cache)
             if made is None:
-                made = await _build_new(request, key, work, context, tools)
+                try:
+                    made = await _build_new(request, key, work, context, tools)
+                except NeedsCompiler as error:
+                    refusals.write(f"{key}-compiler", error.reason)
+                    raise
     if request.compilers is Compilers.NOWHERE and not is_pure(made.wheel.filename):
         raise NeedsCompiler(request.of, _is_compiled(made.wheel.filename))
     if request.locked is not None and made.wheel.sha256 != request.locked.sha256:
@@ -80,9 +91,32 @@ async def build_wheel(request: BuildRequest, context: Context, tools: BuildTools
 
 
 async def _build_new(request: BuildRequest, key: str, work: Path, context: Context, tools: BuildTools) -> CachedWheel:
-    source = await _unpacked(request, work / "src")
-    await asyncio.to_thread(check_requirements, source, request.of)
-    built = await _build(request, source, work, context, tools)
+    source, written = await _unpacked(request, work / "src")
+    required = await asyncio.to_thread(build_requirements, source, request.of)
+    if request.compilers is Compilers.NOWHERE and "torch" in required:
+        # It compiles for torch: no need to fetch gigabytes to see that.
+        raise NeedsCompiler(request.of, "its build requires torch")
+    earlier = replace(request, as_of=time_of_tools(request, written))
+    try:
+        built = await _build(request, source, work, context, tools)
+    except (NeedsCompiler, IsPlaceholder):
+        raise
+    except WheelBuildFailed as error:
+        # A build beside the lock's packages may have taken hours, and its torch is not of the sdist's time.
+        if error.python_error or earlier.as_of >= request.as_of or request.environment is not None:
+            raise
+        await asyncio.to_thread(_clear, work)
+        source, _ = await _unpacked(earlier, work / "src")
+        try:
+            built = await _build(earlier, source, work, context, tools)
+        except NeedsCompiler:
+            raise
+        except WheelBuildFailed:
+            raise error from None
+        context.reporter.warning(
+            f"{request.of} is built with the build tools of {earlier.as_of:%Y-%m-%d}: with those of "
+            f"{request.as_of:%Y-%m-%d}, its build fails ({error.message.splitlines()[-1].strip()})"
+        )
     await asyncio.to_thread(check_release, built, request.name, request.version, request.of)
     if not is_loaded(built.name, request.target):
         target = request.target
@@ -90,11 +124,26 @@ async def _build_new(request: BuildRequest, key: str, work: Path, context: Conte
             request.of,
             f"the build gave {built.name}, which Python {target.python.series} on {target.platform.value} can't load",
         )
+    if request.environment is not None and not is_pure(built.name):
+        from envspec.build.environment import check_gpu_code
+
+        await asyncio.to_thread(check_gpu_code, built, request)
     return await asyncio.to_thread(_store, request, key, built, context.cache)
 
 
-async def _unpacked(request: BuildRequest, folder: Path) -> Path:
-    """The source in a new folder, with fixed times and modes.
+def time_of_tools(request: BuildRequest, written: datetime) -> datetime:
+    """Up to when build tools are likely to work for a source: when it was written, and its Python was released.
+
+    setuptools 82 has no pkg_resources, 66 rejects specifiers that older ones accept, and Cython 3 fails on sources for
+    Cython 0.29; many sdists bound none of them.
+    """
+    row = load_facts().released.get(request.target.python.series)
+    released = datetime.combine(row.date, time(), timezone.utc) if row else written
+    return min(request.as_of, max(written, released))
+
+
+async def _unpacked(request: BuildRequest, folder: Path) -> tuple[Path, datetime]:
+    """The source in a new folder, with fixed times and modes; and the time of its newest file before.
 
     Raises:
         WheelBuildFailed: the project is not in that folder. Errors of `lay_out`.
@@ -103,8 +152,8 @@ async def _unpacked(request: BuildRequest, folder: Path) -> Path:
     # Files elsewhere are not envspec's to change.
     if not await asyncio.to_thread(lambda: source.resolve().is_relative_to(folder.resolve())):
         raise WheelBuildFailed(request.of, f"its project, {source}, is not in its new folder")
-    await asyncio.to_thread(fix_times_and_modes, source, request.as_of)
-    return source
+    written = await asyncio.to_thread(fix_times_and_modes, source, request.as_of)
+    return source, written
 
 
 async def _build(request: BuildRequest, source: Path, work: Path, context: Context, tools: BuildTools) -> Path:
@@ -114,7 +163,7 @@ async def _build(request: BuildRequest, source: Path, work: Path, context: Conte
     unconfined: NoConfinement | None = None
     if interpreter is None:
         why = f"no Python {request.target.python.series} is on this machine"
-    elif request.compilers is Compilers.HERE:
+    elif request.compilers is Compilers.HERE or (request.environment and request.environment.compiler):
         from envspec.build.runners import build_locally
 
         return await build_locally(request, source, work, interpreter, context, tools)
@@ -127,9 +176,11 @@ async def _build(request: BuildRequest, source: Path, work: Path, context: Conte
             if isinstance(found, Path):
                 return found
             why = found
+            if request.environment is not None:
+                why = f"{why}, and {request.environment.why_not}"
             # The whole folder: the build could have left links anywhere.
             await asyncio.to_thread(_clear, work)
-            source = await _unpacked(request, work / "again")
+            source, _ = await _unpacked(request, work / "again")
     from envspec.build.runners import build_in_container
 
     try:
@@ -166,7 +217,7 @@ async def _build_without_compiler(
     Raises:
         WheelBuildFailed: it failed, and called no compiler.
     """
-    from envspec.build.runners import build_locally, requested_compiler
+    from envspec.build.runners import build_locally, lacks_torch, requested_compiler
 
     try:
         built = await build_locally(request, source, work, interpreter, context, tools)
@@ -183,6 +234,11 @@ async def _build_without_compiler(
         context.reporter.warning(
             f"{request.of} is built without a compiler, but its build called {compiler}: "
             "its wheel lacks what that would have compiled"
+        )
+    elif await asyncio.to_thread(lacks_torch, work):
+        context.reporter.warning(
+            f"{request.of} is built without torch, but its build imports it: its wheel may lack code that is compiled "
+            "for torch"
         )
     return built
 
@@ -234,7 +290,7 @@ def _store(request: BuildRequest, key: str, built: Path, cache: Path) -> CachedW
 
 @asynccontextmanager
 async def _build_folder(key: str) -> AsyncIterator[Path]:
-    """An empty folder for one build, locked, at the same path on every machine.
+    """An empty folder for one build, locked, at the same path on every machine, whichever mirror it uses.
 
     Raises:
         UnfitMachine: the folder is another user's.

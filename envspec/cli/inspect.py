@@ -95,7 +95,7 @@ def fit(
     from envspec.diagnostics.fit import FitVerdict
     from envspec.operations.inspect import fit
 
-    report = fit(read_lock_of(lock), driver=_version(driver), gpus=gpus, platform=platform)
+    report = fit(read_lock_of(lock), context_of({}), driver=_version(driver), gpus=gpus, platform=platform)
     return in_formats(FIT, report, 0 if report.verdict is FitVerdict.FITS else UnfitMachine.exit_code)
 
 

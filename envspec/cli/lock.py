@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,8 +24,7 @@ from envspec.resolve import RESOLVERS, SOLVERS
 if TYPE_CHECKING:
     from envspec.context import Context, Reporter
     from envspec.lockfile.check import Reason
-    from envspec.operations.lock import Compiled
-    from envspec.operations.lock_state import LockRequest
+    from envspec.operations.lock_state import Compiled, LockRequest
 
 
 @click.command()
@@ -92,19 +93,20 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
     """
     from envspec.spec.identity import find_spec
 
+    _refuse_pairs(chosen)
     paths = [find_spec(spec, Path()) for spec in specs]
-    act = _action(chosen)
-    locks = [each for path in paths for each in _locks(path, _directory(path, folder, len(paths)))]
-    done: list[_Done] = []
-    failed: set[Path] = set()
-    for each in locks:
-        if each.variant and each.path in failed and not chosen["check"]:
-            terminal.report(f"{each}: not locked, since the spec itself is not")
-            continue
-        done.append(_done(each, act, len(locks)))
-        if "error" in done[-1].document:
-            failed.add(each.path)
-    return _result(done, chosen)
+    locks = [_locks(path, _directory(path, folder, len(paths))) for path in paths]
+    count = sum(map(len, locks))
+    if chosen["check"]:
+        return _result([_done(each, partial(_check, each), count) for of_spec in locks for each in of_spec], chosen)
+    if chosen["verify"]:
+        done = [
+            _done(each, partial(_verify, _request(each, chosen), chosen), count)
+            for of_spec in locks
+            for each in of_spec
+        ]
+        return _result(done, chosen)
+    return _result([each for of_spec in locks for each in _locked(of_spec, chosen, count)], chosen)
 
 
 class _Target(NamedTuple):
@@ -124,18 +126,6 @@ def _locks(path: Path, directory: Path) -> list[_Target]:
     from envspec.spec.variants import variant_directory
 
     return [_Target(path, variant_directory(directory, name), name) for name in variants_in(path)]
-
-
-def _action(chosen: Mapping[str, Any]) -> Callable[[_Target], _Done]:
-    """What to do with each lock."""
-    _refuse_pairs(chosen)
-    if chosen["check"]:
-        return _check
-    if chosen["dry_run"]:
-        made: dict[Path, Compiled] = {}
-        return lambda target: _preview(_request(target, chosen), chosen, made)
-    act = _verify if chosen["verify"] else _lock
-    return lambda target: act(_request(target, chosen), chosen)
 
 
 def _refuse_pairs(chosen: Mapping[str, Any]) -> None:
@@ -170,18 +160,52 @@ class _Done:
     exit_code: int = 0
 
 
-def _done(target: _Target, act: Callable[[_Target], _Done], count: int) -> _Done:
+def _done(target: _Target, act: Callable[[], _Done], count: int) -> _Done:
     """Do it also for the locks after one that fails."""
     about: dict[str, object] = {"spec": str(target.path), "directory": str(target.directory)}
     about |= {"variant": target.variant} if target.variant else {}
     try:
-        found = act(target)
+        found = act()
     except EnvspecError as error:
         if count == 1:
             raise
         terminal.report_error(f"{target}: {error}")
         return _Done({**about, "error": error.as_document()}, exit_code=error.exit_code)
     return replace(found, document={**about, **found.document})
+
+
+def _locked(targets: Sequence[_Target], chosen: Mapping[str, Any], count: int) -> list[_Done]:
+    """Lock a spec and its variants, or show what that would change: all of them, or with every error none."""
+    from envspec.operations.lock_all import compile_all, write_all
+    from envspec.operations.lock_state import Compiled
+
+    @contextmanager
+    def running(request: LockRequest) -> Iterator[Context]:
+        with TerminalReporter(_label(request)) as reporter:
+            yield _context(chosen, reporter)
+
+    requests = [_request(each, chosen) for each in targets]
+    found = compile_all(requests, running, cached=not chosen["dry_run"])
+    made = [each for each in found if isinstance(each, Compiled)]
+    errors = {at: each for at, each in enumerate(found) if isinstance(each, EnvspecError)}
+    changed: list[tuple[Path, ...]] = []
+    if not errors and not chosen["dry_run"]:
+        try:
+            changed = write_all(requests, made)
+        except EnvspecError as error:
+            errors = {0: error}
+
+    def outcome(at: int) -> _Done:
+        if at in errors:
+            raise errors[at]
+        if errors:
+            return _Done({"changed": []})
+        return _preview(requests[at], made[at]) if chosen["dry_run"] else _written(requests[at], changed[at], chosen)
+
+    done = [_done(target, partial(outcome, at), count) for at, target in enumerate(targets)]
+    if errors and len(targets) > 1:
+        terminal.report(f"{targets[0].path}: no lock is written: a spec and its variants are locked together")
+    return done
 
 
 def _result(done: Sequence[_Done], chosen: Mapping[str, Any]) -> Result:
@@ -237,17 +261,8 @@ def _hint(reason: Reason, path: Path) -> str:
     return reason.hint or f"run `envspec lock {path}` and commit what it writes"
 
 
-def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
-    """Lock one spec; the paths that changed."""
-    from envspec.operations.lock_cache import without_resolving
-
-    with TerminalReporter(_label(request)) as reporter:
-        context = _context(chosen, reporter)
-        changed = without_resolving(request, context)
-        if changed is None:
-            from envspec.operations.lock import lock
-
-            changed = lock(request, context)
+def _written(request: LockRequest, changed: Sequence[Path], chosen: Mapping[str, Any]) -> _Done:
+    """The paths that changed, with those of the images if they are to be recorded."""
     if chosen["image"]:
         from envspec.operations.image import record_images_of
 
@@ -260,15 +275,13 @@ def _lock(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
     return _Done({"changed": paths}, paths)
 
 
-def _preview(request: LockRequest, chosen: Mapping[str, Any], made: dict[Path, Compiled]) -> _Done:
-    """Resolve one spec; what its lock would change. made: of specs, for their variants."""
+def _preview(request: LockRequest, made: Compiled) -> _Done:
+    """What a lock would change."""
     from envspec.context import counted
     from envspec.operations.lock import preview
     from envspec.report import LOCK_DIFF
 
-    with TerminalReporter(_label(request)) as reporter:
-        found = preview(request, _context(chosen, reporter), made.get(request.spec_path))
-    made.setdefault(request.spec_path, found.made)
+    found = preview(request, made)
     paths, diff = list(map(str, found.changed)), found.diff
     document = {"changed": paths, "diff": None if diff is None else json.loads(LOCK_DIFF.render("json", diff))}
     if diff is None:

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from envspec.base_image.cuda import SharedLibrary
 from envspec.errors import UsageError
+from envspec.facts import load_facts
+from envspec.facts.gpu import ComputeCapability, capabilities_of, without_code
 from envspec.lockfile.export.dockerfile import without_dockerfile
 from envspec.models import (
     SPEC,
@@ -193,12 +195,16 @@ def explain_image(lock: Lock) -> ImageExplanation | None:
     return ImageExplanation(lock.image, lock.system, lock.images, missing, without)
 
 
-def code_read(package: Package, platform: Platform, cached: CachedGpuCode) -> tuple[GpuCode, ...]:
-    """The GPU code that was read from a package's wheel, if any."""
+def code_read(
+    gpus: Mapping[str, ComputeCapability], package: Package, platform: Platform, cached: CachedGpuCode
+) -> tuple[GpuCode, ...]:
+    """The GPU code that was read from a package's wheel, if any, and the GPUs of the spec that run none of it."""
     found = cached(package.built.sha256 if package.built else package.file.sha256)
     if found is None or not (found.sm or found.ptx):
         return ()
-    return (GpuCode(platform, package.name, package.version, "", found.sm, found.ptx, READ),)
+    lost = without_code(gpus, found)
+    source = f"{READ}; nothing for {', '.join(lost)}" if lost else READ
+    return (GpuCode(platform, package.name, package.version, "", found.sm, found.ptx, source),)
 
 
 def _does_not_run(lock: Lock) -> Iterator[str]:
@@ -337,6 +343,7 @@ def explain_lock(
 
     shared: libraries in both image and packages, as `base_image.shared_libraries` finds them, for platforms with any.
     """
+    gpus = capabilities_of(load_facts(), lock.gpus)
     return Explanation(
         name=lock.name,
         as_of=lock.as_of,
@@ -356,7 +363,7 @@ def explain_lock(
             code
             for resolution in lock.resolutions
             for package in resolution.packages
-            for code in code_read(package, resolution.target.platform, cached)
+            for code in code_read(gpus, package, resolution.target.platform, cached)
         ),
     )
 
@@ -421,7 +428,7 @@ def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platf
         rejected=package.rejected,
         files=(PackageFile(platform, package.file, package.uploaded),),
         gpu_code=_code(lock, platform, package.name),
-        gpu_code_read=code_read(package, platform, cached),
+        gpu_code_read=code_read(capabilities_of(load_facts(), lock.gpus), package, platform, cached),
     )
 
 

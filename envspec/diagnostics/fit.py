@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from envspec.base_image.cuda import PackageSource, pins_of
 from envspec.base_image.gpus import OtherBuild, builds_text, other_builds
+from envspec.diagnostics.explain import CachedGpuCode, no_cached_code
 from envspec.diagnostics.machine import Machine, MachineGpu
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, first_driver, match_gpu, runs
 from envspec.facts.tables import numeric
-from envspec.models import CudaVersion, Driver, GpuCode, Lock, Platform
+from envspec.models import Driver, GpuCode, Lock, Platform
 
 
 class FitVerdict(Enum):
@@ -71,8 +73,8 @@ class _TorchBuild:
         return numeric(self.public_version)[: len(release)] == release
 
 
-def fits(lock: Lock, machine: Machine, facts: Facts) -> FitReport:
-    """Compare platform, driver and every GPU of the machine with the lock."""
+def fits(lock: Lock, machine: Machine, facts: Facts, cached: CachedGpuCode = no_cached_code) -> FitReport:
+    """Compare platform, driver and every GPU of the machine with the lock. cached: the GPU code read from a wheel."""
     platforms = [resolution.target.platform for resolution in lock.resolutions]
     if machine.platform not in platforms:
         names = ", ".join(each.value for each in platforms)
@@ -87,8 +89,10 @@ def fits(lock: Lock, machine: Machine, facts: Facts) -> FitReport:
         return FitReport(lock.name, machine, (platform, gpu))
     if not machine.platform.is_linux:
         return FitReport(lock.name, machine, (platform, _without_linux(build, machine)))
-    findings = (platform, _driver(lock.driver, machine), *_gpus(lock.driver, build, machine, facts))
-    return FitReport(lock.name, machine, findings, _smallest_change(lock.driver, build, machine, facts))
+    others = tuple(_others(lock, build, machine, facts, cached))
+    findings = (platform, _driver(lock.driver, machine), *_gpus(lock.driver, build, machine, facts), *others)
+    change = _smallest_change(lock.driver, build, machine, facts)
+    return FitReport(lock.name, machine, findings, change or next((each.change for each in others), ""))
 
 
 def _locked_build(lock: Lock, platform: Platform) -> _TorchBuild | None:
@@ -154,7 +158,8 @@ def _gpu(gpu: MachineGpu, driver: Driver, build: _TorchBuild | None, machine: Ma
     how = runs(capability, code.sm, code.ptx)
     if how is Runs.NOT:
         existing = f"only {' '.join((*code.sm, *code.ptx))}" if code.variant != "cpu" else "being a CPU build"
-        change = builds_text(facts, capability, machine.platform, code.version, build.channel)
+        builds = other_builds(facts, [capability], machine.platform, build.channel)
+        change = builds_text(builds, capability.sm, facts, code.version, build.channel)
         why = f"{named}: {build} has no code for it, {existing}"
         return FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, change)
     if how is Runs.PTX and driver.bundled and not _is_enough(machine, driver.bundled):
@@ -162,6 +167,31 @@ def _gpu(gpu: MachineGpu, driver: Driver, build: _TorchBuild | None, machine: Ma
         return FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, _newer_driver(driver.bundled, machine))
     why = f"{build} has code for it" if how is Runs.SASS else f"the driver compiles {build} for it from PTX"
     return FitFinding("gpu", FitVerdict.FITS, f"{named}: {why}")
+
+
+def _others(
+    lock: Lock, build: _TorchBuild | None, machine: Machine, facts: Facts, cached: CachedGpuCode
+) -> Iterator[FitFinding]:
+    """Wheels beside torch's whose GPU code is known, and that a GPU runs nothing of."""
+    gpus = [(gpu.name, found) for gpu in machine.gpus if (found := _capability(gpu, facts))]
+    own = build.code.package if build else ""
+    packages = [each for part in lock.resolutions if part.target.platform is machine.platform for each in part.packages]
+    for package in packages:
+        code = cached(package.built.sha256 if package.built else package.file.sha256)
+        if code is None or package.name == own or not (code.sm or code.ptx):
+            continue
+        for name, capability in gpus:
+            if runs(capability, code.sm, code.ptx) is not Runs.NOT:
+                continue
+            why = f"{name} ({capability.sm}): {package.name} {package.version} has no code for it, only "
+            why += " ".join((*code.sm, *code.ptx))
+            if facts.extension(package.name):
+                change = f"require another release of {package.name}, or build it for {capability.sm}"
+                yield FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, change)
+            else:
+                # NVIDIA's libraries have kernels of their own for some operations on some GPUs only.
+                why += ": what it computes on this GPU fails, or is left to other libraries"
+                yield FitFinding("gpu", FitVerdict.FITS, why)
 
 
 def _capability(gpu: MachineGpu, facts: Facts) -> ComputeCapability | None:
@@ -223,8 +253,7 @@ def _nearest_builds(
 
 def _driver_for(build: OtherBuild, gpus: list[ComputeCapability], facts: Facts) -> str | None:
     """The oldest driver for a build on these GPUs; None if it compiles PTX and the toolkit's own driver is unknown."""
-    row = facts.driver_of(str(CudaVersion.parse(build.variant)))
-    own = row.bundled if build.how is Runs.PTX else row.minimum
+    own = build.oldest_driver(facts)
     return _newest([own, *_first_drivers(gpus, facts)]) if own else None
 
 

@@ -211,7 +211,7 @@ def moved_services(document: bytes, listening: Mapping[int, int], address: str |
 
 
 def _gpus(lock: Lock, requested: Gpus | tuple[str, ...]) -> tuple[Gpus | tuple[str, ...], tuple[str, ...]]:
-    if lock.driver is not None or any(each.driver for each in lock.platform_cuda):
+    if lock.is_for_gpus:
         return (Gpus.ALL if requested is Gpus.AS_LOCKED else requested), ()
     if requested in (Gpus.AS_LOCKED, Gpus.NONE):
         return Gpus.NONE, ()

@@ -8,7 +8,8 @@ Compatibility; there too: binaries are not exchanged with Tegra parts, and `a` c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -20,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.errors import UsageError
 from envspec.facts.tables import Facts, GpuRow, TorchRelease
-from envspec.models import CudaVersion
+from envspec.models import CudaVersion, GpuCodeFound, Platform
 
 #: Integrated GPUs of the Jetson line: their SASS is theirs alone.
 TEGRA: Final = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
@@ -77,6 +78,22 @@ def runs(capability: ComputeCapability, sm: Iterable[str], ptx: Iterable[str] = 
     if any(_runs_ptx(capability, target) for target in ptx):
         return Runs.PTX
     return Runs.NOT
+
+
+def capabilities_of(facts: Facts, gpus: Iterable[str]) -> dict[str, ComputeCapability]:
+    """Name -> compute capability; without names that no row has: a lock may be of a spec with rows of its own."""
+    found = {}
+    for name in gpus:
+        with suppress(UnknownGpu):
+            found[name] = capability_of(find_gpu(facts, name))
+    return found
+
+
+def without_code(gpus: Mapping[str, ComputeCapability], code: GpuCodeFound) -> tuple[str, ...]:
+    """The GPUs, by name, that run nothing of a wheel's GPU code; none if it has no GPU code."""
+    if not (code.sm or code.ptx):
+        return ()
+    return tuple(name for name, capability in gpus.items() if runs(capability, code.sm, code.ptx) is Runs.NOT)
 
 
 def _runs_sass(gpu: ComputeCapability, target: str) -> bool:
@@ -215,3 +232,15 @@ def _version(text: str) -> Version | None:
 def in_time(row: TorchRelease, as_of: datetime | None) -> bool:
     """Was it out by then? A release without an upload time counts as out."""
     return as_of is None or row.uploaded is None or row.uploaded <= as_of
+
+
+def has_wheel(row: TorchRelease, platform: Platform, python: str) -> bool:
+    """May it have a wheel for a series of Python? Known for linux x86-64 alone."""
+    return platform is not Platform.LINUX_64 or not row.pythons or python in ("", *row.pythons)
+
+
+def missing_code(torch: str, variant: str | None, platform: Platform, channel: str = "") -> str:
+    """What to add to a spec for a build of torch whose GPU code is unknown."""
+    keys = {"torch": torch.partition("+")[0], "variant": variant, "platform": platform.value, "channel": channel}
+    named = [f'{key} = "{value}"' for key, value in keys.items() if value]
+    return f"Add it to the spec: [[facts.gpu_code]] with {', '.join(named)}, and its sm, ptx and source"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import cache, cached_property
 from typing import Any, Final, TypeVar
@@ -68,6 +68,15 @@ class TorchRelease(FactRow):
     def published(self) -> tuple[str, ...]:
         """Every variant that was published, oldest CUDA first, `cpu` before them."""
         return tuple(sorted({*self.variants, *self.unsure}, key=lambda v: (v != "cpu", numeric(v[2:]), v)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldAbiRow(FactRow):
+    """Builds of torch whose C++ strings are those before 2011. torch: a specifier. variants: empty for all."""
+
+    torch: str
+    platforms: tuple[str, ...]
+    variants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +154,33 @@ class CudaBuildRow(FactRow):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionRow(FactRow):
+    """A package whose compiled code fits one build of torch; see data/extensions.toml.
+
+    versions: a specifier. sm, ptx: empty if unknown. memory_mib, minutes: what one compiler takes, and all of them for
+    one GPU architecture; 0 if unknown. confidence: may also be `unverified`.
+    """
+
+    package: str
+    versions: str
+    module: str
+    label: str = ""
+    pages: tuple[str, ...] = ()
+    format: str = "links"
+    wheels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sm: tuple[str, ...] = ()
+    ptx: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    arch: str = "TORCH_CUDA_ARCH_LIST"
+    arch_form: str = "8.0"
+    jobs: str = "MAX_JOBS"
+    memory_mib: int = 0
+    minutes: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DigestRow(FactRow):
     """A recorded manifest digest. kind: `index` (manifest list) or `manifest` (one platform's)."""
 
@@ -174,6 +210,14 @@ class SeriesRow(FactRow):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedRow(FactRow):
+    """When the first release of a Python series was."""
+
+    series: str
+    date: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRow(FactRow):
     name: str
     version: str
@@ -192,6 +236,34 @@ class SystemRow(FactRow):
     python_patch: str | None = None
     packages: str = ""
     image: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryNeedRow(FactRow):
+    """What a package's wheels load from the system; see data/system_libraries.toml.
+
+    versions: a specifier. libraries: SONAMEs; `a | b` is any one of them. optional: what some of its modules need,
+    and the package does without.
+    """
+
+    package: str
+    versions: str
+    libraries: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemLibrariesRow(FactRow):
+    """Libraries of a release of Debian or Ubuntu.
+
+    base: those of its smallest installation. packages: SONAME -> package. contains: package -> packages of `packages`
+    that come with it.
+    """
+
+    os: str
+    base: tuple[str, ...] = ()
+    packages: Mapping[str, str] = field(default_factory=dict)
+    contains: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,13 +291,6 @@ class EndedRow(FactRow):
     package: str
     last: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleRow(FactRow):
-    package: str
-    reason: str
-    advice: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,17 +398,21 @@ class Facts:
     drivers = _table("drivers", "driver", DriverRow, by="cuda")
     driver_families = _table("drivers", "family", DriverFamily)
     cuda_builds = _table("cuda_builds", "cuda_build", CudaBuildRow)
+    extensions = _table("extensions", "extension", ExtensionRow)
+    old_abis = _table("torch", "old_abi", OldAbiRow)
     images = _table("cuda_images", "image", ImageRow, by="cuda")
     parts = _table("cuda_images", "parts", PartsRow, by="cuda")
     digests = _table("digests", "digest", DigestRow)
     pythons = _table("pythons", "python", PythonRow, by="version")
     python_series = _keyed("pythons", "python_series", SeriesRow, "series")
+    released = _keyed("pythons", "released", ReleasedRow, "series")
     systems = _table("systems", "system", SystemRow)
     tools = _table("tools", "tool", ToolRow)
+    library_needs = _table("system_libraries", "library_need", LibraryNeedRow)
+    system_libraries = _table("system_libraries", "system_libraries", SystemLibrariesRow)
     members = _table("family", "member", MemberRow)
     edges = _table("family", "edge", EdgeRow)
     ended = _keyed("family", "ended", EndedRow, "package")
-    rules = _keyed("family", "rule", RuleRow, "package")
     tritons = _keyed("family", "triton", TritonRow, "torch")
     misnamed = _keyed("names", "misnamed", MisnamedRow, "package")
     links = _table("names", "links", LinksRow)
@@ -362,6 +431,30 @@ class Facts:
         """The CUDA of a package's release on the default index; None if no row states it."""
         rows = (row for row in self.cuda_builds if row.package == package and platform.value in row.platforms)
         return next((row for row in rows if SpecifierSet(row.versions).contains(version, prereleases=True)), None)
+
+    def extension(self, package: str, version: str = "") -> ExtensionRow | None:
+        """The row of a package's release, of its newest ones if no version is given; None if it is no extension."""
+        rows = [row for row in self.extensions if row.package == package]
+        if not version:
+            return rows[-1] if rows else None
+        return next((row for row in rows if SpecifierSet(row.versions).contains(version, prereleases=True)), None)
+
+    def library_need(self, package: str, version: str) -> LibraryNeedRow | None:
+        """What a package's release loads from the system; None if no row states it."""
+        rows = (row for row in self.library_needs if row.package == package)
+        return next((row for row in rows if SpecifierSet(row.versions).contains(version, prereleases=True)), None)
+
+    def libraries_of(self, os: str) -> SystemLibrariesRow | None:
+        """The libraries of a release, all of its rows as one; None if it has none."""
+        rows = [row for row in reversed(self.system_libraries) if row.os == os]
+        if len(rows) < 2:
+            return rows[0] if rows else None
+        return replace(
+            rows[0],
+            base=tuple(name for row in rows for name in row.base),
+            packages={name: package for row in rows for name, package in row.packages.items()},
+            contains={name: packages for row in rows for name, packages in row.contains.items()},
+        )
 
     def family_edges(self, package: str) -> tuple[EdgeRow, ...]:
         """Corrections of one package's metadata (normalised name)."""

@@ -17,8 +17,19 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envspec.errors import NoSolution
-from envspec.facts.gpu import Coverage, coverage, in_time, named_versions, probes_outside
-from envspec.facts.tables import EdgeRow, Facts, MemberRow, TorchRelease, numeric, ranges_text
+from envspec.facts.gpu import (
+    Coverage,
+    Runs,
+    capability_of,
+    coverage,
+    has_wheel,
+    in_time,
+    missing_code,
+    named_versions,
+    probes_outside,
+    runs,
+)
+from envspec.facts.tables import EdgeRow, Facts, GpuRow, MemberRow, TorchRelease, at_least, numeric, ranges_text
 from envspec.models import CudaVersion, Platform
 from envspec.origins import PYTORCH_INDEX
 
@@ -35,12 +46,32 @@ class NoSuchBuild(NoSolution):
 
 
 @dataclass(frozen=True, slots=True)
+class Machines:
+    """What must run a build: the oldest driver (None: any), GPUs, and a series of Python (empty: any)."""
+
+    driver: str | None = None
+    gpus: tuple[GpuRow, ...] = ()
+    python: str = ""
+
+    def __str__(self) -> str:
+        """`with code for V100 and A100 that driver 535 runs`."""
+        code = [f"with code for {' and '.join(gpu.name for gpu in self.gpus)}"] if self.gpus else []
+        return " ".join([*code, *([f"that driver {self.driver} runs"] if self.driver else [])])
+
+
+#: Machines that every build runs on.
+ANY_MACHINE: Final = Machines()
+
+
+@dataclass(frozen=True, slots=True)
 class BuildChoice:
     """A build of torch and where it is published.
 
     variant: `cu128`, `cpu`; None if any will do. versions: known releases that match, oldest first.
     constraint: what to add to every request for torch (`>=2.8.0,<=2.10.0`), empty where the index alone decides.
-    url: PyTorch's index, None for the default one. warning: for the user; empty if the choice is sure.
+    url: PyTorch's index, None for the default one. warning: for the user; empty if the choice is sure. left_out: the
+    newest release if it does not run on the machines, with the reason; else empty.
+    serves_gpus: False if no build that could be chosen is known to have code for the GPUs, which then bound nothing.
     """
 
     variant: str | None
@@ -50,6 +81,8 @@ class BuildChoice:
     constraint: str = ""
     url: str | None = None
     warning: str = ""
+    left_out: str = ""
+    serves_gpus: bool = True
 
 
 def choose_build(
@@ -58,24 +91,26 @@ def choose_build(
     cuda: CudaVersion | CudaChoice,
     platform: Platform,
     as_of: datetime | None = None,
-    driver: str | None = None,
+    machines: Machines = ANY_MACHINE,
 ) -> BuildChoice:
     """Which index and which torch releases serve a request.
 
-    Takes the newest torch that matches and was published for that CUDA. Is it the default build, the default index
-    holds it; else PyTorch's own index of that variant does. Releases uploaded after `as_of` are not considered.
+    Takes the newest torch that matches, was published for that CUDA, and runs on the machines. Is it the default build,
+    the default index holds it; else PyTorch's own index of that variant does. Releases uploaded after `as_of` are not
+    considered.
 
-    driver: without a CUDA version, the newest torch with a build that this driver runs is taken.
+    machines: without a CUDA version, a driver chooses among all builds of a release, GPUs alone take its default build.
+    GPUs that no build for the platform has code for bound nothing.
 
     Raises:
         NoSuchBuild: no torch that matches was ever published for that CUDA, or runs with the driver.
     """
     public, label = split_label(torch)
     wish = _cuda_choice(torch, label, cuda)
-    if wish is CudaChoice.ANY and driver and platform.is_linux:
-        return _for_driver(facts, public, driver, platform, as_of)
+    has_code = platform.is_linux and wish is not CudaChoice.CPU
+    machines = replace(machines, gpus=served(facts, machines.gpus, platform)) if has_code else ANY_MACHINE
     if wish is CudaChoice.ANY:
-        return BuildChoice(None, "no CUDA version is required: the default build", "")
+        return _for_machines(facts, public, machines, platform, as_of)
     if platform is Platform.OSX_ARM64:
         why = "macOS has no CUDA: the default index's build"
         return BuildChoice("cpu", why, "NVIDIA, CUDA on macOS ended with 10.2")
@@ -85,54 +120,132 @@ def choose_build(
     matching = [row for row in facts.torch if public.contains(row.version, prereleases=True) and in_time(row, as_of)]
     if not matching:
         return BuildChoice(None, f"no known torch release matches {torch} by the date given", facts.torch[-1].source)
-    candidates = [row for row in matching if _has(row, variant, platform)]
-    if not candidates:
+    published = [row for row in matching if _has(row, variant, platform)]
+    if not published:
         raise _no_such_build(facts, matching, wish, platform)
+    # Every build for that CUDA needs the same driver.
+    gpus = replace(machines, driver=None)
+    running = [row for row in published if not _obstacle(facts, row, variant, platform, gpus)]
+    candidates = running or published
     if label is None and candidates[-1].default.get(platform.value) == variant:
-        return _from_default(facts, candidates, variant, platform)
-    return _from_pytorch(facts, candidates, variant, platform, label)
+        choice = _from_default(facts, candidates, variant, platform)
+    else:
+        choice = _from_pytorch(facts, candidates, variant, platform, label)
+    left_out = _left_out(facts, published[-1], candidates[-1], variant, platform, gpus)
+    return replace(choice, left_out=left_out, serves_gpus=bool(running))
 
 
-def _for_driver(
-    facts: Facts, torch: SpecifierSet, driver: str, platform: Platform, as_of: datetime | None
+def served(facts: Facts, gpus: Sequence[GpuRow], platform: Platform) -> tuple[GpuRow, ...]:
+    """The GPUs for which some build for the platform has code."""
+    codes = [row for row in facts.gpu_code if row.platform == platform.value and not row.channel]
+    return tuple(gpu for gpu in gpus if any(runs(capability_of(gpu), row.sm, row.ptx) is not Runs.NOT for row in codes))
+
+
+def _for_machines(
+    facts: Facts, torch: SpecifierSet, machines: Machines, platform: Platform, as_of: datetime | None
 ) -> BuildChoice:
-    row, cuda = _newest_build(facts, torch, driver, platform, as_of)
-    default = row.default.get(platform.value)
-    why = f"the newest build that driver {driver} runs is torch {row.version} for CUDA {cuda}"
-    if default == cuda.variant:
+    """The newest release with a build that runs on the machines."""
+    default = BuildChoice(None, "no CUDA version is required: the default build", "")
+    if not (machines.driver or machines.gpus):
+        return default
+    rows = [row for row in facts.torch if in_time(row, as_of) and has_wheel(row, platform, machines.python)]
+    matching = [row for row in rows if torch.contains(row.version, prereleases=True)]
+    found = _newest_build(facts, matching, platform, machines)
+    if found is None and machines.gpus:
+        choice = _for_machines(facts, torch, replace(machines, gpus=()), platform, as_of)
+        return replace(choice, serves_gpus=False)
+    if found is None:
+        raise _no_build_for_driver(facts, torch, rows, machines.driver or "", platform)
+    row, variant = found
+    usual = row.default.get(platform.value)
+    tried = next(iter(_variants(facts, matching[-1], platform, machines)), "cpu")
+    left_out = _left_out(facts, matching[-1], row, tried, platform, machines)
+    cuda = CudaVersion.parse(variant)
+    if machines.driver is None:
+        if not left_out:
+            return default
+        why = f"the newest default build on {platform.value} {machines} is torch {row.version} for CUDA {cuda}"
+        builds = ((each, builds_for(facts, each, platform, machines)) for each in reversed(matching))
+        newer, cudas = next((each, cudas) for each, cudas in builds if cudas)
+        if newer is not row:
+            left_out += f'. [cuda] version = "{cudas[0]}" takes torch {newer.version}, whose build for it has that code'
+        return BuildChoice(None, why, row.source, (row.version,), f"<={row.version}", left_out=left_out)
+    why = f"the newest build {machines} is torch {row.version} for CUDA {cuda}"
+    if variant == usual:
         # A driver that runs a release's default build runs those of older releases.
         bound = "" if row is facts.torch[-1] else f"<={row.version}"
-        return BuildChoice(None, f"{why}, its default build on {platform.value}", row.source, (row.version,), bound)
-    choice = choose_build(facts, torch & SpecifierSet(f"<={row.version}"), cuda, platform, as_of)
-    return replace(choice, why=f"{why}; its default build on {platform.value} is {default}")
+        why = f"{why}, its default build on {platform.value}"
+        return BuildChoice(None, why, row.source, (row.version,), bound, left_out=left_out)
+    gpus = replace(machines, driver=None)
+    choice = choose_build(facts, torch & SpecifierSet(f"<={row.version}"), cuda, platform, as_of, gpus)
+    why = f"{why}; its default build on {platform.value} is {usual}"
+    return replace(choice, why=why, left_out=left_out)
 
 
 def _newest_build(
-    facts: Facts, torch: SpecifierSet, driver: str, platform: Platform, as_of: datetime | None
-) -> tuple[TorchRelease, CudaVersion]:
-    """The newest release with a build that a driver runs, and the CUDA of that build: the default one's, else the
-    newest.
+    facts: Facts, rows: Sequence[TorchRelease], platform: Platform, machines: Machines
+) -> tuple[TorchRelease, str] | None:
+    """The newest of the releases, oldest first, with a build that runs on the machines, and that build's variant."""
+    for row in reversed(rows):
+        for variant in _variants(facts, row, platform, machines):
+            if not _obstacle(facts, row, variant, platform, machines):
+                return row, variant
+    return None
 
-    Raises:
-        NoSuchBuild: none of the releases that match has one.
-    """
-    builds = [row for row in reversed(facts.torch) if in_time(row, as_of) and cuda_builds(facts, row, platform)]
-    matching = [row for row in builds if torch.contains(row.version, prereleases=True)]
-    for row in matching:
-        if found := builds_for_driver(facts, row, platform, driver):
-            return row, found[0]
-    older = next((row for row in builds if builds_for_driver(facts, row, platform, driver)), None)
-    hints = [f"torch {older.version} is the newest that it runs"] if older else []
+
+def _variants(facts: Facts, row: TorchRelease, platform: Platform, machines: Machines) -> list[str]:
+    """The CUDA builds of a release among which a spec without a CUDA version chooses, the first one first."""
+    variants = [cuda.variant for cuda in cuda_builds(facts, row, platform)]
+    return variants if machines.driver else [name for name in variants if name == row.default.get(platform.value)]
+
+
+def _obstacle(facts: Facts, row: TorchRelease, variant: str, platform: Platform, machines: Machines) -> str:
+    """Why a build of a release does not run on the machines; empty if it does."""
+    if not (machines.driver or machines.gpus):
+        return ""
+    if variant == "cpu":
+        return f"its default build on {platform.value} is not known to be for CUDA"
+    cuda = CudaVersion.parse(variant)
+    build, driver = f"its build for CUDA {cuda}", facts.driver_of(str(cuda))
+    if machines.driver and not at_least(machines.driver, driver.minimum):
+        return f"{build} needs driver {driver.minimum} or newer"
+    code = facts.gpu_code_of(row.version, variant, platform)
+    if machines.gpus and code is None:
+        return f"the GPU code of {build} is unknown. {missing_code(row.version, variant, platform)}"
+    how = {gpu: runs(capability_of(gpu), code.sm, code.ptx) for gpu in machines.gpus} if code else {}
+    if without := [f"{gpu.name} ({capability_of(gpu).sm})" for gpu, each in how.items() if each is Runs.NOT]:
+        return f"{build} has no code for {' and '.join(without)}"
+    needed = driver.bundled if Runs.PTX in how.values() else None
+    if machines.driver and needed and not at_least(machines.driver, needed):
+        return f"{build} has only PTX for one of the GPUs, which needs driver {needed} or newer"
+    return ""
+
+
+def _left_out(
+    facts: Facts, newest: TorchRelease, row: TorchRelease, variant: str, platform: Platform, machines: Machines
+) -> str:
+    """Why the newest release is not the one that is taken; empty if it is. variant: of the build that it would have."""
+    why = _obstacle(facts, newest, variant, platform, machines) if newest is not row else ""
+    return f"torch {newest.version} is left out: {why}" if why else ""
+
+
+def _no_build_for_driver(
+    facts: Facts, torch: SpecifierSet, rows: Sequence[TorchRelease], driver: str, platform: Platform
+) -> NoSuchBuild:
+    machines = Machines(driver)
+    older = _newest_build(facts, rows, platform, machines)
+    hints = [f"torch {older[0].version} is the newest that it runs"] if older else []
     needed = [
         (facts.driver_of(str(cuda)).minimum, row.version, cuda)
-        for row in matching
+        for row in reversed(rows)
+        if torch.contains(row.version, prereleases=True)
         for cuda in cuda_builds(facts, row, platform)
     ]
     if needed:
         # The first of equals is the newest torch.
         oldest, version, cuda = min(needed, key=lambda build: numeric(build[0]))
         hints.append(f"torch {version} for CUDA {cuda} needs driver {oldest} or newer")
-    raise NoSuchBuild(
+    return NoSuchBuild(
         f"[cuda] driver is {driver}, and no known build of torch{torch} for {platform.value} runs with it",
         hint="; ".join(hints) or "leave [cuda] driver out",
     )
@@ -146,9 +259,10 @@ def cuda_builds(facts: Facts, row: TorchRelease, platform: Platform) -> list[Cud
     return sorted(found, key=lambda cuda: (cuda.variant == default, cuda), reverse=True)
 
 
-def builds_for_driver(facts: Facts, row: TorchRelease, platform: Platform, driver: str) -> list[CudaVersion]:
-    """Those of `cuda_builds` that a driver runs, in the same order."""
-    return [cuda for cuda in cuda_builds(facts, row, platform) if facts.runs_cuda(driver, cuda)]
+def builds_for(facts: Facts, row: TorchRelease, platform: Platform, machines: Machines) -> list[CudaVersion]:
+    """Those of `cuda_builds` that run on the machines, in the same order."""
+    builds = cuda_builds(facts, row, platform)
+    return [cuda for cuda in builds if not _obstacle(facts, row, cuda.variant, platform, machines)]
 
 
 def split_label(torch: SpecifierSet) -> tuple[SpecifierSet, str | None]:

@@ -23,11 +23,11 @@ from envspec.fetch.wheels import fetch_wheels, wheel_path
 from envspec.image.base import ManifestCache, base_for
 from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.config import Base, annotations_of, image_config, image_of
-from envspec.image.gpu_code import GpuCodeObserver
 from envspec.image.layers.ownership import OwnedPathCache, entry_owners
 from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import Compression, Image, Layer, LayerSource
+from envspec.image.libraries import LibraryObserver
 from envspec.image.options import Bytecode, ImageOptions, ImageStage
 from envspec.image.services import ServicesSource, services_config
 from envspec.image.sources.bytecode import PycCompiler, find_compiler
@@ -36,7 +36,7 @@ from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.io.archives import FileConflict, parents_of
 from envspec.io.cache import as_cache_error
 from envspec.io.tasks import gather_or_cancel
-from envspec.models import DIRECT_URL, GpuCodeFound, Package, Platform, Resolution, SystemLayer
+from envspec.models import DIRECT_URL, Package, Platform, Resolution, SystemLayer, WheelContent
 
 #: moby's maxLayerDepth is 125; some are left for images built on this one.
 MAX_LAYERS: Final = 120
@@ -56,12 +56,13 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class BuiltImage:
-    """system: the layer for the lock's record. gpu_code: of the wheels, by the wheel's SHA-256."""
+    """system: the layer for the lock's record. wheels: what their libraries contain and need, by the
+    wheel's SHA-256; only of wheels with libraries."""
 
     image: Image
     base: Base
     system: SystemLayer | None
-    gpu_code: Mapping[str, GpuCodeFound]
+    wheels: Mapping[str, WheelContent]
 
 
 class _Arrivals:
@@ -128,7 +129,7 @@ class ImageBuilder:
         config = image_config(lock, self._options.identity, platform, base, layers, services_config(lock.image))
         annotations = annotations_of(lock, self._options.identity, base)
         image = image_of(platform, config, (*base.layers, *layers), annotations)
-        return BuiltImage(image, base, plan.system, {sha: code for layer in layers for sha, code in layer.gpu_code})
+        return BuiltImage(image, base, plan.system, dict(pair for layer in layers for pair in layer.wheels))
 
     async def _plan(self, resolution: Resolution, base: Base) -> _Plan:
         lock, python = self._options.lock, resolution.target.python
@@ -211,7 +212,7 @@ class ImageBuilder:
             if isinstance(source, WheelSource):
                 if source.key in unlisted_keys:
                     self._owned.get(source)
-                observer = GpuCodeObserver(source.wheels)
+                observer = LibraryObserver(source.wheels)
             if source.key in keys:
                 written[source.key] = self._store.write(source, self._options.compression, observer, cancel)
 

@@ -126,9 +126,10 @@ def environment(lock: Lock, base_env: Iterable[str], run: RunConfig) -> list[str
     """`NAME=value` of the base, the packages, the services and the spec, in increasing priority."""
     env = dict(variable.partition("=")[::2] for variable in base_env)
     env["PATH"] = f"/{PREFIX}/bin:{env.get('PATH', _PATH)}"
-    if lock.driver is not None:
+    if lock.is_for_gpus:
         env["NVIDIA_VISIBLE_DEVICES"] = env.get("NVIDIA_VISIBLE_DEVICES") or "all"
         env["NVIDIA_DRIVER_CAPABILITIES"] = env.get("NVIDIA_DRIVER_CAPABILITIES") or "compute,utility"
+    if lock.driver is not None:
         # The base requires its toolkit's driver; the locked packages run on older ones.
         env["NVIDIA_REQUIRE_CUDA"] = f"driver>={lock.driver.minimum}"
     env.update(run.env)

@@ -10,20 +10,16 @@ cuobjdump 12.8 for both.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
-from envspec.facts.gpu import Runs, capability_of, find_gpu, runs
-from envspec.image.layers.types import Entry, ZipMember
-from envspec.models import GpuCode, GpuCodeFound, Lock, Platform
-
-if TYPE_CHECKING:
-    from envspec.image.sources.wheel import LockedWheel
+from envspec.facts.gpu import Runs, capabilities_of, capability_of, find_gpu, runs, without_code
+from envspec.image.elf import MAGIC
+from envspec.models import GpuCode, GpuCodeFound, Lock, Platform, WheelContent
 
 #: Magic 0xBA55ED50, version 1, 16 bytes of header.
 _CONTAINER: Final = bytes.fromhex("50ed55ba01001000")
@@ -39,8 +35,7 @@ _CUBIN: Final = 2
 _SUFFIXES: Final = {0: "", 0x100000: "a", 0x200000: "f"}
 _SUFFIX: Final = 0x300000
 
-#: Source: System V ABI, ELF-64 object file format. 64-bit, little-endian.
-_ELF: Final = b"\x7fELF\x02\x01"
+#: Source: System V ABI, ELF-64 object file format.
 _ELF_HEADER: Final = struct.Struct("<40xQ10xHHH")
 _SECTION: Final = struct.Struct("<I20xQQ24x")
 #: The names of sections are near their table, closer than this in every library that was examined.
@@ -61,29 +56,32 @@ class _Container:
 
 
 class FatbinScan:
-    """Receives one file's bytes, in order. Payloads, most of a CUDA library, are skipped."""
+    """Receives one file's bytes, in order. Payloads, most of a CUDA library, are skipped.
+
+    is_library: None until the file's header has been seen.
+    """
 
     def __init__(self) -> None:
         self._seen = 0
         self._rest = b""  # the last bytes, if a header may begin in them
         self._sections: _SectionTable | None = None
-        self._is_library: bool | None = None
+        self.is_library: bool | None = None
         self._next = 0  # where the next header begins, or may begin
         self._in_container = False
         self._containers: list[_Container] = []
         self.found = GpuCodeFound()
 
     def write(self, data: bytes, /) -> None:
-        if self._is_library is False:
+        if self.is_library is False:
             return
         block = self._rest + data if self._rest else data
         start = self._seen + len(data) - len(block)
-        if self._is_library is None:
+        if self.is_library is None:
             if len(block) < _ELF_HEADER.size:
                 self._rest, self._seen = block, start + len(block)
                 return
-            self._is_library = block.startswith(_ELF)
-            if not self._is_library:
+            self.is_library = block.startswith(MAGIC)
+            if not self.is_library:
                 return
             self._sections = _SectionTable(block)
             self._sections.add(0, block)
@@ -94,7 +92,7 @@ class FatbinScan:
 
     def close(self) -> None:
         """Set `found`, without what only looks like a container outside of its section."""
-        self.found = _union(self._sections.within(self._containers) if self._sections is not None else ())
+        self.found = union(self._sections.within(self._containers) if self._sections is not None else ())
 
     def _walk(self, block: bytes, start: int) -> int:
         """Parse as far as possible; returns the offset in the file from which bytes are still needed."""
@@ -173,7 +171,7 @@ class _SectionTable:
         return bytes(self._kept[at : max(at, self._kept.find(b"\0", at))])
 
 
-def _union(codes: Iterable[_Container | GpuCodeFound]) -> GpuCodeFound:
+def union(codes: Iterable[_Container | GpuCodeFound]) -> GpuCodeFound:
     """All architectures, by number, then by suffix: `sm_90`, `sm_90a`, `sm_100`."""
     sm, ptx = set[str](), set[str]()
     for code in codes:
@@ -186,42 +184,18 @@ def _union(codes: Iterable[_Container | GpuCodeFound]) -> GpuCodeFound:
     return GpuCodeFound(tuple(sorted(sm, key=key)), tuple(sorted(ptx, key=key)))
 
 
-#: Names of possible libraries and programs.
-_MAY_BE_ELF: Final = re.compile(r"\.so(\.[\w.]+)?$|^[^.]+$")
-
-
 class GpuCodeMissing(NoSolution):
     """A GPU of the spec runs the recorded GPU code, but not the wheel's."""
 
 
-class GpuCodeObserver:
-    """Finds the GPU code in one layer of wheels; see `envspec.image.layers.store.EntryObserver`."""
-
-    def __init__(self, wheels: Iterable[LockedWheel]) -> None:
-        self._wheels = {wheel.path: wheel.sha256 for wheel in wheels}
-        self._scans: dict[str, list[FatbinScan]] = {}
-
-    def __call__(self, entry: Entry, /) -> FatbinScan | None:
-        if not isinstance(entry.data, ZipMember) or not _MAY_BE_ELF.search(entry.path.rpartition("/")[2]):
-            return None
-        scan = FatbinScan()
-        self._scans.setdefault(self._wheels[entry.data.archive], []).append(scan)
-        return scan
-
-    def found(self) -> tuple[tuple[str, GpuCodeFound], ...]:
-        """(SHA-256, GPU code) of the wheels that have any."""
-        every = {sha256: _union(scan.found for scan in scans) for sha256, scans in self._scans.items()}
-        return tuple(sorted((sha256, code) for sha256, code in every.items() if code != GpuCodeFound()))
-
-
-def compare(lock: Lock, platform: Platform, found: Mapping[str, GpuCodeFound], facts: Facts) -> tuple[str, ...]:
-    """Warnings about GPU code that is in the lock, but not in the wheel.
+def compare(lock: Lock, platform: Platform, found: Mapping[str, WheelContent], facts: Facts) -> tuple[str, ...]:
+    """Warnings about GPU code that is in the lock, but not in the wheel, and about GPUs that a wheel has no code for.
 
     More code than in the lock is fine: a library may have a few kernels for one more architecture, which do not make
-    the package run there. found: by the wheel's SHA-256, of every wheel of this platform with GPU code.
+    the package run there. found: by the wheel's SHA-256, of every wheel of this platform with libraries.
 
     Raises:
-        GpuCodeMissing: a GPU of `[cuda] gpus` can't run without it.
+        GpuCodeMissing: a GPU of `[cuda] gpus` can't run without it, or an extension of torch has no code for it.
     """
     resolution = next(each for each in lock.resolutions if each.target.platform is platform)
     wheels = {package.name: (package.built or package.file).sha256 for package in resolution.packages}
@@ -229,7 +203,7 @@ def compare(lock: Lock, platform: Platform, found: Mapping[str, GpuCodeFound], f
     for code in lock.gpu_code:
         if code.platform is not platform or code.package not in wheels:
             continue
-        actual = found.get(wheels[code.package], GpuCodeFound())
+        actual = found.get(wheels[code.package], WheelContent()).gpu_code
         missing = [name for name in (*code.sm, *code.ptx) if name not in (*actual.sm, *actual.ptx)]
         if not missing:
             continue
@@ -240,6 +214,18 @@ def compare(lock: Lock, platform: Platform, found: Mapping[str, GpuCodeFound], f
                 hint=f"correct the record with [[facts.gpu_code]], or select another build; its source: {code.source}",
             )
         warnings.append(f"{what} (it has {_names(actual)}; source of the record: {code.source})")
+    gpus = capabilities_of(facts, lock.gpus)
+    recorded = {code.package for code in lock.gpu_code if code.platform is platform}
+    for package in resolution.packages:
+        actual = found.get(wheels[package.name], WheelContent()).gpu_code
+        if package.name in recorded or not (unserved := without_code(gpus, actual)):
+            continue
+        what = f"{package.name} {package.version} has no GPU code for {', '.join(unserved)} (it has {_names(actual)})"
+        if facts.extension(package.name):
+            raise GpuCodeMissing(
+                what, hint=f"require another release of {package.name}, or build it for them; or remove them from gpus"
+            )
+        warnings.append(f"{what}: what it computes on these GPUs fails, or is left to other libraries")
     return tuple(warnings)
 
 

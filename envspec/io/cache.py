@@ -25,7 +25,7 @@ from envspec.io.file_locks import try_lock
 from envspec.io.files import FULL, write_file
 
 if TYPE_CHECKING:
-    from envspec.models import GpuCodeFound
+    from envspec.models import WheelContent
 
 T = TypeVar("T")
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
@@ -384,31 +384,46 @@ class JsonCache:
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
-def read_gpu_code(cache: Path, sha256: str) -> GpuCodeFound | None:
-    """The GPU code in the wheel with this hash; None if it is not cached.
+def read_wheel_content(cache: Path, sha256: str) -> WheelContent | None:
+    """What was read of the ELF files of the wheel with this hash; None if it is not cached.
 
     A damaged entry counts as none: the value is informational, and the next build writes it again.
     """
-    # Most commands use no model, and its dataclasses take 10 ms.
-    from envspec.models import GpuCodeFound
-
     if not _SHA256.fullmatch(sha256):
         return None
-    return JsonCache(cache / "gpu-code" / sha256[:2]).read_as(
-        sha256, lambda value: GpuCodeFound(_names(value["sm"], "sm_"), _names(value["ptx"], "compute_"))
-    )
+    return JsonCache(cache / "wheel-content" / sha256[:2]).read_as(sha256, read_content)
 
 
-def write_gpu_code(cache: Path, sha256: str, found: GpuCodeFound) -> None:
-    """Cache the GPU code in a wheel. Raises CacheError if the cache can't be written."""
+def write_wheel_content(cache: Path, sha256: str, found: WheelContent) -> None:
+    """Cache what was read of a wheel. Raises CacheError if the cache can't be written."""
     if not _SHA256.fullmatch(sha256):
         raise ValueError(f"not a SHA-256: {sha256!r}")
-    if read_gpu_code(cache, sha256) != found:
-        JsonCache(cache / "gpu-code" / sha256[:2]).write(sha256, {"sm": found.sm, "ptx": found.ptx})
+    if read_wheel_content(cache, sha256) != found:
+        JsonCache(cache / "wheel-content" / sha256[:2]).write(sha256, content_value(found))
+
+
+def content_value(content: WheelContent) -> dict[str, Any]:
+    """As JSON; equal lists of what libraries need are in it once: extension modules of a wheel have few."""
+    needs = list(dict.fromkeys((each.needed, each.runpath) for each in content.libraries))
+    libraries = [(each.name, each.soname, needs.index((each.needed, each.runpath))) for each in content.libraries]
+    return {"sm": content.gpu_code.sm, "ptx": content.gpu_code.ptx, "needs": needs, "libraries": libraries}
+
+
+def read_content(value: Any) -> WheelContent:
+    """The opposite of `content_value`. Raises LookupError, TypeError, ValueError: it is no such value."""
+    # Most commands use no model, and its dataclasses take 10 ms.
+    from envspec.models import GpuCodeFound, Library, WheelContent
+
+    needs = [(_texts(needed), _texts(runpath)) for needed, runpath in value["needs"]]
+    libraries = tuple(Library(str(name), str(soname), *needs[at]) for name, soname, at in value["libraries"])
+    return WheelContent(GpuCodeFound(_names(value["sm"], "sm_"), _names(value["ptx"], "compute_")), libraries)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return _names(value, "")
 
 
 def _names(value: object, prefix: str) -> tuple[str, ...]:
-    names = value if isinstance(value, list) else []
-    if not all(isinstance(name, str) and name.startswith(prefix) for name in names):
-        raise ValueError("not a list of architectures")
-    return tuple(names)
+    if not isinstance(value, list) or not all(isinstance(name, str) and name.startswith(prefix) for name in value):
+        raise ValueError(f"not a list of names with {prefix!r}")
+    return tuple(value)

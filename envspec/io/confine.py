@@ -27,7 +27,7 @@ from typing import Final
 
 from envspec.errors import UnfitMachine
 from envspec.io.confine_types import Unconfined
-from envspec.io.process import Finished, run
+from envspec.io.process import Finished, ParentLink, run, run_streaming
 
 #: Serves what connects to a listener.
 Listen = Callable[[socket.socket], Awaitable[None]]
@@ -122,7 +122,7 @@ async def bubblewrap(environ: Mapping[str, str], unconfined: Unconfined, what: s
     )
 
 
-async def run_confined(
+async def run_confined(  # noqa: PLR0913 (what to run, and its streams)
     sandbox: Sandbox,
     python: Path,
     command: Sequence[str],
@@ -130,11 +130,12 @@ async def run_confined(
     *,
     environ: Mapping[str, str],
     stdin: str = "",
+    on_line: Callable[[str], None] | None = None,
 ) -> Finished:
     """`envspec.io.process.run` in the sandbox, with an index at PROXY.
 
     python: a trusted interpreter, which may be a link or a venv's; its real Python is linked there inside. listen:
-    gets the listener at PROXY.
+    gets the listener at PROXY. on_line: gets each line of stdout while it runs.
     """
     program, *prefixes = await _installation_of(python)
     reads = [program, INIT, *(prefix / name for prefix in prefixes for name in _PREFIX_FOLDERS)]
@@ -145,7 +146,10 @@ async def run_confined(
         try:
             init = [str(program), "-I", "-S", str(INIT), str(theirs.fileno()), str(PORT)]
             confined = sandbox.command_for([*init, *command])
-            return await run(confined, environ=environ, cwd=Path("/"), stdin=stdin, inherited_fd=theirs.fileno())
+            if on_line is None:
+                return await run(confined, environ=environ, cwd=Path("/"), stdin=stdin, inherited_fd=theirs.fileno())
+            link = ParentLink(theirs.fileno(), stdin=stdin.encode())
+            return await run_streaming(confined, environ=environ, cwd=Path("/"), parent=link, on_line=on_line)
         finally:
             theirs.close()
             await _cancelled(serving)

@@ -24,7 +24,7 @@ from envspec.verifier.owned import packed
 from envspec.verifier.record import BadRecord, entries_sha256, wheel_entries
 
 #: Changes with the format; older files are then ignored.
-LAYOUT: Final = "v2"
+LAYOUT: Final = "v3"
 
 _INSERT: Final = "INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?)"
 #: How long a transaction waits for more to write.

@@ -87,6 +87,7 @@ def _mismatches(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> Itera
             *_dependents(sources.requested, wheels, conda),
             *_replaced(wheels, {name for name, _, _ in overrides}),
             *_files(part, wheels, conda, files),
+            *_builds(spec, part),
         ):
             yield f"{platform}: {text}"
 
@@ -101,17 +102,40 @@ def _environment(spec: _Table, lock: _Table) -> Iterator[str]:
     if written != (str(as_of) if isinstance(as_of, Age) else ""):
         yield f"its as_of follows from {written!r}, which the spec does not have"
     own = [*lock.get("package_as_of", ()), *lock.get("conda_as_of", ())]
+    ages = {each["name"]: each for each in lock.get("package_age", ())}
     times = package_as_of_in(spec)
+    if {n: each["age"] for n, each in ages.items()} != {n: str(at) for n, at in times.items() if isinstance(at, Age)}:
+        yield "its ages of single packages are not the spec's"
     # `--upgrade-package` moves a package to the present; an older time would bring back an older release.
     for each in own:
-        expected = times.get(normalised(each["name"]), None if isinstance(as_of, datetime) else each["as_of"])
-        if each["as_of"] != expected:
+        name = normalised(each["name"])
+        expected = times.get(name, None if isinstance(as_of, datetime) else each["as_of"])
+        if each["as_of"] != (ages[name]["as_of"] if name in ages else expected):
             yield f"{each['name']} has its own as_of, {each['as_of']}, which is not the spec's"
         if each["as_of"] <= lock["as_of"]:
             yield f"{each['name']} has its own as_of, {each['as_of']}, which is not after the lock's"
     names = [part["platform"] for part in lock.get("resolution", ())]
     if len(set(names)) != len(names):
         yield "a platform is in it twice"
+
+
+def _builds(spec: _Table, part: _Table) -> Iterator[str]:
+    """Settings of builds that neither the spec nor a row of the facts has."""
+    if not (listed := part.get("build", [])):
+        return
+    tables = {normalised(name): table for name, table in spec.get("build", {}).items()}
+    rows = documents.parse_toml((DATA / "extensions.toml").read_text(encoding="utf-8"))["extension"]
+    rows += spec.get("facts", {}).get("extension", [])
+    for entry in listed:
+        of_package = [row for row in rows if normalised(row["package"]) == entry["name"]]
+        stated = [tables.get(entry["name"], {}), *of_package]
+        requires = {"torch", *(text.strip() for table in stated for text in table.get("requires", ()))}
+        env = {(key, value) for table in stated for key, value in table.get("env", {}).items()}
+        arch = {"TORCH_CUDA_ARCH_LIST", *(row["arch"] for row in of_package if "arch" in row)}
+        own = {key: value for key, value in entry.get("env", {}).items() if key not in arch}
+        is_known = entry["name"] in tables or of_package
+        if not (is_known and set(entry.get("requires", ())) <= requires and own.items() <= env):
+            yield f"its [[resolution.build]] of {entry['name']} is not what the spec and the facts say"
 
 
 def _indexes(spec: _Table) -> list[_Table]:

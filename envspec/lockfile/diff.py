@@ -285,6 +285,8 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
         values[f"as_of.{name}", None] = time_text(as_of)
     for name, as_of in lock.conda_as_of:
         values[f"conda_as_of.{name}", None] = time_text(as_of)
+    for package in lock.package_ages:
+        values[f"as_of_spec.{package.name}", None] = package.age
     for channel in lock.channels:
         if channel.part:
             values[f"channel.{channel.name}.part", None] = (

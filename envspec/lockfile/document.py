@@ -43,11 +43,12 @@ T = TypeVar("T")
 
 #: The keys of tables whose keys are not the fields of their class in their order; `key=field` where the names differ.
 _KEYS: Final[Mapping[type, str]] = {
-    Lock: "channel=channels index=indexes package_as_of conda_as_of decision=decisions base_image driver "
+    Lock: "channel=channels index=indexes package_as_of conda_as_of package_age=package_ages decision=decisions "
+    "base_image driver "
     "platform_cuda image "
     "conformance system_layer=system image_id=images gpu_code resolution=resolutions",
     # The keys of its target stand before them.
-    Resolution: "warnings conda package=packages",
+    Resolution: "warnings conda package=packages build=builds",
     Decision: "what platform value why source",
     GpuCode: "package version platform variant sm ptx source",
     WheelFile: "index filename size_bytes sha256 hash url",
@@ -297,10 +298,11 @@ def load(text: str, where: str) -> Lock:
 def identity(lock: Lock) -> str:
     """SHA-256 (hexadecimal) of all that an image follows from: the document without its files, the spec's place, what
     builds have found (`system`, `images`), what is tested in the image, the digests by which installations are
-    compared, and `indexes`: these decide what is built, and the wheels that were built are here by their hashes.
+    compared, and `indexes` and `builds`: these decide what is built, and the wheels that were built are here by their
+    hashes.
     """
     resolutions = tuple(
-        replace(each, packages=tuple(replace(package, record_sha256=None) for package in each.packages))
+        replace(each, packages=tuple(replace(package, record_sha256=None) for package in each.packages), builds=())
         for each in lock.resolutions
     )
     bare = replace(
@@ -330,6 +332,7 @@ def canonical(lock: Lock) -> Lock:
         gpu_code=tuple(sorted(lock.gpu_code, key=lambda item: (item.platform.value, item.package, item.version))),
         package_as_of=tuple(sorted(lock.package_as_of)),
         conda_as_of=tuple(sorted(lock.conda_as_of)),
+        package_ages=tuple(sorted(lock.package_ages, key=lambda item: item.name)),
         channels=tuple(
             replace(each, name=channels_without_credentials(each.name), url=channels_without_credentials(each.url))
             for each in lock.channels
@@ -371,7 +374,7 @@ def _header(lock: Lock, files: Mapping[str, str]) -> str:
 
 
 def _resolution_text(table: Mapping[str, Any]) -> str:
-    arrays = ("conda", "package")
+    arrays = ("conda", "package", "build")
     text = toml_writer.tables("resolution", [{key: value for key, value in table.items() if key not in arrays}])
     return text + "".join(toml_writer.tables(f"resolution.{key}", table[key]) for key in arrays)
 
@@ -386,7 +389,8 @@ def _canonical_resolution(resolution: Resolution) -> Resolution:
     target = replace(resolution.target, python=replace(python, url=python.url and without_credentials(python.url)))
     packages = sorted(map(_canonical_package, resolution.packages), key=lambda item: (item.name, item.version))
     conda = sorted(map(_canonical_conda_package, resolution.conda), key=lambda item: item.name)
-    return replace(resolution, target=target, packages=tuple(packages), conda=tuple(conda))
+    builds = tuple(sorted(resolution.builds, key=lambda item: item.name))
+    return replace(resolution, target=target, packages=tuple(packages), conda=tuple(conda), builds=builds)
 
 
 def _canonical_package(package: Package) -> Package:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from envspec.base_image.cuda import NoSuchImage, Release
 from envspec.base_image.plan import choose_image, custom_image
+from envspec.build.environment import FIRST_TOOLKIT, cuda_of, host_compiler, local_glibc, packages_beside
 from envspec.build.reproducible import check_release, is_loaded, metadata_of, record_digest, record_of
 from envspec.build.types import (
     BuildContainer,
+    BuildEnvironment,
     BuildRequest,
     BuildTools,
     CachedWheel,
@@ -376,8 +378,11 @@ class Builds:
         resolutions = list(self._lock.resolutions)
         for number, part in enumerate(resolutions):
             if part.target.platform is platform:
-                packages = [await self._recorded(each, part) for each in part.packages]
-                resolutions[number] = replace(part, packages=tuple(packages))
+                # In the lock's order: a package is built beside those that are built before it, too.
+                for at, package in enumerate(part.packages):
+                    if is_open(package):
+                        part = await self._recorded(at, part)  # noqa: PLW2901
+                resolutions[number] = part
         return replace(self._lock, resolutions=tuple(resolutions))
 
     async def fetch(self, packages: Sequence[Package], part: Resolution) -> dict[str, Path]:
@@ -390,7 +395,7 @@ class Builds:
         found = dict(await find_built(wanted, self._context)) if wanted else {}
         for each in wanted:
             if each.built and each.built.sha256 not in found:
-                found[each.built.sha256] = (await self._builder.build_wheel(self._request(each, part))).path
+                found[each.built.sha256] = (await self._builder.build_wheel(await self._request(each, part))).path
         return found
 
     async def install(self, part: Resolution, python: Path) -> tuple[Resolution, dict[str, Path]]:
@@ -405,20 +410,28 @@ class Builds:
         packages = list(part.packages)
         for number, each in enumerate(packages):
             if is_open(each):
-                made = await self._builder.build_wheel(
-                    replace(self._request(each, part), compilers=Compilers.HERE), python
-                )
+                request = await self._request(each, part)
+                is_everywhere = request.environment is not None and request.environment.compiler
+                here = request if is_everywhere else replace(request, compilers=Compilers.HERE)
+                made = await self._builder.build_wheel(here, python)
                 await self._check_requirements(made, each, part)
                 found[made.wheel.sha256] = made.path
                 packages[number] = replace(each, built=made.wheel)
         return replace(part, packages=tuple(packages)), found
 
-    async def _recorded(self, package: Package, part: Resolution) -> Package:
-        if not is_open(package):
-            return package
-        made = await self._builder.build_wheel(self._request(package, part))
+    async def _recorded(self, at: int, part: Resolution) -> Resolution:
+        package = part.packages[at]
+        request = await self._request(package, part)
+        made = await self._builder.build_wheel(request)
         await self._check_requirements(made, package, part)
-        return replace(package, built=made.wheel, record_sha256=await asyncio.to_thread(record_digest, made.path))
+        digest = await asyncio.to_thread(record_digest, made.path)
+        packages, environment = list(part.packages), request.environment
+        packages[at] = replace(package, built=made.wheel, record_sha256=digest)
+        builds = [
+            replace(each, compiler=environment.compiler) if environment and each.name == package.name else each
+            for each in part.builds
+        ]
+        return replace(part, packages=tuple(packages), builds=tuple(builds))
 
     async def _check_requirements(self, made: CachedWheel, package: Package, part: Resolution) -> None:
         """Fail if a wheel requires what the lock does not have: it was locked by what its sdist states."""
@@ -433,7 +446,7 @@ class Builds:
                 hint=f"add {lines} to [pip] dependencies, and run `envspec lock`",
             )
 
-    def _request(self, package: Package, part: Resolution) -> BuildRequest:
+    async def _request(self, package: Package, part: Resolution) -> BuildRequest:
         async def fetch() -> Path:
             # The sdist itself, not a wheel built of it.
             return (await fetch_wheels([replace(package, built=None)], self._context))[package.file.sha256]
@@ -442,6 +455,7 @@ class Builds:
         own = lock.as_of if file.index in {DIRECT_URL, GIT} else self._cutoffs.get(package.name, lock.as_of)
         as_of = max(lock.as_of, own)
         wanted = WheelRequest(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
+        wanted = replace(wanted, environment=await self._environment(wanted, part))
         if file.index == LOCAL:
             raise NetworkError(
                 f"{wanted.of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
@@ -452,6 +466,49 @@ class Builds:
             named, context = self._named(package.name, address), self._context
             return git_request(wanted, named, address.ref, context.environ, context.connectivity)
         return sdist_request(wanted, file.sha256, fetch)
+
+    async def _environment(self, wanted: WheelRequest, part: Resolution) -> BuildEnvironment | None:
+        """What a package is built beside; None: it is built in isolation.
+
+        Raises:
+            UnfitMachine: this machine has no compiler, or its wheel would differ from the locked one.
+        """
+        settings = part.build_of(wanted.name)
+        if settings is None:
+            return None
+        beside = packages_beside(part, wanted.name, settings.requires)
+        cuda = cuda_of(beside)
+        compiler, why_not = await self._compiler(part.target, cuda)
+        if wanted.locked is not None and settings.compiler not in ("", compiler):
+            raise UnfitMachine(
+                f"{wanted.of}: the locked wheel was compiled by {settings.compiler}, and this machine has "
+                f"{compiler or 'no such compiler'}: its wheel would differ",
+                hint=f"set {BUILT_WHEELS} to the `archives` folder of the cache of the lock's author",
+            )
+
+        async def fetch() -> Mapping[str, Path]:
+            built, listed = [each for each in beside if each.built], [each for each in beside if not each.built]
+            found = {**await self.fetch(built, part), **await fetch_wheels(listed, self._context)}
+            return {each.name: found[(each.built or each.file).sha256] for each in beside}
+
+        hashes = tuple((each.name, (each.built or each.file).sha256) for each in beside)
+        toolkit = cuda if compiler else ""
+        return BuildEnvironment(settings, hashes, fetch=fetch, cuda=toolkit, compiler=compiler, why_not=why_not)
+
+    async def _compiler(self, target: Target, cuda: str) -> tuple[str, str]:
+        """This machine's compiler, if what it compiles is right for the target; else the reason why not."""
+        if cuda and int(cuda.partition(".")[0]) < FIRST_TOOLKIT:
+            return "", f"no wheels have the compiler of CUDA {cuda}"
+        local, own = local_glibc(), target.glibc
+        # What is compiled here needs this machine's C library, or a newer one.
+        if local is None or own is None or local > own:
+            found = ".".join(map(str, local)) if local else "none"
+            return "", f"this machine's glibc ({found}) is not older than the target's"
+        with suppress(UnfitMachine):
+            if this_platform() is target.platform:
+                compiler = await host_compiler()
+                return compiler, "" if compiler else "this machine has no g++ (install it: `apt-get install g++`)"
+        return "", f"this machine is not {target.platform.value}"
 
     def _named(self, name: str, address: GitAddress) -> GitAddress:
         """The address with the spec's ref, if the commit may be on no branch and no tag."""

@@ -44,7 +44,7 @@ _PLACES: Final = {
     "uv": _Place("indexes"),
     CONDA_PACKAGES: _Place("unpacked"),
     "blobs": _Place("images", 2),
-    "gpu-code": _Place("images"),
+    "wheel-content": _Place("images"),
     "image-known": _Place("images"),
     "image-layers": _Place("images"),
     "image-owned": _Place("images"),

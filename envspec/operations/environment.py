@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -22,7 +24,8 @@ from envspec.installer.request import InstallRequest, InstallStage
 from envspec.installer.staging import relocate
 from envspec.io.files import DiskFull
 from envspec.io.tasks import run_interruptible
-from envspec.models import Lock, Platform, Resolution
+from envspec.models import Library, Lock, Package, Platform, Resolution
+from envspec.names import normalised
 from envspec.operations.lock_state import is_open
 from envspec.verifier.compare import compare, read_installed
 from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment
@@ -106,7 +109,61 @@ def install(request: InstallRequest, context: Context) -> Outcome:
         run_interruptible(_build(request, context, site))
         staging.write_record(site.path, wanted)
         site.finish()
+    for text in missing_system_libraries(request.resolution, request.prefix):
+        context.reporter.warning(text)
     return Outcome.MADE
+
+
+def missing_system_libraries(
+    resolution: Resolution, prefix: Path, folders: Sequence[Path] | None = None, os: str | None = None
+) -> Iterator[str]:
+    """What the installed modules need, and neither the environment nor this machine has: a warning for each package.
+
+    folders: where the loader looks (default: this machine's). os: the system's release, such as `debian12`.
+    """
+    if not resolution.target.platform.is_linux:
+        return
+    # Only an installation needs them, and only at its end.
+    from importlib.metadata import distributions
+
+    from envspec.facts import load_facts
+    from envspec.image.libraries import missing_libraries, read_libraries
+
+    packages = {package.name: package for package in resolution.packages}
+    contents: dict[Package, list[Library]] = {}
+    for found in distributions(path=[str(site) for site in find_environment(prefix).sites]):
+        package = packages.get(normalised(found.metadata["Name"] or ""))
+        if package and (libraries := list(read_libraries(Path(str(each.locate())) for each in found.files or ()))):
+            contents[package] = libraries
+    searched = [prefix / "lib", *(_loader_folders() if folders is None else folders)]
+
+    def has(name: str) -> bool:
+        return any((folder / name).exists() for folder in searched)
+
+    for missing in missing_libraries(contents, os or _release(), has, load_facts()):
+        ways = f": apt-get install {' '.join(missing.apt)}" if missing.apt else ""
+        yield f"{missing}, which neither the environment nor this machine has{ways}"
+
+
+def _release() -> str:
+    """`ubuntu24.04`, `debian12`; empty for a system that says nothing."""
+    with suppress(OSError):
+        found = platform.freedesktop_os_release()
+        return f"{found.get('ID', '')}{found.get('VERSION_ID', '')}"
+    return ""
+
+
+def _loader_folders() -> list[Path]:
+    """Where ld.so looks. Source: ld.so(8), ldconfig(8); Debian's and Red Hat's folders beside the defaults."""
+    named = [*os.environ.get("LD_LIBRARY_PATH", "").split(":")]
+    configs = [Path("/etc/ld.so.conf"), *sorted(Path("/etc/ld.so.conf.d").glob("*.conf"))]
+    for path in configs:
+        with suppress(OSError):
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            named += [line.strip() for line in lines if line.startswith("/")]
+    machine = f"{platform.machine()}-linux-gnu"
+    named += [f"{root}{folder}" for root in ("", "/usr") for folder in (f"/lib/{machine}", "/lib64", "/lib")]
+    return [Path(name) for name in dict.fromkeys(named) if name]
 
 
 def _check_system() -> None:
@@ -156,7 +213,7 @@ async def put_wheels(request: InstallRequest, context: Context, site: staging.St
             from envspec.operations.build_wheels import Builds
             from envspec.operations.session import Session
 
-            async with Session(context.without_progress()) as session:
+            async with Session(context) as session:
                 builds, python = Builds(request.lock, session), site.path / "bin" / "python"
                 resolution, built = await builds.install(request.resolution, python)
             request = replace(request, resolution=resolution)

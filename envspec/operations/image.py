@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from envspec.context import Context, Step, counted
 from envspec.diagnostics.machine import this_platform
@@ -34,6 +34,9 @@ from envspec.operations.lock_state import is_open
 from envspec.operations.session import Session
 from envspec.registry.reference import parse
 from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, Manifest, ManifestKind, digest_of
+
+if TYPE_CHECKING:
+    from envspec.facts import Facts
 
 _T = TypeVar("_T")
 
@@ -69,7 +72,7 @@ class ImageSession(AsyncExitStack):
         for each in found:
             own = each.image.layers[len(each.base.layers) :]
             self._layers.update({layer.blob.digest: layer for layer in own})
-            self._cache_gpu_code(each)
+            self._cache_wheels(each)
         return found
 
     def open(self, descriptor: Descriptor) -> Blob:
@@ -131,17 +134,18 @@ class ImageSession(AsyncExitStack):
         ]
         await gather_or_cancel(fetched, self.context.jobs)
 
-    def _cache_gpu_code(self, assembled: BuiltImage) -> None:
-        """Cache the GPU code of the wheels for `explain`, and compare it with what the lock records."""
+    def _cache_wheels(self, assembled: BuiltImage) -> None:
+        """Cache what was read of the wheels for `explain` and `fit`, and compare it with the lock."""
         from envspec.facts.tables import load_facts
         from envspec.image.gpu_code import compare
-        from envspec.io.cache import write_gpu_code
+        from envspec.io.cache import write_wheel_content
 
-        for sha256, code in assembled.gpu_code.items():
-            write_gpu_code(self.context.cache, sha256, code)
-        if self.options.lock.gpu_code:
-            for text in compare(self.options.lock, assembled.image.platform, assembled.gpu_code, load_facts()):
-                self.context.reporter.warning(text)
+        for sha256, content in assembled.wheels.items():
+            write_wheel_content(self.context.cache, sha256, content)
+        facts = load_facts()
+        gpu_code = compare(self.options.lock, assembled.image.platform, assembled.wheels, facts)
+        for text in (*gpu_code, *_missing_libraries(self.options.lock, assembled, facts)):
+            self.context.reporter.warning(text)
 
     async def _built_wheels(self, packages: Sequence[Package]) -> None:
         from envspec.operations.build_wheels import Builds
@@ -149,6 +153,35 @@ class ImageSession(AsyncExitStack):
         builds = Builds(self.options.lock, self.clients)
         for part in self.options.lock.resolutions:
             await builds.fetch([each for each in part.packages if each in packages], part)
+
+
+def _missing_libraries(lock: Lock, assembled: BuiltImage, facts: Facts) -> Iterator[str]:
+    """What modules of the wheels need and nothing in the image has. Nothing is said of a base of the user's own, of
+    which no row states what it contains, and of wheels on top of conda's packages.
+    """
+    from envspec.image.libraries import missing_libraries
+
+    image = assembled.image.platform
+    resolution = next(each for each in lock.resolutions if each.target.platform is image)
+    base = lock.on(image).base_image
+    system = facts.system(base.os) if base else None
+    row = facts.libraries_of(base.os) if base else None
+    is_known = base and (base.cuda_release or (system and system.image == f"{base.repository}:{base.tag}"))
+    if row is None or not is_known or resolution.conda:
+        return
+    installed = {each.partition("=")[0] for each in assembled.system.packages} if assembled.system else set()
+    contents = {
+        package: content.libraries
+        for package in resolution.packages
+        if (content := assembled.wheels.get((package.built or package.file).sha256))
+    }
+
+    def has(name: str) -> bool:
+        return name in row.base or row.packages.get(name) in installed
+
+    for missing in missing_libraries(contents, row.os, has, facts):
+        ways = f": add {', '.join(map(repr, missing.apt))} to [system] apt" if missing.apt else ""
+        yield f"{image.value}: {missing}, which nothing in the image has{ways}"
 
 
 @dataclass(frozen=True, slots=True)

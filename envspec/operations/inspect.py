@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,14 +28,23 @@ def explain(lock: Lock, package: str | None, context: Context) -> Explanation | 
         UsageError: the package is not in the lock.
     """
     from envspec.diagnostics.explain import explain_lock, explain_package
-    from envspec.io.cache import read_gpu_code
 
-    def read(sha256: str) -> GpuCodeFound | None:
-        return read_gpu_code(context.cache, sha256)
+    read = _code_in(context.cache)
 
     if package is not None:
         return explain_package(lock, package, read)
     return explain_lock(lock, _shared_libraries(lock), read)
+
+
+def _code_in(cache: Path) -> Callable[[str], GpuCodeFound | None]:
+    """Finds the GPU code of a wheel by its SHA-256, if an image build on this machine has read it."""
+    from envspec.io.cache import read_wheel_content
+
+    def read(sha256: str) -> GpuCodeFound | None:
+        found = read_wheel_content(cache, sha256)
+        return found.gpu_code if found else None
+
+    return read
 
 
 def diff(old: Lock | str | Path, new: Lock | str | Path) -> LockDiff:
@@ -50,9 +59,16 @@ def diff(old: Lock | str | Path, new: Lock | str | Path) -> LockDiff:
 
 
 def fit(
-    lock: Lock, *, driver: str | None = None, gpus: Sequence[str] = (), platform: Platform | None = None
+    lock: Lock,
+    context: Context,
+    *,
+    driver: str | None = None,
+    gpus: Sequence[str] = (),
+    platform: Platform | None = None,
 ) -> FitReport:
     """Whether a machine can run a lock: this one, or the one that any of the arguments describe.
+
+    Of wheels beside torch's, the GPU code counts that image builds on this machine have read.
 
     Raises:
         UsageError: an unknown GPU.
@@ -67,7 +83,7 @@ def fit(
         machine = read_machine()
     else:
         machine = described_machine(platform or _usual_platform(lock), driver, tuple(gpus), facts)
-    return fits(lock, machine, facts)
+    return fits(lock, machine, facts, _code_in(context.cache))
 
 
 def _shared_libraries(lock: Lock) -> dict[Platform, tuple[SharedLibrary, ...]]:

@@ -16,7 +16,6 @@ from envspec.errors import NetworkError, NoSolution, StaleLock, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import UnknownGpu, capability_of, find_gpu, first_driver
 from envspec.facts.tables import at_least
-from envspec.io.files import replace_user_file
 from envspec.io.store import Store
 from envspec.lockfile.check import Why, check
 from envspec.lockfile.check_entries import mismatches
@@ -24,13 +23,14 @@ from envspec.lockfile.diff import LockDiff, diff_locks
 from envspec.lockfile.document import load
 from envspec.lockfile.export import files_of
 from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
-from envspec.lockfile.folder import folder_changes, read_current, read_lock, write_folder
+from envspec.lockfile.folder import folder_changes, read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.lockfile.toml_writer import time_text
 from envspec.models import ImageSettings, Lock, Platform, Resolution, Target
 from envspec.names import normalised
-from envspec.operations.lock_cache import is_ours, key_of, owner_of, remember, remember_ours
-from envspec.operations.lock_state import SOURCE, CondaResult, LockRequest, LockState, PypiResult, Upgrade
+from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
+from envspec.operations.lock_state import SOURCE, Compiled, CondaResult, LockRequest, LockState, PypiResult, Upgrade
+from envspec.resolve.types import RefusedLines
 from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in_conda
 from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
 from envspec.spec.conda import name_of
@@ -38,93 +38,56 @@ from envspec.spec.dates import Age
 from envspec.spec.errors import KeyPath, RefusedValues
 from envspec.spec.identity import with_groups
 from envspec.spec.load import read_text, spec_error
-from envspec.spec.owner import TWO_SPECS
 from envspec.spec.targets import targets_of
 from envspec.spec.variants import BASE, document_of, variant_directory
 
 
-def lock(request: LockRequest, context: Context) -> tuple[Path, ...]:
-    """Compile a spec into its lock and write it; the paths that were written or removed, the spec first.
-
-    Raises:
-        EnvspecError: the old lock and the spec are then unchanged.
-    """
-    made = compiled(request, context)
-    # Another run may have locked another spec meanwhile.
-    _check_owner(request)
-    if made.spec is None:
-        return write_folder(request.directory, made.files)
-    if read_text(request.spec_path) != made.read:
-        raise UsageError(f"{request.spec_path} was changed while it was locked", hint="lock it again")
-    replace_user_file(request.spec_path, made.spec)
-    changed = write_folder(request.directory, made.files)
-    if request.variant:
-        # A variant has changed what all share.
-        again = replace(request, upgrade_packages=(), as_of=None)
-        base = lock(replace(again, variant=BASE, directory=request.base_directory), context)
-        changed = tuple(sorted({*changed, *base}))
-    return (request.spec_path, *changed)
-
-
 @dataclass(frozen=True, slots=True)
 class LockPreview:
-    """What `lock` would do. changed: the paths that it would write or remove. diff: None if there is no lock yet."""
+    """What writing a lock would do. changed: the paths that it would write or remove. diff: None if there is no lock
+    yet.
+    """
 
     changed: tuple[Path, ...]
     diff: LockDiff | None
     packages: int
-    made: Compiled
 
 
-def preview(request: LockRequest, context: Context, base: Compiled | None = None) -> LockPreview:
-    """Compile a spec and compare the result with its lock; writes nothing but the cache. base: see `compiled`.
-
-    Raises:
-        EnvspecError: as `lock`.
-    """
-    new = compiled(request, context, base)
-    files = new.files
-    changed = folder_changes(request.directory, files)
+def preview(request: LockRequest, new: Compiled) -> LockPreview:
+    """What a spec compiles to, compared with its lock."""
+    changed = folder_changes(request.directory, new.files)
     if new.spec is not None:
         changed = (request.spec_path, *changed)
-    made = load(files[LOCK_FILE].decode(), LOCK_FILE)
+    made = load(new.files[LOCK_FILE].decode(), LOCK_FILE)
     diff = None
     with suppress(StaleLock, UsageError):
         diff = diff_locks(read_lock(request.directory), made)
     names = {each.name for part in made.resolutions for each in part.packages}
     names |= {each.name for part in made.resolutions for each in part.conda}
-    return LockPreview(changed, diff, len(names), new)
+    return LockPreview(changed, diff, len(names))
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """files: of the lock that a spec compiles to. read: its text. spec: its new one, if the request changes dates."""
-
-    files: Mapping[str, bytes]
-    read: str
-    spec: bytes | None
-
-
-def compiled(request: LockRequest, context: Context, base: Compiled | None = None) -> Compiled:
+def compiled(request: LockRequest, context: Context, base: Compiled | None, text: str | None) -> Compiled:
     """What a spec compiles to; writes nothing but the cache.
 
-    base: for a variant, what the spec itself compiles to, if that is not in its lock's folder.
+    base: for a variant, what the spec itself compiles to. text: the spec's, if it is not to be its file's.
     """
     started = context.now().replace(microsecond=0)
-    text = written = base.spec.decode() if base and base.spec else read_text(request.spec_path)
+    written = base.spec.decode() if base and base.spec else read_text(request.spec_path)
+    text = written if text is None or base else text
     if request.as_of is not None and not request.upgrade_packages and not request.variant:
         _parsed(text, request, started)
         text = set_as_of(text, request.as_of)
     whole = _parsed(text, request, started)
     spec = whole.variant(request.variant)
-    _check_owner(request)
+    check_owner(request)
     # These warnings are about the text of the spec, not about the lock.
     check_logins(spec, request, context)
     warnings: list[str] = []
     context = _recording(context, warnings).with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
     key = None
     if request.upgrade is Upgrade.KEEP and not request.upgrade_packages and request.as_of is None:
-        key = key_of(request, load_facts().version, context.environ)
+        key = key_of(request, load_facts().version, context.environ, base)
     facts = load_facts(spec.facts.tables())
     check_cuda(spec, facts, request.spec_path, request.variant)
     with closing(Store(context.cache)) as store:
@@ -133,8 +96,9 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None = Non
         as_of, newest = _times(request, spec, old, started)
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, newest, before=before)
         if request.variant:
-            state = beside(state, base.files[LOCK_FILE] if base else read_current(request.base_directory, LOCK_FILE))
-        if request.upgrade is Upgrade.ALL and spec.env.is_dated and request.as_of is None and not request.variant:
+            state = beside(state, lock_of(request, base))
+        is_fixed = spec.env.is_dated and not state.package_ages()
+        if request.upgrade is Upgrade.ALL and is_fixed and request.as_of is None and not request.variant:
             context.reporter.warning(
                 f"{request.spec_path}: as_of = {time_text(as_of)} excludes every newer release: move it "
                 f"(envspec lock --as-of now {request.spec_path})"
@@ -153,18 +117,10 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None = Non
         if is_looked_up:
             remember_ours(store, files[LOCK_FILE])
         # Branches and folders change without the spec and the indexes.
-        is_fixed = all(r.kind not in (RequirementKind.GIT, RequirementKind.LOCAL) for r in spec.pip.dependencies)
-        if key is not None and is_looked_up and is_fixed and store.is_settled and not is_open(made):
+        is_stable = all(r.kind not in (RequirementKind.GIT, RequirementKind.LOCAL) for r in spec.pip.dependencies)
+        if key is not None and is_looked_up and is_stable and store.is_settled and not is_open(made):
             remember(store, key, files, warnings)
     return Compiled(files, written, None if text == written else text.encode())
-
-
-def _check_owner(request: LockRequest) -> None:
-    """Refuse to overwrite another spec's lock."""
-    if (other := owner_of(request)) is not None:
-        raise UsageError(
-            f"{request.directory} is the lock of {other}: {request.spec_path} would overwrite it", hint=TWO_SPECS
-        )
 
 
 def _parsed(text: str, request: LockRequest, now: datetime) -> Spec:
@@ -289,8 +245,8 @@ def _upgraded(state: LockState) -> Lock:
     """
     names = state.request.upgrade_packages
     if state.old is not None and state.old.input_sha256 != state.input_sha256:
-        with suppress(NoSolution):
-            state = replace(state, old=make(_quiet(state)))
+        with suppress(NoSolution, RefusedValues):
+            state = replace(state, old=_made(_quiet(state)))
     made = make(replace(state, upgraded=names))
     _report_unmoved(state, made)
     return made
@@ -301,11 +257,13 @@ def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
 
     A lock remains a function of its spec: it is made of that text alone.
     """
-    with suppress(NoSolution):
+    with suppress(NoSolution, RefusedValues):
         # Else it requires one of the releases that the names make possible.
-        state = replace(state, old=make(_quiet(state)))
+        state = replace(state, old=_made(_quiet(state)))
     moved = make(_quiet(replace(state, upgraded=state.request.upgrade_packages)))
     times = _later_times(state, moved)
+    if state.old is not None:
+        state = replace(state, old=replace(state.old, package_ages=moved.package_ages))
     if times:
         text = set_package_as_of(text, times)
         spec = _parsed(text, state.request, state.started).variant(state.request.variant)
@@ -321,7 +279,10 @@ def _later_times(state: LockState, moved: Lock) -> dict[str, datetime]:
     A package that moved to a release within the spec's `as_of` moves by itself.
     """
     before = dict((*state.old.package_as_of, *state.old.conda_as_of)) if state.old else {}
-    own = {name: at for name, at in (*moved.package_as_of, *moved.conda_as_of) if at != before.get(name)}
+    # Its age stays in the spec, and means a later time now.
+    aged = {each.name for each in moved.package_ages}
+    later = {name: at for name, at in (*moved.package_as_of, *moved.conda_as_of) if at != before.get(name)}
+    own = {name: at for name, at in later.items() if normalised(name) not in aged}
     packages = [package for part in moved.resolutions for package in part.packages]
     within = {
         package.name
@@ -383,6 +344,9 @@ def make(state: LockState) -> Lock:
         return _made(state)
     except RefusedValues as error:
         raise spec_error(state.request.spec_path, error.found, state.request.variant) from None
+    except RefusedLines as error:
+        lines = error.of_lines(state.spec.pip.dependencies)
+        raise spec_error(state.request.spec_path, lines, state.request.variant) from None
 
 
 def _made(state: LockState) -> Lock:

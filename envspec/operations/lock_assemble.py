@@ -5,10 +5,12 @@ Imported while the engines run (see `resolve.stage.World`): nothing before them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from envspec.base_image.cuda import CudaRequest
+from envspec.base_image.libraries import missing_libraries
 from envspec.base_image.plan import decide_settings, digest_decision, plan_platforms
 from envspec.context import Context
 from envspec.errors import NetworkError
@@ -23,12 +25,11 @@ from envspec.models import (
     Decision,
     ImageSettings,
     Lock,
-    Package,
     PinnedDigest,
     Platform,
     Resolution,
-    Target,
 )
+from envspec.operations.build_settings import same_build, with_builds
 from envspec.operations.lock_state import BRIEF, CondaResult, LockState, PypiResult, Upgrade
 from envspec.resolve.pypi.request import indexes_of
 from envspec.spec import Spec
@@ -46,8 +47,10 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     spec, facts, context, before = state.spec, state.facts, state.context, state.before
     indexes = public_indexes(indexes_of(spec))
     resolutions = tuple(replace(r, conda=conda.packages.get(r.target.platform, ())) for r in pypi.resolutions)
-    resolutions = _with_built(resolutions, state.built_before())
-    plan = plan_platforms(_cuda_requests(spec), resolutions, facts, spec.image.base)
+    resolutions = tuple(with_builds(each, spec, facts) for each in resolutions)
+    resolutions = _with_built(resolutions, state)
+    requests = _cuda_requests(spec, pypi.cutoffs.get("torch", state.as_of))
+    plan = plan_platforms(requests, resolutions, facts, spec.image.base)
     old = None if state.request.upgrade is Upgrade.ALL else state.old
     base, failure = _with_digests(plan.base_image, old.base_image if old else None, context)
     own = [
@@ -56,14 +59,16 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     ]
     settings, reasons = decide_settings(spec, resolutions, facts) if base else (ImageSettings(), ())
     # The build of torch is decided before anything is resolved: torch may not be in the lock at all.
-    has_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
-    decided = pypi.requests if has_torch else ()
+    with_torch = {r.target for r in resolutions if any(package.name == "torch" for package in r.packages)}
+    decided = [q for q in pypi.requests if q.request.target in with_torch]
     warnings = [
         *(f"{q.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
         *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
         *plan.warnings,
         *(text for pair in ((base, failure), *own) for text in _without_digest(*pair)),
         *_without_image(spec, base),
+        *(missing_libraries(spec, resolutions, facts) if base else ()),
+        *_without_build(spec, resolutions),
         *_without_python(resolutions, facts),
     ]
     conformance = None
@@ -89,7 +94,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         platform_cuda=tuple(
             replace(each, base_image=image) for each, (image, _) in zip(plan.platform_cuda, own, strict=True)
         ),
-        gpus=tuple(dict.fromkeys(name for request in _cuda_requests(spec).values() for name in request.gpus)),
+        gpus=tuple(dict.fromkeys(name for request in requests.values() for name in request.gpus)),
         facts=facts.version,
         package_as_of=tuple(sorted(pypi.cutoffs.items())),
         conda_as_of=tuple(sorted(conda.cutoffs.items())),
@@ -100,6 +105,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         base_sha256=state.base_sha256,
         spec=path_from_lock(state.request.spec_path, state.request.directory),
         as_of_spec=str(spec.env.as_of) if isinstance(spec.env.as_of, Age) else "",
+        package_ages=tuple(state.package_ages().values()),
     )
     lock = _with_images(lock, before)
     if (text := without_md5(lock)) is not None:
@@ -109,16 +115,24 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     return lock
 
 
-def _with_built(
-    resolutions: tuple[Resolution, ...], built: Mapping[tuple[Target, str], Package]
-) -> tuple[Resolution, ...]:
-    """With the wheels that were built of the same files for the same Python. built: see `LockState.built_before`."""
+def _with_built(resolutions: tuple[Resolution, ...], state: LockState) -> tuple[Resolution, ...]:
+    """With the wheels that were built of the same files for the same Python, beside the same packages."""
+    built = state.built_before()
+    before = {part.target: part for part in state.before.resolutions} if built and state.before else {}
 
-    def with_wheel(package: Package, target: Target) -> Package:
-        old = None if package.built else built.get((target, package.file.sha256))
-        return replace(package, built=old.built, record_sha256=old.record_sha256) if old else package
+    def with_wheels(part: Resolution) -> Resolution:
+        packages, builds = list(part.packages), {each.name: each for each in part.builds}
+        for at, package in enumerate(packages):
+            old = None if package.built else built.get((part.target, package.file.sha256))
+            if old is None or not same_build(before[part.target], part, package):
+                continue
+            packages[at] = replace(package, built=old.built, record_sha256=old.record_sha256)
+            recorded = before[part.target].build_of(package.name)
+            if recorded is not None:
+                builds[package.name] = replace(builds[package.name], compiler=recorded.compiler)
+        return replace(part, packages=tuple(packages), builds=tuple(builds.values()))
 
-    return tuple(replace(r, packages=tuple(with_wheel(p, r.target) for p in r.packages)) for r in resolutions)
+    return tuple(map(with_wheels, resolutions))
 
 
 def _with_images(lock: Lock, before: Lock | None) -> Lock:
@@ -137,6 +151,14 @@ def _without_image(spec: Spec, base: BaseImage | None) -> tuple[str, ...]:
     return (f"only an image has {' and '.join(named)}, and the spec has {why}",)
 
 
+def _without_build(spec: Spec, resolutions: Sequence[Resolution]) -> Iterator[str]:
+    named = {build.name for resolution in resolutions for build in resolution.builds}
+    locked = {package.name for resolution in resolutions for package in resolution.packages}
+    for name in sorted(spec.build.keys() - named):
+        why = "is locked as a wheel" if name in locked else "is not in the lock"
+        yield f"[build.{name}] has no effect: {name} {why}"
+
+
 def _without_python(resolutions: Sequence[Resolution], facts: Facts) -> Iterator[str]:
     for target in (resolution.target for resolution in resolutions):
         python = target.python
@@ -152,9 +174,10 @@ def is_open(made: Lock) -> bool:
     return any(pinned.digest is None for image in made.base_images for pinned in image.digests)
 
 
-def _cuda_requests(spec: Spec) -> dict[Platform, CudaRequest]:
+def _cuda_requests(spec: Spec, as_of: datetime) -> dict[Platform, CudaRequest]:
+    base = spec.image.base
     return {
-        platform: CudaRequest(cuda.version, cuda.flavor.value, cuda.os.value, cuda.gpus, spec.image.base, cuda.driver)
+        platform: CudaRequest(cuda.version, cuda.flavor.value, cuda.os.value, cuda.gpus, base, cuda.driver, as_of)
         for platform in spec.env.platforms
         if (cuda := spec.cuda_on(platform))
     }

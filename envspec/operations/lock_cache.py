@@ -18,29 +18,30 @@ from typing import Final
 
 from envspec.context import Context
 from envspec.data import facts_version
-from envspec.errors import StaleLock
+from envspec.errors import StaleLock, UsageError
 from envspec.io.store import Store
 from envspec.lockfile.check import check
-from envspec.lockfile.folder import read_current, tidy, write_folder
+from envspec.lockfile.folder import read_current, tidy
 from envspec.lockfile.header import FORMAT, LOCK_FILE, pins_sha256, verify_checksum
-from envspec.operations.lock_state import LockRequest, Upgrade
+from envspec.operations.lock_state import Compiled, LockRequest, Upgrade
 from envspec.resolve import RESOLVERS
-from envspec.spec.dates import as_of_in
+from envspec.spec.dates import Age, as_of_in, package_as_of_in
 from envspec.spec.identity import input_sha256, read_document
-from envspec.spec.owner import other_owner, path_from_lock
+from envspec.spec.owner import TWO_SPECS, other_owner, path_from_lock
 from envspec.version import VERSION
 
 #: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "12"
+MADE: Final = "13"
 
 
-def key_of(request: LockRequest, facts: str, environ: Mapping[str, str]) -> str | None:
+def key_of(request: LockRequest, facts: str, environ: Mapping[str, str], base: Compiled | None = None) -> str | None:
     """Names what a lock is made from; None if time is part of it: no date in the spec, and no lock before.
 
-    None for [conda] as well: channels patch their repodata, and add packages with times in the past.
+    None for [conda] as well: channels patch their repodata, and add packages with times in the past. None for ages of
+    packages: the body of the lock has what they mean.
 
-    facts: their version. environ: names the indexes of this machine; one that is used instead of another should have
-    the same files, and may not.
+    base: see `recalled`. facts: their version. environ: names the indexes of this machine; one that is used instead of
+    another should have the same files, and may not.
     """
     try:
         data = read_document(request.spec_path)
@@ -55,6 +56,8 @@ def key_of(request: LockRequest, facts: str, environ: Mapping[str, str]) -> str 
         return None
     try:
         as_of = as_of_in(data)
+        if any(isinstance(each, Age) for each in package_as_of_in(data).values()):
+            return None
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return None
     if not (isinstance(as_of, datetime) or (header and str(as_of or header.as_of_spec) == header.as_of_spec)):
@@ -65,10 +68,10 @@ def key_of(request: LockRequest, facts: str, environ: Mapping[str, str]) -> str 
     places.append(path_from_lock(request.spec_path, request.directory))
     if request.variant:
         try:
-            base = verify_checksum(read_current(request.base_directory, LOCK_FILE), LOCK_FILE)[0]
+            header_of_base = verify_checksum(lock_of(request, base), LOCK_FILE)[0]
         except (OSError, StaleLock):
             return None
-        places.append(pins_sha256(base))
+        places.append(pins_sha256(header_of_base))
     return hashlib.sha256(
         json.dumps([input_sha256(data, request.variant), old, *made_by, *places]).encode()
     ).hexdigest()
@@ -88,24 +91,41 @@ def remember_ours(store: Store, document: bytes) -> None:
     store.put_answer(_own(document), {"made": True})
 
 
-def without_resolving(request: LockRequest, context: Context) -> Sequence[Path] | None:
-    """Leave a lock that is up to date, or write the cached one; the paths that changed. None: it has to be resolved."""
+def recalled(request: LockRequest, context: Context, base: Compiled | None = None) -> Compiled | None:
+    """A lock that is up to date, or the cached one. None: it has to be resolved.
+
+    base: for a variant, what the spec itself compiles to.
+    """
     if request.upgrade is Upgrade.ALL or request.upgrade_packages or request.as_of is not None:
         return None
-    directory = request.directory
     if owner_of(request) is not None:
         return None
+    # A variant that is up to date is so beside the spec's lock of today.
+    is_beside_today = not (base and base.files)
     with closing(Store(context.cache)) as store:
-        if _is_done(request) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
-            tidy(directory)
-            return ()
-        key = key_of(request, facts_version(), context.environ)
+        if is_beside_today and _is_done(request) and is_ours(store, (request.directory / LOCK_FILE).read_bytes()):
+            tidy(request.directory)
+            return Compiled({})
+        key = key_of(request, facts_version(), context.environ, base)
         cached = store.answer(key) if key is not None else None
     if cached is None:
         return None
     for text in cached["warnings"]:
         context.reporter.warning(text)
-    return write_folder(directory, {name: text.encode() for name, text in cached["files"].items()})
+    return Compiled({name: text.encode() for name, text in cached["files"].items()})
+
+
+def lock_of(request: LockRequest, base: Compiled | None) -> bytes:
+    """The lock of the spec itself, for a variant. base: what it compiles to; None if it is in its folder."""
+    return base.files[LOCK_FILE] if base and base.files else read_current(request.base_directory, LOCK_FILE)
+
+
+def check_owner(request: LockRequest) -> None:
+    """Refuse to overwrite another spec's lock."""
+    if (other := owner_of(request)) is not None:
+        raise UsageError(
+            f"{request.directory} is the lock of {other}: {request.spec_path} would overwrite it", hint=TWO_SPECS
+        )
 
 
 def owner_of(request: LockRequest) -> Path | None:

@@ -58,20 +58,26 @@ class _Solver:
         self._state = state
         self._channels = channels
         self._upgraded = tuple(upgraded)
+        self._aged = {name.lower(): at for name, at in state.aged_times().items()}
 
     def solve(self) -> tuple[dict[str, datetime], tuple[CondaSolution, ...]]:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
         state = self._state
         old = state.old if state.follows_old else None
         own = {name.lower(): at for name, at in state.own_times().items()}
-        cutoffs = {**(dict(old.conda_as_of) if old else {}), **own}
+        before = dict(old.conda_as_of) if old else {}
+        cutoffs = {**before, **own}
         # The cutoff alone doesn't keep them: channels add records that were built before it, and patch others.
         kept: _Rows = conda_packages(old) if old else self._without(own)
+        if old and not self._upgraded:
+            # The spec lets these move.
+            moving = {normalised(name) for name, at in own.items() if before.get(name) != at}
+            kept = {platform: without_names(rows, moving) for platform, rows in kept.items()}
         if state.base is not None:
             cutoffs |= dict(state.base.conda_as_of)
         if old and self._upgraded:
             kept = self._upgrade(old)
-            cutoffs |= dict.fromkeys(moved_conda(conda_packages(old), kept), state.newest)
+            cutoffs |= dict.fromkeys(moved_conda(conda_packages(old), kept), state.newest) | self._aged
         answers = self._ask_beside(state.base, Cutoffs(state.as_of, cutoffs), kept)
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for answer in answers for package in answer.packages}
@@ -110,7 +116,7 @@ class _Solver:
         """The packages after `--upgrade-package`: all may move up to now; what can stay stays."""
         state, names = self._state, self._upgraded
         before = conda_packages(old)
-        cutoffs = Cutoffs(state.as_of, {}, state.newest)
+        cutoffs = Cutoffs(state.as_of, self._aged, state.newest)
         kept = {platform: without_names(rows, names) for platform, rows in before.items()}
         answers = self._ask(cutoffs, kept)
         behind = [name for name in names if not self._has_moved(name, before, answers)]

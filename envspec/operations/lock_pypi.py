@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from envspec.context import ReporterOf
-from envspec.errors import NoSolution
+from envspec.errors import EnvspecError, NoSolution
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import run_interruptible
@@ -22,7 +22,6 @@ from envspec.names import normalised
 from envspec.operations.lock_state import LockState, PypiResult, is_open
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve import resolver
-from envspec.resolve.pypi.errors import UnknownExtras
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import BuiltSource
 from envspec.resolve.pypi.metadata import parsed
@@ -34,7 +33,7 @@ from envspec.resolve.pypi.request import (
     target_request,
     wheel_urls,
 )
-from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
+from envspec.resolve.pypi.resolve import StatedSdists, TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.pypi.url_wheels import fetch_wheel
 from envspec.resolve.types import CondaProvided, Cutoffs
@@ -82,7 +81,8 @@ class Pypi:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
         pinned = self._state.old if self._state.follows_old else None
         own = {normalised(name): at for name, at in self._state.own_times().items()}
-        cutoffs = Cutoffs(self._state.as_of, {**(dict(pinned.package_as_of) if pinned is not None else {}), **own})
+        before = dict(pinned.package_as_of) if pinned is not None else {}
+        cutoffs = Cutoffs(self._state.as_of, {**before, **own})
         base = self._state.base
         if base is not None:
             cutoffs = replace(cutoffs, names={**cutoffs.names, **dict(base.package_as_of)})
@@ -92,7 +92,9 @@ class Pypi:
         pins: tuple[Resolution, ...] = ()
         # If single packages have moved, the cutoffs alone don't define the versions of the others.
         if pinned is not None and (cutoffs.names or self._upgraded):
-            pins = pinned.resolutions
+            # The spec lets these move.
+            moving = {name for name, at in own.items() if before.get(name) != at}
+            pins = without_packages(pinned.resolutions, moving - set(self._upgraded))
         elif own:
             pins = without_packages(self._without_own_times(), own)
         if base is not None:
@@ -135,7 +137,9 @@ class Pypi:
         bounded = pip.model_copy(update={"constraints": (*pip.constraints, *map(read_constraint, same))})
         with suppress(NoSolution):
             alike = self._composed(cutoffs, self._state.spec.model_copy(update={"pip": bounded})) if same else requests
-            return alike, self._ask([with_old_pins(each, pins) for each in alike])
+            # The base's torch may have no code for the GPUs of the variant.
+            if all(each.serves_gpus >= alone.serves_gpus for each, alone in zip(alike, requests, strict=True)):
+                return alike, self._ask([with_old_pins(each, pins) for each in alike])
         return requests, self._ask([with_old_pins(each, pins) for each in requests])
 
     def _without_own_times(self) -> tuple[Resolution, ...]:
@@ -171,7 +175,8 @@ class Pypi:
         # What was added to the spec is no part of the upgrade; torch's build is chosen again only for its family.
         still = dict.fromkeys(asked - before - set(names), kept.as_of)
         family = {"torch": state.newest} if set(names) & set(INDEX_FAMILY) else {}
-        free = self._composed(Cutoffs(kept.as_of, {**still, **family}, others=state.newest))
+        aged = {normalised(name): at for name, at in state.aged_times().items()}
+        free = self._composed(Cutoffs(kept.as_of, {**still, **family, **aged}, others=state.newest))
 
         def moving(newer: Sequence[str]) -> tuple[Resolution, ...]:
             return self._ask([with_old_pins(q, old.resolutions, free=names, newer=newer) for q in free])
@@ -185,7 +190,7 @@ class Pypi:
                 if tried == names:
                     break
         new = moving(newer)
-        cutoffs = {**kept.names, **dict.fromkeys(moved_pypi(old.resolutions, new), state.newest), **still}
+        cutoffs = {**kept.names, **dict.fromkeys(moved_pypi(old.resolutions, new), state.newest), **aged, **still}
         locked = {package.name for resolution in new for package in resolution.packages}
         own = {name: at for name, at in cutoffs.items() if name in locked and at != kept.as_of}
         return replace(old, resolutions=new), replace(kept, names=own)
@@ -197,18 +202,26 @@ class Pypi:
         builds = self._sdists
         while True:
             asked = requests if builds is None else [builds.knowing(each) for each in requests]
-            resolving = resolve_all(asked, resolver(state.request.resolver), state.store, once, _later)
+            stated: StatedSdists = {}
+            resolving = resolve_all(asked, resolver(state.request.resolver), state.store, once, _later, stated)
+            resolutions: tuple[Resolution, ...] = ()
+            unsolvable: EnvspecError | None = None
             try:
                 resolutions = run_interruptible(resolving)
-            except UnknownExtras as error:
-                raise error.of_lines(state.spec.pip.dependencies) from None
-            if not any(is_open(package) for part in resolutions for package in part.packages):
-                return resolutions
-            if builds is None:
+            except NoSolution as error:
+                unsolvable = error
+            needs_builds = any(is_open(package) for part in resolutions for package in part.packages)
+            if builds is None and (needs_builds or any(stated.values())):
                 # Imports half of what images need.
                 from envspec.operations.lock_sdists import SdistBuilds
 
                 builds = self._sdists = SdistBuilds(state)
+            if builds is not None and not run_interruptible(builds.are_true(asked, stated)):
+                continue
+            if unsolvable is not None:
+                raise unsolvable from None
+            if builds is None or not needs_builds:
+                return resolutions
             if run_interruptible(builds.build(asked, resolutions)):
                 return tuple(map(builds.recorded, resolutions))
 

@@ -6,48 +6,66 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from io import BytesIO
 from pathlib import Path
+from typing import Final
 
 from packaging.version import Version
 
 from envspec.build.reproducible import metadata_of, record_digest, sha256_of
-from envspec.build.types import BuildRequest, CachedWheel, Compilers, NeedsCompiler, WheelBuildFailed, WheelRequest
+from envspec.build.types import (
+    BuildRequest,
+    CachedWheel,
+    Compilers,
+    IsPlaceholder,
+    NeedsCompiler,
+    WheelBuildFailed,
+    WheelRequest,
+    index_hint,
+)
 from envspec.build.wheel import sdist_request
 from envspec.context import Step
 from envspec.errors import NoSolution
 from envspec.fetch.sources import copy_to_cache, find_built
 from envspec.fetch.types import archive_path
 from envspec.io.http import open_http
+from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import gather_or_cancel
-from envspec.models import Package, Resolution, Target
+from envspec.models import BuiltWheel, Package, Resolution, Target
 from envspec.operations.build_wheels import WheelBuilder
 from envspec.operations.lock_state import LockState, is_open
 from envspec.operations.session import Session
+from envspec.resolve.cache import key_of
 from envspec.resolve.pypi.errors import NeedsSdist, UnbuiltSdist
+from envspec.resolve.pypi.extensions import no_fitting_wheel, published_elsewhere
 from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import PackageIndex
+from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.view import Pages, View
 from envspec.resolve.pypi.metadata import declared, extras_of, parsed, requires_python
 from envspec.resolve.pypi.request import indexes_of
-from envspec.resolve.pypi.resolve import TargetRequest
+from envspec.resolve.pypi.resolve import StatedSdists, TargetRequest
 from envspec.resolve.types import Release, required_by
+
+#: How many of a project's releases have to state the truth until its older ones are believed.
+_BELIEVED: Final = 3
+#: How many sdists of one lock are built because resolvers passed them over.
+_MOST_PASSED_OVER: Final = 30
 
 
 @dataclass(slots=True)
 class _Known:
     """What is known of one target's releases.
 
-    wheels: packages as locked. metadata: of wheels that state something else than their sdists. excluded: why a release
-    cannot be built. compiled: what is left to a compiler.
+    wheels: with the digests of their RECORDs. metadata: of wheels that state something else than their sdists.
+    excluded: why a release cannot be built. compiled: what is left to a compiler.
     """
 
-    wheels: dict[Release, Package] = field(default_factory=dict)
+    wheels: dict[Release, tuple[BuiltWheel, str | None]] = field(default_factory=dict)
     metadata: dict[Release, bytes] = field(default_factory=dict)
     excluded: dict[Release, str] = field(default_factory=dict)
     compiled: set[Release] = field(default_factory=set)
@@ -55,16 +73,47 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Sdist:
-    """A package of a resolution that is not built."""
+    """An sdist to build. sha256: measured if its index gives none."""
 
-    package: Package
+    release: Release
     target: Target
     index: PackageIndex
     file: ListedFile
+    sha256: str
 
     @property
-    def release(self) -> Release:
-        return self.package.name, Version(self.package.version)
+    def name(self) -> str:
+        return self.release[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Building:
+    """What the builds of one round use."""
+
+    client: IndexClient
+    views: Mapping[Target, View]
+    builder: WheelBuilder
+
+    async def listed(self, target: Target, name: str, filename: str) -> _Sdist:
+        """An sdist with its row on the page of its index."""
+        view = self.views[target]
+        file = (await view.selection(name)).files[filename]
+        if file.sha256 is None:
+            file = await view.measured(name, file)
+        release = name, version_of(filename) or Version("0")
+        return _Sdist(release, target, view.rules.index_of(name), file, file.sha256 or "")
+
+    async def unbuilt(self, package: Package, target: Target) -> UnbuiltSdist:
+        """The package for a message."""
+        view, own = self.views[target], Version(package.version)
+        files = (await view.selection(package.name)).files.values()
+        found = {
+            version_of(file.filename) for file in files if view.rank(file.filename) is not None and not file.yanked
+        }
+        with_wheels = sorted(version for version in found if version and not version.is_prerelease)
+        beside = [*[each for each in with_wheels if each < own][-1:], *[each for each in with_wheels if each > own][:1]]
+        needs = tuple(required_by(package.required_by))
+        return UnbuiltSdist(package.name, package.version, target.platform.value, needs, tuple(map(str, beside)))
 
 
 class SdistBuilds:
@@ -74,6 +123,7 @@ class SdistBuilds:
         self._state = state
         self._before = state.built_before()
         self._known: dict[Target, _Known] = defaultdict(_Known)
+        self._passed_over: set[tuple[Target, str, str]] = set()
 
     def knowing(self, request: TargetRequest) -> TargetRequest:
         """The request, with what the builds have shown."""
@@ -86,7 +136,7 @@ class SdistBuilds:
 
         def with_wheel(package: Package) -> Package:
             made = wheels.get((package.name, Version(package.version))) if is_open(package) else None
-            return replace(package, built=made.built, record_sha256=made.record_sha256) if made else package
+            return replace(package, built=made[0], record_sha256=made[1]) if made else package
 
         return replace(resolution, packages=tuple(map(with_wheel, resolution.packages)))
 
@@ -102,45 +152,115 @@ class SdistBuilds:
             what its build requires is not available.
         """
         pip, new = self._state.spec.pip, list(self._new(resolutions))
-        refused = [_unbuilt(package, target) for package, target in new if not pip.may_build(package.name)]
-        failed: list[WheelBuildFailed] = []
-        async with AsyncExitStack() as stack:
-            session = await stack.enter_async_context(Session(self._state.context.without_progress()))
-            client = IndexClient(self._state.store, self._state.context.now, environ=self._state.context.environ)
-            stack.push_async_callback(client.close)
-            if not self._state.context.is_offline:
-                client.http = await stack.enter_async_context(open_http(self._state.context.environ))
-            wanted = [each for each in new if pip.may_build(each[0].name)]
-            sdists = await self._listed(wanted, requests, client)
-            builder = WheelBuilder(self._state.spec.env.name, lambda _: None, session)
-            cutoffs = {each.request.target: each.rules.cutoffs for each in requests}
+        refused: list[UnbuiltSdist] = []
+        failed: list[tuple[UnbuiltSdist, WheelBuildFailed]] = []
+        async with self._building(requests) as building:
+            refused += [await building.unbuilt(*each) for each in new if not self._may_try(each[0].name)]
 
-            async def one(sdist: _Sdist) -> bool:
+            async def one(package: Package, target: Target) -> bool:
                 """Whether the sdist is what the resolver took it for."""
-                known = self._known[sdist.target]
+                sdist, known = await building.listed(target, package.name, package.file.filename), self._known[target]
+                # What is built beside torch is left until the lock is complete, and an extension that fails without it.
+                may_compile = pip.may_compile(package.name)
+                if may_compile and package.name in self._state.spec.build:
+                    known.compiled.add(sdist.release)
+                    return True
                 try:
-                    return await self._build(sdist, cutoffs[sdist.target], client, builder)
-                except NeedsCompiler as error:
-                    if pip.may_compile(sdist.package.name):
-                        known.compiled.add(sdist.release)
-                    else:
-                        refused.append(_unbuilt(sdist.package, sdist.target, error.reason))
+                    return await self._build(sdist, building)
                 except WheelBuildFailed as error:
-                    if reason := error.python_error:
-                        why = f"cannot be built for Python {sdist.target.python.series} (its build reports: {reason})"
+                    compiler = error.reason if isinstance(error, NeedsCompiler) else ""
+                    if may_compile and (compiler or self._state.facts.extension(package.name, package.version)):
+                        known.compiled.add(sdist.release)
+                    elif compiler:
+                        refused.append(replace(await building.unbuilt(package, target), error=compiler))
+                    elif reason := error.python_error:
+                        why = f"cannot be built for Python {target.python.series} (its build reports: {reason})"
                         known.excluded[sdist.release] = why
                         return False
-                    failed.append(error)
+                    else:
+                        failed.append((await building.unbuilt(package, target), error))
                 return True
 
-            are_right = all(await gather_or_cancel(map(one, sdists), self._state.context.jobs))
-        failed.sort(key=lambda error: error.message)
+            tasks = (one(package, target) for package, target in new if self._may_try(package.name))
+            if not all(await gather_or_cancel(tasks, self._state.context.jobs)):
+                # What cannot be built may not be chosen again.
+                return False
+        failed.sort(key=lambda each: each[1].message)
+        text = "\n".join(f"{sdist.described()}{error.message.removeprefix(error.of)}" for sdist, error in failed)
+        hints = _hints([error for _, error in failed])
+        unbuilt = {f"{each.name} {each.version} is from " for each in (*refused, *(sdist for sdist, _ in failed))}
+        old = (text for part in resolutions for text in part.warnings if text.startswith(tuple(unbuilt)))
+        text = "\n".join(filter(None, [text, *old]))
         if refused:
-            raise NeedsSdist(refused, new[0][1], pip.allow_sdist, "\n".join(error.message for error in failed))
+            elsewhere = await self._elsewhere(requests, refused)
+            raise NeedsSdist(refused, new[0][1], pip.allow_sdist, text, hints, elsewhere)
         if failed:
-            hint = "; ".join(dict.fromkeys(error.hint for error in failed if error.hint))
-            raise NoSolution("\n".join(error.message for error in failed), hint=hint)
-        return are_right
+            raise NoSolution(text, hint="\n  and ".join(hints))
+        return True
+
+    def _may_try(self, name: str) -> bool:
+        """Whether an sdist may be built to see what it needs; of extensions it is known that it is torch and nvcc."""
+        pip, row = self._state.spec.pip, self._state.facts.extension(name)
+        is_compiled = row is not None and "torch" in row.requires
+        return pip.may_compile(name) if is_compiled else pip.may_build(name)
+
+    async def _elsewhere(self, requests: Sequence[TargetRequest], refused: Sequence[UnbuiltSdist]) -> str:
+        """Where there are wheels of the extensions among these sdists."""
+        extensions = next(each.rules.extensions for each in requests)
+        releases = dict.fromkeys((each.name, each.version) for each in refused)
+        async with self._building(requests) as building:
+            for each in requests:
+                for name, _ in releases:
+                    if unfit := await no_fitting_wheel(name, each.request, building.views[each.request.target]):
+                        return f"{unfit.hint}: {unfit.message}"
+        return published_elsewhere(releases, extensions)
+
+    async def are_true(self, requests: Sequence[TargetRequest], stated: StatedSdists) -> bool:
+        """Whether sdists that resolvers passed over require what they state, as far as builds show it.
+
+        What cannot be built is believed, and so is a project whose newest of these releases state the truth.
+
+        Raises:
+            UnfitMachine, NetworkError: as `build`.
+        """
+        questions = list(self._questions(stated))
+        store, environ = self._state.store, self._state.context.environ
+        async with self._building(requests) as building:
+
+            async def one(target: Target, name: str, filename: str) -> bool:
+                sdist = await building.listed(target, name, filename)
+                key = key_of(["stated", self._wanted(sdist, building).key(default_index_url(environ))])
+                if store.answer(key) is not None:
+                    return True
+                try:
+                    is_true = await self._build(sdist, building)
+                except WheelBuildFailed:
+                    is_true = True
+                if is_true:
+                    store.put_answer(key, {"is_true": True})
+                return is_true
+
+            return all(await gather_or_cancel((one(*each) for each in questions), self._state.context.jobs))
+
+    def _questions(self, stated: StatedSdists) -> Iterator[tuple[Target, str, str]]:
+        """Target, name and file name of the sdists that are to be built because they were passed over."""
+        for target, sdists in stated.items():
+            newest: dict[str, list[str]] = defaultdict(list)
+            for name, filename in sdists:
+                newest[name].append(filename)
+            for name, filenames in newest.items():
+                for filename in filenames[:_BELIEVED] if self._may_try(name) else ():
+                    question = target, name, filename
+                    if question in self._passed_over:
+                        continue
+                    if len(self._passed_over) == _MOST_PASSED_OVER:
+                        self._state.context.reporter.warning(
+                            f"{name} {version_of(filename)} and other releases are passed over for what their sdists "
+                            f"state: {_MOST_PASSED_OVER} such sdists were built, which takes time, and no more"
+                        )
+                        return
+                    self._passed_over.add(question)
+                    yield question
 
     def _new(self, resolutions: Sequence[Resolution]) -> Iterator[tuple[Package, Target]]:
         for resolution in resolutions:
@@ -150,46 +270,34 @@ class SdistBuilds:
                 if release not in known.wheels and release not in known.compiled:
                     yield package, resolution.target
 
-    async def _listed(
-        self, wanted: Sequence[tuple[Package, Target]], requests: Sequence[TargetRequest], client: IndexClient
-    ) -> list[_Sdist]:
-        """The packages with their rows on the pages of their indexes."""
-        rules = {each.view_key: each.rules for each in requests}
-        pages = Pages(client, rules)
-        views = {each.request.target: View(pages, each.view_key) for each in requests}
-
-        async def listed(package: Package, target: Target) -> _Sdist:
-            view = views[target]
-            files = (await view.selection(package.name)).files
-            return _Sdist(package, target, view.rules.index_of(package.name), files[package.file.filename])
-
-        return await gather_or_cancel(listed(package, target) for package, target in wanted)
-
-    async def _build(
-        self, sdist: _Sdist, cutoffs: Mapping[str, datetime], client: IndexClient, builder: WheelBuilder
-    ) -> bool:
-        """Build one; whether its wheel requires what the sdist states."""
-        package, known = sdist.package, self._known[sdist.target]
+    @asynccontextmanager
+    async def _building(self, requests: Sequence[TargetRequest]) -> AsyncIterator[_Building]:
         state = self._state
-        state.context.reporter.progress(Step(f"building {package.name}", of=sdist.target.platform.value))
-        recorded = self._before.get((sdist.target, package.file.sha256))
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(Session(state.context.without_progress()))
+            client = IndexClient(state.store, state.context.now, environ=state.context.environ)
+            stack.push_async_callback(client.close)
+            if not state.context.is_offline:
+                client.http = await stack.enter_async_context(open_http(state.context.environ))
+            pages = Pages(client, {each.view_key: each.rules for each in requests})
+            views = {each.request.target: View(pages, each.view_key) for each in requests}
+            yield _Building(client, views, WheelBuilder(state.spec.env.name, lambda _: None, session))
+
+    async def _build(self, sdist: _Sdist, building: _Building) -> bool:
+        """Build one; whether its wheel requires what the sdist states."""
+        known, state = self._known[sdist.target], self._state
+        state.context.reporter.progress(Step(f"building {sdist.name}", of=sdist.target.platform.value))
+        recorded = self._before.get((sdist.target, sdist.sha256))
         made = await self._recorded_wheel(recorded)
         if made is None:
-            as_of = max(state.as_of, cutoffs.get(package.name, state.as_of))
-            wanted = WheelRequest(
-                package.name,
-                package.version,
-                sdist.target,
-                as_of,
-                indexes_of(state.spec),
-                compilers=Compilers.NOWHERE,
-            )
-            made = await builder.build_wheel(self._request(wanted, sdist, client))
-        metadata = await asyncio.to_thread(metadata_of, made.path, package.name)
-        stated = (await client.metadata(sdist.index, sdist.file)).body
+            made = await building.builder.build_wheel(self._wanted(sdist, building))
+        metadata = await asyncio.to_thread(metadata_of, made.path, sdist.name)
+        stated = (await building.client.metadata(sdist.index, sdist.file)).body
         # What is recorded stays, even if this machine's build gives other bytes.
-        known.wheels[sdist.release] = recorded or replace(
-            package, built=made.wheel, record_sha256=await asyncio.to_thread(record_digest, made.path)
+        known.wheels[sdist.release] = (
+            (recorded.built, recorded.record_sha256)
+            if recorded and recorded.built
+            else (made.wheel, await asyncio.to_thread(record_digest, made.path))
         )
         is_same = _requirements(metadata) == _requirements(stated)
         if not is_same:
@@ -203,28 +311,36 @@ class SdistBuilds:
         sha256 = recorded.built.sha256
         return CachedWheel(recorded.built, paths[sha256]) if sha256 in paths else None
 
-    def _request(self, wanted: WheelRequest, sdist: _Sdist, client: IndexClient) -> BuildRequest:
-        file = sdist.package.file
-        path = archive_path(self._state.context.cache, wanted.of, file.sha256, file.filename)
+    def _wanted(self, sdist: _Sdist, building: _Building) -> BuildRequest:
+        state = self._state
+        as_of = max(state.as_of, building.views[sdist.target].rules.cutoff_of(sdist.name))
+        indexes, nowhere = indexes_of(state.spec), Compilers.NOWHERE
+        wanted = WheelRequest(sdist.name, str(sdist.release[1]), sdist.target, as_of, indexes, compilers=nowhere)
+        path = archive_path(state.context.cache, wanted.of, sdist.sha256, sdist.file.filename)
 
         def is_cached() -> bool:
             if not path.is_file():
                 return False
             with path.open("rb") as opened:
-                return sha256_of(opened)[0] == file.sha256
+                return sha256_of(opened)[0] == sdist.sha256
 
         async def fetch() -> Path:
             if not await asyncio.to_thread(is_cached):
-                content = BytesIO(await client.content(sdist.index, sdist.file))
+                content = BytesIO(await building.client.content(sdist.index, sdist.file))
                 await asyncio.to_thread(copy_to_cache, content, path)
             return path
 
-        return sdist_request(wanted, file.sha256, fetch)
+        return sdist_request(wanted, sdist.sha256, fetch)
 
 
-def _unbuilt(package: Package, target: Target, error: str | None = None) -> UnbuiltSdist:
-    needs = tuple(required_by(package.required_by))
-    return UnbuiltSdist(package.name, package.version, target.platform.value, needs, error)
+def _hints(failed: Sequence[WheelBuildFailed]) -> list[str]:
+    """What to do about failed builds; placeholders of one index together."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for error in failed:
+        if isinstance(error, IsPlaceholder):
+            names[error.url].append(error.name)
+    others = (error.hint for error in failed if error.hint and not isinstance(error, IsPlaceholder))
+    return [*dict.fromkeys(others), *(index_hint(url, of_index) for url, of_index in names.items())]
 
 
 def _requirements(metadata: bytes) -> tuple[frozenset[str], frozenset[str], str | None]:

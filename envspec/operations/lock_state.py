@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from envspec.errors import UsageError
 from envspec.io.http_types import Timeouts
+from envspec.names import normalised
 from envspec.spec.dates import Age, read_as_of
 from envspec.spec.identity import input_sha256, variants_in
 from envspec.spec.variants import BASE, base_directory, variant_directory
@@ -20,7 +21,17 @@ if TYPE_CHECKING:
     from envspec.context import Context
     from envspec.facts import Facts
     from envspec.io.store import Store
-    from envspec.models import CondaChannel, CondaPackage, Decision, Lock, Package, Platform, Resolution, Target
+    from envspec.models import (
+        CondaChannel,
+        CondaPackage,
+        Decision,
+        Lock,
+        Package,
+        PackageAge,
+        Platform,
+        Resolution,
+        Target,
+    )
     from envspec.resolve.pypi.resolve import TargetRequest
     from envspec.resolve.types import CondaProvided
     from envspec.spec import Spec
@@ -86,6 +97,17 @@ class LockRequest:
         return base_directory(self.directory, self.variant)
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """files: of the lock that a spec compiles to; none if its lock stays as it is. read: the spec's text. spec: its new
+    one, if the request changes dates.
+    """
+
+    files: Mapping[str, bytes]
+    read: str = ""
+    spec: bytes | None = None
+
+
 def variants_of(request: LockRequest) -> tuple[LockRequest, ...]:
     """The request for a spec, then those for its variants: each in a folder of its own beside the spec's."""
     return tuple(
@@ -143,9 +165,32 @@ class LockState:
         parts = self.before.resolutions if self.before is not None and self.builds_alike(self.before) else ()
         return {(part.target, each.file.sha256): each for part in parts for each in part.packages if each.built}
 
+    def package_ages(self) -> dict[str, PackageAge]:
+        """The spec's ages of packages, by their names in it, as the lock records them.
+
+        What an age meant in the lock counts until `--upgrade` or `--upgrade-package`, or until the age changes.
+        """
+        from envspec.models import PackageAge
+
+        lock = self.base or (self.old if self.request.upgrade is Upgrade.KEEP else None)
+        recorded = {each.name: each for each in (lock.package_ages if lock else ()) if each.name not in self.upgraded}
+
+        def meant(name: str, age: Age) -> PackageAge:
+            found = recorded.get(name)
+            return found if found and found.age == str(age) else PackageAge(name, str(age), age.before(self.started))
+
+        spec = self.spec.env.package_as_of
+        return {name: meant(normalised(name), at) for name, at in spec.items() if isinstance(at, Age)}
+
     def own_times(self) -> dict[str, datetime]:
         """Packages to which the spec gives a later time than `as_of`, by their names in it."""
-        return {name: time for name, time in self.spec.env.package_as_of.items() if time > self.as_of}
+        ages, spec = self.package_ages(), self.spec.env.package_as_of
+        times = {name: at if isinstance(at, datetime) else ages[name].as_of for name, at in spec.items()}
+        return {name: time for name, time in times.items() if time > self.as_of}
+
+    def aged_times(self) -> dict[str, datetime]:
+        """Up to when releases of the packages count to which the spec gives an age, by their names in it."""
+        return {name: max(age.as_of, self.as_of) for name, age in self.package_ages().items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,8 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
             hint=f"name the repodata of that part: --channel-repodata {missing[0]}=DIR",
         )
     as_of = spec.env.as_of if isinstance(spec.env.as_of, datetime) else locked.as_of
-    cutoffs = (as_of, *(at for _, at in (*locked.package_as_of, *locked.conda_as_of)))
+    own = (*locked.package_as_of, *locked.conda_as_of, *((each.name, each.as_of) for each in locked.package_ages))
+    cutoffs = (as_of, *(at for _, at in own))
     if latest := max([at for at in cutoffs if at > started], default=None):
         raise StaleLock(
             f"{request.directory} is as of {latest}, which is in the future", hint="lock again: `envspec lock`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
@@ -12,7 +13,7 @@ from envspec.io.store import Store
 from envspec.models import BuiltWheel, Dependent, Package, Rejected, Resolution, Target, WheelFile
 
 #: Part of every key. Change it if the same request gives another result, or its stored form changes.
-FORMAT: Final = "12"
+FORMAT: Final = "15"
 
 
 def key_of(parts: object) -> str:
@@ -21,16 +22,19 @@ def key_of(parts: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def get(store: Store, key: str, target: Target) -> Resolution | None:
+def get(store: Store, key: str, target: Target) -> tuple[Resolution, tuple[tuple[str, str], ...]] | None:
+    """A resolution, and what `put` got with it."""
     stored = store.answer(key)
     if stored is None:
         return None
-    return Resolution(target, tuple(map(_package, stored["packages"])), tuple(stored["warnings"]))
+    resolution = Resolution(target, tuple(map(_package, stored["packages"])), tuple(stored["warnings"]))
+    return resolution, tuple((name, filename) for name, filename in stored["stated"])
 
 
-def put(store: Store, key: str, resolution: Resolution) -> None:
+def put(store: Store, key: str, resolution: Resolution, stated: Sequence[tuple[str, str]] = ()) -> None:
+    """stated: names and file names of sdists that were passed over for what they state."""
     packages = [asdict(package) for package in resolution.packages]
-    store.put_answer(key, {"packages": packages, "warnings": list(resolution.warnings)})
+    store.put_answer(key, {"packages": packages, "warnings": list(resolution.warnings), "stated": list(stated)})
 
 
 def _package(fields: dict[str, Any]) -> Package:

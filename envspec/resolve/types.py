@@ -6,10 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.version import Version
 
+from envspec.errors import NoSolution
 from envspec.models import SPEC, CondaPackage, CudaVersion, Dependent, Platform
+from envspec.spec.errors import KeyPath
+from envspec.spec.requirements import Requirement
 
 #: A package on an index: its normalised name and its version.
 Release = tuple[str, Version]
@@ -117,3 +121,39 @@ class CondaRequest:
 
     def cutoff_of(self, name: str) -> datetime:
         return self.cutoffs.get(name, self.as_of)
+
+
+class RefusedLine(NamedTuple):
+    """What is wrong with lines of [pip] dependencies: with that which reads `line`, else with each of the name, and of
+    the extra.
+    """
+
+    name: str
+    problem: str
+    hint: str
+    line: str = ""
+    extra: str = ""
+
+    def is_of(self, line: Requirement) -> bool:
+        is_same = not self.line or str(line) == self.line
+        return line.name == self.name and is_same and (not self.extra or self.extra in line.extras)
+
+
+class RefusedLines(NoSolution):
+    """Lines of the spec that nothing satisfies, whatever else it requires."""
+
+    def __init__(self, found: Iterable[RefusedLine]) -> None:
+        self.found = tuple(dict.fromkeys(found))
+        super().__init__(
+            "; ".join(dict.fromkeys(each.problem for each in self.found)),
+            hint="; ".join(dict.fromkeys(each.hint for each in self.found)),
+        )
+
+    def of_lines(self, required: Iterable[Requirement]) -> list[tuple[KeyPath, str, str]]:
+        """The key of each refused line of [pip] dependencies, with its problem and hint."""
+        return [
+            (("pip", "dependencies", at), each.problem, each.hint)
+            for at, line in enumerate(required)
+            for each in self.found
+            if each.is_of(line)
+        ]

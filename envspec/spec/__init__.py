@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from envspec.spec.requirements import RequirementKind as RequirementKind
     from envspec.spec.sections import Compiler as Compiler
     from envspec.spec.sections import Conda as Conda
+    from envspec.spec.sections import Libraries as Libraries
     from envspec.spec.sections import PythonSource as PythonSource
     from envspec.spec.sections import Spec as Spec
+    from envspec.spec.sections import System as System
     from envspec.spec.sections import UndatedFiles as UndatedFiles
 
 _NAMES = {
@@ -31,7 +33,7 @@ _NAMES = {
     "load": "load_spec parse_spec",
     "positions": "set_as_of set_package_as_of",
     "requirements": "Requirement RequirementKind",
-    "sections": "Compiler Conda PythonSource Spec UndatedFiles",
+    "sections": "Compiler Conda Libraries PythonSource Spec System UndatedFiles",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -217,12 +217,13 @@ def _future(data: Document, now: datetime) -> Iterator[Found]:
             )
 
 
-def _dated_twice(data: Document) -> Iterator[Found]:
-    seen: dict[str, str] = {}
-    for name in table(data, "env", "package_as_of"):
-        first = seen.setdefault(normalised(name), name)
-        if first != name:
-            yield ("env", "package_as_of", name), f"{quoted(first)} is the same package", "remove one of the two"
+def _keyed_twice(data: Document) -> Iterator[Found]:
+    for path in (("env", "package_as_of"), ("build",)):
+        seen: dict[str, str] = {}
+        for name in table(data, *path):
+            first = seen.setdefault(normalised(name), name)
+            if first != name:
+                yield (*path, name), f"{quoted(first)} is the same package", "remove one of the two"
 
 
 def _listed_twice(data: Document) -> Iterator[Found]:
@@ -453,7 +454,7 @@ _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _overridden_twice,
     _removed,
     _misnamed,
-    _dated_twice,
+    _keyed_twice,
     _index_names,
     _pages_of_links,
     _index_patterns,

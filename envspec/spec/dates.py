@@ -62,6 +62,6 @@ def as_of_in(document: Mapping[str, Any]) -> datetime | Age | None:
     return None if value is None else read_as_of(value)
 
 
-def package_as_of_in(document: Mapping[str, Any]) -> dict[str, datetime]:
+def package_as_of_in(document: Mapping[str, Any]) -> dict[str, datetime | Age]:
     """`[env] package_as_of` by normalised names; raises as `read_time`."""
-    return {normalised(name): read_time(value) for name, value in document["env"].get("package_as_of", {}).items()}
+    return {normalised(name): read_as_of(value) for name, value in document["env"].get("package_as_of", {}).items()}

@@ -24,7 +24,7 @@ from envspec.spec.variants import SHARED, WITHOUT
 _KEYS: Final[Mapping[str, str]] = {
     "source": "Where the fact comes from.",
     "read": "The day on which the source was read.",
-    "confidence": "high, medium or low.",
+    "confidence": "high, medium or low; of an extension also unverified.",
     "version": "The exact version.",
     "default": "For each platform, the variant on the default index: cu128, cpu.",
     "variants": "The variants on PyTorch's own indexes.",
@@ -49,7 +49,6 @@ _KEYS: Final[Mapping[str, str]] = {
     "aliases": "Other names.",
     "compute_capability": "Such as 9.0 for sm_90.",
     "first_cuda": "The oldest CUDA version that compiles for it.",
-    "memory_mib": "Memory sizes, in MiB.",
     "cuda": "A CUDA release (12.8.1) or minor version (12.8).",
     "minimum": "The oldest driver that runs it.",
     "bundled": "The driver that the release ships with.",
@@ -67,6 +66,22 @@ _KEYS: Final[Mapping[str, str]] = {
     "requires": "The requirements to add.",
     "reason": "Why.",
     "beside": "cuda: only where torch is built for CUDA.",
+    "module": "What Python imports.",
+    "label": "How the local version of its wheels says what they were built for: {variant}torch{torch}cxx11abi{abi}.",
+    "pages": "Where the project publishes wheels; {version}, {torch} and {variant} are replaced.",
+    "format": "The form of its pages: links or simple.",
+    "wheels": "For each minor version of torch, the variants that the project publishes wheels for.",
+    "env": "Variables of its build.",
+    "arch": "The variable that takes the GPUs to build for.",
+    "arch_form": "How it takes them: 8.0 or 80.",
+    "jobs": "The variable that limits how many compilers run at once.",
+    "memory_mib": "Memory, in MiB: sizes of a GPU's, or what one compiler takes.",
+    "minutes": "How many minutes of one processor a build for one GPU architecture takes.",
+    "libraries": "SONAMEs of libraries that its wheels load from the system; `a | b` is any one of them.",
+    "optional": "SONAMEs that some of its modules need, and the package does without.",
+    "base": "SONAMEs of the libraries in its smallest installation.",
+    "packages": "For each SONAME, the package that contains the library.",
+    "contains": "For each package, other packages of the table that come with it.",
     "channel": "The conda channel of the build (default: the project's own wheels).",
 }
 
@@ -90,6 +105,7 @@ def _text_of(read: Callable[[str], object], example: str) -> f.OfText:
 
 _PLATFORM: Final = _form("|".join(platform.value for platform in Platform), "linux-64")
 _VARIANT: Final = _form(r"cpu|cu\d{3}|rocm\d+(?:\.\d+)*|xpu", "cu128")
+_APT: Final = _form(r"[a-z0-9][a-z0-9.+-]+", "libgl1")
 _DRIVER: Final = _form(r"\d+(?:\.\d+)*", "570.26")
 
 #: The form of a text, or of the texts in a list, by the key's name: what other stages take for granted.
@@ -116,13 +132,21 @@ _FORMS: Final[Mapping[str, f.OfText]] = {
     "sha256": _form("[0-9a-f]{64}", "0123456789abcdef" * 4),
     "build": _text_of(lambda text: datetime.strptime(text, "%Y%m%d").replace(tzinfo=timezone.utc), "20260814"),
     "url": _form(r"https?://\S+", "https://downloads.example.com/python.tar.gz"),
-    "confidence": _form("high|medium|low", "high"),
+    "confidence": _form("high|medium|low|unverified", "high"),
+    "format": _form("links|simple", "links"),
+    "arch_form": _form(r"8\.0|80", "8.0"),
 }
 
 
 #: Tables inside a row, by the key's name: the form of their keys and values.
 _INNER: Final[Mapping[str, Any]] = {
     "default": dict[Annotated[str, _PLATFORM], Annotated[str, _VARIANT]],
+    "env": dict[str, str],
+    "wheels": dict[
+        Annotated[str, _form(r"\d+\.\d+", "2.8")], f.ListOf[Annotated[str, _form(r"cpu|cu\d{2,3}", "cu128")]]
+    ],
+    "packages": dict[str, Annotated[str, _APT]],
+    "contains": dict[Annotated[str, _APT], f.ListOf[Annotated[str, _APT]]],
     "gpu_code": dict[
         Annotated[str, _VARIANT], f.ListOf[Annotated[str, _form(r"(?:sm|compute)_\d{2,3}[af]?", "sm_90")]]
     ],
@@ -170,6 +194,9 @@ _TABLES: Final[Mapping[str, tuple[type[FactRow], str]]] = {
     "digest": (rows.DigestRow, "Manifest digests of nvidia/cuda's tags."),
     "driver": (rows.DriverRow, "The Linux drivers of CUDA releases."),
     "cuda_build": (rows.CudaBuildRow, "The CUDA that packages are built for, if their metadata does not name it."),
+    "extension": (rows.ExtensionRow, "Packages whose compiled code fits one build of torch, and how they are built."),
+    "library_need": (rows.LibraryNeedRow, "What the wheels of packages load from the system."),
+    "system_libraries": (rows.SystemLibrariesRow, "Which packages of Debian and Ubuntu contain which libraries."),
     "image": (rows.ImageRow, "Tags of nvidia/cuda that exist."),
     "parts": (rows.PartsRow, "Versions of the CUDA libraries of releases."),
     "python": (rows.PythonRow, "Standalone builds of Python."),

@@ -73,6 +73,11 @@ def read_groups(document: Mapping[str, Any], folder: Path) -> Grouped:
     return Grouped(result, lines, reader.problems)
 
 
+def _list(table: Mapping[str, Any], key: str) -> list[Any]:
+    """The list of a table; empty if it is none, which the spec's form refuses."""
+    return found if isinstance(found := table.get(key), list) else []
+
+
 def _table(value: Any, *path: str) -> Mapping[str, Any]:
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -168,10 +173,10 @@ class _Reader:
 
         tables: [pip], with the lines.
         """
-        own = [text for pip in tables for text in pip.get("dependencies", ()) if isinstance(text, str)]
+        own = [text for pip in tables for text in _list(pip, "dependencies") if isinstance(text, str)]
         placed = {normalised(found[1]) for text in own if (found := _NAME.match(text)) and found[2]}
-        indexes = [each for pip in tables for each in pip.get("index", ()) if isinstance(each, Mapping)]
-        patterns = [normalised(str(each)) for index in indexes for each in index.get("packages", ())]
+        indexes = [each for pip in tables for each in _list(pip, "index") if isinstance(each, Mapping)]
+        patterns = [normalised(str(each)) for index in indexes for each in _list(index, "packages")]
         for text, place in lines:
             found, data = _NAME.match(text), self._files[place.file]
             name = normalised(found[1]) if found else ""

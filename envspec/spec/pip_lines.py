@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -31,8 +31,8 @@ _SLIPS: Final[tuple[tuple[str, str], ...]] = (
     (r"(?:^|\s)#.*$", ""),
     (r"^\s*(?:python3?\s+-m\s+|uv\s+)?pip3?\s+install\s+(?:--?[\w-]+\s+)*", ""),
     (r"\\\s*$", ""),
-    # Per-requirement options: --hash=sha256:..., --config-settings=...
-    (r"\s--[a-z][a-z-]*(?:=|\s+)\S+", ""),
+    # Per-requirement options: --hash=sha256:..., --config-settings=..., --no-build-isolation
+    (r"\s--[a-z][a-z-]*(?:=\S+|\s+(?!-)\S+)?(?=\s|$)", ""),
     (r"""^\s*(["'])(.*)\1\s*,?\s*$""", r"\2"),
     (r",\s*$", ""),
     # A URL ends at a blank.
@@ -99,18 +99,19 @@ def _index(option: str, url: str) -> str:
         return f'remove it, and name each wheel by its path: "NAME @ {url.rstrip("/")}/NAME-1.0-py3-none-any.whl"'
     row = next((row for row in load_facts().links if url.startswith(row.url)), None)
     is_links = option == "find-links"
-    packages = ", ".join(f'"{name}"' for name in row.packages) if row else '"NAME"'
-    lines = [
-        "[[pip.index]]",
-        f'name = "{_short(url)}"',
-        f"url = {quoted(url, _MOST_CHARACTERS)}",
-        *(['format = "links"'] if is_links else []),
-        f"packages = [{packages}]{'' if row else '  # the names that come from there'}",
-    ]
+    lines = index_lines(url, row.packages if row else ["NAME"], ['format = "links"'] if is_links else [])
+    lines[-1] += "" if row else "  # the names that come from there"
     default = (
         f"set ENVSPEC_DEFAULT_INDEX={url} if it replaces the default index, else " if option == "index-url" else ""
     )
     return _pasted(f"remove it; {default}add to the end of the spec", lines)
+
+
+def index_lines(url: str, names: Iterable[str], others: Iterable[str] = ()) -> list[str]:
+    """The table of an index in a spec. names: of its packages. others: lines with other keys."""
+    packages = ", ".join(f'"{name}"' for name in names)
+    head = ["[[pip.index]]", f'name = "{_short(url)}"', f"url = {quoted(url, _MOST_CHARACTERS)}"]
+    return [*head, *others, f"packages = [{packages}]"]
 
 
 def _pytorch(path: str) -> str:

@@ -178,11 +178,15 @@ def _refuse_other_forms(text: str) -> None:
         raise BadValue("an empty requirement", 'remove it, or name a package: `"numpy>=1.26"`')
     if text.startswith("-"):
         raise option_error(text, read_requirement)
+    if text.startswith("#"):
+        raise BadValue(f"{quoted(text)} is a comment", "remove its quotes: TOML's comments start with #")
     if _ADDRESS.match(text) or (text.endswith(".whl") and "@" not in text):
+        address, _, marker = re.sub(r"\s#.*", "", text).partition(";")
+        condition = f" ; {marker.strip()}" if marker else ""
         raise InFolder(
             f"{quoted(text)} has no name",
-            f"write {quoted(named(text), _LONGEST)}",
-            lambda folder: f"write {quoted(named(text, folder), _LONGEST)}",
+            f"write {quoted(named(address.strip()) + condition, _LONGEST)}",
+            lambda folder: f"write {quoted(named(address.strip(), folder) + condition, _LONGEST)}",
         )
 
 

@@ -97,6 +97,7 @@ class CheckName(Enum):
     TRANSFORMER = "transformer"
     PYG = "pyg"
     WIDEDEEP = "widedeep"
+    EXTENSIONS = "extensions"
     LOCK = "lock"
     MEMORY = "memory"
 
@@ -123,9 +124,9 @@ class Env(Section):
         "its start in UTC; an age is counted back from the time of the lock, which records both.",
         examples=["2026-11-15", "7 days ago"],
     )
-    package_as_of: dict[f.DatedName, f.Time] = Field(
+    package_as_of: dict[f.DatedName, f.AsOf] = Field(
         default_factory=dict,
-        description="Later dates of single packages; `envspec lock --upgrade-package` writes them.",
+        description="Later dates or ages of single packages; `envspec lock --upgrade-package` writes dates.",
         examples=[{"torch": "2026-11-20"}],
     )
     python_source: Annotated[PythonSource, f.OneOf()] = Field(
@@ -309,6 +310,28 @@ class Pip(Section):
         return None
 
 
+class BuildSection(Section):
+    """How a package is built from its sdist, beside the lock's own torch."""
+
+    requires: f.ListOf[f.BuildRequirementText] = Field(
+        default=(),
+        description="What its build imports beside what its sources require: packages of the lock, torch among them, "
+        "are the locked ones, with what they require; others come from the indexes.",
+        examples=[["torch", "ninja"]],
+    )
+    env: dict[f.VariableName, f.EnvVariable] = Field(
+        default_factory=dict,
+        description="Environment variables of its build.",
+        examples=[{"FLASH_ATTENTION_DISABLE_BACKWARD": "TRUE"}],
+    )
+    jobs: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many compilers run at once (default: as many as processors and free memory allow).",
+        examples=[4],
+    )
+
+
 class CondaPlatform(Section):
     """Additional conda requirements of one platform."""
 
@@ -377,6 +400,14 @@ class Conda(Section):
         }
 
 
+class Libraries(Enum):
+    """What to do about libraries of the system that packages load, as far as it is known when locking."""
+
+    AUTO = "auto"
+    REPORT = "report"
+    NONE = "none"
+
+
 class System(Section):
     """Packages of the base image's system."""
 
@@ -387,6 +418,11 @@ class System(Section):
         default=None,
         description="Time of the package archive to install from.",
         examples=["2026-11-01T00:00:00Z"],
+    )
+    libraries: Annotated[Libraries, f.OneOf()] = Field(
+        default=Libraries.REPORT,
+        description="System libraries that packages load (libGL for opencv-python, FFmpeg for torchcodec): auto adds "
+        "their packages to `apt`; report warns of those that are missing.",
     )
 
 
@@ -477,6 +513,11 @@ class Spec(Section):
     env: Env = Field(description="The environment itself.")
     cuda: Cuda | None = Field(default=None, description="CUDA; leave it out for an environment for the CPU only.")
     pip: Pip = Field(default_factory=Pip, description="Packages from Python package indexes.")
+    build: dict[f.PackageName, BuildSection] = Field(
+        default_factory=dict,
+        description="Packages whose sdists are built beside the lock's own torch, a table each.",
+        examples=[{"flash-attn": {"requires": ["torch", "ninja"], "jobs": 4}}],
+    )
     conda: Conda | None = Field(default=None, description="Packages from conda channels.")
     system: System | None = Field(default=None, description="Packages of the base image's system.")
     services: Services | None = Field(default=None, description="Services of the container.")

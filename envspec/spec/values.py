@@ -295,6 +295,13 @@ def _read_env_variable(text: str) -> str:
     return text
 
 
+def _read_build_requirement(text: str) -> Requirement:
+    requirement = read_requirement(text)
+    if requirement.url is not None:
+        raise BadValue(f"{quoted(text)} has a URL", "require it by name: builds take what they require from indexes")
+    return requirement
+
+
 def _read_host(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?(?:/[a-z0-9._/-]+)?", text):
         named = quoted(without_registry_login(text))
@@ -338,6 +345,7 @@ DatedName = Annotated[
 ]
 Glibc = Annotated[tuple[int, int], OfText(_read_glibc, pattern=f"^{_GLIBC}$")]
 RequirementText = Annotated[Requirement, OfText(read_requirement)]
+BuildRequirementText = Annotated[Requirement, OfText(_read_build_requirement)]
 ConstraintText = Annotated[Requirement, OfText(read_constraint)]
 OverrideText = Annotated[Requirement, OfText(read_override)]
 PackageName = Annotated[str, OfText(read_name)]

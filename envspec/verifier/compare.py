@@ -189,7 +189,7 @@ def _distribution(
     one: Distribution, locked: ExpectedPackage | None, environment: PythonEnvironment
 ) -> Iterator[DriftFinding]:
     record = f"{environment.relative(one.site / one.folder)}/RECORD"
-    if locked and not same_version(locked.version, one.version):
+    if locked and not _is_version(locked, one.version):
         yield DriftFinding(one.name, Drift.VERSION, expected=locked.version, found=one.version)
     elif one.entries is None:
         yield DriftFinding(one.name, Drift.RECORD, record, found=one.problem)
@@ -197,6 +197,14 @@ def _distribution(
         digest = installed_sha256(one.entries, _depth(one, environment))
         if digest != locked.record_sha256:
             yield DriftFinding(one.name, Drift.RECORD, record, locked.record_sha256, digest or "it has other hashes")
+
+
+def _is_version(locked: ExpectedPackage, version: str) -> bool:
+    """Whether a distribution is of the locked version. Its METADATA may lack the label in its wheel's name: then its
+    RECORD tells.
+    """
+    public = locked.version.partition("+")[0] if locked.record_sha256 is not None else locked.version
+    return same_version(locked.version, version) or same_version(public, version)
 
 
 def _conda(expected: Sequence[ExpectedConda], installed: Installed) -> Iterator[DriftFinding]:

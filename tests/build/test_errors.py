@@ -1,8 +1,16 @@
-"""What the error of a failed build shows of its log."""
+"""What the error of a failed build shows of its log, and with which tools it is tried again."""
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
 from envspec.build.runners import build_error
+from envspec.build.types import WheelRequest
+from envspec.build.wheel import sdist_request, time_of_tools
+from envspec.models import Platform, Python, Target
 
 LOG = """\
 Building wheel...
@@ -49,3 +57,19 @@ def test_requirements_that_cannot_be_had() -> None:
     assert error.message == (
         "own 1.0: its build failed: what it requires can't be installed:\n  No solution found when resolving: `helper`"
     )
+
+
+@pytest.mark.parametrize(
+    ("python", "written", "tools"),
+    [("3.9.25", 2023, 2023), ("3.12.1", 2021, 2023), ("3.99.1", 2021, 2021), ("3.9.25", 2099, 2026)],
+)
+def test_tools_are_of_the_source_and_its_python(python: str, written: int, tools: int) -> None:
+    async def fetch() -> Path:
+        raise AssertionError
+
+    target, as_of = (
+        Target(Platform.LINUX_64, Python(python, "spec"), glibc=(2, 36)),
+        datetime(2026, 6, 1, tzinfo=timezone.utc),
+    )
+    request = sdist_request(WheelRequest("own", "1.0", target, as_of), "", fetch)
+    assert time_of_tools(request, datetime(written, 1, 1, tzinfo=timezone.utc)).year == tools

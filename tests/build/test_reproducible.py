@@ -16,9 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from installer.sources import WheelFile
 
-from envspec.build.reproducible import check_release, fix_times_and_modes, is_loaded, is_pure, normalise, tar_of, unpack
+from envspec.build.reproducible import (
+    check_release,
+    fix_times_and_modes,
+    is_loaded,
+    is_pure,
+    metadata_of,
+    normalise,
+    tar_of,
+    unpack,
+)
 from envspec.build.types import WrongWheel
 from envspec.models import Platform, Python, Target
+from envspec.resolve.pypi.metadata import declared
 from tests.support.builders.wheels import Method, sdist, wheel
 
 LINUX = Target(Platform.LINUX_64, Python("3.11.7", "spec"), glibc=(2, 36))
@@ -75,6 +85,15 @@ def test_order_times_modes_and_packing_leave_no_trace(
     folder = tmp_path_factory.mktemp("wheels")
     plain = wheel("own", "1.0", files=FILES).data
     assert normal(folder, shuffled(plain, order, year, mode)) == normal(folder, plain)
+
+
+def test_requirements_of_old_tools_can_be_read(tmp_path: Path) -> None:
+    data = normal(tmp_path, wheel("own", "1.0", metadata=b"Name: own\nVersion: 1.0\nRequires-Dist: cv (>=3.)\n").data)
+    path = tmp_path / "own-1.0-py3-none-any.whl"
+    path.write_bytes(data)
+    with WheelFile.open(path) as source:
+        source.validate_record()
+    assert declared(metadata_of(path, "own")) == ("cv (>=3)",)
 
 
 def test_what_runs_stays_so(tmp_path: Path) -> None:

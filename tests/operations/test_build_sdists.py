@@ -28,7 +28,7 @@ from tests.support.builders.wheels import Artifact, sdist, wheel
 from tests.support.machines.confinement import confined, path_with_bubblewrap
 from tests.support.servers.faults import Status
 from tests.support.servers.index import IndexServer
-from tests.support.user import IMPATIENT, refused
+from tests.support.user import IMPATIENT, User, refused
 
 pytestmark = confined
 
@@ -203,7 +203,10 @@ def requiring(name: str) -> Artifact:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (building("raise SystemExit('no luck today')"), ("own 1.0.0: its build failed", "no luck today")),
+        (
+            building("raise SystemExit('no luck today')"),
+            ("own 1.0.0 (required by the spec): its build failed", "no luck today"),
+        ),
         (building("STEM = 'other-1.0.0'"), ("a wheel of other 1.0.0, not of own 1.0.0",)),
         (building("STEM = 'own-1.0.1'"), ("a wheel of own 1.0.1, not of own 1.0.0",)),
         (requiring("gone"), ("gone", "own 1.0.0")),
@@ -268,6 +271,16 @@ def test_what_fails_without_a_compiler_is_not_built_by_whatever_is_here(tmp_path
         path = path_with_bubblewrap(tmp_path / "bin")
         ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", PATH=path)
     assert "its build needs c++" in refused(ran, 6)
+
+
+def test_what_needs_a_compiler_is_not_tried_again(tmp_path: Path) -> None:
+    with index_of(building(COMPILES + "raise SystemExit('not without it')")) as index:
+        user = User(tmp_path, index.url)
+        user.wants("own", as_of=AS_OF, python=RUNNING)
+        first = refused(user.locks(), 4)
+        assert "its build needs c++" in first
+        # On this path nothing confines builds.
+        assert refused(user.locks(PATH=str(tmp_path)), 4) == first
 
 
 def test_what_does_without_a_compiler_is_told(tmp_path: Path) -> None:

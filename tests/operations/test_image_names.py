@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -124,3 +124,17 @@ def test_the_lock_says_of_a_digest_where_it_is_from(scene: Scene) -> None:
         assert explained.status == 0, explained.stderr
         (row,) = (each for each in json.loads(explained.stdout)["decisions"] if each["what"] == "image.digest")
         assert row["value"] == message
+
+
+def test_an_image_on_the_plain_system_gets_the_gpus(scene: Scene) -> None:
+    held = scene.registry.held
+    held.hold("library/ubuntu", *scene.base.blobs)
+    held.tags["library/ubuntu"] = held.tags["nvidia/cuda"]
+    plain = replace(scene.base.named(), repository="docker.io/library/ubuntu", tag="24.04", cuda_release=None)
+    # Packages that name no CUDA release: the spec's GPUs alone say what the image is for.
+    lock = scene.builder.writes_lock(replace(scene.lock, base_image=plain, driver=None, gpus=("A100",)))
+    scene.builder.id_of(lock, "--no-pyc", "--output", "image.tar")
+    with tarfile.open(scene.builder.folder / "image.tar") as archive:
+        manifest = json.load(archive.extractfile("manifest.json"))[0]  # type: ignore[arg-type]
+        config = json.load(archive.extractfile(manifest["Config"]))["config"]  # type: ignore[arg-type]
+    assert {"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"} <= set(config["Env"])

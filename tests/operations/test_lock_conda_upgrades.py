@@ -14,7 +14,7 @@ import pytest
 from tests.support.builders.conda_channel import Row, row, write_channel
 from tests.support.builders.ecosystem import release
 from tests.support.servers.index import IndexServer
-from tests.support.user import Ran, User, refused
+from tests.support.user import Ran, User, a_second_later, refused
 
 #: The first lock is of this day: half of what the channel and the index have is newer.
 AS_OF: Final = "2025-09-01T00:00:00Z"
@@ -329,3 +329,23 @@ def test_a_row_that_comes_late_and_says_it_was_built_early(tmp_path: Path, index
     assert found.moved() == {":epsilon": "1.0"}
     found.runs("--upgrade")
     assert found.pins()[":gamma"] == "2.0"
+
+
+@pytest.mark.parametrize("as_of", [AS_OF, None])
+def test_an_age_of_a_package_moves_it_in_both_ecosystems(locked: Locked, as_of: str | None) -> None:
+    """What it means is in the lock, until `--upgrade-package`, which leaves it in the spec."""
+    ages = '[env.package_as_of]\ngamma = "0 hours ago"\nmsgpack-python = "1 week ago"\nother = "1 day ago"\n'
+    locked.asks(as_of=as_of)
+    locked.user.spec.write_text(locked.user.spec.read_text() + ages)
+    locked.runs()
+    moved = {":gamma": "2.0", ":msgpack-python": "1.1.2", "other": "2.0.0"}
+    assert locked.moved() == moved
+    first = {each["name"]: each["as_of"] for each in locked.user.document()["package_age"]}
+    locked.stays()
+    locked.user.locked("--check")
+    locked.user.locked("--verify")
+    a_second_later()
+    locked.runs("--upgrade-package", "gamma")
+    assert locked.moved() == moved and locked.user.spec.read_text().endswith(ages)
+    later = {each["name"]: each["as_of"] for each in locked.user.document()["package_age"]}
+    assert later.pop("gamma") > first.pop("gamma") and later == first

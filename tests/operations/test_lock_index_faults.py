@@ -161,9 +161,9 @@ CASES: dict[str, Case] = {
     "ranges-of-a-long-wheel": Case(0, dialect=RANGED, files=long_wheel),
     "ranges-of-a-long-wheel-no-suffix": Case(0, dialect=replace(RANGED, ranges=Ranges.NO_SUFFIX_501), files=long_wheel),
     # statuses
-    "page-404": Case(4, ("no such package: nope (required by the spec",), asks=("app", "nope")),
+    "page-404": Case(2, ("spec.toml:7: pip.dependencies[1]: no such package: nope",), asks=("app", "nope")),
     "page-404-below": Case(4, ("app", "nowhere"), files=unknown_below),
-    "page-410": Case(4, ("no such package: app",), on(APP_PAGE, Status(410))),
+    "page-410": Case(2, ("no such package: app",), on(APP_PAGE, Status(410))),
     "page-500": network(Status(500), "/simple/app/: HTTP 500 (the server failed)"),
     "page-403": network(Status(403), "/simple/app/: HTTP 403"),
     "page-500-below": network(Status(500), "/simple/base/: HTTP 500", path="/simple/base/"),
@@ -223,6 +223,10 @@ CASES: dict[str, Case] = {
     "page-is-a-login": Case(4, ("app",), on(APP_PAGE, html('<html><body><a href="/login">Log in</a></body></html>'))),
     "undated": Case(5, ("index default gives no upload times for app",), dialect=PLAIN),
     "undated-json": Case(5, ("index default gives no upload times",), dialect=replace(FRIENDLY, times=Times.HIDDEN)),
+    # what no resolver has to find out
+    "no-such-package-while-metadata-stalls": Case(
+        2, ("no such package: nowhere",), (("*.metadata", Stall(), None),), asks=("app", "nowhere")
+    ),
     # what is no fault
     "a-mirror-in-html": Case(0, dialect=MIRROR),
     "a-json-index-without-sizes": Case(0, dialect=Dialect(pages=Pages.JSON)),
@@ -270,6 +274,16 @@ def test_fault(outcome: Callable[[str], tuple[User, Ran]], before: dict[str, byt
     error = refused(ran, expected.status)
     assert not [words for words in expected.expected_message if words not in error], error
     assert user.files() == before
+
+
+def test_a_new_process_has_no_faults(tmp_path: Path) -> None:
+    """Its HTTP client is imported while the resolver starts."""
+    with IndexServer(ecosystem.diamond()) as index:
+        user = User(tmp_path, index.url)
+        user.wants("app")
+        ran = user.runs_anew("lock", user.spec)
+        assert ran.status == 0, ran.stderr
+        assert user.pins() == DIAMOND
 
 
 def test_a_server_that_is_down(tmp_path: Path) -> None:

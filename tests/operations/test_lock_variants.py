@@ -143,17 +143,66 @@ def test_a_lock_that_changes_alone_makes_its_variants_stale(user: User, index: I
     assert pins(user)["small-more"]["base"] == "2.0.0"
 
 
-def test_a_variant_that_nothing_satisfies_leaves_the_others(user: User) -> None:
+TOGETHER = "spec.toml: no lock is written: a spec and its variants are locked together"
+
+
+@pytest.mark.parametrize("words", [(), ("--upgrade",), ("--upgrade-package", "one")])
+def test_if_a_variant_cannot_be_locked_no_lock_is_written(
+    user: User, index: IndexServer, words: tuple[str, ...]
+) -> None:
+    index.add(newer("one", "2.0.0", "base"))
+    a_second_later()
+    broken = '[variants.third]\npip.dependencies = ["missing"]\n[variants.fourth]\npip.dependencies = ["absent"]\n'
+    user.spec.write_text(user.spec.read_text().replace('["one"]', '["one", "base"]') + broken)
+    before, spec = files(user), user.spec.read_text()
+    ran = user.locks(*words, "--format", "json")
+    assert ran.status == 2 and TOGETHER in ran.stderr
+    # Every error at once.
+    assert "variants.third.pip.dependencies[0]: no such package: missing" in ran.stderr
+    assert "variants.fourth.pip.dependencies[0]: no such package: absent" in ran.stderr
+    told = [(each.get("variant"), each.get("changed"), "error" in each) for each in json.loads(ran.stdout)["locks"]]
+    assert told == [(None, [], False), ("more", [], False), ("third", None, True), ("fourth", None, True)]
+    assert (files(user), user.spec.read_text()) == (before, spec)
+    user.spec.write_text(spec.replace("missing", "two").replace("absent", "two"))
+    user.locked(*words)
+    user.locked("--check")
+    assert pins(user).keys() == {"small", "small-more", "small-third", "small-fourth"}
+
+
+def test_without_the_spec_itself_no_variant_is_locked(user: User) -> None:
     before = files(user)
-    user.spec.write_text(user.spec.read_text() + '[variants.third]\npip.dependencies = ["missing"]\n')
-    ran = user.locks()
-    assert ran.status == 4
-    assert "spec.toml [variants.third]: no such package: missing" in ran.stderr
-    assert files(user) == before
-    # Without the spec itself, no variant is locked.
     user.writes(SPEC.format(as_of="").replace('"one"', '"missing"'))
-    assert "spec.toml [variants.more]: not locked, since the spec itself is not" in user.locks().stderr
+    for words in ((), ("--dry-run",)):
+        ran = user.locks(*words)
+        assert ran.status == 2 and ran.stderr.count("error: ") == 1 and TOGETHER in ran.stderr
     assert files(user) == before
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_the_spec(user: User) -> None:
+    user.spec.write_text(user.spec.read_text().replace('["one"]', '["one", "base"]'))
+    shutil.rmtree(user.folder / "locks" / "small")
+    (user.folder / "locks" / "small").write_text("mine")
+    before = (user.folder / "locks" / "small-more" / "envspec.lock").read_bytes()
+    ran = user.locks()
+    assert ran.status != 0 and TOGETHER in ran.stderr
+    assert (user.folder / "locks" / "small-more" / "envspec.lock").read_bytes() == before
+
+
+def test_dates_that_a_variant_gives_to_packages_are_in_every_lock(user: User, index: IndexServer) -> None:
+    more = '[variants.another]\npip.dependencies = ["two<2"]\n[variants.zero]\npip.dependencies = ["two"]\n'
+    user.writes(SPEC.format(as_of="as_of = 2025-06-15").replace("[variants.more]", f"{more}[variants.more]"))
+    user.locked()
+    index.add(newer("two", "2.0.0", "base"))
+    a_second_later()
+    user.locked("--upgrade-package", "two")
+    assert {name: each.get("two") for name, each in pins(user).items()} == {
+        "small": None,
+        "small-another": "1.0.0",
+        "small-more": "2.0.0",
+        "small-zero": "2.0.0",
+    }
+    user.locked("--check")
+    assert "nothing changed" in user.locked().stderr
 
 
 def test_a_spec_called_like_a_variant_is_refused(user: User) -> None:

@@ -1,8 +1,9 @@
 """No lock holds an older release, or a pre-release, because a wheel is missing.
 
-An index is made of random releases, of which some have an sdist alone, and some of these need a compiler; another has
-the same releases, all with wheels. What the first gives is what the second gives, or a refusal that names exactly the
-sdists in it that need a compiler, whose line then gives what the second gives; never other versions.
+An index is made of random releases, of which some have an sdist alone. Some of these state other requirements than
+their wheels have, some need a compiler. Another index has the same releases, all with wheels. What the first gives is
+what the second gives, or a refusal that names exactly the sdists in it that need a compiler, whose line then gives what
+the second gives; never other versions.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ AS_OF = "2026-06-01T00:00:00Z"
 SEEDS = range(6)
 
 
+KINDS, WEIGHTS = ["wheel", "sdist", "untrue", "compiled"], [4, 2, 3, 3]
 Row = tuple[str, str, list[str], str]
+CORRECTED = """
+from pathlib import Path
+info = Path("PKG-INFO")
+lines = [line for line in info.read_text().splitlines() if not line.startswith("Requires-Dist: ")]
+info.write_text("\\n".join([lines[0], *(f"Requires-Dist: {each}" for each in REQUIRES), *lines[1:]]) + "\\n")
+"""
 ON_BUILD = {"sdist": "", "compiled": 'import subprocess\nsubprocess.run(["cc"], check=True)'}
 
 
@@ -37,7 +45,7 @@ def releases(seed: int) -> list[Row]:
         for version in VERSIONS:
             below = [each for each in NAMES[number + 1 :] if dice.random() < 0.4]
             bounds = [f"{each}{dice.choice(['', '>=1.0', '<2.1', '>=1.1,<3', '!=1.1'])}" for each in below]
-            rows.append((name, version, bounds, dice.choices(["wheel", "sdist", "compiled"], [6, 2, 2])[0]))
+            rows.append((name, version, bounds, dice.choices(KINDS, WEIGHTS)[0]))
     return rows
 
 
@@ -45,6 +53,10 @@ def made(row: Row) -> Artifact:
     name, version, requires, kind = row
     if kind == "wheel":
         return wheel(name, version, requires=requires)
+    if kind == "untrue":
+        # What was installed where the sdist was made, or nothing.
+        stated = [f"{name}==0.9" for name in NAMES[-2:] if name != row[0] and version != "1.1"]
+        return sdist(name, version, requires=stated, on_build=f"REQUIRES = {requires}\n{CORRECTED}")
     return sdist(name, version, requires=requires, on_build=ON_BUILD[kind])
 
 

@@ -177,7 +177,8 @@ def test_versions_that_the_public_index_alone_has(
     corp = serve([*ecosystem.private(), File(wheel("corp-core", "60.0.0"), day("2024-02-01"), yanked="broken")])
     user = User(tmp_path, public.url)
     user.wants(f"corp-core {version}", rest=routed("corp", corp.url, "corp-*"))
-    assert "corp-core" in refused(user.locks(), 4)
+    # That the only release is yanked is said by the resolver; what does not exist, with the line of the spec.
+    assert "corp-core" in refused(user.locks(), 4 if version == ">=50" else 2)
     untouched(user, public)
 
 

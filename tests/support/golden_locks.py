@@ -172,7 +172,8 @@ def _server(name: str, data: Table) -> IndexServer:
             files.append(_file(row, wheel(row["name"], row["version"], tag=tag, **words)))
     for row in own("sdist"):
         keys = ("requires", "requires_python", "metadata_version", "on_build", "build_requires")
-        source = sdist(row["name"], row["version"], **{key: row[key] for key in keys if key in row})
+        written = int(_noon(row["written"]).timestamp()) if "written" in row else 0
+        source = sdist(row["name"], row["version"], **{key: row[key] for key in keys if key in row}, written=written)
         if row.get("damaged"):
             source = replace(source, data=source.data[:100])
         files.append(_file(row, replace(source, requires_python=None) if row.get("hides_python") else source))

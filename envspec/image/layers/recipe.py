@@ -35,8 +35,9 @@ from envspec.image.layers.gzip import (
 )
 from envspec.image.layers.threads import CHUNK_BYTES, HashingThread
 from envspec.image.layers.types import ZipMember, ZipMethod
+from envspec.io.cache import content_value, read_content
 from envspec.io.files import is_unfinished, write_file
-from envspec.models import GpuCodeFound
+from envspec.models import WheelContent
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -45,7 +46,7 @@ else:
 
 #: Increase it if the same entries would give other bytes, or if the files here change. Part of every file name, so two
 #: releases of envspec can share a cache.
-FORM: Final = 2
+FORM: Final = 3
 _BUFFER: Final = 256 * 1024
 _SEGMENT: Final = struct.Struct("<QQIQQQI")
 _GZIP: Final = 31
@@ -111,7 +112,7 @@ class LayerHead:
     blob_bytes: int
     crc32: int
     created_by: str
-    gpu_code: tuple[tuple[str, GpuCodeFound], ...]
+    wheels: tuple[tuple[str, WheelContent], ...]
     archives: tuple[tuple[str, int], ...]
     file: str
     side_bytes: int
@@ -120,7 +121,7 @@ class LayerHead:
 
     def to_json(self) -> bytes:
         document = {name: getattr(self, name) for name in self.__slots__}
-        document["gpu_code"] = [(wheel, code.sm, code.ptx) for wheel, code in self.gpu_code]
+        document["wheels"] = [(wheel, content_value(content)) for wheel, content in self.wheels]
         return _with_checksum(document)
 
 
@@ -128,9 +129,7 @@ def read_head(folder: Path) -> LayerHead | None:
     """The head; None unless it and its side file are complete."""
     try:
         document = _without_checksum(head_path(folder).read_bytes())
-        document["gpu_code"] = tuple(
-            (wheel, GpuCodeFound(tuple(sm), tuple(ptx))) for wheel, sm, ptx in document["gpu_code"]
-        )
+        document["wheels"] = tuple((wheel, read_content(value)) for wheel, value in document["wheels"])
         document["archives"] = tuple((archive, size) for archive, size in document["archives"])
         head = LayerHead(**document)
         is_complete = (folder / head.file).stat().st_size == head.side_bytes + head.table_bytes

@@ -26,7 +26,7 @@ from envspec.image.layers.types import Compression, Entry, Layer, LayerSource
 from envspec.io.cache import as_cache_error
 from envspec.io.file_locks import open_folder, wait_for_lock
 from envspec.io.files import write_file
-from envspec.models import GpuCodeFound
+from envspec.models import WheelContent
 from envspec.registry.reference import is_digest
 from envspec.registry.types import Blob, Descriptor, digest_of
 
@@ -42,8 +42,8 @@ class EntryObserver(Protocol):
         """A sink for the entry's unpacked bytes; None to skip them."""
         ...
 
-    def found(self) -> tuple[tuple[str, GpuCodeFound], ...]:
-        """Called after the last entry: `Layer.gpu_code`."""
+    def found(self) -> tuple[tuple[str, WheelContent], ...]:
+        """Called after the last entry: `Layer.wheels`."""
         ...
 
 
@@ -83,7 +83,7 @@ def write_layer(
             blob_bytes=blob.size_bytes,
             crc32=blob.crc32,
             created_by=source.title,
-            gpu_code=observer.found() if observer else (),
+            wheels=observer.found() if observer else (),
             archives=tuple(
                 (str(path.relative_to(cache) if path.is_relative_to(cache) else path.absolute()), path.stat().st_size)
                 for path in assembler.sources
@@ -296,7 +296,7 @@ class LayerStore:
                 return None
             digest, size = zstd.digest, zstd.blob_bytes
         self._keys[head.diff_id] = key
-        return Layer(head.diff_id, Descriptor(compression.media_type, digest, size), head.created_by, head.gpu_code)
+        return Layer(head.diff_id, Descriptor(compression.media_type, digest, size), head.created_by, head.wheels)
 
 
 @dataclass(frozen=True, slots=True)

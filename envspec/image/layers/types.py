@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol
 
-from envspec.models import GpuCodeFound, Platform
+from envspec.models import Platform, WheelContent
 from envspec.registry.types import Descriptor
 
 #: The environment's folder in every image: a standalone Python, a conda prefix or a venv, wheels and scripts in it.
@@ -145,13 +145,13 @@ class Compression(Enum):
 class Layer:
     """A layer of an image. diff_id: digest of its tar. created_by: text in the history.
 
-    gpu_code: (wheel's SHA-256, GPU code in it), only of wheels with GPU code.
+    wheels: (SHA-256, what its libraries contain and need), only of wheels with libraries.
     """
 
     diff_id: str
     blob: Descriptor
     created_by: str
-    gpu_code: tuple[tuple[str, GpuCodeFound], ...] = ()
+    wheels: tuple[tuple[str, WheelContent], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

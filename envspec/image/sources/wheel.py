@@ -291,7 +291,8 @@ def _is_same(version: str, other: str) -> bool:
     from packaging.version import InvalidVersion, Version
 
     try:
-        return Version(version.replace("_", "-")) == Version(other)
+        # The lock has the file's hash: a label that only its name has is no other version.
+        return Version(version.replace("_", "-")) in (Version(other), Version(Version(other).public))
     except InvalidVersion:
         return version.replace("_", "-") == other.replace("_", "-")
 

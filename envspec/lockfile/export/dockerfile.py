@@ -232,7 +232,7 @@ def _image_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig)
     yield f"COPY --from=environment {_PREFIX} {_PREFIX}"
     yield from files_lines(container)
     variables = {"PATH": f'"{_PREFIX}/bin:$PATH"'}
-    if any(part.driver for part in parts):
+    if lock.is_for_gpus:
         variables |= {
             "NVIDIA_VISIBLE_DEVICES": '"${NVIDIA_VISIBLE_DEVICES:-all}"',
             "NVIDIA_DRIVER_CAPABILITIES": '"${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"',

@@ -12,12 +12,14 @@ from envspec.errors import EnvspecError, NoSolution
 from envspec.facts.torch import MEMBERS
 from envspec.models import SPEC, Dependent, Target
 from envspec.names import normalised
+from envspec.resolve.pypi.extensions import no_fitting_wheel
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, parsed
+from envspec.resolve.pypi.refused_lines import no_wheel_for, refused_lines
 from envspec.resolve.pypi.resolver import PypiRequest, Unsolvable
-from envspec.resolve.types import CondaProvided, required_by
+from envspec.resolve.types import CondaProvided, RefusedLine, RefusedLines, required_by
 from envspec.spec import Requirement, RequirementKind
-from envspec.spec.errors import RefusedValues, nearest
+from envspec.spec.errors import nearest
 from envspec.spec.sections import Pip
 
 
@@ -93,16 +95,17 @@ def torch_family_conflict(
 async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View) -> EnvspecError:
     """The error to raise for a resolver's "no solution": causes that the view knows come before the resolver's text."""
     target = request.target
-    required = {normalised(requirement.name) for text in request.requirements if (requirement := parsed(text))}
-    if unknown := sorted(view.missing & required):
-        return NoSolution(
-            f"no such package: {', '.join(unknown)} (required by the spec's pip.dependencies)",
-            hint="correct the name, or name its index in [[pip.index]]",
-        )
     named = {normalised(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", error.message)}
+    for name in sorted(named & view.shown):
+        if (unfit := await no_fitting_wheel(name, request, view)) is not None:
+            return unfit
+    if refused := await refused_lines(request, view):
+        return RefusedLines(refused)
     excluded = list(excluded_conda_versions(error.message, view.rules.provided))
+    bounds = _bounds(error.message)
     absences = [
-        await _absence(name, target, view) for name in sorted((named & view.shown) - view.rules.provided.keys())
+        await _absence(name, bounds.get(name, ()), target, view)
+        for name in sorted((named & view.shown) - view.rules.provided.keys())
     ]
     hints = [hint for _, hint in excluded] or ["loosen one of the requirements named above, or move as_of"]
     corrected = [
@@ -111,6 +114,7 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
         for each in corrections
         if name in named and any(line in error.message for line in each.requires)
     ]
+    corrected += [f"{line}: {why}" for line, why in request.reasons.items() if line in error.message]
     proof = error.message.strip()
     is_short = len(proof) <= _SHORT_PROOF
     ours = [*(reason for reason, _ in excluded), *filter(None, absences)]
@@ -140,30 +144,46 @@ _QUOTED: Final = 600
 class UnbuiltSdist:
     """A release that is an sdist alone, and why there is no wheel of it.
 
-    needs: normalised names of what requires it. error: of its build; None if the spec does not allow the build.
+    needs: normalised names of what requires it. wheels: the releases next to it that have wheels. error: of its build;
+    None if the spec does not allow the build.
     """
 
     name: str
     version: str
     platform: str
     needs: tuple[str, ...]
+    wheels: tuple[str, ...]
     error: str | None = None
+
+    def described(self, on: Sequence[str] = ()) -> str:
+        """on: the platforms, if the lock has more than these."""
+        wheels = [f"wheels: {', '.join(self.wheels)}"] if self.wheels else []
+        notes = [f"required by {', '.join(self.needs)}", *([", ".join(on)] if on else []), *wheels]
+        return f"{self.name} {self.version} ({'; '.join(notes)})"
 
 
 class NeedsSdist(NoSolution):
     """Releases without a wheel, whose sdists may not be built, or not by compilers.
 
-    allowed: what `allow_sdist` lists already. other: further text of the message.
+    allowed: what `allow_sdist` lists already. other: further text of the message. hints: what to do about that.
+    elsewhere: where there are wheels.
     """
 
-    def __init__(self, found: Sequence[UnbuiltSdist], target: Target, allowed: Iterable[str], other: str = "") -> None:
+    def __init__(
+        self,
+        found: Sequence[UnbuiltSdist],
+        target: Target,
+        allowed: Iterable[str],
+        other: str = "",
+        hints: Sequence[str] = (),
+        elsewhere: str = "",
+    ) -> None:
         platforms: dict[UnbuiltSdist, list[str]] = {}
         for each in found:
             platforms.setdefault(replace(each, platform=""), []).append(each.platform)
         several = len({each.platform for each in found}) > 1
         lines = [
-            f"{each.name} {each.version} (required by {', '.join(each.needs)}"
-            f"{'; ' + ', '.join(on) if several else ''}){': ' + each.error if each.error else ''}"
+            f"{each.described(on if several else ())}{': ' + each.error if each.error else ''}"
             for each, on in sorted(platforms.items(), key=lambda item: (item[0].name, item[0].version))
         ]
         where = "" if several else f" on {found[0].platform}"
@@ -171,30 +191,10 @@ class NeedsSdist(NoSolution):
         why = ", and must be compiled" if any(each.error for each in found) else ""
         listed = ", ".join(f'"{name}"' for name in sorted({*(each.name for each in found), *allowed}))
         text = "\n  ".join([f"{count} no wheel for Python {target.python.series}{where}, only an sdist{why}:", *lines])
-        super().__init__(
-            f"{text}\n{other}" if other else text,
-            hint="bound them to releases with wheels, or allow their builds, which run their code, in [pip]:\n"
-            f"    allow_sdist = [{listed}]",
-        )
-
-
-class UnknownExtras(NoSolution):
-    """The spec requires extras that packages do not have. found: name, extra, problem and hint of each."""
-
-    def __init__(self, found: Sequence[tuple[str, str, str, str]]) -> None:
-        super().__init__("; ".join(problem for *_, problem, _ in found), hint="; ".join(hint for *_, hint in found))
-        self.found = found
-
-    def of_lines(self, required: Iterable[Requirement]) -> RefusedValues:
-        """The error for the lines of [pip] dependencies that require them."""
-        return RefusedValues(
-            *(
-                (("pip", "dependencies", at), problem, hint)
-                for at, line in enumerate(required)
-                for name, extra, problem, hint in self.found
-                if line.name == name and extra in line.extras
-            )
-        )
+        allow = f"allow their builds, which run their code, in [pip]:\n    allow_sdist = [{listed}]"
+        hint = f"require releases with wheels, or {allow}" if any(each.wheels for each in found) else allow
+        hint = "\n  or ".join(filter(None, (hint, elsewhere)))
+        super().__init__(f"{text}\n{other}" if other else text, hint="\n  and ".join([*hints, hint]))
 
 
 def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterable[Dependent]]]) -> list[str]:
@@ -203,7 +203,7 @@ def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterabl
     packages: name -> version, its extras, those of an older release that the spec allows, what requires it.
 
     Raises:
-        UnknownExtras: the spec requires such an extra; with all of them.
+        RefusedLines: the spec requires such an extra; with all of them.
     """
     of_spec, warnings = [], []
     for name, (version, offered, former, askers) in packages.items():
@@ -222,14 +222,15 @@ def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterabl
                     close = nearest(extra, offered)
                     instead = f"write {name}[{close}]" if close else "remove the extra"
                     has = f"the extras {', '.join(sorted(offered))}" if offered else "no extras"
-                    of_spec.append((name, extra, lacks, f"{instead}: {name} {version} has {has}"))
+                    hint = f"{instead}: {name} {version} has {has}"
+                    of_spec.append(RefusedLine(name, lacks, hint, extra=extra))
                 else:
                     warnings.append(
                         f"{asker.name} requires {asker.requirement}, but {lacks}: if something is missing, add it to "
                         "[pip] dependencies"
                     )
     if of_spec:
-        raise UnknownExtras(list(dict.fromkeys(of_spec)))
+        raise RefusedLines(of_spec)
     return list(dict.fromkeys(warnings))
 
 
@@ -240,11 +241,17 @@ _BOUND: Final = re.compile(
 )
 
 
-def excluded_conda_versions(message: str, provided: Mapping[str, CondaProvided]) -> Iterator[tuple[str, str]]:
-    """Each of conda's packages whose version a resolver's message excludes somewhere, with a hint."""
+def _bounds(message: str) -> dict[str, list[str]]:
+    """The specifiers in a resolver's message, by normalised name."""
     bounds: dict[str, list[str]] = {}
     for name, bound in _BOUND.findall(message):
         bounds.setdefault(normalised(name), []).append(bound.rstrip(",.'"))
+    return bounds
+
+
+def excluded_conda_versions(message: str, provided: Mapping[str, CondaProvided]) -> Iterator[tuple[str, str]]:
+    """Each of conda's packages whose version a resolver's message excludes somewhere, with a hint."""
+    bounds = _bounds(message)
     for name in sorted(bounds.keys() & provided.keys()):
         provider = provided[name]
         if any(not allows(bound, provider.version) for bound in bounds[name]):
@@ -252,16 +259,13 @@ def excluded_conda_versions(message: str, provided: Mapping[str, CondaProvided])
             yield provider.description, f"{bound_it}, or put what requires another {name} there as well"
 
 
-async def _absence(name: str, target: Target, view: View) -> str:
-    """Why the view does not show a project's newest release; empty if it does."""
+async def _absence(name: str, bounds: Sequence[str], target: Target, view: View) -> str:
+    """Why the view does not show a project's newest release; empty if it does, or if no bound allows that one."""
     selection = await view.selection(name)
-    if selection.unloadable is not None:
-        return f"{name} {selection.unloadable} {no_wheel_for(target)}"
-    if selection.files or not await view.names(name):
+    newest = selection.unloadable
+    if newest is not None:
+        is_allowed = not bounds or any(allows(bound, newest) for bound in bounds)
+        return f"{name} {newest} {no_wheel_for(target)}" if is_allowed else ""
+    if selection.files or not await view.listed(name):
         return ""
     return f"nothing of {name} was uploaded by {view.rules.cutoff_of(name).astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def no_wheel_for(target: Target) -> str:
-    level = f", glibc up to {target.glibc[0]}.{target.glibc[1]}" if target.glibc else ""
-    return f"has no wheel for Python {target.python.series} on {target.platform.value}{level}"

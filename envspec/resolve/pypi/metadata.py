@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import lru_cache
 from typing import Final
@@ -18,7 +18,7 @@ from envspec.names import normalised
 _LONGEST: Final = 8192
 _FIELD: Final = re.compile(
     # Continuations are bounded, since `re` takes 100 bytes of memory for each.
-    r"^(Requires-Dist|Provides-Extra|Requires-Python):[ \t]*(.+(?:\r?\n[ \t]+.+){0,99})",
+    r"^(Requires-Dist|Provides-Extra|Requires-Python|Dynamic):[ \t]*(.+(?:\r?\n[ \t]+.+){0,99})",
     re.MULTILINE | re.IGNORECASE,
 )
 
@@ -30,6 +30,15 @@ def metadata_file(name: str, version: str, fields: Iterable[tuple[str, str]] = (
     """METADATA of these fields. fields: names and values."""
     head = [("Metadata-Version", "2.1"), ("Name", name), ("Version", version)]
     return "".join(f"{field}: {value}\n" for field, value in (*head, *fields)).encode()
+
+
+#: The field of METADATA whose requirements another wheel of the same sdist may not have.
+DYNAMIC: Final = ("Dynamic", "Requires-Dist")
+
+
+def is_dynamic(metadata: bytes) -> bool:
+    """Whether requirements or extras are said to be `Dynamic`."""
+    return {"requires-dist", "provides-extra"} & {each.lower() for each in _values(metadata, "dynamic")} != set()
 
 
 def declared(metadata: bytes) -> tuple[str, ...]:
@@ -65,18 +74,42 @@ def override(text: str, overrides: Overrides) -> str | None:
 
 def overridden(metadata: bytes, overrides: Overrides) -> bytes:
     """METADATA with the requirements that the overrides leave."""
+    return _rewritten(metadata, lambda text: override(text, overrides)) if overrides else metadata
+
+
+#: `>=3.` and `>=1.9.*`, which tools before PEP 440 was enforced (setuptools 66) read as `>=3` and `>=1.9`.
+_LOOSE: Final = re.compile(r"([<>]=?\s*\d+(?:\.\d+)*)\.\*?(?=\s*[,);]|\s*$)")
+
+
+def valid(metadata: bytes) -> bytes:
+    """METADATA with requirements that PEP 508 can read, for those that old build tools wrote in another way."""
+
+    def replaced(text: str) -> str:
+        meant = _LOOSE.sub(r"\1", text)
+        return text if meant == text or parsed(text) is not None or parsed(meant) is None else meant
+
+    # Cheaper than parsing: this reads the metadata of every candidate.
+    return _rewritten(metadata, replaced) if any(map(_LOOSE.search, declared(metadata))) else metadata
+
+
+def _rewritten(metadata: bytes, new_of: Callable[[str], str | None]) -> bytes:
+    """METADATA with other requirements. new_of: what replaces one; None if it is removed."""
 
     def replaced(field: re.Match[str]) -> str:
         text = " ".join(field[2].split())
-        new = override(text, overrides) if field[1].lower() == "requires-dist" else text
+        new = new_of(text) if field[1].lower() == "requires-dist" else text
         return field[0] if new == text else f"{field[1]}: {new}" if new else ""
 
-    if not overrides:
-        return metadata
     head, end, body = re.split(r"(\r?\n\r?\n|\Z)", metadata.decode("utf-8", "replace"), maxsplit=1)
     # An empty line would end the fields.
     head = "\n".join(filter(None, _FIELD.sub(replaced, head).split("\n")))
     return f"{head}{end}{body}".encode()
+
+
+def with_version(metadata: bytes, version: str) -> bytes:
+    """METADATA that states another version."""
+    head, end, body = re.split(rb"(\r?\n\r?\n|\Z)", metadata, maxsplit=1)
+    return re.sub(rb"(?im)^(Version:[ \t]*).*$", rb"\g<1>" + version.encode(), head, count=1) + end + body
 
 
 def requires_python(metadata: bytes) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -16,7 +16,8 @@ from envspec.context import counted
 from envspec.credentials import without_credentials
 from envspec.models import DEFAULT_INDEX, DIRECT_URL, SPEC, Dependent, Package, Rejected, Resolution, WheelFile
 from envspec.names import normalised
-from envspec.resolve.pypi.errors import no_wheel_for, torch_family_conflict, unknown_extras
+from envspec.resolve.pypi.errors import torch_family_conflict, unknown_extras
+from envspec.resolve.pypi.extensions import labels_of
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import Rules
 from envspec.resolve.pypi.index.selection import upload_time, version_of
@@ -31,6 +32,7 @@ from envspec.resolve.pypi.metadata import (
     requires_python,
     without_marker,
 )
+from envspec.resolve.pypi.refused_lines import no_wheel_for
 from envspec.resolve.pypi.resolver import Pins, PypiRequest, ResolverError
 from envspec.resolve.types import required_by
 from envspec.verifier.owned import Overlap
@@ -41,6 +43,7 @@ FAR_BACK_DAYS: Final = 2 * 365
 CONSTRAINED: Final = "constrained to"
 BY_SPEC: Final = "the spec requires"
 _NO_SET: Final = "its requirements fit no complete set"
+_PYTHON: Final = "needs Python"
 
 
 @dataclass(slots=True)
@@ -66,7 +69,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     What conda provides is no package here, but part of the graph.
 
     Raises:
-        UnknownExtras: the spec names extras that packages do not have.
+        RefusedLines: the spec names extras that packages do not have.
         PypiCondaConflict: a package requires PyPI's build of a member of the torch family, and torch is conda's.
         ResolverError: the resolver pinned what the index does not list.
         NetworkError: metadata or a size cannot be fetched.
@@ -112,17 +115,18 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
         for node, (refusal, _), size, digest in zip(installed, rejected, sizes, digests, strict=True)
     )
     excluded = {name for name, _ in request.excluded}
-    held_back = (
-        far_back(package, backtracked, rules.as_of)
+    held_back = {
+        package: text
         for package, (_, backtracked) in zip(packages, rejected, strict=True)
-        if package.name not in excluded
-    )
+        if package.name not in excluded and (text := far_back(package, backtracked, rules.as_of))
+    }
     compiled = (_compiled_beside(node, view, environment) for node in installed)
     untagged = (_untagged(node, rules) for node in installed)
     yanked = (_yanked(node) for node in installed if node.file.yanked is not None)
     skipped = (f"{name} {version} was left out: {why}" for (name, version), why in sorted(request.excluded.items()))
     overlapping = (_overlapping(each, nodes) for each in view.overlaps({node.name: node.file for node in installed}))
-    warnings = (*filter(None, (*held_back, *compiled, *untagged)), *yanked, *skipped, *lacking, *overlapping)
+    old = _by_python(held_back, request.target.python.series)
+    warnings = (*filter(None, (*old, *compiled, *untagged)), *yanked, *skipped, *lacking, *overlapping)
     return Resolution(request.target, packages, warnings)
 
 
@@ -264,17 +268,22 @@ async def _newest(
         # A newer release may have no file that this target can load.
         newest = (await view.selection(node.name)).unloadable
         is_newer = newest is not None and Version(newest) > node.version
-        return (Rejected(newest, no_wheel_for(request.target)) if newest and is_newer else None), False
-    version, file = max(candidates.items())
+        if not newest or not is_newer:
+            return None, False
+        why = await labels_of(node.name, newest, request, view) or no_wheel_for(request.target)
+        return Rejected(newest, why), False
     python, backtracked = request.target.python.version, False
+    # Of releases for this Python, the reason is what somebody can change.
+    fitting = {each: file for each, file in candidates.items() if allows(file.requires_python or "", python)}
+    version, file = max((fitting or candidates).items())
     why = "; ".join(_excluding(node, version, request))
-    if not why and file.requires_python and not allows(file.requires_python, python):
-        why = f"needs Python {file.requires_python}, the target has {python}"
+    if not (why or fitting):
+        why = f"{_PYTHON} {file.requires_python}, the target has {python}"
     if not why:
         metadata = await view.metadata(node.name, file.filename)
         # An index may not give the Python of an sdist.
         if (needed := requires_python(metadata)) and not allows(needed, python):
-            why = f"needs Python {needed}, the target has {python}"
+            why = f"{_PYTHON} {needed}, the target has {python}"
         else:
             release = node.name, version
             why = request.excluded.get(release, "") or view.unreadable.get(release, "")
@@ -307,11 +316,17 @@ async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], vi
 def _excluding(node: _Node, version: Version, request: PypiRequest) -> list[str]:
     """The requirements that exclude a version, else the constraints that do."""
     excluding = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
-    return list(dict.fromkeys(_bound(asker, node.name) for asker in excluding)) or [
-        f"{CONSTRAINED} {without_marker(constraint)}"
-        for constraint in filter(None, map(parsed, request.constraints))
-        if normalised(constraint.name) == node.name and not constraint.specifier.contains(version, prereleases=True)
+    bounds = [
+        (text in request.reasons, f"{CONSTRAINED} {without_marker(constraint)}")
+        for text in request.constraints
+        if (constraint := parsed(text))
+        and normalised(constraint.name) == node.name
+        and not constraint.specifier.contains(version, prereleases=True)
     ]
+    # What other packages require of a torch follows from the choice of its build.
+    chosen = [text for is_chosen, text in bounds if is_chosen and all(asker.name != SPEC for asker in excluding)]
+    required = [_bound(asker, node.name) for asker in excluding]
+    return list(dict.fromkeys([*chosen, *required] or [text for _, text in bounds]))
 
 
 def _bound(asker: Dependent, name: str) -> str:
@@ -341,6 +356,9 @@ async def _newer(node: _Node, view: View) -> dict[Version, ListedFile]:
         version = version_of(file.filename)
         if version is None or version <= node.version or file.yanked is not None:
             continue
+        if node.name in view.rules.extensions and version.public == node.version.public:
+            # Another label of the same release.
+            continue
         if version.is_prerelease and not node.version.is_prerelease:
             continue
         found[version] = min(found.get(version, file), file, key=preference)
@@ -367,3 +385,14 @@ def far_back(package: Package, backtracked: bool, as_of: datetime) -> str | None
         f"{package.name} {package.version} is from {package.uploaded:%Y-%m}; "
         f"{package.rejected.version} was not taken: {package.rejected.why}"
     )
+
+
+def _by_python(held_back: Mapping[Package, str], series: str) -> Iterator[str]:
+    """The warnings for packages that went years back; one for all whose newer releases are for other Pythons."""
+    found = [each for each in held_back if each.rejected and each.rejected.why.startswith(_PYTHON)]
+    for package, text in held_back.items():
+        if len(found) == 1 or package not in found:
+            yield text
+    if len(found) > 1:
+        names = ", ".join(f"{each.name} {each.version} ({each.uploaded:%Y-%m})" for each in found)
+        yield f"newer releases of {counted(len(found), 'package')} need another Python than {series}: {names}"

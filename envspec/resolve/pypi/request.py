@@ -8,10 +8,20 @@ from functools import partial
 from typing import Final
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
-from envspec.errors import NoSolution
 from envspec.facts import Facts
-from envspec.facts.torch import MEMBERS, BuildChoice, CudaChoice, choose_build, family_mismatch
+from envspec.facts.extensions import Extensions
+from envspec.facts.gpu import find_gpu
+from envspec.facts.torch import (
+    MEMBERS,
+    BuildChoice,
+    CudaChoice,
+    Machines,
+    choose_build,
+    family_mismatch,
+    split_label,
+)
 from envspec.models import DEFAULT_INDEX, SPEC, Decision, Dependent, NamedIndex, Target
 from envspec.names import REMOVE
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
@@ -23,7 +33,7 @@ from envspec.resolve.pypi.resolve import TargetRequest
 from envspec.resolve.pypi.resolver import PypiRequest
 from envspec.resolve.types import CondaProvided, Cutoffs
 from envspec.spec import Requirement, RequirementKind, Spec, UndatedFiles
-from envspec.spec.errors import RefusedValues
+from envspec.spec.errors import KeyPath, RefusedValues
 from envspec.spec.requirements import read_override
 from envspec.spec.sections import IndexFormat, IndexSection
 from envspec.spec.targets import has_cuda, marker_environment, wheel_tags
@@ -81,8 +91,8 @@ def target_request(
         PypiCondaConflict: the requirements of [pip] and the packages that conda installs exclude each other.
         FamilyMismatch: the requirements on the torch family exclude each other.
         NoSuchBuild: no torch for the required CUDA.
-        NoSolution: a package that its index cannot provide, or a wheel that the target cannot load.
-        RefusedValues: a package with two addresses or two overrides.
+        NoSolution: a package that its index cannot provide.
+        RefusedValues: wheels by URL that the target cannot load, a package with two addresses or two overrides.
     """
     environment = marker_environment(target)
     required = [requirement for requirement in spec.pip.dependencies if requirement.applies_to(environment)]
@@ -93,33 +103,24 @@ def target_request(
     _check_addresses(spec, target)
     by_url = [r for r in required if r.kind is RequirementKind.WHEEL_URL]
     direct = {r.name: given.wheels[str(r.without_credentials().url)] for r in by_url}
-    _check_loadable(direct, TagRanks(tags), target)
+    _check_loadable(spec, direct, TagRanks(tags), target)
     sources = {r.name: given.sources[str(r)] for r in required if str(r) in given.sources}
     direct |= {name: _served(source, name) for name, source in sources.items()}
     elsewhere = direct.keys() | provided.keys() | {r.name for r in (*required, *bounds) if spec.pip.index_for(r.name)}
     from_default = [r for r in required if r.name not in elsewhere]
     if conflict := torch_family_conflict({r.name: (Dependent(SPEC, str(r)),) for r in from_default}, provided):
         raise conflict
-    for name in (r.name for r in from_default):
-        rule = facts.rules.get(name)
-        if rule is not None and not spec.pip.may_compile(name):
-            raise NoSolution(f"{name}: {rule.reason}", hint=rule.advice)
-    specifiers: dict[str, SpecifierSet] = {}
-    for r in (*required, *bounds):
-        if r.name not in elsewhere:
-            specifiers[r.name] = specifiers.get(r.name, SpecifierSet()) & r.specifier
+    specifiers = _specifiers(r for r in (*required, *bounds) if r.name not in elsewhere)
+    overrides = _overrides(spec, target)
     names = {r.name for r in required}
     family = {name: specifier for name, specifier in specifiers.items() if name in names}
     family_facts = facts if has_cuda(spec, target.platform) else facts.without_cuda()
-    build = None
+    build, requested = BuildChoice(None, "torch is from elsewhere", ""), SpecifierSet()
     if "torch" not in elsewhere:
         if mismatch := family_mismatch(family_facts, family):
             raise mismatch
-        cuda = spec.cuda_on(target.platform)
-        wish = CudaChoice.CPU if cuda is None else cuda.version or CudaChoice.ANY
-        torch_cutoff = cutoffs.names.get("torch", cutoffs.as_of)
-        requested = specifiers.get("torch", SpecifierSet())
-        build = choose_build(facts, requested, wish, target.platform, torch_cutoff, cuda.driver if cuda else None)
+        requested = specifiers.get("torch", SpecifierSet()) & (overrides.get("torch") or SpecifierSet())
+        build = _torch_build(spec, target, facts, cutoffs, requested)
     pytorch = _pytorch_index(build, urls.pytorch)
     rules = Rules(
         as_of=cutoffs.others or cutoffs.as_of,
@@ -131,17 +132,19 @@ def target_request(
         corrections=_corrections(family_facts),
         provided=provided,
         sources=sources,
-        overrides=_overrides(spec, target),
+        overrides=overrides,
+        extensions=_extensions(spec, target, facts, build, requested, _given_torch(direct, provided)),
     )
-    constraints = [str(r) for r in bounds]
-    if build is not None and build.constraint:
-        constraints.append(f"torch{build.constraint}")
+    constraints = [*map(str, bounds), *([f"torch{build.constraint}"] if build.constraint else [])]
+    why = "; ".join(filter(None, (build.why, build.left_out)))
+    reasons = {constraints[-1]: why} if build.constraint and build.left_out else {}
     decisions = []
-    if build is not None and build.source:
+    if build.source:
         origin = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
         value = f"{build.variant or 'default'} from {origin}"
-        decisions = [Decision("torch.build", value, build.why, build.source, target.platform)]
-    request = PypiRequest(target, tuple(_line(r, direct) for r in required), tuple(sorted(constraints)))
+        decisions = [Decision("torch.build", value, why, build.source, target.platform)]
+    lines = tuple(_line(r, direct) for r in required)
+    request = PypiRequest(target, lines, tuple(sorted(constraints)), reasons=reasons)
     return TargetRequest(
         request,
         rules,
@@ -150,8 +153,49 @@ def target_request(
         # Beside a bound torch, a resolver tries these from the newest release down until one accepts that torch.
         tuple(name for name in MEMBERS if {name, "torch"} <= family.keys()),
         tuple(decisions),
-        (build.warning,) if build is not None and build.warning else (),
+        tuple(filter(None, (build.left_out, build.warning))),
+        build.serves_gpus,
     )
+
+
+def _specifiers(requirements: Iterable[Requirement]) -> dict[str, SpecifierSet]:
+    """What all requirements on a name allow together."""
+    found: dict[str, SpecifierSet] = {}
+    for r in requirements:
+        found[r.name] = found.get(r.name, SpecifierSet()) & r.specifier
+    return found
+
+
+def _torch_build(spec: Spec, target: Target, facts: Facts, cutoffs: Cutoffs, requested: SpecifierSet) -> BuildChoice:
+    cuda, as_of = spec.cuda_on(target.platform), cutoffs.names.get("torch", cutoffs.as_of)
+    if cuda is None:
+        return choose_build(facts, requested, CudaChoice.CPU, target.platform, as_of)
+    gpus = tuple(find_gpu(facts, name) for name in cuda.gpus)
+    machines = Machines(cuda.driver, gpus, target.python.series)
+    return choose_build(facts, requested, cuda.version or CudaChoice.ANY, target.platform, as_of, machines)
+
+
+def _given_torch(direct: Mapping[str, ListedFile], provided: Mapping[str, CondaProvided]) -> Version | None:
+    """The version of a torch that is from no index."""
+    if (torch := provided.get("torch")) is not None:
+        return Version(torch.version)
+    return version_of(direct["torch"].filename) if "torch" in direct else None
+
+
+def _extensions(
+    spec: Spec, target: Target, facts: Facts, build: BuildChoice, requested: SpecifierSet, given: Version | None
+) -> Extensions:
+    """Which builds of torch the target may have.
+
+    given: a torch from no index; unless its version names its build, it is for the CUDA that the spec names.
+    """
+    cuda, platform = spec.cuda_on(target.platform), target.platform
+    gpus = tuple(find_gpu(facts, name) for name in cuda.gpus) if cuda else ()
+    variant = build.variant
+    if variant is None:
+        variant = "cpu" if cuda is None else cuda.version.variant if cuda.version else None
+    torch = SpecifierSet(",".join(filter(None, (str(split_label(requested)[0]), build.constraint))))
+    return Extensions(facts, platform, variant, given, torch, gpus)
 
 
 def _line(requirement: Requirement, direct: Mapping[str, ListedFile]) -> str:
@@ -183,20 +227,24 @@ def _check_addresses(spec: Spec, target: Target) -> None:
             raise RefusedValues((("pip", "dependencies", at), text, hint))
 
 
-def _check_loadable(direct: Mapping[str, ListedFile], ranks: TagRanks, target: Target) -> None:
-    for name, file in direct.items():
-        if ranks.rank(file.filename) is None:
-            level = f" (glibc {target.glibc[0]}.{target.glibc[1]})" if target.glibc else ""
-            raise NoSolution(
-                f"{name}: {file.filename} cannot be loaded by Python {target.python.series} "
-                f"on {target.platform.value}{level}",
-                hint="name a wheel for that Python and platform, or one for each platform, with markers",
-            )
+def _check_loadable(spec: Spec, direct: Mapping[str, ListedFile], ranks: TagRanks, target: Target) -> None:
+    level = f" (glibc {target.glibc[0]}.{target.glibc[1]})" if target.glibc else ""
+    where = f"by Python {target.python.series} on {target.platform.value}{level}"
+    hint = "name a wheel for that Python and platform, or one for each platform, with markers"
+    environment = marker_environment(target)
+    found: list[tuple[KeyPath, str, str]] = [
+        (("pip", "dependencies", at), f"{r.name}: {direct[r.name].filename} cannot be loaded {where}", hint)
+        for at, r in enumerate(spec.pip.dependencies)
+        if r.kind is RequirementKind.WHEEL_URL and r.applies_to(environment)
+        if ranks.rank(direct[r.name].filename) is None
+    ]
+    if found:
+        raise RefusedValues(*found)
 
 
-def _pytorch_index(build: BuildChoice | None, template: str) -> PackageIndex | None:
+def _pytorch_index(build: BuildChoice, template: str) -> PackageIndex | None:
     """PyTorch's own index. It gives no upload times: the facts list the releases that `as_of` allows."""
-    if build is None or build.url is None or build.variant is None:
+    if build.url is None or build.variant is None:
         return None
     url, original = (text.format(variant=build.variant).rstrip("/") + "/" for text in (template, PYTORCH_INDEX))
     return PackageIndex(f"pytorch-{build.variant}", url, dated=False, stands_for=original if url != original else None)
@@ -259,6 +307,7 @@ def _identity(spec: Spec, rules: Rules, facts: Facts) -> object:
         "routes": [[route.pattern, route.index.name, route.index.key, route.index.dated] for route in rules.routes],
         "direct": sorted((name, file.url, file.sha256) for name, file in rules.direct.items()),
         "sources": sorted((name, source.file.index, source.file.filename) for name, source in rules.sources.items()),
+        "extensions": rules.extensions.identity,
         "facts": [facts.version, spec.facts.tables()],
         "overrides": sorted((name, str(versions)) for name, versions in rules.overrides.items()),
         "provided": sorted((p.name, p.version, p.package, p.channel) for p in rules.provided.values()),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -17,21 +18,26 @@ from packaging.version import Version
 
 from envspec.context import Context, Step, counted
 from envspec.errors import NoSolution, UsageError
+from envspec.facts.extensions import without_order
 from envspec.io.http import open_http
 from envspec.io.store import Store
-from envspec.models import Decision, Resolution
+from envspec.models import Decision, Resolution, Target
 from envspec.names import normalised
 from envspec.resolve import cache
 from envspec.resolve.pypi import packages
 from envspec.resolve.pypi.errors import no_solution_error
 from envspec.resolve.pypi.index.client import IndexClient, missing_digests
 from envspec.resolve.pypi.index.routing import Rules
+from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.server import Loopback, listening, serve, simple_url
 from envspec.resolve.pypi.index.view import Bodies, Pages, View
 from envspec.resolve.pypi.metadata import parsed
+from envspec.resolve.pypi.refused_lines import refused_lines
 from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, Unsolvable, Workspace
-from envspec.resolve.types import Release
+from envspec.resolve.types import RefusedLine, RefusedLines, Release
 
+#: Names and file names of sdists, newest first.
+StatedSdists = dict[Target, tuple[tuple[str, str], ...]]
 #: How many releases of one package a warning names.
 _NAMED: Final = 3
 
@@ -42,6 +48,7 @@ class TargetRequest:
 
     identity: JSON of all that decides the rules (indexes, `as_of`, facts), without credentials: rules contain
     functions, which cannot be compared. walked: names of which a resolver will try one release after another.
+    serves_gpus: see `BuildChoice`.
     """
 
     request: PypiRequest
@@ -51,6 +58,7 @@ class TargetRequest:
     walked: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = ()
+    serves_gpus: bool = True
 
     @property
     def view_key(self) -> str:
@@ -85,10 +93,12 @@ async def resolve_all(
     store: Store,
     context: Context,
     meanwhile: Callable[[], object] = bool,
+    stated: StatedSdists | None = None,
 ) -> tuple[Resolution, ...]:
     """Resolve every request, in their order; cached resolutions are used.
 
-    meanwhile: called in a thread while resolvers run, for later work.
+    meanwhile: called in a thread while resolvers run, for later work. stated: receives, with or without a solution, the
+    sdists that were passed over, or may have been, for requirements that their wheels may not have.
 
     Raises:
         UsageError: the resolver cannot resolve for one of the targets on this machine.
@@ -97,14 +107,18 @@ async def resolve_all(
     """
     keys = [request.answer_key(resolver) for request in requests]
     by_key = dict(zip(keys, requests, strict=True))
-    cached = {key: cache.get(store, key, each.request.target) for key, each in by_key.items()}
-    resolved = {key: resolution for key, resolution in cached.items() if resolution is not None}
+    stated = {} if stated is None else stated
+    resolved: dict[str, Resolution] = {}
+    for key, each in by_key.items():
+        target = each.request.target
+        if (answer := cache.get(store, key, target)) is not None:
+            resolved[key], stated[target] = answer
     fresh = {key: request for key, request in by_key.items() if key not in resolved}
     for each in fresh.values():
         if why := resolver.unable(each.request.target):
             raise UsageError(f"{resolver.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
     if fresh:
-        resolved |= await _resolve_fresh(fresh, resolver, store, context, meanwhile)
+        resolved |= await _resolve_fresh(fresh, resolver, store, context, meanwhile, stated)
     return tuple(resolved[key] for key in keys)
 
 
@@ -114,6 +128,7 @@ async def _resolve_fresh(
     store: Store,
     context: Context,
     meanwhile: Callable[[], object],
+    stated: StatedSdists,
 ) -> dict[str, Resolution]:
     """Resolutions by their keys; each is cached at once, unless it depends on what may still change."""
     client = IndexClient(store, context.now, environ=context.environ)
@@ -135,10 +150,13 @@ async def _resolve_fresh(
         except NoSolution:
             found = filter(None, map(parsed, request.request.requirements))
             note_undated(view, dict.fromkeys(normalised(requirement.name) for requirement in found))
+            stated[request.request.target] = _passed_over(view, {})
             raise
         note_undated(view, {package.name: package.version for package in resolution.packages})
+        pins = {package.name: Version(package.version) for package in resolution.packages}
+        stated[request.request.target] = _passed_over(view, pins)
         if not view.pending and not view.digests.may_appear:
-            cache.put(store, key, resolution)
+            cache.put(store, key, resolution, stated[request.request.target])
         return resolution
 
     async with AsyncExitStack() as stack:
@@ -155,6 +173,12 @@ async def _resolve_fresh(
             guesses += [asyncio.ensure_future(view.prefetch(name)) for view, name in walked]
             await asyncio.to_thread(meanwhile)
             return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
+        except RefusedLines as error:
+            # Those of every target at once.
+            found = await asyncio.gather(
+                *(refused_lines(each.request, views[each.view_key]) for each in requests.values())
+            )
+            raise RefusedLines([*error.found, *chain.from_iterable(found)]) from None
         finally:
             for task in (*tasks, *guesses):
                 task.cancel()
@@ -165,6 +189,17 @@ async def _resolve_fresh(
                 context.reporter.warning(text)
             for text in _undated_warnings(undated):
                 context.reporter.warning(text)
+
+
+def _passed_over(view: View, pins: Mapping[str, Version]) -> tuple[tuple[str, str], ...]:
+    """What a view showed by what it states and a resolver did not choose, nor something newer; newest first."""
+    found = {
+        (name, filename): version
+        for name, filenames in view.stated.items()
+        for filename in filenames
+        if (version := version_of(filename)) is not None and (name not in pins or version > pins[name])
+    }
+    return tuple(sorted(found, key=lambda each: (found[each], each), reverse=True))
 
 
 def _newer(versions: Iterable[str], pinned: str | None) -> set[Version]:
@@ -231,17 +266,52 @@ async def _readable(
 
 
 async def _pins(request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace) -> Pins:
-    """The resolver's pins. An index that fails stops the resolver, which could take something older instead."""
-    running = asyncio.ensure_future(resolver.resolve(request, workspace))
+    """The resolver's pins.
+
+    An index that fails stops the resolver, which could take something older instead, and so does a line that nothing
+    satisfies: resolvers may try every release of everything else first.
+    """
+    running = asyncio.ensure_future(_resolved(request, resolver, view, workspace))
     failing = asyncio.ensure_future(view.failed.wait())
+    refusing = asyncio.ensure_future(_refused(request, view))
     try:
-        await asyncio.wait({running, failing}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({running, failing, refusing}, return_when=asyncio.FIRST_COMPLETED)
+        if not (running.done() or failing.done()):
+            if refused := await refusing:
+                raise Unsolvable(", ".join(each.name for each in refused))
+            await asyncio.wait({running, failing}, return_when=asyncio.FIRST_COMPLETED)
         if view.errors:
             raise view.errors[0]
-        return {normalised(name): version for name, version in (await running).items()}
+        return await running
     except Unsolvable as error:
         raise await no_solution_error(error, request, view) from error
     finally:
-        running.cancel()
-        failing.cancel()
-        await asyncio.gather(running, failing, return_exceptions=True)
+        tasks = running, failing, refusing
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _refused(request: PypiRequest, view: View) -> Sequence[RefusedLine]:
+    # Resolvers start before the indexes can be read.
+    await view.served.wait()
+    return await refused_lines(request, view)
+
+
+async def _resolved(request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace) -> Pins:
+    """The resolver's pins; with sdists of extensions only if there is no solution without them."""
+    shown, shown_line = view.rules.extensions.shown, view.rules.extensions.shown_line
+    asked = replace(
+        request,
+        requirements=tuple(map(shown_line, request.requirements)),
+        constraints=tuple(map(shown_line, request.constraints)),
+        preferences=tuple((name, shown(name, version)) for name, version in request.preferences),
+    )
+    try:
+        pins = await resolver.resolve(asked, workspace)
+    except Unsolvable as error:
+        if view.withholds and view.withheld:
+            view.withholds = False
+            return await _resolved(request, resolver, view, workspace)
+        raise Unsolvable(without_order(error.message)) from error
+    return {normalised(name): without_order(version) for name, version in pins.items()}

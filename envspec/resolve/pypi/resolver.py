@@ -23,7 +23,8 @@ class PypiRequest:
     """What a resolver resolves for one target.
 
     requirements, constraints: PEP 508 lines. preferences: (name, version) to keep if the requirements allow it.
-    excluded: releases that cannot be built for the target, with the reason.
+    excluded: releases that cannot be built for the target, with the reason. reasons: of constraints that leave
+    out newer releases, and are not the spec's.
     """
 
     target: Target
@@ -31,6 +32,7 @@ class PypiRequest:
     constraints: tuple[str, ...] = ()
     preferences: tuple[tuple[str, str], ...] = ()
     excluded: Mapping[Release, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bounds(self) -> tuple[str, ...]:

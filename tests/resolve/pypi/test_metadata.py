@@ -1,11 +1,11 @@
-"""METADATA with a spec's overrides."""
+"""METADATA with a spec's overrides, and of wheels that old tools built."""
 
 from __future__ import annotations
 
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from envspec.resolve.pypi.metadata import declared, overridden
+from envspec.resolve.pypi.metadata import declared, overridden, valid
 
 OVERRIDES = {"num-lib": SpecifierSet("<2"), "gone": None}
 
@@ -29,3 +29,24 @@ def test_overridden(before: list[str], after: list[str], newline: str, is_first:
         made = overridden((newline.join(lines) + body).encode(), OVERRIDES)
         assert list(declared(made)) == after
         assert b"Provides-Extra: x" in made and made.endswith(body.encode())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("cv (>=3.) ; extra == 'all'", "cv (>=3) ; extra == 'all'"),
+        ("torch (!=1.4.1,>=1.9.*)", "torch (!=1.4.1,>=1.9)"),
+        ("torch (<2.0.*,>1.)", "torch (<2.0,>1)"),
+        ("torch (==1.9.*)", "torch (==1.9.*)"),
+        ("a >= 1 <2.", "a >= 1 <2."),
+    ],
+)
+def test_valid(before: str, after: str) -> None:
+    made = valid(f"Metadata-Version: 2.1\nName: x\nRequires-Dist: {before}\n\nA text >=3.\n".encode())
+    assert list(declared(made)) == [after]
+    assert made.endswith(b"\n\nA text >=3.\n")
+
+
+def test_valid_metadata_is_the_same() -> None:
+    metadata = b"Metadata-Version: 2.1\r\nName: x\r\nSummary: \xff\r\nRequires-Dist: a>=1\r\n"
+    assert valid(metadata) == metadata

@@ -89,7 +89,9 @@ def test_an_sdist_is_a_candidate_if_its_release_has_no_wheel_for_the_target() ->
 )
 def test_an_sdist_of_another_project_or_without_a_version_is_no_candidate(name: str) -> None:
     for sdists in Sdists:
-        assert list(selection({pure("0.1"): OLD, name: OLD}, sdists=sdists).files) == [pure("0.1")]
+        found = selection({pure("0.1"): OLD, name: OLD}, sdists=sdists)
+        assert list(found.files) == [pure("0.1")]
+        assert found.unloadable is None
 
 
 def test_a_wheel_that_came_later_than_the_cut_does_not_stand_for_its_release() -> None:

@@ -136,10 +136,12 @@ def sdist(
     on_build: str = "",
     metadata_version: str = "2.1",
     build_requires: Sequence[str] = (),
+    written: int = 0,
 ) -> Artifact:
     """A `.tar.gz` source distribution that brings its own build backend: no index is needed to build it.
 
     build_requires: `build-system.requires`, if an index is to be asked after all.
+    written: time of its files, in seconds since 1970.
     on_build: Python that runs before each build: to fail, or to leave a mark where something builds that must not.
     metadata_version: 2.2 or later lets a resolver trust PKG-INFO without a build; 2.1 makes it build.
     """
@@ -154,7 +156,10 @@ def sdist(
         f"{stem}/backend.py": f"STEM = {stem!r}\nMODULE = {escaped!r}\n{on_build}\n{_BACKEND}".encode(),
         f"{stem}/{escaped}/__init__.py": _module(version),
     }
-    tar = tarred(((tarfile.TarInfo(path), data) for path, data in sorted(content.items())), tarfile.PAX_FORMAT)
+    members = [(tarfile.TarInfo(path), data) for path, data in sorted(content.items())]
+    for info, _ in members:
+        info.mtime = written
+    tar = tarred(members, tarfile.PAX_FORMAT)
     return Artifact(normalized(name), version, f"{stem}.tar.gz", gzipped(tar, 0), meta, requires_python)
 
 

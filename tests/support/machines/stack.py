@@ -86,9 +86,7 @@ def install(python: Path, *requirements: str) -> None:
     Raises:
         NotRun: the index does not give them.
     """
-    done = _uv("pip", "install", "--quiet", "--python", str(python), "--no-deps", *requirements)
-    if done.returncode:
-        raise NotRun(f"{' '.join(requirements)} can't be installed: {done.stderr.strip().splitlines()[-1:]}")
+    _install_into(python, *requirements, "--no-deps")
 
 
 def cpu_torch_beside_the_indexs_torchvision(folder: Path) -> Path:
@@ -100,17 +98,31 @@ def cpu_torch_beside_the_indexs_torchvision(folder: Path) -> Path:
         NotRun: not x86-64 Linux (elsewhere the index's builds are for the CPU), no wheel and no index of PyTorch's, or
             the index does not give the rest.
     """
+    release, python = cpu_torch(folder)
+    # From 2.0 on torchvision's minor number is torch's and 15.
+    _install_into(python, f"torchvision==0.{int(release.split('.')[1]) + 15}.*")
+    return python
+
+
+def cpu_torch(folder: Path) -> tuple[str, Path]:
+    """The release of torch, and the Python of a new environment with that torch for the CPU.
+
+    Raises:
+        NotRun: not x86-64 Linux, no wheel and no index of PyTorch's, or the index does not give the rest.
+    """
     if os.uname().sysname != "Linux" or os.uname().machine != "x86_64":
-        raise NotRun("the index's torchvision is built for CUDA on x86-64 Linux alone")
+        raise NotRun("the index's torch is built for CUDA on x86-64 Linux alone")
     release, *words = _cpu_torch()
     python = folder / "bin" / "python"
     subprocess.run([_interpreter("3.11"), "-m", "venv", "--without-pip", str(folder)], check=True, timeout=_LIMIT_S)
-    # From 2.0 on torchvision's minor number is torch's and 15.
-    for each in (words, [f"torchvision==0.{int(release.split('.')[1]) + 15}.*"]):
-        done = _uv("pip", "install", "--quiet", "--python", str(python), *each)
-        if done.returncode:
-            raise NotRun(f"{each[0]} can't be installed: {done.stderr.strip().splitlines()[-1:]}")
-    return python
+    _install_into(python, *words)
+    return release, python
+
+
+def _install_into(python: Path, *words: str) -> None:
+    done = _uv("pip", "install", "--quiet", "--python", str(python), *words)
+    if done.returncode:
+        raise NotRun(f"{' '.join(words)} can't be installed: {done.stderr.strip().splitlines()[-1:]}")
 
 
 def _cpu_torch() -> tuple[str, ...]:

@@ -354,12 +354,22 @@ def _wrong_hash(index: PackageIndex, what: str, expected: str, found: str) -> Pa
 
 
 def _check_release(metadata: bytes, filename: str) -> None:
-    """Refuse a wheel whose METADATA has another name or version than its file name."""
+    """Refuse a wheel whose METADATA has another name or version than its file name, but for a label that it lacks:
+    projects rename wheels after they are built.
+    """
     head = BytesParser().parsebytes(metadata, headersonly=True)
     name, version = head.get("Name", ""), head.get("Version", "")
     expected_name, expected_version, *_ = parse_wheel_filename(filename)
     with suppress(InvalidVersion):
-        if normalised(name) == expected_name and Version(version) == expected_version:
+        if (
+            normalised(name) == expected_name
+            and version
+            and Version(version)
+            in (
+                expected_version,
+                Version(expected_version.public),
+            )
+        ):
             return
     raise BadRemoteWheel(f"its METADATA is of {name} {version}")
 

@@ -24,7 +24,15 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, Final
 
 from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar
-from envspec.resolve.pypi.metadata import declared, extras_of, metadata_file, parsed, requires_python
+from envspec.resolve.pypi.metadata import (
+    DYNAMIC,
+    declared,
+    extras_of,
+    is_dynamic,
+    metadata_file,
+    parsed,
+    requires_python,
+)
 
 _DIRECTORY_ENTRY = b"PK\x01\x02"
 _LOCAL_HEADER = b"PK\x03\x04"
@@ -255,7 +263,8 @@ class BadSdist(Exception):
 def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
     """The METADATA of an sdist's wheel, as far as the sdist states it; raises BadSdist if the archive cannot be read.
 
-    Requirements are Requires-Dist of its PKG-INFO, else the lines of its requires.txt, else none.
+    Requirements are Requires-Dist of its PKG-INFO, else the lines of its requires.txt, else none. Unless the wheel must
+    have the same (PEP 643), they are `Dynamic`.
     """
     try:
         files = dict(_texts(content, filename))
@@ -271,12 +280,19 @@ def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
         extras |= set(re.findall(r"^\[([^\]:\n]+)[\]:]", listed, re.MULTILINE))
     python = requires_python(info)
     fields = [
+        *([] if _is_static(info) else [DYNAMIC]),
         *([("Requires-Python", python)] if python else []),
         *(("Provides-Extra", extra) for extra in sorted(extras)),
         # A resolver skips a release with a line that it cannot read, and takes an older one.
         *(("Requires-Dist", each) for each in needs if parsed(each) is not None),
     ]
     return metadata_file(name, version, fields)
+
+
+def _is_static(info: bytes) -> bool:
+    """Whether the requirements of a PKG-INFO are those of every wheel that is built of it."""
+    found = re.search(rb"^Metadata-Version:[ \t]*(\d+)\.(\d+)", info, re.MULTILINE | re.IGNORECASE)
+    return found is not None and (int(found[1]), int(found[2])) >= (2, 2) and not is_dynamic(info)
 
 
 def _sections(text: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from envspec.credentials import has_secret_query, without_credentials
 from envspec.errors import NetworkError
+from envspec.facts.extensions import Extensions
 from envspec.models import DEFAULT_INDEX, DIRECT_URL, BuiltWheel, NamedIndex, WheelFile
 from envspec.origins import PYTORCH_FILES, Bounds
 from envspec.resolve.pypi.index.page import ListedFile
@@ -149,6 +150,7 @@ class Rules:
     and names of sources, with the wheels built from them. sdists: which ones are candidates. provided: names that conda
     installs; they come from no index. overrides: versions of names, in place of those that packages require. built: the
     METADATA of wheels that were built of releases that are sdists alone; it counts instead of what the sdist states.
+    extensions: which wheels of CUDA extensions fit the target's torch.
     """
 
     as_of: datetime
@@ -163,6 +165,7 @@ class Rules:
     sources: Mapping[str, BuiltSource] = field(default_factory=dict)
     overrides: Overrides = field(default_factory=dict)
     built: Mapping[Release, bytes] = field(default_factory=dict)
+    extensions: Extensions = field(default_factory=Extensions)
 
     def index_of(self, name: str) -> PackageIndex:
         return next((route.index for route in self.routes if fnmatchcase(name, route.pattern)), self.default)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -140,16 +140,27 @@ class Sdists(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SelectionPolicy:
-    """What a target accepts. cutoff: None if the index has no upload times. fetched: when the page was requested."""
+    """What a target accepts. cutoff: None if the index has no upload times. fetched: when the page was requested. fits:
+    of an extension, whose releases have several wheels with labels, the versions with a label that fits.
+    """
 
     ranks: TagRanks
     cutoff: datetime | None
     fetched: datetime
     sdists: Sdists = Sdists.WITHOUT_WHEEL
+    fits: Callable[[Version], bool] | None = None
 
     def accepts(self, file: ListedFile) -> bool:
         """Whether the file is old enough."""
         return self.cutoff is None or (file.uploaded is not None and not_after(file.uploaded, self.cutoff))
+
+    def is_fitting(self, filename: str) -> bool:
+        version = version_of(filename) if self.fits is not None and "+" in filename else None
+        return version is None or self.fits is None or self.fits(version)
+
+    def release(self, text: str) -> str:
+        """A version without the label that tells an extension's wheels apart."""
+        return text if self.fits is None else text.partition("+")[0]
 
     def may_accept_later(self, file: ListedFile) -> bool:
         """Whether the file has no upload time, and may still get one that is old enough."""
@@ -182,6 +193,9 @@ def own_files(listing: PageListing, project: str) -> PageListing:
 def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selection:
     """What a target sees of a project; raises BadPage if a file that counts cannot be read. project: normalised."""
     wheels, sdists, others = policy.ranks.partition(listing.names)
+    if policy.fits is not None:
+        others |= {listing.names[number] for number in wheels if not policy.is_fitting(listing.names[number])}
+        wheels = [number for number in wheels if policy.is_fitting(listing.names[number])]
     loadable = [listing.file(number) for number in wheels]
     if policy.sdists is not Sdists.NONE:
         covered = {version_text(file.filename) for file in loadable if policy.accepts(file)}
@@ -192,7 +206,7 @@ def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selec
     if policy.cutoff is not None and loadable and not any(file.uploaded for file in loadable):
         return Selection({}, undated=True)
     files = {file.filename: file for file in loadable if policy.accepts(file)}
-    unloadable, pending = _unloadable(listing, files, others, policy)
+    unloadable, pending = _unloadable(listing, files, others, policy, project)
     pending |= _versions({version_text(file.filename) for file in loadable if policy.may_accept_later(file)})
     return Selection(files, unloadable, pending=tuple(str(version) for version in sorted(pending)))
 
@@ -204,9 +218,13 @@ def _is_missing(filename: str, project: str, covered: set[str], covering: set[Ve
     if text in covered:
         return False
     version = _version(text)
-    name = filename[: filename.rfind("-")] if "-" in filename else ""
+    return version is not None and version not in covering and _is_of(filename, project)
+
+
+def _is_of(filename: str, project: str) -> bool:
+    """Whether a file has a project's name, if it is an sdist."""
     # `lib-1.0-1.tar.gz` is no release 1 of `lib-1.0`.
-    return version is not None and version not in covering and canonicalize_name(name) == project
+    return not filename.endswith(SDIST_SUFFIXES) or canonicalize_name(filename.rpartition("-")[0]) == project
 
 
 def newest_wheels(selection: Selection, ranks: TagRanks, count: int) -> list[ListedFile]:
@@ -222,16 +240,16 @@ def newest_wheels(selection: Selection, ranks: TagRanks, count: int) -> list[Lis
 
 
 def _unloadable(
-    listing: PageListing, files: Mapping[str, ListedFile], others: set[str], policy: SelectionPolicy
+    listing: PageListing, files: Mapping[str, ListedFile], others: set[str], policy: SelectionPolicy, project: str
 ) -> tuple[str | None, set[Version]]:
     """The newest accepted release that is newer than all `files`; and still newer ones that may be accepted later.
 
     others: the remaining names, some without tags.
     """
-    selected = _versions({version_text(name) for name in files})
+    selected = _versions({policy.release(version_text(name)) for name in files})
     newest = max(selected, default=None)
     floor = newest.major if newest is not None and not newest.epoch else 0
-    texts = {version_text(name) for name in others}
+    texts = {policy.release(version_text(name)) for name in others}
     # Most of hundreds of old versions need no parsing: their first number shows that they are older.
     newer = _versions({text for text in texts if not (head := text.partition(".")[0]).isdigit() or int(head) >= floor})
     pending: set[Version] = set()
@@ -240,7 +258,8 @@ def _unloadable(
     }
     numbers: dict[Version, list[int]] = {version: [] for version in candidates}
     for number, name in enumerate(listing.names if candidates else ()):
-        if (found := version_of(name)) in numbers:
+        found = _version(policy.release(version_text(name))) if len(name) <= LONGEST else None
+        if found in numbers and _is_of(name, project):
             numbers[found].append(number)
     for version in sorted(candidates, reverse=True):
         for number in numbers[version]:

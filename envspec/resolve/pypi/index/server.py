@@ -17,6 +17,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envspec.errors import EnvspecError
@@ -94,9 +95,10 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
     """
     from aiohttp import web
 
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.StreamResponse:
         view, name = views[request.match_info["key"]], request.match_info["name"]
         bodies, filename = Bodies(request.match_info["bodies"]), request.match_info.get("filename")
+        body: bytes | Path
         try:
             if filename is None:
                 body = await view.page(name, bodies)
@@ -110,9 +112,14 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
             return web.Response(status=404)
         except EnvspecError as error:
             return web.Response(status=_FAILED, text=error.message)
-        if filename is not None:
-            return web.Response(body=body, content_type="application/octet-stream", headers=_HEADERS)
-        return web.Response(body=body, content_type=_PAGE_TYPE, headers=_VOLATILE if name in view.pending else _HEADERS)
+        if isinstance(body, Path):
+            return web.FileResponse(body)
+        # What an sdist states has to be asked for each time: so it is known what a resolution rests upon.
+        is_volatile = name in (view.pending if filename is None else view.stated)
+        # Which sdists of an extension are shown depends on the torch that the spec allows.
+        is_volatile |= filename is None and name in view.rules.extensions
+        content_type = _PAGE_TYPE if filename is None else "application/octet-stream"
+        return web.Response(body=body, content_type=content_type, headers=_VOLATILE if is_volatile else _HEADERS)
 
     bodies = "{bodies:" + "|".join(each.value for each in Bodies) + "}"
     async with AsyncExitStack() as stack:
@@ -124,6 +131,8 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
             await run_application(app, each, stack, handler_cancellation=True)
 
         await listen(loopback.socket, loopback.admits)
+        for view in views.values():
+            view.served.set()
         yield listen
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import Enum
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from packaging.utils import parse_wheel_filename
@@ -41,8 +43,18 @@ from envspec.resolve.pypi.index.selection import (
     own_files,
     select,
     version_of,
+    version_text,
 )
-from envspec.resolve.pypi.metadata import declared, extras_of, is_of_extra, metadata_file, overridden
+from envspec.resolve.pypi.metadata import (
+    declared,
+    extras_of,
+    is_dynamic,
+    is_of_extra,
+    metadata_file,
+    overridden,
+    valid,
+    with_version,
+)
 from envspec.resolve.types import CondaProvided, Release
 from envspec.verifier.owned import Overlap, overlaps
 
@@ -91,13 +103,17 @@ class Pages:
                 raise NotListed(name)
             bound = cutoff if index.dated else None
             return {
-                view: select(listing, name, SelectionPolicy(self.ranks[view], bound, page.asked, rules.sdists))
+                view: select(listing, name, self._policy(view, rules, name, bound, page.asked))
                 for view, rules in self.rules.items()
                 if name not in rules.direct and rules.index_of(name) == index and rules.cutoff_of(name) == cutoff
             }
 
         # A page of 10 MB takes 0.1 s, and ten times as long if it was made to: Ctrl-C must not wait for it.
         return await run_in_thread(select_all) if len(page.body) > _LARGE_BYTES else select_all()
+
+    def _policy(self, view: str, rules: Rules, name: str, cutoff: datetime | None, asked: datetime) -> SelectionPolicy:
+        fits = partial(rules.extensions.fits, name) if name in rules.extensions else None
+        return SelectionPolicy(self.ranks[view], cutoff, asked, rules.sdists, fits)
 
 
 def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
@@ -152,9 +168,12 @@ class View:
     """What one target sees of the indexes.
 
     key: identifies the view in the cache and in URLs; two views with one key show the same. errors: of indexes;
-    `failed` is set with the first. missing: names that the default index does not have. pending: releases that may
-    still get an upload time that counts, by project; what depends on them is valid in this run only. unreadable: why an
-    sdist gives no metadata, by name and version.
+    `failed` is set with the first. served: set once indexes can be read. missing: names that the default index does
+    not have. pending: releases that may still get an upload time that counts, by project; what depends on them is
+    valid in this run only. unreadable: why an sdist gives no metadata, by name and version. stated: file names of
+    sdists whose wheels may require something else than was shown of them, by project. withheld: extensions of which
+    sdists are not shown, since there are wheels for a torch that the spec allows. withholds: False once nothing was
+    found without these sdists.
     """
 
     def __init__(self, pages: Pages, key: str) -> None:
@@ -162,11 +181,15 @@ class View:
         self.key = key
         self.errors: list[EnvspecError] = []
         self.failed = asyncio.Event()
+        self.served = asyncio.Event()
         self.missing: set[str] = set()
         self.pending: dict[str, tuple[str, ...]] = {}
         self.digests = RecordDigests(pages.client)
         self._considered: set[str] = set()
         self.unreadable: dict[Release, str] = {}
+        self.stated: dict[str, set[str]] = {}
+        self.withheld: set[str] = set()
+        self.withholds = True
         self._client = pages.client
         self._pages = pages
         self._ranks = pages.ranks[key]
@@ -194,12 +217,13 @@ class View:
         """The projects that were requested."""
         return self._selections.keys()
 
-    async def names(self, name: str) -> Sequence[str]:
-        """The names of all files of a project on its index, loadable or not; raises as `selection`."""
+    async def listed(self, name: str) -> Sequence[ListedFile]:
+        """All files of a project on its index, loadable or not; raises as `selection`, and BadPage."""
         if self._given(name) is not None:
             return ()
         page, _ = await self._pages.read(self.key, name)
-        return own_files(parse_page(page.body, page.content_type, page.url), name).names
+        listing = own_files(parse_page(page.body, page.content_type, page.url), name)
+        return [listing.file(number) for number in range(len(listing.names))]
 
     async def prefetch(self, name: str) -> None:
         """Fetch the metadata of a project's newest releases before a resolver tries them; without errors."""
@@ -216,20 +240,39 @@ class View:
         An sdist is shown as a wheel with its metadata: a candidate that no resolver builds.
         """
         shown: dict[str, ListedFile] = {}
-        for file in (await self.selection(name)).files.values():
+        for file in self._offered(name, await self.selection(name)):
             # One wheel represents both if a release has a .tar.gz and a .zip.
-            shown.setdefault(self._shown(name, file), file)
+            is_itself = bodies is Bodies.WHOLE and _is_wheel(file)
+            shown.setdefault(file.filename if is_itself else self._shown(name, file), file)
         entries = [_entry(name, file, filename, bodies) for filename, file in shown.items()]
         page = {"meta": {"api-version": "1.0"}, "name": name, "files": entries}
         return json.dumps(page, separators=(",", ":")).encode()
 
+    def _offered(self, name: str, selection: Selection) -> list[ListedFile]:
+        """The files for resolvers. An extension's wheels for a torch that the spec allows go before its sdists, which
+        fit any torch: else it would be decisive which of the two names a resolver decides first.
+        """
+        files, extensions = list(selection.files.values()), self.rules.extensions
+        if not self.withholds or name not in extensions:
+            return files
+        versions = {file.filename: version_of(file.filename) or Version("0") for file in files}
+        served = max((each for each in versions.values() if extensions.allows(name, each)), default=None)
+        offered = [file for file in files if _is_wheel(file) or served is None or versions[file.filename] > served]
+        if len(offered) < len(files):
+            self.withheld.add(name)
+        return offered
+
     async def metadata(self, name: str, filename: str) -> bytes:
         """What resolvers see: `published_metadata` with the spec's overrides; raises as that."""
-        return overridden(await self.published_metadata(name, filename), self.rules.overrides)
+        body = overridden(await self.published_metadata(name, filename), self.rules.overrides)
+        if "+" not in filename or name not in self.rules.extensions:
+            return body
+        # Wheels with a label are renamed after they were built: their METADATA does not have it.
+        return with_version(body, version_text(filename))
 
     async def published_metadata(self, name: str, filename: str) -> bytes:
-        """A wheel's METADATA with corrections; of an sdist, that of its built wheel, else what it states; of conda's
-        package, its extras.
+        """A wheel's METADATA, with corrections and valid requirements; of an sdist, that of its built wheel, else what
+        it states; of conda's package, its extras.
 
         Raises:
             KeyError: the view has no such file.
@@ -250,7 +293,12 @@ class View:
         except BadSdist as error:
             self.unreadable[name, version] = str(error)
             return metadata_file(name, str(version))
-        return corrected(body, self.rules.corrections.get(name, ()), file.filename)
+        if not built and not file.filename.endswith(".whl") and is_dynamic(body) and declared(body):
+            self.stated.setdefault(name, set()).add(file.filename)
+        corrections = self.rules.corrections.get(name, ())
+        if requirement := self.rules.extensions.requirement(name, version):
+            corrections = (*corrections, Correction(lambda _: True, (requirement,), "the label of its wheel"))
+        return corrected(valid(body), corrections, file.filename)
 
     async def read_sdist(self, name: str, version: str) -> None:
         """Add a release to `unreadable` if it is an sdist alone and cannot be read."""
@@ -259,8 +307,8 @@ class View:
         if of_release and not any(filename.endswith(".whl") for filename in of_release):
             await self.metadata(name, of_release[0])
 
-    async def content(self, name: str, filename: str, bodies: Bodies = Bodies.WHOLE) -> bytes:
-        """A file's bytes, or a stub with its metadata.
+    async def content(self, name: str, filename: str, bodies: Bodies = Bodies.WHOLE) -> bytes | Path:
+        """A file's bytes, or where it is on this machine, or a stub with its metadata.
 
         A package from conda is a stub; for builds it is the published wheel of its version, since they run in an
         environment of their own, without conda.
@@ -310,8 +358,9 @@ class View:
 
     def _shown(self, name: str, file: ListedFile) -> str:
         """The file name for resolvers."""
-        if file.filename.endswith(".whl"):
-            return file.filename
+        if _is_wheel(file):
+            version = version_text(file.filename)
+            return file.filename.replace(version, self.rules.extensions.shown(name, version), 1)
         return f"{name.replace('-', '_')}-{version_of(file.filename)}-py3-none-any.whl"
 
     async def _file(self, name: str, shown: str) -> ListedFile:
@@ -381,6 +430,10 @@ class View:
         if not selection.is_final:
             self.pending[name] = selection.pending
         return selection
+
+
+def _is_wheel(file: ListedFile) -> bool:
+    return file.filename.endswith(".whl")
 
 
 def corrected(metadata: bytes, corrections: tuple[Correction, ...], filename: str) -> bytes:

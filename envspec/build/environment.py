@@ -1,0 +1,247 @@
+"""Builds without isolation: beside torch and other packages of the lock, whose compiled code they have to fit.
+
+The environment is made by uv from envspec's index, on which a package of the lock is its locked wheel alone. Its path
+is the same on every machine, like the source's: compilers write paths into what they compile (`__FILE__` in torch's
+headers).
+
+CUDA 13's wheels have nvcc. They and the libraries that torch requires share one folder, `nvidia/cu13`, which is the
+CUDA_HOME of the build; older releases have no nvcc in their wheels, and are compiled in the devel image's container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import re
+import shutil
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from envspec import documents
+from envspec.build.types import BuildEnvironment, BuildRequest, WrongWheel
+from envspec.conformance.hardware import memory_bytes
+from envspec.context import Context, Step
+from envspec.image.gpu_code import FatbinScan, union
+from envspec.io.process import run
+from envspec.models import Package, Resolution
+from envspec.names import normalised
+from envspec.resolve.pypi.index.page import ListedFile
+from envspec.resolve.pypi.index.selection import Selection
+from envspec.resolve.pypi.index.view import Bodies, Pages, View
+
+#: The first CUDA whose wheels have nvcc. Source: nvidia-cuda-nvcc-cu12 12.8.93 (ptxas alone), nvidia-cuda-nvcc 13.0.88.
+FIRST_TOOLKIT: Final = 13
+#: nvcc and what it runs and includes; the libraries' headers are in the wheels that torch requires.
+_TOOLKIT: Final = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
+_RUNTIME: Final = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
+#: What PEP 518 and setuptools' own backend require of a source without build-system.requires.
+_DEFAULT_REQUIRES: Final = ("setuptools>=40.8.0", "wheel")
+#: What one compiler takes if no row states it: measured with torch's headers, 1.3 GiB, and a margin.
+_MEMORY_MIB: Final = 2048
+SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+#: Written by the script before its steps.
+STEP: Final = "envspec: "
+_PROGRESS: Final = re.compile(r"\[(\d+)/(\d+)\] ")
+
+
+def packages_beside(part: Resolution, name: str, requires: Sequence[str]) -> tuple[Package, ...]:
+    """The wheels of a resolution that a package is built beside: torch, what the build requires, and what these do."""
+    by_name = {each.name: each for each in part.packages if each.built or each.file.filename.endswith(".whl")}
+    needed: dict[str, set[str]] = {}
+    for each in by_name.values():
+        for dependent in each.required_by:
+            needed.setdefault(normalised(dependent.name), set()).add(each.name)
+    found, left = set[str](), {"torch", *(normalised(re.split(r"[^\w.-]", text, maxsplit=1)[0]) for text in requires)}
+    while left:
+        one = left.pop()
+        if one in by_name and one not in found and one != name:
+            found.add(one)
+            left |= needed.get(one, set())
+    return tuple(by_name[each] for each in sorted(found))
+
+
+def cuda_of(packages: Sequence[Package]) -> str:
+    """The minor version of the CUDA runtime among them; empty if there is none."""
+    runtime = next((each for each in packages if _RUNTIME.fullmatch(each.name)), None)
+    return ".".join(runtime.version.split(".")[:2]) if runtime else ""
+
+
+async def host_compiler() -> str:
+    """This machine's C++ compiler and C library: wheels that they compile are the same bytes. Empty: it has none."""
+    program = shutil.which("g++", path=SYSTEM_PATH)
+    if program is None:
+        return ""
+    done = await run([program, "--version"], environ={"PATH": SYSTEM_PATH, "LC_ALL": "C"}, cwd=Path("/"))
+    return f"{done.lines[0].strip()}, {' '.join(platform.libc_ver())}" if done.lines and not done.status else ""
+
+
+def local_glibc() -> tuple[int, int] | None:
+    """This machine's glibc; None if it has another C library."""
+    name, version = platform.libc_ver()
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return (int(numbers[1]), int(numbers[2])) if name == "glibc" and numbers else None
+
+
+class LockedView(View):
+    """A view in which packages of the lock are their locked wheels alone. paths: these wheels, by name."""
+
+    def __init__(self, pages: Pages, key: str, paths: Mapping[str, Path]) -> None:
+        super().__init__(pages, key)
+        self._paths = paths
+
+    async def selection(self, name: str) -> Selection:
+        path = self._paths.get(name)
+        if path is None:
+            return await super().selection(name)
+        # Archives are below a folder named by their hash.
+        return Selection({path.name: ListedFile(path.name, "", path.parent.name)})
+
+    async def published_metadata(self, name: str, filename: str) -> bytes:
+        from envspec.build.reproducible import metadata_of
+
+        path = self._paths.get(name)
+        if path is None:
+            return await super().published_metadata(name, filename)
+        return await asyncio.to_thread(metadata_of, path, name)
+
+    async def content(self, name: str, filename: str, bodies: Bodies = Bodies.WHOLE) -> bytes | Path:
+        path = self._paths.get(name)
+        return await super().content(name, filename, bodies) if path is None else path
+
+    async def consider(self, name: str, filename: str) -> None:
+        if name not in self._paths:
+            await super().consider(name, filename)
+
+
+def requirements_of(project: Path, environment: BuildEnvironment) -> list[str]:
+    """What is installed for a build: what its sources require, what the lock adds, and the compiler for CUDA."""
+    try:
+        table = documents.parse_toml((project / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
+        own = [str(text) for text in table["requires"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        own = list(_DEFAULT_REQUIRES)
+    toolkit = [f"{name}=={environment.cuda}.*" for name in _TOOLKIT] if environment.cuda else []
+    return list(dict.fromkeys([*own, *environment.settings.requires, *toolkit]))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """compilers: how many run at once. minutes: what the build takes then; None if unknown."""
+
+    compilers: int
+    minutes: float | None
+
+
+def limits_of(environment: BuildEnvironment, processors: int, available_mib: int | None) -> Limits:
+    """available_mib: of memory, None if unknown."""
+    own = environment.settings
+    by_memory = available_mib // (own.memory_mib or _MEMORY_MIB) if available_mib is not None else processors
+    compilers = own.jobs or max(1, min(processors, by_memory))
+    architectures = max(1, len(own.gpu_code))
+    return Limits(compilers, own.minutes * architectures / compilers if own.minutes else None)
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def available_mib() -> int | None:
+    """Free memory in MiB, within the control group's limit; None if it is unknown."""
+    limit = memory_bytes()
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
+    except OSError:
+        found = None
+    free = int(found[1]) >> 10 if found else None
+    return free if limit is None else min(limit >> 20, free or limit >> 20)
+
+
+def cost_line(environment: BuildEnvironment, limits: Limits) -> str:
+    """`building for sm_90: about 40 minutes, 2 compilers at once`."""
+    codes = environment.settings.gpu_code
+    minutes = "an unknown time" if limits.minutes is None else f"about {max(1, round(limits.minutes))} minutes"
+    at_once = "1 compiler" if limits.compilers == 1 else f"{limits.compilers} compilers at once"
+    return f"building{' for ' + ', '.join(codes) if codes else ''}: {minutes}, {at_once}"
+
+
+def variables_of(environment: BuildEnvironment, limits: Limits) -> dict[str, str]:
+    """The variables of the build, beside those of every build."""
+    own = environment.settings
+    return {
+        **({own.limit: str(limits.compilers)} if own.limit else {}),
+        # Also for builds that ignore the row's variable.
+        "MAX_JOBS": str(limits.compilers),
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(limits.compilers),
+        # Temporary files beside the object: the name of nvcc's own, with its process ID, would be in the wheel.
+        "NVCC_APPEND_FLAGS": "-objtemp",
+        # No GPU of this machine decides anything.
+        "CUDA_VISIBLE_DEVICES": "",
+        **dict(own.env),
+    }
+
+
+def script_of(work: Path) -> Path:
+    """Write the script that makes the environment and runs the build in it."""
+    path = work / "environment.sh"
+    path.write_bytes(files("envspec.build").joinpath("environment.sh").read_bytes())
+    return path
+
+
+class Progress:
+    """Reports the steps of a build's log."""
+
+    def __init__(self, request: BuildRequest, context: Context, cost: str) -> None:
+        self._of = request.of
+        self._report = context.reporter.progress
+        self._cost = cost
+
+    def line(self, text: str) -> None:
+        """A line of the log."""
+        if text == f"{STEP}requirements":
+            self._report(Step("installing what its build requires", of=self._of))
+        elif text == f"{STEP}build":
+            self._report(Step(self._cost, of=self._of))
+        elif found := _PROGRESS.match(text):
+            self._report(Step(f"compiling {found[0].strip()}", int(found[1]), int(found[2]), of=self._of))
+
+
+def failed_step(lines: Sequence[str]) -> str:
+    """The last step that a build's log names; empty if there is none."""
+    return next((each.removeprefix(STEP) for each in reversed(lines) if each.startswith(STEP)), "")
+
+
+def check_gpu_code(wheel: Path, request: BuildRequest) -> None:
+    """Fail unless a compiled wheel has code for exactly the GPUs that were asked for.
+
+    PTX of these architectures may be in it, too: some projects add that of the newest.
+
+    Raises:
+        WrongWheel: it has other code, or none.
+    """
+    environment = request.environment
+    if environment is None or not environment.settings.gpu_code:
+        return
+    scans = []
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            scan = FatbinScan()
+            with archive.open(name) as file:
+                while data := file.read(1 << 20):
+                    scan.write(data)
+            scan.close()
+            scans.append(scan.found)
+    found, asked = union(scans), environment.settings.gpu_code
+    ptx = [each for each in found.ptx if each.replace("compute_", "sm_") not in asked]
+    if set(found.sm) != set(asked) or ptx:
+        raise WrongWheel(
+            request.of,
+            f"its wheel has GPU code {', '.join((*found.sm, *ptx)) or 'of none'}, asked for: {', '.join(asked)}",
+            hint=f"set the variable that takes its GPU architectures, in [build.{request.name}] env",
+        )

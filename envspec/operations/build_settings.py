@@ -1,0 +1,82 @@
+"""How packages of a lock are built beside its torch: from the spec and the facts into the lock, and from the lock into
+a build.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from envspec.build.reproducible import is_pure
+from envspec.facts import Facts
+from envspec.facts.gpu import capability_of, find_gpu
+from envspec.facts.tables import ExtensionRow
+from envspec.models import BuildSettings, Package, Platform, Resolution
+from envspec.spec import Spec
+
+#: Variables in which a build looks for its GPU architectures, if the package has no row.
+_ARCH, _ARCH_FORM, _LIMIT = "TORCH_CUDA_ARCH_LIST", "8.0", "MAX_JOBS"
+
+
+def with_builds(resolution: Resolution, spec: Spec, facts: Facts) -> Resolution:
+    """The resolution, with the settings of the packages that are built beside others."""
+    return replace(resolution, builds=tuple(_settings(resolution, spec, facts)))
+
+
+def _settings(resolution: Resolution, spec: Spec, facts: Facts) -> Iterator[BuildSettings]:
+    torch = ("torch",) if any(each.name == "torch" for each in resolution.packages) else ()
+    for package in resolution.packages:
+        if package.file.filename.endswith(".whl"):
+            continue
+        row = facts.extension(package.name, package.version)
+        # A wheel that was built without a compiler needs nothing else than its build requires.
+        is_alone = package.built is not None and is_pure(package.built.filename)
+        if package.name in spec.build or (row and not is_alone):
+            settings = settings_of(spec, facts, package.name, row, resolution.target.platform)
+            yield replace(settings, requires=tuple(dict.fromkeys((*torch, *settings.requires))))
+
+
+def settings_of(spec: Spec, facts: Facts, name: str, row: ExtensionRow | None, platform: Platform) -> BuildSettings:
+    """What the spec and a package's row say of its build. The spec's GPUs are its GPU architectures, without PTX: code
+    for other GPUs would be compiled by their driver at the first call, where nobody has tested it.
+    """
+    own = spec.build.get(name)
+    arch, form, limit = (row.arch, row.arch_form, row.jobs) if row else (_ARCH, _ARCH_FORM, _LIMIT)
+    cuda = spec.cuda_on(platform)
+    gpus = sorted({capability_of(find_gpu(facts, gpu)) for gpu in cuda.gpus} if cuda else ())
+    codes = [str(each) if form == "8.0" else str(each).replace(".", "") for each in gpus]
+    env = {**({arch: ";".join(codes)} if codes else {}), **(row.env if row else {}), **(own.env if own else {})}
+    return BuildSettings(
+        name,
+        tuple(dict.fromkeys([*(row.requires if row else ()), *map(str, own.requires if own else ())])),
+        tuple(sorted(env.items())),
+        _architectures(env.get(arch, "")),
+        limit,
+        own.jobs if own else None,
+        (row.memory_mib or None) if row else None,
+        (row.minutes or None) if row else None,
+    )
+
+
+def _architectures(text: str) -> tuple[str, ...]:
+    """`8.0;9.0+PTX` or `80;90`: sm_80, sm_90; empty if it names them otherwise."""
+    words = re.split(r"[;, ]+", text.strip()) if text.strip() else []
+    found = [re.fullmatch(r"(\d+)\.?(\d[af]?)(?:\+PTX)?", word) for word in words]
+    return tuple(dict.fromkeys(f"sm_{each[1]}{each[2]}" for each in found if each)) if all(found) else ()
+
+
+def same_build(old: Resolution, new: Resolution, package: Package) -> bool:
+    """Whether two resolutions build a package beside the same wheels and in the same way."""
+    from envspec.build.environment import packages_beside
+
+    before, after = old.build_of(package.name), new.build_of(package.name)
+    if before is None or after is None:
+        return before is after
+
+    def inputs(part: Resolution, settings: BuildSettings) -> object:
+        packages = packages_beside(part, package.name, settings.requires)
+        bytes_of = replace(settings, compiler="", limit="", jobs=None, memory_mib=None, minutes=None)
+        return bytes_of, [(each.built or each.file).sha256 for each in packages]
+
+    return inputs(old, before) == inputs(new, after)

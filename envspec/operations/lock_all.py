@@ -1,0 +1,84 @@
+"""A spec and its variants, locked together: all of their locks are written, or none.
+
+On the way of `envspec lock` before anything heavy is imported: locks that are cached need no more than this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from envspec.context import Context
+from envspec.errors import EnvspecError, UsageError
+from envspec.io.files import replace_user_file
+from envspec.lockfile.folder import write_folder
+from envspec.operations.lock_cache import check_owner, recalled
+from envspec.operations.lock_state import Compiled, LockRequest
+
+#: The context of one request, for as long as it takes.
+ContextOf = Callable[[LockRequest], AbstractContextManager[Context]]
+
+
+def compile_all(
+    requests: Sequence[LockRequest], context_of: ContextOf, *, cached: bool = True
+) -> list[Compiled | EnvspecError]:
+    """What a spec and its variants compile to, or why not; writes nothing but the cache.
+
+    requests: as `variants_of` gives them. If the spec itself can't be locked, its error is the only item, since its
+    variants prefer its versions. cached: whether locks that were made before need not be resolved.
+    """
+    pending, text = list(requests), None
+    made: list[Compiled | EnvspecError] = []
+    while len(made) < len(pending) and not (made and isinstance(made[0], EnvspecError)):
+        found = _compiled(pending[len(made)], context_of, made[0] if made else None, text, cached=cached)
+        if made and isinstance(found, Compiled) and found.spec is not None:
+            # `--upgrade-package` of a variant gives dates to packages in the spec, which all share.
+            text = found.spec.decode()
+            done = len(made) + 1
+            pending[:done] = [replace(each, upgrade_packages=(), as_of=None) for each in pending[:done]]
+            made = []
+        else:
+            made.append(found)
+    return made
+
+
+def _compiled(
+    request: LockRequest, context_of: ContextOf, base: Compiled | EnvspecError | None, text: str | None, *, cached: bool
+) -> Compiled | EnvspecError:
+    of_spec = base if isinstance(base, Compiled) else None
+    try:
+        with context_of(request) as context:
+            if cached and text is None and (found := recalled(request, context, of_spec)) is not None:
+                return found
+            from envspec.operations.lock import compiled
+
+            return compiled(request, context, of_spec, text)
+    except EnvspecError as error:
+        return error
+
+
+def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list[tuple[Path, ...]]:
+    """Write the locks, and the spec if its dates have changed; the paths that were written or removed, the spec first.
+
+    made: of each request. Each folder is written as one step; a run that is killed between two of them leaves locks of
+    which `--check` finds one stale.
+
+    Raises:
+        UsageError: another run has changed the spec, or locked another one, or a folder can't be written.
+    """
+    for request in requests:
+        # Another run may have locked another spec meanwhile.
+        check_owner(request)
+    path, spec = requests[0].spec_path, made[0].spec
+    if spec is not None:
+        from envspec.spec.load import read_text
+
+        if read_text(path) != made[0].read:
+            raise UsageError(f"{path} was changed while it was locked", hint="lock it again")
+        replace_user_file(path, spec)
+    changed = [
+        write_folder(q.directory, each.files) if each.files else () for q, each in zip(requests, made, strict=True)
+    ]
+    return [(path, *changed[0]) if spec is not None else changed[0], *changed[1:]]

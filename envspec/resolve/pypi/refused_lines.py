@@ -1,0 +1,118 @@
+"""Lines of the spec that nothing satisfies: no such package or release, none by the date, no wheel for the target."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.tags import Tag
+from packaging.version import Version
+
+from envspec.errors import EnvspecError
+from envspec.models import Target
+from envspec.names import normalised
+from envspec.resolve.pypi.extensions import published_elsewhere
+from envspec.resolve.pypi.index.page import BadPage, ListedFile
+from envspec.resolve.pypi.index.routing import NotListed, Rules
+from envspec.resolve.pypi.index.selection import upload_time, version_of
+from envspec.resolve.pypi.index.view import View
+from envspec.resolve.pypi.metadata import parsed
+from envspec.resolve.pypi.resolver import PypiRequest
+from envspec.resolve.types import RefusedLine
+
+#: How many tags of wheels that the target cannot load a message names.
+_NAMED: Final = 3
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+_Releases = Mapping[Version, list[ListedFile]]
+
+
+async def refused_lines(request: PypiRequest, view: View) -> list[RefusedLine]:
+    """The spec's lines of which a target sees no release at all."""
+    lines = [(text, line) for text in request.requirements if (line := parsed(text))]
+    found = await asyncio.gather(*(_refused(text, line, request.target, view) for text, line in lines))
+    return list(filter(None, found))
+
+
+async def _refused(text: str, line: Requirement, target: Target, view: View) -> RefusedLine | None:
+    name = normalised(line.name)
+    try:
+        visible = _releases((await view.selection(name)).files.values())
+        listed = {} if _allowed(line, visible) else _releases(await view.listed(name))
+    except NotListed:
+        hint = published_elsewhere([(name, "")], view.rules.extensions)
+        hint = hint or "correct the name, or name its index in [[pip.index]]"
+        of_default = view.rules.index_of(name) is view.rules.default
+        return RefusedLine(name, f"no such package: {line.name}", hint) if of_default else None
+    except (EnvspecError, BadPage):
+        # Not the cause: it would have stopped the resolver.
+        return None
+    # A page without any file says nothing about the line: it may be a login.
+    return RefusedLine(name, *_problem(line, listed, visible, target, view.rules), text) if listed else None
+
+
+def _problem(line: Requirement, listed: _Releases, visible: _Releases, target: Target, rules: Rules) -> tuple[str, str]:
+    """The problem and the hint for a line that allows none of the visible releases. listed: all of the index."""
+    name, allowed = normalised(line.name), _allowed(line, listed)
+    cutoff, is_dated = rules.cutoff_of(name), rules.index_of(name).dated
+    if not allowed:
+        return f"there is no {name}{line.specifier}: the newest is {_newest(listed)}", "correct the version"
+    times = {version: _uploaded(files) if is_dated else cutoff for version, files in allowed.items()}
+    first = min(filter(None, times.values()), default=None)
+    if first is None:
+        text = f"{name} {_newest(allowed)} has no upload time yet, which `as_of` needs"
+        return text, "lock again once the index gives it, or require another release"
+    if first > cutoff:
+        # The next second: uploads have fractions.
+        enough = (first + timedelta(seconds=1)).replace(microsecond=0)
+        return (
+            f"nothing of {name}{line.specifier} was uploaded by {cutoff.astimezone(timezone.utc):{_TIME}}",
+            f"set [env] package_as_of = {{ {name} = {enough:{_TIME}} }}, or move as_of (--upgrade, if the spec has "
+            "no date)",
+        )
+    newest = _newest(version for version, time in times.items() if time and time <= cutoff)
+    instead = f"allow {name} {_newest(visible)}, which has one" if visible else "require a package that has one"
+    return (
+        f"{name} {newest} {no_wheel_for(target)}{_tags(allowed[newest], rules.tags)}",
+        f"{instead}, change [env] python or platforms or [cuda] os, or leave it out there with a marker",
+    )
+
+
+def _newest(versions: Iterable[Version]) -> Version:
+    """The newest final release; without one, the newest."""
+    return max(versions, key=lambda version: (not version.is_prerelease, version))
+
+
+def _uploaded(files: Iterable[ListedFile]) -> datetime | None:
+    """When the first of the files was uploaded; None if it is unknown."""
+    return min((upload_time(file.uploaded) for file in files if file.uploaded), default=None)
+
+
+def _releases(files: Iterable[ListedFile]) -> _Releases:
+    found: dict[Version, list[ListedFile]] = {}
+    for file in files:
+        if version := version_of(file.filename):
+            found.setdefault(version, []).append(file)
+    return found
+
+
+def _allowed(line: Requirement, releases: _Releases) -> _Releases:
+    return {each: files for each, files in releases.items() if line.specifier.contains(each, prereleases=True)}
+
+
+def _tags(files: Iterable[ListedFile], loadable: Sequence[Tag]) -> str:
+    """What a release has wheels for; those for the target's Python or its platform first."""
+    parts = {loadable[0].interpreter, *(tag.platform for tag in loadable)}
+    wheels = [file.filename.removesuffix(".whl").split("-")[-3:] for file in files if file.filename.endswith(".whl")]
+    nearest = sorted(wheels, key=lambda tag: all(parts.isdisjoint(part.split(".")) for part in tag))
+    tags = list(dict.fromkeys(map("-".join, nearest)))
+    more = f" and {len(tags) - _NAMED} more" if len(tags) > _NAMED else ""
+    return f", only for {', '.join(tags[:_NAMED])}{more}" if tags else ""
+
+
+def no_wheel_for(target: Target) -> str:
+    level = f", glibc up to {target.glibc[0]}.{target.glibc[1]}" if target.glibc else ""
+    return f"has no wheel for Python {target.python.series} on {target.platform.value}{level}"
