@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from envspec.build.reproducible import is_pure
+from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.gpu import capability_of, find_gpu
 from envspec.facts.tables import ExtensionRow
@@ -20,7 +21,11 @@ _ARCH, _ARCH_FORM, _LIMIT = "TORCH_CUDA_ARCH_LIST", "8.0", "MAX_JOBS"
 
 
 def with_builds(resolution: Resolution, spec: Spec, facts: Facts) -> Resolution:
-    """The resolution, with the settings of the packages that are built beside others."""
+    """The resolution, with the settings of the packages that are built beside others.
+
+    Raises:
+        NoSolution: code for GPUs is to be compiled, and the spec names none.
+    """
     return replace(resolution, builds=tuple(_settings(resolution, spec, facts)))
 
 
@@ -34,7 +39,26 @@ def _settings(resolution: Resolution, spec: Spec, facts: Facts) -> Iterator[Buil
         is_alone = package.built is not None and is_pure(package.built.filename)
         if package.name in spec.build or (row and not is_alone):
             settings = settings_of(spec, facts, package.name, row, resolution.target.platform)
-            yield replace(settings, requires=tuple(dict.fromkeys((*torch, *settings.requires))))
+            settings = replace(settings, requires=tuple(dict.fromkeys((*torch, *settings.requires))))
+            _check_gpus(settings, resolution, row.arch if row else _ARCH, package)
+            yield settings
+
+
+def _check_gpus(settings: BuildSettings, resolution: Resolution, arch: str, package: Package) -> None:
+    """Fail if a build beside a torch for CUDA is not limited to GPUs: it would compile for what its sources choose.
+
+    Raises:
+        NoSolution: neither [cuda] gpus nor a variable of the build names them.
+    """
+    from envspec.build.environment import cuda_of, packages_beside
+
+    if dict(settings.env).get(arch) or not cuda_of(packages_beside(resolution, package.name, settings.requires)):
+        return
+    raise NoSolution(
+        f"{package.name} {package.version} on {resolution.target.platform.value} is compiled beside torch for CUDA, and "
+        "the spec does not name the GPUs to compile for",
+        hint='name yours in the spec, such as:\n    [cuda]\n    gpus = ["A100", "H100"]',
+    )
 
 
 def settings_of(spec: Spec, facts: Facts, name: str, row: ExtensionRow | None, platform: Platform) -> BuildSettings:

@@ -41,7 +41,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     """The lock of resolved packages; warnings are reported. decisions: of the targets.
 
     Raises:
-        NoSolution: no image, or no wheel contains code for a GPU of the spec.
+        NoSolution: no image, no wheel contains code for a GPU of the spec, or none is named for a build.
         UsageError: a service whose package is not in the lock.
     """
     spec, facts, context, before = state.spec, state.facts, state.context, state.before

@@ -185,6 +185,17 @@ def test_the_cost_follows_from_the_row_of_the_facts(tmp_path: Path, index: Index
     assert recorded["env"] == {"CODE": "both", "MY_ARCH": "80;90"} and recorded["limit"] == "MY_JOBS"
 
 
+def test_a_build_beside_cuda_without_gpus_is_refused_unless_its_variable_names_them(
+    tmp_path: Path, index: IndexServer
+) -> None:
+    error = refused(user_of(tmp_path, index, gpus="[]").locks(), 4)
+    assert "ext 1.0.0 on linux-64 is compiled beside torch for CUDA, and the spec does not name the GPUs" in error
+    assert 'gpus = ["A100", "H100"]' in error
+    user = user_of(tmp_path, index, 'env = { TORCH_CUDA_ARCH_LIST = "9.0" }', "[]")
+    user.locked()
+    assert user.document()["resolution"][0]["build"][0]["gpu_code"] == ["sm_90"]
+
+
 @pytest.mark.parametrize(("made", "named"), [("sm_80", "sm_80"), ("both", "sm_80, sm_90")])
 def test_a_wheel_with_other_gpu_code_is_refused(tmp_path: Path, index: IndexServer, made: str, named: str) -> None:
     user = user_of(tmp_path, index, f'env = {{ CODE = "{made}" }}')
