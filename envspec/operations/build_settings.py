@@ -55,8 +55,8 @@ def _check_gpus(settings: BuildSettings, resolution: Resolution, arch: str, pack
     if dict(settings.env).get(arch) or not cuda_of(packages_beside(resolution, package.name, settings.requires)):
         return
     raise NoSolution(
-        f"{package.name} {package.version} on {resolution.target.platform.value} is compiled beside torch for CUDA, and "
-        "the spec does not name the GPUs to compile for",
+        f"{package.name} {package.version} on {resolution.target.platform.value} is compiled beside torch for CUDA, "
+        "and the spec does not name the GPUs to compile for",
         hint='name yours in the spec, such as:\n    [cuda]\n    gpus = ["A100", "H100"]',
     )
 
