@@ -389,8 +389,14 @@ def _canonical_resolution(resolution: Resolution) -> Resolution:
     target = replace(resolution.target, python=replace(python, url=python.url and without_credentials(python.url)))
     packages = sorted(map(_canonical_package, resolution.packages), key=lambda item: (item.name, item.version))
     conda = sorted(map(_canonical_conda_package, resolution.conda), key=lambda item: item.name)
-    builds = tuple(sorted(resolution.builds, key=lambda item: item.name))
-    return replace(resolution, target=target, packages=tuple(packages), conda=tuple(conda), builds=builds)
+    builds = (replace(each, env=tuple(sorted(each.env))) for each in resolution.builds)
+    return replace(
+        resolution,
+        target=target,
+        packages=tuple(packages),
+        conda=tuple(conda),
+        builds=tuple(sorted(builds, key=lambda item: item.name)),
+    )
 
 
 def _canonical_package(package: Package) -> Package:

@@ -18,6 +18,7 @@ from envspec.lockfile.document import canonical, dump, identity, load
 from envspec.lockfile.header import FORMAT, DamagedLock, NewerFormat, verify_checksum
 from envspec.lockfile.toml_writer import pairs
 from envspec.models import (
+    BuildSettings,
     CondaPackage,
     Conformance,
     GpuCode,
@@ -65,6 +66,7 @@ FORMS: Final[Mapping[names.Form, st.SearchStrategy[str]]] = {
 UNIQUE: Final[Mapping[Any, Any]] = {
     Resolution: lambda each: each.target.platform,
     Package: lambda each: each.name,
+    BuildSettings: lambda each: each.name,
     CondaPackage: lambda each: each.name,
     PinnedDigest: lambda each: each.platform,
     Service: lambda each: each.name,
