@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ import pytest
 from tests.security.test_build_indexes import backend, local_user, mark_of
 from tests.support import preloaded
 from tests.support.builders import ecosystem
-from tests.support.servers.faults import Answer, Status, Wire
+from tests.support.servers.faults import Answer, Fault, Status, Wire
 from tests.support.servers.index import IndexServer
 from tests.support.user import Running, User, refused, succeeded
 
@@ -37,13 +37,14 @@ HOST: Final = "index.envspec.invalid"
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Holds answers back until it is opened."""
+    """Holds answers back until it is opened. then: the fault that follows."""
 
     opened: threading.Event = field(default_factory=threading.Event)
+    then: Fault | None = None
 
     def play(self, wire: Wire) -> Answer | None:
         self.opened.wait(10)
-        return wire.honest()
+        return self.then.play(wire) if self.then else wire.honest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,8 @@ def test_every_run_has_a_token_of_its_own(tmp_path: Path, index: IndexServer, ga
 def test_no_message_has_the_token(resolver: str, tmp_path: Path, index: IndexServer, gate: Gate) -> None:
     user = User(tmp_path, index.url)
     user.wants("app", "weekly", python=".".join(map(str, sys.version_info[:3])))
-    index.fail(index.page_path("weekly"), Status(403))
+    # The page is read beside the resolver, and would end the run before that is seen.
+    index.fail(index.page_path("weekly"), replace(gate, then=Status(403)))
     run = user.starts("--resolver", resolver, "--debug")
     engine = engine_of(run)
     gate.opened.set()
