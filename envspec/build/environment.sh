@@ -22,6 +22,35 @@ for home in "$site"/nvidia/cu[0-9]*; do
   PATH="$home/bin:$PATH"
 done
 export PATH VIRTUAL_ENV="$work/env"
+if [ -n "${ENVSPEC_NVCC_ARCHITECTURES:-}" ]; then
+  cat >"$work/nvcc" <<'NVCC'
+#!/bin/sh
+# nvcc, for the architectures of a variable in place of those that it is called for.
+is_compiling= is_value=
+for each; do
+  shift
+  if [ -n "$is_value" ]; then
+    is_value=
+    continue
+  fi
+  case "$each" in
+    -gencode | --generate-code | -arch | --gpu-architecture | -code | --gpu-code) is_compiling=1 is_value=1 ;;
+    -gencode=* | --generate-code=* | -arch=* | --gpu-architecture=* | -code=* | --gpu-code=*) is_compiling=1 ;;
+    *) set -- "$@" "$each" ;;
+  esac
+done
+if [ -n "$is_compiling" ]; then
+  IFS=";"
+  for each in $ENVSPEC_NVCC_ARCHITECTURES; do
+    set -- "$@" "-gencode=arch=compute_$each,code=sm_$each"
+  done
+fi
+exec "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" "$@"
+NVCC
+  chmod +x "$work/nvcc"
+  # Read by torch.utils.cpp_extension.
+  export PYTORCH_NVCC="$work/nvcc"
+fi
 echo "envspec: build"
 exec "$uv" build $options --wheel --force-pep517 --no-create-gitignore --no-sources --no-build-isolation \
   --python "$work/env/bin/python" --out-dir "$out" "$source"

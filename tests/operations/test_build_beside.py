@@ -51,7 +51,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         subprocess.run([sys.executable, "-c", parent, "build_wheel"], start_new_session=True)
     home = Path(os.environ["CUDA_HOME"])
     assert (home / "lib64").is_dir() and (home / "lib/libcudart.so").exists()
-    code = subprocess.run([home / "bin/nvcc", os.environ.get("CODE", "sm_90")], check=True, stdout=-1).stdout
+    nvcc = os.environ.get("PYTORCH_NVCC", home / "bin/nvcc")
+    code = subprocess.run([nvcc, *os.environ.get("CODE", "sm_90").split()], check=True, stdout=-1).stdout
     tag = f"py3-none-linux_{platform.machine()}"
     info = "ext-1.0.0.dist-info"
     content = {
@@ -68,7 +69,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     return name
 """
 _NAMES = ("MINE", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "NVCC_APPEND_FLAGS", "CUDA_VISIBLE_DEVICES", "SECRET")
-_NVCC = b'#!/bin/sh\ncat "$(dirname "$0")/../code/$1"\n'
+#: Writes the code of `sm_90`, or of the last of `x.cu -gencode arch=compute_90,code=sm_90`.
+_NVCC = b'#!/bin/sh\nfor each; do :; done\ncat "$(dirname "$0")/../code/${each##*=}"\n'
 
 
 def tool(name: str, version: str, files: Mapping[str, bytes] | None = None, **others: Any) -> File:
@@ -187,6 +189,29 @@ def test_the_cost_follows_from_the_row_of_the_facts(tmp_path: Path, index: Index
     assert "building for sm_80, sm_90: about 40 minutes, 2 compilers at once" in ran.stderr
     recorded = user.document()["resolution"][0]["build"][0]
     assert recorded["env"] == {"CODE": "both", "MY_ARCH": "80;90"} and recorded["limit"] == "MY_JOBS"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "-gencode arch=compute_80,code=sm_80",
+        "x.cu -gencode=arch=compute_80,code=sm_80 -O3 --generate-code arch=compute_75,code=sm_75",
+        "-arch sm_80 x.cu",
+        "--gpu-architecture=sm_80 --gpu-code sm_80",
+    ],
+)
+def test_a_build_with_its_own_list_of_architectures_gets_those_of_the_spec(
+    flags: str, tmp_path: Path, index: IndexServer
+) -> None:
+    row = (
+        '[[facts.extension]]\npackage = "ext"\nversions = ">=1"\nmodule = "ext"\n'
+        f'arch = "ENVSPEC_NVCC_ARCHITECTURES"\narch_form = "80"\nenv = {{ CODE = "{flags}" }}\nsource = "this test"\n'
+    )
+    user = user_of(tmp_path, index, rest=row)
+    succeeded(user.locks("--image"))
+    recorded = user.document()["resolution"][0]["build"][0]
+    assert recorded["env"] == {"CODE": flags, "ENVSPEC_NVCC_ARCHITECTURES": "90"}
+    assert recorded["gpu_code"] == ["sm_90"]
 
 
 def test_a_build_beside_cuda_without_gpus_is_refused_unless_its_variable_names_them(
