@@ -14,6 +14,7 @@ from envspec.facts import Facts
 from envspec.facts.gpu import capability_of, find_gpu
 from envspec.facts.tables import ExtensionRow
 from envspec.models import BuildSettings, Package, Platform, Resolution
+from envspec.resolve.pypi.errors import GPUS_LINES
 from envspec.spec import Spec
 
 #: Variables in which a build looks for its GPU architectures, if the package has no row.
@@ -57,7 +58,7 @@ def _check_gpus(settings: BuildSettings, resolution: Resolution, arch: str, pack
     raise NoSolution(
         f"{package.name} {package.version} on {resolution.target.platform.value} is compiled beside torch for CUDA, "
         "and the spec does not name the GPUs to compile for",
-        hint='name yours in the spec, such as:\n    [cuda]\n    gpus = ["A100", "H100"]',
+        hint=f"name yours in the spec, such as:\n    {GPUS_LINES}",
     )
 
 

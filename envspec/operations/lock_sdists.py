@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -39,7 +39,7 @@ from envspec.operations.build_wheels import WheelBuilder
 from envspec.operations.lock_state import LockState, is_open
 from envspec.operations.session import Session
 from envspec.resolve.cache import key_of
-from envspec.resolve.pypi.errors import NeedsSdist, UnbuiltSdist
+from envspec.resolve.pypi.errors import GPUS_LINES, NeedsSdist, UnbuiltSdist
 from envspec.resolve.pypi.extensions import no_fitting_wheel, published_elsewhere
 from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.page import ListedFile
@@ -187,7 +187,7 @@ class SdistBuilds:
                 return False
         failed.sort(key=lambda each: each[1].message)
         text = "\n".join(f"{sdist.described()}{error.message.removeprefix(error.of)}" for sdist, error in failed)
-        hints = _hints([error for _, error in failed])
+        hints = [*_hints([error for _, error in failed]), *self._gpu_hints(requests, refused)]
         unbuilt = {f"{each.name} {each.version} is from " for each in (*refused, *(sdist for sdist, _ in failed))}
         old = (text for part in resolutions for text in part.warnings if text.startswith(tuple(unbuilt)))
         text = "\n".join(filter(None, [text, *old]))
@@ -200,9 +200,19 @@ class SdistBuilds:
 
     def _may_try(self, name: str) -> bool:
         """Whether an sdist may be built to see what it needs; of extensions it is known that it is torch and nvcc."""
-        pip, row = self._state.spec.pip, self._state.facts.extension(name)
-        is_compiled = row is not None and "torch" in row.requires
-        return pip.may_compile(name) if is_compiled else pip.may_build(name)
+        pip = self._state.spec.pip
+        return pip.may_compile(name) if self._is_extension(name) else pip.may_build(name)
+
+    def _is_extension(self, name: str) -> bool:
+        row = self._state.facts.extension(name)
+        return row is not None and "torch" in row.requires
+
+    def _gpu_hints(self, requests: Iterable[TargetRequest], refused: Iterable[UnbuiltSdist]) -> Iterator[str]:
+        """What to do if extensions are to be built beside a torch for CUDA, for GPUs that the spec does not name."""
+        targets = (each.rules.extensions for each in requests)
+        is_open_to_all = any(each.variant != "cpu" and not each.gpus for each in targets)
+        if is_open_to_all and any(self._is_extension(each.name) for each in refused):
+            yield f"name the GPUs to compile for, such as:\n    {GPUS_LINES}"
 
     async def _elsewhere(self, requests: Sequence[TargetRequest], refused: Sequence[UnbuiltSdist]) -> str:
         """Where there are wheels of the extensions among these sdists."""

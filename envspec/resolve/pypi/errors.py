@@ -162,6 +162,10 @@ class UnbuiltSdist:
         return f"{self.name} {self.version} ({'; '.join(notes)})"
 
 
+#: What a spec needs for builds beside a torch for CUDA.
+GPUS_LINES: Final = '[cuda]\n    gpus = ["A100", "H100"]'
+
+
 class NeedsSdist(NoSolution):
     """Releases without a wheel, whose sdists may not be built, or not by compilers.
 
