@@ -76,7 +76,7 @@ def wheel_of(folder: Path) -> Path:
 
 
 @pytest.mark.skipif(
-    not os.environ.get("ENVSPEC_TEST_LONG"), reason="not run: compiles for 15 minutes; ENVSPEC_TEST_LONG=1 runs it"
+    not os.environ.get("ENVSPEC_TEST_LONG"), reason="not run: compiles for half an hour; ENVSPEC_TEST_LONG=1 runs it"
 )
 def test_an_extension_is_the_same_bytes_twice_and_computes(tmp_path: Path) -> None:
     found: list[Path] = []
