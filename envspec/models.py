@@ -189,6 +189,11 @@ class Package:
     record_sha256: Sha256 | None = None
     removed: tuple[Line, ...] = ()
 
+    @property
+    def wheel(self) -> BuiltWheel | WheelFile:
+        """What is installed; of a source that is not built yet, the sdist."""
+        return self.built or self.file
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Provided:

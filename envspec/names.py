@@ -16,6 +16,8 @@ from typing import Final
 
 #: What the record of an override that removes a requirement begins with.
 REMOVE: Final = "removed: "
+#: In which torch's builds look for the GPU architectures to compile for.
+ARCHITECTURES: Final = "TORCH_CUDA_ARCH_LIST"
 #: The longest file name in bytes, of the 255 that file systems have: a file that is being written has 25 more.
 LONGEST: Final = 230
 

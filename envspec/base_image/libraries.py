@@ -66,7 +66,7 @@ def covered(apt: Sequence[str], os: str, facts: Facts) -> set[str]:
     return named | {each for package in named for each in (row.contains.get(package, ()) if row else ())}
 
 
-def missing_libraries(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) -> Iterator[str]:
+def library_warnings(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) -> Iterator[str]:
     """A warning for each package whose libraries `[system] apt` does not bring or no package is known to contain."""
     system = spec.system or System()
     for group in library_groups(spec, resolutions, facts) if system.libraries is not Libraries.NONE else ():

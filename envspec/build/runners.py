@@ -210,7 +210,7 @@ async def build_locally(
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """What one build has beside others' : wheels of the lock by name, requirements, variables, and its progress."""
+    """What one build has of its own: wheels of the lock by name, requirements, variables, and its progress."""
 
     wheels: Mapping[str, Path] = field(default_factory=dict)
     requirements: Sequence[str] = ()

@@ -11,9 +11,9 @@ from typing import Final
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from envspec.facts.gpu import Runs, capability_of, runs
+from envspec.facts.gpu import capability_of, without_code
 from envspec.facts.tables import ExtensionRow, Facts, GpuRow
-from envspec.models import CudaVersion, Platform
+from envspec.models import CudaVersion, GpuCodeFound, Platform
 from envspec.names import normalised
 
 #: The words of a row's `label`; a local version is lower case, with dots for dashes (PEP 440).
@@ -203,12 +203,13 @@ class Extensions:
             return f"its wheels have no code for {' and '.join(without)}"
         return ""
 
-    def _without_code(self, row: ExtensionRow | None) -> list[str]:
+    def _without_code(self, row: ExtensionRow | None) -> tuple[str, ...]:
         """The GPUs that a release's wheels do not serve, as far as it is known."""
         if row is None or not row.sm:
-            return []
-        found = {gpu: capability_of(gpu) for gpu in self.gpus}
-        return [f"{gpu.name} ({each.sm})" for gpu, each in found.items() if runs(each, row.sm, row.ptx) is Runs.NOT]
+            return ()
+        capabilities = ((gpu.name, capability_of(gpu)) for gpu in self.gpus)
+        found = {f"{name} ({each.sm})": each for name, each in capabilities}
+        return without_code(found, GpuCodeFound(row.sm, row.ptx))
 
     def requirement(self, name: str, version: Version) -> str | None:
         """The requirement on torch that a wheel's label implies; None for none."""

@@ -11,7 +11,7 @@ is not known for any one archive, except where a `[[held]]` row says what today'
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import cache, cached_property
@@ -22,6 +22,7 @@ from packaging.specifiers import SpecifierSet
 from envspec.data import DATA, facts_version
 from envspec.errors import UsageError
 from envspec.models import CudaVersion, Platform
+from envspec.names import ARCHITECTURES
 
 
 def numeric(text: str) -> tuple[int, ...]:
@@ -172,7 +173,7 @@ class ExtensionRow(FactRow):
     ptx: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    arch: str = "TORCH_CUDA_ARCH_LIST"
+    arch: str = ARCHITECTURES
     arch_form: str = "8.0"
     jobs: str = "MAX_JOBS"
     memory_mib: int = 0
@@ -322,6 +323,7 @@ class TritonRow(FactRow):
 
 
 R = TypeVar("R", bound=FactRow)
+_OfRelease = TypeVar("_OfRelease", CudaBuildRow, ExtensionRow, LibraryNeedRow)
 
 
 def minor(release: str) -> CudaVersion:
@@ -429,20 +431,17 @@ class Facts:
 
     def cuda_build(self, package: str, version: str, platform: Platform) -> CudaBuildRow | None:
         """The CUDA of a package's release on the default index; None if no row states it."""
-        rows = (row for row in self.cuda_builds if row.package == package and platform.value in row.platforms)
-        return next((row for row in rows if SpecifierSet(row.versions).contains(version, prereleases=True)), None)
+        return _of_release((row for row in self.cuda_builds if platform.value in row.platforms), package, version)
 
     def extension(self, package: str, version: str = "") -> ExtensionRow | None:
         """The row of a package's release, of its newest ones if no version is given; None if it is no extension."""
-        rows = [row for row in self.extensions if row.package == package]
-        if not version:
-            return rows[-1] if rows else None
-        return next((row for row in rows if SpecifierSet(row.versions).contains(version, prereleases=True)), None)
+        if version:
+            return _of_release(self.extensions, package, version)
+        return next((row for row in reversed(self.extensions) if row.package == package), None)
 
     def library_need(self, package: str, version: str) -> LibraryNeedRow | None:
         """What a package's release loads from the system; None if no row states it."""
-        rows = (row for row in self.library_needs if row.package == package)
-        return next((row for row in rows if SpecifierSet(row.versions).contains(version, prereleases=True)), None)
+        return _of_release(self.library_needs, package, version)
 
     def libraries_of(self, os: str) -> SystemLibrariesRow | None:
         """The libraries of a release, all of its rows as one; None if it has none."""
@@ -589,6 +588,11 @@ class CondaNames:
         """
         own = self.channels.get(channel or "", {})
         return own[name] if name in own else self.channels[_MODEL].get(name) or None
+
+
+def _of_release(rows: Iterable[_OfRelease], package: str, version: str) -> _OfRelease | None:
+    found = (row for row in rows if row.package == package)
+    return next((row for row in found if SpecifierSet(row.versions).contains(version, prereleases=True)), None)
 
 
 @cache

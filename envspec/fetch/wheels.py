@@ -263,7 +263,7 @@ def _on_page(index: PackageIndex, package: Package, page: StoredPage) -> ListedF
 
 def wheel_path(cache: Path, package: Package) -> Path:
     """The path of the package's wheel in the cache, fetched or not; of an sdist, of the wheel built from it."""
-    wheel = package.built or package.file
+    wheel = package.wheel
     return archive_path(cache, f"{package.name} {package.version}", wheel.sha256, wheel.filename)
 
 

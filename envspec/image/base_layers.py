@@ -178,7 +178,7 @@ def conda_layer_budget(resolution: Resolution, most: int) -> int:
     most: for both together, less the one layer that wheels need at least.
     """
     conda = len(partition([(each.name, each.size_bytes) for each in resolution.conda], most))
-    files = [(each.name, (each.built or each.file).size_bytes) for each in resolution.packages]
+    files = [(each.name, each.wheel.size_bytes) for each in resolution.packages]
     wheels = len(partition(files, most))
     if conda + wheels <= most + 1:
         # Not `conda`: the number of buckets, and so their content, follows from the budget.

@@ -235,7 +235,7 @@ class ImageBuilder:
         self, resolution: Resolution, sources: Iterable[WheelSource], arrived: OnFetched = ignore_fetched
     ) -> None:
         needed = {wheel.sha256 for source in sources for wheel in source.wheels}
-        packages = [each for each in resolution.packages if (each.built or each.file).sha256 in needed]
+        packages = [each for each in resolution.packages if each.wheel.sha256 in needed]
         await self.fetch_wheels(packages, arrived)
 
     async def fetch_wheels(self, packages: Sequence[Package], arrived: OnFetched = ignore_fetched) -> None:
@@ -292,7 +292,7 @@ class ImageBuilder:
 
     def _conflict_mark(self, resolution: Resolution, below: BaseLayers) -> Path:
         """A file that exists once these packages were checked for conflicts."""
-        hashes = sorted((each.built or each.file).sha256 for each in resolution.packages)
+        hashes = sorted(each.wheel.sha256 for each in resolution.packages)
         hashes += [source.key for source in below.sources]
         return self._context.cache / "image-owners" / hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
@@ -306,7 +306,7 @@ def wheel_sources(resolution: Resolution, cache: Path, pyc: PycCompiler | None, 
     target = resolution.target
     series = target.python.series
     scheme = Scheme.of_venv(series) if target.python.source in {"system", "base"} else Scheme.of(series)
-    files = {package.name: package.built or package.file for package in resolution.packages}
+    files = {package.name: package.wheel for package in resolution.packages}
     if unbuilt := sorted(name for name, file in files.items() if not file.filename.endswith(".whl")):
         raise UsageError(
             f"the lock contains only the source of {', '.join(unbuilt)}, not the wheel built from it",
@@ -320,7 +320,7 @@ def wheel_sources(resolution: Resolution, cache: Path, pyc: PycCompiler | None, 
 
 
 def _locked_wheel(package: Package, cache: Path) -> LockedWheel:
-    file = package.built or package.file
+    file = package.wheel
     is_direct = package.file.index == DIRECT_URL and package.built is None
     url = without_credentials(package.file.url) if is_direct and package.file.url else None
     return LockedWheel(package.name, package.version, file.filename, file.sha256, wheel_path(cache, package), url)

@@ -198,7 +198,7 @@ def compare(lock: Lock, platform: Platform, found: Mapping[str, WheelContent], f
         GpuCodeMissing: a GPU of `[cuda] gpus` can't run without it, or an extension of torch has no code for it.
     """
     resolution = next(each for each in lock.resolutions if each.target.platform is platform)
-    wheels = {package.name: (package.built or package.file).sha256 for package in resolution.packages}
+    wheels = {package.name: package.wheel.sha256 for package in resolution.packages}
     warnings = []
     for code in lock.gpu_code:
         if code.platform is not platform or code.package not in wheels:

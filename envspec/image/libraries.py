@@ -58,15 +58,17 @@ def missing_libraries(
         for each in libraries:
             for name in {each.name, each.soname}:
                 own.setdefault(name, []).append(each)
-        modules = [each for each in libraries if _MODULE.fullmatch(each.name)]
         found: dict[str, str] = {}
-        for module in modules:
-            reached, todo = set[Library](), [module]
-            while todo:
-                if (library := todo.pop()) not in reached:
+        # What one module reaches need not be looked at for the next.
+        reached = set[Library]()
+        for module in (each for each in libraries if _MODULE.fullmatch(each.name)):
+            needed, left = set[str](), [module]
+            while left:
+                if (library := left.pop()) not in reached:
                     reached.add(library)
-                    todo += [each for name in library.needed for each in own.get(name, ())]
-            for name in sorted({name for each in reached for name in each.needed} - brought - set(optional)):
+                    needed.update(library.needed)
+                    left += [each for name in library.needed for each in own.get(name, ())]
+            for name in sorted(needed - brought - set(optional)):
                 if not (_OF_DRIVER.fullmatch(name) or _OTHERS.fullmatch(name) or has(name)):
                     found.setdefault(name, module.name)
         if found:

@@ -122,17 +122,16 @@ async def bubblewrap(environ: Mapping[str, str], unconfined: Unconfined, what: s
     )
 
 
-async def run_confined(  # noqa: PLR0913 (what to run, and its streams)
+async def run_confined(
     sandbox: Sandbox,
     python: Path,
     command: Sequence[str],
     listen: Listen,
     *,
     environ: Mapping[str, str],
-    stdin: str = "",
-    on_line: Callable[[str], None] | None = None,
+    on_line: Callable[[str], None] = lambda _: None,
 ) -> Finished:
-    """`envspec.io.process.run` in the sandbox, with an index at PROXY.
+    """`envspec.io.process.run_streaming` in the sandbox, with an index at PROXY.
 
     python: a trusted interpreter, which may be a link or a venv's; its real Python is linked there inside. listen:
     gets the listener at PROXY. on_line: gets each line of stdout while it runs.
@@ -146,9 +145,7 @@ async def run_confined(  # noqa: PLR0913 (what to run, and its streams)
         try:
             init = [str(program), "-I", "-S", str(INIT), str(theirs.fileno()), str(PORT)]
             confined = sandbox.command_for([*init, *command])
-            if on_line is None:
-                return await run(confined, environ=environ, cwd=Path("/"), stdin=stdin, inherited_fd=theirs.fileno())
-            link = ParentLink(theirs.fileno(), stdin=stdin.encode())
+            link = ParentLink(theirs.fileno())
             return await run_streaming(confined, environ=environ, cwd=Path("/"), parent=link, on_line=on_line)
         finally:
             theirs.close()

@@ -65,14 +65,13 @@ async def run(
     environ: Mapping[str, str],
     cwd: Path,
     stdin: str = "",
-    inherited_fd: int | None = None,
 ) -> Finished:
     """Run a program to its end. If the caller is cancelled, it is killed with its process group.
 
     Raises:
         FileNotFoundError, PermissionError: the program can't be started.
     """
-    async with _started(command, environ, cwd, ParentLink(inherited_fd)) as process:
+    async with _started(command, environ, cwd, ParentLink()) as process:
         stdout, stderr = await process.communicate(stdin.encode())
     return _finished(process, stdout, stderr)
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from envspec import documents
 from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.data import DATA
-from envspec.names import COMMIT, REMOVE, SDIST_ENDINGS, SHA256, normalised
+from envspec.names import ARCHITECTURES, COMMIT, REMOVE, SDIST_ENDINGS, SHA256, normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_FILES, channel_url, origin_of
 from envspec.spec.dates import Age, as_of_in, package_as_of_in
 
@@ -131,7 +131,7 @@ def _builds(spec: _Table, part: _Table) -> Iterator[str]:
         stated = [tables.get(entry["name"], {}), *of_package]
         requires = {"torch", *(text.strip() for table in stated for text in table.get("requires", ()))}
         env = {(key, value) for table in stated for key, value in table.get("env", {}).items()}
-        arch = {"TORCH_CUDA_ARCH_LIST", *(row["arch"] for row in of_package if "arch" in row)}
+        arch = {ARCHITECTURES, *(row["arch"] for row in of_package if "arch" in row)}
         own = {key: value for key, value in entry.get("env", {}).items() if key not in arch}
         is_known = entry["name"] in tables or of_package
         if not (is_known and set(entry.get("requires", ())) <= requires and own.items() <= env):

@@ -17,9 +17,6 @@ from envspec.models import BuildSettings, Package, Platform, Resolution
 from envspec.resolve.pypi.errors import GPUS_LINES
 from envspec.spec import Spec
 
-#: Variables in which a build looks for its GPU architectures, if the package has no row.
-_ARCH, _ARCH_FORM, _LIMIT = "TORCH_CUDA_ARCH_LIST", "8.0", "MAX_JOBS"
-
 
 def with_builds(resolution: Resolution, spec: Spec, facts: Facts) -> Resolution:
     """The resolution, with the settings of the packages that are built beside others.
@@ -39,9 +36,10 @@ def _settings(resolution: Resolution, spec: Spec, facts: Facts) -> Iterator[Buil
         # A wheel that was built without a compiler needs nothing else than its build requires.
         is_alone = package.built is not None and is_pure(package.built.filename)
         if package.name in spec.build or (row and not is_alone):
-            settings = settings_of(spec, facts, package.name, row, resolution.target.platform)
+            row = row or ExtensionRow(package=package.name, versions="", module="", source="torch.utils.cpp_extension")
+            settings = settings_of(spec, facts, row, resolution.target.platform)
             settings = replace(settings, requires=tuple(dict.fromkeys((*torch, *settings.requires))))
-            _check_gpus(settings, resolution, row.arch if row else _ARCH, package)
+            _check_gpus(settings, resolution, row.arch, package)
             yield settings
 
 
@@ -62,25 +60,24 @@ def _check_gpus(settings: BuildSettings, resolution: Resolution, arch: str, pack
     )
 
 
-def settings_of(spec: Spec, facts: Facts, name: str, row: ExtensionRow | None, platform: Platform) -> BuildSettings:
+def settings_of(spec: Spec, facts: Facts, row: ExtensionRow, platform: Platform) -> BuildSettings:
     """What the spec and a package's row say of its build. The spec's GPUs are its GPU architectures, without PTX: code
     for other GPUs would be compiled by their driver at the first call, where nobody has tested it.
     """
-    own = spec.build.get(name)
-    arch, form, limit = (row.arch, row.arch_form, row.jobs) if row else (_ARCH, _ARCH_FORM, _LIMIT)
+    own = spec.build.get(row.package)
     cuda = spec.cuda_on(platform)
     gpus = sorted({capability_of(find_gpu(facts, gpu)) for gpu in cuda.gpus} if cuda else ())
-    codes = [str(each) if form == "8.0" else str(each).replace(".", "") for each in gpus]
-    env = {**({arch: ";".join(codes)} if codes else {}), **(row.env if row else {}), **(own.env if own else {})}
+    codes = [str(each) if row.arch_form == "8.0" else str(each).replace(".", "") for each in gpus]
+    env = {**({row.arch: ";".join(codes)} if codes else {}), **row.env, **(own.env if own else {})}
     return BuildSettings(
-        name,
-        tuple(dict.fromkeys([*(row.requires if row else ()), *map(str, own.requires if own else ())])),
+        row.package,
+        tuple(dict.fromkeys([*row.requires, *map(str, own.requires if own else ())])),
         tuple(sorted(env.items())),
-        _architectures(env.get(arch, "")),
-        limit,
+        _architectures(env.get(row.arch, "")),
+        row.jobs,
         own.jobs if own else None,
-        (row.memory_mib or None) if row else None,
-        (row.minutes or None) if row else None,
+        row.memory_mib or None,
+        row.minutes or None,
     )
 
 
@@ -102,6 +99,6 @@ def same_build(old: Resolution, new: Resolution, package: Package) -> bool:
     def inputs(part: Resolution, settings: BuildSettings) -> object:
         packages = packages_beside(part, package.name, settings.requires)
         bytes_of = replace(settings, compiler="", limit="", jobs=None, memory_mib=None, minutes=None)
-        return bytes_of, [(each.built or each.file).sha256 for each in packages]
+        return bytes_of, [each.wheel.sha256 for each in packages]
 
     return inputs(old, before) == inputs(new, after)

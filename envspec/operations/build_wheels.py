@@ -489,9 +489,9 @@ class Builds:
         async def fetch() -> Mapping[str, Path]:
             built, listed = [each for each in beside if each.built], [each for each in beside if not each.built]
             found = {**await self.fetch(built, part), **await fetch_wheels(listed, self._context)}
-            return {each.name: found[(each.built or each.file).sha256] for each in beside}
+            return {each.name: found[each.wheel.sha256] for each in beside}
 
-        hashes = tuple((each.name, (each.built or each.file).sha256) for each in beside)
+        hashes = tuple((each.name, each.wheel.sha256) for each in beside)
         toolkit = cuda if compiler else ""
         return BuildEnvironment(settings, hashes, fetch=fetch, cuda=toolkit, compiler=compiler, why_not=why_not)
 

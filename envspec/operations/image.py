@@ -173,7 +173,7 @@ def _missing_libraries(lock: Lock, assembled: BuiltImage, facts: Facts) -> Itera
     contents = {
         package: content.libraries
         for package in resolution.packages
-        if (content := assembled.wheels.get((package.built or package.file).sha256))
+        if (content := assembled.wheels.get(package.wheel.sha256))
     }
 
     def has(name: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from envspec.base_image.cuda import CudaRequest
-from envspec.base_image.libraries import missing_libraries
+from envspec.base_image.libraries import library_warnings
 from envspec.base_image.plan import decide_settings, digest_decision, plan_platforms
 from envspec.context import Context
 from envspec.errors import NetworkError
@@ -67,7 +67,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         *plan.warnings,
         *(text for pair in ((base, failure), *own) for text in _without_digest(*pair)),
         *_without_image(spec, base),
-        *(missing_libraries(spec, resolutions, facts) if base else ()),
+        *(library_warnings(spec, resolutions, facts) if base else ()),
         *_without_build(spec, resolutions),
         *_without_python(resolutions, facts),
     ]

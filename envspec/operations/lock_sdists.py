@@ -216,14 +216,13 @@ class SdistBuilds:
 
     async def _elsewhere(self, requests: Sequence[TargetRequest], refused: Sequence[UnbuiltSdist]) -> str:
         """Where there are wheels of the extensions among these sdists."""
-        extensions = next(each.rules.extensions for each in requests)
         releases = dict.fromkeys((each.name, each.version) for each in refused)
         async with self._building(requests) as building:
             for each in requests:
                 for name, _ in releases:
                     if unfit := await no_fitting_wheel(name, each.request, building.views[each.request.target]):
                         return f"{unfit.hint}: {unfit.message}"
-        return published_elsewhere(releases, extensions)
+        return published_elsewhere(releases, requests[0].rules.extensions)
 
     async def are_true(self, requests: Sequence[TargetRequest], stated: StatedSdists) -> bool:
         """Whether sdists that resolvers passed over require what they state, as far as builds show it.

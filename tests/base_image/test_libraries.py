@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from envspec.base_image.libraries import missing_libraries
+from envspec.base_image.libraries import library_warnings
 from envspec.base_image.plan import decide_settings
 from envspec.facts import load_facts
 from envspec.models import Resolution
@@ -19,7 +19,7 @@ OPENCV = package("opencv-python", "4.10.0.84")
 
 def _missing(rest: str, *resolutions: Resolution) -> list[str]:
     text = f'[env]\nname = "x"\npython = "3.12"\nplatforms = ["linux-64", "linux-aarch64"]\n{rest}'
-    return list(missing_libraries(parse_spec(text, "spec.toml", datetime.now(timezone.utc)), resolutions, FACTS))
+    return list(library_warnings(parse_spec(text, "spec.toml", datetime.now(timezone.utc)), resolutions, FACTS))
 
 
 def test_one_warning_for_each_platform_with_its_own_release() -> None:

@@ -160,8 +160,8 @@ def test_if_a_variant_cannot_be_locked_no_lock_is_written(
     # Every error at once.
     assert "variants.third.pip.dependencies[0]: no such package: missing" in ran.stderr
     assert "variants.fourth.pip.dependencies[0]: no such package: absent" in ran.stderr
-    told = [(each.get("variant"), each.get("changed"), "error" in each) for each in json.loads(ran.stdout)["locks"]]
-    assert told == [(None, [], False), ("more", [], False), ("third", None, True), ("fourth", None, True)]
+    reported = [(each.get("variant"), each.get("changed"), "error" in each) for each in json.loads(ran.stdout)["locks"]]
+    assert reported == [(None, [], False), ("more", [], False), ("third", None, True), ("fourth", None, True)]
     assert (files(user), user.spec.read_text()) == (before, spec)
     user.spec.write_text(spec.replace("missing", "two").replace("absent", "two"))
     user.locked(*words)

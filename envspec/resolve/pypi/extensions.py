@@ -52,7 +52,7 @@ async def no_fitting_wheel(name: str, request: PypiRequest, view: View) -> NoFit
     loadable = [wheel for wheel in wheels if view.rank(wheel.filename) is not None]
     sdist = f'allow its build in [pip]: allow_sdist = ["{name}"]' if name in view.withheld else ""
     if not loadable:
-        pythons = [f"{series}" for series in _PYTHONS if _loads(wheels, target, series)]
+        pythons = [series for series in _PYTHONS if _loads(wheels, target, series)]
         hint = f"wheels there are for Python {', '.join(pythons)}: set one of them in [env] python" if pythons else ""
         return NoFittingWheel(
             f"{name}: index {index.name} has wheels with labels, and none for Python {target.python.series} on "
@@ -139,7 +139,7 @@ def _wanted(extensions: Extensions) -> str:
     torch = f"torch {extensions.given}" if extensions.given else f"torch{extensions.torch}"
     allowed = [each for each in extensions.builds if extensions.torch.contains(each.version, prereleases=True)]
     if not extensions.builds:
-        return f"{torch}: set [cuda] version, which tells what it is built for"
+        return f"{torch}: set [cuda] version: it decides what torch is built for"
     cudas = dict.fromkeys(f"CUDA {each.cuda}" if each.cuda else "the CPU" for each in allowed)
     old = ", with the C++ ABI before 2011" if allowed and not any(each.new_abi for each in allowed) else ""
     return " for ".join(filter(None, (torch, ", ".join(cudas)))) + old

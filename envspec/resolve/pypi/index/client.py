@@ -361,15 +361,8 @@ def _check_release(metadata: bytes, filename: str) -> None:
     name, version = head.get("Name", ""), head.get("Version", "")
     expected_name, expected_version, *_ = parse_wheel_filename(filename)
     with suppress(InvalidVersion):
-        if (
-            normalised(name) == expected_name
-            and version
-            and Version(version)
-            in (
-                expected_version,
-                Version(expected_version.public),
-            )
-        ):
+        releases = expected_version, Version(expected_version.public)
+        if normalised(name) == expected_name and Version(version) in releases:
             return
     raise BadRemoteWheel(f"its METADATA is of {name} {version}")
 

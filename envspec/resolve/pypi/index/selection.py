@@ -159,7 +159,7 @@ class SelectionPolicy:
         return version is None or self.fits is None or self.fits(version)
 
     def release(self, text: str) -> str:
-        """A version without the label that tells an extension's wheels apart."""
+        """A version without the label by which an extension's wheels differ."""
         return text if self.fits is None else text.partition("+")[0]
 
     def may_accept_later(self, file: ListedFile) -> bool:

@@ -114,7 +114,7 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
             return web.Response(status=_FAILED, text=error.message)
         if isinstance(body, Path):
             return web.FileResponse(body)
-        # What an sdist states has to be asked for each time: so it is known what a resolution rests upon.
+        # What an sdist states is computed for each request: so it is known what a resolution rests upon.
         is_volatile = name in (view.pending if filename is None else view.stated)
         # Which sdists of an extension are shown depends on the torch that the spec allows.
         is_volatile |= filename is None and name in view.rules.extensions
