@@ -280,7 +280,8 @@ class BuildSettings:
     """How a package is built beside the lock's own torch: what the spec's [build.NAME] and the facts say.
 
     requires: beside what its sources require. env: with the GPU architectures. gpu_code: of the wheel, such as `sm_90`.
-    limit: the variable that takes the number of compilers that run at once. jobs: that number, if the spec has one.
+    limit: the variable that takes the number of compilers that run at once. jobs: that number, if the spec or the facts
+    have one.
     memory_mib, minutes: see `ExtensionRow`. compiler: this machine's, once it has compiled the recorded wheel.
     """
 

@@ -16,8 +16,9 @@ import platform
 import re
 import shutil
 import sys
+import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Final
 from envspec import documents
 from envspec.build.types import BuildEnvironment, BuildRequest, WrongWheel
 from envspec.conformance.hardware import memory_bytes
-from envspec.context import Context, Step
+from envspec.context import Reporter, Step, counted
 from envspec.image.gpu_code import FatbinScan, union
 from envspec.io.process import run
 from envspec.models import Package, Resolution
@@ -47,7 +48,10 @@ _MEMORY_MIB: Final = 2048
 SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 #: Written by the script before its steps.
 STEP: Final = "envspec: "
+#: ninja's lines: how many of its steps have ended.
 _PROGRESS: Final = re.compile(r"\[(\d+)/(\d+)\] ")
+#: Minutes from which on hours are exact enough.
+_HOURS: Final = 120
 
 
 def packages_beside(part: Resolution, name: str, requires: Sequence[str]) -> tuple[Package, ...]:
@@ -163,10 +167,16 @@ def available_mib() -> int | None:
     return free if limit is None else min(limit >> 20, free or limit >> 20)
 
 
+def about(minutes: float) -> str:
+    """`about 40 minutes`, `about 5 hours`."""
+    left, unit = (minutes, "minute") if minutes < _HOURS else (minutes / 60, "hour")
+    return f"about {counted(max(1, round(left)), unit)}"
+
+
 def cost_line(environment: BuildEnvironment, limits: Limits) -> str:
     """`building for sm_90: about 40 minutes, 2 compilers at once`."""
     codes = environment.settings.gpu_code
-    minutes = "an unknown time" if limits.minutes is None else f"about {max(1, round(limits.minutes))} minutes"
+    minutes = "an unknown time" if limits.minutes is None else about(limits.minutes)
     at_once = "1 compiler" if limits.compilers == 1 else f"{limits.compilers} compilers at once"
     return f"building{' for ' + ', '.join(codes) if codes else ''}: {minutes}, {at_once}"
 
@@ -195,21 +205,31 @@ def script_of(work: Path) -> Path:
 
 
 class Progress:
-    """Reports the steps of a build's log."""
+    """Reports the steps of a build's log, and how long those that are left take. clock: seconds."""
 
-    def __init__(self, request: BuildRequest, context: Context, cost: str) -> None:
-        self._of = request.of
-        self._report = context.reporter.progress
+    def __init__(self, of: str, reporter: Reporter, cost: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._of = of
+        self._report = reporter.progress
         self._cost = cost
+        self._clock = clock
+        self._begun = self._last = 0.0
+        self._done = 0
 
     def line(self, text: str) -> None:
         """A line of the log."""
         if text == f"{STEP}requirements":
             self._report(Step("installing what its build requires", of=self._of))
         elif text == f"{STEP}build":
+            self._begun = self._last = self._clock()
             self._report(Step(self._cost, of=self._of))
         elif found := _PROGRESS.match(text):
-            self._report(Step(f"compiling {found[0].strip()}", int(found[1]), int(found[2]), of=self._of))
+            done, total, now = int(found[1]), int(found[2]), self._clock()
+            if done <= self._done:
+                # Of the next extension, by another run of ninja.
+                self._begun = self._last
+            self._done, self._last = done, now
+            left = f", {about((now - self._begun) / done * (total - done) / 60)} left" if 0 < done < total else ""
+            self._report(Step(f"compiling {found[0].strip()}{left}", done, total, of=self._of))
 
 
 def failed_step(lines: Sequence[str]) -> str:

@@ -25,7 +25,8 @@ export PATH VIRTUAL_ENV="$work/env"
 if [ -n "${ENVSPEC_NVCC_ARCHITECTURES:-}" ]; then
   cat >"$work/nvcc" <<'NVCC'
 #!/bin/sh
-# nvcc, for the architectures of a variable in place of those that it is called for.
+# nvcc, for the architectures of a variable in place of those that it is called for, one after the other: how many
+# compilers run at once is not for the sources to decide.
 is_compiling= is_value=
 for each; do
   shift
@@ -35,6 +36,8 @@ for each; do
   fi
   case "$each" in
     -gencode | --generate-code | -arch | --gpu-architecture | -code | --gpu-code) is_compiling=1 is_value=1 ;;
+    --threads | -t) is_value=1 ;;
+    --threads=* | -t=* | -t[0-9]*) ;;
     -gencode=* | --generate-code=* | -arch=* | --gpu-architecture=* | -code=* | --gpu-code=*) is_compiling=1 ;;
     *) set -- "$@" "$each" ;;
   esac

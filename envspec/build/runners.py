@@ -223,7 +223,7 @@ class _Own:
         if environment is None:
             return cls()
         limits = limits_of(environment, processors(), available_mib())
-        progress = Progress(request, context, cost_line(environment, limits))
+        progress = Progress(request.of, context.reporter, cost_line(environment, limits))
         requirements = await asyncio.to_thread(requirements_of, source, environment)
         return cls(await environment.fetch(), requirements, variables_of(environment, limits), progress.line)
 

@@ -176,6 +176,7 @@ class ExtensionRow(FactRow):
     arch: str = ARCHITECTURES
     arch_form: str = "8.0"
     jobs: str = "MAX_JOBS"
+    serial: bool = False
     memory_mib: int = 0
     minutes: int = 0
     note: str = ""

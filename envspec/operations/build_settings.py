@@ -75,7 +75,7 @@ def settings_of(spec: Spec, facts: Facts, row: ExtensionRow, platform: Platform)
         tuple(sorted(env.items())),
         _architectures(env.get(row.arch, "")),
         row.jobs,
-        own.jobs if own else None,
+        1 if row.serial else own.jobs if own else None,
         row.memory_mib or None,
         row.minutes or None,
     )

@@ -75,6 +75,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "arch": "The variable that takes the GPUs to build for.",
     "arch_form": "How it takes them: 8.0 or 80.",
     "jobs": "The variable that limits how many compilers run at once.",
+    "serial": "Whether its build runs one compiler after the other.",
     "memory_mib": "Memory, in MiB: sizes of a GPU's, or what one compiler takes.",
     "minutes": "How many minutes of one processor a build for one GPU architecture takes.",
     "libraries": "SONAMEs of libraries that its wheels load from the system; `a | b` is any one of them.",

@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 
-from envspec.build.environment import Limits, cost_line, cuda_of, limits_of, packages_beside, requirements_of
+from envspec.build.environment import (
+    STEP,
+    Limits,
+    Progress,
+    cost_line,
+    cuda_of,
+    limits_of,
+    packages_beside,
+    requirements_of,
+)
 from envspec.build.types import BuildEnvironment
+from envspec.context import ReporterOf
 from envspec.models import BuildSettings, Dependent, Package, Platform, Python, Resolution, Target, WheelFile
 
 
@@ -47,6 +57,23 @@ def test_the_cost_is_stated_for_the_gpus() -> None:
     both = environment(gpu_code=("sm_80", "sm_90"))
     assert cost_line(both, Limits(2, 44.6)) == "building for sm_80, sm_90: about 45 minutes, 2 compilers at once"
     assert cost_line(environment(), Limits(1, None)) == "building: an unknown time, 1 compiler"
+    assert cost_line(environment(), Limits(1, 0.2)) == "building: about 1 minute, 1 compiler"
+    assert cost_line(environment(), Limits(2, 400)) == "building: about 7 hours, 2 compilers at once"
+
+
+def test_the_time_left_follows_from_the_steps_that_have_ended_of_each_run_of_ninja() -> None:
+    shown: list[str] = []
+    times = iter([100.0, 220.0, 400.0, 700.0, 760.0])
+    progress = Progress("ext 1.0", ReporterOf(progress=lambda step: shown.append(step.stage)), "cost", times.__next__)
+    for line in (f"{STEP}build", "[1/6] nvcc a", "a warning", "[2/6] nvcc b", "[6/6] c++ x.so", "[1/3] nvcc a"):
+        progress.line(line)
+    assert shown == [
+        "cost",
+        "compiling [1/6], about 10 minutes left",
+        "compiling [2/6], about 10 minutes left",
+        "compiling [6/6]",
+        "compiling [1/3], about 2 minutes left",
+    ]
 
 
 def test_what_a_build_requires_is_that_of_its_sources_of_the_lock_and_the_compiler(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from envspec.operations.lock import lock_files
 from tests.operations.test_build_sdists import with_files
 from tests.support.builders import ecosystem
 from tests.support.builders.cuda_library import CUBIN, Code, container, library
-from tests.support.builders.environments import RUNNING
+from tests.support.builders.environments import BASE, RUNNING, SERIES
 from tests.support.builders.images import Builder, keep_base, make_base
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import Artifact, sdist, wheel
@@ -70,7 +70,20 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 """
 _NAMES = ("MINE", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "NVCC_APPEND_FLAGS", "CUDA_VISIBLE_DEVICES", "SECRET")
 #: Writes the code of `sm_90`, or of the last of `x.cu -gencode arch=compute_90,code=sm_90`.
-_NVCC = b'#!/bin/sh\nfor each; do :; done\ncat "$(dirname "$0")/../code/${each##*=}"\n'
+_NVCC = b"""#!/bin/sh
+for each; do case "$each" in *threads*) exit 1 ;; esac; done
+cat "$(dirname "$0")/../code/${each##*=}"
+"""
+
+
+_SM_80 = """
+[[facts.extension]]
+package = "ext"
+versions = ">=1"
+module = "ext"
+env = { CODE = "sm_80" }
+source = "this test"
+"""
 
 
 def tool(name: str, version: str, files: Mapping[str, bytes] | None = None, **others: Any) -> File:
@@ -189,6 +202,9 @@ def test_the_cost_follows_from_the_row_of_the_facts(tmp_path: Path, index: Index
     assert "building for sm_80, sm_90: about 40 minutes, 2 compilers at once" in ran.stderr
     recorded = user.document()["resolution"][0]["build"][0]
     assert recorded["env"] == {"CODE": "both", "MY_ARCH": "80;90"} and recorded["limit"] == "MY_JOBS"
+    user_of(tmp_path, index, "jobs = 2", '["A100", "H100"]', f"{row}serial = true\n")
+    user.locked()
+    assert user.document()["resolution"][0]["build"][0]["jobs"] == 1
 
 
 @pytest.mark.parametrize(
@@ -198,6 +214,7 @@ def test_the_cost_follows_from_the_row_of_the_facts(tmp_path: Path, index: Index
         "x.cu -gencode=arch=compute_80,code=sm_80 -O3 --generate-code arch=compute_75,code=sm_75",
         "-arch sm_80 x.cu",
         "--gpu-architecture=sm_80 --gpu-code sm_80",
+        "--threads 4 -arch=sm_80 --threads=2",
     ],
 )
 def test_a_build_with_its_own_list_of_architectures_gets_those_of_the_spec(
@@ -286,3 +303,58 @@ def test_a_name_that_is_no_sdist_of_the_lock_is_a_warning(tmp_path: Path, index:
     ran = user.locked()
     assert "[build.other] has no effect: other is not in the lock" in ran.warnings
     assert "[build.torch] has no effect: torch is locked as a wheel" in ran.warnings
+
+
+def test_another_machine_takes_the_wheel_from_a_folder_and_builds_nothing(tmp_path: Path, index: IndexServer) -> None:
+    first = user_of(tmp_path / "first", index)
+    succeeded(first.locks("--image"))
+    second = _with_lock_of(first, tmp_path / "second", index)
+    index.forget()
+    place = str(first.cache / "archives")
+    ran = succeeded(
+        second.runs(
+            "install", second.lock, "--prefix", "env", "--python", BASE, environ={"ENVSPEC_BUILT_WHEELS": place}
+        )
+    )
+    assert "its build requires" not in ran.stderr and "building" not in ran.stderr
+    asked = [each.path for each in index.requests]
+    assert not any("ext-1.0.0.tar.gz" in path or "nvcc" in path for path in asked)
+    assert built(second).read_bytes() == built(first).read_bytes()
+    site = second.folder / "env" / "lib" / f"python{SERIES}" / "site-packages"
+    with zipfile.ZipFile(built(first)) as archive:
+        assert (site / "ext.so").read_bytes() == archive.read("ext.so")
+
+
+@pytest.mark.parametrize("compiler", ["this machine's", "g++ (Other 1) 99.1, glibc 2.36"])
+def test_another_wheel_in_the_folder_is_refused(tmp_path: Path, index: IndexServer, compiler: str) -> None:
+    """It is a real one, for another GPU. Without the lock's compiler, nothing is built in its place."""
+    first, other = user_of(tmp_path / "first", index), user_of(tmp_path / "other", index, gpus='["A100"]', rest=_SM_80)
+    for user in (first, other):
+        succeeded(user.locks("--image"))
+    row = first.packages()["ext"]["built"]
+    place = tmp_path / "place" / str(row["sha256"])
+    place.mkdir(parents=True)
+    shutil.copy(built(other), place / str(row["filename"]))
+    if compiler != "this machine's":
+        lock = read_lock(first.lock)
+        part = lock.resolutions[0]
+        part = replace(part, builds=(replace(part.builds[0], compiler=compiler),))
+        write_folder(first.lock, lock_files(replace(lock, resolutions=(part,))))
+    second = _with_lock_of(first, tmp_path / "second", index)
+    words = ("install", second.lock, "--prefix", "env", "--python", BASE)
+    ran = second.runs(*words, environ={"ENVSPEC_BUILT_WHEELS": str(place.parent)})
+    assert f"ext 1.0.0: its wheel can't be fetched from {place.parent}" in ran.stderr
+    if compiler == "this machine's":
+        assert "ext 1.0.0: building for sm_90" in succeeded(ran).stderr
+        assert built(second).read_bytes() == built(first).read_bytes()
+    else:
+        error = refused(ran, 6)
+        assert f"the locked wheel was compiled by {compiler}, and this machine has" in error
+        assert not (second.folder / "env").exists()
+
+
+def _with_lock_of(first: Builder, folder: Path, index: IndexServer) -> Builder:
+    """Another machine, with a cache of its own."""
+    second = Builder(folder, index.url)
+    shutil.copytree(first.lock, second.lock)
+    return second
