@@ -65,8 +65,8 @@ def pip_wheel() -> bytes:
     raise NotRun("this Python brings no wheel of pip (Debian: python3-venv)")
 
 
-#: Run in a container of the image. Every module that a distribution brings at its top, imported in one process; what
-#: fails is printed as JSON.
+#: Run in a container of the image. Every module that a distribution brings at its top, imported in one process; printed
+#: as JSON: the distribution of each that is imported, and of others with the error.
 IMPORTS: Final = """
 import importlib, json, os, sys, warnings
 from importlib.metadata import distributions
@@ -87,7 +87,8 @@ for name in names:
         importlib.import_module(name)
     except BaseException as fault:
         failed[name] = f"{found[name]}: {type(fault).__name__}: {fault}"
-os.write(out, json.dumps({"imported": [name for name in names if name not in failed], "failed": failed}).encode())
+imported = {name: found[name] for name in names if name not in failed}
+os.write(out, json.dumps({"imported": imported, "failed": failed}).encode())
 os._exit(0)
 """
 

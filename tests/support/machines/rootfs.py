@@ -77,6 +77,11 @@ def cuda() -> Iterator[Member]:
     yield link, None
 
 
+def file(name: str, content: bytes, mode: int) -> Member:
+    """A file of a layer, of the same time as all."""
+    return _file(_plain(name, mode), content)
+
+
 def pack(members: Iterable[Member], blobs: Path) -> Packed:
     """Write them as a blob; the same members give the same bytes, with the same zlib."""
     with tempfile.NamedTemporaryFile(dir=blobs, delete=False) as raw:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -87,8 +87,8 @@ def cache_folder() -> Path:
     return folder
 
 
-def layout() -> Layout:
-    """The stand-in, made where the cache does not have it.
+def layout(more: Sequence[str] = ()) -> Layout:
+    """The stand-in, made where the cache does not have it. more: further packages of Debian's.
 
     Raises:
         NotRun: no debootstrap, not root, not an x86-64 Linux, or no Debian that could be asked.
@@ -96,24 +96,38 @@ def layout() -> Layout:
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         raise NotRun("the stand-in for NVIDIA's image is for x86-64 Linux")
     # Another recipe is another image: this file, and the one that writes its tar.
-    recipe = hashlib.sha256(Path(__file__).read_bytes() + Path(rootfs.__file__).read_bytes()).hexdigest()[:12]
+    made_by = Path(__file__).read_bytes() + Path(rootfs.__file__).read_bytes() + " ".join(more).encode()
+    recipe = hashlib.sha256(made_by).hexdigest()[:12]
     folder = cache_folder() / f"standin-{recipe}"
     with _alone(folder.with_suffix(".lock")):
         if not (folder / "index.json").exists():
-            _make_at(folder)
+            _make_at(folder, (*PACKAGES, *more))
     return _read(folder)
 
 
 def make(folder: Path) -> Layout:
     """Make it anew in an empty folder, whatever the cache has."""
-    _make_at(folder)
+    _make_at(folder, PACKAGES)
     return _read(folder)
 
 
-def push(base: Layout, registry: str) -> Pushed:
+def with_layer(base: Layout, members: Iterable[rootfs.Member], folder: Path) -> Layout:
+    """The image with one more layer, in a new folder."""
+    shutil.copytree(base.folder / "blobs", folder / "blobs")
+    blobs = folder / "blobs" / "sha256"
+    layer = rootfs.pack(members, blobs)
+    image, config = (_json(base, name) for name in (base.manifest, base.config))
+    config["rootfs"]["diff_ids"].append(layer.diff_id)
+    config["history"].append({"created": _CREATED, "created_by": "a layer of a test"})
+    rows = [*image["layers"], {"mediaType": _LAYER, "digest": layer.digest, "size": layer.size_bytes}]
+    _write_documents(folder, config, rows)
+    return _read(folder)
+
+
+def push(base: Layout, registry: str, tag: str = TAG) -> Pushed:
     """Put it under its name into a registry that talks plain HTTP; what is there stays."""
-    push_layout(registry, base.folder, f"{REPOSITORY}:{TAG}")
-    return Pushed(f"{registry}/{REPOSITORY}:{TAG}", registry, base.index, base)
+    push_layout(registry, base.folder, f"{REPOSITORY}:{tag}")
+    return Pushed(f"{registry}/{REPOSITORY}:{tag}", registry, base.index, base)
 
 
 def mirror() -> str:
@@ -137,7 +151,7 @@ def mirror() -> str:
     raise NotRun(f"apt's configuration names no Debian {SUITE}: set {MIRROR} to a mirror's address")
 
 
-def _make_at(folder: Path) -> None:
+def _make_at(folder: Path, packages: Sequence[str]) -> None:
     debootstrap, address = program("debootstrap"), mirror()
     if os.geteuid() != 0:
         raise NotRun("debootstrap needs root")
@@ -148,7 +162,7 @@ def _make_at(folder: Path) -> None:
             debootstrap,
             "--variant=minbase",
             "--arch=amd64",
-            f"--include={','.join(PACKAGES)}",
+            f"--include={','.join(packages)}",
             SUITE,
             str(root),
             address,
@@ -186,8 +200,13 @@ def _write(folder: Path, root: Path, started: float) -> None:
         ],
     }
     rows = [{"mediaType": _LAYER, "digest": layer.digest, "size": layer.size_bytes} for layer in layers]
+    _write_documents(folder, config, rows)
+
+
+def _write_documents(folder: Path, config: Mapping[str, Any], layers: Sequence[Mapping[str, Any]]) -> None:
+    blobs = folder / "blobs" / "sha256"
     of_config = _keep(blobs, OCI_CONFIG, config)
-    image = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": of_config, "layers": rows}
+    image = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": of_config, "layers": list(layers)}
     child = {**_keep(blobs, OCI_MANIFEST, image), "platform": {"os": "linux", "architecture": "amd64"}}
     index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [child]}
     named = {**_keep(blobs, OCI_INDEX, index), "annotations": {"org.opencontainers.image.ref.name": TAG}}
