@@ -199,7 +199,7 @@ def code_read(
     gpus: Mapping[str, ComputeCapability], package: Package, platform: Platform, cached: CachedGpuCode
 ) -> tuple[GpuCode, ...]:
     """The GPU code that was read from a package's wheel, if any, and the GPUs of the spec that run none of it."""
-    found = cached(package.built.sha256 if package.built else package.file.sha256)
+    found = cached(package.wheel.sha256)
     if found is None or not (found.sm or found.ptx):
         return ()
     lost = without_code(gpus, found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -13,7 +13,7 @@ from envspec.diagnostics.machine import Machine, MachineGpu
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, first_driver, match_gpu, runs
 from envspec.facts.tables import numeric
-from envspec.models import Driver, GpuCode, Lock, Platform
+from envspec.models import Driver, GpuCode, GpuCodeFound, Lock, Package, Platform
 
 
 class FitVerdict(Enum):
@@ -73,6 +73,24 @@ class _TorchBuild:
         return numeric(self.public_version)[: len(release)] == release
 
 
+@dataclass(frozen=True, slots=True)
+class _CodeRead:
+    """GPU code that was read from a package's wheel."""
+
+    package: Package
+    code: GpuCodeFound
+
+    def __str__(self) -> str:
+        return f"{self.package.name} {self.package.version}"
+
+    @property
+    def is_nvidias(self) -> bool:
+        return self.package.name.startswith("nvidia-")
+
+    def runs_on(self, capability: ComputeCapability) -> Runs:
+        return runs(capability, self.code.sm, self.code.ptx)
+
+
 def fits(lock: Lock, machine: Machine, facts: Facts, cached: CachedGpuCode = no_cached_code) -> FitReport:
     """Compare platform, driver and every GPU of the machine with the lock. cached: the GPU code read from a wheel."""
     platforms = [resolution.target.platform for resolution in lock.resolutions]
@@ -89,8 +107,9 @@ def fits(lock: Lock, machine: Machine, facts: Facts, cached: CachedGpuCode = no_
         return FitReport(lock.name, machine, (platform, gpu))
     if not machine.platform.is_linux:
         return FitReport(lock.name, machine, (platform, _without_linux(build, machine)))
-    others = tuple(_others(lock, build, machine, facts, cached))
-    findings = (platform, _driver(lock.driver, machine), *_gpus(lock.driver, build, machine, facts), *others)
+    read = tuple(_code_read(lock, build, cached))
+    others = tuple(_others(read, lock.driver, machine, facts))
+    findings = (platform, _driver(lock.driver, machine), *_gpus(lock.driver, build, read, machine, facts), *others)
     change = _smallest_change(lock.driver, build, machine, facts)
     return FitReport(lock.name, machine, findings, change or next((each.change for each in others), ""))
 
@@ -132,9 +151,11 @@ def _driver(needed: Driver, machine: Machine) -> FitFinding:
     return FitFinding("driver", FitVerdict.FITS, why)
 
 
-def _gpus(driver: Driver, build: _TorchBuild | None, machine: Machine, facts: Facts) -> tuple[FitFinding, ...]:
+def _gpus(
+    driver: Driver, build: _TorchBuild | None, read: Sequence[_CodeRead], machine: Machine, facts: Facts
+) -> tuple[FitFinding, ...]:
     if machine.gpus:
-        return tuple(_gpu(gpu, driver, build, machine, facts) for gpu in machine.gpus)
+        return tuple(_gpu(gpu, driver, build, read, machine, facts) for gpu in machine.gpus)
     if machine.is_described:
         return (FitFinding("gpu", FitVerdict.NOT_CHECKED, "no GPU is given"),)
     why = f"no NVIDIA GPU is visible ({machine.problem})" if machine.problem else "the machine has no NVIDIA GPU"
@@ -142,7 +163,14 @@ def _gpus(driver: Driver, build: _TorchBuild | None, machine: Machine, facts: Fa
     return (FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, change),)
 
 
-def _gpu(gpu: MachineGpu, driver: Driver, build: _TorchBuild | None, machine: Machine, facts: Facts) -> FitFinding:
+def _gpu(
+    gpu: MachineGpu,
+    driver: Driver,
+    build: _TorchBuild | None,
+    read: Sequence[_CodeRead],
+    machine: Machine,
+    facts: Facts,
+) -> FitFinding:
     capability = _capability(gpu, facts)
     if capability is None:
         why = f"{gpu.name}: its compute capability is unknown"
@@ -153,6 +181,10 @@ def _gpu(gpu: MachineGpu, driver: Driver, build: _TorchBuild | None, machine: Ma
         why = f"{named}: the driver is older than {first[0]}, the first for it (CUDA {first[1]})"
         return FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, _newer_driver(first[0], machine))
     if build is None:
+        # NVIDIA's libraries have code for every GPU; what calls them may not.
+        able = [str(each) for each in read if not each.is_nvidias and each.runs_on(capability) is not Runs.NOT]
+        if able:
+            return FitFinding("gpu", FitVerdict.FITS, f"{named}: code for it is in {', '.join(able)}")
         return FitFinding("gpu", FitVerdict.UNKNOWN, f"{named}: the lock does not list the GPU code of its packages")
     code = build.code
     how = runs(capability, code.sm, code.ptx)
@@ -169,24 +201,32 @@ def _gpu(gpu: MachineGpu, driver: Driver, build: _TorchBuild | None, machine: Ma
     return FitFinding("gpu", FitVerdict.FITS, f"{named}: {why}")
 
 
-def _others(
-    lock: Lock, build: _TorchBuild | None, machine: Machine, facts: Facts, cached: CachedGpuCode
-) -> Iterator[FitFinding]:
-    """Wheels beside torch's whose GPU code is known, and that a GPU runs nothing of."""
+def _code_read(lock: Lock, build: _TorchBuild | None, cached: CachedGpuCode) -> Iterator[_CodeRead]:
+    """Wheels beside torch's that image builds found GPU code in."""
+    for package in (each for part in lock.resolutions for each in part.packages):
+        code = cached(package.wheel.sha256)
+        if code and (code.sm or code.ptx) and not (build and package.name == build.code.package):
+            yield _CodeRead(package, code)
+
+
+def _others(read: Sequence[_CodeRead], driver: Driver, machine: Machine, facts: Facts) -> Iterator[FitFinding]:
+    """Wheels beside torch's that a GPU runs nothing of."""
     gpus = [(gpu.name, found) for gpu in machine.gpus if (found := _capability(gpu, facts))]
-    own = build.code.package if build else ""
-    packages = [each for part in lock.resolutions if part.target.platform is machine.platform for each in part.packages]
-    for package in packages:
-        code = cached(package.built.sha256 if package.built else package.file.sha256)
-        if code is None or package.name == own or not (code.sm or code.ptx):
-            continue
+    for each in read:
+        is_extension = facts.extension(each.package.name) is not None
         for name, capability in gpus:
-            if runs(capability, code.sm, code.ptx) is not Runs.NOT:
+            how = each.runs_on(capability)
+            if is_extension and how is Runs.PTX and driver.bundled and not _is_enough(machine, driver.bundled):
+                why = f"{name} ({capability.sm}): the driver must compile {each} for it from PTX, and is older than "
+                why += "the toolkit's own"
+                change = _newer_driver(driver.bundled, machine)
+                yield FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, change)
+            if how is not Runs.NOT:
                 continue
-            why = f"{name} ({capability.sm}): {package.name} {package.version} has no code for it, only "
-            why += " ".join((*code.sm, *code.ptx))
-            if facts.extension(package.name):
-                change = f"require another release of {package.name}, or build it for {capability.sm}"
+            why = f"{name} ({capability.sm}): {each} has no code for it, only "
+            why += " ".join((*each.code.sm, *each.code.ptx))
+            if is_extension:
+                change = f"require another release of {each.package.name}, or build it for {capability.sm}"
                 yield FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, change)
             else:
                 # NVIDIA's libraries have kernels of their own for some operations on some GPUs only.

@@ -31,7 +31,7 @@ from envspec.image.libraries import LibraryObserver
 from envspec.image.options import Bytecode, ImageOptions, ImageStage
 from envspec.image.services import ServicesSource, services_config
 from envspec.image.sources.bytecode import PycCompiler, find_compiler
-from envspec.image.sources.system import SystemLayerRequest, build_system_layer
+from envspec.image.sources.system import SystemLayerRequest, SystemSource, build_system_layer
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.io.archives import FileConflict, parents_of
 from envspec.io.cache import as_cache_error
@@ -49,6 +49,7 @@ class _Plan:
     """The layers above the base, in order."""
 
     system: SystemLayer | None
+    system_files: SystemSource | None
     below: BaseLayers
     wheels: tuple[WheelSource, ...]
     sources: tuple[LayerSource, ...]
@@ -56,12 +57,14 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class BuiltImage:
-    """system: the layer for the lock's record. wheels: what their libraries contain and need, by the
-    wheel's SHA-256; only of wheels with libraries."""
+    """system: the layer for the lock's record. system_files: what it consists of. wheels: what their libraries contain
+    and need, by the wheel's SHA-256; only of wheels with libraries.
+    """
 
     image: Image
     base: Base
     system: SystemLayer | None
+    system_files: SystemSource | None
     wheels: Mapping[str, WheelContent]
 
 
@@ -129,7 +132,8 @@ class ImageBuilder:
         config = image_config(lock, self._options.identity, platform, base, layers, services_config(lock.image))
         annotations = annotations_of(lock, self._options.identity, base)
         image = image_of(platform, config, (*base.layers, *layers), annotations)
-        return BuiltImage(image, base, plan.system, dict(pair for layer in layers for pair in layer.wheels))
+        wheels = dict(pair for layer in layers for pair in layer.wheels)
+        return BuiltImage(image, base, plan.system, plan.system_files, wheels)
 
     async def _plan(self, resolution: Resolution, base: Base) -> _Plan:
         lock, python = self._options.lock, resolution.target.python
@@ -140,15 +144,15 @@ class ImageBuilder:
                 hint="squash the base, or select another one",
             )
         system: SystemLayer | None = None
-        first: tuple[LayerSource, ...] = ()
+        files: SystemSource | None = None
         if lock.image.apt:
-            system, source = await self._system_layer(resolution.target.platform, base)
-            first = (source,)
+            system, files = await self._system_layer(resolution.target.platform, base)
 
         def plan(pyc: PycCompiler | None) -> _Plan:
             below = self._python.below(resolution, base, pyc, budget - 1)
             wheels = wheel_sources(resolution, self._context.cache, pyc, budget - len(below.sources))
-            return _Plan(system, below, wheels, (*first, *below.sources, *wheels, ServicesSource(lock.image)))
+            sources: tuple[LayerSource, ...] = (*below.sources, *wheels, ServicesSource(lock.image))
+            return _Plan(system, files, below, wheels, (files, *sources) if files else sources)
 
         if self._options.bytecode is Bytecode.NONE:
             return plan(None)
@@ -250,7 +254,7 @@ class ImageBuilder:
         if len(published) < len(packages):
             await self._with_built([each for each in packages if each.built])
 
-    async def _system_layer(self, platform: Platform, base: Base) -> tuple[SystemLayer, LayerSource]:
+    async def _system_layer(self, platform: Platform, base: Base) -> tuple[SystemLayer, SystemSource]:
         """The layer of the packages that `[system]`, the services and the compiler need.
 
         Raises:

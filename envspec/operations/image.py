@@ -169,7 +169,7 @@ def _missing_libraries(lock: Lock, assembled: BuiltImage, facts: Facts) -> Itera
     is_known = base and (base.cuda_release or (system and system.image == f"{base.repository}:{base.tag}"))
     if row is None or not is_known or resolution.conda:
         return
-    installed = {each.partition("=")[0] for each in assembled.system.packages} if assembled.system else set()
+    installed = assembled.system_files.names() if assembled.system_files else frozenset()
     contents = {
         package: content.libraries
         for package in resolution.packages
@@ -177,7 +177,7 @@ def _missing_libraries(lock: Lock, assembled: BuiltImage, facts: Facts) -> Itera
     }
 
     def has(name: str) -> bool:
-        return name in row.base or row.packages.get(name) in installed
+        return name in row.base or name in installed
 
     for missing in missing_libraries(contents, row.os, has, facts):
         ways = f": add {', '.join(map(repr, missing.apt))} to [system] apt" if missing.apt else ""

@@ -14,7 +14,7 @@ from envspec.diagnostics.machine import Machine, MachineSource, described_machin
 from envspec.documents import parse_toml
 from envspec.errors import EnvspecError
 from envspec.facts import Facts, load_facts
-from envspec.models import BaseImage, CondaPackage, CudaVersion, Driver, Lock, Platform, Resolution
+from envspec.models import BaseImage, CondaPackage, CudaVersion, Driver, GpuCodeFound, Lock, Platform, Resolution
 from tests.support.builders.locks import lock, package, resolution, sha256, wheel
 
 
@@ -93,6 +93,16 @@ def machine_of(case: Mapping[str, Any], facts: Facts) -> Machine:
     return replace(machine, problem=given.get("problem", ""), source=MachineSource(given.get("source", "described")))
 
 
+def cached_of(case: Mapping[str, Any], lock: Lock) -> dict[str, GpuCodeFound]:
+    """`[code]`: name = "sm_80 compute_90", as image builds read it from the wheel of each platform."""
+    found = {}
+    for pinned in (each for part in lock.resolutions for each in part.packages if each.name in case.get("code", {})):
+        words = case["code"][pinned.name].split()
+        sm, ptx = (tuple(each for each in words if each.startswith(kind)) for kind in ("sm_", "compute_"))
+        found[pinned.wheel.sha256] = GpuCodeFound(sm, ptx)
+    return found
+
+
 def told_plan(case: Mapping[str, Any]) -> str:
     """The plan, or its refusal, as text."""
     try:
@@ -104,7 +114,8 @@ def told_plan(case: Mapping[str, Any]) -> str:
 def told_fit(case: Mapping[str, Any]) -> str:
     facts = facts_of(case)
     try:
-        return "\n".join(_fit_lines(fits(lock_of(case), machine_of(case, facts), facts))) + "\n"
+        lock = lock_of(case)
+        return "\n".join(_fit_lines(fits(lock, machine_of(case, facts), facts, cached_of(case, lock).get))) + "\n"
     except EnvspecError as error:
         return _refusal(error)
 

@@ -221,6 +221,10 @@ class SystemSource:
     def title(self) -> str:
         return title_of(self.apt)
 
+    def names(self) -> frozenset[str]:
+        """The names of its files and links, without their folders."""
+        return frozenset(each.path.rpartition("/")[2] for each in read_entries(self.folder))
+
     def entries(self) -> Iterator[Entry]:
         archive = self.folder / FILES
         with zipfile.ZipFile(archive) as opened:
