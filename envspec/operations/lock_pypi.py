@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
-from envspec.context import ReporterOf
+from envspec.context import SILENT, ReporterOf, Step
 from envspec.errors import EnvspecError, NoSolution
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
@@ -36,13 +38,18 @@ from envspec.resolve.pypi.request import (
 from envspec.resolve.pypi.resolve import StatedSdists, TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.pypi.url_wheels import fetch_wheel
-from envspec.resolve.types import CondaProvided, Cutoffs
+from envspec.resolve.types import LOOSEN, CondaProvided, Cutoffs
 from envspec.resolve.upgrade import moved_pypi, with_base, with_old_pins, without_packages
 from envspec.spec import Requirement, Spec
-from envspec.spec.requirements import read_constraint
+from envspec.spec.errors import quoted
+from envspec.spec.requirements import read_constraint, read_requirement
 
 if TYPE_CHECKING:
     from envspec.operations.lock_sdists import SdistBuilds
+
+#: How many requirements are loosened to find a way out of a conflict, and for how many seconds each is tried.
+_TRIES: Final = 4
+_TRY_S: Final = 20
 
 
 class Pypi:
@@ -79,8 +86,44 @@ class Pypi:
 
     def resolve(self) -> PypiResult:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
+        try:
+            return self._resolved()
+        except Unsolvable as error:
+            if error.hint != LOOSEN or not (found := list(self._loosened(error))):
+                raise
+            hint = f"loosen one of these, and the rest has a solution: {'; '.join(found)}"
+            raise Unsolvable(error.message, hint=hint, details=error.details) from error
+
+    def _loosened(self, error: Unsolvable) -> Iterator[str]:
+        """The spec's requirements that an error names and without whose bounds there is a solution, with the version
+        that is chosen then.
+        """
+        spec, state = self._state.spec, self._state
+        quiet = replace(state.context, reporter=SILENT)
+        named = {normalised(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", error.message)}
+        bounded = [each for each in (*spec.pip.dependencies, *spec.pip.constraints) if each.specifier]
+        for name in list(dict.fromkeys(each.name for each in bounded if each.name in named))[:_TRIES]:
+            state.context.reporter.progress(Step("looking for requirements to loosen", of=name))
+            update = {
+                "dependencies": tuple(_unbounded(each, name) for each in spec.pip.dependencies),
+                "constraints": tuple(each for each in spec.pip.constraints if each.name != name),
+            }
+            with suppress(EnvspecError, asyncio.TimeoutError):
+                free = spec.model_copy(update={"pip": spec.pip.model_copy(update=update)})
+                asked = self._composed(Cutoffs(state.as_of, self._own_cutoffs()), free)
+                asked = asked if self._sdists is None else [self._sdists.knowing(each) for each in asked]
+                resolving = resolve_all(asked, resolver(state.request.resolver), state.store, quiet)
+                parts = run_interruptible(asyncio.wait_for(resolving, _TRY_S))
+                versions = dict.fromkeys(each.version for part in parts for each in part.packages if each.name == name)
+                lines = " and ".join(quoted(str(each)) for each in bounded if each.name == name)
+                yield f"{lines} (without it, {name} {' and '.join(versions)} is taken)"
+
+    def _own_cutoffs(self) -> dict[str, datetime]:
+        return {normalised(name): at for name, at in self._state.own_times().items()}
+
+    def _resolved(self) -> PypiResult:
         pinned = self._state.old if self._state.follows_old else None
-        own = {normalised(name): at for name, at in self._state.own_times().items()}
+        own = self._own_cutoffs()
         before = dict(pinned.package_as_of) if pinned is not None else {}
         cutoffs = Cutoffs(self._state.as_of, {**before, **own})
         base = self._state.base
@@ -224,6 +267,15 @@ class Pypi:
                 return resolutions
             if run_interruptible(builds.build(asked, resolutions)):
                 return tuple(map(builds.recorded, resolutions))
+
+
+def _unbounded(requirement: Requirement, name: str) -> Requirement:
+    """The requirement of a package, for any version; another's as it is."""
+    if requirement.name != name or not requirement.specifier:
+        return requirement
+    extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
+    marker = f"; {requirement.marker}" if requirement.marker else ""
+    return read_requirement(f"{name}{extras}{marker}")
 
 
 async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -> dict[str, ListedFile]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from packaging.version import Version
 
@@ -17,6 +17,9 @@ from envspec.spec.requirements import Requirement
 
 #: A package on an index: its normalised name and its version.
 Release = tuple[str, Version]
+
+#: The hint of a conflict where nothing better is known.
+LOOSEN: Final = "loosen one of the requirements named above, or move as_of"
 
 
 @dataclass(frozen=True, slots=True)

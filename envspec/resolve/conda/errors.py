@@ -15,7 +15,7 @@ from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.conda.channels import Channels, is_in_time, utc_text
 from envspec.resolve.conda.records import build_text, by_name, cuda_builds, name_of
 from envspec.resolve.conda.solver import CondaUnsolvable
-from envspec.resolve.types import CondaRequest
+from envspec.resolve.types import LOOSEN, CondaRequest
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -92,7 +92,6 @@ _HINTS: Final = (
     ("the base has", "use a newer base: [cuda] os or [image] base"),
     ("no CUDA build", "remove the platform, or build on a package that has CUDA builds there"),
 )
-_LOOSEN: Final = "loosen one of the requirements named above, or move as_of"
 _MOST_CHAINS: Final = 6
 
 
@@ -264,7 +263,7 @@ def _no_cuda(name: str, limits: RequestLimits) -> str:
 
 
 def _hint(why: str) -> str:
-    return next((hint for text, hint in _HINTS if text in why), _LOOSEN)
+    return next((hint for text, hint in _HINTS if text in why), LOOSEN)
 
 
 async def _similar_names(unknown: Sequence[str], request: CondaRequest, channels: Channels) -> str:

@@ -17,7 +17,7 @@ from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, parsed
 from envspec.resolve.pypi.refused_lines import no_wheel_for, refused_lines
 from envspec.resolve.pypi.resolver import PypiRequest, Unsolvable
-from envspec.resolve.types import CondaProvided, RefusedLine, RefusedLines, required_by
+from envspec.resolve.types import LOOSEN, CondaProvided, RefusedLine, RefusedLines, required_by
 from envspec.spec import Requirement, RequirementKind
 from envspec.spec.errors import nearest
 from envspec.spec.sections import Pip
@@ -107,7 +107,7 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
         await _absence(name, bounds.get(name, ()), target, view)
         for name in sorted((named & view.shown) - view.rules.provided.keys())
     ]
-    hints = [hint for _, hint in excluded] or ["loosen one of the requirements named above, or move as_of"]
+    hints = [hint for _, hint in excluded] or [LOOSEN]
     corrected = [
         each.reason
         for name, corrections in view.rules.corrections.items()
