@@ -158,8 +158,9 @@ class CudaBuildRow(FactRow):
 class ExtensionRow(FactRow):
     """A package whose compiled code fits one build of torch; see data/extensions.toml.
 
-    versions: a specifier. sm, ptx: empty if unknown. memory_mib, minutes: what one compiler takes, and all of them for
-    one GPU architecture; 0 if unknown. confidence: may also be `unverified`.
+    versions: a specifier. sm, ptx: empty if unknown. archs: empty if its sources compile for any GPU. memory_mib,
+    minutes: what one compiler takes, and all of them for one GPU architecture; 0 if unknown.
+    confidence: may also be `unverified`.
     """
 
     package: str
@@ -175,6 +176,7 @@ class ExtensionRow(FactRow):
     env: Mapping[str, str] = field(default_factory=dict)
     arch: str = ARCHITECTURES
     arch_form: str = "8.0"
+    archs: tuple[str, ...] = ()
     jobs: str = "MAX_JOBS"
     serial: bool = False
     memory_mib: int = 0

@@ -11,8 +11,8 @@ from dataclasses import replace
 from envspec.build.reproducible import is_pure
 from envspec.errors import NoSolution
 from envspec.facts import Facts
-from envspec.facts.gpu import capability_of, find_gpu
-from envspec.facts.tables import ExtensionRow
+from envspec.facts.gpu import ComputeCapability, Runs, capability_of, find_gpu, runs
+from envspec.facts.tables import ExtensionRow, GpuRow
 from envspec.models import BuildSettings, Package, Platform, Resolution
 from envspec.resolve.pypi.errors import GPUS_LINES
 from envspec.spec import Spec
@@ -63,10 +63,13 @@ def _check_gpus(settings: BuildSettings, resolution: Resolution, arch: str, pack
 def settings_of(spec: Spec, facts: Facts, row: ExtensionRow, platform: Platform) -> BuildSettings:
     """What the spec and a package's row say of its build. The spec's GPUs are its GPU architectures, without PTX: code
     for other GPUs would be compiled by their driver at the first call, where nobody has tested it.
+
+    Raises:
+        NoSolution: its sources do not compile for one of the GPUs.
     """
     own = spec.build.get(row.package)
     cuda = spec.cuda_on(platform)
-    gpus = sorted({capability_of(find_gpu(facts, gpu)) for gpu in cuda.gpus} if cuda else ())
+    gpus = sorted({_architecture(find_gpu(facts, gpu), row) for gpu in cuda.gpus} if cuda else ())
     codes = [str(each) if row.arch_form == "8.0" else str(each).replace(".", "") for each in gpus]
     env = {**({row.arch: ";".join(codes)} if codes else {}), **row.env, **(own.env if own else {})}
     return BuildSettings(
@@ -79,6 +82,19 @@ def settings_of(spec: Spec, facts: Facts, row: ExtensionRow, platform: Platform)
         row.memory_mib or None,
         row.minutes or None,
     )
+
+
+def _architecture(gpu: GpuRow, row: ExtensionRow) -> ComputeCapability:
+    """The GPU's own, or the nearest below it for which the sources compile and whose code the GPU runs."""
+    own = capability_of(gpu)
+    usable = [ComputeCapability.parse(each) for each in row.archs if runs(own, [each]) is Runs.SASS]
+    if row.archs and not usable:
+        raise NoSolution(
+            f"{row.package} {row.versions} has no code for {gpu.name} ({own.sm}): its sources compile for "
+            f"{', '.join(row.archs)}",
+            hint=f"remove {gpu.name} from [cuda] gpus, or {row.package} from [pip]",
+        )
+    return max(usable, default=own)
 
 
 def _architectures(text: str) -> tuple[str, ...]:

@@ -74,6 +74,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "env": "Variables of its build.",
     "arch": "The variable that takes the GPUs to build for.",
     "arch_form": "How it takes them: 8.0 or 80.",
+    "archs": "The GPU architectures that its sources compile for (default: any).",
     "jobs": "The variable that limits how many compilers run at once.",
     "serial": "Whether its build runs one compiler after the other.",
     "memory_mib": "Memory, in MiB: sizes of a GPU's, or what one compiler takes.",
@@ -107,6 +108,7 @@ def _text_of(read: Callable[[str], object], example: str) -> f.OfText:
 _PLATFORM: Final = _form("|".join(platform.value for platform in Platform), "linux-64")
 _VARIANT: Final = _form(r"cpu|cu\d{3}|rocm\d+(?:\.\d+)*|xpu", "cu128")
 _APT: Final = _form(r"[a-z0-9][a-z0-9.+-]+", "libgl1")
+_SM: Final = _form(r"sm_\d{2,3}[af]?", "sm_90")
 _DRIVER: Final = _form(r"\d+(?:\.\d+)*", "570.26")
 
 #: The form of a text, or of the texts in a list, by the key's name: what other stages take for granted.
@@ -122,7 +124,8 @@ _FORMS: Final[Mapping[str, f.OfText]] = {
     "platforms": _PLATFORM,
     "pythons": _form(r"3\.\d{1,2}t?", "3.11"),
     "compute_capability": _form(r"\d{1,2}\.\d", "9.0"),
-    "sm": _form(r"sm_\d{2,3}[af]?", "sm_90"),
+    "sm": _SM,
+    "archs": _SM,
     "ptx": _form(r"compute_\d{2,3}[af]?", "compute_120"),
     "cuda": _form(r"\d{2}\.\d{1,2}(?:\.\d+)?", "12.8.1"),
     "minimum": _DRIVER,

@@ -207,6 +207,18 @@ def test_the_cost_follows_from_the_row_of_the_facts(tmp_path: Path, index: Index
     assert user.document()["resolution"][0]["build"][0]["jobs"] == 1
 
 
+def test_it_is_compiled_for_the_nearest_gpus_that_its_sources_know(tmp_path: Path, index: IndexServer) -> None:
+    row = (
+        '[[facts.extension]]\npackage = "ext"\nversions = ">=1"\nmodule = "ext"\n'
+        'archs = ["sm_80", "sm_90"]\nsource = "this test"\n'
+    )
+    user = user_of(tmp_path, index, gpus='["A100", "A10", "L4"]', rest=row)
+    user.locked()
+    assert user.document()["resolution"][0]["build"][0]["gpu_code"] == ["sm_80"]
+    error = refused(user_of(tmp_path, index, gpus='["T4", "A100"]', rest=row).locks(), 4)
+    assert "ext >=1 has no code for T4 (sm_75): its sources compile for sm_80, sm_90" in error
+
+
 @pytest.mark.parametrize(
     "flags",
     [
