@@ -65,21 +65,28 @@ def pip_wheel() -> bytes:
     raise NotRun("this Python brings no wheel of pip (Debian: python3-venv)")
 
 
-#: Run in a container of the image. Every module that a distribution brings at its top, imported in one process; printed
-#: as JSON: the distribution of each that is imported, and of others with the error.
+#: Run in a container of the image. Every module that a distribution brings at its top (`pyannote.audio`, if it has a
+#: namespace alone), imported in one process; printed as JSON: the distribution of each that is imported, and of others
+#: with the error.
 IMPORTS: Final = """
 import importlib, json, os, sys, warnings
 from importlib.metadata import distributions
 warnings.simplefilter("ignore")
 found, failed = {}, {}
 for held in distributions():
+    inner = {file.parts[:-1] for file in held.files or () if file.name == "__init__.py"}
+    if all(len(folders) > 1 for folders in inner):
+        for folders in inner:
+            above = [folders[:depth] for depth in range(1, len(folders))]
+            if inner.isdisjoint(above) and all(map(str.isidentifier, folders)):
+                found[".".join(folders)] = held.name
     for file in held.files or ():
         folders, stem = file.parts[:-1], file.name.split(".")[0]
         if not folders and file.suffix in (".py", ".so"):
             found[stem] = held.name
         elif len(folders) == 1 and file.name == "__init__.py":
             found[folders[0]] = held.name
-names = sorted(name for name in found if name.isidentifier() and not name.startswith("_"))
+names = sorted(name for name in found if name.replace(".", "").isidentifier() and not name.startswith("_"))
 out = os.dup(1)
 os.dup2(2, 1)
 for name in names:
