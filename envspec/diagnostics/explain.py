@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from envspec.base_image.cuda import SharedLibrary
 from envspec.errors import UsageError
 from envspec.facts import load_facts
-from envspec.facts.gpu import ComputeCapability, capabilities_of, without_code
+from envspec.facts.gpu import ComputeCapability, capabilities_of, has_other_kernels, without_code
 from envspec.lockfile.export.dockerfile import without_dockerfile
 from envspec.models import (
     SPEC,
@@ -202,7 +202,7 @@ def code_read(
     found = cached(package.wheel.sha256)
     if found is None or not (found.sm or found.ptx):
         return ()
-    lost = without_code(gpus, found)
+    lost = () if has_other_kernels(package.name) else without_code(gpus, found)
     source = f"{READ}; nothing for {', '.join(lost)}" if lost else READ
     return (GpuCode(platform, package.name, package.version, "", found.sm, found.ptx, source),)
 

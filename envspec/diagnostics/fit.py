@@ -11,7 +11,7 @@ from envspec.base_image.gpus import OtherBuild, builds_text, other_builds
 from envspec.diagnostics.explain import CachedGpuCode, no_cached_code
 from envspec.diagnostics.machine import Machine, MachineGpu
 from envspec.facts import Facts
-from envspec.facts.gpu import ComputeCapability, Runs, first_driver, match_gpu, runs
+from envspec.facts.gpu import ComputeCapability, Runs, first_driver, has_other_kernels, match_gpu, runs
 from envspec.facts.tables import numeric
 from envspec.models import Driver, GpuCode, GpuCodeFound, Lock, Package, Platform
 
@@ -204,8 +204,9 @@ def _gpu(
 def _code_read(lock: Lock, build: _TorchBuild | None, cached: CachedGpuCode) -> Iterator[_CodeRead]:
     """Wheels beside torch's that image builds found GPU code in."""
     for package in (each for part in lock.resolutions for each in part.packages):
-        code = cached(package.wheel.sha256)
-        if code and (code.sm or code.ptx) and not (build and package.name == build.code.package):
+        if (build and package.name == build.code.package) or has_other_kernels(package.name):
+            continue
+        if (code := cached(package.wheel.sha256)) and (code.sm or code.ptx):
             yield _CodeRead(package, code)
 
 

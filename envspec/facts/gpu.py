@@ -26,6 +26,10 @@ from envspec.models import CudaVersion, GpuCodeFound, Platform
 #: Integrated GPUs of the Jetson line: their SASS is theirs alone.
 TEGRA: Final = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
 
+#: Packages whose kernels are not in `.nv_fatbin` alone. Read in libcufft.so.11 of nvidia-cufft-cu12 11.3.3.83: that
+#: section has 400 bytes, for sm_52, and `.ldata` 270 of the library's 279 MB.
+_KERNELS_ELSEWHERE: Final = re.compile(r"nvidia-cufft(-cu\d+)?")
+
 _VENDOR: Final = frozenset({"nvidia", "tesla", "geforce", "gpu", "graphics"})
 
 #: How names of other vendors' GPUs begin; the vendor, and its counterpart of CUDA.
@@ -87,6 +91,11 @@ def capabilities_of(facts: Facts, gpus: Iterable[str]) -> dict[str, ComputeCapab
         with suppress(UnknownGpu):
             found[name] = capability_of(find_gpu(facts, name))
     return found
+
+
+def has_other_kernels(package: str) -> bool:
+    """Whether a wheel has more GPU code than envspec can read: it does not tell which GPUs can't run it."""
+    return _KERNELS_ELSEWHERE.fullmatch(package) is not None
 
 
 def without_code(gpus: Mapping[str, ComputeCapability], code: GpuCodeFound) -> tuple[str, ...]:

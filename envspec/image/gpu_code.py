@@ -17,7 +17,7 @@ from typing import Final
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
-from envspec.facts.gpu import Runs, capabilities_of, capability_of, find_gpu, runs, without_code
+from envspec.facts.gpu import Runs, capabilities_of, capability_of, find_gpu, has_other_kernels, runs, without_code
 from envspec.image.elf import MAGIC
 from envspec.models import GpuCode, GpuCodeFound, Lock, Platform, WheelContent
 
@@ -218,7 +218,9 @@ def compare(lock: Lock, platform: Platform, found: Mapping[str, WheelContent], f
     recorded = {code.package for code in lock.gpu_code if code.platform is platform}
     for package in resolution.packages:
         actual = found.get(wheels[package.name], WheelContent()).gpu_code
-        if package.name in recorded or not (unserved := without_code(gpus, actual)):
+        if package.name in recorded or has_other_kernels(package.name):
+            continue
+        if not (unserved := without_code(gpus, actual)):
             continue
         what = f"{package.name} {package.version} has no GPU code for {', '.join(unserved)} (it has {_names(actual)})"
         if facts.extension(package.name):

@@ -114,6 +114,8 @@ def test_a_wheel_beside_torch_without_code_for_a_gpu() -> None:
     newer = held | _held("sm_80", ptx=("compute_80",), sha256=_OTHER_SHA256)
     (warning,) = compare(lock, Platform.LINUX_64, newer, load_facts())
     assert warning.startswith("nvidia-cusparselt-cu12 1.2 has no GPU code for V100 (it has sm_80, compute_80)")
+    # Its kernels are not where those of others are.
+    assert compare(_lock(_RECORD, "V100", beside="nvidia-cufft-cu12"), Platform.LINUX_64, newer, load_facts()) == ()
     with pytest.raises(GpuCodeMissing, match=r"flash-attn 1.2 has no GPU code for V100 \(it has sm_80, compute_80\)"):
         compare(_lock(_RECORD, "V100", "H100", beside="flash-attn"), Platform.LINUX_64, newer, load_facts())
 
