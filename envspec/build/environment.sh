@@ -54,6 +54,26 @@ NVCC
   # Read by torch.utils.cpp_extension.
   export PYTORCH_NVCC="$work/nvcc"
 fi
+mkdir "$work/site"
+cat >"$work/site/sitecustomize.py" <<'PYTHON'
+# A Python gives the flags and paths of its own build to what it compiles (Debian's -g -O2, an RPATH of pyenv's): each
+# Python of a series would give another wheel.
+import sysconfig
+
+sysconfig.get_config_vars().update(
+    CC="gcc",
+    CXX="g++",
+    CFLAGS="-DNDEBUG -fwrapv -O3",
+    CCSHARED="-fPIC",
+    LDSHARED="gcc -shared",
+    LDCXXSHARED="g++ -shared",
+    LDFLAGS="",
+    AR="ar",
+    ARFLAGS="rcs",
+    Py_ENABLE_SHARED=0,
+)
+PYTHON
+export PYTHONPATH="$work/site"
 echo "envspec: build"
 exec "$uv" build $options --wheel --force-pep517 --no-create-gitignore --no-sources --no-build-isolation \
   --python "$work/env/bin/python" --out-dir "$out" "$source"

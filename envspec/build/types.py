@@ -19,6 +19,8 @@ from envspec.spec.pip_lines import index_lines
 
 #: Changes if the same source would give other wheels.
 _FORM: Final = 1
+#: The same, of builds beside packages of a lock.
+_BESIDE_FORM: Final = 2
 
 
 class Compilers(Enum):
@@ -52,7 +54,7 @@ class BuildEnvironment:
     def key(self) -> list[object]:
         """All of it that a wheel's bytes depend on."""
         own = self.settings
-        return [own.requires, own.env, own.gpu_code, self.packages, self.cuda, self.compiler]
+        return [_BESIDE_FORM, own.requires, own.env, own.gpu_code, self.packages, self.cuda, self.compiler]
 
 
 @dataclass(frozen=True, slots=True)

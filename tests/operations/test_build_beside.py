@@ -32,7 +32,7 @@ pytestmark = [confined, pytest.mark.skipif(not shutil.which("g++", path="/usr/bi
 
 #: A backend that records what it sees, and "compiles" a library by the nvcc of CUDA_HOME.
 _BACKEND = """
-import json, os, platform, subprocess, sys, time, zipfile
+import json, os, platform, subprocess, sys, sysconfig, time, zipfile
 from pathlib import Path
 
 import torch
@@ -41,7 +41,8 @@ import torch
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     seen = {name: os.environ.get(name) for name in NAMES}
     work = Path.cwd().parents[1]
-    seen |= {"torch": torch.__version__, "at": os.path.relpath(torch.__file__, work)}
+    flags = [sysconfig.get_config_var(name) for name in ("CC", "CFLAGS", "LDSHARED", "LDFLAGS")]
+    seen |= {"torch": torch.__version__, "flags": flags, "at": os.path.relpath(torch.__file__, work)}
     print("[1/2] nvcc one.o", flush=True)
     if os.environ.get("WAIT"):
         # As ninja's compilers: in a group of their own, with the build's output open; and deaf to signals.
@@ -145,9 +146,9 @@ def built(user: Builder) -> Path:
     return user.cache / "archives" / str(row["sha256"]) / str(row["filename"])
 
 
-def seen(user: Builder) -> dict[str, str | None]:
+def seen(user: Builder) -> dict[str, Any]:
     with zipfile.ZipFile(built(user)) as archive:
-        found: dict[str, str | None] = json.loads(archive.read("ext.py"))
+        found: dict[str, Any] = json.loads(archive.read("ext.py"))
     return found
 
 
@@ -158,6 +159,8 @@ def test_the_build_sees_the_locked_torch_its_own_variables_and_the_gpus_of_the_s
     ran = succeeded(user.locks("--image", SECRET="leaks", TORCH_CUDA_ARCH_LIST="8.0"))
     found = seen(user)
     assert found.pop("at") == f"env/lib/python{RUNNING.rpartition('.')[0]}/site-packages/torch/__init__.py"
+    # Not those of the Python that builds, which differ between Pythons of one series.
+    assert found.pop("flags") == ["gcc", "-DNDEBUG -fwrapv -O3", "gcc -shared", ""]
     assert found == {
         "torch": "2.12.1",
         "MINE": "yes",
