@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from envspec.facts import Facts
-from envspec.facts.tables import LibraryNeedRow, SystemLibrariesRow
-from envspec.models import Platform, Resolution
+from envspec.facts.tables import LibraryNeedRow, SystemLibrariesRow, SystemRow
+from envspec.models import Platform, Python, Resolution
 from envspec.spec import Libraries, Spec, System
+
+#: The library of the locked Python, in rows.
+LIBPYTHON: Final = "libpython{series}.so.1.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +43,36 @@ def library_groups(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) 
             continue
         os = spec.os_on(platform).value
         system = facts.libraries_of(os) or SystemLibrariesRow(os=os, source="")
+        python, packages = resolution.target.python, dict(system.packages)
+        if is_of_system(python, facts.system(os)):
+            packages[LIBPYTHON.format(series=python.series)] = f"libpython{python.series}-dev"
         for package in resolution.packages:
             row = facts.library_need(package.name, package.version)
             if row is None:
                 continue
-            loads = tuple(name for name in _chosen(row, system) if name not in system.base)
+            loads = tuple(name for name in _chosen(row, system, python) if name not in system.base)
             if loads:
-                apt = tuple(dict.fromkeys(system.packages[name] for name in loads if name in system.packages))
-                unknown = tuple(name for name in loads if name not in system.packages)
+                apt = tuple(dict.fromkeys(packages[name] for name in loads if name in packages))
+                unknown = tuple(name for name in loads if name not in packages)
                 yield LibraryGroup(
                     platform, package.name, package.version, loads, apt, unknown, os, bool(resolution.conda)
                 )
 
 
-def _chosen(row: LibraryNeedRow, system: SystemLibrariesRow) -> Iterator[str]:
+def is_of_system(python: Python, system: SystemRow | None) -> bool:
+    """Whether it is the Python of the system's own packages."""
+    return python.source == "system" or (
+        python.source == "base" and system is not None and python.version == system.python_patch
+    )
+
+
+def _chosen(row: LibraryNeedRow, system: SystemLibrariesRow, python: Python) -> Iterator[str]:
     """One name of each of the row's alternatives: the first that the system has."""
     for entry in row.libraries:
-        names = [name.strip() for name in entry.split("|")]
+        # Images have a link to a standalone Python's library, and conda's programs a path to theirs.
+        if entry == LIBPYTHON and python.source not in {"system", "base"}:
+            continue
+        names = [name.strip() for name in entry.replace("{series}", python.series).split("|")]
         yield next((name for name in names if name in system.packages or name in system.base), names[0])
 
 

@@ -24,7 +24,7 @@ from envspec.base_image.cuda import (
     read_pins,
 )
 from envspec.base_image.gpus import GpuChecks, check_gpus, code_of, unknown_code
-from envspec.base_image.libraries import covered, library_groups
+from envspec.base_image.libraries import covered, is_of_system, library_groups
 from envspec.errors import UsageError
 from envspec.facts import Facts
 from envspec.facts.gpu import find_gpu
@@ -577,12 +577,5 @@ def _headers(spec: Spec, pythons: Mapping[str, Target], facts: Facts) -> Sequenc
     """Of Pythons that the system's package manager has; other sources bring their headers along."""
     systems = {series: facts.system(spec.os_on(target.platform).value) for series, target in pythons.items()}
     return [
-        f"libpython{series}-dev"
-        for series, target in pythons.items()
-        if target.python.source == "system"
-        or (
-            target.python.source == "base"
-            and (system := systems[series])
-            and target.python.version == system.python_patch
-        )
+        f"libpython{series}-dev" for series, target in pythons.items() if is_of_system(target.python, systems[series])
     ]

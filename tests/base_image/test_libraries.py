@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
 
-from envspec.base_image.libraries import library_warnings
+from envspec.base_image.libraries import LIBPYTHON, library_warnings
 from envspec.base_image.plan import decide_settings
 from envspec.facts import load_facts
-from envspec.models import Resolution
+from envspec.models import Python, Resolution
 from envspec.spec import parse_spec
 from tests.support.builders.locks import ARM, X86, conda, conda_resolution, package, resolution
 
@@ -58,9 +59,33 @@ def test_every_library_that_a_row_names_is_in_every_release(os: str) -> None:
     for need in FACTS.library_needs:
         for entry in need.libraries:
             names = {name.strip() for name in entry.split("|")}
+            if names == {LIBPYTHON}:
+                continue
             assert names & (set(row.packages) | set(row.base)), (need.package, entry)
     assert not set(row.packages) & set(row.base)
     assert {each for packages in row.contains.values() for each in packages} <= set(row.packages.values())
+
+
+@pytest.mark.parametrize(
+    ("source", "version", "added", "unknown"),
+    [
+        ("system", "3.10.12", "libpython3.10-dev", ""),
+        ("base", "3.10.12", "libpython3.10-dev", ""),
+        # Not the release's own Python: no package of it has the library.
+        ("base", "3.11.2", "", "libpython3.11.so.1.0"),
+        # Images have a link to theirs.
+        ("standalone", "3.11.14", "", ""),
+        ("conda", "3.11.14", "", ""),
+    ],
+)
+def test_the_library_of_python_itself(source: str, version: str, added: str, unknown: str) -> None:
+    codec = resolution(X86, package("torchcodec", "0.7.0"), python=version)
+    part = replace(codec, target=replace(codec.target, python=Python(version, source)))
+    texts = _missing('[cuda]\nos = "ubuntu22.04"\n', part)
+    assert f'add "ffmpeg"{f", {chr(34)}{added}{chr(34)}" if added else ""} to' in texts[0]
+    assert [text.rpartition("contains ")[2].partition(" (")[0] for text in texts[1:]] == ([unknown] if unknown else [])
+    newer = replace(part, packages=(package("torchcodec", "0.16.0"),))
+    assert not any("libpython" in text for text in _missing('[cuda]\nos = "ubuntu22.04"\n', newer))
 
 
 def test_of_ffmpeg_the_major_of_the_release() -> None:

@@ -81,6 +81,16 @@ def test_nothing_of_the_machine_that_packed_it(tmp_path: Path) -> None:
     assert all(path.startswith("opt/env/") for path, *_ in rows[2:])
 
 
+def test_its_library_is_where_the_loader_looks(tmp_path: Path) -> None:
+    """The program does not load it, and wheels such as torchcodec's need it."""
+    name = f"libpython{SERIES}.so.1.0"
+    made = source(tmp_path, {**standalone.made_up(), f"python/lib/{name}": b"\x7fELF"})
+    (tmp_path / "image").mkdir()
+    found = lay_out(made.entries(), tmp_path / "image")
+    assert (found / "usr/lib" / name).readlink() == Path("/", PREFIX, "lib", name)
+    assert not [each for each in made.owned() if each.path.startswith("usr/")]
+
+
 def test_keys_tell_apart_what_differs(tmp_path: Path) -> None:
     files = standalone.made_up()
     plain = source(tmp_path, files)

@@ -34,7 +34,7 @@ from envspec.image.sources.bytecode import (
 from envspec.models import Python
 from envspec.names import normalised
 
-_FORM: Final = "standalone 1"
+_FORM: Final = "standalone 2"
 #: Distributions in the archives; a locked one of the same name replaces them.
 BUNDLED: Final = frozenset({"pip", "setuptools", "wheel"})
 
@@ -94,6 +94,12 @@ class StandalonePython:
             yield from with_bytecode(self.pyc, entries, modules, {}, {})
         for name, target in found.links.items():
             yield Entry(f"{PREFIX}/{name}", 0o777, EntryKind.SYMLINK, target=target)
+        # The program has all of it and does not load it, but wheels need it by its name (torchcodec before 0.16).
+        # /usr/lib is a default folder of the loader; an image runs no ldconfig, and LD_LIBRARY_PATH is the user's.
+        library = f"lib/libpython{self._series}.so.1.0"
+        if library in found.paths:
+            name = f"usr/{library}"
+            yield Entry(name, 0o777, EntryKind.SYMLINK, target=f"/{PREFIX}/{library}")
 
     @property
     def _series(self) -> str:

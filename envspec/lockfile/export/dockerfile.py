@@ -230,6 +230,9 @@ def _system_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig
 def _image_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig) -> Iterator[str]:
     yield "FROM system"
     yield f"COPY --from=environment {_PREFIX} {_PREFIX}"
+    if (python := parts[0].python).source == "standalone":
+        # Wheels need it by its name; see `envspec.image.sources.python`.
+        yield _run(f"ln -sf {_PREFIX}/lib/libpython{python.series}.so.1.0 /usr/lib/")
     yield from files_lines(container)
     variables = {"PATH": f'"{_PREFIX}/bin:$PATH"'}
     if lock.is_for_gpus:
