@@ -233,7 +233,7 @@ def _end_group(pid: int) -> None:
         return
 
 
-def _tail(stream: IO[bytes], lines: int = 12) -> str:
+def _tail(stream: IO[bytes], lines: int = 30) -> str:
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(0, size - 4000))
     return "\n".join(stream.read().decode(errors="replace").strip().splitlines()[-lines:])

@@ -15,7 +15,7 @@ from envspec.names import normalised
 from envspec.resolve.pypi.extensions import no_fitting_wheel
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, parsed
-from envspec.resolve.pypi.refused_lines import no_wheel_for, refused_lines
+from envspec.resolve.pypi.refused_lines import RENAME, no_wheel_for, refused_lines
 from envspec.resolve.pypi.resolver import PypiRequest, Unsolvable
 from envspec.resolve.types import LOOSEN, CondaProvided, RefusedLine, RefusedLines, required_by
 from envspec.spec import Requirement, RequirementKind
@@ -107,7 +107,7 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
         await _absence(name, bounds.get(name, ()), target, view)
         for name in sorted((named & view.shown) - view.rules.provided.keys())
     ]
-    hints = [hint for _, hint in excluded] or [LOOSEN]
+    hints = [hint for _, hint in (*excluded, *absences) if hint] or [LOOSEN]
     corrected = [
         each.reason
         for name, corrections in view.rules.corrections.items()
@@ -117,7 +117,7 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
     corrected += [f"{line}: {why}" for line, why in request.reasons.items() if line in error.message]
     proof = error.message.strip()
     is_short = len(proof) <= _SHORT_PROOF
-    ours = [*(reason for reason, _ in excluded), *filter(None, absences)]
+    ours = [reason for reason, _ in (*excluded, *absences) if reason]
     last = proof if is_short else _conclusion(proof)
     reasons = [*ours, last.rstrip(".") if corrected else last, *corrected]
     subject = f"no solution for Python {target.python.version} on {target.platform.value}"
@@ -263,13 +263,18 @@ def excluded_conda_versions(message: str, provided: Mapping[str, CondaProvided])
             yield provider.description, f"{bound_it}, or put what requires another {name} there as well"
 
 
-async def _absence(name: str, bounds: Sequence[str], target: Target, view: View) -> str:
-    """Why the view does not show a project's newest release; empty if it does, or if no bound allows that one."""
+async def _absence(name: str, bounds: Sequence[str], target: Target, view: View) -> tuple[str, str]:
+    """Why the view does not show a project's newest release, and what to do if it is not what every conflict has; empty
+    if it does, or if no bound allows that one.
+    """
     selection = await view.selection(name)
     newest = selection.unloadable
     if newest is not None:
         is_allowed = not bounds or any(allows(bound, newest) for bound in bounds)
-        return f"{name} {newest} {no_wheel_for(target)}" if is_allowed else ""
-    if selection.files or not await view.listed(name):
-        return ""
-    return f"nothing of {name} was uploaded by {view.rules.cutoff_of(name).astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+        return (f"{name} {newest} {no_wheel_for(target)}", "") if is_allowed else ("", "")
+    if selection.files:
+        return "", ""
+    if not await view.listed(name):
+        return f"index {view.rules.index_of(name).name} has no release of {name} that can be installed", RENAME
+    cutoff = view.rules.cutoff_of(name).astimezone(timezone.utc)
+    return f"nothing of {name} was uploaded by {cutoff:%Y-%m-%dT%H:%M:%SZ}", ""

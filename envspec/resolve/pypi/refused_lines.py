@@ -25,6 +25,8 @@ from envspec.resolve.types import RefusedLine
 
 #: How many tags of wheels that the target cannot load a message names.
 _NAMED: Final = 3
+#: Of a name that no index has.
+RENAME: Final = "correct the name, or name its index in [[pip.index]]"
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 _Releases = Mapping[Version, list[ListedFile]]
@@ -44,7 +46,7 @@ async def _refused(text: str, line: Requirement, target: Target, view: View) -> 
         listed = {} if _allowed(line, visible) else _releases(await view.listed(name))
     except NotListed:
         hint = published_elsewhere([(name, "")], view.rules.extensions)
-        hint = hint or "correct the name, or name its index in [[pip.index]]"
+        hint = hint or RENAME
         of_default = view.rules.index_of(name) is view.rules.default
         return RefusedLine(name, f"no such package: {line.name}", hint) if of_default else None
     except (EnvspecError, BadPage):
