@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -169,6 +169,16 @@ _PYTHON_ERROR: Final = re.compile(
     r"|use_2to3 is invalid)",
     re.IGNORECASE,
 )
+
+
+#: Of a build that compiles for the torch that it gets: its wheel would not fit the lock's.
+REQUIRES_TORCH: Final = "its build requires torch"
+
+
+def torch_hint(names: Iterable[str]) -> str:
+    """How to have packages built beside the lock's torch."""
+    lines = (f'    [build.{name}]\n    requires = ["torch"]' for name in names)
+    return "\n".join(["add to the end of the spec, to build beside the lock's torch:", *lines])
 
 
 class NeedsCompiler(WheelBuildFailed):

@@ -27,6 +27,7 @@ from envspec.build.reproducible import (
     unpack,
 )
 from envspec.build.types import (
+    REQUIRES_TORCH,
     BuildRequest,
     BuildTools,
     CachedWheel,
@@ -95,7 +96,7 @@ async def _build_new(request: BuildRequest, key: str, work: Path, context: Conte
     required = await asyncio.to_thread(build_requirements, source, request.of)
     if request.compilers is Compilers.NOWHERE and "torch" in required:
         # It compiles for torch: no need to fetch gigabytes to see that.
-        raise NeedsCompiler(request.of, "its build requires torch")
+        raise NeedsCompiler(request.of, REQUIRES_TORCH)
     earlier = replace(request, as_of=time_of_tools(request, written))
     try:
         built = await _build(request, source, work, context, tools)

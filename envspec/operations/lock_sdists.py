@@ -17,6 +17,7 @@ from packaging.version import Version
 
 from envspec.build.reproducible import metadata_of, record_digest, sha256_of
 from envspec.build.types import (
+    REQUIRES_TORCH,
     BuildRequest,
     CachedWheel,
     Compilers,
@@ -25,6 +26,7 @@ from envspec.build.types import (
     WheelBuildFailed,
     WheelRequest,
     index_hint,
+    torch_hint,
 )
 from envspec.build.wheel import sdist_request
 from envspec.context import Step
@@ -169,10 +171,15 @@ class SdistBuilds:
                     return await self._build(sdist, building)
                 except WheelBuildFailed as error:
                     compiler = error.reason if isinstance(error, NeedsCompiler) else ""
-                    if may_compile and (compiler or self._state.facts.extension(package.name, package.version)):
-                        known.compiled.add(sdist.release)
-                    elif compiler:
+                    is_extension = self._state.facts.extension(package.name, package.version) is not None
+                    if compiler and not may_compile:
                         refused.append(replace(await building.unbuilt(package, target), error=compiler))
+                    elif compiler == REQUIRES_TORCH and not is_extension and _have_torch(resolutions):
+                        why = f"{compiler}, and would get another one than the lock's"
+                        other = WheelBuildFailed(error.of, why, hint=torch_hint([package.name]))
+                        failed.append((await building.unbuilt(package, target), other))
+                    elif may_compile and (compiler or is_extension):
+                        known.compiled.add(sdist.release)
                     elif reason := error.python_error:
                         why = f"cannot be built for Python {target.python.series} (its build reports: {reason})"
                         known.excluded[sdist.release] = why
@@ -185,18 +192,32 @@ class SdistBuilds:
             if not all(await gather_or_cancel(tasks, self._state.context.jobs)):
                 # What cannot be built may not be chosen again.
                 return False
-        failed.sort(key=lambda each: each[1].message)
+        if refused or failed:
+            await self._refuse(requests, resolutions, refused, failed)
+        return True
+
+    async def _refuse(
+        self,
+        requests: Sequence[TargetRequest],
+        resolutions: Sequence[Resolution],
+        refused: Sequence[UnbuiltSdist],
+        failures: Iterable[tuple[UnbuiltSdist, WheelBuildFailed]],
+    ) -> None:
+        """Raise the error for all sdists that may not be built, and those whose builds failed."""
+        failed = sorted(failures, key=lambda each: each[1].message)
         text = "\n".join(f"{sdist.described()}{error.message.removeprefix(error.of)}" for sdist, error in failed)
         hints = [*_hints([error for _, error in failed]), *self._gpu_hints(requests, refused)]
+        beside = sorted({each.name for each in refused if each.error == REQUIRES_TORCH})
+        if beside and _have_torch(resolutions):
+            hints.append(torch_hint(beside))
         unbuilt = {f"{each.name} {each.version} is from " for each in (*refused, *(sdist for sdist, _ in failed))}
         old = (text for part in resolutions for text in part.warnings if text.startswith(tuple(unbuilt)))
         text = "\n".join(filter(None, [text, *old]))
         if refused:
             elsewhere = await self._elsewhere(requests, refused)
-            raise NeedsSdist(refused, new[0][1], pip.allow_sdist, text, hints, elsewhere)
-        if failed:
-            raise NoSolution(text, hint="\n  and ".join(hints))
-        return True
+            target, allowed = requests[0].request.target, self._state.spec.pip.allow_sdist
+            raise NeedsSdist(refused, target, allowed, text, hints, elsewhere)
+        raise NoSolution(text, hint="\n  and ".join(hints))
 
     def _may_try(self, name: str) -> bool:
         """Whether an sdist may be built to see what it needs; of extensions it is known that it is torch and nvcc."""
@@ -211,7 +232,7 @@ class SdistBuilds:
         """What to do if extensions are to be built beside a torch for CUDA, for GPUs that the spec does not name."""
         targets = (each.rules.extensions for each in requests)
         is_open_to_all = any(each.variant != "cpu" and not each.gpus for each in targets)
-        if is_open_to_all and any(self._is_extension(each.name) for each in refused):
+        if is_open_to_all and any(self._is_extension(each.name) or each.error == REQUIRES_TORCH for each in refused):
             yield f"name the GPUs to compile for, such as:\n    {GPUS_LINES}"
 
     async def _elsewhere(self, requests: Sequence[TargetRequest], refused: Sequence[UnbuiltSdist]) -> str:
@@ -340,6 +361,10 @@ class SdistBuilds:
             return path
 
         return sdist_request(wanted, sdist.sha256, fetch)
+
+
+def _have_torch(resolutions: Iterable[Resolution]) -> bool:
+    return any(each.name == "torch" for part in resolutions for each in part.packages)
 
 
 def _hints(failed: Sequence[WheelBuildFailed]) -> list[str]:
