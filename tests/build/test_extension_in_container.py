@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +13,16 @@ from typing import Final
 import pytest
 from docker import DockerClient
 
+from envspec.image.gpu_code import FatbinScan, union
+from envspec.models import GpuCodeFound
 from tests.build.test_container import pythons
 from tests.operations.test_build_beside import code
 from tests.operations.test_build_sdists import with_files
+from tests.support import e2e
 from tests.support.builders.environments import BASE
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import Artifact, sdist, wheel
-from tests.support.machines import rootfs, standin
+from tests.support.machines import cuda_toolkit, rootfs, standin
 from tests.support.machines.confinement import confined
 from tests.support.machines.engine import removed
 from tests.support.servers.index import IndexServer
@@ -151,3 +157,86 @@ def test_code_for_another_gpu_is_refused(
     succeeded(user.locks())
     error = refused(user.locks("--image"), 4)
     assert "ext 1.0.0: its wheel has GPU code sm_75, asked for: sm_80" in error
+
+
+#: An operator, and what torch's own build of extensions makes of its sources.
+_SETUP: Final = b"""
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CUDAExtension
+
+setup(name="ext", version="1.0.0", ext_modules=[CUDAExtension("ext", ["own.cpp", "own.cu"])],
+      cmdclass={"build_ext": BuildExtension})
+"""
+_CPP: Final = b"""
+#include <torch/extension.h>
+torch::Tensor on_gpu(torch::Tensor x);
+torch::Tensor doubled(torch::Tensor x) { return x.is_cuda() ? on_gpu(x) : x * 2; }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("doubled", &doubled); }
+"""
+_CU: Final = b"""
+#include <torch/extension.h>
+__global__ void twice(const float* from, float* to, int64_t count) {
+  int64_t at = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (at < count) to[at] = 2 * from[at];
+}
+torch::Tensor on_gpu(torch::Tensor x) {
+  auto from = x.contiguous(), to = torch::empty_like(from);
+  twice<<<(from.numel() + 255) / 256, 256>>>(from.data_ptr<float>(), to.data_ptr<float>(), from.numel());
+  return to;
+}
+"""
+_PROJECT: Final = b"""
+[build-system]
+requires = ["setuptools<82", "ninja"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "ext"
+version = "1.0.0"
+"""
+
+
+@pytest.mark.network
+@pytest.mark.skipif(
+    not os.environ.get("ENVSPEC_TEST_LONG"), reason="not run: 20 GB and 15 minutes; ENVSPEC_TEST_LONG=1 runs it"
+)
+def test_real_torch_and_real_nvcc(engine: DockerClient, registry: str, pythons: str, tmp_path: Path) -> None:
+    """torch 2.6 for CUDA 12.4 of the index, and nvcc 12.4 of Debian; what is compiled for the GPU is not run."""
+    base = standin.layout(("g++", "libpython3.11-dev"))
+    made = standin.with_layer(base, cuda_toolkit.members(tmp_path), tmp_path / "layout")
+    devel = standin.push(made, registry, "12.4.1-devel-ubuntu22.04")
+    shutil.rmtree(tmp_path / "layout")
+    files = {"setup.py": _SETUP, "own.cpp": _CPP, "own.cu": _CU, "pyproject.toml": _PROJECT}
+    own = with_files(sdist("ext", "1.0.0"), files)
+    (tmp_path / "www" / own.filename).write_bytes(own.data)
+    address = pythons.partition('url = "')[2].partition("mine.tar.gz")[0]
+    links = f'[[pip.index]]\nname = "own"\nurl = "{address}"\nformat = "links"\npackages = ["ext"]\n'
+    user = e2e.online(tmp_path / "user", NO_PROXY="127.0.0.1")
+    user.writes(spec_of(devel, f"{links}{pythons}", "H100"))
+    succeeded(user.locks())
+    with removed(engine, f"{devel.name.rpartition(':')[0]}@{devel.digest}"):
+        ran = succeeded(user.locks("--image"))
+    assert "ext 1.0.0: compiling [2/2]" in ran.stderr
+    assert gpu_code(built(user)) == GpuCodeFound(("sm_90",), ())
+    succeeded(user.runs("install", user.lock, "--prefix", "env", "--python", BASE))
+    done = subprocess.run(
+        [user.folder / "env/bin/python", "-c", _COMPUTES], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "2.6.0+cu124 12.4 [2.0, 4.0]\n", done.stderr
+    # Gigabytes, and pytest keeps its folders for a while.
+    shutil.rmtree(user.folder)
+
+
+_COMPUTES: Final = """
+import torch, ext
+print(torch.__version__, torch.version.cuda, ext.doubled(torch.tensor([1.0, 2.0])).tolist())
+"""
+
+
+def gpu_code(wheel: zipfile.ZipFile) -> GpuCodeFound:
+    scans = []
+    for name in wheel.namelist():
+        scan = FatbinScan()
+        scan.write(wheel.read(name))
+        scan.close()
+        scans.append(scan.found)
+    return union(scans)

@@ -72,14 +72,19 @@ def cuda() -> Iterator[Member]:
         folder = _plain(name, 0o755)
         folder.type = tarfile.DIRTYPE
         yield folder, None
-    link = _plain("usr/local/cuda", 0o777)
-    link.type, link.linkname = tarfile.SYMTYPE, "cuda-12.8"
-    yield link, None
+    yield link("usr/local/cuda", "cuda-12.8")
 
 
 def file(name: str, content: bytes, mode: int) -> Member:
     """A file of a layer, of the same time as all."""
     return _file(_plain(name, mode), content)
+
+
+def link(name: str, target: str) -> Member:
+    """A symbolic link of a layer."""
+    member = _plain(name, 0o777)
+    member.type, member.linkname = tarfile.SYMTYPE, target
+    return member, None
 
 
 def pack(members: Iterable[Member], blobs: Path) -> Packed:
