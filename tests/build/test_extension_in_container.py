@@ -125,7 +125,9 @@ def spec_of(base: standin.Pushed, rest: str, gpu: str, python: str = standin.PYT
 
 def built(user: User) -> zipfile.ZipFile:
     row = user.packages()["ext"]["built"]
-    return zipfile.ZipFile(user.cache / "archives" / row["sha256"] / row["filename"])
+    # Where tests share a cache, it is not the user's own.
+    archives = Path(user.environ["ENVSPEC_CACHE_DIR"]) / "archives"
+    return zipfile.ZipFile(archives / row["sha256"] / row["filename"])
 
 
 @pytest.mark.usefixtures("pulled")

@@ -1,7 +1,8 @@
 """CUDA 12.4's compiler from Debian's packages (non-free), as the layer of a stand-in for NVIDIA's devel image.
 
 Debian 12 has CUDA 11.8: the packages are those of Debian 13, whose programs need a C library that Debian 12 has.
-They are unpacked, not installed, and without static libraries; links lead to them from where NVIDIA's image has them.
+They are unpacked, not installed, and of the libraries the runtime alone; links lead to them from where NVIDIA's image
+has them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _PACKAGES: Final = {
     "main": ("libcu++-dev", "libcub-dev", "libthrust-dev"),
 }
 _NEEDED: Final = re.compile(
-    r"etc/nvcc\.profile|usr/bin/.+|usr/include/.+|usr/lib/x86_64-linux-gnu/libcudart\.so.*"
+    r"etc/nvcc\.profile|usr/bin/.+|usr/include/.+"
+    r"|usr/lib/x86_64-linux-gnu/(libcudart\.so.*|libcudart_static\.a|libcudadevrt\.a)"
     r"|usr/lib/nvidia-cuda-toolkit/(bin|libdevice)/.+"
 )
 _LINKS: Final = {"bin": "/usr/bin", "include": "/usr/include", "lib64": "/usr/lib/x86_64-linux-gnu"}
