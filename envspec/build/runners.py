@@ -282,7 +282,7 @@ _NOT_SHOWN: Final = re.compile(
 )
 _HINT: Final = re.compile(r"^\s*(?:hint|help): ", re.MULTILINE)
 _FRAME: Final = re.compile(
-    r'^ *File "[^"\n]*/cache/builds-v0/[^"\n]*", line .*\n(?: {4,}(?!File ").*\n)*', re.MULTILINE
+    r'^ *File "[^"\n]*/(?:cache/builds-v0|env/lib)/[^"\n]*", line .*\n(?: {4,}(?!File ").*\n)*', re.MULTILINE
 )
 _LABEL: Final = re.compile(r"^\s*(?:error|cause|Caused by): ")
 #: The advice of NVIDIA's placeholders on the default index (nvidia-stub).

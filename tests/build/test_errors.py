@@ -47,6 +47,25 @@ def test_the_step_the_last_lines_and_the_way_out() -> None:
     assert error.hint is not None and error.hint.startswith("its build imports torch without requiring it")
 
 
+def test_the_compilers_error_is_shown_not_the_frames_of_torch_below_it() -> None:
+    site = "/.envspec-build/env/lib/python3.11/site-packages"
+    frames = [
+        line
+        for number in range(12)
+        for line in (f'  File "{site}/torch/utils/cpp_extension.py", line {number}, in f', "    run(", "    ^^^^")
+    ]
+    log = [
+        "FAILED: [code=1] own.o",
+        f"{site}/torch/include/x.h:1:10: error: 'y' was not declared",
+        "ninja: build stopped: subcommand failed.",
+        "Traceback (most recent call last):",
+        *frames,
+        "RuntimeError: Error compiling objects for extension",
+    ]
+    error = build_error("own 1.0", log)
+    assert error.message.splitlines()[1:] == [f"  {line}" for line in (*log[:4], log[-1])]
+
+
 def test_requirements_that_cannot_be_had() -> None:
     log = [
         "error: Failed to build `/tmp/x/src`",
