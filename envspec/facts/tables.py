@@ -307,6 +307,7 @@ class MisnamedRow(FactRow):
     same_versions: bool = False
     hint: str = ""
     placeholder: str = ""
+    sdists: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

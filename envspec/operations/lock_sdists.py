@@ -214,7 +214,9 @@ class SdistBuilds:
         old = (text for part in resolutions for text in part.warnings if text.startswith(tuple(unbuilt)))
         text = "\n".join(filter(None, [text, *old]))
         if refused:
-            elsewhere = await self._elsewhere(requests, refused)
+            named = [self._state.facts.misnamed.get(each.name) for each in refused]
+            wheels = dict.fromkeys(row.hint for row in named if row and row.sdists)
+            elsewhere = "\n  or ".join(filter(None, (*wheels, await self._elsewhere(requests, refused))))
             target, allowed = requests[0].request.target, self._state.spec.pip.allow_sdist
             raise NeedsSdist(refused, target, allowed, text, hints, elsewhere)
         raise NoSolution(text, hint="\n  and ".join(hints))

@@ -297,9 +297,14 @@ def _misnamed(data: Document) -> Iterator[Found]:
     misnamed = load_facts().misnamed
     for at, requirement in required:
         row = misnamed.get(requirement.name)
-        if row is None or row.package in placed or any(fnmatchcase(row.package, each) for each in patterns):
+        if (
+            row is None
+            or row.sdists
+            or row.package in placed
+            or any(fnmatchcase(row.package, each) for each in patterns)
+        ):
             continue
-        if row.placeholder and not requirement.specifier.contains(row.placeholder):
+        if row.sdists or (row.placeholder and not requirement.specifier.contains(row.placeholder)):
             continue
         hint = row.hint
         if row.instead:
