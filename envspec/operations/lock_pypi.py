@@ -24,6 +24,7 @@ from envspec.names import normalised
 from envspec.operations.lock_state import LockState, PypiResult, is_open
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve import resolver
+from envspec.resolve.pypi.errors import UnbuiltSdist, UnusableSdists
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import BuiltSource
 from envspec.resolve.pypi.metadata import parsed
@@ -91,32 +92,61 @@ class Pypi:
         except Unsolvable as error:
             if error.hint != LOOSEN or not (found := list(self._loosened(error))):
                 raise
-            hint = f"loosen one of these, and the rest has a solution: {'; '.join(found)}"
-            raise Unsolvable(error.message, hint=hint, details=error.details) from error
+            error.hint = f"loosen one of these, and the rest has a solution: {'; '.join(found)}"
+            raise
+        except UnusableSdists as error:
+            if older := self._older(error.sdists):
+                error.hint = f"{error.hint}\n  or {older}"
+            raise
 
     def _loosened(self, error: Unsolvable) -> Iterator[str]:
         """The spec's requirements that an error names and without whose bounds there is a solution, with the version
         that is chosen then.
         """
-        spec, state = self._state.spec, self._state
-        quiet = replace(state.context, reporter=SILENT)
+        spec = self._state.spec
         named = {normalised(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", error.message)}
         bounded = [each for each in (*spec.pip.dependencies, *spec.pip.constraints) if each.specifier]
         for name in list(dict.fromkeys(each.name for each in bounded if each.name in named))[:_TRIES]:
-            state.context.reporter.progress(Step("looking for requirements to loosen", of=name))
+            self._state.context.reporter.progress(Step("looking for requirements to loosen", of=name))
             update = {
                 "dependencies": tuple(_unbounded(each, name) for each in spec.pip.dependencies),
                 "constraints": tuple(each for each in spec.pip.constraints if each.name != name),
             }
-            with suppress(EnvspecError, asyncio.TimeoutError):
-                free = spec.model_copy(update={"pip": spec.pip.model_copy(update=update)})
-                asked = self._composed(Cutoffs(state.as_of, self._own_cutoffs()), free)
-                asked = asked if self._sdists is None else [self._sdists.knowing(each) for each in asked]
-                resolving = resolve_all(asked, resolver(state.request.resolver), state.store, quiet)
-                parts = run_interruptible(asyncio.wait_for(resolving, _TRY_S))
+            if parts := self._tried(update):
                 versions = dict.fromkeys(each.version for part in parts for each in part.packages if each.name == name)
                 lines = " and ".join(quoted(str(each)) for each in bounded if each.name == name)
                 yield f"{lines} (without it, {name} {' and '.join(versions)} is taken)"
+
+    def _older(self, sdists: Sequence[UnbuiltSdist]) -> str:
+        """The lines of a spec that take older releases with wheels instead of sdists; empty if they do not solve it."""
+        pip, bounds, allowed = self._state.spec.pip, dict[str, str](), set(self._state.spec.pip.allow_sdist)
+        pinned = {each.name for each in pip.dependencies if str(each.specifier).startswith("==")}
+        for each in sdists:
+            older = [version for version in each.wheels if Version(version) < Version(each.version)]
+            if older and each.name not in pinned:
+                bounds[each.name] = f"{each.name}<={older[-1]}"
+            else:
+                allowed.add(each.name)
+        constraints = sorted({*map(str, pip.constraints), *bounds.values()})
+        parts = self._tried({"constraints": tuple(map(read_constraint, constraints))}) if bounds else ()
+        usable = allowed if self._sdists is None else {*allowed, *self._sdists.built()}
+        if not parts or any(is_open(each) and each.name not in usable for part in parts for each in part.packages):
+            return ""
+        lines = [f"constraints = [{', '.join(map(quoted, constraints))}]"]
+        lines += [f"allow_sdist = [{', '.join(map(quoted, sorted(allowed)))}]"] if allowed else []
+        return "\n    ".join(["take older releases, which have wheels, in [pip]:", *lines])
+
+    def _tried(self, update: Mapping[str, object]) -> tuple[Resolution, ...]:
+        """What the spec with another [pip] resolves to, without a report and a build; empty without a solution."""
+        state, spec = self._state, self._state.spec
+        with suppress(EnvspecError, asyncio.TimeoutError):
+            changed = spec.model_copy(update={"pip": spec.pip.model_copy(update=dict(update))})
+            asked = self._composed(Cutoffs(state.as_of, self._own_cutoffs()), changed)
+            asked = asked if self._sdists is None else [self._sdists.knowing(each) for each in asked]
+            quiet = replace(state.context, reporter=SILENT)
+            resolving = resolve_all(asked, resolver(state.request.resolver), state.store, quiet)
+            return run_interruptible(asyncio.wait_for(resolving, _TRY_S))
+        return ()
 
     def _own_cutoffs(self) -> dict[str, datetime]:
         return {normalised(name): at for name, at in self._state.own_times().items()}

@@ -30,7 +30,6 @@ from envspec.build.types import (
 )
 from envspec.build.wheel import sdist_request
 from envspec.context import Step
-from envspec.errors import NoSolution
 from envspec.fetch.sources import copy_to_cache, find_built
 from envspec.fetch.types import archive_path
 from envspec.io.http import open_http
@@ -41,7 +40,7 @@ from envspec.operations.build_wheels import WheelBuilder
 from envspec.operations.lock_state import LockState, is_open
 from envspec.operations.session import Session
 from envspec.resolve.cache import key_of
-from envspec.resolve.pypi.errors import GPUS_LINES, NeedsSdist, UnbuiltSdist
+from envspec.resolve.pypi.errors import GPUS_LINES, NeedsSdist, UnbuiltSdist, UnusableSdists
 from envspec.resolve.pypi.extensions import no_fitting_wheel, published_elsewhere
 from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.page import ListedFile
@@ -126,6 +125,10 @@ class SdistBuilds:
         self._before = state.built_before()
         self._known: dict[Target, _Known] = defaultdict(_Known)
         self._passed_over: set[tuple[Target, str, str]] = set()
+
+    def built(self) -> set[str]:
+        """The names of the sdists that have been built."""
+        return {name for known in self._known.values() for name, _ in known.wheels}
 
     def knowing(self, request: TargetRequest) -> TargetRequest:
         """The request, with what the builds have shown."""
@@ -218,8 +221,16 @@ class SdistBuilds:
             wheels = dict.fromkeys(row.hint for row in named if row and row.sdists)
             elsewhere = "\n  or ".join(filter(None, (*wheels, await self._elsewhere(requests, refused))))
             target, allowed = requests[0].request.target, self._state.spec.pip.allow_sdist
-            raise NeedsSdist(refused, target, allowed, text, hints, elsewhere)
-        raise NoSolution(text, hint="\n  and ".join(hints))
+            raise NeedsSdist(
+                refused,
+                target,
+                allowed,
+                other=text,
+                hints=hints,
+                elsewhere=elsewhere,
+                failed=[each for each, _ in failed],
+            )
+        raise UnusableSdists(text, [each for each, _ in failed], "\n  and ".join(hints))
 
     def _may_try(self, name: str) -> bool:
         """Whether an sdist may be built to see what it needs; of extensions it is known that it is torch and nvcc."""

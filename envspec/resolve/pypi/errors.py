@@ -166,21 +166,31 @@ class UnbuiltSdist:
 GPUS_LINES: Final = '[cuda]\n    gpus = ["A100", "H100"]'
 
 
-class NeedsSdist(NoSolution):
+class UnusableSdists(NoSolution):
+    """Releases without a wheel, whose sdists may not be built, or whose builds failed."""
+
+    def __init__(self, message: str, sdists: Sequence[UnbuiltSdist], hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.sdists = tuple(sdists)
+
+
+class NeedsSdist(UnusableSdists):
     """Releases without a wheel, whose sdists may not be built, or not by compilers.
 
     allowed: what `allow_sdist` lists already. other: further text of the message. hints: what to do about that.
-    elsewhere: where there are wheels.
+    elsewhere: where there are wheels. failed: others, whose builds failed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (one message of all)
         self,
         found: Sequence[UnbuiltSdist],
         target: Target,
         allowed: Iterable[str],
+        *,
         other: str = "",
         hints: Sequence[str] = (),
         elsewhere: str = "",
+        failed: Sequence[UnbuiltSdist] = (),
     ) -> None:
         platforms: dict[UnbuiltSdist, list[str]] = {}
         for each in found:
@@ -196,9 +206,9 @@ class NeedsSdist(NoSolution):
         listed = ", ".join(f'"{name}"' for name in sorted({*(each.name for each in found), *allowed}))
         text = "\n  ".join([f"{count} no wheel for Python {target.python.series}{where}, only an sdist{why}:", *lines])
         allow = f"allow their builds, which run their code, in [pip]:\n    allow_sdist = [{listed}]"
-        hint = f"require releases with wheels, or {allow}" if any(each.wheels for each in found) else allow
-        hint = "\n  or ".join(filter(None, (hint, elsewhere)))
-        super().__init__(f"{text}\n{other}" if other else text, hint="\n  and ".join([*hints, hint]))
+        hint = "\n  or ".join(filter(None, (allow, elsewhere)))
+        message = f"{text}\n{other}" if other else text
+        super().__init__(message, [*found, *failed], "\n  and ".join([*hints, hint]))
 
 
 def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterable[Dependent]]]) -> list[str]:
