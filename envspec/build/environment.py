@@ -43,6 +43,11 @@ _TOOLKIT: Final = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia
 _RUNTIME: Final = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
 #: What PEP 518 and setuptools' own backend require of a source without build-system.requires.
 _DEFAULT_REQUIRES: Final = ("setuptools>=40.8.0", "wheel")
+#: Its process ID would be in the wheel: in the names of its temporary files, which are beside the object then, and in
+#: those of internal symbols of a source that defines no external one (causal-conv1d's, in CUDA 13.0).
+_NVCC_FLAGS: Final = "-objtemp -frandom-seed=0"
+#: An older nvcc may not have the seed: 13.0 has it, and nobody looked for it in those of CUDA 12.
+_NVCC_12_FLAGS: Final = "-objtemp"
 #: What one compiler takes if no row states it: measured with torch's headers, 1.3 GiB, and a margin.
 _MEMORY_MIB: Final = 2048
 SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -189,8 +194,7 @@ def variables_of(environment: BuildEnvironment, limits: Limits) -> dict[str, str
         # Also for builds that ignore the row's variable.
         "MAX_JOBS": str(limits.compilers),
         "CMAKE_BUILD_PARALLEL_LEVEL": str(limits.compilers),
-        # Temporary files beside the object: the name of nvcc's own, with its process ID, would be in the wheel.
-        "NVCC_APPEND_FLAGS": "-objtemp",
+        "NVCC_APPEND_FLAGS": _NVCC_FLAGS if environment.cuda else _NVCC_12_FLAGS,
         # No GPU of this machine decides anything.
         "CUDA_VISIBLE_DEVICES": "",
         **dict(own.env),

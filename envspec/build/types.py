@@ -20,7 +20,7 @@ from envspec.spec.pip_lines import index_lines
 #: Changes if the same source would give other wheels.
 _FORM: Final = 1
 #: The same, of builds beside packages of a lock.
-_BESIDE_FORM: Final = 2
+_BESIDE_FORM: Final = 3
 
 
 class Compilers(Enum):

@@ -138,8 +138,8 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def _size(step: Step) -> str:
-    """What is to be done in all, for a line that is written once."""
-    if not step.total:
+    """What is to be done in all, for a line that is written once: not one of several of a platform or package."""
+    if not step.total or step.of:
         return ""
     size = f", {step.bytes_total / 1e6:,.0f} MB" if step.bytes_total else ""
     return f" ({step.total}{size})"

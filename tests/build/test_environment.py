@@ -17,6 +17,7 @@ from envspec.build.environment import (
     limits_of,
     packages_beside,
     requirements_of,
+    variables_of,
 )
 from envspec.build.types import BuildEnvironment
 from envspec.context import ReporterOf
@@ -84,6 +85,11 @@ def test_what_a_build_requires_is_that_of_its_sources_of_the_lock_and_the_compil
     assert required[:3] == ["hatchling>=1", "torch", "ninja"]
     assert "nvidia-cuda-nvcc==13.0.*" in required and "nvidia-nvvm==13.0.*" in required
     assert requirements_of(tmp_path, environment()) == ["hatchling>=1", "torch"]
+
+
+def test_only_an_nvcc_that_has_the_flag_gets_a_seed_for_the_names_of_its_symbols() -> None:
+    flags = [variables_of(environment(cuda), Limits(1, None))["NVCC_APPEND_FLAGS"] for cuda in ("13.0", "")]
+    assert flags == ["-objtemp -frandom-seed=0", "-objtemp"]
 
 
 def test_a_build_is_beside_torch_what_it_names_and_what_these_require() -> None:
