@@ -186,7 +186,7 @@ def _tags(filename: str) -> frozenset[Tag]:
 
 
 def unpack(archive: Path, folder: Path, of: str) -> Path:
-    """Unpack an sdist into the new `folder`; its only top folder.
+    """Unpack an sdist into the new `folder`; the project's folder: its only top folder, or itself.
 
     Writes only below `folder`, reads through no link, and unpacks no more than `max_unpacked_bytes`.
 
@@ -207,6 +207,9 @@ def unpack(archive: Path, folder: Path, of: str) -> Path:
         ) from error
     except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
         raise _bad(of, archive, f"can't be unpacked: {' '.join(str(error).split())}") from error
+    # NVIDIA's placeholders (nvidia-stub) have no top folder.
+    if any((folder / name).is_file() for name in ("pyproject.toml", "setup.py")):
+        return folder
     tops = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
     if len(tops) != 1:
         raise _bad(of, archive, f"has {len(tops)} top folders, not one")

@@ -343,6 +343,8 @@ def environ(request: BuildRequest, proxy: str, work: str) -> Mapping[str, str]:
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
         "PYTHONHASHSEED": "0",
+        # TensorRT's sdists call pip for what they require, unless this is set: then they declare it.
+        "NVIDIA_TENSORRT_DISABLE_INTERNAL_PIP": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "SOURCE_DATE_EPOCH": str(int(request.as_of.timestamp())),
     }

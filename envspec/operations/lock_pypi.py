@@ -95,8 +95,8 @@ class Pypi:
             error.hint = f"loosen one of these, and the rest has a solution: {'; '.join(found)}"
             raise
         except UnusableSdists as error:
-            if older := self._older(error.sdists):
-                error.hint = f"{error.hint}\n  or {older}"
+            if others := self._with_wheels(error.sdists):
+                error.hint = f"{error.hint}\n  or {others}"
             raise
 
     def _loosened(self, error: Unsolvable) -> Iterator[str]:
@@ -117,14 +117,15 @@ class Pypi:
                 lines = " and ".join(quoted(str(each)) for each in bounded if each.name == name)
                 yield f"{lines} (without it, {name} {' and '.join(versions)} is taken)"
 
-    def _older(self, sdists: Sequence[UnbuiltSdist]) -> str:
-        """The lines of a spec that take older releases with wheels instead of sdists; empty if they do not solve it."""
+    def _with_wheels(self, sdists: Sequence[UnbuiltSdist]) -> str:
+        """The lines of a spec that take releases with wheels instead of sdists; empty if they do not solve it."""
         pip, bounds, allowed = self._state.spec.pip, dict[str, str](), set(self._state.spec.pip.allow_sdist)
         pinned = {each.name for each in pip.dependencies if str(each.specifier).startswith("==")}
         for each in sdists:
-            older = [version for version in each.wheels if Version(version) < Version(each.version)]
-            if older and each.name not in pinned:
-                bounds[each.name] = f"{each.name}<={older[-1]}"
+            # The nearest older one goes before the nearest newer one.
+            if each.wheels and each.name not in pinned:
+                is_older = Version(each.wheels[0]) < Version(each.version)
+                bounds[each.name] = f"{each.name}{'<=' if is_older else '>='}{each.wheels[0]}"
             else:
                 allowed.add(each.name)
         constraints = sorted({*map(str, pip.constraints), *bounds.values()})
@@ -134,7 +135,7 @@ class Pypi:
             return ""
         lines = [f"constraints = [{', '.join(map(quoted, constraints))}]"]
         lines += [f"allow_sdist = [{', '.join(map(quoted, sorted(allowed)))}]"] if allowed else []
-        return "\n    ".join(["take older releases, which have wheels, in [pip]:", *lines])
+        return "\n    ".join(["take other releases, which have wheels, in [pip]:", *lines])
 
     def _tried(self, update: Mapping[str, object]) -> tuple[Resolution, ...]:
         """What the spec with another [pip] resolves to, without a report and a build; empty without a solution."""

@@ -176,3 +176,10 @@ def test_a_zip_is_an_sdist_too(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "own-1.0.zip", "w") as archive:
         archive.writestr("own-1.0/setup.py", b"")
     assert unpack(tmp_path / "own-1.0.zip", tmp_path / "out", "own 1.0") == tmp_path / "out" / "own-1.0"
+
+
+def test_an_sdist_without_a_top_folder_is_the_project_itself(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "own-1.0.zip", "w") as archive:
+        archive.writestr("pyproject.toml", b"")
+        archive.writestr("own/__init__.py", b"")
+    assert unpack(tmp_path / "own-1.0.zip", tmp_path / "out", "own 1.0") == tmp_path / "out"
