@@ -122,10 +122,11 @@ class Pypi:
         pip, bounds, allowed = self._state.spec.pip, dict[str, str](), set(self._state.spec.pip.allow_sdist)
         pinned = {each.name for each in pip.dependencies if str(each.specifier).startswith("==")}
         for each in sdists:
-            # The nearest older one goes before the nearest newer one.
-            if each.wheels and each.name not in pinned:
-                is_older = Version(each.wheels[0]) < Version(each.version)
-                bounds[each.name] = f"{each.name}{'<=' if is_older else '>='}{each.wheels[0]}"
+            # The nearest older one goes before the nearest newer one; those with labels are for another torch.
+            nearest = next((version for version in each.wheels if "+" not in version), "")
+            if nearest and each.name not in pinned:
+                is_older = Version(nearest) < Version(each.version)
+                bounds[each.name] = f"{each.name}{'<=' if is_older else '>='}{nearest}"
             else:
                 allowed.add(each.name)
         constraints = sorted({*map(str, pip.constraints), *bounds.values()})
