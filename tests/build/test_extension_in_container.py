@@ -166,7 +166,7 @@ _SETUP: Final = b"""
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CUDAExtension
 
-setup(name="ext", version="1.0.0", ext_modules=[CUDAExtension("ext", ["own.cpp", "own.cu"])],
+setup(name="ext", version="1.0.0", ext_modules=[CUDAExtension("ext_ops", ["own.cpp", "kernel.cu"])],
       cmdclass={"build_ext": BuildExtension})
 """
 _CPP: Final = b"""
@@ -207,7 +207,7 @@ def test_real_torch_and_real_nvcc(engine: DockerClient, registry: str, pythons: 
     made = standin.with_layer(base, cuda_toolkit.members(tmp_path), tmp_path / "layout")
     devel = standin.push(made, registry, "12.4.1-devel-ubuntu22.04")
     shutil.rmtree(tmp_path / "layout")
-    files = {"setup.py": _SETUP, "own.cpp": _CPP, "own.cu": _CU, "pyproject.toml": _PROJECT}
+    files = {"setup.py": _SETUP, "own.cpp": _CPP, "kernel.cu": _CU, "pyproject.toml": _PROJECT}
     own = with_files(sdist("ext", "1.0.0"), files)
     (tmp_path / "www" / own.filename).write_bytes(own.data)
     address = pythons.partition('url = "')[2].partition("mine.tar.gz")[0]
@@ -229,8 +229,8 @@ def test_real_torch_and_real_nvcc(engine: DockerClient, registry: str, pythons: 
 
 
 _COMPUTES: Final = """
-import torch, ext
-print(torch.__version__, torch.version.cuda, ext.doubled(torch.tensor([1.0, 2.0])).tolist())
+import torch, ext_ops
+print(torch.__version__, torch.version.cuda, ext_ops.doubled(torch.tensor([1.0, 2.0])).tolist())
 """
 
 
