@@ -199,7 +199,7 @@ version = "1.0.0"
 
 @pytest.mark.network
 @pytest.mark.skipif(
-    not os.environ.get("ENVSPEC_TEST_LONG"), reason="not run: 20 GB and 15 minutes; ENVSPEC_TEST_LONG=1 runs it"
+    not os.environ.get("ENVSPEC_TEST_LONG"), reason="not run: 20 GB and eight minutes; ENVSPEC_TEST_LONG=1 runs it"
 )
 def test_real_torch_and_real_nvcc(engine: DockerClient, registry: str, pythons: str, tmp_path: Path) -> None:
     """torch 2.6 for CUDA 12.4 of the index, and nvcc 12.4 of Debian; what is compiled for the GPU is not run."""
