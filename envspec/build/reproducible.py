@@ -207,13 +207,17 @@ def unpack(archive: Path, folder: Path, of: str) -> Path:
         ) from error
     except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
         raise _bad(of, archive, f"can't be unpacked: {' '.join(str(error).split())}") from error
-    # NVIDIA's placeholders (nvidia-stub) have no top folder.
-    if any((folder / name).is_file() for name in ("pyproject.toml", "setup.py")):
-        return folder
     tops = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    # NVIDIA's placeholders (nvidia-stub) have no top folder.
+    if _is_project(folder) and not (len(tops) == 1 and _is_project(tops[0])):
+        return folder
     if len(tops) != 1:
         raise _bad(of, archive, f"has {len(tops)} top folders, not one")
     return tops[0]
+
+
+def _is_project(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("pyproject.toml", "setup.py"))
 
 
 def build_requirements(project: Path, of: str) -> frozenset[str]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from envspec.cli import output
-from envspec.cli.options import DRY_RUN
+from envspec.cli.options import DRY_RUN, LOCK, context_of, read_lock_of
 from envspec.cli.output import Result, plain
+from envspec.cli.progress import reporting
 from envspec.errors import UsageError
 from envspec.operations.cache import KINDS, entries, remove, usage
 
@@ -89,6 +90,30 @@ def clear(kinds: Sequence[str], dry_run: bool) -> Result:
     """Remove everything in the cache, or everything of some kinds. Environments and loaded images stay intact."""
     cache = _cache()
     return _removed(cache, remove(cache, kinds=kinds, now=datetime.now(timezone.utc), dry_run=dry_run), dry_run=dry_run)
+
+
+@command.command("publish")
+@LOCK
+@click.argument("place", metavar="PLACE")
+@output.output()
+def publish(lock: str, place: str) -> Result:
+    """Copy the wheels that were built for a lock to where others find them.
+
+    PLACE: a folder, or oci://REGISTRY/REPOSITORY. Other machines take the wheels from there, and build nothing, if
+    ENVSPEC_BUILT_WHEELS names it (or the folder's URL, or index+URL of an index to which they were uploaded).
+
+    \b
+    envspec cache publish locks/train /srv/wheels
+    envspec cache publish locks/train oci://ghcr.io/team/wheels
+    """
+    from envspec.io.tasks import run_interruptible
+    from envspec.operations import built_wheels
+
+    locked = read_lock_of(lock)
+    with reporting(locked.name) as reporter:
+        found = run_interruptible(built_wheels.publish(locked, place, context_of({}, reporter)))
+    rows = [{"filename": each.filename, "sha256": each.sha256, "size_bytes": each.size_bytes} for each in found]
+    return plain(lambda: {"place": place, "wheels": rows}, [f"{place}: {each.filename}" for each in found])
 
 
 def _cache() -> Path:

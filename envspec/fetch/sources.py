@@ -1,9 +1,6 @@
-"""Git sources, sdists, and wheels built elsewhere.
+"""Git sources and sdists.
 
 Git uses the user's logins and proxies; settings that change the files of a commit are overridden.
-
-`ENVSPEC_BUILT_WHEELS` is a URL or a folder with `<sha256>/<file name>` below it, such as the folder `archives` of an
-envspec cache behind any file server.
 """
 
 from __future__ import annotations
@@ -14,28 +11,24 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from envspec.context import Context
-from envspec.credentials import filled, shown, without_credentials
-from envspec.errors import NetworkError, UnfitMachine, UsageError
-from envspec.fetch.download import Downloads
-from envspec.fetch.types import Archive, archive_path
-from envspec.fetch.wheels import IndexTransport, Lookup
+from envspec.credentials import filled, without_credentials
+from envspec.errors import NetworkError, UnfitMachine
+from envspec.fetch.types import archive_path
 from envspec.io.cache import as_cache_error
 from envspec.io.files import replacing
-from envspec.io.http import Http, open_http
+from envspec.io.http import open_http
 from envspec.io.http_settings import keeps_logins
-from envspec.io.http_types import BadStatus
 from envspec.io.process import Finished, run
 from envspec.io.store import Store
-from envspec.models import DIRECT_URL, BuiltWheel, Package, WheelFile
+from envspec.models import DIRECT_URL, WheelFile
 from envspec.names import COMMIT
 from envspec.origins import origin_of
 from envspec.resolve import cache
@@ -319,64 +312,3 @@ def copy_to_cache(file: IO[bytes], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as new, new.open("xb") as out:
             shutil.copyfileobj(file, out)
-
-
-#: The variable with the folder or URL of wheels built elsewhere.
-BUILT_WHEELS: Final = "ENVSPEC_BUILT_WHEELS"
-
-
-def built_wheel_url(wheel: BuiltWheel, root: str) -> str:
-    """The URL of a wheel below `root`.
-
-    Raises:
-        UsageError: `root` is neither an http(s) or file URL nor an absolute folder.
-    """
-    scheme = urlsplit(root).scheme
-    if scheme in {"http", "https", "file"}:
-        return f"{root.rstrip('/')}/{wheel.sha256}/{quote(wheel.filename)}"
-    if not Path(root).is_absolute():
-        raise UsageError(
-            f"{BUILT_WHEELS}={root}: neither a URL nor an absolute folder", hint=f"correct {BUILT_WHEELS}, or unset it"
-        )
-    return (Path(root) / wheel.sha256 / wheel.filename).as_uri()
-
-
-async def find_built(packages: Sequence[Package], context: Context) -> Mapping[str, Path]:
-    """SHA-256 -> the checked file in the cache, of the built wheels in the cache or in `ENVSPEC_BUILT_WHEELS`.
-
-    Raises:
-        UsageError: the variable can't be used. CacheError: the cache can't be written.
-    """
-    root = context.environ.get(BUILT_WHEELS)
-    found: dict[str, Path] = {}
-    async with AsyncExitStack() as stack:
-        opened: list[Http] = []
-
-        async def http() -> Http:
-            # One archive is fetched at a time.
-            if not opened:
-                opened.append(await stack.enter_async_context(open_http(context.environ, timeouts=context.timeouts)))
-            return opened[0]
-
-        async def locate(archive: Archive, _: Lookup) -> str:
-            return archive.url
-
-        for package in packages:
-            wheel = package.built
-            if wheel is None:
-                continue
-            of = f"{package.name} {package.version}"
-            cached = archive_path(context.cache, of, wheel.sha256, wheel.filename)
-            if not root and not cached.is_file():
-                continue
-            url = built_wheel_url(wheel, root) if root else cached.as_uri()
-            archive = Archive(of, url, wheel.filename, wheel.sha256, wheel.size_bytes)
-            try:
-                found |= await Downloads(context, IndexTransport(http, locate)).fetch([archive])
-            except NetworkError as error:
-                # That a root does not have the wheel is normal.
-                is_missing = isinstance(error.__cause__, FileNotFoundError)
-                is_gone = isinstance(error, BadStatus) and error.status in (404, 410)
-                if root and not is_missing and not is_gone:
-                    context.reporter.warning(f"{of}: its wheel can't be fetched from {shown(root)}: {error.message}")
-    return found

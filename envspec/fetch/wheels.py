@@ -163,6 +163,10 @@ def archive_of(package: Package) -> Archive:
     return Archive(f"{package.name} {package.version}", file.url or "", file.filename, file.sha256, file.size_bytes)
 
 
+class NotOnPage(NetworkError):
+    """An index does not list a locked file."""
+
+
 class WheelUrls:
     """URLs of the files of these packages. upstream: pages, cached or from the network."""
 
@@ -184,7 +188,7 @@ class WheelUrls:
         found = await self._listed(index, package, _ANY_AGE) if lookup is Lookup.CACHED else None
         found = found or await self._listed(index, package, self._upstream.began)
         if found is None:
-            raise NetworkError(
+            raise NotOnPage(
                 f"{package.name} {package.version}: {package.file.filename} is not on the page of {package.name} at "
                 f"{index.shown_url}",
                 hint="lock again, or set ENVSPEC_DEFAULT_INDEX to an index that still has the file",

@@ -32,7 +32,7 @@ from envspec.errors import NetworkError, StaleLock, UnfitMachine
 from envspec.facts import Facts
 from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
-from envspec.fetch.sources import BUILT_WHEELS, commit_of, copy_to_cache, fetch_sdist, find_built
+from envspec.fetch.sources import commit_of, copy_to_cache, fetch_sdist
 from envspec.fetch.types import archive_path, python_archive
 from envspec.fetch.wheels import PYTORCH, fetch_wheels
 from envspec.io.files import local_path, tree_sha256
@@ -55,6 +55,7 @@ from envspec.models import (
     WheelFile,
 )
 from envspec.names import normalised
+from envspec.operations.built_wheels import BUILT_WHEELS, find_built
 from envspec.operations.lock_state import SOURCE, LockState, Upgrade, is_open
 from envspec.operations.session import Session
 from envspec.registry.client import resolve_digests

@@ -30,13 +30,14 @@ from envspec.build.types import (
 )
 from envspec.build.wheel import sdist_request
 from envspec.context import Step
-from envspec.fetch.sources import copy_to_cache, find_built
+from envspec.fetch.sources import copy_to_cache
 from envspec.fetch.types import archive_path
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import gather_or_cancel
 from envspec.models import BuiltWheel, Package, Resolution, Target
 from envspec.operations.build_wheels import WheelBuilder
+from envspec.operations.built_wheels import find_built
 from envspec.operations.lock_state import LockState, is_open
 from envspec.operations.session import Session
 from envspec.resolve.cache import key_of

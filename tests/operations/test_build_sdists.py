@@ -22,13 +22,14 @@ from envspec.lockfile.folder import read_lock, write_folder
 from envspec.operations.lock import lock_files
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import BASE, RUNNING, SERIES, run_in
-from tests.support.builders.images import Builder, keep_base, make_base
+from tests.support.builders.images import Builder, Standing, keep_base, make_base
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import Artifact, sdist, wheel
 from tests.support.machines.confinement import confined, path_with_bubblewrap
 from tests.support.servers.faults import Status
 from tests.support.servers.index import IndexServer
-from tests.support.user import IMPATIENT, User, refused
+from tests.support.servers.registry import PushRegistry
+from tests.support.user import IMPATIENT, User, refused, succeeded
 
 pytestmark = confined
 
@@ -140,16 +141,34 @@ def test_a_wheel_that_comes_out_otherwise_is_refused_with_both_hashes(tmp_path: 
     assert found in error and "ab" * 32 in error and "ENVSPEC_BUILT_WHEELS" in error
 
 
-@pytest.mark.parametrize("is_url", [True, False])
-def test_the_wheel_of_others_is_taken_before_anything_is_built(
-    tmp_path: Path, index: IndexServer, *, is_url: bool
-) -> None:
+@contextmanager
+def place_of(kind: str, user: Builder, folder: Path) -> Iterator[str]:
+    """A place that has the built wheels of a user."""
+    if kind == "cache":
+        yield str(user.cache / "archives")
+    elif kind == "index":
+        path = wheel_in(user)
+        uploaded = Artifact("own", "1.0.0", path.name, path.read_bytes(), b"")
+        with IndexServer([File(uploaded, day("2024-01-01"))]) as pages:
+            yield f"index+{pages.url}"
+    elif kind == "registry":
+        with Standing(PushRegistry()) as registry:
+            place = f"oci://{registry.host}/team/wheels"
+            assert succeeded(user.runs("cache", "publish", user.lock, place)).stdout.startswith(place)
+            yield place
+    else:
+        succeeded(user.runs("cache", "publish", user.lock, folder))
+        with serving(folder) as url:
+            yield url if kind == "url" else str(folder)
+
+
+@pytest.mark.parametrize("kind", ["cache", "folder", "url", "index", "registry"])
+def test_the_wheel_of_others_is_taken_before_anything_is_built(tmp_path: Path, index: IndexServer, kind: str) -> None:
     first = recorded(tmp_path / "first", index, "own")
     second = builder(tmp_path / "second", index, "own")
     shutil.copytree(first.lock, second.lock)
     index.forget()
-    with serving(first.cache / "archives") as url:
-        place = url if is_url else str(first.cache / "archives")
+    with place_of(kind, first, tmp_path / "place") as place:
         found = second.id_of(second.lock, ENVSPEC_BUILT_WHEELS=place)
     assert found == first.document()["image_id"][0]["id"]
     assert wheel_in(second).read_bytes() == wheel_in(first).read_bytes()

@@ -13,6 +13,7 @@ import re
 import subprocess
 import tarfile
 import urllib.request
+import urllib.response
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -80,6 +81,6 @@ def _fetched(component: str, names: tuple[str, ...], folder: Path) -> Iterator[P
         path.unlink()
 
 
-def _opened(url: str) -> urllib.request.addinfourl:
-    answer: urllib.request.addinfourl = urllib.request.urlopen(url, timeout=120)
+def _opened(url: str) -> urllib.response.addinfourl:
+    answer: urllib.response.addinfourl = urllib.request.urlopen(url, timeout=120)
     return answer
