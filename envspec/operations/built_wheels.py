@@ -159,7 +159,7 @@ async def publish(lock: Lock, place: str, context: Context) -> tuple[BuiltWheel,
     for sha256, package in packages.items():
         wheel = package.wheel
         assert isinstance(wheel, BuiltWheel)  # noqa: S101 (for the type checker)
-        context.reporter.progress(Step(f"publishing {wheel.filename}", of=lock.name))
+        context.reporter.progress(Step(f"publishing {wheel.filename}"))
         if place.startswith(_REGISTRY):
             await _push(found[sha256], package, wheel, place.removeprefix(_REGISTRY), context)
         else:
