@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -24,7 +23,7 @@ from envspec.names import normalised
 from envspec.operations.lock_state import LockState, PypiResult, is_open
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve import resolver
-from envspec.resolve.pypi.errors import UnbuiltSdist, UnusableSdists
+from envspec.resolve.pypi.errors import UnbuiltSdist, UnusableSdists, words_of
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import BuiltSource
 from envspec.resolve.pypi.metadata import parsed
@@ -104,7 +103,7 @@ class Pypi:
         that is chosen then.
         """
         spec = self._state.spec
-        named = {normalised(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", error.message)}
+        named = words_of(error.message)
         bounded = [each for each in (*spec.pip.dependencies, *spec.pip.constraints) if each.specifier]
         for name in list(dict.fromkeys(each.name for each in bounded if each.name in named))[:_TRIES]:
             self._state.context.reporter.progress(Step("looking for requirements to loosen", of=name))
@@ -112,8 +111,9 @@ class Pypi:
                 "dependencies": tuple(_unbounded(each, name) for each in spec.pip.dependencies),
                 "constraints": tuple(each for each in spec.pip.constraints if each.name != name),
             }
-            if parts := self._tried(update):
-                versions = dict.fromkeys(each.version for part in parts for each in part.packages if each.name == name)
+            parts = self._tried(update)
+            versions = dict.fromkeys(each.version for part in parts for each in part.packages if each.name == name)
+            if versions:
                 lines = " and ".join(quoted(str(each)) for each in bounded if each.name == name)
                 yield f"{lines} (without it, {name} {' and '.join(versions)} is taken)"
 

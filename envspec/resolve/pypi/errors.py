@@ -95,7 +95,7 @@ def torch_family_conflict(
 async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View) -> EnvspecError:
     """The error to raise for a resolver's "no solution": causes that the view knows come before the resolver's text."""
     target = request.target
-    named = {normalised(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", error.message)}
+    named = words_of(error.message)
     for name in sorted(named & view.shown):
         if (unfit := await no_fitting_wheel(name, request, view)) is not None:
             return unfit
@@ -123,6 +123,11 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
     subject = f"no solution for Python {target.python.version} on {target.platform.value}"
     details = "" if is_short else proof
     return Unsolvable(f"{subject}: {'. '.join(reasons)}", hint="; ".join(hints), details=details)
+
+
+def words_of(text: str) -> set[str]:
+    """What may be names of packages in a text, normalised."""
+    return {normalised(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", text)}
 
 
 def _conclusion(proof: str) -> str:
