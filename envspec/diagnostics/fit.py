@@ -107,7 +107,7 @@ def fits(lock: Lock, machine: Machine, facts: Facts, cached: CachedGpuCode = no_
         return FitReport(lock.name, machine, (platform, gpu))
     if not machine.platform.is_linux:
         return FitReport(lock.name, machine, (platform, _without_linux(build, machine)))
-    read = tuple(_code_read(lock, build, cached))
+    read = tuple(_code_read(lock, machine.platform, build, cached))
     others = tuple(_others(read, lock.driver, machine, facts))
     findings = (platform, _driver(lock.driver, machine), *_gpus(lock.driver, build, read, machine, facts), *others)
     change = _smallest_change(lock.driver, build, machine, facts)
@@ -201,9 +201,10 @@ def _gpu(
     return FitFinding("gpu", FitVerdict.FITS, f"{named}: {why}")
 
 
-def _code_read(lock: Lock, build: _TorchBuild | None, cached: CachedGpuCode) -> Iterator[_CodeRead]:
-    """Wheels beside torch's that image builds found GPU code in."""
-    for package in (each for part in lock.resolutions for each in part.packages):
+def _code_read(lock: Lock, platform: Platform, build: _TorchBuild | None, cached: CachedGpuCode) -> Iterator[_CodeRead]:
+    """A platform's wheels beside torch's that image builds found GPU code in."""
+    parts = (part for part in lock.resolutions if part.target.platform is platform)
+    for package in (each for part in parts for each in part.packages):
         if (build and package.name == build.code.package) or has_other_kernels(package.name):
             continue
         if (code := cached(package.wheel.sha256)) and (code.sm or code.ptx):
