@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -57,6 +57,14 @@ async def find_built(packages: Sequence[Package], context: Context) -> Mapping[s
     place = context.environ.get(BUILT_WHEELS, "")
     found: dict[str, Path] = {}
     async with Session(context) as session:
+        opened: list[Http] = []
+
+        async def http() -> Http:
+            # One archive is fetched at a time.
+            if not opened:
+                opened.append(await session.enter_async_context(open_http(context.environ, timeouts=context.timeouts)))
+            return opened[0]
+
         for package in packages:
             wheel = package.built
             if wheel is None:
@@ -66,7 +74,7 @@ async def find_built(packages: Sequence[Package], context: Context) -> Mapping[s
             if not place and not cached.is_file():
                 continue
             try:
-                found |= await _fetched(package, wheel, cached, place, session)
+                found |= await _fetched(package, wheel, cached, place, session, http)
             except NetworkError as error:
                 if place and not _is_missing(error):
                     why = f"its wheel can't be fetched from {shown(place)}: {error.message}"
@@ -87,7 +95,12 @@ def _is_missing(error: NetworkError) -> bool:
 
 
 async def _fetched(
-    package: Package, wheel: BuiltWheel, cached: Path, place: str, session: Session
+    package: Package,
+    wheel: BuiltWheel,
+    cached: Path,
+    place: str,
+    session: Session,
+    http: Callable[[], Awaitable[Http]],
 ) -> Mapping[str, Path]:
     context = session.context
     if place.startswith(_REGISTRY) and not context.is_offline:
@@ -105,9 +118,6 @@ async def _fetched(
         environ = {**context.environ, "ENVSPEC_DEFAULT_INDEX": place.removeprefix(_INDEX)}
         return await fetch_wheels([listed], replace(context, environ=environ), stage="fetching built wheels")
     url = cached.as_uri() if not place or place.startswith(_REGISTRY) else built_wheel_url(wheel, place)
-
-    async def http() -> Http:
-        return await session.enter_async_context(open_http(context.environ, timeouts=context.timeouts))
 
     async def locate(archive: Archive, _: Lookup) -> str:
         return archive.url
