@@ -206,9 +206,10 @@ class CheckContext(EventWriter):
         )
         self.write("findings", finding)
 
-    def measure(self, name: str, value: float, unit: str, detail: str = "") -> None:
-        """A number that neither passes nor fails. unit: `s`, `TFLOP/s`, `bytes`, `1/s`."""
-        self.write("findings", CheckFinding(name, Kind.INFORMING, value=_finite(value), unit=unit, detail=detail))
+    def measure(self, name: str, value: float, unit: str, detail: str = "", spread: float | None = None) -> None:
+        """A number that neither passes nor fails. unit: `s`, `TFLOP/s`, `bytes`, `1/s`. spread: see `CheckFinding`."""
+        finding = CheckFinding(name, Kind.INFORMING, value=_finite(value), unit=unit, detail=detail, spread=spread)
+        self.write("findings", finding)
 
     def note(self, name: str, detail: str) -> None:
         """A text that neither passes nor fails."""

@@ -95,6 +95,9 @@ class CheckFinding(Validated):
     """Origin of the bound."""
     detail: str = ""
     """What was observed, or why it was not run."""
+    spread: float | None = None
+    """How far repeated measurements of `value` were apart, as a fraction of it; None if it is no such measurement, and
+    then `--baseline` does not judge it."""
 
     def __str__(self) -> str:
         if self.value is not None and self.bound is not None:
