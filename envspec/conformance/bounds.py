@@ -87,6 +87,11 @@ SIZES: Mapping[str, int] = {
     "preimports.cores": 4,
     # For each of them: if memory runs out, the system may kill any process.
     "preimports.memory_bytes": 6_000_000_000,
+    # Seconds for a library of the driver to report all GPUs.
+    "driver.limit_s": 60,
+    "driver.limit_s_per_gpu": 5,
+    # Of each copy between two GPUs.
+    "device.copy_bytes": 2**26,
     # |r| <= 256 is exact in bf16 in any order of summation.
     "matmul.integer_k": 1024,
     "matmul.integer_side": 512,

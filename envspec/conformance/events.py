@@ -15,11 +15,12 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, TextIO
 
 from envspec.conformance.bounds import Limit
+from envspec.conformance.nvml import Sensors
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import CheckFinding, Fingerprint, Kind, Level, NotRun, Peak, Phase, dumps
 
@@ -93,11 +94,7 @@ class ProcessEvents:
     @property
     def peak(self) -> Peak:
         """The maximum of each kind of memory."""
-
-        def largest(name: str) -> int | None:
-            return max((value for each in self.peaks if (value := getattr(each, name)) is not None), default=None)
-
-        return Peak(*(largest(each.name) for each in fields(Peak)))
+        return Peak.largest(self.peaks)
 
     @staticmethod
     def read(path: Path) -> ProcessEvents:
@@ -141,12 +138,14 @@ _LOCKED_NAMES: Mapping[str, tuple[str, ...]] = {"torch": ("pytorch",), "torch_ge
 class CheckContext(EventWriter):
     """What a check reads of the run, and how it reports.
 
-    scratch: an empty folder, removed with the check. peaks: of the checks before it, from its turn on.
+    scratch: an empty folder, removed with the check. gpu: number of the only GPU that this process sees, if the check
+    runs in one process for each. peaks: of the checks before it, from its turn on.
     """
 
-    def __init__(self, request: SuiteRequest, scratch: Path, events: TextIO) -> None:
+    def __init__(self, request: SuiteRequest, scratch: Path, events: TextIO, gpu: int | None = None) -> None:
         super().__init__(events)
         self.request = request
+        self.gpu = gpu
         self.scratch = scratch
         self.peaks: dict[str, Peak] = {}
         self._modules: dict[str, Any] = {}
@@ -155,6 +154,15 @@ class CheckContext(EventWriter):
     def device(self) -> str:
         """`cuda` or `cpu`, torch's names."""
         return self.request.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the check's only process, or that of the first GPU, which tests what needs no GPU."""
+        return not self.gpu
+
+    def sensors(self, period_s: float = 1.0) -> Sensors:
+        """Sample the sensors of this process's GPU while a block runs."""
+        return Sensors(self.request.gpus[self.gpu or 0].pci, period_s)
 
     def has(self, module: str, *names: str) -> bool:
         """Whether a package is locked or installed. names: its further names in locks (normalised).

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Callable, NoReturn
 
@@ -30,8 +30,13 @@ _MAX_IN_REASON = 8
 _STACKS_S = 0.3
 
 
-def run(parent: int, request: SuiteRequest, folder: Path, work: Callable[[CheckContext], None]) -> NoReturn:
-    """Run a check or a part of one, and end this process. parent: PID of the process that started it."""
+def run(
+    parent: int, request: SuiteRequest, folder: Path, work: Callable[[CheckContext], None], gpu: int | None = None
+) -> NoReturn:
+    """Run a check or a part of one, and end this process.
+
+    parent: PID of the process that started it. gpu: number of the only GPU that it sees, if that was chosen for it.
+    """
     die_with_parent(parent)
     # Orphans of an import stay below this process, and end with it, not with the check that runs meanwhile.
     adopt_orphans()
@@ -39,7 +44,7 @@ def run(parent: int, request: SuiteRequest, folder: Path, work: Callable[[CheckC
     # At the limit the suite requests the stacks by this signal before it ends the process.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     with (folder / EVENTS).open("a", encoding="utf-8") as events:
-        status = _attempt(CheckContext(request, folder / SCRATCH, events), work)
+        status = _attempt(CheckContext(request, folder / SCRATCH, events, gpu), work)
     sys.stdout.flush()
     sys.stderr.flush()
     # Libraries that crash at exit do not count: every event is written.
@@ -73,10 +78,11 @@ def _peak() -> Peak:
     return Peak(host_bytes=host)
 
 
-def failure(events: ProcessEvents, exited: int, over_limit_s: float | None) -> tuple[Cause, str] | None:
+def failure(events: ProcessEvents, exited: int | None, over_limit_s: float | None) -> tuple[Cause, str] | None:
     """Why a process failed; None if it did not.
 
-    exited: its status, negative for a signal. over_limit_s: the limit at which it was ended.
+    exited: its status, negative for a signal; None if it can't be killed. over_limit_s: the limit at which it was
+    ended.
     """
     if over_limit_s is not None:
         return Cause.OVER_LIMIT, f"still running after {over_limit_s:g} s, {events.position}"
@@ -86,7 +92,7 @@ def failure(events: ProcessEvents, exited: int, over_limit_s: float | None) -> t
         if exited == -signal.SIGKILL:
             reason = "most often because the system or container is out of memory"
             return Cause.OUT_OF_MEMORY, f"killed {events.position}: {reason}"
-        if exited < 0:
+        if exited is not None and exited < 0:
             return Cause.CRASHED, f"crashed {events.position}, by {signal_name(-exited)}"
         return Cause.CRASHED, f"exited {events.position} with status {exited} without a result"
     wrong = [str(each) for each in events.findings if each.ok is False]
@@ -96,24 +102,35 @@ def failure(events: ProcessEvents, exited: int, over_limit_s: float | None) -> t
     return None
 
 
-def wait(process: subprocess.Popen[bytes], limit_s: float, waiting: Collection[int]) -> bool:
-    """Whether a process has ended by itself; it is ended at the limit, and with it all that it has started.
+def wait(
+    processes: Iterable[subprocess.Popen[bytes]], limit_s: float, waiting: Collection[int] = ()
+) -> tuple[set[int], tuple[str, ...]]:
+    """Wait for processes; at the limit they are ended, and in any case all that they have started.
 
-    waiting: PIDs of other processes, which keep running.
+    waiting: PIDs of other processes, which keep running. Returns the PIDs of those that were still running at the
+    limit, and descriptions of processes that cannot be killed.
     """
+    started = list(processes)
+    deadline = time.monotonic() + limit_s
+    late: set[int] = set()
+    unkillable: tuple[str, ...] = ()
     try:
-        process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        _request_stacks(process.pid)
-        return False
+        for each in started:
+            try:
+                each.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                late.add(each.pid)
+        if late:
+            _request_stacks(late)
     finally:
-        end_all(exclude=waiting)
-        process.wait()
-    return True
+        unkillable = end_all(exclude=waiting)
+        for each in started:
+            each.poll()
+    return late, unkillable
 
 
-def _request_stacks(root: int) -> None:
-    for each in {root, *descendants(root)}:
+def _request_stacks(roots: Collection[int]) -> None:
+    for each in {*roots, *(below for root in roots for below in descendants(root))}:
         with contextlib.suppress(OSError):
             # A process without a handler would be ended by the signal.
             status = Path("/proc", str(each), "status").read_text(encoding="utf-8")

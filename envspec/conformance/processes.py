@@ -26,7 +26,13 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 #: How long processes may take to end after SIGTERM, in seconds.
 GRACE_S = float(os.environ.get("ENVSPEC_SUITE_GRACE_S", "2"))
+#: How long they may take to end after SIGKILL: one that waits in the kernel (state D) does not end before the wait.
+KILL_S = 4.0
+#: The guard's: what is left then was not ended by SIGKILL already.
+_GUARD_KILL_S = 1.0
 _POLL_S = 0.02
+#: Those that were not ended by SIGKILL.
+_unkillable: set[int] = set()
 
 
 def adopt_orphans() -> None:
@@ -54,7 +60,11 @@ def guarded(work: Callable[[], int]) -> int:
     for number in TERMINATION_SIGNALS:
         signal.signal(number, lambda number, _: _send({worker}, number))
     status = os.waitpid(worker, 0)[1]
-    end_all()
+    if os.WIFEXITED(status):
+        # It has ended what can be ended.
+        end_all(grace_s=0, kill_s=_GUARD_KILL_S)
+    else:
+        end_all()
     # `os.waitstatus_to_exitcode` is negative for signals; a shell adds 128.
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
@@ -96,15 +106,34 @@ def descendants(root: int, exclude: Collection[int] = ()) -> set[int]:
     return found
 
 
-def end_all(exclude: Collection[int] = ()) -> None:
-    """End every process below this one, without `exclude` and everything below those; return when none is left."""
+def end_all(exclude: Collection[int] = (), *, grace_s: float = GRACE_S, kill_s: float = KILL_S) -> tuple[str, ...]:
+    """End every process below this one, without `exclude` and everything below those.
+
+    Return descriptions of those that SIGKILL does not end within `kill_s`; they are not waited for again.
+    """
     _send(_running(exclude), signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_S
+    deadline = time.monotonic() + grace_s
     while _running(exclude) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    while left := _running(exclude):
+    deadline = time.monotonic() + kill_s
+    while (left := _running(exclude)) and time.monotonic() < deadline:
         _send(left, signal.SIGKILL)
         time.sleep(_POLL_S)
+    _unkillable.update(left)
+    return tuple(_state(each) for each in sorted(left))
+
+
+def _state(process: int) -> str:
+    """`process 12 (python3) cannot be killed: state D, waits in request_wait_answer`. Source: proc(5), stat, wchan."""
+    name, state, channel = "", "unknown", ""
+    folder = Path("/proc", str(process))
+    with contextlib.suppress(OSError):
+        before, _, after = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+        name, state = f" ({before.partition('(')[2]})", after.split()[0]
+    with contextlib.suppress(OSError):
+        channel = (folder / "wchan").read_text(encoding="ascii", errors="replace")
+    where = f", waits in {channel}" if channel not in ("", "0") else ""
+    return f"process {process}{name} cannot be killed: state {state}{where}"
 
 
 def _running(exclude: Collection[int]) -> set[int]:
@@ -112,7 +141,7 @@ def _running(exclude: Collection[int]) -> set[int]:
     for process in descendants(os.getpid(), exclude):
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process, os.WNOHANG)
-    return descendants(os.getpid(), exclude)
+    return descendants(os.getpid(), exclude) - _unkillable
 
 
 def signal_name(number: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envspec.conformance.results import FORMAT, Validated
+from envspec.conformance.results import FORMAT, Board, Driver, Gpu, Validated
 
 #: The same numbers on every machine; part of every receipt.
 SEED = 20260915
@@ -39,13 +39,15 @@ class LockedStack:
     """The part of the lock that checks compare with.
 
     packages: normalised name -> version, wheels and conda packages. expected: the environment, as JSON of
-    `envspec.verifier`. cuda_release: as `12.8.1`. minimum_driver: as `525.60.13`.
+    `envspec.verifier`. size_bytes: of its wheels and conda archives. cuda_release: as `12.8.1`. minimum_driver: as
+    `525.60.13`.
     """
 
     name: str
     python: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
     expected: Mapping[str, Any] | None = None
+    size_bytes: int = 0
     code: tuple[LockedGpuCode, ...] = ()
     cuda_release: str | None = None
     minimum_driver: str | None = None
@@ -70,8 +72,8 @@ class SuiteRequest:
 
     device: `cuda` or `cpu`. required: checks that must not be `not run`. world_size: processes of the distributed
     checks on this machine; None for one per GPU. price_per_hour: of this machine, in `currency`. limits: check ->
-    seconds, instead of its own limit. preimports: how many checks may import before their turn; None for as many as the
-    cores allow.
+    seconds, instead of its own limit; `driver`: of the driver's query. preimports: how many checks may import before
+    their turn; None for as many as the cores allow. driver: added by the suite, if GPUs are requested.
     """
 
     device: str
@@ -85,12 +87,18 @@ class SuiteRequest:
     currency: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
     preimports: int | None = None
+    driver: Driver | None = None
     seed: int = SEED
     format: int = FORMAT
 
     @property
     def cuda(self) -> bool:
         return self.device == "cuda"
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Those that CUDA shows; none if the CPU is requested."""
+        return self.driver.gpus if self.driver else ()
 
     def version(self, package: str) -> str | None:
         """The locked version of a package (normalised name); None if it is not locked, or if there is no lock."""
@@ -106,6 +114,11 @@ class SuiteRequest:
             data["locked"] = LockedStack(
                 **{**locked, "code": tuple(LockedGpuCode(**_tuples(each)) for each in locked["code"])}
             )
+        if driver := data.get("driver"):
+            gpus, boards = (
+                tuple(kind(**each) for each in driver[name]) for kind, name in ((Gpu, "gpus"), (Board, "boards"))
+            )
+            data["driver"] = Driver(**{**driver, "gpus": gpus, "boards": boards})
         parsed = {"nodes": Nodes(**data["nodes"]), "start": SuiteStart(**data["start"])}
         return SuiteRequest(**{**_tuples(data), **parsed})
 

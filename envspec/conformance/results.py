@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -76,6 +76,63 @@ class Validated:
 
 
 @dataclass(frozen=True)
+class Gpu(Validated):
+    """A GPU as CUDA shows it to the suite, and so to torch; a slice of a GPU (MIG) is one."""
+
+    index: int
+    name: str
+    uuid: str
+    compute_capability: str
+    memory_bytes: int
+    pci: str = ""
+    """Domain, bus, device and function; of a slice, that of the whole GPU."""
+    multiprocessors: int | None = None
+
+
+@dataclass(frozen=True)
+class Board(Validated):
+    """A GPU as NVML shows it, also one that CUDA does not show."""
+
+    index: int
+    pci: str = ""
+    name: str = ""
+    uuid: str = ""
+    compute_capability: str = ""
+    memory_bytes: int | None = None
+    mig: bool = False
+    """Whether it is divided into slices."""
+    hidden: bool = False
+    """Whether this container or user may not use it."""
+    links: list[str] = field(default_factory=list)
+    """PCI addresses at the other ends of its active NVLinks."""
+    errors: dict[str, str] = field(default_factory=dict)
+    """Field -> error of NVML: the GPU or its driver has a fault."""
+    lacking: dict[str, str] = field(default_factory=dict)
+    """Field -> why this GPU, driver or container does not have it."""
+
+
+@dataclass(frozen=True)
+class Driver(Validated):
+    """NVIDIA's driver and its GPUs."""
+
+    version: str = ""
+    """As `570.124.06`."""
+    cuda: str = ""
+    """The newest CUDA that it runs, as `12.8`; of a forward compatibility package, that package's."""
+    error: str = ""
+    """Why CUDA does not work; empty if it does."""
+    is_absent: bool = False
+    """Whether there is neither a driver nor a GPU."""
+    nvml_error: str = ""
+    """Why NVML does not work."""
+    nvml_missing: str = ""
+    """Why there is no NVML."""
+    gpus: tuple[Gpu, ...] = ()
+    boards: tuple[Board, ...] = ()
+    topology: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class CheckFinding(Validated):
     """One value or property that a check examined."""
 
@@ -127,6 +184,16 @@ class Peak(Validated):
     reserved_bytes: int | None = None
     """On the device, by torch's allocator."""
     host_bytes: int | None = None
+
+    @staticmethod
+    def largest(peaks: Iterable[Peak]) -> Peak:
+        """The maximum of each kind of memory."""
+        found = list(peaks)
+
+        def maximum(name: str) -> int | None:
+            return max((value for each in found if (value := getattr(each, name)) is not None), default=None)
+
+        return Peak(*(maximum(each.name) for each in fields(Peak)))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Entry point: the whole suite, or a process of one of its checks.
 
 run.py [--until-stdin-ends] REQUEST RESULTS   the suite: reads REQUEST, writes RESULTS
-run.py --check NAME PID REQUEST DIR FD        one check, started by the suite with that PID; FD signals its turn
+run.py --driver PID REQUEST DIR cuda|nvml     what one library of the driver reports, for the process with that PID
+run.py --check NAME PID REQUEST DIR FD GPU    one check, started by the suite with that PID; FD signals its turn
 run.py --case PID REQUEST DIR PACKAGE DEVICE  one extension on one device, started by the check with that PID
 run.py --torchrun PID FILE ...                torchrun with these arguments, started by the check with that PID
 run.py --rank PID DIR                         one rank of a check, started by the torchrun with that PID
@@ -20,7 +21,13 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--check"]:
         from envspec.conformance import worker
 
-        return worker.main(arguments[1], int(arguments[2]), Path(arguments[3]), Path(arguments[4]), int(arguments[5]))
+        name, parent, request, folder, turn, gpu = arguments[1:]
+        chosen = int(gpu) if gpu else None
+        return worker.main(name, int(parent), Path(request), Path(folder), int(turn), chosen)
+    if arguments[:1] == ["--driver"]:
+        from envspec.conformance import driver
+
+        return driver.main(int(arguments[1]), Path(arguments[2]), Path(arguments[3]), arguments[4])
     if arguments[:1] == ["--case"]:
         from envspec.conformance.extensions import case
 

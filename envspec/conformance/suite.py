@@ -7,6 +7,7 @@ another check runs, and do nothing else before their turn.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -15,21 +16,25 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Sequence
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from envspec.conformance import hardware, supervisor
+from envspec.conformance import driver, hardware, supervisor
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.processes import TERMINATION_SIGNALS, adopt_orphans, end_all, guarded
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import FORMAT, CheckOutcome, Status, dumps
-from envspec.conformance.supervisor import CheckProcess, SuiteRun
+from envspec.conformance.results import FORMAT, Cause, CheckOutcome, Driver, Status, dumps
+from envspec.conformance.supervisor import StartedCheck, SuiteRun
 
-#: Exit statuses: every check was run; unreadable request; files can't be written; no GPU, and GPUs are requested.
+#: Exit statuses: every check was run; unreadable request; files can't be written; neither a GPU nor a driver, and GPUs
+#: are requested.
 COMPLETED, BAD_REQUEST, NO_RESULTS, NO_GPU = 0, 2, 3, 6
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
+#: Of limits: the driver's query, which is no check.
+DRIVER = "driver"
 
 
 class Preimports:
@@ -38,37 +43,43 @@ class Preimports:
     def __init__(self, run: SuiteRun) -> None:
         self._run = run
         limit = run.request.preimports
-        self._limit = preimport_limit(_cores(), hardware.memory_bytes() or 0) if limit is None else limit
-        self._waiting: dict[str, CheckProcess] = {}
+        gpus = max(1, len(run.request.gpus))
+        self._limit = preimport_limit(_cores(), hardware.memory_bytes() or 0, gpus) if limit is None else limit
+        self._waiting: dict[str, StartedCheck] = {}
 
     @property
     def processes(self) -> Collection[int]:
         """PIDs."""
-        return {each.process.pid for each in self._waiting.values()}
+        return {pid for each in self._waiting.values() for pid in each.pids}
 
     def start(self, following: Sequence[str]) -> None:
         """Start the next checks that import anything, up to the limit."""
-        for check in islice((check for check in following if CHECKS[check].preimports), self._limit):
+        count = 0
+        for check in (check for check in following if CHECKS[check].preimports):
+            count += max(1, len(self._run.request.gpus)) if CHECKS[check].each_gpu else 1
+            if count > self._limit:
+                break
             # If there is no room for it now, it starts in its turn.
             with contextlib.suppress(OSError):
                 self._waiting[check] = self._waiting.get(check) or supervisor.start(check, self._run)
 
-    def take(self, check: str) -> CheckProcess | None:
-        """The process of a check, or None if it has to be started now.
+    def take(self, check: str) -> StartedCheck | None:
+        """The processes of a check, or None if they have to be started now.
 
         A killed one does not count: most often the system ran out of memory during another check.
         """
         started = self._waiting.pop(check, None)
-        if started and started.process.poll() == -signal.SIGKILL:
+        if started and any(each.process.poll() == -signal.SIGKILL for each in started.processes):
+            end_all(exclude=self.processes)
             started.remove()
             return None
         return started
 
 
-def preimport_limit(cores: float, memory_bytes: int) -> int:
+def preimport_limit(cores: float, memory_bytes: int, gpus: int = 1) -> int:
     """How many processes may import early without taking time or memory from the check that runs."""
     by_memory = memory_bytes // SIZES["preimports.memory_bytes"]
-    return min(SIZES["preimports.processes"], int(cores / SIZES["preimports.cores"]), by_memory)
+    return min(SIZES["preimports.processes"] * gpus, int(cores / SIZES["preimports.cores"]), by_memory)
 
 
 def _cores() -> float:
@@ -105,22 +116,29 @@ def _main(request_path: Path, results_path: Path, folder: Path) -> int:
         signal.signal(number, _stop)
     try:
         request = SuiteRequest.read(request_path)
-        unknown = sorted({*request.checks, *request.required, *request.limits} - set(CHECKS))
+        unknown = sorted({*request.checks, *request.required, *request.limits} - {*CHECKS, DRIVER})
         if unknown:
             raise ValueError(f"unknown check {', '.join(map(repr, unknown))}")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         print(f"cannot read the request: {type(error).__name__}: {error}", file=sys.stderr)
         return BAD_REQUEST
-    try:
-        if request.cuda:
-            hardware.devices()
-    except hardware.NoDriver as error:
-        print(error, file=sys.stderr)
-        return NO_GPU
     report = _Report(request, results_path)
     try:
+        # Before the driver is queried: what is known remains if this process is killed.
         report.write(is_whole=False)
-        _run(SuiteRun(request, request_path.absolute(), folder), report)
+        unkillable: tuple[str, ...] = ()
+        if request.cuda:
+            found, unkillable = driver.query(request_path, folder / DRIVER, request.limits.get(DRIVER))
+            if found.is_absent:
+                results_path.unlink()
+                print(found.error, file=sys.stderr)
+                return NO_GPU
+            report.driver = found
+            request = replace(request, driver=found)
+        # The checks read what was found.
+        path = folder / "request.json"
+        path.write_text(dumps(request), encoding="utf-8")
+        _run(SuiteRun(request, path, folder, _bytecode(folder)), report, unkillable)
         report.write(is_whole=True)
     except SuiteStopped:
         report.write(is_whole=False)
@@ -135,23 +153,56 @@ def _main(request_path: Path, results_path: Path, folder: Path) -> int:
     return COMPLETED
 
 
-def _run(run: SuiteRun, report: _Report) -> None:
+def _bytecode(folder: Path) -> Path | None:
+    """A folder for compiled Python that all processes of the run share, if the stack was installed without it.
+
+    Without one each process compiles torch again: 6.8 s instead of 2.4 s on two cores, torch 2.9, 2026-11.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.origin or Path(importlib.util.cache_from_source(spec.origin)).exists():
+        return None
+    return folder / "bytecode"
+
+
+def _run(run: SuiteRun, report: _Report, unkillable: Sequence[str]) -> None:
     request, preimports = run.request, Preimports(run)
     # In the table's order, not the request's: coldstart has to be the first, memory the last.
     names = [each for each in CHECKS if each in request.checks]
+    if request.driver and request.driver.error:
+        report.outcomes += _without_driver(request, request.driver, names, unkillable)
+        return
     for number, name in enumerate(names, 1):
-        print(dumps({"begin": name, "limit_s": request.limits.get(name, CHECKS[name].limit_s)}), flush=True)
+        if request.cuda and unkillable:
+            # It may hold a GPU: whatever uses the driver now may wait for ever, too.
+            reason, required = "; ".join(unkillable), name in request.required
+            report.outcomes.append(CheckOutcome(name, Status.NOT_RUN, reason=reason, required=required))
+            continue
+        print(dumps({"begin": name, "limit_s": supervisor.limit_of(name, request)}), flush=True)
         # Before its process starts, so that its imports are within its turn.
         began = time.monotonic()
         started = preimports.take(name) or supervisor.start(name, run)
         if not CHECKS[name].alone:
             preimports.start(names[number:])
         peaks = {each.check: each.peak for each in report.outcomes if each.status is Status.PASSED}
-        outcome = supervisor.run_turn(started, began, run, peaks, preimports.processes)
+        outcome, left = supervisor.run_turn(started, began, run, peaks, preimports.processes)
+        unkillable = (*unkillable, *left)
         report.outcomes.append(outcome)
         report.write(is_whole=False)
         end = {"end": name, "status": outcome.status, "seconds": outcome.seconds, "reason": outcome.reason}
         print(dumps(end), flush=True)
+
+
+def _without_driver(
+    request: SuiteRequest, found: Driver, names: Sequence[str], unkillable: Sequence[str]
+) -> list[CheckOutcome]:
+    """Outcomes on a machine whose driver does not work: `device` fails, or the first check without it."""
+    blamed = "device" if "device" in names else names[0]
+    hint = "see `nvidia-smi` and the system log; on NVSwitch systems the service nvidia-fabricmanager must run"
+    others = CheckOutcome("", Status.NOT_RUN, reason=f"NVIDIA's driver does not work: see the check `{blamed}`")
+    failed = CheckOutcome("", Status.FAILED, Cause.FOUND, "; ".join([found.error, *unkillable]), hint)
+    return [
+        replace(failed if name == blamed else others, check=name, required=name in request.required) for name in names
+    ]
 
 
 class _Report:
@@ -162,6 +213,7 @@ class _Report:
         self._path = path
         self._began = time.time()
         self._machine = hardware.describe()
+        self.driver: Driver | None = None
         self.outcomes: list[CheckOutcome] = []
 
     def write(self, *, is_whole: bool) -> None:
@@ -172,12 +224,18 @@ class _Report:
             "is_whole": is_whole,
             "device": self._request.device,
             "seed": self._request.seed,
-            "machine": self._machine,
+            "machine": {**self._machine, **self._gpus()},
             "results": self.outcomes,
         }
         part = self._path.with_suffix(".part")
         part.write_text(dumps(data), encoding="utf-8")
         part.replace(self._path)
+
+    def _gpus(self) -> dict[str, Any]:
+        """What the receipt records of the driver."""
+        found = self.driver or Driver()
+        values = {"driver": found.version, "cuda_driver": found.cuda, "gpus": found.gpus, "topology": found.topology}
+        return {name: value for name, value in values.items() if value}
 
 
 def stop_at_end_of_stdin() -> None:

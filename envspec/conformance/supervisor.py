@@ -1,4 +1,4 @@
-"""Start, time limit and verdict of a check's process."""
+"""Start, time limit and verdict of a check's processes: one, or one for each GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,17 @@ from envspec.conformance.checks import CHECKS
 from envspec.conformance.events import EventWriter, ProcessEvents
 from envspec.conformance.processes import RUN
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import Cause, CheckOutcome, Kind, Peak, Status, dumps
+from envspec.conformance.results import (
+    Cause,
+    CheckFinding,
+    CheckOutcome,
+    Fingerprint,
+    Kind,
+    Level,
+    Peak,
+    Status,
+    dumps,
+)
 
 #: Hints if neither the check itself nor its definition has one.
 _HINTS = {
@@ -27,14 +37,17 @@ _HINTS = {
     Cause.OVER_LIMIT: "see the stacks at the end of its log; --limit NAME=SECONDS gives it more time",
     Cause.OUT_OF_MEMORY: "give the machine or the container more memory, or end other programs that use this GPU",
 }
+_UNKILLABLE = "see the system log, and restart the machine: a process that waits in the kernel ends with its wait only"
+_ODD_GPU = "run the suite again: if the same GPU differs, it computes wrong results"
 #: Characters of a check's output that the receipt includes, from its end.
 LOG_CHARACTERS = 6000
 
 
-def verdict(name: str, events: ProcessEvents, exited: int, over_limit_s: float | None = None) -> CheckOutcome:
-    """The outcome of a check, without its times and its log.
+def verdict(name: str, events: ProcessEvents, exited: int | None, over_limit_s: float | None = None) -> CheckOutcome:
+    """The outcome of a process of a check, without its times and its log.
 
-    exited: its process' status, negative for a signal. over_limit_s: the limit at which it was ended.
+    exited: its status, negative for a signal; None if it can't be killed. over_limit_s: the limit at which it was
+    ended.
     """
     status, cause, reason, hint = Status.NOT_RUN, None, "", ""
     failed = isolation.failure(events, exited, over_limit_s)
@@ -67,23 +80,86 @@ def verdict(name: str, events: ProcessEvents, exited: int, over_limit_s: float |
     )
 
 
+def joined(outcomes: Mapping[int, CheckOutcome]) -> CheckOutcome:
+    """The outcome of a check from those of its processes, by the number of their GPU.
+
+    It fails if one of them fails, and passes if one of them passes. Times are those of the slowest. Hashes that all
+    GPUs have in common are listed once; GPUs of a kind that have different ones are a finding that fails.
+    """
+    if len(outcomes) == 1:
+        return next(iter(outcomes.values()))
+    each = outcomes.values()
+    findings = tuple(
+        replace(found, name=f"GPU {gpu}: {found.name}") for gpu, one in outcomes.items() for found in one.findings
+    )
+    fingerprints, compared = _compared(outcomes)
+    failed = {gpu: one for gpu, one in outcomes.items() if one.status is Status.FAILED}
+    different = [found for found in compared if not found.ok]
+    reasons = [f"GPU {gpu}: {one.reason}" for gpu, one in failed.items()] + list(map(str, different))
+    base = next(iter(failed.values()), next((one for one in each if one.status is Status.PASSED), next(iter(each))))
+    if different and not failed:
+        base = replace(base, status=Status.FAILED, cause=Cause.FOUND, hint=_ODD_GPU)
+    slowest = max(each, key=lambda one: sum(phase.seconds for phase in one.phases))
+    return replace(
+        base,
+        reason="; ".join(reasons) or base.reason,
+        phases=slowest.phases,
+        preimports=slowest.preimports,
+        findings=(*findings, *compared),
+        fingerprints=fingerprints,
+        ran={what: version for one in each for what, version in one.ran.items()},
+        peak=Peak.largest(one.peak for one in each),
+    )
+
+
+def _compared(outcomes: Mapping[int, CheckOutcome]) -> tuple[tuple[Fingerprint, ...], list[CheckFinding]]:
+    """The fingerprints of a check, and whether GPUs with equal keys have equal ones."""
+    by_name: dict[str, dict[int, Fingerprint]] = {}
+    for gpu, one in outcomes.items():
+        for each in one.fingerprints:
+            by_name.setdefault(each.name, {})[gpu] = each
+    fingerprints: list[Fingerprint] = []
+    findings = []
+    for name, found in by_name.items():
+        if len(set(found.values())) == 1:
+            fingerprints.append(next(iter(found.values())))
+        else:
+            fingerprints += (replace(each, name=f"GPU {gpu}: {name}") for gpu, each in found.items())
+        groups: dict[tuple[Level, str], dict[str, list[int]]] = {}
+        for gpu, each in found.items():
+            groups.setdefault((each.level, each.key), {}).setdefault(each.digest, []).append(gpu)
+        like = [digests for digests in groups.values() if sum(map(len, digests.values())) > 1]
+        if like:
+            # GPUs of each digest, for each key: `0, 1, 2 | 3`.
+            kinds = [" | ".join(", ".join(map(str, gpus)) for gpus in digests.values()) for digests in like]
+            ok = all(len(digests) == 1 for digests in like)
+            detail = f"{'the same' if ok else 'different'} bits on GPUs {'; '.join(kinds)}"
+            findings.append(CheckFinding(f"{name}: equal on like GPUs", Kind.EXACT, ok=ok, detail=detail))
+    return tuple(fingerprints), findings
+
+
 @dataclass(frozen=True)
 class SuiteRun:
-    """What all checks of a run share. folder: for their folders."""
+    """What all checks of a run share.
+
+    request_path: of the request as the checks read it. folder: for their folders. bytecode: folder in which processes
+    keep compiled Python for each other; None if the stack has its own.
+    """
 
     request: SuiteRequest
     request_path: Path
     folder: Path
+    bytecode: Path | None = None
 
 
 @dataclass(frozen=True)
 class CheckProcess:
-    """A check's process, which imports and then waits. turn: the pipe that starts its turn."""
+    """A process of a check, which imports and then waits. turn: the pipe that starts its turn. gpu: the one it sees."""
 
-    check: str
     folder: Path
     process: subprocess.Popen[bytes]
     turn: BinaryIO
+    gpu: int | None
 
     def remove(self) -> None:
         """Remove the files of a process that has ended."""
@@ -91,18 +167,48 @@ class CheckProcess:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start(check: str, run: SuiteRun) -> CheckProcess:
-    """Start the process of a check, in its turn or before.
+@dataclass(frozen=True)
+class StartedCheck:
+    """A check's processes: one, or one for each GPU."""
+
+    check: str
+    processes: tuple[CheckProcess, ...]
+
+    @property
+    def pids(self) -> set[int]:
+        return {each.process.pid for each in self.processes}
+
+    def remove(self) -> None:
+        for each in self.processes:
+            each.remove()
+
+
+def start(check: str, run: SuiteRun) -> StartedCheck:
+    """Start the processes of a check, in its turn or before.
 
     Raises:
         OSError: no more processes or files can be created.
     """
+    numbers = range(len(run.request.gpus)) if CHECKS[check].each_gpu and run.request.gpus else [None]
+    with contextlib.ExitStack() as failed:
+        processes = []
+        for gpu in numbers:
+            one = _start(check, run, gpu)
+            for undo in (one.remove, one.process.wait, one.process.kill):
+                failed.callback(undo)
+            processes.append(one)
+        failed.pop_all()
+    return StartedCheck(check, tuple(processes))
+
+
+def _start(check: str, run: SuiteRun, gpu: int | None) -> CheckProcess:
     folder = Path(tempfile.mkdtemp(prefix="envspec-check-", dir=run.folder))
     (folder / isolation.SCRATCH).mkdir()
     (folder / isolation.EVENTS).touch()
     reader, writer = os.pipe()
     try:
-        return CheckProcess(check, folder, _popen(check, folder, run, reader), os.fdopen(writer, "wb", buffering=0))
+        process = _popen(check, folder, run, reader, gpu)
+        return CheckProcess(folder, process, os.fdopen(writer, "wb", buffering=0), gpu)
     except OSError:
         os.close(writer)
         raise
@@ -110,54 +216,80 @@ def start(check: str, run: SuiteRun) -> CheckProcess:
         os.close(reader)
 
 
+def limit_of(check: str, request: SuiteRequest) -> float:
+    """Seconds that a check may take: the requested limit, else its own for so many GPUs and bytes."""
+    if check in request.limits:
+        return float(request.limits[check])
+    definition = CHECKS[check]
+    size_gb = request.locked.size_bytes / 1e9 if request.locked else 0.0
+    further = max(0, len(request.gpus) - 1)
+    return definition.limit_s + definition.limit_s_per_gpu * further + definition.limit_s_per_gb * size_gb
+
+
 def run_turn(
-    started: CheckProcess, began: float, run: SuiteRun, peaks: Mapping[str, Peak], waiting: Collection[int]
-) -> CheckOutcome:
-    """Run a check until it ends or reaches its limit; when this returns, none of its processes is left.
+    started: StartedCheck, began: float, run: SuiteRun, peaks: Mapping[str, Peak], waiting: Collection[int]
+) -> tuple[CheckOutcome, tuple[str, ...]]:
+    """Run a check until it ends or reaches its limit; none of its processes is left, but those that can't be killed.
 
     began: when its turn began, in seconds of the monotonic clock. peaks: of the checks before it. waiting: PIDs of
-    checks whose turn is later; they keep running.
+    checks whose turn is later; they keep running. Returns its outcome, and descriptions of processes that can't be
+    killed.
     """
-    limit_s = float(run.request.limits.get(started.check, CHECKS[started.check].limit_s))
-    log = ""
+    limit_s = limit_of(started.check, run.request)
+    outcomes: dict[int, CheckOutcome] = {}
+    logs: list[str] = []
     try:
-        # Between the events of the process itself: its phases end before the turn or after.
-        with (started.folder / isolation.EVENTS).open("a", encoding="utf-8") as lines:
-            EventWriter(lines).write("turn", began)
-        # A process that has ended reads no more; its outcome is reported in its turn.
-        with contextlib.suppress(BrokenPipeError):
-            started.turn.write(dumps(peaks).encode())
-        started.turn.close()
-        in_time = isolation.wait(started.process, limit_s, waiting)
-        events = ProcessEvents.read(started.folder / isolation.EVENTS)
-        outcome = verdict(started.check, events, started.process.returncode, None if in_time else limit_s)
-        if outcome.status is Status.FAILED:
-            log = (started.folder / isolation.LOG).read_text(encoding="utf-8", errors="replace").strip()
-            log = log if len(log) <= LOG_CHARACTERS else "[...] " + log[-LOG_CHARACTERS:]
+        for each in started.processes:
+            _begin(each, began, peaks)
+        late, unkillable = isolation.wait([each.process for each in started.processes], limit_s, waiting)
+        for number, each in enumerate(started.processes):
+            events = ProcessEvents.read(each.folder / isolation.EVENTS)
+            over_limit_s = limit_s if each.process.pid in late else None
+            outcomes[number] = verdict(started.check, events, each.process.poll(), over_limit_s)
+            if outcomes[number].status is Status.FAILED:
+                log = (each.folder / isolation.LOG).read_text(encoding="utf-8", errors="replace").strip()
+                logs.append(log if len(started.processes) == 1 else f"GPU {number}: {log}")
     finally:
         started.remove()
+    outcome = joined(outcomes)
+    if unkillable:
+        outcome = replace(outcome, reason="; ".join([outcome.reason, *unkillable]), hint=_UNKILLABLE)
     required = started.check in run.request.required
-    return replace(outcome, required=required, seconds=time.monotonic() - began, limit_s=limit_s, log=log)
+    room = LOG_CHARACTERS // max(1, len(logs))
+    log = "\n".join(each if len(each) <= room else f"[...] {each[-room:]}" for each in logs)
+    return replace(outcome, required=required, seconds=time.monotonic() - began, limit_s=limit_s, log=log), unkillable
 
 
-def _popen(check: str, folder: Path, run: SuiteRun, turn: int) -> subprocess.Popen[bytes]:
+def _begin(each: CheckProcess, began: float, peaks: Mapping[str, Peak]) -> None:
+    # Between the events of the process itself: its phases end before the turn or after.
+    with (each.folder / isolation.EVENTS).open("a", encoding="utf-8") as lines:
+        EventWriter(lines).write("turn", began)
+    # A process that has ended reads no more; its outcome is reported in its turn.
+    with contextlib.suppress(BrokenPipeError):
+        each.turn.write(dumps(peaks).encode())
+    each.turn.close()
+
+
+def _popen(check: str, folder: Path, run: SuiteRun, turn: int, gpu: int | None) -> subprocess.Popen[bytes]:
     scratch = folder / isolation.SCRATCH
     environ = {
         **os.environ,
         # Before any CUDA context: cuBLAS chooses its workspace when it is loaded.
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         # The tested environment is not changed.
-        "PYTHONDONTWRITEBYTECODE": "1",
+        **({"PYTHONPYCACHEPREFIX": str(run.bytecode)} if run.bytecode else {"PYTHONDONTWRITEBYTECODE": "1"}),
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(scratch),
         # Code compiled in an earlier run would hide a missing compiler.
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         "TRITON_CACHE_DIR": str(scratch / "triton"),
     }
+    if gpu is not None:
+        environ["CUDA_VISIBLE_DEVICES"] = _visible(gpu)
     command = [sys.executable, str(RUN), "--check", check, str(os.getpid())]
     with (folder / isolation.LOG).open("wb") as log:
         return subprocess.Popen(  # noqa: S603 (this Python and this suite)
-            [*command, str(run.request_path), str(folder), str(turn)],
+            [*command, str(run.request_path), str(folder), str(turn), "" if gpu is None else str(gpu)],
             env=environ,
             cwd=scratch,
             stdin=subprocess.DEVNULL,
@@ -166,3 +298,9 @@ def _popen(check: str, folder: Path, run: SuiteRun, turn: int) -> subprocess.Pop
             start_new_session=True,
             pass_fds=[turn],
         )
+
+
+def _visible(gpu: int) -> str:
+    """CUDA_VISIBLE_DEVICES for one of the GPUs that CUDA shows now."""
+    chosen = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return chosen[gpu] if gpu < len(chosen) and chosen[gpu] else str(gpu)

@@ -14,11 +14,11 @@ from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import NotRun, Peak
 
 
-def main(name: str, parent: int, request: Path, folder: Path, turn: int) -> NoReturn:
+def main(name: str, parent: int, request: Path, folder: Path, turn: int, gpu: int | None) -> NoReturn:
     """Run a check.
 
     parent: PID of the suite. folder: of the check, prepared by the suite. turn: descriptor of a pipe; the peaks of the
-    checks before it, as JSON, start the check's turn.
+    checks before it, as JSON, start the check's turn. gpu: number of the only GPU that this process sees, None for all.
     """
 
     def work(context: CheckContext) -> None:
@@ -26,7 +26,7 @@ def main(name: str, parent: int, request: Path, folder: Path, turn: int) -> NoRe
         _wait_for(turn, context)
         CheckDefinition.function(name)(context)
 
-    isolation.run(parent, SuiteRequest.read(request), folder, work)
+    isolation.run(parent, SuiteRequest.read(request), folder, work, gpu)
 
 
 def _wait_for(turn: int, context: CheckContext) -> None:

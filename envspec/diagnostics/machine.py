@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import re
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from envspec.conformance.nvml import DRIVER_FILE, module_version
 from envspec.errors import UnfitMachine
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, capability_of, find_gpu
 from envspec.models import Platform
 
-#: The driver's own file; exists while its kernel module is loaded.
-DRIVER_FILE: Final = Path("/proc/driver/nvidia/version")
+#: For NVML to report all GPUs.
+_NVML_S: Final = 60.0
 _PLATFORMS: Final = {
     ("linux", "x86_64"): Platform.LINUX_64,
     ("linux", "aarch64"): Platform.LINUX_AARCH64,
@@ -83,18 +84,37 @@ def this_platform() -> Platform:
 
 
 def read_nvml() -> NvmlReading:
-    """Driver and GPUs; without NVML a reading with a `problem`, never an exception."""
-    from envspec.conformance.hardware import NoDriver, open_nvml
+    """Driver and GPUs; without NVML, or if it does not respond, a reading with a `problem`, never an exception."""
+    readings: list[NvmlReading] = []
+    # A call to a GPU that is stuck never returns.
+    thread = threading.Thread(target=lambda: readings.append(_read_nvml()), daemon=True)
+    thread.start()
+    thread.join(_NVML_S)
+    return readings[0] if readings else NvmlReading(None, (), f"NVML does not respond within {_NVML_S:g} s")
+
+
+def _read_nvml() -> NvmlReading:
+    from envspec.conformance.nvml import DriverError, open_nvml, read_board
 
     try:
         with open_nvml() as nvml:
-            gpus = tuple(
-                MachineGpu(gpu.name, ComputeCapability.parse(gpu.compute_capability), gpu.memory_bytes // 2**20)
-                for gpu in nvml.gpus()
-            )
-            return NvmlReading(nvml.driver(), gpus)
-    except NoDriver as error:
-        return NvmlReading(None, (), str(error))
+            boards = [read_board(nvml, index)[1] for index in range(nvml.number("nvmlDeviceGetCount_v2"))]
+            version = nvml.text("nvmlSystemGetDriverVersion")
+    except OSError as error:
+        return NvmlReading(None, (), f"NVML is not installed ({error})")
+    except DriverError as error:
+        return NvmlReading(None, (), f"NVML failed: {error}")
+    gpus = tuple(
+        MachineGpu(
+            each.name,
+            ComputeCapability.parse(each.compute_capability) if each.compute_capability else None,
+            each.memory_bytes and each.memory_bytes // 2**20,
+        )
+        for each in boards
+        if each.name
+    )
+    faults = [f"GPU {each.index}: {', '.join(each.errors.values())}" for each in boards if each.errors]
+    return NvmlReading(version, gpus, "; ".join(faults))
 
 
 def read_machine(driver_file: Path = DRIVER_FILE, nvml: Callable[[], NvmlReading] = read_nvml) -> Machine:
@@ -109,12 +129,6 @@ def read_machine(driver_file: Path = DRIVER_FILE, nvml: Callable[[], NvmlReading
         with contextlib.suppress(OSError):
             driver = module_version(driver_file.read_text(encoding="utf-8", errors="replace"))
     return Machine(this_platform(), driver, reading.gpus, reading.problem)
-
-
-def module_version(text: str) -> str | None:
-    """`NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build` -> `570.124.06`."""
-    found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
-    return found[1] if found else None
 
 
 def described_machine(where: Platform, driver: str | None, gpus: tuple[str, ...], facts: Facts) -> Machine:

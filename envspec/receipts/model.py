@@ -13,9 +13,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from envspec.conformance.hardware import Gpu
 from envspec.conformance.request import Nodes
-from envspec.conformance.results import CheckOutcome
+from envspec.conformance.results import CheckOutcome, Gpu
 from envspec.errors import UsageError
 from envspec.spec.errors import dotted
 
@@ -57,6 +56,8 @@ class Machine(Part):
     libc: str = ""
     driver: str = ""
     """NVIDIA's."""
+    cuda_driver: str = ""
+    """The newest CUDA that the driver runs; of a forward compatibility package, that package's."""
     toolkit: str = ""
     """Version of NVIDIA's container toolkit on the host."""
     gpus: tuple[Gpu, ...] = ()

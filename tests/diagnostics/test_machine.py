@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from envspec.conformance.nvml import DRIVER_FILE
 from envspec.diagnostics.machine import (
-    DRIVER_FILE,
     MachineGpu,
     MachineSource,
     NvmlReading,

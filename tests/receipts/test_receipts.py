@@ -263,7 +263,7 @@ def test_the_committed_schema_is_the_receipts(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the suite runs on Linux only")
 def test_a_machine_is_described_in_the_receipts_words() -> None:
     found = suite_machine.describe()
-    of_a_gpu = {"driver", "gpus", "topology"}
+    of_a_gpu = {"driver", "cuda_driver", "gpus", "topology"}
     assert set(found) <= set(model.Machine.model_fields) - {"toolkit"}
     assert set(found) >= set(model.Machine.model_fields) - {"toolkit", *of_a_gpu, "cpu"}
     assert model.Machine.model_validate(found).kernel == found["kernel"]

@@ -14,9 +14,11 @@ from envspec.conformance.events import CheckContext
 class CheckDefinition:
     """A line of the table.
 
-    limit_s: enough on the slowest supported machine. proves: a description. needs: it is not run unless the stack has
+    limit_s: enough on the slowest supported machine; it grows by limit_s_per_gpu for each further GPU, and by
+    limit_s_per_gb for each GB of wheels in the lock. proves: a description. needs: it is not run unless the stack has
     one of these modules. preimports: modules imported before its turn, in this order. alone: whether no other check
-    imports while it runs. advice: its hint if it fails without a better one.
+    imports while it runs. each_gpu: whether it runs in one process for each GPU, at the same time, each of which sees
+    no other GPU. advice: its hint if it fails without a better one.
     """
 
     limit_s: float
@@ -24,6 +26,9 @@ class CheckDefinition:
     needs: tuple[str, ...] = ("torch",)
     preimports: tuple[str, ...] = ("torch",)
     alone: bool = False
+    each_gpu: bool = False
+    limit_s_per_gpu: float = 0.0
+    limit_s_per_gb: float = 0.0
     advice: str = ""
 
     @staticmethod
@@ -42,7 +47,9 @@ CHECKS: Mapping[str, CheckDefinition] = {
     "coldstart": CheckDefinition(
         120, "the time from container start to the first finished kernel, in parts", preimports=(), alone=True
     ),
-    "device": CheckDefinition(60, "the GPUs, their driver and the CUDA libraries that run are those of the lock"),
+    "device": CheckDefinition(
+        60, "the GPUs, their driver and the CUDA libraries that run are those of the lock", limit_s_per_gpu=15
+    ),
     "family": CheckDefinition(
         90,
         "torch's own companions import, and their operators run",
@@ -51,14 +58,28 @@ CHECKS: Mapping[str, CheckDefinition] = {
         preimports=("torch", "torchvision"),
         advice="install torch and its companions from one lock: each of them is built for one torch release",
     ),
-    "matmul": CheckDefinition(120, "products are exact for integers, and within the bounds of each type"),
-    "amp": CheckDefinition(
-        120, "training in mixed precision follows fp32, and an overflow is skipped", preimports=_OPTIMIZING
+    "matmul": CheckDefinition(
+        120, "products are exact for integers, and within the bounds of each type", each_gpu=True, limit_s_per_gpu=10
     ),
-    "ddp": CheckDefinition(120, "ranks agree bit by bit, and with one process", preimports=()),
-    "fsdp": CheckDefinition(120, "a sharded step is the step of one process", preimports=()),
-    "dataloader": CheckDefinition(120, "workers, pinned memory and prefetching keep up with the device"),
-    "transformer": CheckDefinition(180, "attention's kernels and torch.compile run and agree", preimports=_OPTIMIZING),
+    "amp": CheckDefinition(
+        120,
+        "training in mixed precision follows fp32, and an overflow is skipped",
+        preimports=_OPTIMIZING,
+        each_gpu=True,
+        limit_s_per_gpu=10,
+    ),
+    "ddp": CheckDefinition(120, "ranks agree bit by bit, and with one process", preimports=(), limit_s_per_gpu=15),
+    "fsdp": CheckDefinition(120, "a sharded step is the step of one process", preimports=(), limit_s_per_gpu=15),
+    "dataloader": CheckDefinition(
+        120, "workers, pinned memory and prefetching keep up with the device", each_gpu=True, limit_s_per_gpu=10
+    ),
+    "transformer": CheckDefinition(
+        180,
+        "attention's kernels and torch.compile run and agree",
+        preimports=_OPTIMIZING,
+        each_gpu=True,
+        limit_s_per_gpu=15,
+    ),
     "pyg": CheckDefinition(
         90, "torch_geometric imports, and a GCN learns a small graph", preimports=("torch", "torch_geometric")
     ),
@@ -72,9 +93,18 @@ CHECKS: Mapping[str, CheckDefinition] = {
         advice="its kernels for this device are wrong: lock another release of it, or build it for this GPU",
     ),
     "lock": CheckDefinition(
-        120, "every file is the locked one, and so are the CUDA libraries in memory", needs=(), preimports=()
+        120,
+        "every file is the locked one, and so are the CUDA libraries in memory",
+        needs=(),
+        preimports=(),
+        # 3 GB of wheels are 7 GB of files: 70 MB/s.
+        limit_s_per_gb=40,
     ),
     "memory": CheckDefinition(
-        60, "what the checks needed, and what a model of N parameters needs", preimports=_OPTIMIZING
+        60,
+        "what the checks needed, and what a model of N parameters needs",
+        preimports=_OPTIMIZING,
+        each_gpu=True,
+        limit_s_per_gpu=10,
     ),
 }

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import shutil
-import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from envspec.conformance import hardware
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
 from envspec.conformance.numerics import wait
@@ -226,14 +224,14 @@ def _training(context: CheckContext, torch: Any, pictures: Pictures) -> None:
         # Without the start of the workers.
         next(batches)
         if context.request.cuda:
-            # torch reports the UUID from 2.5 on; without it the machine's first GPU is sampled.
-            with _Sampler(str(getattr(torch.cuda.get_device_properties(0), "uuid", ""))) as sampler:
+            with context.sensors(_SAMPLE_S) as sensors:
                 loaded_s = _seconds(torch, kind, model, batches) * steps / (steps - 1)
-            if sampler.reason or not sampler.shares:
-                context.not_run(_BUSY, sampler.reason or "NVML returns no sample")
+            shares = sensors.samples.get("busy", [])
+            if shares:
+                share = sum(shares) / len(shares)
+                context.measure(_BUSY, share, "%", f"the mean of {len(shares)} samples; {_UNCALIBRATED}")
             else:
-                share = sum(sampler.shares) / len(sampler.shares)
-                context.measure(_BUSY, share, "%", f"the mean of {len(sampler.shares)} samples; {_UNCALIBRATED}")
+                context.not_run(_BUSY, sensors.problems.get("busy", "NVML returns no sample"))
         else:
             loaded_s = _seconds(torch, kind, model, batches) * steps / (steps - 1)
             context.not_run(_BUSY, "no GPU is requested")
@@ -256,36 +254,3 @@ def _seconds(torch: Any, device: str, model: Any, batches: Iterable[tuple[Any, A
                 parameter.sub_(gradient, alpha=_RATE)
     wait(torch, device)
     return time.perf_counter() - began
-
-
-class _Sampler(threading.Thread):
-    """Samples how busy a GPU is until the block ends. shares: percent. reason: why there is none. uuid: its end."""
-
-    def __init__(self, uuid: str) -> None:
-        super().__init__(daemon=True)
-        self.reason = ""
-        self.shares: list[int] = []
-        self._uuid = uuid
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        try:
-            with hardware.open_nvml() as nvml:
-                index = next(gpu.index for gpu in nvml.gpus() if gpu.uuid.endswith(self._uuid))
-                is_over = False
-                while not is_over:
-                    # Once more at the end: NVML's sample period may be longer than a short training.
-                    is_over = self._ended.wait(_SAMPLE_S)
-                    self.shares.append(nvml.utilization(index))
-        except hardware.NoDriver as error:
-            self.reason = str(error)
-        except StopIteration:
-            self.reason = "NVML does not list the GPU that trains: it is a slice of one (MIG)"
-
-    def __enter__(self) -> _Sampler:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self.join()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import re
+from itertools import permutations
 from typing import Any
 
 from envspec.conformance import hardware
+from envspec.conformance.bounds import SIZES
 from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import LIBRARIES
-from envspec.conformance.results import NotRun
+from envspec.conformance.results import Driver, NotRun
+
+_RESET = "see `nvidia-smi -q` and Xid messages in the system log; take the machine out of use and reset the GPU"
 
 
 def check(context: CheckContext) -> None:
@@ -19,63 +23,147 @@ def check(context: CheckContext) -> None:
     context.ran("python", platform.python_version())
     if torch.version.cuda:
         context.ran("CUDA of torch's build", str(torch.version.cuda))
-    if not context.request.cuda:
+    driver = context.request.driver
+    if driver is None:
         _libraries(context)
         raise NotRun("no GPU is requested")
+    _compare_driver(context, driver, str(torch.version.cuda or ""))
+    _nvml(context, driver)
     with context.phase("GPUs"):
-        gpus = _gpus(context, torch)
-        _nvml(context, gpus)
+        gpus = _gpus(context, torch, driver)
+        _every_gpu(context, driver)
         for gpu in {(int(each.major), int(each.minor)): each for each in gpus}.values():
             _gpu_code(context, torch, gpu)
     for index in range(len(gpus)):
         with context.phase(f"first kernel on GPU {index}"):
             total = int(torch.arange(1000, device=f"cuda:{index}").sum().item())
         context.exact(f"first kernel on GPU {index}", ok=total == 499_500, detail=f"0 + 1 + ... + 999 = {total}")
+    _copies(context, torch, len(gpus))
     _libraries(context)
 
 
-def _gpus(context: CheckContext, torch: Any) -> list[Any]:
-    shown = hardware.devices()
+def _compare_driver(context: CheckContext, driver: Driver, torch_cuda: str) -> None:
+    """The driver against the lock's minimum; without a lock, against the CUDA that torch is built for.
+
+    A forward compatibility package brings a newer CUDA than the kernel's driver has: then CUDA decides. Without it, a
+    driver runs every CUDA of its own major release. Source: NVIDIA, "CUDA Compatibility".
+    """
+    if driver.version:
+        context.ran("driver", driver.version)
+    context.ran("CUDA of the driver", driver.cuda)
+    locked = context.request.locked
+    minimum, release = (locked.minimum_driver, locked.cuda_release) if locked else (None, torch_cuda)
+    runs = f"driver {driver.version or 'of an unknown version'}, which runs CUDA {driver.cuda}"
+    if minimum:
+        is_newer = bool(driver.version) and _numbers(driver.version) >= _numbers(minimum)
+        by_cuda = bool(release) and _numbers(driver.cuda) >= _numbers(release or "")[:2]
+        context.exact(
+            "driver",
+            ok=is_newer or by_cuda,
+            detail=f"{runs}; the lock requires {minimum} or newer{f', or CUDA {release}' if release else ''}",
+            hint=f"update NVIDIA's driver to {minimum} or newer, or lock an older CUDA",
+        )
+    elif release:
+        context.exact(
+            "driver",
+            ok=_numbers(driver.cuda)[:1] >= _numbers(release)[:1],
+            detail=f"{runs}; the stack is built for CUDA {release}",
+            hint="update NVIDIA's driver, or install a torch that is built for an older CUDA",
+        )
+    else:
+        context.not_run("driver", f"nothing sets a minimum; this machine has {runs}")
+
+
+def _nvml(context: CheckContext, driver: Driver) -> None:
+    """What NVML reports of each GPU: a field that has an error is a fault, a field that is lacking is not."""
+    if driver.nvml_error:
+        context.exact("NVML", ok=False, detail=driver.nvml_error, hint=_RESET)
+    elif driver.nvml_missing:
+        context.not_run("the GPUs as NVML sees them", driver.nvml_missing)
+    for board in driver.boards:
+        name = f"GPU {board.index} of NVML"
+        if board.hidden:
+            context.note(name, "this container or user may not use it")
+            continue
+        errors = "; ".join(f"{field}: {error}" for field, error in board.errors.items())
+        context.exact(name, ok=not errors, detail=errors or f"{board.name} at {board.pci}", hint=_RESET)
+        if board.lacking:
+            reason = "; ".join(f"{field}: {error}" for field, error in board.lacking.items())
+            context.not_run(f"{name}: {', '.join(board.lacking)}", reason)
+
+
+def _gpus(context: CheckContext, torch: Any, driver: Driver) -> list[Any]:
+    """Compare torch's GPUs with CUDA's; return torch's."""
     count = int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    setting = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
-    context.exact("GPUs", ok=count == shown, detail=f"torch sees {count}, CUDA shows {shown}{setting}")
+    context.exact("GPUs", ok=count == len(driver.gpus), detail=f"torch sees {count}, CUDA shows {len(driver.gpus)}")
     gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
-    for index, gpu in enumerate(gpus):
-        context.note(f"GPU {index}", f"{gpu.name}, compute capability {gpu.major}.{gpu.minor}")
-        context.measure(f"GPU {index}, memory", gpu.total_memory, "bytes")
+    addresses = {each.pci for each in driver.boards} - {""}
+    uuids = {each.uuid for each in driver.boards}
+    for gpu, shown in zip(gpus, driver.gpus):
+        name = f"GPU {shown.index}"
+        context.note(name, f"{shown.name}, compute capability {shown.compute_capability}, {shown.pci}, {shown.uuid}")
+        context.measure(f"{name}, memory", shown.memory_bytes, "bytes")
+        found = (gpu.name, f"{gpu.major}.{gpu.minor}", gpu.multi_processor_count)
+        right = (shown.name, shown.compute_capability, shown.multiprocessors)
+        # torch reports the UUID from 2.5 on.
+        same = found == right and str(getattr(gpu, "uuid", shown.uuid)) in shown.uuid
+        context.exact(f"{name} is CUDA's", ok=same, detail=f"torch: {found}; CUDA: {right}, {shown.uuid}")
+        if addresses:
+            ok = shown.pci in addresses or shown.uuid in uuids
+            detail = f"{shown.pci}; NVML: {', '.join(sorted(addresses))}"
+            context.exact(f"{name} is one of NVML's", ok=ok, detail=detail)
     return gpus
 
 
-def _nvml(context: CheckContext, gpus: list[Any]) -> None:
-    """Compare torch's GPUs with NVML's, and the driver with the lock."""
-    try:
-        with hardware.open_nvml() as nvml:
-            driver, listed = nvml.driver(), nvml.gpus()
-    except hardware.NoDriver as error:
-        context.not_run("the GPUs as NVML sees them", str(error))
-        context.not_run("driver", str(error))
-        return
-    context.ran("driver", driver)
-    kinds = {(gpu.name, gpu.compute_capability) for gpu in listed}
-    for index, gpu in enumerate(gpus):
-        # A slice of a GPU (MIG) has its name, followed by the slice's size.
-        found = any(gpu.name.startswith(name) and at == f"{gpu.major}.{gpu.minor}" for name, at in kinds)
-        context.exact(f"GPU {index} is one of NVML's", ok=found, detail=f"{gpu.name}; NVML: {sorted(kinds)}")
-    whole = not any(" MIG " in gpu.name for gpu in gpus)
-    if whole and not {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"} & set(os.environ):
-        detail = f"torch sees {len(gpus)} of NVML's {len(listed)}"
-        context.exact("every GPU", ok=len(gpus) == len(listed), detail=detail)
-    minimum = context.request.locked.minimum_driver if context.request.locked else None
-    if minimum:
-        context.exact(
-            "driver",
-            ok=_numbers(driver) >= _numbers(minimum),
-            detail=f"driver {driver}; the lock requires {minimum} or newer",
-            hint=f"update NVIDIA's driver to {minimum} or newer, or lock an older CUDA",
-        )
+def _every_gpu(context: CheckContext, driver: Driver) -> None:
+    """CUDA shows every GPU that this process may use, or that CUDA_VISIBLE_DEVICES names.
+
+    NVML in a container lists the GPUs that the container was given, whatever NVIDIA_VISIBLE_DEVICES is.
+    """
+    name, shown = "every GPU", len(driver.gpus)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    usable = [each for each in driver.boards if not each.hidden]
+    if any(each.mig for each in usable):
+        context.not_run(name, "a GPU is divided into slices (MIG), of which CUDA shows one")
+    elif visible is not None:
+        # The first entry that is not valid ends the list.
+        detail = f"CUDA_VISIBLE_DEVICES is {visible!r}, and CUDA shows {shown}"
+        hint = "name only GPUs that exist, each of them once"
+        context.exact(name, ok=shown == len(visible.split(",")), detail=detail, hint=hint)
+    elif driver.boards:
+        detail = f"CUDA shows {shown} of NVML's {len(usable)}"
+        context.exact(name, ok=shown == len(usable), detail=detail, hint=_RESET)
     else:
-        context.not_run("driver", f"no lock sets a minimum; this machine's is {driver}")
+        context.not_run(name, driver.nvml_error or driver.nvml_missing or "NVML lists no GPU")
+
+
+def _copies(context: CheckContext, torch: Any, count: int) -> None:
+    """Copy from each GPU to each other one, and compare every word."""
+    name = "copies between GPUs"
+    if count < 2:
+        context.not_run(name, "there is one GPU")
+        return
+    words = SIZES["device.copy_bytes"] // 8
+    pairs = list(permutations(range(count), 2))
+    wrong = []
+
+    def pattern(source: int, at: int) -> Any:
+        # Odd: a permutation of all words of 64 bits, so that each word has bits of its own.
+        return torch.arange(words, dtype=torch.int64, device=f"cuda:{at}") * 0x5851F42D4C957F2D + source
+
+    with context.phase(name):
+        sent: dict[int, Any] = {}
+        for source, target in pairs:
+            if source not in sent:
+                sent = {source: pattern(source, source)}
+            different = int((sent[source].to(f"cuda:{target}") != pattern(source, target)).sum())
+            if different:
+                wrong.append(f"{source} to {target}: {different} of {words} words")
+        direct = sum(bool(torch.cuda.can_device_access_peer(one, other)) for one, other in pairs)
+    size = f"{words * 8 >> 20} MiB"
+    detail = "; ".join(wrong) or f"{len(pairs)} ordered pairs, {size} each, {direct} of them with direct access"
+    hint = "switch the IOMMU and PCIe ACS off, or set NCCL_P2P_DISABLE=1: they are known to break direct copies"
+    context.exact(name, ok=not wrong, detail=detail, hint=hint)
 
 
 def _gpu_code(context: CheckContext, torch: Any, gpu: Any) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from envspec.conformance import hardware, isolation
+from envspec.conformance import isolation
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.events import CheckContext, ProcessEvents
@@ -34,7 +34,7 @@ def check(context: CheckContext) -> None:
     found = [name for name, each in EXTENSIONS.items() if context.has(each.top, name, *each.packages)]
     if not found:
         raise NotRun(f"no extension is {'in the lock' if context.request.locked else 'installed'}")
-    gpus = [str(number) for number in range(hardware.devices())] if context.request.cuda else []
+    gpus = [str(each.index) for each in context.request.gpus]
     rounds = [(name, devices) for name in found for devices in _rounds(name, gpus)]
     deadline = time.monotonic() + _SHARE * context.request.limits.get(_NAME, CHECKS[_NAME].limit_s)
     request = context.scratch / "request.json"
@@ -46,10 +46,9 @@ def check(context: CheckContext) -> None:
     for left, (name, devices) in zip(range(len(rounds), 0, -1), rounds):
         limit_s = round(min(SIZES["extensions.case_s"], (deadline - time.monotonic()) / left), 1)
         with context.phase(name), _started(context, request, name, devices) as processes:
-            for number, (device, process) in enumerate(processes):
-                following = [other.pid for _, other in processes[number + 1 :]]
-                in_time = isolation.wait(process, limit_s, following)
-                _report(context, name, device, process.returncode, None if in_time else limit_s)
+            late, _ = isolation.wait([process for _, process in processes], limit_s)
+            for device, process in processes:
+                _report(context, name, device, process.returncode, limit_s if process.pid in late else None)
 
 
 def _rounds(name: str, gpus: list[str]) -> Iterator[list[str]]:
@@ -87,10 +86,9 @@ def _started(
     finally:
         for _, process in processes:
             process.kill()
-            process.wait()
 
 
-def _report(context: CheckContext, name: str, device: str, exited: int, over_limit_s: float | None) -> None:
+def _report(context: CheckContext, name: str, device: str, exited: int | None, over_limit_s: float | None) -> None:
     """Add a process's findings to the check's, and how it failed."""
     events = ProcessEvents.read(_folder(context, name, device) / isolation.EVENTS)
     for finding in events.findings:

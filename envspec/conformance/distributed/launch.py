@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envspec.conformance import hardware
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.processes import GRACE_S, RUN, die_with_parent, signal_name
@@ -248,7 +247,7 @@ def launches(context: CheckContext, program: str) -> list[Launch]:
     request = context.request
     if not request.cuda:
         return [_launch(context, program, "cpu", request.world_size or SIZES["distributed.ranks.cpu"])]
-    gpus = hardware.devices()
+    gpus = len(request.gpus)
     processes = request.world_size or gpus
     if processes > gpus:
         raise NotRun(f"{processes} ranks are requested, and there are {gpus} GPUs", "--world-size all")

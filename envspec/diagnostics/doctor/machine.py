@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.conformance.nvml import module_version
 from envspec.diagnostics.doctor.services import EngineStatus
 from envspec.diagnostics.doctor.types import DoctorContext, DoctorFinding, FindingState
-from envspec.diagnostics.machine import MachineGpu, NvmlReading, module_version
+from envspec.diagnostics.machine import MachineGpu, NvmlReading
 
 #: PCI's numbers: the vendor NVIDIA, and the class of display controllers (0x0300 VGA, 0x0302 3D).
 _NVIDIA, _DISPLAY = "0x10de", "0x03"

@@ -28,8 +28,6 @@ sys.modules["cpu_as_gpu"].install(torch)
 
 #: cuBLAS's workspace under CUBLAS_WORKSPACE_CONFIG=:4096:8, which torch's allocator counts; its size is fixed.
 WORKSPACE_BYTES = 32 * 2**20
-_GPU, _CAPABILITY = os.environ.get("TORCH_GPU", "NVIDIA H100 80GB HBM3, 90").split(", ")
-_MEMORY_BYTES = int(os.environ.get("TORCH_GPU_BYTES", "85000000000"))
 
 
 def install(torch: Any) -> None:
@@ -114,22 +112,30 @@ class _Held:
 
 def _card(torch: Any, held: _Held) -> None:
     """`torch.cuda`, as far as checks ask it and as torch asks it about a context that is there."""
-    card = SimpleNamespace(
-        name=_GPU,
-        major=int(_CAPABILITY[:-1]),
-        minor=int(_CAPABILITY[-1]),
-        total_memory=_MEMORY_BYTES,
-        multi_processor_count=132,
-        uuid="1",
-    )
+    # What `tests.support.machines.driver` says of the card.
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numbers = range(int(os.environ.get("GPUS", "1"))) if shown is None else [int(each) for each in shown.split(",")]
+    sm = os.environ.get("CARD_SM", "90")
+    cards = [
+        SimpleNamespace(
+            name=os.environ.get("CARD", "NVIDIA H100 80GB HBM3"),
+            major=int(sm[:-1]),
+            minor=int(sm[-1]),
+            total_memory=int(os.environ.get("CARD_BYTES", "85899345920")),
+            multi_processor_count=int(os.environ.get("CARD_UNITS", "132")),
+            uuid=f"00000000-0000-0000-0000-{number + 1:012x}",
+        )
+        for number in numbers
+    ]
     answers: dict[str, Callable[..., Any]] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "device_count": lambda: int(os.environ.get("GPUS", "1")),
+        "device_count": lambda: len(cards),
+        "can_device_access_peer": lambda one, other: one != other,
         "set_device": lambda _: None,
         "synchronize": lambda: None,
-        "get_device_properties": lambda _: card,
-        "get_device_capability": lambda: (card.major, card.minor),
+        "get_device_properties": lambda index: cards[index],
+        "get_device_capability": lambda: (cards[0].major, cards[0].minor),
         "get_arch_list": lambda: os.environ.get("TORCH_CODE", "sm_80 sm_90").split(),
         "max_memory_allocated": lambda: held.most,
         "max_memory_reserved": lambda: held.most,

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,45 +16,170 @@ from tests.support.machines.engine import OwnEngine
 #: Whether one can be made here.
 CAN: Final = shutil.which("gcc") is not None
 
-_CUDA: Final = """
-#include <stdlib.h>
-int cuInit(unsigned flags) { return atoi(getenv("CUDA_SAYS")); }
-int cuDeviceGetCount(int *count) { *count = atoi(getenv("GPUS")); return 0; }
-int cuGetErrorString(int status, const char **text) { *text = "no CUDA-capable device is detected"; return 0; }
-"""
-_NVML: Final = """
+#: What both libraries share: the card, and faults.
+_SHARED: Final = """
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
-int nvmlInit_v2(void) { return 0; }
-int nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(int status) { return "Not Supported"; }
-int nvmlSystemGetDriverVersion(char *text, unsigned size) { strncpy(text, getenv("DRIVER"), size); return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = atoi(getenv("NVML_GPUS")); return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(long)(index + 1); return 0; }
-int nvmlDeviceGetName(void *h, char *text, unsigned size) { strncpy(text, "NVIDIA H100 80GB HBM3", size); return 0; }
-int nvmlDeviceGetUUID(void *h, char *text, unsigned size) { strncpy(text, "GPU-1", size); return 0; }
-int nvmlDeviceGetCudaComputeCapability(void *h, int *major, int *minor) { *major = 9; *minor = 0; return 0; }
-int nvmlDeviceGetMemoryInfo(void *h, unsigned long long *sizes) { sizes[0] = 85899345920ull; return 0; }
-int nvmlDeviceGetUtilizationRates(void *h, unsigned *rates) { rates[0] = 87; rates[1] = 5; return 0; }
-int nvmlDeviceGetPciInfo_v3(void *h, Pci *pci) { memset(pci, 0, sizeof *pci); *pci->bus_id = '0' + (long)h; return 0; }
-int nvmlDeviceGetNvLinkState(void *h, unsigned link, unsigned *on) { *on = link < 4; return 0; }
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *h, unsigned link, Pci *pci) { memset(pci, 0, sizeof *pci); return 0; }
-int nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, unsigned *level) { *level = 30; return 0; }
+/* FAULTS has `FUNCTION=KIND` or `FUNCTION@GPU=KIND`, separated by commas: a status, or what the call does instead. */
+static int fault(const char *function, int gpu) {
+    char with_gpu[80], *faults = getenv("FAULTS"), *copy, *each, *rest;
+    struct stat info;
+    if (getenv("DRIVER_CALLS")) {
+        int file = open(getenv("DRIVER_CALLS"), O_WRONLY | O_CREAT | O_APPEND, 0600);
+        dprintf(file, "%s\\n", function);
+        close(file);
+    }
+    if (!faults) return 0;
+    snprintf(with_gpu, sizeof with_gpu, "%s@%d", function, gpu);
+    for (copy = strdup(faults); (each = strtok_r(copy, ",", &rest)); copy = NULL) {
+        char *kind = strchr(each, '=');
+        *kind++ = 0;
+        if (strcmp(each, function) && strcmp(each, with_gpu)) continue;
+        if (!strcmp(kind, "hang")) for (;;) pause();
+        if (!strcmp(kind, "ignore")) {
+            sigset_t all;
+            sigfillset(&all);
+            pthread_sigmask(SIG_BLOCK, &all, NULL);
+            for (;;) pause();
+        }
+        if (!strcmp(kind, "crash")) abort();
+        if (!strcmp(kind, "exit")) _exit(0);
+        if (!strcmp(kind, "leave")) {
+            if (!fork()) { setsid(); signal(SIGTERM, SIG_IGN); for (;;) pause(); }
+            for (;;) pause();
+        }
+        if (!strcmp(kind, "kernel")) { stat(getenv("STUCK"), &info); continue; }
+        return atoi(kind);
+    }
+    return 0;
+}
+#define BEGIN(gpu) { int status = fault(__func__, gpu); if (status) return status; }
+#define GPU long gpu = (long)h - 1; BEGIN(gpu)
+static int visible(int number) {
+    char *chosen = getenv("CUDA_VISIBLE_DEVICES"), *copy, *each, *rest;
+    int count = 0;
+    if (!chosen) return number < atoi(getenv("GPUS")) ? number : -1;
+    for (copy = strdup(chosen); (each = strtok_r(copy, ",", &rest)); copy = NULL) {
+        if (*each < '0' || *each > '9' || atoi(each) >= atoi(getenv("GPUS"))) return -1;
+        if (count++ == number) return atoi(each);
+    }
+    return -1;
+}
+"""
+#: Function -> its C code; `gpu` is the number of the GPU that it is about.
+_CUDA: Final = {
+    "cuInit": "(unsigned flags) { BEGIN(-1) return 0; }",
+    "cuDriverGetVersion": '(int *version) { BEGIN(-1) *version = atoi(getenv("CUDA_VERSION")); return 0; }',
+    "cuDeviceGetCount": "(int *count) { BEGIN(-1) for (*count = 0; visible(*count) >= 0;) ++*count; return 0; }",
+    "cuDeviceGet": "(int *device, int number) { BEGIN(number) *device = visible(number); return 0; }",
+    "cuDeviceGetName": '(char *text, int size, int gpu) { BEGIN(gpu) strncpy(text, getenv("CARD"), size); return 0; }',
+    "cuDeviceGetUuid_v2": (
+        "(unsigned char *uuid, int gpu) { BEGIN(gpu) memset(uuid, 0, 16); uuid[15] = gpu + 1; return 0; }"
+    ),
+    "cuDeviceTotalMem_v2": '(size_t *size, int gpu) { BEGIN(gpu) *size = atoll(getenv("CARD_BYTES")); return 0; }',
+    "cuDeviceGetPCIBusId": (
+        '(char *text, int size, int gpu) { BEGIN(gpu) snprintf(text, size, "0000:%02x:00.0", gpu + 1); return 0; }'
+    ),
+    "cuDeviceGetAttribute": (
+        '(int *value, int which, int gpu) { BEGIN(gpu) int sm = atoi(getenv("CARD_SM"));'
+        ' *value = which == 75 ? sm / 10 : which == 76 ? sm % 10 : atoi(getenv("CARD_UNITS")); return 0; }'
+    ),
+    "cuGetErrorString": (
+        '(int status, const char **text) { *text = status == 100 ? "no CUDA-capable device is detected"'
+        ' : status == 802 ? "system not yet initialized" : "unknown error"; return 0; }'
+    ),
+}
+_NVML: Final = {
+    "nvmlInit_v2": "(void) { BEGIN(-1) return 0; }",
+    "nvmlShutdown": "(void) { return 0; }",
+    "nvmlSystemGetDriverVersion": (
+        '(char *text, unsigned size) { BEGIN(-1) strncpy(text, getenv("DRIVER"), size); return 0; }'
+    ),
+    "nvmlDeviceGetCount_v2": '(unsigned *count) { BEGIN(-1) *count = atoi(getenv("NVML_GPUS")); return 0; }',
+    "nvmlDeviceGetHandleByIndex_v2": (
+        "(unsigned gpu, void **handle) { BEGIN(gpu) *handle = (void *)(long)(gpu + 1); return 0; }"
+    ),
+    "nvmlDeviceGetHandleByPciBusId_v2": (
+        "(const char *pci, void **handle) { long gpu = strtol(strchr(pci, ':') + 1, NULL, 16) - 1;"
+        " BEGIN(gpu) *handle = (void *)(gpu + 1); return 0; }"
+    ),
+    "nvmlDeviceGetName": '(void *h, char *text, unsigned size) { GPU strncpy(text, getenv("CARD"), size); return 0; }',
+    "nvmlDeviceGetUUID": (
+        "(void *h, char *text, unsigned size) { GPU"
+        ' snprintf(text, size, "GPU-00000000-0000-0000-0000-%012lx", gpu + 1); return 0; }'
+    ),
+    "nvmlDeviceGetCudaComputeCapability": (
+        '(void *h, int *major, int *minor) { GPU int sm = atoi(getenv("CARD_SM"));'
+        " *major = sm / 10; *minor = sm % 10; return 0; }"
+    ),
+    "nvmlDeviceGetMemoryInfo": (
+        '(void *h, unsigned long long *sizes) { GPU sizes[0] = atoll(getenv("CARD_BYTES")); return 0; }'
+    ),
+    "nvmlDeviceGetMigMode": (
+        '(void *h, unsigned *now, unsigned *next) { GPU *now = *next = getenv("MIG") != NULL; return 0; }'
+    ),
+    "nvmlDeviceGetUtilizationRates": "(void *h, unsigned *rates) { GPU rates[0] = 87; rates[1] = 5; return 0; }",
+    "nvmlDeviceGetClockInfo": "(void *h, int which, unsigned *mhz) { GPU *mhz = which == 1 ? 1980 : 2619; return 0; }",
+    "nvmlDeviceGetPowerUsage": "(void *h, unsigned *mw) { GPU *mw = 650000; return 0; }",
+    "nvmlDeviceGetTemperature": "(void *h, int which, unsigned *degrees) { GPU *degrees = 61; return 0; }",
+    "nvmlDeviceGetCurrentClocksEventReasons": "(void *h, unsigned long long *bits) { GPU *bits = 4; return 0; }",
+    "nvmlDeviceGetCurrentClocksThrottleReasons": "(void *h, unsigned long long *bits) { GPU *bits = 32; return 0; }",
+    "nvmlDeviceGetPciInfo_v3": (
+        "(void *h, Pci *pci) { GPU memset(pci, 0, sizeof *pci);"
+        ' snprintf(pci->bus_id, 32, "00000000:%02lX:00.0", gpu + 1); return 0; }'
+    ),
+    "nvmlDeviceGetNvLinkState": "(void *h, unsigned link, unsigned *on) { GPU *on = link < 4; return 0; }",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2": (
+        "(void *h, unsigned link, Pci *pci) { GPU memset(pci, 0, sizeof *pci);"
+        ' strcpy(pci->bus_id, "00000000:A1:00.0"); return 0; }'
+    ),
+    "nvmlDeviceGetTopologyCommonAncestor": ("(void *h, void *other, unsigned *level) { GPU *level = 30; return 0; }"),
+}
+_TEXTS: Final = """
+const char *nvmlErrorString(int status) {
+    return status == 3 ? "Not Supported" : status == 4 ? "Insufficient Permissions" : status == 15 ? "GPU is lost"
+        : status == 9 ? "Driver Not Loaded" : "Unknown Error";
+}
 """
 
 
-def made(folder: Path) -> dict[str, str]:
-    """The variables under which the libraries, made into `folder`, are found."""
-    for name, source in (("libcuda.so.1", _CUDA), ("libnvidia-ml.so.1", _NVML)):
-        command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(folder / name)]
+def _source(functions: Mapping[str, str], without: Collection[str]) -> str:
+    return "\n".join(f"int {name}{code}" for name, code in functions.items() if name not in without)
+
+
+def made(folder: Path, without: Collection[str] = ()) -> dict[str, str]:
+    """The variables under which the libraries, made into `folder`, are found. without: functions that they lack.
+
+    What they report is in further variables (`says`), and FAULTS has what they do wrong: `cuInit=802`,
+    `nvmlDeviceGetName@1=15` for the second GPU; instead of a status `hang`, `ignore` (all signals), `crash`, `exit`,
+    `leave` (a process behind) or `kernel` (in a system call on the file STUCK).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, functions, more in (("libcuda.so.1", _CUDA, ""), ("libnvidia-ml.so.1", _NVML, _TEXTS)):
+        command = ["gcc", "-shared", "-fPIC", "-w", "-x", "c", "-", "-o", str(folder / name)]
+        source = _SHARED + _source(functions, without) + more
         subprocess.run(command, input=source, text=True, check=True, timeout=120)
     return {"LD_LIBRARY_PATH": str(folder)}
 
 
 def says(gpus: int = 1) -> dict[str, str]:
     """The variables by which it shows so many H100, all of them joined and each 87 % busy."""
-    return {"CUDA_SAYS": "0", "GPUS": str(gpus), "NVML_GPUS": str(gpus), "DRIVER": "570.124.06"}
+    return {
+        "GPUS": str(gpus),
+        "NVML_GPUS": str(gpus),
+        "DRIVER": "570.124.06",
+        "CUDA_VERSION": "12080",
+        "CARD": "NVIDIA H100 80GB HBM3",
+        "CARD_SM": "90",
+        "CARD_UNITS": "132",
+        "CARD_BYTES": "85899345920",
+    }
 
 
 HOOK: Final = "nvidia-container-runtime-hook"

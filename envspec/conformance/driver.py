@@ -1,0 +1,250 @@
+"""NVIDIA's driver: what CUDA and NVML report about it and about the GPUs.
+
+Each of the two libraries is queried by a process of its own with a time limit: on a GPU that is stuck a call never
+returns, and a process that waits in the kernel gets no signal.
+Sources: CUDA driver API, "Initialization", "Version Management", "Device Management". Read 2026-11.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NoReturn
+
+from envspec.conformance import isolation
+from envspec.conformance.bounds import SIZES
+from envspec.conformance.events import CheckContext, ProcessEvents
+from envspec.conformance.nvml import (
+    DRIVER_FILE,
+    DriverError,
+    Nvml,
+    module_version,
+    open_nvml,
+    pci_address,
+    read_board,
+)
+from envspec.conformance.processes import RUN
+from envspec.conformance.request import SuiteRequest
+from envspec.conformance.results import Board, Driver, Gpu
+
+_CUDA = "libcuda.so.1"
+_TEXT_BYTES = 96
+#: CUdevice_attribute.
+_MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
+#: nvmlGpuTopologyLevel_t, by the names of `nvidia-smi topo`.
+_TOPOLOGY = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+#: Device files of the driver: of a GPU, and of all GPUs under WSL 2.
+_DEVICE_FILES = ("nvidia[0-9]*", "dxg")
+_PCI = Path("/sys/bus/pci/devices")
+_VENDOR, _DISPLAY = "0x10de", "0x03"
+#: The two processes, and names for people.
+_NAMES = {"cuda": "CUDA", "nvml": "NVML"}
+
+
+def query(request_path: Path, folder: Path, limit_s: float | None = None) -> tuple[Driver, tuple[str, ...]]:
+    """What the driver reports, and processes that cannot be killed.
+
+    request_path: of a request. folder: for the files of the two processes. limit_s: of each; by default it grows with
+    the number of GPUs, since without the persistence daemon each of them is initialised now.
+    """
+    limit_s = limit_s or SIZES["driver.limit_s"] + SIZES["driver.limit_s_per_gpu"] * len(_device_files())
+    started: dict[str, subprocess.Popen[bytes]] = {}
+    for library in _NAMES:
+        own = folder / library
+        (own / isolation.SCRATCH).mkdir(parents=True)
+        words = [sys.executable, str(RUN), "--driver", str(os.getpid()), str(request_path), str(own), library]
+        with (own / isolation.LOG).open("wb") as log:
+            started[library] = subprocess.Popen(  # noqa: S603 (this Python and this suite)
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+    late, unkillable = isolation.wait(started.values(), limit_s)
+    read = {
+        library: _reading(_NAMES[library], folder / library, process, limit_s if process.pid in late else None)
+        for library, process in started.items()
+    }
+    return _driver(read["cuda"], read["nvml"]), unkillable
+
+
+def _reading(
+    library: str, folder: Path, process: subprocess.Popen[bytes], over_limit_s: float | None
+) -> dict[str, Any]:
+    """The values that a process has reported. error: why there are no more."""
+    with contextlib.suppress(OSError):
+        events = ProcessEvents.read(folder / isolation.EVENTS)
+        failed = isolation.failure(events, process.returncode, over_limit_s)
+        # The values first: a process that hangs at one GPU has reported the others.
+        return {**events.values, **({"error": f"{library} does not work: {failed[1]}"} if failed else {})}
+    return {"error": f"{library} cannot be queried: its process exited with status {process.returncode}"}
+
+
+def _driver(cuda: Mapping[str, Any], nvml: Mapping[str, Any]) -> Driver:
+    boards = tuple(Board(**each) for each in nvml.get("boards", ()))
+    slices = {each.pci for each in boards if each.mig}
+    gpus = tuple(
+        # CUDA reports the UUID without its prefix.
+        Gpu(**{**each, "uuid": f"{'MIG' if each['pci'] in slices else 'GPU'}-{each['uuid']}"})
+        for each in cuda.get("gpus", ())
+    )
+    error = cuda.get("error", "")
+    missing = cuda.get("missing", "")
+    if missing:
+        error = f"NVIDIA's driver is not installed ({missing})"
+    elif not error and not gpus:
+        error = "CUDA shows no GPU to this process"
+    if error and os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
+        error = f"{error}; CUDA_VISIBLE_DEVICES is {os.environ['CUDA_VISIBLE_DEVICES']!r}"
+    devices = _devices()
+    if error and devices:
+        error = f"{error}; this machine has {', '.join(devices)}"
+    version = nvml.get("version", "")
+    if not version:
+        with contextlib.suppress(OSError):
+            version = module_version(DRIVER_FILE.read_text(encoding="utf-8", errors="replace")) or ""
+    return Driver(
+        version=version,
+        cuda=cuda.get("version", ""),
+        error=error,
+        is_absent=bool(missing and nvml.get("missing") and not devices),
+        nvml_error=nvml.get("error", ""),
+        nvml_missing=nvml.get("missing", ""),
+        gpus=gpus,
+        boards=boards,
+        topology=nvml.get("topology", {}),
+    )
+
+
+def _device_files() -> list[str]:
+    return sorted(str(each) for pattern in _DEVICE_FILES for each in Path("/dev").glob(pattern))
+
+
+def _devices() -> list[str]:
+    """GPUs of NVIDIA that the kernel knows: the driver's device files, else addresses on the PCI bus."""
+    found = _device_files()
+    for device in sorted(_PCI.glob("*")) if not found else ():
+        with contextlib.suppress(OSError):
+            vendor, kind = ((device / name).read_text(encoding="ascii").strip() for name in ("vendor", "class"))
+            if vendor == _VENDOR and kind.startswith(_DISPLAY):
+                found.append(f"a GPU of NVIDIA at {device.name}")
+    return found
+
+
+def main(parent: int, request: Path, folder: Path, library: str) -> NoReturn:
+    """The process that queries one library. parent: PID of the process that started it."""
+    work = {"cuda": _read_cuda, "nvml": _read_nvml}[library]
+    isolation.run(parent, SuiteRequest.read(request), folder, work)
+
+
+def _value(context: CheckContext, name: str, value: object) -> None:
+    context.write("values", [name, value])
+
+
+def _read_cuda(context: CheckContext) -> None:
+    """Report `missing`, or `version`, `error` and `gpus`."""
+    try:
+        library = ctypes.CDLL(_CUDA)
+    except OSError as error:
+        _value(context, "missing", str(error))
+        return
+    call = partial(_cuda_call, library)
+    try:
+        number = ctypes.c_int()
+        with context.phase("cuDriverGetVersion"):
+            call("cuDriverGetVersion", ctypes.byref(number))
+        _value(context, "version", f"{number.value // 1000}.{number.value % 1000 // 10}")
+        with context.phase("cuInit"):
+            call("cuInit", 0)
+            call("cuDeviceGetCount", ctypes.byref(number))
+        gpus = []
+        for index in range(number.value):
+            with context.phase(f"GPU {index}"):
+                gpus.append(_cuda_gpu(call, index))
+            _value(context, "gpus", gpus)
+    except DriverError as error:
+        _value(context, "error", f"CUDA cannot be initialised: {error}")
+
+
+def _cuda_call(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
+    if status := getattr(library, function)(*arguments):
+        text = ctypes.c_char_p()
+        library.cuGetErrorString(status, ctypes.byref(text))
+        raise DriverError(status, (text.value or b"unknown").decode())
+
+
+def _cuda_gpu(call: Callable[..., None], index: int) -> Gpu:
+    device, name, pci = ctypes.c_int(), ctypes.create_string_buffer(_TEXT_BYTES), ctypes.create_string_buffer(32)
+    uuid, memory = (ctypes.c_ubyte * 16)(), ctypes.c_size_t()
+    call("cuDeviceGet", ctypes.byref(device), index)
+    call("cuDeviceGetName", name, _TEXT_BYTES, device)
+    call("cuDeviceGetUuid_v2", uuid, device)
+    call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
+    call("cuDeviceGetPCIBusId", pci, 32, device)
+    values = []
+    for attribute in (_MAJOR, _MINOR, _MULTIPROCESSORS):
+        number = ctypes.c_int()
+        call("cuDeviceGetAttribute", ctypes.byref(number), attribute, device)
+        values.append(number.value)
+    text = bytes(uuid).hex()
+    return Gpu(
+        index=index,
+        name=name.value.decode(errors="replace"),
+        uuid="-".join(text[start:end] for start, end in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))),
+        compute_capability=f"{values[0]}.{values[1]}",
+        memory_bytes=memory.value,
+        pci=pci_address(pci.value.decode()),
+        multiprocessors=values[2],
+    )
+
+
+def _read_nvml(context: CheckContext) -> None:
+    """Report `missing`, or `version`, `error`, `boards` and `topology`: every function once for each GPU."""
+    try:
+        with context.phase("nvmlInit_v2"), contextlib.ExitStack() as stack:
+            nvml = stack.enter_context(open_nvml())
+            # The process ends without nvmlShutdown if a call fails: so does one that is killed.
+            stack.pop_all()
+    except OSError as error:
+        _value(context, "missing", f"NVML is not installed ({error})")
+        return
+    except DriverError as error:
+        _value(context, "error", f"NVML cannot be initialised: {error}")
+        return
+    try:
+        with context.phase("nvmlSystemGetDriverVersion"):
+            _value(context, "version", nvml.text("nvmlSystemGetDriverVersion"))
+        count = nvml.number("nvmlDeviceGetCount_v2")
+    except DriverError as error:
+        _value(context, "error", f"NVML failed: {error}")
+        return
+    boards: list[Board] = []
+    handles: list[Any] = []
+    for index in range(count):
+        with context.phase(f"GPU {index} by NVML"):
+            handle, board = read_board(nvml, index)
+        handles.append(handle)
+        boards.append(board)
+        _value(context, "boards", boards)
+    with context.phase("the topology"):
+        _value(context, "topology", _topology(nvml, boards, handles))
+
+
+def _topology(nvml: Nvml, boards: Sequence[Board], handles: Sequence[Any]) -> dict[str, str]:
+    """`0-1` -> how the two GPUs are connected: `NV4` for four NVLinks, else nvidia-smi's name of their ancestor."""
+    addresses = {each.pci for each in boards}
+    found = {}
+    for one, other in combinations(range(len(boards)), 2):
+        # An address that is no GPU's is a switch, which connects every GPU behind it.
+        links = [each for each in boards[one].links if each == boards[other].pci or each not in addresses]
+        if links:
+            found[f"{one}-{other}"] = f"NV{len(links)}"
+        elif handles[one] is not None and handles[other] is not None:
+            with contextlib.suppress(DriverError):
+                level = nvml.number("nvmlDeviceGetTopologyCommonAncestor", handles[one], handles[other])
+                found[f"{one}-{other}"] = _TOPOLOGY.get(level, str(level))
+    return found
