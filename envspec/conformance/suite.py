@@ -138,8 +138,11 @@ def _main(request_path: Path, results_path: Path, folder: Path) -> int:
         # The checks read what was found.
         path = folder / "request.json"
         path.write_text(dumps(request), encoding="utf-8")
-        _run(SuiteRun(request, path, folder, _bytecode(folder)), report, unkillable)
+        unkillable = _run(SuiteRun(request, path, folder, _bytecode(folder)), report, unkillable)
         report.write(is_whole=True)
+        if unkillable:
+            # A container ends with its last process: the results are read without waiting for it.
+            print(dumps({"unkillable": unkillable}), flush=True)
     except SuiteStopped:
         report.write(is_whole=False)
         return 128 + signal.SIGTERM
@@ -164,13 +167,14 @@ def _bytecode(folder: Path) -> Path | None:
     return folder / "bytecode"
 
 
-def _run(run: SuiteRun, report: _Report, unkillable: Sequence[str]) -> None:
+def _run(run: SuiteRun, report: _Report, unkillable: tuple[str, ...]) -> tuple[str, ...]:
+    """Run the checks. unkillable: processes that cannot be killed; returns them with those of the checks."""
     request, preimports = run.request, Preimports(run)
     # In the table's order, not the request's: coldstart has to be the first, memory the last.
     names = [each for each in CHECKS if each in request.checks]
-    if request.driver and request.driver.error:
+    if request.driver and (request.driver.error or unkillable):
         report.outcomes += _without_driver(request, request.driver, names, unkillable)
-        return
+        return unkillable
     for number, name in enumerate(names, 1):
         if request.cuda and unkillable:
             # It may hold a GPU: whatever uses the driver now may wait for ever, too.
@@ -190,6 +194,7 @@ def _run(run: SuiteRun, report: _Report, unkillable: Sequence[str]) -> None:
         report.write(is_whole=False)
         end = {"end": name, "status": outcome.status, "seconds": outcome.seconds, "reason": outcome.reason}
         print(dumps(end), flush=True)
+    return unkillable
 
 
 def _without_driver(
@@ -199,7 +204,8 @@ def _without_driver(
     blamed = "device" if "device" in names else names[0]
     hint = "see `nvidia-smi` and the system log; on NVSwitch systems the service nvidia-fabricmanager must run"
     others = CheckOutcome("", Status.NOT_RUN, reason=f"NVIDIA's driver does not work: see the check `{blamed}`")
-    failed = CheckOutcome("", Status.FAILED, Cause.FOUND, "; ".join([found.error, *unkillable]), hint)
+    reason = "; ".join([*filter(None, [found.error, found.nvml_error]), *unkillable])
+    failed = CheckOutcome("", Status.FAILED, Cause.FOUND, reason, hint)
     return [
         replace(failed if name == blamed else others, check=name, required=name in request.required) for name in names
     ]

@@ -18,7 +18,7 @@ import envspec.conformance
 import envspec.verifier
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.request import LockedGpuCode, LockedStack, Nodes, SuiteRequest, SuiteStart
-from envspec.conformance.suite import NO_GPU
+from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
 from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.engine.client import Engine, EngineImage, ensure_image, find_image, open_engine
@@ -31,7 +31,7 @@ from envspec.engine.container import (
     MountAccess,
     container_settings,
 )
-from envspec.engine.errors import NoGpuRuntime
+from envspec.engine.errors import EngineError, NoGpuRuntime
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
 from envspec.escaping import blanked
@@ -215,9 +215,23 @@ class _Suite:
 
             def execute(folder: Path) -> Finished:
                 settings = self._settings(request, folder, engine, location.gpus, compiled)
-                lines, errors = _Lines(self._read_line), _Tail()
+                left: list[str] = []
+
+                def read_line(line: str) -> None:
+                    self._read_line(line)
+                    if reason := _unkillable(line):
+                        left.append(reason)
+                        raise _Unkillable
+
+                lines, errors = _Lines(read_line), _Tail()
                 try:
                     status = run(engine, image.id, settings, Streams(None, lines, errors), warn)
+                except (_Unkillable, EngineError):
+                    # The engine can't remove a container before its last process ends.
+                    if not left:
+                        raise
+                    warn(f"the container may still be there: {left[0]}")
+                    status = COMPLETED
                 except NoGpuRuntime as error:
                     hint = (error.hint or "").partition(";")[0]
                     raise UnfitMachine(error.message, hint=f"{_WITHOUT_GPU}; {hint}") from error
@@ -244,7 +258,7 @@ class _Suite:
         if device == "cuda" and not lock.driver:
             raise UsageError(f"{lock.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
         named = selection.checks or (own.checks if own else ())
-        unknown = [name for name in (*named, *selection.limits) if name not in CHECKS]
+        unknown = [name for name in (*named, *({*selection.limits} - {DRIVER})) if name not in CHECKS]
         if unknown:
             raise UsageError(f"there is no check {unknown[0]}", hint=f"use {', '.join(CHECKS)}")
         return SuiteRequest(
@@ -335,6 +349,8 @@ def _locked_stack(lock: Lock, part: Resolution) -> LockedStack:
             **{each.name: each.version for each in part.packages},
         },
         expected=asdict(expected_of(part)),
+        size_bytes=sum(each.wheel.size_bytes or 0 for each in part.packages)
+        + sum(each.size_bytes or 0 for each in part.conda),
         code=tuple(
             LockedGpuCode(each.package, each.version, each.sm, each.ptx)
             for each in lock.gpu_code
@@ -401,6 +417,18 @@ def read_event(line: str) -> CheckEvent | None:
         return CheckEvent(_word(event["end"]), _word(event["status"]), float(event["seconds"]), _word(event["reason"]))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return None
+
+
+class _Unkillable(Exception):
+    """The suite has ended, and a process of it cannot be killed: its container does not end."""
+
+
+def _unkillable(line: str) -> str:
+    """The processes that a line of the suite's stdout reports as such; empty for any other line."""
+    try:
+        return "; ".join(map(_word, json.loads(line)["unkillable"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ""
 
 
 def _word(value: object) -> str:

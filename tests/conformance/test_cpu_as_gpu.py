@@ -63,7 +63,7 @@ def test_every_check_passes_and_says_what_one_gpu_cannot(
     assert loader["GPU busy while training"]["value"] == 87
     assert loader["the loader's pace"]["value"] > 0
     memory = output.findings("memory")
-    assert memory["allocated for what is held"]["ok"] and memory["the card's memory"]["value"] == 85e9
+    assert memory["allocated for what is held"]["ok"] and memory["the card's memory"]["value"] == 80 << 30
     assert "runs: yes; can be fine-tuned: no" in memory["a model of 7 billion parameters"]["detail"]
     assert memory["peak of amp"]["value"] > 0
 
@@ -78,7 +78,7 @@ def test_two_gpus_are_two_ranks_of_nccl(torch_29: Path, driver: dict[str, str], 
 
 
 def test_an_older_card_has_fewer_types(torch_26: Path, driver: dict[str, str], tmp_path: Path) -> None:
-    turing = {"TORCH_GPU": "Tesla T4, 75", "TORCH_GPU_BYTES": "16000000000"}
+    turing = {"CARD": "Tesla T4", "CARD_SM": "75", "CARD_UNITS": "40", "CARD_BYTES": "16000000000"}
     output = _run(torch_26, {**driver, **turing}, tmp_path, "matmul", "amp", "memory")
     assert {each["status"] for each in output.results.values()} == {"passed"}, output.results
     lacking = {name for name, each in output.findings("matmul").items() if each["kind"] == "not run"}
@@ -118,3 +118,54 @@ def test_what_is_wrong_on_a_gpu_alone_is_found(
     result = _run(torch_29, driver, tmp_path, check, fault=fault).results[check]
     assert (result["status"], result["cause"]) == ("failed", "found")
     assert words in result["reason"]
+
+
+def test_every_gpu_is_tested_by_a_process_that_sees_no_other(
+    torch_29: Path, driver: dict[str, str], tmp_path: Path
+) -> None:
+    output = _run(torch_29, driver, tmp_path, "matmul", "dataloader", "memory", gpus=2)
+    assert {each["status"] for each in output.results.values()} == {"passed"}, output.results
+    products = output.findings("matmul")
+    for gpu in (0, 1):
+        assert products[f"GPU {gpu}: integers in fp8"]["ok"] and products[f"GPU {gpu}: bf16, K = 16384"]["ok"]
+    assert products["random numbers in bf16: equal on like GPUs"]["detail"] == "the same bits on GPUs 0, 1"
+    prints = [each["name"] for each in output.results["matmul"]["fingerprints"]]
+    assert sorted(set(prints)) == sorted(prints) and "random numbers in bf16" in prints
+    # What needs no GPU is tested once: two processes at a time would need twice the shared memory.
+    loader = output.findings("dataloader")
+    assert loader["GPU 1: 2 workers, pinned, epoch 1, pinned"]["ok"]
+    assert {name for name in loader if name.startswith("GPU 1: shared memory")} == set()
+    assert "GPU 0: no worker, epoch 1" in loader and "GPU 1: no worker, epoch 1" not in loader
+    assert output.results["memory"]["peak"]["allocated_bytes"] > 0
+
+
+_SECOND_GPU = "import os\nif os.environ.get('CUDA_VISIBLE_DEVICES') == '1':\n"
+
+
+@pytest.mark.parametrize(
+    ("check", "fault", "words"),
+    [
+        ("matmul", "    torch._scaled_mm = lambda *given, **named: 1 / 0", "GPU 1: in the phase"),
+        (
+            "matmul",
+            """
+                product = torch.Tensor.__matmul__
+                torch.Tensor.__matmul__ = lambda left, right: product(left, right) * 1.001
+            """,
+            "random numbers in fp16: equal on like GPUs: different bits on GPUs 0 | 1",
+        ),
+        ("memory", "    import time; time.sleep(600)", "GPU 1: still running after 25 s"),
+    ],
+    ids=["raises", "other bits", "hangs"],
+)
+def test_a_second_gpu_that_is_wrong_is_found(
+    torch_29: Path, driver: dict[str, str], tmp_path: Path, check: str, fault: str, words: str
+) -> None:
+    hook = spoiled(tmp_path / "hook", f"{cpu_as_gpu.LOADED}\n{_SECOND_GPU}{fault}")
+    requested = suite.make_request(check, device="cuda", locked=_LOCKED, limits={"memory": 25})
+    output = suite.run(torch_29, requested, tmp_path / "run", environ={**made_driver.says(2), **driver, **hook})
+    result = output.results[check]
+    assert result["status"] == "failed" and words in result["reason"], result["reason"]
+    assert "GPU 0:" not in result["reason"]
+    # The other GPU's findings are there, however this one ended.
+    assert any(each["name"].startswith("GPU 0: ") and each["ok"] for each in result["findings"])

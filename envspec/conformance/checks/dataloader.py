@@ -88,12 +88,15 @@ def check(context: CheckContext) -> None:
             expected.append(_sums(torch, torch.stack([each for each, _ in batch]), indices))
     context.fingerprint("pictures", [repr(expected).encode()], Level.UNIVERSAL)
     for name, options in _VARIANTS.items():
+        if not context.is_first and not options.get("pin_memory"):
+            continue
         if options.get("pin_memory") and not context.request.cuda:
             # Without CUDA the loader ignores it: silently in torch 2.6, with a warning from 2.9 on.
             context.not_run(name, "memory is pinned for a GPU, and none is requested")
         else:
             _variant(context, torch, pictures, name, options, expected)
-    _shared_memory(context, torch)
+    if context.is_first:
+        _shared_memory(context, torch)
     with _worker_loss(context, "training"):
         _training(context, torch, pictures)
 

@@ -114,7 +114,9 @@ def _card(torch: Any, held: _Held) -> None:
     """`torch.cuda`, as far as checks ask it and as torch asks it about a context that is there."""
     # What `tests.support.machines.driver` says of the card.
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    numbers = range(int(os.environ.get("GPUS", "1"))) if shown is None else [int(each) for each in shown.split(",")]
+    numbers = (
+        range(int(os.environ.get("GPUS", "1"))) if shown is None else [int(each) for each in shown.split(",") if each]
+    )
     sm = os.environ.get("CARD_SM", "90")
     cards = [
         SimpleNamespace(
