@@ -39,6 +39,8 @@ _HINTS = {
 }
 _UNKILLABLE = "see the system log, and restart the machine: a process that waits in the kernel ends with its wait only"
 _ODD_GPU = "run the suite again: if the same GPU differs, it computes wrong results"
+#: Variables that decide whether, and where, Python keeps bytecode.
+_BYTECODE = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
 #: Characters of a check's output that the receipt includes, from its end.
 LOG_CHARACTERS = 6000
 
@@ -273,7 +275,7 @@ def _begin(each: CheckProcess, began: float, peaks: Mapping[str, Peak]) -> None:
 def _popen(check: str, folder: Path, run: SuiteRun, turn: int, gpu: int | None) -> subprocess.Popen[bytes]:
     scratch = folder / isolation.SCRATCH
     environ = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in _BYTECODE},
         # Before any CUDA context: cuBLAS chooses its workspace when it is loaded.
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         # The tested environment is not changed.

@@ -5,6 +5,7 @@ The stack is a package named torch that does it on import: real processes, witho
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import signal
@@ -18,6 +19,9 @@ from typing import Any
 import pytest
 
 from envspec.conformance.checks import CHECKS
+from envspec.conformance.request import LockedStack, SuiteRequest
+from envspec.conformance.results import Driver, Gpu
+from envspec.conformance.supervisor import limit_of
 from tests.support.machines import suite
 from tests.support.machines.suite import (
     PATIENCE_S,
@@ -255,3 +259,39 @@ def test_a_log_that_never_ends_is_cut(tmp_path: Path) -> None:
     result = _device(tmp_path, "print('x' * 100_000); raise ImportError('torch')")
     assert result["cause"] == "raised"
     assert result["log"].startswith("[...] ") and len(result["log"]) < 10_000 and "ImportError" in result["log"]
+
+
+def test_processes_share_compiled_python_if_the_stack_has_none(tmp_path: Path) -> None:
+    body = """
+        import os, pathlib, sys
+        cached = os.stat(__spec__.cached)
+        note = pathlib.Path(__file__).with_name("bytecode of " + sys.argv[sys.argv.index("--check") + 1])
+        note.write_text(f"{cached.st_ino} {cached.st_mtime_ns}")
+    """
+    environ = fake_torch(tmp_path / "stack", body, _GOOD)
+    suite.run(HERE, make_request("device", "pyg"), tmp_path / "run", environ=environ)
+    notes = {path.name: path.read_text() for path in (tmp_path / "stack" / "torch").glob("bytecode of *")}
+    assert len(notes) == 2 and len(set(notes.values())) == 1
+    assert list((tmp_path / "stack").rglob("__pycache__")) == []
+    # One that was installed with its bytecode keeps it: a second copy would have to be compiled first.
+    compileall.compile_dir(tmp_path / "stack", quiet=1)
+    suite.run(HERE, make_request("device"), tmp_path / "compiled", environ=environ)
+    (path,) = (tmp_path / "stack").rglob("__init__.*.pyc")
+    inode = (tmp_path / "stack" / "torch" / "bytecode of device").read_text().partition(" ")[0]
+    assert inode == str(path.stat().st_ino)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "gigabytes", "limits"),
+    [
+        (0, 0, {"matmul": 120, "lock": 120, "transformer": 180}),
+        (1, 3, {"matmul": 120, "lock": 240, "transformer": 180}),
+        (8, 3, {"matmul": 190, "lock": 240, "transformer": 285}),
+    ],
+)
+def test_limits_grow_with_gpus_and_bytes(gpus: int, gigabytes: int, limits: dict[str, float]) -> None:
+    shown = tuple(Gpu(number, "H100", "", "9.0", 0) for number in range(gpus))
+    locked = LockedStack("x", size_bytes=gigabytes * 10**9)
+    request = SuiteRequest("cuda", (), locked=locked, driver=Driver(gpus=shown), limits={"amp": 7})
+    assert {name: limit_of(name, request) for name in limits} == limits
+    assert limit_of("amp", request) == 7

@@ -203,7 +203,7 @@ def image_of_programs(client: DockerClient, *names: str, files: Mapping[str, byt
             tar.add(path, recursive=False)
         for path, content in (files or {}).items():
             member = tarfile.TarInfo(path)
-            member.size = len(content)
+            member.size, member.mode = len(content), 0o755
             tar.addfile(member, io.BytesIO(content))
     image = client.images.get(client.api.import_image_from_data(packed.getvalue()).split('"')[3])
     with removed(client, str(image.id)):
