@@ -25,7 +25,7 @@ import struct
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,11 @@ def _interface_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str
     return ""
 
 
+def rank_names(ranks: Sequence[int]) -> str:
+    """`rank 0`, or `ranks 0, 1`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
 class RankFailed(Exception):
     """A rank or a node failed; which one, and how."""
 
@@ -139,6 +144,11 @@ class Launch:
 
 def events_of(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.jsonl"
+
+
+def nccl_log_of(folder: Path, process: str) -> Path:
+    """NCCL's log of a process. process: its PID, or `%p` for NCCL, or `*` for all."""
+    return folder / f"nccl-{process}.log"
 
 
 @dataclass(frozen=True)
@@ -188,7 +198,7 @@ def launched(context: CheckContext, launch: Launch) -> Iterator[Launched]:
         *("--max-restarts", "0", str(RUN), "--rank"),
     ]
     command = [sys.executable, str(RUN), "--torchrun", str(os.getpid()), str(folder / _FAILURES), *arguments]
-    process = subprocess.Popen(command, env=_environ(launch, host, port))  # noqa: S603 (this Python and this suite)
+    process = subprocess.Popen(command, env=_environ(launch, folder, host, port))  # noqa: S603 (this Python and this suite)
     try:
         yield Launched(launch, folder, process)
     finally:
@@ -199,13 +209,16 @@ def launched(context: CheckContext, launch: Launch) -> Iterator[Launched]:
                 process.wait(GRACE_S)
 
 
-def _environ(launch: Launch, host: str, port: int) -> dict[str, str]:
+def _environ(launch: Launch, folder: Path, host: str, port: int) -> dict[str, str]:
     # torchrun sets one thread by default.
     threads = max(1, len(os.sched_getaffinity(0)) // launch.processes)
     chosen = {"OMP_NUM_THREADS": str(threads)}
     interface = "lo" if launch.nodes.count == 1 else interface_towards(host, port)
     if interface:
         chosen |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    if launch.backend == "nccl":
+        chosen |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
+        chosen |= {"NCCL_DEBUG_FILE": str(nccl_log_of(Path(str(folder).replace("%", "%%")), "%p"))}
     hidden = {} if launch.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
     return {**chosen, **os.environ, **hidden}
 
@@ -219,11 +232,11 @@ def _failure(launch: Launch, ranks: dict[int, ProcessEvents], failures: dict[str
         if ended is not None and not each.raised:
             how = f"was killed by {signal_name(-ended)}" if ended < 0 else f"exited with status {ended} without output"
             reasons.append(f"rank {rank} {how} in the phase {each.current!r}")
-    reasons += [
-        f"rank {rank} raised in the phase {each.current!r}: {each.raised[1]}"
-        for rank, each in ranks.items()
-        if each.raised
-    ]
+    raised: dict[str, list[int]] = {}
+    for rank, each in ranks.items():
+        if each.raised:
+            raised.setdefault(f"raised in the phase {each.current!r}: {each.raised[1]}", []).append(rank)
+    reasons += [f"{rank_names(found)} {how}" for how, found in raised.items()]
     if reasons:
         reasons += [
             f"rank {rank} was in the phase {each.current!r}"
