@@ -136,8 +136,12 @@ def bandwidth(
     for name, (collective, factor) in collectives.items():
         # Sets up connections.
         collective()
-        calls = agree(name, math.ceil(block_s / _seconds(torch, dist, device, collective, 1))) if block_s else 1
-        times = [_seconds(torch, dist, device, collective, calls) / calls for _ in range(blocks)]
+        times = [_seconds(torch, dist, device, collective, 1)]
+        calls = agree(name, max(1, math.ceil(block_s / times[0])))
+        if calls > 1:
+            times.clear()
+        while len(times) < blocks:
+            times.append(_seconds(torch, dist, device, collective, calls) / calls)
         best = min(times)
         speeds[name] = (4 * count / best * factor * (world - 1) / world, 1 - best / statistics.median(times), calls)
     return speeds
