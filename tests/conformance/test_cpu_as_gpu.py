@@ -92,6 +92,8 @@ def test_two_gpus_with_different_releases_of_nccl_are_named(
     from envspec.conformance.libraries import CudaLibrary
     if os.environ.get("RANK") == "1":
         CudaLibrary.version = lambda library, path: (2, 21, 5)
+        with open(os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid())), "w") as log:
+            print("\\nnode0:7:9 [0] misc/socket.cc:483 NCCL WARN a warning", file=log)
     """
     result = _run(torch_29, driver, tmp_path, "ddp", gpus=2, fault=fault).results["ddp"]
     assert (result["status"], result["cause"]) == ("failed", "raised")
@@ -99,6 +101,7 @@ def test_two_gpus_with_different_releases_of_nccl_are_named(
         "ranks 0, 1 raised in the phase 'join': DifferentNccl: NCCL 2.21.5 at rank 1; NCCL 2.27.5 at rank 0: all ranks "
         "must load the same one" in result["reason"]
     )
+    assert "NCCL WARN a warning" in result["log"]
 
 
 def test_the_log_that_nccl_writes_is_read(torch_29: Path, driver: dict[str, str], tmp_path: Path) -> None:

@@ -146,9 +146,14 @@ def events_of(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.jsonl"
 
 
-def nccl_log_of(folder: Path, process: str) -> Path:
-    """NCCL's log of a process. process: its PID, or `%p` for NCCL, or `*` for all."""
-    return folder / f"nccl-{process}.log"
+#: NCCL's log of a process: `%p` is its PID.
+_NCCL_LOG = "nccl-%p.log"
+
+
+def nccl_logs(folder: Path) -> list[str]:
+    """The texts of the logs that NCCL has written, one for each process."""
+    paths = sorted(folder.glob(_NCCL_LOG.replace("%p", "*")))
+    return [each.read_text(encoding="utf-8", errors="replace") for each in paths]
 
 
 @dataclass(frozen=True)
@@ -172,6 +177,10 @@ class Launched:
             # A torchrun that was killed leaves no file.
             with contextlib.suppress(OSError, ValueError):
                 failures = json.loads((self.folder / _FAILURES).read_text(encoding="utf-8"))
+            # The folder does not outlive the check, its output does.
+            print(
+                "\n".join(line for text in nccl_logs(self.folder) for line in text.splitlines() if "NCCL WARN" in line)
+            )
             raise RankFailed(_failure(self.launch, ranks, failures, status))
         return ranks
 
@@ -218,7 +227,7 @@ def _environ(launch: Launch, folder: Path, host: str, port: int) -> dict[str, st
         chosen |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
     if launch.backend == "nccl":
         chosen |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
-        chosen |= {"NCCL_DEBUG_FILE": str(nccl_log_of(Path(str(folder).replace("%", "%%")), "%p"))}
+        chosen |= {"NCCL_DEBUG_FILE": f"{str(folder).replace('%', '%%')}/{_NCCL_LOG}"}
     hidden = {} if launch.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
     return {**chosen, **os.environ, **hidden}
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envspec.conformance.distributed.launch import Launch, nccl_log_of, rank_names
+from envspec.conformance.distributed.launch import Launch, nccl_logs, rank_names
 from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import LIBRARIES
 
@@ -160,10 +160,9 @@ def rdma_ports(folder: Path = Path("/sys/class/infiniband")) -> list[str]:
 
 def report(context: CheckContext, launch: Launch, folder: Path) -> None:
     """Report the transport of this node's ranks. folder: of the launch."""
-    paths = sorted(folder.glob(nccl_log_of(Path(), "*").name))
-    transport = read_logs(each.read_text(encoding="utf-8", errors="replace") for each in paths)
+    logs = nccl_logs(folder)
     chosen = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
-    judge(context, launch, transport if paths else None, rdma_ports(), chosen)
+    judge(context, launch, read_logs(logs) if logs else None, rdma_ports(), chosen)
 
 
 def judge(
