@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import output
-from envspec.cli.options import GPUS, IMAGE_OFFLINE, LOCK, MIRROR, UNCONFINED, context_of
+from envspec.cli.options import (
+    ENV,
+    GPUS,
+    IMAGE_OFFLINE,
+    LOCK,
+    MIRROR,
+    MOUNTS,
+    UNCONFINED,
+    context_of,
+    mount_of,
+    variables_of,
+)
 from envspec.cli.output import Result, in_formats
 from envspec.cli.progress import reporting
 from envspec.conformance.checks import CHECKS
@@ -42,6 +53,8 @@ class Failed(EnvspecError):
 @click.option("--local", is_flag=True, help="Test the active environment's Python, without a container.")
 @click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests.")
 @GPUS
+@MOUNTS
+@ENV
 @click.option("--no-pyc", is_flag=True, help="Test the lock's image without compiled Python.")
 @IMAGE_OFFLINE
 @MIRROR
@@ -131,7 +144,13 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
     if chosen["local"]:
         _refuse_containers(chosen)
     return SuiteLocation(
-        chosen["local"], chosen["python"], chosen["image"], parse_gpus(chosen["gpus"]), not chosen["no_pyc"]
+        chosen["local"],
+        chosen["python"],
+        chosen["image"],
+        parse_gpus(chosen["gpus"]),
+        not chosen["no_pyc"],
+        tuple(mount_of(text) for text in chosen["mounts"]),
+        variables_of(chosen["env"]),
     )
 
 
@@ -155,6 +174,8 @@ def _refuse_containers(chosen: Mapping[str, Any]) -> None:
     """Raise UsageError for an option that --local would ignore."""
     given = {
         "--gpus": chosen["gpus"] != "auto",
+        "--mount": bool(chosen["mounts"]),
+        "--env": bool(chosen["env"]),
         "--no-pyc": chosen["no_pyc"],
         "--offline": chosen["offline"],
         "--mirror": bool(chosen["mirrors"]),
@@ -162,7 +183,8 @@ def _refuse_containers(chosen: Mapping[str, Any]) -> None:
     }
     for option, is_given in given.items():
         if is_given:
-            hint = "set CUDA_VISIBLE_DEVICES" if option == "--gpus" else f"leave {option} out"
+            hints = {"--gpus": "set CUDA_VISIBLE_DEVICES", "--env": "set the variable in this shell"}
+            hint = hints.get(option, f"leave {option} out")
             raise UsageError(f"{option} is for containers, and --local uses none", hint=hint)
 
 

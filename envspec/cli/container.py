@@ -14,22 +14,26 @@ import click
 
 from envspec.cli import output, terminal
 from envspec.cli.options import (
+    ENV,
     GPUS,
     IMAGE_OFFLINE,
     IMAGE_PLATFORMS,
     LOCK,
     MIRROR,
+    MOUNTS,
     UNCONFINED,
     combined,
     context_of,
+    mount_of,
     platform_option,
     read_lock_of,
+    variables_of,
 )
 from envspec.cli.progress import TerminalReporter, reporting
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from envspec.operations.container import ContainerRequest, Mount, Port, Streams
+    from envspec.operations.container import ContainerRequest, Port, Streams
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 #: Not a login shell: /etc/profile would set a PATH without the environment.
@@ -51,10 +55,8 @@ _options: Final = combined(
         is_flag=True,
         help="Do not mount Hugging Face's cache, and do not keep what is compiled.",
     ),
-    click.option("--mount", "mounts", multiple=True, metavar="SRC:DST[:ro]", help="Mount a folder or file."),
-    click.option(
-        "--env", "-e", "env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable (default: the host's value)."
-    ),
+    MOUNTS,
+    ENV,
     click.option(
         "--port", "-p", "ports", multiple=True, metavar="[ADDRESS:]HOST:CONTAINER", help="Publish a port on loopback."
     ),
@@ -149,14 +151,14 @@ def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
     from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Terminal, parse_gpus
 
     tty = _is_our_terminal(streams)
-    env = tuple(pair for text in chosen["env"] for pair in _variable(text))
+    env = variables_of(chosen["env"])
     if tty:
         env = (*((name, os.environ[name]) for name in ("TERM", "COLORTERM") if os.environ.get(name)), *env)
     options = ContainerOptions(
         command=tuple(command),
         start=StartMode.SERVICES if chosen["services"] else StartMode.COMMAND,
         gpus=parse_gpus(chosen["gpus"]),
-        mounts=tuple(_mount(text) for text in chosen["mounts"]),
+        mounts=tuple(mount_of(text) for text in chosen["mounts"]),
         ports=tuple(_port(text) for text in chosen["ports"]),
         env=env,
         shm_bytes=_bytes(chosen["shm_size"]) if chosen["shm_size"] else None,
@@ -196,16 +198,6 @@ def _is_our_terminal(streams: Streams) -> bool:
         return True
 
 
-def _mount(text: str) -> Mount:
-    from envspec.operations.container import Mount, MountAccess
-
-    found = re.fullmatch(r"(.+?):(/[^:]*)(?::(ro|rw))?", text)
-    if not found:
-        raise UsageError(f"--mount {text}: the form is SRC:DST[:ro]", hint="--mount /data:/data:ro")
-    source = str(Path(found[1]).expanduser().absolute())
-    return Mount(source, found[2].rstrip("/") or "/", MountAccess(found[3] or "rw"))
-
-
 def _port(text: str) -> Port:
     from envspec.operations.container import Port
 
@@ -216,15 +208,6 @@ def _port(text: str) -> Port:
     if not found["address"]:
         return port
     return Port(port.container, port.host, found["address"].strip("[]"))
-
-
-def _variable(text: str) -> Sequence[tuple[str, str]]:
-    name, equals, value = text.partition("=")
-    if not name:
-        raise UsageError(f"--env {text}: the variable has no name", hint="--env NAME=VALUE")
-    if equals:
-        return [(name, value)]
-    return [(name, os.environ[name])] if name in os.environ else []
 
 
 def _bytes(text: str) -> int:

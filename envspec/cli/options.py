@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from envspec.cli import terminal
+from envspec.errors import UsageError
 
 if TYPE_CHECKING:
     from envspec.context import Context, Reporter
     from envspec.models import Lock, Platform
+    from envspec.operations.container import Mount
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -59,6 +62,10 @@ GPUS: Final = click.option(
     metavar="all|none|IDS",
     help="GPUs by number or UUID: 0,1 (default: all if the lock uses CUDA).",
 )
+MOUNTS: Final = click.option("--mount", "mounts", multiple=True, metavar="SRC:DST[:ro]", help="Mount a folder or file.")
+ENV: Final = click.option(
+    "--env", "-e", "env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable (default: the host's value)."
+)
 IMAGE_OFFLINE: Final = click.option(
     "--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."
 )
@@ -73,6 +80,29 @@ def _platform_of(_ctx: click.Context, _param: click.Parameter, value: str | None
     from envspec.models import Platform
 
     return Platform(value) if value else None
+
+
+def mount_of(text: str) -> Mount:
+    """The value of `--mount`."""
+    from envspec.operations.container import Mount, MountAccess
+
+    found = re.fullmatch(r"(.+?):(/[^:]*)(?::(ro|rw))?", text)
+    if not found:
+        raise UsageError(f"--mount {text}: the form is SRC:DST[:ro]", hint="--mount /data:/data:ro")
+    source = str(Path(found[1]).expanduser().absolute())
+    return Mount(source, found[2].rstrip("/") or "/", MountAccess(found[3] or "rw"))
+
+
+def variables_of(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The values of `--env`; a variable without a value that is not set on this machine is left out."""
+    found: list[tuple[str, str]] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise UsageError(f"--env {text}: the variable has no name", hint="--env NAME=VALUE")
+        if equals or name in os.environ:
+            found.append((name, value if equals else os.environ[name]))
+    return tuple(found)
 
 
 def jobs(what: str, default: str) -> Callable[[_F], _F]:

@@ -136,6 +136,10 @@ SIZES: Mapping[str, int] = {
     "distributed.integers": 10_007,
     # Every sum of the integers is exact in bf16.
     "distributed.largest_sum": 256,
+    # Further buffers of integers, besides that for bandwidth: NCCL's algorithm and protocol depend on the size. No
+    # power of two: the last part of a ring and the last vector of a thread are partial.
+    "distributed.bytes.small": 2**19 + 4052,
+    "distributed.bytes.medium": 2**23,
     # On the CPU by default: the fewest that can differ.
     "distributed.ranks.cpu": 2,
     # Small, so that the gradient of a small model is sent in several.
@@ -143,7 +147,11 @@ SIZES: Mapping[str, int] = {
     # The buffer for bandwidth.
     "distributed.bytes.cuda": 2**28,
     "distributed.bytes.cpu": 2**23,
-    "distributed.repeats": 3,
+    "distributed.blocks.cuda": 5,
+    "distributed.blocks.cpu": 3,
+    # Milliseconds of all blocks together; a block has one call at least.
+    "distributed.speed_ms.cuda": 1200,
+    "distributed.speed_ms.cpu": 0,
     # Weight, gradient and AdamW's two moments, 4 bytes each.
     "memory.training_bytes": 16,
     # bf16 weights to run; to tune, bf16 weights and gradients, fp32 weights and two moments.

@@ -99,6 +99,10 @@ class CudaLibrary:
         """
         return self.query(ctypes.CDLL(str(path)))
 
+    def loaded(self) -> str:
+        """The version of its file in memory, of each if there are several; empty if there is none."""
+        return " and ".join(sorted({".".join(map(str, self.version(path))) for path in self.mapped()}))
+
 
 def _cuda(library: ctypes.CDLL) -> tuple[int, ...]:
     number = _by_address(library.cudaRuntimeGetVersion)
@@ -131,7 +135,7 @@ def cublas_version() -> str:
     query = CudaLibrary(
         "libcublas.so", (), 3, lambda each: tuple(_by_address(each.cublasGetProperty, n) for n in range(3))
     )
-    return next((".".join(map(str, query.version(path))) for path in query.mapped()), "")
+    return query.loaded()
 
 
 LIBRARIES: Mapping[str, CudaLibrary] = {

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import Any, Final
 
 from envspec.engine.client import EngineInfo
@@ -97,12 +98,14 @@ class HostFolders:
 class ContainerOptions:
     """The user's options. command: empty: start the image's services. gpus: or the GPUs' numbers or UUIDs.
 
+    devices: further device files of the engine's machine.
     shm_bytes: None for half of the memory. network: None for the engine's default.
     """
 
     command: tuple[str, ...] = ()
     start: StartMode = StartMode.COMMAND
     gpus: Gpus | tuple[str, ...] = Gpus.AS_LOCKED
+    devices: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     ports: tuple[Port, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
@@ -189,10 +192,13 @@ def container_settings(
         made=tuple(path for path in made if not is_of_the_system(path) and not _is_mounted(path, mounts)),
         shm_bytes=options.shm_bytes or max(_MIN_SHM_BYTES, engine.memory_bytes // 2),
         gpus=gpus,
+        devices=options.devices,
         terminal=options.terminal,
         stdin=options.stdin,
         network=options.network,
-        # Pinned memory counts as locked. A rootless engine may not raise limits.
+        # Pinned memory counts as locked, and so does memory that is registered for RDMA: without a limit the capability
+        # IPC_LOCK is not needed. A rootless engine may not raise limits, nor does that capability count there, or for a
+        # user other than root (the kernel's `drivers/infiniband/core/umem.c`; nvidia-container-toolkit#2037).
         limits=gpus is not Gpus.NONE and not engine.rootless,
         unconfined=engine.selinux and bool(mounts),
         cdi=engine.is_podman,
@@ -208,6 +214,11 @@ def moved_services(document: bytes, listening: Mapping[int, int], address: str |
     for service in services["services"]:
         service["port"] = listening.get(service["port"], service["port"])
     return json.dumps(services, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def rdma_devices(folder: Path = Path("/dev/infiniband")) -> tuple[str, ...]:
+    """The device files by which this machine's programs use RDMA: uverbs0, rdma_cm, umad0 and more."""
+    return tuple(str(each) for each in sorted(folder.glob("*")) if each.is_char_device())
 
 
 def _gpus(lock: Lock, requested: Gpus | tuple[str, ...]) -> tuple[Gpus | tuple[str, ...], tuple[str, ...]]:
@@ -336,6 +347,10 @@ def _host(settings: ContainerSettings) -> dict[str, Any]:
     if settings.unconfined:
         # Relabelling a user's folders for one container would take them from the others.
         host["SecurityOpt"] = ["label=disable"]
+    if settings.devices:
+        host["Devices"] = [
+            {"PathOnHost": each, "PathInContainer": each, "CgroupPermissions": "rwm"} for each in settings.devices
+        ]
     if settings.gpus is not Gpus.NONE:
         host["DeviceRequests"] = [_device_request(settings)]
     return host

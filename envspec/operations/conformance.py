@@ -30,6 +30,7 @@ from envspec.engine.container import (
     Mount,
     MountAccess,
     container_settings,
+    rdma_devices,
 )
 from envspec.engine.errors import EngineError, NoGpuRuntime
 from envspec.engine.run import Streams, run
@@ -89,7 +90,7 @@ class Observer:
 class SuiteLocation:
     """Where the suite runs: with `local` in a Python of this machine, else in a container.
 
-    image: a reference, None for the lock's own. gpus: of the container.
+    image: a reference, None for the lock's own. gpus, mounts, env: of the container.
     """
 
     local: bool = False
@@ -97,6 +98,8 @@ class SuiteLocation:
     image: str | None = None
     gpus: Gpus | tuple[str, ...] = Gpus.AS_LOCKED
     bytecode: bool = True
+    mounts: tuple[Mount, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +217,7 @@ class _Suite:
                 context.reporter.warning(line.removeprefix("warning: "))
 
             def execute(folder: Path) -> Finished:
-                settings = self._settings(request, folder, engine, location.gpus, compiled)
+                settings = self._settings(request, folder, engine, location, compiled)
                 left: list[str] = []
 
                 def read_line(line: str) -> None:
@@ -286,17 +289,20 @@ class _Suite:
         return found
 
     def _settings(
-        self, request: SuiteRequest, folder: Path, engine: Engine, gpus: Gpus | tuple[str, ...], compiled: str
+        self, request: SuiteRequest, folder: Path, engine: Engine, location: SuiteLocation, compiled: str
     ) -> ContainerSettings:
-        """The container: the image as it is, the suite beside it, and no folder of the user."""
+        """The container: the image as it is, the suite beside it, and no folder of the user but requested ones."""
         suite = Mount(str(folder / "suite"), _SUITE_INSIDE, MountAccess.READ_ONLY)
         inside = (f"{_SUITE_INSIDE}/{_RUN}", f"{_SUITE_INSIDE}/{_REQUEST}", f"{_RESULTS_INSIDE}/{_RESULTS}")
+        several = request.nodes.count > 1
         options = ContainerOptions(
             command=("python", *inside),
-            gpus=gpus if request.cuda else Gpus.NONE,
-            mounts=(suite, Mount(str(folder / "results"), _RESULTS_INSIDE)),
+            gpus=location.gpus if request.cuda else Gpus.NONE,
+            devices=rdma_devices() if several and request.cuda else (),
+            mounts=(suite, Mount(str(folder / "results"), _RESULTS_INSIDE), *location.mounts),
+            env=location.env,
             # The ranks of several machines have to reach each other.
-            network="host" if request.nodes.count > 1 else None,
+            network="host" if several else None,
         )
         user = this_user(self.context.environ)
         return container_settings(self.lock, user, engine.facts, HostFolders(compiled=compiled), options)

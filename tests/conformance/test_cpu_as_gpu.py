@@ -72,9 +72,53 @@ def test_two_gpus_are_two_ranks_of_nccl(torch_29: Path, driver: dict[str, str], 
     output = _run(torch_29, driver, tmp_path, "device", "ddp", "fsdp", gpus=2)
     assert {each["status"] for each in output.results.values()} == {"passed"}, output.results
     exact = output.findings("ddp")["nccl, 2 ranks: collectives of integers are exact"]["detail"]
-    assert "all-reduce of bfloat16" in exact and "reduce-scatter of float16" in exact
-    assert output.findings("ddp")["nccl, 2 ranks: bus bandwidth of all-reduce"]["value"] > 0
+    assert exact.startswith("all-reduce, broadcast, all-gather, reduce-scatter of int64 (80056 bytes), int32")
+    assert exact.endswith("float16 (20014 bytes), bfloat16 (20014, 528340, 8388608 bytes)")
+    bandwidth = output.findings("ddp")["nccl, 2 ranks: bus bandwidth of all-reduce"]
+    assert bandwidth["value"] > 0 and 0 <= bandwidth["spread"] < 1
+    assert output.results["ddp"]["ran"]["NCCL"] == output.results["device"]["ran"]["NCCL"] == "2.27.5"
+    for check, name in (("ddp", "nccl, 2 ranks"), ("fsdp", "FSDP2, nccl, 2 ranks")):
+        transport = output.findings(check)[f"{name}: transport"]
+        assert (transport["kind"], transport["detail"]) == ("not run", "NCCL wrote no log")
     assert "NCCL between ranks" not in output.findings("fsdp")
+
+
+def test_two_gpus_with_different_releases_of_nccl_are_named(
+    torch_29: Path, driver: dict[str, str], tmp_path: Path
+) -> None:
+    """Before NCCL is called, where the ranks would hang or crash."""
+    fault = """
+    import os
+    from envspec.conformance.libraries import CudaLibrary
+    if os.environ.get("RANK") == "1":
+        CudaLibrary.version = lambda library, path: (2, 21, 5)
+        with open(os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid())), "w") as log:
+            print("\\nnode0:7:9 [0] misc/socket.cc:483 NCCL WARN a warning", file=log)
+    """
+    result = _run(torch_29, driver, tmp_path, "ddp", gpus=2, fault=fault).results["ddp"]
+    assert (result["status"], result["cause"]) == ("failed", "raised")
+    assert (
+        "ranks 0, 1 raised in the phase 'join': DifferentNccl: NCCL 2.21.5 at rank 1; NCCL 2.27.5 at rank 0: all ranks "
+        "must load the same one" in result["reason"]
+    )
+    assert "NCCL WARN a warning" in result["log"]
+
+
+def test_the_log_that_nccl_writes_is_read(torch_29: Path, driver: dict[str, str], tmp_path: Path) -> None:
+    """Written by the hook to where NCCL_DEBUG_FILE leads, as NCCL would."""
+    fault = """
+    import os
+    rank = os.environ.get("RANK")
+    if rank:
+        assert (os.environ["NCCL_DEBUG"], os.environ["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,NET,GRAPH")
+        with open(os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid())), "w") as log:
+            begin = f"node0:7:9 [{rank}] NCCL INFO "
+            print(f"{begin}Using network Socket", file=log)
+            print(f"{begin}Channel 00/0 : {rank}[{rank}] -> {1 - int(rank)}[{1 - int(rank)}] via P2P/CUMEM", file=log)
+    """
+    output = _run(torch_29, driver, tmp_path, "ddp", gpus=2, fault=fault)
+    transport = output.findings("ddp")["nccl, 2 ranks: transport"]["detail"]
+    assert transport == "P2P between 2 pairs; network Socket"
 
 
 def test_an_older_card_has_fewer_types(torch_26: Path, driver: dict[str, str], tmp_path: Path) -> None:

@@ -116,9 +116,11 @@ def test_ddp(stack: str, world_size: int | None, request: pytest.FixtureRequest,
     gradient = findings[f"{name}: gradient against one process"]
     assert gradient["value"] <= gradient["bound"] == 1e-5
     assert f"{name}: norm by torch's clipping, rank {ranks - 1}" in findings
-    assert findings[f"{name}: bus bandwidth of all-reduce"]["unit"] == "GB/s"
+    bandwidth = findings[f"{name}: bus bandwidth of all-reduce"]
+    # gloo's is not judged.
+    assert (bandwidth["unit"], bandwidth["spread"]) == ("GB/s", None)
     levels = {name: each["level"] for name, each in prints(output, "ddp").items()}
-    assert levels == {f"sum of integers over {ranks} ranks": "universal", f"{name}: gradients": "keyed"}
+    assert levels == {f"sum of 10007 integers over {ranks} ranks": "universal", f"{name}: gradients": "keyed"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from envspec.engine.container import (
     container_settings,
     create_body,
     moved_services,
+    rdma_devices,
 )
 from envspec.engine.run import account_files
 from envspec.errors import UsageError
@@ -97,6 +99,24 @@ def test_a_lock_without_cuda_gets_no_gpu(gpus: Gpus | tuple[str, ...], warned: i
     settings = settings_of(lock_of(), replace(RUN, gpus=gpus))
     assert "DeviceRequests" not in create_body(settings)["HostConfig"]
     assert len(settings.warnings) == warned
+
+
+def test_devices_are_those_of_the_machine() -> None:
+    host = host_of(lock_of(cuda=True), replace(RUN, devices=("/dev/infiniband/rdma_cm",)))
+    device = "/dev/infiniband/rdma_cm"
+    assert host["Devices"] == [{"PathOnHost": device, "PathInContainer": device, "CgroupPermissions": "rwm"}]
+    assert {"Name": "memlock", "Soft": -1, "Hard": -1} in host["Ulimits"]
+    assert "Devices" not in host_of(lock_of(cuda=True))
+
+
+def test_devices_for_rdma_are_device_files(tmp_path: Path) -> None:
+    """As in /dev/infiniband, which also has folders of links."""
+    for name in ("uverbs0", "umad0", "rdma_cm"):
+        (tmp_path / name).symlink_to("/dev/null")
+    (tmp_path / "by-path").mkdir()
+    (tmp_path / "notes").write_text("")
+    assert rdma_devices(tmp_path) == tuple(f"{tmp_path}/{name}" for name in ("rdma_cm", "umad0", "uverbs0"))
+    assert rdma_devices(tmp_path / "none") == ()
 
 
 def test_caches_of_what_is_in_the_lock() -> None:

@@ -103,6 +103,14 @@ def running(image: str, *words: str, **more: Any) -> Iterator[subprocess.Popen[b
         process.communicate(timeout=10)
 
 
+def test_a_device_of_the_machine_is_there(image: str) -> None:
+    """/dev/kmsg, which containers do not have by default, stands for those of RDMA."""
+    show = ("stat", "-c", "%F", "/dev/kmsg")
+    assert b"No such file" in ran(image, *show).stderr
+    done = ran(image, *show, devices=["/dev/kmsg"])
+    assert done.stdout == b"character special file\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [

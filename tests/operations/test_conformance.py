@@ -123,6 +123,8 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
         (["--image", "some:image"], "--local and --image exclude each other"),
         (["--gpus", "0"], "--gpus is for containers, and --local uses none"),
         (["--no-pyc"], "--no-pyc is for containers"),
+        (["--env", "NCCL_DEBUG=INFO"], "--env is for containers, and --local uses none"),
+        (["--mount", "/data:/data"], "--mount is for containers"),
         (["--offline"], "--offline is for containers"),
         (["--mirror", "docker.io=127.0.0.1:5000"], "--mirror is for containers"),
         (["--limit", "matmull=3"], "there is no check matmull"),

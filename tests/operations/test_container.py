@@ -18,6 +18,7 @@ from envspec.engine.container import LABEL
 from envspec.models import BaseImage, ImageSettings, Lock, PinnedDigest, Platform, Python
 from tests.engine.test_run import PATIENCE_S, screen, wait_until_none
 from tests.support.builders.environments import make_lock, write_lock
+from tests.support.machines import program
 from tests.support.machines.engine import image_of_programs, removed
 from tests.support.machines.run_container import DRIVER
 from tests.support.user import Ran, User, refused
@@ -98,6 +99,17 @@ def test_options_of_the_container(place: Place, tmp_path: Path) -> None:
         script = "cat /data/file; echo $ONE $TWO; pwd; df -k /dev/shm | { read x; read x size x; echo $size; }"
         done = place.runs(*options, "--shm-size", "128m", "--", "sh", "-c", script, TWO="2")
         assert done.stdout == f"read\n1 2\n/workspace\n{128 * 1024}\n", done.stderr
+
+
+def test_variables_and_mounts_of_the_conformance_suite(place: Place, base: str, tmp_path: Path) -> None:
+    """The mounted `python` is a script that shows them instead of the suite."""
+    python = tmp_path / "python"
+    python.write_text(f"#!{program('sh')}\necho $ONE $TWO $0 >&2; exit 3\n")
+    python.chmod(0o755)
+    with place.written():
+        words = ("--device", "cpu", "--image", f"{place.registry}/tiny/base:1", "--mount", f"{python}:/bin/python:ro")
+        ran = place.user.runs("conformance", "lock", *words, "--env", "ONE=1", "--env", "TWO", environ={"TWO": "2"})
+        assert "the suite exited with status 3 without results: 1 2 /bin/python" in refused(ran, 6)
 
 
 def shell(place: Place) -> list[str]:

@@ -25,7 +25,7 @@ import struct
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,11 @@ def _interface_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str
     return ""
 
 
+def rank_names(ranks: Sequence[int]) -> str:
+    """`rank 0`, or `ranks 0, 1`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
 class RankFailed(Exception):
     """A rank or a node failed; which one, and how."""
 
@@ -141,6 +146,16 @@ def events_of(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.jsonl"
 
 
+#: NCCL's log of a process: `%p` is its PID.
+_NCCL_LOG = "nccl-%p.log"
+
+
+def nccl_logs(folder: Path) -> list[str]:
+    """The texts of the logs that NCCL has written, one for each process."""
+    paths = sorted(folder.glob(_NCCL_LOG.replace("%p", "*")))
+    return [each.read_text(encoding="utf-8", errors="replace") for each in paths]
+
+
 @dataclass(frozen=True)
 class Launched:
     """A running torchrun. folder: with the output of its ranks."""
@@ -162,6 +177,10 @@ class Launched:
             # A torchrun that was killed leaves no file.
             with contextlib.suppress(OSError, ValueError):
                 failures = json.loads((self.folder / _FAILURES).read_text(encoding="utf-8"))
+            # The folder does not outlive the check, its output does.
+            print(
+                "\n".join(line for text in nccl_logs(self.folder) for line in text.splitlines() if "NCCL WARN" in line)
+            )
             raise RankFailed(_failure(self.launch, ranks, failures, status))
         return ranks
 
@@ -188,7 +207,7 @@ def launched(context: CheckContext, launch: Launch) -> Iterator[Launched]:
         *("--max-restarts", "0", str(RUN), "--rank"),
     ]
     command = [sys.executable, str(RUN), "--torchrun", str(os.getpid()), str(folder / _FAILURES), *arguments]
-    process = subprocess.Popen(command, env=_environ(launch, host, port))  # noqa: S603 (this Python and this suite)
+    process = subprocess.Popen(command, env=_environ(launch, folder, host, port))  # noqa: S603 (this Python and this suite)
     try:
         yield Launched(launch, folder, process)
     finally:
@@ -199,13 +218,16 @@ def launched(context: CheckContext, launch: Launch) -> Iterator[Launched]:
                 process.wait(GRACE_S)
 
 
-def _environ(launch: Launch, host: str, port: int) -> dict[str, str]:
+def _environ(launch: Launch, folder: Path, host: str, port: int) -> dict[str, str]:
     # torchrun sets one thread by default.
     threads = max(1, len(os.sched_getaffinity(0)) // launch.processes)
     chosen = {"OMP_NUM_THREADS": str(threads)}
     interface = "lo" if launch.nodes.count == 1 else interface_towards(host, port)
     if interface:
         chosen |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    if launch.backend == "nccl":
+        chosen |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
+        chosen |= {"NCCL_DEBUG_FILE": f"{str(folder).replace('%', '%%')}/{_NCCL_LOG}"}
     hidden = {} if launch.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
     return {**chosen, **os.environ, **hidden}
 
@@ -219,11 +241,11 @@ def _failure(launch: Launch, ranks: dict[int, ProcessEvents], failures: dict[str
         if ended is not None and not each.raised:
             how = f"was killed by {signal_name(-ended)}" if ended < 0 else f"exited with status {ended} without output"
             reasons.append(f"rank {rank} {how} in the phase {each.current!r}")
-    reasons += [
-        f"rank {rank} raised in the phase {each.current!r}: {each.raised[1]}"
-        for rank, each in ranks.items()
-        if each.raised
-    ]
+    raised: dict[str, list[int]] = {}
+    for rank, each in ranks.items():
+        if each.raised:
+            raised.setdefault(f"raised in the phase {each.current!r}: {each.raised[1]}", []).append(rank)
+    reasons += [f"{rank_names(found)} {how}" for how, found in raised.items()]
     if reasons:
         reasons += [
             f"rank {rank} was in the phase {each.current!r}"

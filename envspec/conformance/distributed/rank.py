@@ -10,7 +10,6 @@ import datetime
 import faulthandler
 import importlib
 import json
-import math
 import os
 import signal
 import sys
@@ -23,11 +22,10 @@ from pathlib import Path
 from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES
-from envspec.conformance.distributed import training
+from envspec.conformance.distributed import collectives, nccl, training
 from envspec.conformance.distributed.launch import Launch, events_of
 from envspec.conformance.distributed.training import Trainee, digest
 from envspec.conformance.events import EventWriter
-from envspec.conformance.numerics import wait
 from envspec.conformance.processes import die_with_parent
 from envspec.conformance.results import Cause
 
@@ -134,6 +132,12 @@ class Rank:
         """A result for the check; JSON."""
         self.log.write("values", [name, value])
 
+    def first_ranks(self, key: str, number: int) -> int:
+        """The number that the first rank has under this key."""
+        if self.number == 0:
+            self.store.set(key, str(number))
+        return int(self.store.get(key))
+
 
 def main(parent: int, folder: Path) -> int:
     """Run a rank. parent: PID of torchrun. folder: of the launch, with its task."""
@@ -186,6 +190,10 @@ def _join(torch: Any, dist: Any, launch: Launch, folder: Path, log: EventWriter)
     store, number, world = connect(timeout_s)
     device = torch.device(launch.device, local) if launch.device == "cuda" else torch.device("cpu")
     options = {}
+    if launch.backend == "nccl":
+        version = nccl.version(torch)
+        log.write("values", ["NCCL", version])
+        nccl.agree(store, launch, number, version)
     if device.type == "cuda":
         torch.cuda.set_device(device)
         options["device_id"] = device
@@ -210,7 +218,9 @@ def run_ddp(torch: Any, dist: Any, rank: Rank) -> None:
     """Collectives of integers, the training, then bandwidth."""
     training.prepare(torch)
     with rank.log.phase("integers"):
-        _integers(torch, dist, rank)
+        outcomes, total = collectives.verify(torch, dist, rank.device, rank.number, rank.world)
+        rank.value("integers", outcomes)
+        rank.value("sum", total)
     with rank.log.phase("wrap"):
         module = training.model(torch, rank.launch.seed, rank.device)
         bucket_mb = SIZES["distributed.bucket_bytes"] / 2**20
@@ -219,9 +229,7 @@ def run_ddp(torch: Any, dist: Any, rank: Rank) -> None:
     _train(torch, rank, training.alone(torch, replica, training.by_sgd(torch, replica)))
     if rank.world > 1:
         with rank.log.phase("bandwidth"):
-            _bandwidth(torch, dist, rank)
-    if rank.launch.backend == "nccl":
-        rank.value("NCCL", ".".join(str(each) for each in torch.cuda.nccl.version()))
+            rank.value("bus", collectives.bandwidth(torch, dist, rank.device, rank.world, rank.first_ranks))
 
 
 def run_fsdp(torch: Any, _dist: Any, rank: Rank) -> None:
@@ -278,80 +286,3 @@ def _fsdp1(torch: Any, rank: Rank, module: Any) -> Trainee:
         lambda: gathered("parameters"),
         lambda: float(sharded.clip_grad_norm_(float("inf"))),
     )
-
-
-def _integers(torch: Any, dist: Any, rank: Rank) -> None:
-    """Compare collectives with what every rank can compute by itself from the seeds."""
-    types = [torch.int64, torch.int32, torch.float32]
-    if rank.device.type == "cuda":
-        types += [torch.float16, torch.bfloat16]
-    exact: dict[str, bool] = {}
-    for dtype in types:
-        for collective, (found, right) in _collectives(torch, dist, rank, dtype).items():
-            is_exact = torch.equal(found.cpu().to(torch.int64), right.to(torch.int64))
-            exact[f"{collective} of {str(dtype).rpartition('.')[2]}"] = bool(is_exact)
-    rank.value("integers", exact)
-
-
-def _collectives(torch: Any, dist: Any, rank: Rank, dtype: Any) -> dict[str, tuple[Any, Any]]:
-    """Collective -> (its result, the right one)."""
-    largest = max(1, SIZES["distributed.largest_sum"] // rank.world)
-    inputs = []
-    for each in range(rank.world):
-        source = torch.Generator().manual_seed(rank.launch.seed + each)
-        inputs.append(
-            torch.randint(-largest, largest + 1, (SIZES["distributed.integers"],), generator=source).to(dtype)
-        )
-    total = torch.stack([each.to(torch.int64) for each in inputs]).sum(0)
-    own = inputs[rank.number].to(rank.device)
-    results: dict[str, tuple[Any, Any]] = {}
-
-    reduced = own.clone()
-    dist.all_reduce(reduced)
-    results["all-reduce"] = (reduced, total)
-    if dtype == torch.int64:
-        rank.value("sum", digest(reduced.cpu()))
-
-    sent = own.clone()
-    dist.broadcast(sent, src=rank.world - 1)
-    results["broadcast"] = (sent, inputs[-1])
-
-    gathered = torch.empty(rank.world * own.numel(), dtype=dtype, device=rank.device)
-    dist.all_gather_into_tensor(gathered, own)
-    results["all-gather"] = (gathered, torch.cat(inputs))
-
-    chunk = own.numel() // rank.world
-    scattered = torch.empty(chunk, dtype=dtype, device=rank.device)
-    dist.reduce_scatter_tensor(scattered, own[: chunk * rank.world].clone())
-    results["reduce-scatter"] = (scattered, total[rank.number * chunk : (rank.number + 1) * chunk])
-    return results
-
-
-def _bandwidth(torch: Any, dist: Any, rank: Rank) -> None:
-    """Measure the bus bandwidth of large collectives, in bytes per second: the best of several.
-
-    It is bytes/time x 2(n-1)/n for all-reduce, (n-1)/n for the two others, with the bytes of the whole buffer.
-    Source: nccl-tests, `doc/PERFORMANCE.md`.
-    """
-    world = rank.world
-    count = math.ceil(SIZES[f"distributed.bytes.{rank.device.type}"] / 4 / world) * world
-    whole = torch.ones(count, device=rank.device)
-    part = torch.ones(count // world, device=rank.device)
-    collectives: dict[str, tuple[Callable[[], object], float]] = {
-        "all-reduce": (lambda: dist.all_reduce(whole), 2.0),
-        "all-gather": (lambda: dist.all_gather_into_tensor(whole, part), 1.0),
-        "reduce-scatter": (lambda: dist.reduce_scatter_tensor(part, whole), 1.0),
-    }
-    speeds = {}
-    for name, (collective, factor) in collectives.items():
-        times = []
-        # The first one sets up connections.
-        for _ in range(1 + SIZES["distributed.repeats"]):
-            dist.barrier()
-            wait(torch, rank.device.type)
-            began = time.perf_counter()
-            collective()
-            wait(torch, rank.device.type)
-            times.append(time.perf_counter() - began)
-        speeds[name] = 4 * count / min(times[1:]) * factor * (world - 1) / world
-    rank.value("bus", speeds)

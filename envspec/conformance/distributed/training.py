@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES, limit
+from envspec.conformance.distributed import nccl
 from envspec.conformance.distributed.launch import Launch, Launched, launched
 from envspec.conformance.events import CheckContext, ProcessEvents
+from envspec.conformance.libraries import LIBRARIES
 from envspec.conformance.numerics import raw, relative_error
 from envspec.conformance.results import Level, Peak
 
@@ -165,7 +167,7 @@ def _one_process(torch: Any, context: CheckContext, launch: Launch) -> Trained:
 def compare(
     torch: Any, context: CheckContext, running: Launched, ranks: Mapping[int, ProcessEvents], one: Trained
 ) -> None:
-    """Compare ranks with each other bit by bit, and with one process."""
+    """Compare ranks with each other bit by bit, and with one process; report NCCL's version and transport."""
     name, first = running.launch.name, next(iter(ranks.values()))
     _equal(context, name, ranks)
     *gradients, parameters = torch.load(running.folder / "trained.pt", weights_only=True)
@@ -180,6 +182,10 @@ def compare(
         detail = f"{found[0]:.7g} at the first step, one process {expected[0]:.7g}"
         error = max(abs(each / right - 1) for each, right in zip(found, expected))
         context.within(finding, error, norm_bound, detail=detail)
+    if "NCCL" in first.values:
+        context.ran("NCCL", first.values["NCCL"])
+    if running.launch.backend == "nccl" and running.launch.world > 1:
+        nccl.report(context, running.launch, running.folder)
     for each in ranks.values():
         if "peak" in each.values:
             context.peak(Peak(*each.values["peak"]))
@@ -207,7 +213,7 @@ def _norm(vector: Any) -> float:
 def _stack(torch: Any, launch: Launch) -> list[str]:
     if launch.device == "cuda":
         gpu = torch.cuda.get_device_properties(0)
-        nccl = ".".join(str(each) for each in torch.cuda.nccl.version())
         arch = f"sm_{gpu.major}{gpu.minor} x {gpu.multi_processor_count}"
-        return [arch, f"CUDA {torch.version.cuda}", f"cuDNN {torch.backends.cudnn.version()}", f"NCCL {nccl}"]
+        cudnn = LIBRARIES["cuDNN"].loaded()
+        return [arch, f"CUDA {torch.version.cuda}", f"cuDNN {cudnn}", f"NCCL {nccl.version(torch)}"]
     return [torch.backends.cpu.get_cpu_capability(), f"{torch.get_num_threads()} threads"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -143,8 +144,25 @@ def _card(torch: Any, held: _Held) -> None:
         "max_memory_reserved": lambda: held.most,
         "reset_peak_memory_stats": held.forget,
     }
+    torch.cuda.Event = _Event
     for name, answer in answers.items():
         setattr(torch.cuda, name, _for_checks(answer, getattr(torch.cuda, name)))
+
+
+class _Event:
+    """A point in time: what a CPU does is done when its call returns."""
+
+    def __init__(self, *, enable_timing: bool = False) -> None:
+        self._at_s = 0.0
+
+    def record(self) -> None:
+        self._at_s = time.perf_counter()
+
+    def synchronize(self) -> None:
+        """At once."""
+
+    def elapsed_time(self, other: _Event) -> float:
+        return (other._at_s - self._at_s) * 1000
 
 
 def _for_checks(answer: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """What `envspec run` does once the image is in the engine: `python -m tests.support.machines.run_container JSON`.
 
-JSON: image, command, and what differs from the defaults: work, uid, gid, groups, mounts, ports, gpus, cuda, services
-(name and port of each, which are started beside the command).
+JSON: image, command, and what differs from the defaults: work, uid, gid, groups, devices, mounts, ports, gpus, cuda,
+services (name and port of each, which are started beside the command).
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def main(asked: dict[str, Any]) -> int:
         command=tuple(asked["command"]),
         start=StartMode.SERVICES if "services" in asked else StartMode.COMMAND,
         gpus=Gpus(asked["gpus"]) if "gpus" in asked else Gpus.AS_LOCKED,
+        devices=tuple(asked.get("devices", ())),
         mounts=tuple(Mount(source, target, MountAccess(access)) for source, target, access in asked.get("mounts", ())),
         ports=tuple(Port(*each) for each in asked.get("ports", ())),
         terminal=Terminal.TTY if tty else Terminal.PIPES,
