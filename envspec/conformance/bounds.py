@@ -87,6 +87,10 @@ SIZES: Mapping[str, int] = {
     "preimports.cores": 4,
     # For each of them: if memory runs out, the system may kill any process.
     "preimports.memory_bytes": 6_000_000_000,
+    # Of a speed's measurement. On the CPU three calls are enough if they take longer.
+    "speed.milliseconds.cuda": 1000,
+    "speed.milliseconds.cpu": 200,
+    "speed.blocks": 10,
     # |r| <= 256 is exact in bf16 in any order of summation.
     "matmul.integer_k": 1024,
     "matmul.integer_side": 512,
@@ -154,6 +158,9 @@ SIZES: Mapping[str, int] = {
     "loader.workers.cpu": 2,
     "loader.steps.cuda": 200,
     "loader.steps.cpu": 8,
+    # Of training from the loader, at least: NVML's sample period is up to a second. On the CPU one pass is enough.
+    "loader.milliseconds.cuda": 2000,
+    "loader.milliseconds.cpu": 0,
     "loader.width.cuda": 192,
     "loader.width.cpu": 4,
     # Batches of 64 pictures of 224 x 224 in fp32: 39 MB each, 308 MB in all.
