@@ -152,6 +152,11 @@ SIZES: Mapping[str, int] = {
     "memory.layers": 8,
     "memory.side.cpu": 1024,
     "memory.side.cuda": 2048,
+    # The side of square products that fill every multiprocessor, and the seconds of all types together.
+    "sustained.side.cuda": 8192,
+    "sustained.side.cpu": 512,
+    "sustained.seconds.cuda": 30,
+    "sustained.seconds.cpu": 1,
     "loader.pictures": 768,
     "loader.batch": 32,
     "loader.workers.cuda": 4,

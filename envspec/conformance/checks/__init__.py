@@ -77,4 +77,9 @@ CHECKS: Mapping[str, CheckDefinition] = {
     "memory": CheckDefinition(
         60, "what the checks needed, and what a model of N parameters needs", preimports=_OPTIMIZING
     ),
+    "sustained": CheckDefinition(
+        180,
+        "products that fill the device for a while are exact, each of them",
+        advice="the device computes wrong results under load: check its cooling and power, or replace it",
+    ),
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -134,9 +135,26 @@ def _card(torch: Any, held: _Held) -> None:
         "max_memory_allocated": lambda: held.most,
         "max_memory_reserved": lambda: held.most,
         "reset_peak_memory_stats": held.forget,
+        "Event": _Event,
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, _for_checks(answer, getattr(torch.cuda, name)))
+
+
+class _Event:
+    """Work has ended when its call returns: an event's time is that of its recording."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        self._is_timed = enable_timing
+        self._at = 0.0
+
+    def record(self) -> None:
+        self._at = time.perf_counter()
+
+    def elapsed_time(self, end: _Event) -> float:
+        if not self._is_timed or not end._is_timed:
+            raise RuntimeError("events without timing have no time")
+        return (end._at - self._at) * 1e3
 
 
 def _for_checks(answer: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
