@@ -86,7 +86,7 @@ def tolerance(recorded: Number, now: Number) -> float | None:
     """How much worse a number may be than the recorded one, as a fraction of it; None if no change counts."""
     if recorded.tolerance is None or now.tolerance is None:
         return None
-    return max(recorded.tolerance, SPREADS * (recorded.spread + now.spread))
+    return min(1.0, max(recorded.tolerance, SPREADS * (recorded.spread + now.spread)))
 
 
 def worsening(better: Better, recorded: float, now: float) -> float:

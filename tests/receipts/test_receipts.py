@@ -170,6 +170,7 @@ def rate(value: float, spread: float | None, device: str = "cuda", name: str = "
         (0.0, 0.0, "cpu", 0.10),
         (0.04, 0.06, "cuda", 0.15),
         (0.0, 0.4, "cpu", 0.60),
+        (0.0, 2.5, "cpu", 1.0),
     ],
 )
 def test_the_tolerance_of_a_rate_is_that_of_both_spreads(
