@@ -126,6 +126,9 @@ def test_a_product_that_a_gpu_refuses_costs_its_own_cases_only(
         assert {part.format(name) for part in parts} <= set(products)
         assert sustained[f"products in {name}"]["ok"]
     assert products["a convolution in fp32"]["ok"]
+    assert output.results["matmul"]["ran"]["cuDNN"] == "9.10.2"
+    keys = {each["key"] for each in output.results["matmul"]["fingerprints"] if each["level"] == "keyed"}
+    assert keys and all("cuDNN 9.10.2" in each for each in keys)
     assert output.wrong("matmul") == (set(expected) if kind == "exact" else set())
 
 
