@@ -12,7 +12,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from envspec.conformance.numerics import best_time, modes
+from envspec.conformance.numerics import best_time
 
 torch: Any = importlib.import_module("torch")
 _CLOCKS: Final = (
@@ -24,7 +24,6 @@ _CLOCKS: Final = (
 def main(device: str) -> None:
     sustained(device, *((8192, 60.0) if device == "cuda" else (512, 1.0)))
     if device == "cuda":
-        fp8(8192)
         copies()
         graphs()
         memory_pattern()
@@ -58,26 +57,10 @@ def sustained(device: str, side: int, seconds: float) -> None:
     middle = sorted(rates)[len(rates) // 2]
     print(f"sustained: first {rates[0]:.2f}, median {middle:.2f}, last {rates[-1]:.2f} TFLOP/s", end=", ")
     print(f"wrong products {wrong}, different bits {different}")
-    best = [2 * side**3 / best_time(torch, device, lambda: left @ right) / 1e12 for _ in range(5)]
+    best = [2 * side**3 / best_time(torch, device, lambda: left @ right)[0] / 1e12 for _ in range(5)]
     print("the suite's timing, five times:", *(f"{each:.2f}" for each in best))
     if cuda:
         print(f"events over 100 products: {2 * side**3 / by_events(lambda: left @ right, 100) / 1e12:.1f} TFLOP/s")
-
-
-def fp8(side: int) -> None:
-    """fp8 products as the suite times them, and without turning the right matrix within the time."""
-    mode = next((each for each in modes(torch, "cuda")[0] if each.name == "fp8"), None)
-    if mode is None:
-        print("fp8: not on this GPU")
-        return
-    matrix = torch.randn(side, side, device="cuda").to(torch.float8_e4m3fn)
-    columns, scale = matrix.t().contiguous().t(), torch.ones((), device="cuda")
-
-    def turned_before() -> Any:
-        return torch._scaled_mm(matrix, columns, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
-
-    for name, work in (("as the suite", lambda: mode.product(matrix, matrix)), ("turned before", turned_before)):
-        print(f"fp8 {name}: {2 * side**3 / by_events(work, 50) / 1e12:.1f} TFLOP/s")
 
 
 def copies() -> None:

@@ -92,6 +92,10 @@ SIZES: Mapping[str, int] = {
     "driver.limit_s_per_gpu": 5,
     # Of each copy between two GPUs.
     "device.copy_bytes": 2**26,
+    # Of a speed's measurement. On the CPU three calls are enough if they take longer.
+    "speed.milliseconds.cuda": 1000,
+    "speed.milliseconds.cpu": 200,
+    "speed.blocks": 10,
     # |r| <= 256 is exact in bf16 in any order of summation.
     "matmul.integer_k": 1024,
     "matmul.integer_side": 512,
@@ -161,12 +165,20 @@ SIZES: Mapping[str, int] = {
     "memory.layers": 8,
     "memory.side.cpu": 1024,
     "memory.side.cuda": 2048,
+    # The side of square products that fill every multiprocessor, and the seconds of all types together.
+    "sustained.side.cuda": 8192,
+    "sustained.side.cpu": 512,
+    "sustained.seconds.cuda": 30,
+    "sustained.seconds.cpu": 1,
     "loader.pictures": 768,
     "loader.batch": 32,
     "loader.workers.cuda": 4,
     "loader.workers.cpu": 2,
     "loader.steps.cuda": 200,
     "loader.steps.cpu": 8,
+    # Of training from the loader, at least: NVML's sample period is up to a second. On the CPU one pass is enough.
+    "loader.milliseconds.cuda": 2000,
+    "loader.milliseconds.cpu": 0,
     "loader.width.cuda": 192,
     "loader.width.cpu": 4,
     # Batches of 64 pictures of 224 x 224 in fp32: 39 MB each, 308 MB in all.

@@ -129,15 +129,15 @@ def _by_address(function: Callable[..., int], *arguments: int) -> int:
     return number.value
 
 
-def cublas_version() -> str:
-    """Of the cuBLAS in this process; empty before its first use."""
+def _cublas(library: ctypes.CDLL) -> tuple[int, ...]:
     # The arguments are libraryPropertyType: major, minor and patch level.
-    query = CudaLibrary(
-        "libcublas.so", (), 3, lambda each: tuple(_by_address(each.cublasGetProperty, n) for n in range(3))
-    )
-    return query.loaded()
+    return tuple(_by_address(library.cublasGetProperty, part) for part in range(3))
 
 
+CUBLAS = CudaLibrary("libcublas.so", (), 3, _cublas)
+CUDNN = CudaLibrary(
+    "libcudnn.so", ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cudnn-cu11", "libcudnn", "cudnn"), 3, _cudnn
+)
 LIBRARIES: Mapping[str, CudaLibrary] = {
     "CUDA runtime": CudaLibrary(
         "libcudart.so",
@@ -145,8 +145,6 @@ LIBRARIES: Mapping[str, CudaLibrary] = {
         2,
         _cuda,
     ),
-    "cuDNN": CudaLibrary(
-        "libcudnn.so", ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cudnn-cu11", "libcudnn", "cudnn"), 3, _cudnn
-    ),
+    "cuDNN": CUDNN,
     "NCCL": CudaLibrary("libnccl.so", ("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-nccl-cu11", "nccl"), 3, _nccl),
 }

@@ -6,23 +6,24 @@ all its forms, too.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import math
 import operator
+import re
+import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
-from envspec.conformance.libraries import cublas_version
+from envspec.conformance.libraries import CUBLAS, CUDNN
 from envspec.conformance.results import error_chain
-
-#: Repetitions of a measurement; the shortest counts, the others were disturbed.
-TIMES = 3
 
 
 def deterministic(torch: Any) -> None:
@@ -54,17 +55,106 @@ def wait(torch: Any, device: str) -> None:
         torch.cuda.synchronize()
 
 
-def best_time(torch: Any, device: str, work: Callable[[], Any]) -> float:
-    """The shortest time of some calls, in seconds, after one that does not count."""
+def best_time(torch: Any, device: str, work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds of a call in the shortest of several blocks of calls, after a warm-up, and the spread of the blocks.
+
+    Disturbances only add time. On a GPU its own events are the clock, without a synchronisation between the blocks. On
+    the CPU a block is one call: on a busy machine the shortest calls are the least disturbed.
+    """
     work()
-    best = math.inf
-    for _ in range(TIMES):
-        wait(torch, device)
+    wait(torch, device)
+    began, before = time.perf_counter(), waited_s()
+    seconds = (_gpu_blocks if device == "cuda" else _cpu_calls)(torch, work)
+    waited = (waited_s() - before) / (time.perf_counter() - began)
+    return min(seconds), spread(seconds, waited)
+
+
+def _gpu_blocks(torch: Any, work: Callable[[], Any]) -> list[float]:
+    """Seconds of a call in each block. The warm-up, in which clocks rise, takes the time of two blocks."""
+    blocks, calls, began = SIZES["speed.blocks"], 0, time.perf_counter()
+    block_s = SIZES["speed.milliseconds.cuda"] / 1e3 / blocks
+    while time.perf_counter() - began < 2 * block_s:
+        work()
+        torch.cuda.synchronize()
+        calls += 1
+    calls = math.ceil(calls / 2)
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(blocks + 1)]
+    events[0].record()
+    for event in events[1:]:
+        for _ in range(calls):
+            work()
+        event.record()
+    torch.cuda.synchronize()
+    return [one.elapsed_time(other) / 1e3 / calls for one, other in zip(events, events[1:])]
+
+
+def _cpu_calls(_: Any, work: Callable[[], Any]) -> list[float]:
+    """Seconds of each call: of three that are long, of more that are short."""
+    seconds: list[float] = []
+    while len(seconds) < 3 or sum(seconds) < SIZES["speed.milliseconds.cpu"] / 1e3:
         began = time.perf_counter()
         work()
-        wait(torch, device)
-        best = min(best, time.perf_counter() - began)
-    return best
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def spread(seconds: Sequence[float], waited: float = 0.0) -> float:
+    """How well the shortest of some times is known: the distance of their median, and the share of time spent waiting.
+
+    waited: seconds that threads waited for a CPU, of each second. If other programs use all cores, no call may be
+    undisturbed, and the times may be equally wrong.
+    """
+    return statistics.median(seconds) / min(seconds) - 1 + min(1.0, max(0.0, waited))
+
+
+def waited_s() -> float:
+    """Seconds that the threads of this process have waited for a CPU; 0 if the kernel does not count them.
+
+    Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat: the second number, in nanoseconds.
+    """
+    total = 0
+    for each in Path("/proc/self/task").glob("*/schedstat"):
+        # A thread may have ended meanwhile.
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            total += int(each.read_text(encoding="ascii").split()[1])
+    return total / 1e9
+
+
+#: A refusal of cuBLAS leaves the device usable, though torch calls it a CUDA error.
+_REFUSED = re.compile(r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH|INVALID_VALUE)")
+#: After these errors every further call of the process fails, or nothing can be allocated.
+#: Source: CUDA runtime API, cudaError_t: "This leaves the process in an inconsistent state".
+_FATAL = re.compile(
+    r"CUDA error:|Triton Error \[CUDA\]|CUBLAS_STATUS_ALLOC_FAILED|out of memory|illegal memory access"
+    r"|device-side assert|unspecified launch failure"
+)
+#: torch's messages for devices without an operation: `torch._scaled_mm is only supported on CUDA devices with compute
+#: capability >= 9.0 or 8.9, or ROCm MI300+`, `CUDA BFloat16 requires compute capability >= 80`.
+_NO_SUCH_OPERATION = re.compile(r"(only (supported )?(on|for)|requires|needs) .*compute capability")
+
+
+@contextlib.contextmanager
+def case(torch: Any, context: CheckContext, name: str) -> Iterator[None]:
+    """A part of a check that costs no other part if torch or a library of CUDA refuses it.
+
+    Its refusal is a finding `name`: `not run` if torch says that this device does not support the operation, else a
+    failure.
+
+    Raises:
+        RuntimeError: memory ran out, or the process can't use the GPU any more.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        is_fatal = _FATAL.search(text) and not _REFUSED.search(text)
+        # torch 2.4 has the second name only.
+        if is_fatal or isinstance(error, getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)):
+            raise
+        if _NO_SUCH_OPERATION.search(text):
+            context.not_run(name, _line(error))
+        else:
+            context.exact(name, ok=False, detail=_line(error))
 
 
 def key(torch: Any, device: str, shapes: Sequence[object]) -> str:
@@ -73,7 +163,7 @@ def key(torch: Any, device: str, shapes: Sequence[object]) -> str:
     if device == "cuda":
         gpu = torch.cuda.get_device_properties(0)
         words += [f"sm_{gpu.major}{gpu.minor}", f"{gpu.multi_processor_count} multiprocessors"]
-        words += [f"cuBLAS {cublas_version()}", f"cuDNN {torch.backends.cudnn.version()}"]
+        words += [f"cuBLAS {CUBLAS.loaded()}", f"cuDNN {CUDNN.loaded()}"]
     else:
         words += [torch.backends.cpu.get_cpu_capability(), f"{torch.get_num_threads()} threads"]
     return ", ".join([*words, *map(str, shapes)])
@@ -89,10 +179,11 @@ def has_bf16(torch: Any, device: str) -> bool:
 
 @dataclass(frozen=True)
 class Mode:
-    """A type of inputs. rounded: fp32 -> the same in this type. product: (M, K) and (K, N), both rounded -> (M, N)."""
+    """A type of inputs. left, right: fp32 -> the same in this type, as `product` takes it: (M, K), (K, N) -> (M, N)."""
 
     name: str
-    rounded: Callable[[Any], Any]
+    left: Callable[[Any], Any]
+    right: Callable[[Any], Any]
     product: Callable[[Any, Any], Any]
 
 
@@ -102,7 +193,8 @@ def modes(torch: Any, device: str) -> tuple[list[Mode], dict[str, str]]:
     Source of the compute capabilities: CUDA C++ programming guide, "Tensor Core Input Precisions".
     """
     plain = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-    run = [Mode(name, operator.methodcaller("to", dtype), operator.matmul) for name, dtype in plain.items()]
+    casts = {name: operator.methodcaller("to", dtype) for name, dtype in plain.items()}
+    run = [Mode(name, cast, cast, operator.matmul) for name, cast in casts.items()]
     if device != "cuda":
         reason = "no GPU is requested"
         return run, {"tf32": reason, "fp8": reason}
@@ -110,7 +202,7 @@ def modes(torch: Any, device: str) -> tuple[list[Mode], dict[str, str]]:
     sm = "this GPU is of compute capability {}.{}".format(*capability)
     lacking: dict[str, str] = {}
     if capability >= (8, 0):
-        run.insert(1, Mode("tf32", lambda matrix: matrix, _in_tf32(torch)))
+        run.insert(1, Mode("tf32", casts["fp32"], casts["fp32"], _in_tf32(torch)))
     else:
         run.pop()
         lacking |= dict.fromkeys(("tf32", "bf16"), f"it needs compute capability 8.0, {sm}")
@@ -138,14 +230,14 @@ def _in_tf32(torch: Any) -> Callable[[Any, Any], Any]:
 def _fp8(torch: Any) -> Mode:
     """e4m3, with a result in bf16. cuBLAS requires the right matrix in columns."""
     one = torch.ones((), device="cuda")
+    cast = operator.methodcaller("to", torch.float8_e4m3fn)
 
     def product(left: Any, right: Any) -> Any:
-        by_columns = right.t().contiguous().t()
         # torch 2.4 to 2.15 have no public name for it; 2.4 adds the largest element to the result.
-        found = torch._scaled_mm(left, by_columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        found = torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
         return found[0] if isinstance(found, tuple) else found
 
-    return Mode("fp8", lambda matrix: matrix.to(torch.float8_e4m3fn), product)
+    return Mode("fp8", cast, lambda matrix: cast(matrix).t().contiguous().t(), product)
 
 
 #: Names of `torch.nn.attention.SDPBackend`; MATH runs everywhere: if it does not, the check fails.
@@ -171,20 +263,21 @@ def kernels(torch: Any, context: CheckContext, dtypes: Mapping[str, Any]) -> Non
         *inputs, towards = (torch.randn(shape, generator=numbers).to(context.device, dtype) for _ in range(4))
         right = _formula(torch, inputs, towards)
         for member, name in KERNELS.items():
-            case = f"{name} attention in {type_name}"
+            part = f"{name} attention in {type_name}"
             if not hasattr(backends, member):
-                context.not_run(case, f"torch {torch.__version__} has no such kernel")
+                context.not_run(part, f"torch {torch.__version__} has no such kernel")
                 continue
-            found, why = _attend(torch, getattr(backends, member), inputs, towards)
-            if found:
-                ran.append(f"{name} in {type_name}")
-                bound = limit(f"transformer.attention.{type_name}")
-                context.within(f"{case}, output", relative_error(found[0], right[0]), bound)
-                context.within(f"{case}, gradient", relative_error(found[1], right[1]), bound)
-            elif member == _MATH:
-                context.exact(case, ok=False, detail=why)
-            else:
-                context.not_run(case, why if context.request.cuda else "torch has no such kernel for the CPU")
+            with case(torch, context, part):
+                found, why = _attend(torch, getattr(backends, member), inputs, towards)
+                if found:
+                    ran.append(f"{name} in {type_name}")
+                    bound = limit(f"transformer.attention.{type_name}")
+                    context.within(f"{part}, output", relative_error(found[0], right[0]), bound)
+                    context.within(f"{part}, gradient", relative_error(found[1], right[1]), bound)
+                elif member == _MATH:
+                    context.exact(part, ok=False, detail=why)
+                else:
+                    context.not_run(part, why if context.request.cuda else "torch has no such kernel for the CPU")
     context.note("attention's kernels that ran", ", ".join(ran))
 
 

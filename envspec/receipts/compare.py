@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from envspec.conformance.results import CheckFinding, CheckOutcome, Fingerprint, Kind, Level, Status
-from envspec.receipts.metrics import Better, Number, better, devices, has_kind, kind, numbers, worsening
+from envspec.receipts.metrics import Better, Number, better, devices, has_kind, kind, numbers, tolerance, worsening
 from envspec.receipts.model import Baseline, BaselineRow, Receipt
 
 K = TypeVar("K")
@@ -41,7 +41,8 @@ class NumberLine:
     """A number that several receipts have.
 
     worse: for each receipt, how much worse it is as a fraction of the first value, negative if it is better; None if
-    the receipt has no such number or is of another kind of machine. tolerance: None if no change counts.
+    the receipt has no such number or is of another kind of machine. tolerances: for each receipt, how much worse it may
+    be; None if no change counts.
     """
 
     check: str
@@ -50,12 +51,20 @@ class NumberLine:
     values: tuple[float | None, ...]
     better: Better
     worse: tuple[float | None, ...]
-    tolerance: float | None
+    tolerances: tuple[float | None, ...]
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a change of one of the values counts."""
+        return any(each is not None for each in self.tolerances)
 
     @property
     def is_beyond(self) -> bool:
-        """Whether a value differs from the first by more than the tolerance, better or worse."""
-        return self.tolerance is not None and any(abs(part) > self.tolerance for part in self.worse if part)
+        """Whether a value differs from the first by more than its tolerance, better or worse."""
+        return any(
+            part is not None and allowed is not None and abs(part) > allowed
+            for part, allowed in zip(self.worse, self.tolerances, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +183,8 @@ def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:
             for each, other in zip(found, kinds, strict=True)
         )
         values = tuple(each.value if each else None for each in found)
-        yield NumberLine(first.check, first.name, first.unit, values, like, worse, first.tolerance)
+        allowed = tuple(tolerance(first, each) if each and each is not first else None for each in found)
+        yield NumberLine(first.check, first.name, first.unit, values, like, worse, allowed)
 
 
 def _ordered(rows: Iterable[Iterable[K]]) -> list[K]:
@@ -341,7 +351,8 @@ def _best(receipt: Receipt, check: str, unit: str, name: str | None) -> float | 
 def against(now: Receipt, recorded: Receipt) -> Baseline:
     """Compare every rate and every peak of memory of a run with those of a recorded one.
 
-    Machines of different or unknown kinds are not compared: `not_compared` says so.
+    Machines of different or unknown kinds are not compared, nor are receipts whose rates have no spread yet:
+    `not_compared` says why.
     """
     baseline = Baseline(lock=recorded.lock.name, made_at=recorded.made_at, machine=kind(recorded))
     why = ""
@@ -349,13 +360,30 @@ def against(now: Receipt, recorded: Receipt) -> Baseline:
         why = f"the machines are of different kinds: recorded on {kind(recorded)}; this is {kind(now)}"
     elif not has_kind(now):
         why = f"the kind of machine is unknown: it has {kind(now)}"
+    present = {number.key: number for number in numbers(now)}
+    found = [(number, present.get(number.key)) for number in numbers(recorded) if number.value]
+    if not why and _lacks_spreads(found):
+        why = (
+            f"no rate of the recorded receipt has a spread (envspec {recorded.envspec} wrote it): record it again with "
+            "this envspec, on the same machine when it does nothing else"
+        )
     if why:
         return baseline.model_copy(update={"not_compared": why})
-    present = {number.key: number for number in numbers(now)}
-    judged = [number for number in numbers(recorded) if number.tolerance is not None and number.value]
-    rows = tuple(_row(number, present[number.key].value) for number in judged if number.key in present)
-    missing = tuple(_missing(now, [number for number in judged if number.key not in present]))
-    return baseline.model_copy(update={"rows": rows, "missing": missing})
+    rows = tuple(
+        _row(number, each.value, allowed)
+        for number, each in found
+        if each and (allowed := tolerance(number, each)) is not None
+    )
+    gone = [number for number, each in found if number.tolerance is not None and each is None]
+    return baseline.model_copy(update={"rows": rows, "missing": tuple(_missing(now, gone))})
+
+
+def _lacks_spreads(found: Sequence[tuple[Number, Number | None]]) -> bool:
+    """Whether rates that are judged now were recorded, and none of them with a spread."""
+    judged = [
+        number.tolerance is not None for number, now in found if now and now.better is Better.HIGHER and now.tolerance
+    ]
+    return bool(judged) and not any(judged)
 
 
 def _missing(now: Receipt, gone: Sequence[Number]) -> Iterator[str]:
@@ -367,8 +395,7 @@ def _missing(now: Receipt, gone: Sequence[Number]) -> Iterator[str]:
     yield from (f"{number.check}: {number.name}" for number in gone if number.check in requested)
 
 
-def _row(number: Number, now: float) -> BaselineRow:
-    tolerance = number.tolerance or 0.0
+def _row(number: Number, now: float, allowed: float) -> BaselineRow:
     return BaselineRow(
         check=number.check,
         name=number.name,
@@ -376,6 +403,6 @@ def _row(number: Number, now: float) -> BaselineRow:
         recorded=number.value,
         now=now,
         change=(now - number.value) / number.value,
-        tolerance=tolerance,
-        is_worse=worsening(number.better, number.value, now) > tolerance,
+        tolerance=allowed,
+        is_worse=worsening(number.better, number.value, now) > allowed,
     )

@@ -11,10 +11,14 @@ from typing import Final
 from envspec.conformance.results import Kind
 from envspec.receipts.model import Receipt
 
-#: How far a rate may fall and a peak may rise before a run is worse than a recorded one.
-#: Rates: nccl-tests accepts 0.9 of a given minimum (NCCL_TESTS_MIN_BW). Peaks: torch's allocator
-#: allocates the same blocks for the same program; 5 % is for libraries' workspaces.
-RATE_TOLERANCE: Final = 0.10
+#: How far a rate may fall at least before a run is worse than a recorded one, by device. CPU: a virtual machine's cores
+#: change their speed by some 10 % between seconds, which no repetition within a run shows (measured on two cores,
+#: torch 2.9, 2026-11). CUDA: to be calibrated on a GPU.
+RATE_TOLERANCES: Final = {"cuda": 0.05, "cpu": 0.10}
+#: Times the spreads of both runs: fewer than 1 in 500 rates of a busy machine are worse than a quiet one's (ditto).
+SPREADS: Final = 1.5
+#: How far a peak may rise: torch's allocator allocates the same blocks for the same program; 5 % is for libraries'
+#: workspaces.
 MEMORY_TOLERANCE: Final = 0.05
 #: Peaks of host memory below this have no tolerance: what an interpreter without torch takes varies by more.
 _JUDGED_BYTES: Final = 256 << 20
@@ -29,7 +33,7 @@ class Better(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of a check. tolerance: None if no change counts."""
+    """A number of a check. tolerance: how much worse it may be at least; None if no change counts. spread: a rate's."""
 
     check: str
     name: str
@@ -37,6 +41,7 @@ class Number:
     value: float
     better: Better
     tolerance: float | None = None
+    spread: float = 0.0
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -46,7 +51,7 @@ class Number:
 def numbers(receipt: Receipt) -> Iterator[Number]:
     """Every number of a receipt, in order: for each check its time, findings with a unit, peaks of memory.
 
-    Times have no tolerance: a cold cache doubles them.
+    Times have no tolerance: a cold cache doubles them. Nor do rates without a spread, of which too little is known.
     """
     for check in receipt.checks:
         if check.seconds:
@@ -54,8 +59,9 @@ def numbers(receipt: Receipt) -> Iterator[Number]:
         for each in check.findings:
             if each.value is not None and each.unit and each.kind in (Kind.INFORMING, Kind.BOUNDED):
                 direction = better(each.unit)
-                tolerance = RATE_TOLERANCE if direction is Better.HIGHER else None
-                yield Number(check.check, each.name, each.unit, each.value, direction, tolerance)
+                is_judged = direction is Better.HIGHER and each.spread is not None
+                tolerance = RATE_TOLERANCES[receipt.device] if is_judged else None
+                yield Number(check.check, each.name, each.unit, each.value, direction, tolerance, each.spread or 0.0)
         host_bytes = check.peak.host_bytes or 0
         # With a GPU, host memory depends on the driver and its libraries.
         is_judged = receipt.device == "cpu" and host_bytes >= _JUDGED_BYTES
@@ -74,6 +80,13 @@ def better(unit: str) -> Better:
     if unit == "s":
         return Better.LOWER
     return Better.HIGHER if unit.endswith("/s") else Better.NEITHER
+
+
+def tolerance(recorded: Number, now: Number) -> float | None:
+    """How much worse a number may be than the recorded one, as a fraction of it; None if no change counts."""
+    if recorded.tolerance is None or now.tolerance is None:
+        return None
+    return min(1.0, max(recorded.tolerance, SPREADS * (recorded.spread + now.spread)))
 
 
 def worsening(better: Better, recorded: float, now: float) -> float:

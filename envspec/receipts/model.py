@@ -126,7 +126,7 @@ class BaselineRow(Part):
     change: float
     """(now - recorded) / recorded."""
     tolerance: float
-    """How much worse it may be, as a fraction."""
+    """How much worse it may be, as a fraction: for a rate from the spreads of both runs."""
     is_worse: bool
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from envspec.context import counted
 from envspec.escaping import markdown
-from envspec.receipts.compare import Comparison, Line, NumberLine, Weight, columns
+from envspec.receipts.compare import Comparison, Line, Weight, columns
 from envspec.receipts.metrics import Better, devices, has_kind
 from envspec.report import page
 from envspec.report.format import (
@@ -154,8 +154,9 @@ def _speed(comparison: Comparison) -> str:
     if beyond:
         return f"no: {_some(beyond)}"
     # Times have no tolerance: a cold cache doubles them.
-    judged = any(each.tolerance is not None for each in comparison.numbers)
-    return "yes, within the tolerances" if judged else "unknown: no two receipts share a rate or a peak of memory"
+    judged = any(each.is_judged for each in comparison.numbers)
+    unknown = "unknown: no two receipts share a rate with a spread or a peak of memory"
+    return "yes, within the tolerances" if judged else unknown
 
 
 def _faults(comparison: Comparison) -> Table:
@@ -207,8 +208,8 @@ def _worse(comparison: Comparison) -> Table:
     found: list[tuple[float, Row]] = []
     for each in comparison.numbers:
         base = next(value for value in each.values if value is not None)
-        for name, value, worse in zip(comparison.names, each.values, each.worse, strict=True):
-            if value is not None and worse is not None and _counts(each, worse, value - base):
+        for name, value, worse, allowed in zip(comparison.names, each.values, each.worse, each.tolerances, strict=True):
+            if value is not None and worse is not None and _counts(each.unit, worse, value - base, allowed):
                 numbers = amount(base, each.unit), amount(value, each.unit)
                 found.append((worse, row(name, f"{each.check}: {each.name}", *numbers, f"{share(worse)} worse")))
     rows = tuple(line for _, line in sorted(found, key=lambda pair: -pair[0]))
@@ -216,7 +217,7 @@ def _worse(comparison: Comparison) -> Table:
     return Table(f"Worse than {comparison.names[0]}", heads, rows)
 
 
-def _counts(number: NumberLine, worse: float, more: float) -> bool:
-    if number.unit == "s":
+def _counts(unit: str, worse: float, more: float, allowed: float | None) -> bool:
+    if unit == "s":
         return worse > _TIME_PART and more > _TIME_S
-    return number.tolerance is not None and worse > number.tolerance
+    return allowed is not None and worse > allowed

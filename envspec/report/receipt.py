@@ -168,7 +168,7 @@ def _findings(
             check.check,
             each.name,
             outcome(each) or "informing",
-            "" if each.value is None else amount(each.value, each.unit),
+            _measured(each),
             bound(each),
             "" if each.bound is None or each.value is None else share(page.used(each)),
             each.detail,
@@ -179,6 +179,14 @@ def _findings(
         if shown(each)
     )
     return Table(title, columns, tuple(rows), is_folded=is_folded, plot=plot)
+
+
+def _measured(finding: CheckFinding) -> str:
+    """`51 TFLOP/s, spread 2 %`; empty without a number."""
+    if finding.value is None:
+        return ""
+    value = amount(finding.value, finding.unit)
+    return value if finding.spread is None else f"{value}, spread {share(finding.spread)}"
 
 
 def _failed_findings(receipt: Receipt) -> Table:

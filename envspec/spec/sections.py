@@ -100,6 +100,7 @@ class CheckName(Enum):
     EXTENSIONS = "extensions"
     LOCK = "lock"
     MEMORY = "memory"
+    SUSTAINED = "sustained"
 
 
 class Env(Section):

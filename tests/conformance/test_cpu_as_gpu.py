@@ -62,6 +62,13 @@ def test_every_check_passes_and_says_what_one_gpu_cannot(
     assert loader["2 workers, pinned, epoch 1, pinned"]["ok"]
     assert loader["GPU busy while training"]["value"] == 87
     assert loader["the loader's pace"]["value"] > 0
+    sustained = output.findings("sustained")
+    for name in ("fp32", "tf32", "fp16", "bf16", "fp8"):
+        assert products[f"{name}'s speed"]["spread"] >= 0 and sustained[name]["spread"] >= 0
+        assert sustained[f"the first product in {name}"]["ok"] and sustained[f"products in {name}"]["ok"]
+    prints = output.results["sustained"]["fingerprints"]
+    assert len(prints) == 5 and {each["level"] for each in prints} == {"universal"}
+    assert len({each["digest"] for each in prints}) == 1
     memory = output.findings("memory")
     assert memory["allocated for what is held"]["ok"] and memory["the card's memory"]["value"] == 80 << 30
     assert "runs: yes; can be fine-tuned: no" in memory["a model of 7 billion parameters"]["detail"]
@@ -129,6 +136,44 @@ def test_an_older_card_has_fewer_types(torch_26: Path, driver: dict[str, str], t
     assert lacking == {"tf32", "bf16", "fp8"}
     assert output.findings("amp")["bf16"]["kind"] == "not run"
     assert output.findings("memory")["a model of 7 billion parameters"]["detail"].startswith("runs: no")
+
+
+_LENGTHS = (64, 1024, 4096, 16384)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (
+            "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmulAlgoGetHeuristic( ltHandle, ... )`",
+            "exact",
+        ),
+        ("torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9", "not run"),
+    ],
+)
+def test_a_product_that_a_gpu_refuses_costs_its_own_cases_only(
+    torch_29: Path, driver: dict[str, str], tmp_path: Path, text: str, kind: str
+) -> None:
+    fault = f"""
+    def refused(*given, **named):
+        raise RuntimeError({text!r})
+    torch._scaled_mm = refused
+    """
+    output = _run(torch_29, driver, tmp_path, "matmul", "sustained", fault=fault)
+    products, sustained = output.findings("matmul"), output.findings("sustained")
+    parts = ["integers in {}", *(f"{{}}, K = {length}" for length in _LENGTHS), "{}'s speed"]
+    expected = {part.format("fp8"): f"RuntimeError: {text}" for part in parts}
+    assert {name: each["detail"] for name, each in products.items() if "fp8" in name} == expected
+    assert {each["kind"] for name, each in {**products, **sustained}.items() if "fp8" in name} == {kind}
+    assert "products in fp8" in sustained
+    for name in ("fp32", "tf32", "fp16", "bf16"):
+        assert {part.format(name) for part in parts} <= set(products)
+        assert sustained[f"products in {name}"]["ok"]
+    assert products["a convolution in fp32"]["ok"]
+    assert output.results["matmul"]["ran"]["cuDNN"] == "9.10.2"
+    keys = {each["key"] for each in output.results["matmul"]["fingerprints"] if each["level"] == "keyed"}
+    assert keys and all("cuDNN 9.10.2" in each for each in keys)
+    assert output.wrong("matmul") == (set(expected) if kind == "exact" else set())
 
 
 @pytest.mark.parametrize(

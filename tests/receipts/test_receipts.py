@@ -141,8 +141,8 @@ def speed(rate: float, memory: int = 1_000_000_000, baseline: Receipt | None = N
     ("rate", "memory", "worse"),
     [
         (100.0, 1_000_000_000, ()),
-        (91.0, 1_000_000_000, ()),
-        (89.0, 1_000_000_000, ("amp: speed is 11 % worse than the baseline's",)),
+        (94.5, 1_000_000_000, ()),
+        (93.5, 1_000_000_000, ("amp: speed is 6 % worse than the baseline's",)),
         (200.0, 1_000_000_000, ()),
         (100.0, 1_040_000_000, ()),
         (100.0, 1_100_000_000, ("amp: allocated on the device is 10 % worse than the baseline's",)),
@@ -156,6 +156,43 @@ def test_a_baseline(rate: float, memory: int, worse: tuple[str, ...]) -> None:
     assert not found.baseline.not_compared
     assert found.reasons == worse
     assert found.verdict is (Verdict.FAILED if worse else Verdict.PASSED)
+
+
+def rate(value: float, spread: float | None, device: str = "cuda", name: str = "speed") -> Receipt:
+    findings = [informs(name, value, "1/s", spread=spread), informs("the loader's", 100.0, "1/s", spread=None)]
+    return receipt(results(check("amp", findings=findings), device=device), known("amp"))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now", "device", "tolerance"),
+    [
+        (0.0, 0.0, "cuda", 0.05),
+        (0.0, 0.0, "cpu", 0.10),
+        (0.04, 0.06, "cuda", 0.15),
+        (0.0, 0.4, "cpu", 0.60),
+        (0.0, 2.5, "cpu", 1.0),
+    ],
+)
+def test_the_tolerance_of_a_rate_is_that_of_both_spreads(
+    recorded: float, now: float, device: str, tolerance: float
+) -> None:
+    (row,) = (each for each in against(rate(80, now, device), rate(100, recorded, device)).rows if each.unit == "1/s")
+    assert row.tolerance == pytest.approx(tolerance)
+    assert row.is_worse == (tolerance < 0.2)
+
+
+def test_rates_recorded_without_a_spread_are_not_compared() -> None:
+    found = against(rate(80, 0.01), rate(100, None))
+    assert (
+        found.rows == () and "envspec 0.1.0 wrote it" in found.not_compared and "record it again" in found.not_compared
+    )
+
+
+def test_rates_that_no_run_has_a_spread_for_are_not_judged() -> None:
+    """Gloo's: the receipts are not old, and their memory is compared."""
+    found = against(rate(80, None), rate(100, None))
+    assert not found.not_compared
+    assert {each.unit for each in found.rows} <= {"bytes"} and not found.missing
 
 
 @pytest.mark.parametrize(
@@ -180,7 +217,7 @@ def test_a_number_that_is_missing_now_is_listed() -> None:
 def test_a_bounded_finding_keeps_its_bound_and_source() -> None:
     row = within("fp32, K = 64", 1e-7, "matmul.fp32", 64)
     (found,) = made(check("matmul", findings=[row])).checks[0].findings
-    assert json.loads(dumps(found)) == {**row, "unit": ""}
+    assert json.loads(dumps(found)) == {**row, "unit": "", "spread": None}
 
 
 @pytest.mark.parametrize("change", [{"seed": 7}, {"envspec": "0.2.0"}], ids=["another seed", "another suite"])

@@ -107,4 +107,9 @@ CHECKS: Mapping[str, CheckDefinition] = {
         each_gpu=True,
         limit_s_per_gpu=10,
     ),
+    "sustained": CheckDefinition(
+        180,
+        "products that fill the device for a while are exact, each of them",
+        advice="the device computes wrong results under load: check its cooling and power, or replace it",
+    ),
 }

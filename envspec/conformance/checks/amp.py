@@ -10,7 +10,7 @@ from typing import Any
 
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
-from envspec.conformance.numerics import NO_BF16, best_time, deterministic, has_bf16, joined, relative_error
+from envspec.conformance.numerics import NO_BF16, best_time, case, deterministic, has_bf16, joined, relative_error
 from envspec.conformance.results import Peak
 
 _CLASSES = 10
@@ -73,17 +73,18 @@ def check(context: CheckContext) -> None:
         context.within("fp32's loss", _end(plain) / plain.losses[0], limit("amp.learns"), detail=detail)
     with context.phase("bf16"):
         if has_bf16(torch, context.device):
-            _compare(torch, context, torch.bfloat16, plain, gradient)
+            with case(torch, context, "training in bf16"):
+                _compare(torch, context, torch.bfloat16, plain, gradient)
         else:
             context.not_run("bf16", NO_BF16)
-    with context.phase("fp16"):
+    with context.phase("fp16"), case(torch, context, "training in fp16"):
         scaled = _compare(torch, context, torch.float16, plain, gradient)
         scaler, found = scaled.scaler, scaled.scaler.get_scale()
         detail = f"on {context.device}: without its device it disables itself"
         context.exact("GradScaler is enabled", ok=scaler.is_enabled(), detail=detail)
         grown = SIZES["amp.scale"] * 2 ** (SIZES["amp.steps"] // SIZES["amp.growth_interval"])
         context.exact("the scale grows after its interval", ok=found == grown, detail=f"{found:g}, must be {grown:g}")
-    with context.phase("an overflow"):
+    with context.phase("an overflow"), case(torch, context, "an overflow in fp16"):
         _overflow(torch, context)
     with context.phase("speed and memory"):
         _cost(torch, context)
@@ -173,11 +174,13 @@ def _cost(torch: Any, context: CheckContext) -> None:
             # Record the peak up to here, then measure each type on its own.
             context.peak(Peak(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()))
             torch.cuda.reset_peak_memory_stats()
-        training = _training(torch, context, dtype, batch, SIZES["amp.scale"])
-        samples[name] = batch / best_time(torch, context.device, training.whole_step)
-        detail = f"{samples[name] / samples['fp32']:.2g} times fp32, {batch} samples a step"
-        context.measure(f"{name}'s speed", samples[name], "1/s", detail)
-        if context.request.cuda:
-            context.measure(f"{name}'s memory", torch.cuda.max_memory_allocated(), "bytes", "at its peak")
+        with case(torch, context, f"{name}'s speed"):
+            training = _training(torch, context, dtype, batch, SIZES["amp.scale"])
+            seconds, spread = best_time(torch, context.device, training.whole_step)
+            samples[name] = batch / seconds
+            times = f"{samples[name] / samples['fp32']:.2g} times fp32, " if "fp32" in samples else ""
+            context.measure(f"{name}'s speed", samples[name], "1/s", f"{times}{batch} samples a step", spread)
+            if context.request.cuda:
+                context.measure(f"{name}'s memory", torch.cuda.max_memory_allocated(), "bytes", "at its peak")
     if not context.request.cuda:
         context.not_run("memory against fp32", "torch counts GPU memory only")

@@ -7,16 +7,18 @@ import os
 import random
 import re
 import shutil
+import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
-from envspec.conformance.numerics import wait
+from envspec.conformance.numerics import spread, wait
 from envspec.conformance.results import Level, error_chain
 
 _SHM = "/dev/shm"  # noqa: S108 (only its size is read)
@@ -215,34 +217,36 @@ def _training(context: CheckContext, torch: Any, pictures: Pictures) -> None:
         loader = torch.utils.data.DataLoader(
             pictures,
             batch_size=size,
-            sampler=[index % len(pictures) for index in range(steps * size)],
+            # Without an end: between two passes the GPU would wait for workers that start again.
+            sampler=range(sys.maxsize),
             num_workers=SIZES[f"loader.workers.{kind}"],
             pin_memory=context.request.cuda,
             persistent_workers=True,
         )
-        resident = [(each.to(kind), indices) for each, indices in loader]
+        resident = [(each.to(kind), indices) for each, indices in islice(loader, steps)]
         _seconds(torch, kind, model, resident[:2])
-        resident_s = min(_seconds(torch, kind, model, resident) for _ in range(2))
-        batches = iter(loader)
-        # Without the start of the workers.
-        next(batches)
-        if context.request.cuda:
-            with context.sensors(_SAMPLE_S) as sensors:
-                loaded_s = _seconds(torch, kind, model, batches) * steps / (steps - 1)
-            shares = sensors.samples.get("busy", [])
-            if shares:
-                share = sum(shares) / len(shares)
-                context.measure(_BUSY, share, "%", f"the mean of {len(shares)} samples; {_UNCALIBRATED}")
-            else:
-                context.not_run(_BUSY, sensors.problems.get("busy", "NVML returns no sample"))
-        else:
-            loaded_s = _seconds(torch, kind, model, batches) * steps / (steps - 1)
+        resident_s = [_seconds(torch, kind, model, resident) for _ in range(2)]
+        with context.sensors(_SAMPLE_S) if context.request.cuda else nullcontext() as sensors:
+            batches, loaded_s = iter(loader), list[float]()
+            # Without the start of the workers.
+            next(batches)
+            while not loaded_s or sum(loaded_s) < SIZES[f"loader.milliseconds.{kind}"] / 1e3:
+                loaded_s.append(_seconds(torch, kind, model, islice(batches, steps)))
+        shares = sensors.samples.get("busy", []) if sensors else []
+        if sensors is None:
             context.not_run(_BUSY, "no GPU is requested")
-    context.measure("training, data on the device", steps * size / resident_s, "1/s", "pictures")
-    context.measure("training, from the loader", steps * size / loaded_s, "1/s", "pictures")
+        elif not shares:
+            context.not_run(_BUSY, sensors.problems.get("busy", "NVML returns no sample"))
+        else:
+            share = sum(shares) / len(shares)
+            context.measure(_BUSY, share, "%", f"the mean of {len(shares)} samples; {_UNCALIBRATED}")
+    for name, seconds in (("data on the device", resident_s), ("from the loader", loaded_s)):
+        # One time has no spread.
+        apart = spread(seconds) if len(seconds) > 1 and context.request.cuda else None
+        context.measure(f"training, {name}", steps * size / min(seconds), "1/s", "pictures", apart)
     bound = limit("loader.kept_up")
     detail = f"{_UNCALIBRATED}; planned bound: {bound.relation.value} {bound.value:g} %" if context.request.cuda else ""
-    context.measure("the loader's pace", 100 * resident_s / loaded_s, "%", detail)
+    context.measure("the loader's pace", 100 * min(resident_s) / min(loaded_s), "%", detail)
 
 
 def _seconds(torch: Any, device: str, model: Any, batches: Iterable[tuple[Any, Any]]) -> float:

@@ -11,7 +11,8 @@ from typing import Any
 
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
-from envspec.conformance.numerics import Mode, best_time, deterministic, key, modes, raw, relative_error
+from envspec.conformance.libraries import CUDNN
+from envspec.conformance.numerics import Mode, best_time, case, deterministic, key, modes, raw, relative_error
 from envspec.conformance.results import Level
 
 _LENGTHS = (64, 1024, 4096)
@@ -30,7 +31,7 @@ def check(context: CheckContext) -> None:
         _integers(torch, context, run)
     with context.phase("products of random numbers"):
         _random(torch, context, run)
-    with context.phase("a convolution"):
+    with context.phase("a convolution"), case(torch, context, "a convolution in fp32"):
         _convolution(torch, context)
     with context.phase("speed"):
         _speed(torch, context, run)
@@ -41,12 +42,15 @@ def _integers(torch: Any, context: CheckContext, run: list[Mode]) -> None:
     left, right = _small_integers(torch, context.request.seed, side, length)
     columns = right.t().contiguous()
     exact = torch.cat([(rows[:, None, :] * columns).sum(-1) for rows in left.split(_ROWS)])
+    inputs = [each.float().to(context.device) for each in (left, right)]
     for mode in run:
-        found = mode.product(*(mode.rounded(each.float().to(context.device)) for each in (left, right))).cpu()
-        wrong = int((found.double() != exact.double()).sum())
-        detail = f"{wrong} of {exact.numel()} elements differ from the product in int64, K = {length}"
-        context.exact(f"integers in {mode.name}", ok=wrong == 0, detail=detail)
-        context.fingerprint(f"integers in {mode.name}", [raw(found.double().to(torch.int64))], Level.UNIVERSAL)
+        name = f"integers in {mode.name}"
+        with case(torch, context, name):
+            found = mode.product(mode.left(inputs[0]), mode.right(inputs[1])).cpu()
+            wrong = int((found.double() != exact.double()).sum())
+            detail = f"{wrong} of {exact.numel()} elements differ from the product in int64, K = {length}"
+            context.exact(name, ok=wrong == 0, detail=detail)
+            context.fingerprint(name, [raw(found.double().to(torch.int64))], Level.UNIVERSAL)
 
 
 def _small_integers(torch: Any, seed: int, side: int, length: int) -> tuple[Any, Any]:
@@ -60,24 +64,27 @@ def _random(torch: Any, context: CheckContext, run: list[Mode]) -> None:
     side = SIZES[f"matmul.side.{context.device}"]
     lengths = (*_LENGTHS, SIZES["matmul.largest_k"])
     results: dict[str, list[bytes]] = {mode.name: [] for mode in run}
-    largest: dict[str, float] = dict.fromkeys(results, 0.0)
+    largest: dict[str, float] = {}
     for length in lengths:
         numbers = torch.Generator(context.device).manual_seed(context.request.seed + length)
         left = torch.randn(side, length, device=context.device, generator=numbers)
         right = torch.randn(length, side, device=context.device, generator=numbers)
         for mode in run:
-            rounded = mode.rounded(left), mode.rounded(right)
-            found = mode.product(*rounded)
-            error = _compare(context, mode.name, length, found, *(each.double() for each in rounded))
-            largest[mode.name] = max(largest[mode.name], error)
-            results[mode.name].append(raw(found))
-    detail = "a larger error means that fp32 is computed in TF32: see allow_tf32 and NVIDIA_TF32_OVERRIDE"
-    context.within("fp32 is not TF32", largest["fp32"], limit("matmul.fp32_not_tf32"), detail=detail)
+            with case(torch, context, f"{mode.name}, K = {length}"):
+                rounded = mode.left(left), mode.right(right)
+                found = mode.product(*rounded)
+                error = _compare(context, mode.name, length, found, *(each.double() for each in rounded))
+                largest[mode.name] = max(largest.get(mode.name, 0.0), error)
+                results[mode.name].append(raw(found))
+    if "fp32" in largest:
+        detail = "a larger error means that fp32 is computed in TF32: see allow_tf32 and NVIDIA_TF32_OVERRIDE"
+        context.within("fp32 is not TF32", largest["fp32"], limit("matmul.fp32_not_tf32"), detail=detail)
     if "tf32" in largest and largest["tf32"] <= limit("matmul.fp32", lengths[-1]).value:
         context.not_run("tf32's units", "TF32 was requested and is as exact as fp32: see NVIDIA_TF32_OVERRIDE")
     for name, parts in results.items():
-        where = key(torch, context.device, [f"{side} x K x {side}", f"K = {lengths}"])
-        context.fingerprint(f"random numbers in {name}", parts, Level.KEYED, where)
+        if len(parts) == len(lengths):
+            where = key(torch, context.device, [f"{side} x K x {side}", f"K = {lengths}"])
+            context.fingerprint(f"random numbers in {name}", parts, Level.KEYED, where)
 
 
 def _compare(context: CheckContext, mode: str, length: int, found: Any, left: Any, right: Any) -> float:
@@ -106,7 +113,7 @@ def _convolution(torch: Any, context: CheckContext) -> None:
     exact = convolve(images.double(), weight.double(), padding=1)
     context.within("a convolution in fp32", relative_error(found, exact), limit("matmul.convolution"))
     if context.request.cuda:
-        context.ran("cuDNN", str(torch.backends.cudnn.version()))
+        context.ran("cuDNN", CUDNN.loaded())
 
 
 def _speed(torch: Any, context: CheckContext, run: list[Mode]) -> None:
@@ -114,6 +121,8 @@ def _speed(torch: Any, context: CheckContext, run: list[Mode]) -> None:
     numbers = torch.Generator(context.device).manual_seed(context.request.seed)
     matrix = torch.randn(side, side, device=context.device, generator=numbers)
     for mode in run:
-        rounded = mode.rounded(matrix)
-        seconds = best_time(torch, context.device, partial(mode.product, rounded, rounded))
-        context.measure(f"{mode.name}'s speed", 2 * side**3 / seconds / 1e12, "TFLOP/s", f"{side} x {side} x {side}")
+        name = f"{mode.name}'s speed"
+        with case(torch, context, name):
+            work = partial(mode.product, mode.left(matrix), mode.right(matrix))
+            seconds, spread = best_time(torch, context.device, work)
+            context.measure(name, 2 * side**3 / seconds / 1e12, "TFLOP/s", f"{side} x {side} x {side}", spread)

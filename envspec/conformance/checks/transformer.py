@@ -13,6 +13,7 @@ from envspec.conformance.events import CheckContext
 from envspec.conformance.numerics import (
     NO_BF16,
     best_time,
+    case,
     compiled,
     has_bf16,
     joined,
@@ -69,9 +70,10 @@ def check(context: CheckContext) -> None:
         work = _work(torch, context)
         right = work.doubled().results(torch.float64)
         for name, dtype in dtypes.items():
-            for part, found, exact in zip(("output", "gradient"), work.results(dtype), right):
-                error = relative_error(found, exact)
-                context.within(f"the encoder's {part} in {name}", error, limit(f"transformer.{part}.{name}"))
+            with case(torch, context, f"the encoder in {name}"):
+                for part, found, exact in zip(("output", "gradient"), work.results(dtype), right):
+                    error = relative_error(found, exact)
+                    context.within(f"the encoder's {part} in {name}", error, limit(f"transformer.{part}.{name}"))
     with context.phase("speed"):
         _speed(torch, context, work, dtypes)
     with context.phase("torch.compile"):
@@ -96,9 +98,11 @@ def _speed(torch: Any, context: CheckContext, work: _Work, dtypes: dict[str, Any
     detail = f"forward and backward, {batch} x {length} tokens, width {width}"
     fastest = 0.0
     for name, dtype in dtypes.items():
-        tokens_s = batch * length / best_time(torch, context.device, partial(work.run, dtype))
-        context.measure(f"tokens a second in {name}", tokens_s, "1/s", detail)
-        fastest = max(fastest, tokens_s)
+        part = f"tokens a second in {name}"
+        with case(torch, context, part):
+            seconds, spread = best_time(torch, context.device, partial(work.run, dtype))
+            context.measure(part, batch * length / seconds, "1/s", detail, spread)
+            fastest = max(fastest, batch * length / seconds)
     price, currency = context.request.price_per_hour, context.request.currency
     if price:
         unit, detail = f"1/{currency or 'currency unit'}", " ".join(filter(None, [f"{price:g}", currency, "an hour"]))

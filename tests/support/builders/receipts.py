@@ -39,9 +39,10 @@ def within(name: str, value: float | None, row: str, k: int = 0) -> dict[str, An
     }
 
 
-def informs(name: str, value: float, unit: str, detail: str = "") -> dict[str, Any]:
-    """A number that judges nothing."""
-    return {"name": name, "kind": "informing", "value": value, "unit": unit, "detail": detail}
+def informs(name: str, value: float, unit: str, detail: str = "", spread: float | None = 0.02) -> dict[str, Any]:
+    """A number that judges nothing. spread: of a rate."""
+    found = {"name": name, "kind": "informing", "value": value, "unit": unit, "detail": detail}
+    return {**found, "spread": spread} if unit.endswith("/s") else found
 
 
 def not_run(name: str, detail: str) -> dict[str, Any]:

@@ -143,26 +143,29 @@ def _card(torch: Any, held: _Held) -> None:
         "max_memory_allocated": lambda: held.most,
         "max_memory_reserved": lambda: held.most,
         "reset_peak_memory_stats": held.forget,
+        "Event": _Event,
     }
-    torch.cuda.Event = _Event
     for name, answer in answers.items():
         setattr(torch.cuda, name, _for_checks(answer, getattr(torch.cuda, name)))
 
 
 class _Event:
-    """A point in time: what a CPU does is done when its call returns."""
+    """Work has ended when its call returns: an event's time is that of its recording."""
 
-    def __init__(self, *, enable_timing: bool = False) -> None:
-        self._at_s = 0.0
+    def __init__(self, enable_timing: bool = False) -> None:
+        self._is_timed = enable_timing
+        self._at = 0.0
 
     def record(self) -> None:
-        self._at_s = time.perf_counter()
+        self._at = time.perf_counter()
 
     def synchronize(self) -> None:
         """At once."""
 
-    def elapsed_time(self, other: _Event) -> float:
-        return (other._at_s - self._at_s) * 1000
+    def elapsed_time(self, end: _Event) -> float:
+        if not self._is_timed or not end._is_timed:
+            raise RuntimeError("events without timing have no time")
+        return (end._at - self._at) * 1e3
 
 
 def _for_checks(answer: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,105 @@
+"""Times and refusals of the checks, without torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from envspec.conformance.events import CheckContext, ProcessEvents
+from envspec.conformance.numerics import case, spread, waited_s
+from envspec.conformance.request import SuiteRequest
+from envspec.conformance.results import Kind
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waited", "expected"),
+    [
+        ([2.0], 0.0, 0.0),
+        ([2.2, 2.0, 9.0], 0.0, 0.1),
+        ([2.0, 2.0, 2.0], 0.25, 0.25),
+        ([2.0, 2.0, 2.0], 7.0, 1.0),
+        # The threads that had waited may have ended.
+        ([2.0, 2.0, 2.0], -1.0, 0.0),
+    ],
+)
+def test_the_spread_of_times(seconds: list[float], waited: float, expected: float) -> None:
+    assert spread(seconds, waited) == pytest.approx(expected)
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel counts no waiting")
+def test_waiting_for_a_cpu_is_counted() -> None:
+    """Two programs on one core: each of them waits for the other."""
+    script = "import os, time\nend = time.monotonic() + {}\nwhile time.monotonic() < end: pass\n"
+    core = min(os.sched_getaffinity(0))
+    here = f"import os; os.sched_setaffinity(0, [{core}])\n"
+    measured = (
+        f"from envspec.conformance.numerics import waited_s\n{here}before = waited_s()\n"
+        f"{script.format(0.5)}print(waited_s() - before)"
+    )
+    with subprocess.Popen([sys.executable, "-c", here + script.format(20)]) as other:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", measured], capture_output=True, text=True, check=True, timeout=60
+            )
+        finally:
+            other.kill()
+    assert float(done.stdout) > 0.05
+    assert waited_s() >= 0
+
+
+class _OutOfMemory(RuntimeError):
+    """As torch's."""
+
+
+_TORCH = SimpleNamespace(OutOfMemoryError=_OutOfMemory, cuda=SimpleNamespace(OutOfMemoryError=_OutOfMemory))
+
+
+def _events(error: BaseException, folder: Path) -> ProcessEvents:
+    path = folder / "events"
+    with path.open("w", encoding="utf-8") as lines:
+        context = CheckContext(SuiteRequest("cpu", ("matmul",)), folder, lines)
+        with case(_TORCH, context, "fp8's speed"):
+            raise error
+    return ProcessEvents.read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul( ltHandle )`\nmore", Kind.EXACT),
+        ("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED\nmore", Kind.EXACT),
+        ("cuDNN Frontend error: [cudnn_frontend] Error: No execution plans support the graph.", Kind.EXACT),
+        ("Only multiplication of row-major and column-major matrices is supported by cuBLASLt", Kind.EXACT),
+        (
+            "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+",
+            Kind.NOT_RUN,
+        ),
+        ("sparse_mm: CUDA BFloat16 requires compute capability >= 80 (current: 75)", Kind.NOT_RUN),
+    ],
+)
+def test_a_refusal_is_a_finding_with_its_first_line(tmp_path: Path, text: str, kind: Kind) -> None:
+    (found,) = _events(RuntimeError(text), tmp_path).findings
+    assert (found.name, found.kind, found.ok) == ("fp8's speed", kind, False if kind is Kind.EXACT else None)
+    assert found.detail == f"RuntimeError: {text.splitlines()[0]}"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        _OutOfMemory("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("CUDA error: unspecified launch failure"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle )`"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        ValueError("not a kernel's"),
+    ],
+)
+def test_errors_that_are_no_refusal_are_raised(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        _events(error, tmp_path)
