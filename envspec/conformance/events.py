@@ -197,6 +197,13 @@ class CheckContext(EventWriter):
         if hint and not ok:
             self.write("hints", hint)
 
+    def as_locked(self, name: str, *, ok: bool, detail: str = "", hint: str = "") -> None:
+        """A property that the lock decides: right or wrong, or a text if the lock only informs (`as_if`)."""
+        if self.request.locked:
+            self.exact(name, ok=ok, detail=detail, hint=hint)
+        elif not ok:
+            self.note(f"{name}: differs from the lock", detail)
+
     def within(self, name: str, value: float, limit: Limit, unit: str = "", detail: str = "") -> None:
         """A number and its bound; NaN fails."""
         value = float(value)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,11 @@ class Library:
     @property
     def name(self) -> str:
         return os.path.basename(self.path)  # noqa: PTH119 (a string of the system's)
+
+    @property
+    def kind(self) -> str:
+        """`libcudart` for `libcudart.so.12` and for a copy that a wheel brings, `libcudart-d0da41ae.so.11.0`."""
+        return re.sub(r"[-.][0-9a-f]{8}$", "", self.name.partition(".so")[0])
 
     @property
     def is_cuda(self) -> bool:
@@ -69,10 +74,12 @@ def _is_same(path: str, device: str, inode: int) -> bool:
     return current.st_ino == inode or current.st_dev != os.makedev(major, minor)
 
 
-def foreign(found: Iterable[Library], prefix: str, owned: Iterable[str]) -> list[Library]:
-    """CUDA libraries of no package. owned: paths relative to `prefix`, the environment's real path."""
-    paths = {f"{prefix}{os.sep}{each}" for each in owned}
-    return [each for each in found if each.is_cuda and each.path not in paths]
+def file_owner(path: str) -> str:
+    """The Debian package that a file belongs to; empty if none, or on other systems. Source: dpkg(1)."""
+    for listed in sorted(Path("/var/lib/dpkg/info").glob("*.list")):
+        if path in listed.read_text(encoding="utf-8", errors="replace").splitlines():
+            return f"Debian's {listed.stem.partition(':')[0]}"
+    return ""
 
 
 @dataclass(frozen=True)

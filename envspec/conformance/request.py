@@ -70,7 +70,8 @@ class SuiteStart:
 class SuiteRequest:
     """One run of the suite.
 
-    device: `cuda` or `cpu`. required: checks that must not be `not run`. world_size: processes of the distributed
+    device: `cuda` or `cpu`. required: checks that must not be `not run`. locked: what the stack has to be. as_if: a lock
+    with which it is compared, though it was not made from it: differences inform. world_size: processes of the distributed
     checks on this machine; None for one per GPU. price_per_hour: of this machine, in `currency`. limits: check ->
     seconds, instead of its own limit; `driver`: of the driver's query. preimports: how many checks may import before
     their turn; None for as many as the cores allow. driver: added by the suite, if GPUs are requested.
@@ -82,6 +83,7 @@ class SuiteRequest:
     world_size: int | None = None
     nodes: Nodes = Nodes()
     locked: LockedStack | None = None
+    as_if: LockedStack | None = None
     start: SuiteStart = SuiteStart()
     price_per_hour: float | None = None
     currency: str = ""
@@ -100,6 +102,11 @@ class SuiteRequest:
         """Those that CUDA shows; none if the CPU is requested."""
         return self.driver.gpus if self.driver else ()
 
+    @property
+    def reference(self) -> LockedStack | None:
+        """The lock to compare with, whether differences fail or inform."""
+        return self.locked or self.as_if
+
     def version(self, package: str) -> str | None:
         """The locked version of a package (normalised name); None if it is not locked, or if there is no lock."""
         return self.locked.packages.get(package) if self.locked else None
@@ -110,10 +117,10 @@ class SuiteRequest:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data.get("format") != FORMAT:
             raise ValueError(f"its format is {data.get('format')}, this suite reads {FORMAT}")
-        if locked := data.get("locked"):
-            data["locked"] = LockedStack(
-                **{**locked, "code": tuple(LockedGpuCode(**_tuples(each)) for each in locked["code"])}
-            )
+        for name in ("locked", "as_if"):
+            if locked := data.get(name):
+                code = tuple(LockedGpuCode(**_tuples(each)) for each in locked["code"])
+                data[name] = LockedStack(**{**locked, "code": code})
         if driver := data.get("driver"):
             gpus, boards = (
                 tuple(kind(**each) for each in driver[name]) for kind, name in ((Gpu, "gpus"), (Board, "boards"))

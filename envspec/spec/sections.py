@@ -99,6 +99,7 @@ class CheckName(Enum):
     WIDEDEEP = "widedeep"
     EXTENSIONS = "extensions"
     LOCK = "lock"
+    LIBRARIES = "libraries"
     MEMORY = "memory"
     SUSTAINED = "sustained"
 

@@ -1,14 +1,17 @@
-"""What a map of memory says: which libraries are CUDA's, which the driver's, and which no package brought."""
+"""What a map of memory says: which libraries are CUDA's and which the driver's; and what torch requires of them."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from envspec.conformance.libraries import foreign, libraries
+from envspec.conformance.libraries import libraries
+from envspec.conformance.requirements import Pin, pins
+from envspec.verifier.scan import Distribution
 
 STORE = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_0123456789abcdef"
 ENVIRONMENT = "/opt/env"
-_CUDNN = "lib/python3.11/site-packages/nvidia/cudnn/lib/libcudnn.so.9"
 
 
 def maps(*paths: str) -> str:
@@ -18,7 +21,7 @@ def maps(*paths: str) -> str:
 
 
 def found(*paths: str) -> list[str]:
-    return [each.path for each in foreign(libraries(maps(*paths)), ENVIRONMENT, [_CUDNN])]
+    return [each.path for each in libraries(maps(*paths)) if each.is_cuda]
 
 
 def test_a_library_is_listed_once() -> None:
@@ -46,8 +49,8 @@ def test_a_library_is_listed_once() -> None:
         "/other/torch/lib/libtorch_cuda_linalg.so",
     ],
 )
-def test_cudas_that_no_package_brought_are_foreign(path: str) -> None:
-    assert found(path, f"{ENVIRONMENT}/{_CUDNN}", "/usr/lib/x86_64-linux-gnu/libc.so.6") == [path]
+def test_cudas_libraries_are_known(path: str) -> None:
+    assert found(path, "/usr/lib/x86_64-linux-gnu/libc.so.6") == [path]
 
 
 @pytest.mark.parametrize(
@@ -68,5 +71,76 @@ def test_cudas_that_no_package_brought_are_foreign(path: str) -> None:
         *(f"/usr/lib/lib{name}" for name in ("curl.so.4", "curl-gnutls.so.4", "cups.so.2", "cue.so.2", "nvme.so.1")),
     ],
 )
-def test_what_is_not_cudas_is_not_foreign(path: str) -> None:
+def test_others_are_not_cudas(path: str) -> None:
     assert found(path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("libcudart.so.12", "libcudart"),
+        ("libcudart-d0da41ae.so.11.0", "libcudart"),
+        ("libcudart.e8e8b82a.so.12", "libcudart"),
+        ("libnvrtc-builtins.so.12.8", "libnvrtc-builtins"),
+        ("libcudnn_ops.so.9", "libcudnn_ops"),
+        ("libnccl.so.2.27.5", "libnccl"),
+    ],
+)
+def test_copies_of_a_library_are_of_a_kind(name: str, kind: str) -> None:
+    assert [each.kind for each in libraries(maps(f"/lib/{name}"))] == [kind]
+
+
+def _installed(folder: Path, **requires: list[str]) -> dict[str, Distribution]:
+    found = {}
+    for name, lines in requires.items():
+        (folder / f"{name}.dist-info").mkdir()
+        head = "".join(f"Requires-Dist: {each}\n" for each in lines)
+        text = f"Metadata-Version: 2.1\nName: {name}\n{head}\nRequires-Dist: nvidia-x==1; of the description\n"
+        (folder / f"{name}.dist-info" / "METADATA").write_text(text, encoding="utf-8")
+        normal = name.replace("_", "-")
+        found[normal] = Distribution(folder, f"{name}.dist-info", normal, "1.0", ())
+    return found
+
+
+def test_pins_are_torchs_own_for_this_machine_and_through_the_metapackage(tmp_path: Path) -> None:
+    installed = _installed(
+        tmp_path,
+        torch=[
+            "filelock",
+            'nvidia-cudnn-cu12==9.10.2.21; platform_system == "Linux"',
+            "nvidia-nccl-cu12 (==2.27.5) ; platform_system == 'Linux' and (python_version >= '3.9' or extra == 'x')",
+            'nvidia-cufft-cu12==11.3; platform_system == "Windows"',
+            'nvidia-nvshmem-cu12>=3.3; platform_system == "Linux"',
+            'nvidia-new-cu12==1; newest_marker == "x"',
+            'cuda-toolkit[cublas,nvrtc]==13.0.*; platform_system == "Linux"',
+            'numpy==2.0; extra == "opt"',
+        ],
+        cuda_toolkit=[
+            'nvidia-cublas==13.0.2.14.*; extra == "cublas"',
+            "nvidia-nvjpeg==13.0; extra == 'nvjpeg'",
+            "nvidia-cuda-nvrtc==13.0.88; 'nvrtc' == extra and sys_platform in 'linux linux2'",
+        ],
+    )
+    assert {each.name: each.version for each in pins("torch", installed)} == {
+        "cuda-toolkit": "13.0.*",
+        "nvidia-cublas": "13.0.2.14.*",
+        "nvidia-cuda-nvrtc": "13.0.88",
+        "nvidia-cudnn-cu12": "9.10.2.21",
+        "nvidia-nccl-cu12": "2.27.5",
+    }
+    assert pins("torch", {}) == []
+
+
+@pytest.mark.parametrize(
+    ("pin", "version", "allowed"),
+    [
+        ("13.0.*", "13.0.2", True),
+        ("13.0.*", "13.10", False),
+        ("2.27.5", "2.27.5", True),
+        ("2.27.5", "2.27.5.0", True),
+        ("2.27.5", "2.27.5+local", True),
+        ("2.27.5", "2.27", False),
+    ],
+)
+def test_a_pin_allows_its_release(pin: str, version: str, *, allowed: bool) -> None:
+    assert Pin("x", pin).allows(version) is allowed

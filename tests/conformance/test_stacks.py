@@ -26,6 +26,7 @@ from tests.support.machines.stack import (
     install,
     replace,
     site_packages,
+    spoiled,
 )
 from tests.support.user import ROOT
 
@@ -345,16 +346,23 @@ def run_lock(python: Path, folder: Path, name: str = "pytorch-2.9", **environ: s
 
 
 @pytest.mark.parametrize(("name", "stack"), [("pytorch-2.9", "torch_29"), ("pytorch-2.6", "torch_26")])
-def test_the_locked_stack_passes_with_its_libraries(
-    name: str, stack: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_the_locked_stack_passes(name: str, stack: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     output = run_lock(request.getfixturevalue(stack), tmp_path, name)
     assert output.results["lock"]["status"] == "passed", output.results["lock"]["reason"]
     findings = output.findings("lock")
     assert "lists of files against the lock" not in findings, "every package is anchored"
-    of_packages, cuda = (int(word) for word in findings["libraries in memory"]["detail"].split() if word.isdigit())
-    assert of_packages > cuda > 5
     assert findings["files"]["value"] > 6e9
+
+
+def test_the_lock_of_as_if_only_informs(torch_29: Path, tmp_path: Path) -> None:
+    (part,) = read_lock(ROOT / "locks" / "pytorch-2.6").resolutions
+    locked = {"name": "other", "packages": {"nvidia-cudnn-cu12": "9.1.0.70"}, "expected": asdict(expected_of(part))}
+    output = suite.run(torch_29, suite.make_request("device", "lock", as_if={**locked, "code": []}), tmp_path)
+    assert {each["status"] for each in output.results.values()} == {"not run"}
+    notes = {name for name, each in output.findings("device").items() if each["kind"] == "informing"}
+    assert notes == {"cuDNN = locked: differs from the lock"}
+    assert any(name.endswith(": differs from the lock") for name in output.findings("lock"))
+    assert "differences: they only inform" in output.results["lock"]["reason"]
 
 
 def test_a_byte_of_a_file_and_its_line_in_record_are_found(torch_29: Path, tmp_path: Path) -> None:
@@ -394,16 +402,65 @@ def test_a_package_added_by_hand_is_found(torch_29: Path, tmp_path: Path) -> Non
     assert "loose.pth belongs to no package" in result["reason"]
 
 
-def test_another_cudnn_before_the_locked_one_is_found(torch_29: Path, tmp_path: Path) -> None:
-    """The same bytes in another folder: what is in memory still belongs to no locked package.
+def run_libraries(python: Path, folder: Path, **environ: str) -> suite.SuiteOutput:
+    return suite.run(python, suite.make_request("libraries"), folder, environ=environ)
 
-    torch's own RPATH leads to the locked libcudnn.so.9; its parts are looked for on LD_LIBRARY_PATH first.
+
+def test_without_a_lock_the_stack_says_what_its_libraries_are(torch_any: Path, tmp_path: Path) -> None:
+    output = run_libraries(torch_any, tmp_path)
+    assert output.results["libraries"]["status"] == "passed", output.results["libraries"]["reason"]
+    findings = output.findings("libraries")
+    assert findings["nvidia-cudnn-cu12 is torch's"]["ok"] and findings["nvidia-nccl-cu12 is torch's"]["ok"]
+    assert findings["cuDNN is its package's"]["ok"] and findings["NCCL is its package's"]["ok"]
+    found, of_packages = map(int, re.findall(r"\d+", findings["one copy of each CUDA library"]["detail"]))
+    assert found == of_packages > 15
+    assert findings["hashed"]["value"] > 2e9
+
+
+def _wrong(output: suite.SuiteOutput) -> str:
+    result = output.results["libraries"]
+    assert (result["status"], result["cause"]) == ("failed", "found"), result["reason"]
+    return str(result["reason"])
+
+
+def test_another_cudnn_before_torchs_own_is_found(torch_29: Path, tmp_path: Path) -> None:
+    """The same bytes in another folder: what is in memory still belongs to no package.
+
+    torch's own RPATH leads to its libcudnn.so.9; its parts are looked for on LD_LIBRARY_PATH first.
     """
     other = tmp_path / "other"
     other.mkdir()
     for path in (site_packages(torch_29) / "nvidia" / "cudnn" / "lib").glob("libcudnn*.so.9"):
         shutil.copyfile(path, other / path.name)
-    result = run_lock(torch_29, tmp_path / "run", LD_LIBRARY_PATH=str(other)).results["lock"]
-    assert result["status"] == "failed", "LD_LIBRARY_PATH did not come first"
-    assert f"{other}/libcudnn" in result["reason"] and "belongs to no locked package" in result["reason"]
-    assert "LD_LIBRARY_PATH" in result["hint"]
+    reason = _wrong(run_libraries(torch_29, tmp_path / "run", LD_LIBRARY_PATH=str(other)))
+    assert f"{other}/libcudnn" in reason and "belongs to no installed package" in reason
+
+
+def test_a_second_nccl_in_memory_is_found(torch_29: Path, torch_26: Path, tmp_path: Path) -> None:
+    """Loaded by another package, here by a hook: each of them has its own state of the GPU."""
+    second = site_packages(torch_26) / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    hook = spoiled(tmp_path / "hook", f"import ctypes\nctypes.CDLL({str(second)!r})")
+    reason = _wrong(run_libraries(torch_29, tmp_path / "run", **hook))
+    assert "one copy of libnccl: in memory: " in reason and str(second) in reason
+
+
+def test_a_changed_cuda_library_is_found(torch_29: Path, tmp_path: Path) -> None:
+    python = copied(torch_29, tmp_path / "stack")
+    path = site_packages(python) / "nvidia" / "cufft" / "lib" / "libcufft.so.11"
+    content = bytearray(path.read_bytes())
+    # Behind all sections: it loads and runs as before.
+    replace(path, bytes(content + b"x"))
+    reason = _wrong(run_libraries(python, tmp_path / "run"))
+    assert reason.startswith("libcufft.so.11: nvidia/cufft/lib/libcufft.so.11 is not the file that nvidia-cufft-cu12")
+
+
+def test_a_release_that_torch_was_not_built_with_is_found(torch_29: Path, tmp_path: Path) -> None:
+    python = copied(torch_29, tmp_path / "stack")
+    (info,) = site_packages(python).glob("nvidia_nccl_cu12-*.dist-info")
+    older = info.with_name("nvidia_nccl_cu12-2.21.5.dist-info")
+    info.rename(older)
+    replace(older / "METADATA", b"Metadata-Version: 2.1\nName: nvidia-nccl-cu12\nVersion: 2.21.5\n")
+    replace(older / "RECORD", (older / "RECORD").read_bytes().replace(info.name.encode(), older.name.encode()))
+    reason = _wrong(run_libraries(python, tmp_path / "run"))
+    assert "nvidia-nccl-cu12 is torch's: torch 2.9.1+cu128 requires 2.27.5; 2.21.5 is installed" in reason
+    assert "NCCL is its package's: 2.27.5 runs; nvidia-nccl-cu12 is 2.21.5" in reason

@@ -94,11 +94,14 @@ CHECKS: Mapping[str, CheckDefinition] = {
     ),
     "lock": CheckDefinition(
         120,
-        "every file is the locked one, and so are the CUDA libraries in memory",
+        "every file is the locked one",
         needs=(),
         preimports=(),
         # 3 GB of wheels are 7 GB of files: 70 MB/s.
         limit_s_per_gb=40,
+    ),
+    "libraries": CheckDefinition(
+        180, "after real work, each CUDA library is in memory once, of an installed package, and of torch's version"
     ),
     "memory": CheckDefinition(
         60,
@@ -110,6 +113,7 @@ CHECKS: Mapping[str, CheckDefinition] = {
     "sustained": CheckDefinition(
         180,
         "products that fill the device for a while are exact, each of them",
+        each_gpu=True,
         advice="the device computes wrong results under load: check its cooling and power, or replace it",
     ),
 }

@@ -14,6 +14,7 @@ from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import LIBRARIES
 from envspec.conformance.results import Driver, NotRun
 
+_INSTALLED = "the installed torch"
 _RESET = "see `nvidia-smi -q` and Xid messages in the system log; take the machine out of use and reset the GPU"
 
 
@@ -51,9 +52,11 @@ def _compare_driver(context: CheckContext, driver: Driver, torch_cuda: str) -> N
     if driver.version:
         context.ran("driver", driver.version)
     context.ran("CUDA of the driver", driver.cuda)
-    locked = context.request.locked
+    locked, as_if = context.request.locked, context.request.as_if
     minimum, release = (locked.minimum_driver, locked.cuda_release) if locked else (None, torch_cuda)
     runs = f"driver {driver.version or 'of an unknown version'}, which runs CUDA {driver.cuda}"
+    if as_if and as_if.minimum_driver:
+        context.note("driver of the lock", f"{as_if.name} requires {as_if.minimum_driver} or newer")
     if minimum:
         is_newer = bool(driver.version) and _numbers(driver.version) >= _numbers(minimum)
         by_cuda = bool(release) and _numbers(driver.cuda) >= _numbers(release or "")[:2]
@@ -168,8 +171,8 @@ def _copies(context: CheckContext, torch: Any, count: int) -> None:
 
 def _gpu_code(context: CheckContext, torch: Any, gpu: Any) -> None:
     capability = f"sm_{gpu.major}{gpu.minor}"
-    holders = {"the installed torch": tuple(torch.cuda.get_arch_list())}
-    for code in context.request.locked.code if context.request.locked else ():
+    holders = {_INSTALLED: tuple(torch.cuda.get_arch_list())}
+    for code in context.request.reference.code if context.request.reference else ():
         holders[f"{code.package} {code.version} of the lock"] = (*code.sm, *code.ptx)
     for holder, architectures in holders.items():
         detail = f"{holder} has {' '.join(architectures) or 'no GPU code'}; {gpu.name} is {capability}"
@@ -180,14 +183,16 @@ def _gpu_code(context: CheckContext, torch: Any, gpu: Any) -> None:
             context.note(name, detail)
         else:
             hint = f"name this GPU in [cuda] gpus and lock again, for a build with code for {capability}"
-            context.exact(name, ok=runs, detail=detail, hint=hint)
+            found = context.exact if holder == _INSTALLED else context.as_locked
+            found(name, ok=runs, detail=detail, hint=hint)
 
 
 def _libraries(context: CheckContext) -> None:
     """Compare the versions that CUDA libraries in memory report with the lock."""
     with context.phase("CUDA libraries in memory"):
         for name, library in LIBRARIES.items():
-            locked = [each for each in map(context.request.version, library.names) if each]
+            packages = context.request.reference.packages if context.request.reference else {}
+            locked = [packages[each] for each in library.names if each in packages]
             finding, mapped = f"{name} = locked", library.mapped()
             if not mapped:
                 context.not_run(finding, f"torch has loaded no {library.prefix}")
@@ -196,14 +201,14 @@ def _libraries(context: CheckContext) -> None:
                 text = ".".join(map(str, version))
                 context.ran(name, text)
                 if not locked:
-                    no_lock = f"{text} runs, and the lock has none" if context.request.locked else "no lock"
+                    no_lock = f"{text} runs, and the lock has none" if context.request.reference else "no lock"
                     context.not_run(finding, no_lock)
                     continue
-                context.exact(
+                context.as_locked(
                     finding,
                     ok=any(_numbers(each)[: library.parts] == version for each in locked),
                     detail=f"{text} runs, from {path}; locked is {', '.join(locked)}",
-                    hint="see the check `lock` for its origin; look for another one on LD_LIBRARY_PATH",
+                    hint="see the check `libraries` for its origin; look for another one on LD_LIBRARY_PATH",
                 )
 
 

@@ -10,11 +10,13 @@ import hashlib
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.events import CheckContext
 from envspec.conformance.numerics import Mode, case, deterministic, modes, raw, spread, wait, waited_s
+from envspec.conformance.nvml import UNITS, Sensors
 from envspec.conformance.results import Level
 
 #: Elements of a row of the left matrix that are not 0. They, and all elements of the right matrix, are -1 or 1: the sum
@@ -37,13 +39,31 @@ def check(context: CheckContext) -> None:
         left, right, vectors = _inputs(torch, context)
         expected = left.double() @ (right.double() @ vectors)
     seconds = SIZES[f"sustained.seconds.{context.device}"] / len(run)
-    # A sampler of clocks and temperatures belongs around this loop.
-    for mode in run:
-        with context.phase(f"products in {mode.name}"), case(torch, context, f"products in {mode.name}"):
-            factors = mode.left(left.float()), mode.right(right.float())
-            first = mode.product(*factors)
-            if _is_exact(torch, context, mode, first, vectors, expected):
-                _repeat(torch, context, mode, factors, first, seconds)
+    with context.sensors() if context.request.cuda else nullcontext() as sensors:
+        for mode in run:
+            with context.phase(f"products in {mode.name}"), case(torch, context, f"products in {mode.name}"):
+                factors = mode.left(left.float()), mode.right(right.float())
+                first = mode.product(*factors)
+                if _is_exact(torch, context, mode, first, vectors, expected):
+                    _repeat(torch, context, mode, factors, first, seconds)
+    if sensors:
+        _report(context, sensors)
+
+
+def _report(context: CheckContext, sensors: Sensors) -> None:
+    """What the GPU's sensors showed meanwhile."""
+    for name, unit in UNITS.items():
+        values = sensors.samples.get(name)
+        if values:
+            context.measure(name, statistics.median(values), unit, f"the median; {min(values):g} to {max(values):g}")
+        else:
+            context.not_run(name, sensors.problems.get(name, "NVML returns no sample"))
+    count = max(map(len, sensors.samples.values()), default=0)
+    lowered = [f"{reason} in {times} of {count} samples" for reason, times in sensors.reasons.items()]
+    if "reasons" in sensors.problems or not count:
+        context.not_run("lowered clocks", sensors.problems.get("reasons", "NVML returns no sample"))
+    else:
+        context.note("lowered clocks", "; ".join(lowered) or f"in none of {count} samples")
 
 
 def _inputs(torch: Any, context: CheckContext) -> tuple[Any, Any, Any]:

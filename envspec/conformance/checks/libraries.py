@@ -1,0 +1,183 @@
+"""CUDA libraries in memory after real work: one copy of each, of an installed package, unchanged, of torch's version.
+
+It needs no lock: torch's own requirements say which versions it was built with, and the packages list their files with
+hashes. With a lock, versions and hashes are compared by the checks `device` and `lock`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envspec.conformance.events import CheckContext
+from envspec.conformance.libraries import LIBRARIES, Library, file_owner, libraries
+from envspec.conformance.numerics import wait
+from envspec.conformance.requirements import Pin, pins
+from envspec.verifier.hashing import STRONG, ExpectedFile, from_hex, hash_all
+from envspec.verifier.scan import Distribution, conda_records, distributions, same_version
+
+_CUDNN_PARTS = ("cudnnGraphVersionCheck", "cudnnOpsVersionCheck", "cudnnCnnVersionCheck", "cudnnAdvVersionCheck")
+_FOREIGN = "remove its folder from LD_LIBRARY_PATH, or the package that installed it from the environment"
+_TWICE = "keep one of them: two copies of a CUDA library in a process do not share what they know of the GPU"
+_CHANGED = "install its package again"
+_PINS = "install the versions that torch requires: `pip check` lists them"
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """A package that lists a library. root, path: its folder, and the library's path from there. hashes: listed."""
+
+    package: str
+    version: str
+    root: str
+    path: str
+    hashes: tuple[tuple[str, str], ...]
+
+
+def check(context: CheckContext) -> None:
+    """Use the libraries, so that all are mapped, and look at what is mapped."""
+    torch = context.load("torch")
+    with context.phase("read the lists of files"):
+        installed = _installed()
+        owners = _owners(installed)
+    required = pins("torch", {each.name: each for each in installed})
+    if context.request.locked is None:
+        _compare_pins(context, str(torch.__version__), required, {each.name: each.version for each in installed})
+    with context.phase("work with the libraries"):
+        _work(torch, context)
+    with context.phase("look at what is mapped"):
+        found = [each for each in libraries() if each.is_cuda]
+        _mapped(context, found, owners, has_pins=bool(required))
+        _versions(context, owners)
+    if context.request.locked is None:
+        with context.phase("hash the libraries"):
+            _hashes(context, [owners[each.path] for each in found if each.path in owners])
+
+
+def _installed() -> list[Distribution]:
+    """The distributions on Python's path, without the suite's own folder; the first of each name."""
+    found: dict[str, Distribution] = {}
+    for folder in dict.fromkeys(os.path.realpath(each) for each in sys.path[1:]):
+        if Path(folder).is_dir():
+            for one in distributions(Path(folder)):
+                found.setdefault(one.name, one)
+    return list(found.values())
+
+
+def _owners(installed: Iterable[Distribution]) -> dict[str, _Owner]:
+    """Real path of a CUDA library -> its owner."""
+    found: dict[str, _Owner] = {}
+    for one in installed:
+        root = os.path.realpath(one.site)
+        for entry in one.entries or ():
+            path = os.path.normpath(entry.path)
+            if ".so" in path and Library(path, is_current=True).is_cuda:
+                hashes = ((entry.algorithm, entry.digest),) if entry.algorithm in STRONG else ()
+                found[os.path.realpath(Path(root, path))] = _Owner(one.name, one.version, root, path, hashes)
+    root = os.path.realpath(sys.prefix)
+    for record in conda_records(Path(root)):
+        digests = {path: ("sha256", from_hex(digest)) for path, digest, _ in record.files}
+        for path in record.paths:
+            if ".so" in path and Library(path, is_current=True).is_cuda:
+                hashes = (digests[path],) if path in digests else ()
+                owner = _Owner(record.name, record.version, root, path, hashes)
+                found.setdefault(os.path.realpath(Path(root, path)), owner)
+    return found
+
+
+def _compare_pins(context: CheckContext, torch: str, required: Sequence[Pin], installed: Mapping[str, str]) -> None:
+    if not required:
+        context.not_run("torch's requirements", f"torch {torch} requires no release of a CUDA library")
+    for pin in required:
+        found = installed.get(pin.name, "")
+        detail = f"torch {torch} requires {pin.version}; {f'{found} is' if found else 'none is'} installed"
+        context.exact(f"{pin.name} is torch's", ok=bool(found) and pin.allows(found), detail=detail, hint=_PINS)
+
+
+def _work(torch: Any, context: CheckContext) -> None:
+    """Use what loads libraries late: of cuDNN only one is mapped before the first convolution."""
+    torch.manual_seed(context.request.seed)
+    square = torch.randn(64, 64, device=context.device)
+    square @ square
+    torch.nn.functional.conv2d(square[None, None], square[None, None, :3, :3])
+    torch.linalg.solve(square + 64 * torch.eye(64, device=context.device), square)
+    torch.fft.fft(square)
+    square.to_sparse_csr() @ square
+    torch.multinomial(square.abs(), 2)
+    wait(torch, context.device)
+    # torch finds the first library of cuDNN by its RPATH, before LD_LIBRARY_PATH; that loads the others on demand, by
+    # RUNPATH, after it. These functions load all of them, even without a GPU.
+    # Sources: cuDNN, "cudnnGraphVersionCheck()"; ld.so(8).
+    for each in libraries():
+        if each.name.startswith("libcudnn.so"):
+            library = ctypes.CDLL(each.path)
+            for function in _CUDNN_PARTS:
+                if hasattr(library, function):
+                    getattr(library, function)()
+
+
+def _mapped(context: CheckContext, found: Sequence[Library], owners: Mapping[str, _Owner], *, has_pins: bool) -> None:
+    of_packages = [each for each in found if each.path in owners]
+    # What torch is built from itself is always its own.
+    of_nvidia = [each for each in of_packages if owners[each.path].package not in ("torch", "pytorch", "libtorch")]
+    is_of_system = not has_pins and not of_nvidia and context.request.locked is None
+    for each in found:
+        if each.path in owners:
+            continue
+        detail = f"{each.path} is in memory and belongs to no installed package"
+        if is_of_system:
+            # A torch that was built for the system's CUDA, as in NVIDIA's own images.
+            context.note(each.name, f"{each.path}: {file_owner(each.path) or 'of no package'}")
+        else:
+            context.exact(each.name, ok=False, detail=detail, hint=_FOREIGN)
+    copies: dict[str, list[str]] = {}
+    for each in found:
+        copies.setdefault(each.kind, []).append(each.path)
+    for kind, paths in copies.items():
+        if len(paths) > 1:
+            context.exact(f"one copy of {kind}", ok=False, detail=f"in memory: {', '.join(paths)}", hint=_TWICE)
+    for each in found:
+        if not each.is_current:
+            context.exact(each.name, ok=False, detail=f"{each.path} was replaced after it was loaded", hint=_CHANGED)
+    detail = f"{len(found)} in memory, {len(of_packages)} of them of installed packages"
+    if found:
+        context.exact(
+            "one copy of each CUDA library", ok=all(len(each) == 1 for each in copies.values()), detail=detail
+        )
+    else:
+        context.not_run("CUDA libraries", "this torch has loaded none")
+
+
+def _versions(context: CheckContext, owners: Mapping[str, _Owner]) -> None:
+    """What a library reports of itself, against the package that lists it."""
+    for name, library in LIBRARIES.items():
+        for path in library.mapped():
+            text = ".".join(map(str, library.version(path)))
+            context.ran(name, text)
+            owner = owners.get(str(path))
+            if owner and owner.package in library.names:
+                listed = ".".join(owner.version.split(".")[: library.parts])
+                detail = f"{text} runs; {owner.package} is {owner.version}"
+                context.exact(f"{name} is its package's", ok=same_version(text, listed), detail=detail, hint=_CHANGED)
+
+
+def _hashes(context: CheckContext, found: Iterable[_Owner]) -> None:
+    by_root: dict[str, list[_Owner]] = {}
+    for each in found:
+        by_root.setdefault(each.root, []).append(each)
+    count = size_bytes = 0
+    for root, owners in by_root.items():
+        listed = {each.path: each for each in owners if each.hashes}
+        for file in hash_all([ExpectedFile(path, dict.fromkeys(one.hashes)) for path, one in listed.items()], root):
+            count += 1
+            size_bytes += file.size_bytes
+            if file.drift is not None:
+                owner = listed[file.path]
+                detail = f"{file.path} is not the file that {owner.package} {owner.version} lists"
+                context.exact(file.path.rpartition("/")[2], ok=False, detail=detail, hint=_CHANGED)
+    context.measure("hashed", size_bytes, "bytes", f"{count} CUDA libraries against their packages' lists")

@@ -1,0 +1,140 @@
+"""The releases of CUDA libraries that an installed torch requires, from its metadata, by the standard library alone.
+
+torch requires NVIDIA's wheels one by one (`nvidia-cudnn-cu12==9.10.2.21; platform_system == "Linux"`), or, from 2.11
+on, by extras of `cuda-toolkit`, which requires them. Only `==` says which release it was built with.
+Source: metadata of torch 2.4 to 2.15 and of cuda-toolkit 13.0; "Dependency specifiers" of packaging.python.org.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+from envspec.verifier.scan import Distribution, normalised, same_version
+
+_REQUIREMENT = re.compile(
+    r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[(?P<extras>[^]]*)\])?\s*\(?(?P<versions>[^;()]*)\)?\s*(;(?P<marker>.*))?"
+)
+#: What is followed from torch: NVIDIA's wheels, and its metapackage for them.
+_NVIDIA = ("nvidia-", "cuda-toolkit")
+_TOKEN = re.compile(r"\s*(\(|\)|[=!<>~]=|[<>]|not\s+in|[A-Za-z_]+|'[^']*'|\"[^\"]*\")")
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    "<=": operator.le,
+    "<": operator.lt,
+    ">": operator.gt,
+    "in": lambda one, other: one in other,
+    "not in": lambda one, other: one not in other,
+}
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A required release. version: `9.10.2.21`, or `13.0.*`."""
+
+    name: str
+    version: str
+
+    def allows(self, version: str) -> bool:
+        if self.version.endswith(".*"):
+            return f"{version}.".startswith(self.version[:-1])
+        return same_version(self.version, version.partition("+")[0]) or same_version(self.version, version)
+
+
+def pins(name: str, installed: Mapping[str, Distribution]) -> list[Pin]:
+    """The releases of NVIDIA's packages that an installed package requires, also through their metapackage."""
+    found: dict[str, Pin] = {}
+    queue, seen = [(name, frozenset[str]())], set[str]()
+    while queue:
+        current, extras = queue.pop()
+        if current in seen or current not in installed:
+            continue
+        seen.add(current)
+        for line in _requires(installed[current]):
+            match = _REQUIREMENT.fullmatch(line)
+            if not match or not _applies(match["marker"] or "", extras):
+                continue
+            required = normalised(match["name"])
+            version = re.fullmatch(r"\s*==\s*([^,\s]+)\s*", match["versions"] or "")
+            if required.startswith(_NVIDIA):
+                if version:
+                    found[required] = Pin(required, version[1])
+                queue.append((required, frozenset(re.findall(r"[A-Za-z0-9._-]+", match["extras"] or ""))))
+    return [found[each] for each in sorted(found)]
+
+
+def _requires(one: Distribution) -> list[str]:
+    path = Path(one.site, one.folder, "METADATA")
+    head = path.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0] if path.is_file() else ""
+    return [line.partition(":")[2].strip() for line in head.splitlines() if line.startswith("Requires-Dist:")]
+
+
+def _applies(marker: str, extras: frozenset[str]) -> bool:
+    """Whether a marker holds in this Python; false for one that this reader does not know."""
+    if not marker.strip():
+        return True
+    tokens = [re.sub(r"\s+", " ", each) for each in _TOKEN.findall(marker)]
+    if re.sub(r"\s", "", "".join(tokens)) != re.sub(r"\s", "", marker):
+        return False
+    try:
+        value = _either(tokens, extras)
+    except (IndexError, KeyError):
+        return False
+    return value and not tokens
+
+
+def _either(tokens: list[str], extras: frozenset[str]) -> bool:
+    value = _both(tokens, extras)
+    while tokens and tokens[0] == "or":
+        del tokens[0]
+        value |= _both(tokens, extras)
+    return value
+
+
+def _both(tokens: list[str], extras: frozenset[str]) -> bool:
+    value = _one(tokens, extras)
+    while tokens and tokens[0] == "and":
+        del tokens[0]
+        value &= _one(tokens, extras)
+    return value
+
+
+def _one(tokens: list[str], extras: frozenset[str]) -> bool:
+    first = tokens.pop(0)
+    if first == "(":
+        value = _either(tokens, extras)
+        del tokens[0]
+        return value
+    how, second = tokens.pop(0), tokens.pop(0)
+    if "extra" in (first, second):
+        is_requested = (second if first == "extra" else first).strip("'\"") in extras
+        return is_requested == (how == "==")
+    one, other = (each[1:-1] if each[0] in "'\"" else _VALUES[each]() for each in (first, second))
+    if "version" in first + second:
+        return _COMPARE[how](_numbers(one), _numbers(other))
+    return _COMPARE[how](one, other)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+_VALUES: Mapping[str, Callable[[], str]] = {
+    "platform_system": platform.system,
+    "platform_machine": platform.machine,
+    "platform_python_implementation": platform.python_implementation,
+    "implementation_name": lambda: sys.implementation.name,
+    "sys_platform": lambda: sys.platform,
+    "os_name": lambda: os.name,
+    "python_version": lambda: ".".join(platform.python_version_tuple()[:2]),
+    "python_full_version": platform.python_version,
+}
