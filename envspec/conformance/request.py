@@ -70,11 +70,11 @@ class SuiteStart:
 class SuiteRequest:
     """One run of the suite.
 
-    device: `cuda` or `cpu`. required: checks that must not be `not run`. locked: what the stack has to be. as_if: a lock
-    with which it is compared, though it was not made from it: differences inform. world_size: processes of the distributed
-    checks on this machine; None for one per GPU. price_per_hour: of this machine, in `currency`. limits: check ->
-    seconds, instead of its own limit; `driver`: of the driver's query. preimports: how many checks may import before
-    their turn; None for as many as the cores allow. driver: added by the suite, if GPUs are requested.
+    device: `cuda` or `cpu`. required: checks that must not be `not run`. world_size: processes of the distributed
+    checks on this machine; None for one per GPU. locked: what the stack has to be. as_if: a lock with which it is
+    compared though it was not made from it: differences inform. price_per_hour: of this machine, in `currency`. limits:
+    check -> seconds, instead of its own limit; `driver`: of the driver's query. preimports: how many processes may
+    import before their turn; None for as many as the cores allow. driver: added by the suite, if GPUs are requested.
     """
 
     device: str
