@@ -247,7 +247,7 @@ def run(
 
 
 def test(
-    lock: _LockOrPath,
+    lock: _LockOrPath | None = None,
     *,
     device: Literal["cuda", "cpu"] | None = None,
     checks: Sequence[str] = (),
@@ -258,10 +258,13 @@ def test(
     gpus: _Gpus = "auto",
     world_size: int | None = None,
     nodes: Nodes | None = None,
+    as_if: _LockOrPath | None = None,
     baseline: Receipt | None = None,
     context: Context | None = None,
 ) -> Receipt:
     """Run the conformance suite of a lock on this machine, like `envspec conformance`. Its `verdict` is the result.
+
+    lock: None, with `local`, for a Python's own stack. as_if: a lock with which it is compared; differences inform.
 
     device: by default GPUs if the lock uses CUDA. checks: by default all. limits: check -> seconds. image: by default
     the lock's. local: test a Python of this machine, `python` or the active one, without a container. world_size:
@@ -280,9 +283,11 @@ def test(
         world_size=world_size,
         nodes=nodes or Nodes(),
         limits=limits or {},
+        as_if=None if as_if is None else _with_digest(as_if),
     )
     observer = Observer(baseline=baseline)
-    return run_conformance(*_with_digest(lock), location, selection, context or _context(), observer)
+    locked, digest = (None, "") if lock is None else _with_digest(lock)
+    return run_conformance(locked, digest, location, selection, context or _context(), observer)
 
 
 def diff(old: _LockOrPath, new: _LockOrPath) -> LockDiff:

@@ -15,7 +15,6 @@ from envspec.cli.options import (
     ENV,
     GPUS,
     IMAGE_OFFLINE,
-    LOCK,
     MIRROR,
     MOUNTS,
     UNCONFINED,
@@ -46,12 +45,15 @@ class Failed(EnvspecError):
 
 
 @click.command()
-@LOCK
+@click.argument("lock", required=False)
 @click.option(
     "--image", metavar="REF", help="Image to test (default: the lock's, built if the engine does not have it)."
 )
 @click.option("--local", is_flag=True, help="Test the active environment's Python, without a container.")
 @click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests.")
+@click.option(
+    "--as-if", metavar="LOCK", help="With --local and without LOCK: compare with this lock; differences only inform."
+)
 @GPUS
 @MOUNTS
 @ENV
@@ -90,9 +92,10 @@ class Failed(EnvspecError):
     help="Fail if this machine is slower than in this receipt of the same kind of machine.",
 )
 @output.output(RECEIPT, "Format of the receipt on stdout.")
-def command(lock: str, report: Path | None, **chosen: Any) -> Result:
+def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
     """Test that this machine runs a lock's stack: on its GPUs, in the lock's image.
 
+    With --local and without LOCK, the Python's own stack is tested: torch's requirements say what it has to contain.
     Every check is a process with its own time limit; what this machine can't do is `not run`, and never passed. The
     exit code is 7 if a check failed, or if a check that the spec requires did not run; 6 if there is no GPU to test.
     """
@@ -105,9 +108,11 @@ def command(lock: str, report: Path | None, **chosen: Any) -> Result:
     baseline = read(chosen["baseline"]) if chosen["baseline"] else None
     if report is not None:
         check_writable(report)
-    with reporting(Path(lock).name) as reporter:
+    with reporting(Path(lock).name if lock else "the stack") as reporter:
         observer = Observer(reporter.check, lambda partial: _write(partial, report), baseline)
-        locked, digest = read_with_digest(find_lock(lock, Path()))
+        locked, digest = read_with_digest(find_lock(lock, Path())) if lock else (None, "")
+        if chosen["as_if"]:
+            selection = replace(selection, as_if=read_with_digest(find_lock(chosen["as_if"], Path())))
         context = context_of(chosen, reporter)
         found = run_conformance(locked, digest, location, selection, context, observer)
     # A receipt has no other keys than its schema's.
@@ -134,7 +139,7 @@ def _failure(found: Receipt) -> str:
     """The error's message: the first reasons. The receipt has all of them."""
     more = len(found.reasons) - _REASONS
     reasons = [*found.reasons[:_REASONS], *([f"and {more} more"] if more > 0 else [])]
-    return f"{found.lock.name}: conformance failed: {'; '.join(reasons)}"
+    return f"{found.subject}: conformance failed: {'; '.join(reasons)}"
 
 
 def _location(chosen: Mapping[str, Any]) -> SuiteLocation:

@@ -41,7 +41,7 @@ from envspec.io.files import read_untrusted
 from envspec.io.process import Finished, ParentLink, StopBy, run_streaming
 from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity
-from envspec.models import Lock, Platform, Resolution
+from envspec.models import Lock, Platform
 from envspec.operations.container import compiled_folder, engine_platform, image_in_engine, image_removed, this_user
 from envspec.operations.environment import expected_of, part_of
 from envspec.receipts.build import BadResults, ReceiptInputs, receipt
@@ -107,7 +107,8 @@ class SuiteSelection:
     """What to test. device: `cuda` or `cpu`, None for what the lock is for.
 
     checks: empty for the spec's, or all if it names none. world_size: None for the spec's, or the number of GPUs.
-    price_per_hour: of this machine, in `currency`. limits: check -> seconds, instead of its own limit.
+    price_per_hour: of this machine, in `currency`. limits: check -> seconds, instead of its own limit. as_if: a lock
+    and the digest of its envspec.lock, with which a stack without a lock is compared.
     """
 
     device: str | None = None
@@ -117,17 +118,18 @@ class SuiteSelection:
     price_per_hour: float | None = None
     currency: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
+    as_if: tuple[Lock, str] | None = None
 
 
 def run_conformance(
-    lock: Lock,
+    lock: Lock | None,
     lock_sha256: str,
     location: SuiteLocation,
     selection: SuiteSelection,
     context: Context,
     observer: Observer,
 ) -> Receipt:
-    """Run the conformance suite of a lock. lock_sha256: of its envspec.lock.
+    """Run the conformance suite of a lock, or without one in a Python of this machine. lock_sha256: of envspec.lock.
 
     Raises:
         UsageError: an unknown check or device, options that exclude each other, nodes that can't meet, or the lock is
@@ -139,8 +141,14 @@ def run_conformance(
         raise UsageError("--local and --image exclude each other", hint="remove one of them")
     if location.python and not location.local:
         raise UsageError("--python needs --local", hint="add --local")
+    if selection.as_if and lock:
+        raise UsageError("--as-if is for a stack without a lock", hint="leave LOCK or --as-if out")
     suite = _Suite(lock, lock_sha256, selection, context, observer)
-    return suite.run_local(location.python) if location.local else suite.run_in_container(location)
+    if location.local:
+        return suite.run_local(location.python)
+    if lock is None:
+        raise UsageError("LOCK is missing: only --local tests a stack without one", hint="name a lock, or add --local")
+    return suite.run_in_container(lock, location)
 
 
 def _check_nodes(nodes: Nodes) -> None:
@@ -167,7 +175,7 @@ def _check_nodes(nodes: Nodes) -> None:
 class _Suite:
     """One run of the suite on this machine."""
 
-    lock: Lock
+    lock: Lock | None
     lock_sha256: str
     selection: SuiteSelection
     context: Context
@@ -197,7 +205,7 @@ class _Suite:
 
         return self._run(request, Here(python=str(python), prefix=str(python.parent.parent)), execute)
 
-    def run_in_container(self, location: SuiteLocation) -> Receipt:
+    def run_in_container(self, lock: Lock, location: SuiteLocation) -> Receipt:
         context = self.context
         with open_engine(context.environ) as engine:
             if engine.address.is_remote:
@@ -205,9 +213,9 @@ class _Suite:
                     f"the engine at {engine.address} is another machine: the suite can't be mounted there",
                     hint="run envspec on that machine, or `--local` in a Python of it",
                 )
-            platform = engine_platform(self.lock, engine, None)
+            platform = engine_platform(lock, engine, None)
             request = self._request(platform)
-            image = self._image(engine, platform, location)
+            image = self._image(lock, engine, platform, location)
             # What the driver compiles from PTX stays on this machine, so that a second run is warm.
             compiled = compiled_folder(context.cache, image.id)
             Path(compiled).mkdir(parents=True, exist_ok=True)
@@ -217,7 +225,7 @@ class _Suite:
                 context.reporter.warning(line.removeprefix("warning: "))
 
             def execute(folder: Path) -> Finished:
-                settings = self._settings(request, folder, engine, location, compiled)
+                settings = self._settings(lock, request, folder, engine, location, compiled)
                 left: list[str] = []
 
                 def read_line(line: str) -> None:
@@ -252,44 +260,47 @@ class _Suite:
         """
         if not platform.is_linux:
             raise UnfitMachine(f"the suite runs on Linux, and this is {platform.value}")
-        lock, selection, own = self.lock.on(platform), self.selection, self.lock.conformance
+        lock, selection = self.lock.on(platform) if self.lock else None, self.selection
+        own = lock.conformance if lock else None
         _check_nodes(selection.nodes)
-        part = part_of(lock, platform)
-        device = selection.device or ("cuda" if lock.driver else "cpu")
+        # Without a lock nobody has said that the stack is for the CPU.
+        device = selection.device or ("cuda" if lock is None or lock.driver else "cpu")
         if device not in ("cuda", "cpu"):
             raise UsageError(f"there is no device {device}", hint="use cuda or cpu")
-        if device == "cuda" and not lock.driver:
+        if device == "cuda" and lock and not lock.driver:
             raise UsageError(f"{lock.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
         named = selection.checks or (own.checks if own else ())
         unknown = [name for name in (*named, *({*selection.limits} - {DRIVER})) if name not in CHECKS]
         if unknown:
             raise UsageError(f"there is no check {unknown[0]}", hint=f"use {', '.join(CHECKS)}")
+        as_if = selection.as_if[0].on(platform) if selection.as_if else None
         return SuiteRequest(
             device=device,
             checks=tuple(name for name in CHECKS if not named or name in named),
             required=tuple(name for name in CHECKS if own and name in own.checks and name in (named or CHECKS)),
             world_size=selection.world_size or (own.world_size if own else None),
             nodes=selection.nodes,
-            locked=_locked_stack(lock, part),
+            locked=_locked_stack(lock, platform) if lock else None,
+            as_if=_locked_stack(as_if, platform) if as_if else None,
             price_per_hour=selection.price_per_hour,
             currency=selection.currency,
             limits=selection.limits,
         )
 
-    def _image(self, engine: Engine, platform: Platform, location: SuiteLocation) -> EngineImage:
+    def _image(self, lock: Lock, engine: Engine, platform: Platform, location: SuiteLocation) -> EngineImage:
         def pulling(done: int, total: int) -> None:
             self.context.reporter.progress(Step(ImageStage.PULLING, 0, 0, done, total))
 
         if location.image:
             return ensure_image(engine, location.image, pulling)
-        name = image_in_engine(engine, self.lock, platform, self.context, bytecode=location.bytecode)
+        name = image_in_engine(engine, lock, platform, self.context, bytecode=location.bytecode)
         found = find_image(engine, name)
         if found is None:
             raise image_removed(engine, name)
         return found
 
     def _settings(
-        self, request: SuiteRequest, folder: Path, engine: Engine, location: SuiteLocation, compiled: str
+        self, lock: Lock, request: SuiteRequest, folder: Path, engine: Engine, location: SuiteLocation, compiled: str
     ) -> ContainerSettings:
         """The container: the image as it is, the suite beside it, and no folder of the user but requested ones."""
         suite = Mount(str(folder / "suite"), _SUITE_INSIDE, MountAccess.READ_ONLY)
@@ -305,7 +316,7 @@ class _Suite:
             network="host" if several else None,
         )
         user = this_user(self.context.environ)
-        return container_settings(self.lock, user, engine.facts, HostFolders(compiled=compiled), options)
+        return container_settings(lock, user, engine.facts, HostFolders(compiled=compiled), options)
 
     def _run(self, request: SuiteRequest, where: Image | Here, execute: Callable[[Path], Finished]) -> Receipt:
         """Run the suite to its end. On Ctrl-C, which still ends the run, report the partial receipt."""
@@ -322,13 +333,12 @@ class _Suite:
             return self._receipt(request, where, _results(document, finished))
 
     def _receipt(self, request: SuiteRequest, where: Image | Here, results: Mapping[str, Any]) -> Receipt:
-        lock = self.lock
+        as_if = self.selection.as_if
         inputs = ReceiptInputs(
             envspec=VERSION,
             made_at=self.context.now(),
-            lock=LockName(
-                name=lock.name, sha256=self.lock_sha256, input_sha256=lock.input_sha256, identity=identity(lock)
-            ),
+            lock=_lock_name(self.lock, self.lock_sha256) if self.lock else None,
+            as_if=_lock_name(*as_if) if as_if else None,
             where=where,
             requested=request.checks,
             required=request.required,
@@ -344,7 +354,12 @@ class _Suite:
             self.observer.on_check(event)
 
 
-def _locked_stack(lock: Lock, part: Resolution) -> LockedStack:
+def _lock_name(lock: Lock, sha256: str) -> LockName:
+    return LockName(name=lock.name, sha256=sha256, input_sha256=lock.input_sha256, identity=identity(lock))
+
+
+def _locked_stack(lock: Lock, platform: Platform) -> LockedStack:
+    part = part_of(lock, platform)
     return LockedStack(
         name=lock.name,
         python=part.target.python.version,

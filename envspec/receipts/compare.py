@@ -111,10 +111,10 @@ def _topology(receipt: Receipt) -> str:
 _Comparable = tuple[str, Callable[[Receipt], str], Weight]
 
 _STACK: Final[Sequence[_Comparable]] = (
-    ("lock", lambda receipt: receipt.lock.name, Weight.DIFFERS),
+    ("lock", lambda receipt: receipt.lock.name if receipt.lock else "no lock", Weight.DIFFERS),
     # A build records image IDs and system packages in envspec.lock; the identity does not include them.
-    ("envspec.lock", lambda receipt: f"sha256:{receipt.lock.sha256}", Weight.INFORMS),
-    ("lock's identity", lambda receipt: f"sha256:{receipt.lock.identity}", Weight.DIFFERS),
+    ("envspec.lock", lambda receipt: f"sha256:{receipt.lock.sha256}" if receipt.lock else "", Weight.INFORMS),
+    ("lock's identity", lambda receipt: f"sha256:{receipt.lock.identity}" if receipt.lock else "", Weight.DIFFERS),
     ("image ID", lambda receipt: receipt.image.id if receipt.image else "no image", Weight.DIFFERS),
     ("environment matches the lock", _is_locked, Weight.DIFFERS),
     ("envspec", lambda receipt: receipt.envspec, Weight.INFORMS),
@@ -354,7 +354,7 @@ def against(now: Receipt, recorded: Receipt) -> Baseline:
     Machines of different or unknown kinds are not compared, nor are receipts whose rates have no spread yet:
     `not_compared` says why.
     """
-    baseline = Baseline(lock=recorded.lock.name, made_at=recorded.made_at, machine=kind(recorded))
+    baseline = Baseline(lock=recorded.subject, made_at=recorded.made_at, machine=kind(recorded))
     why = ""
     if kind(now) != kind(recorded):
         why = f"the machines are of different kinds: recorded on {kind(recorded)}; this is {kind(now)}"

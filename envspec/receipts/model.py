@@ -13,14 +13,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from envspec.conformance.receipt import FORMAT
 from envspec.conformance.request import Nodes
 from envspec.conformance.results import CheckOutcome, Gpu
 from envspec.errors import UsageError
 from envspec.spec.errors import dotted
-
-#: Format of the document; readers refuse newer ones.
-FORMAT = 1
-
 
 #: A time with any zone, converted to UTC.
 Time = Annotated[AwareDatetime, AfterValidator(lambda value: value.astimezone(timezone.utc))]
@@ -156,7 +153,10 @@ class Receipt(Part):
     reasons: tuple[str, ...] = ()
     """Why the verdict is `failed`."""
     summary: Summary
-    lock: LockName
+    lock: LockName | None = None
+    """None if the stack was tested as it is."""
+    as_if: LockName | None = None
+    """A lock with which the stack was compared, though it was not made from it: differences inform."""
     image: Image | None = None
     here: Here | None = None
     """Either `image` or `here` is set."""
@@ -173,6 +173,11 @@ class Receipt(Part):
     """Library that ran in any check -> its version; several if checks differ."""
     checks: tuple[CheckOutcome, ...]
     baseline: Baseline | None = None
+
+    @property
+    def subject(self) -> str:
+        """The lock's name; without one, what was tested: `torch 2.9.1+cu128, no lock`."""
+        return self.lock.name if self.lock else f"torch {self.ran.get('torch', '(not imported)')}, no lock"
 
 
 RECEIPT_FILE: Final = "receipt.json"

@@ -22,7 +22,7 @@ def as_junit(receipt: Receipt) -> str:
     suite = _child(
         root,
         "testsuite",
-        name=f"envspec conformance: {receipt.lock.name}",
+        name=f"envspec conformance: {receipt.subject}",
         timestamp=receipt.made_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         hostname=devices(receipt),
         tests=str(len(cases)),
@@ -47,7 +47,7 @@ def _child(parent: Element, tag: str, **attributes: str) -> Element:
 
 def _cases(receipt: Receipt) -> Iterator[Element]:
     has_failed = False
-    lock = receipt.lock.name
+    lock = receipt.subject
     for check in receipt.checks:
         yield _check(check, lock)
         has_failed |= check.status is Status.FAILED or _is_missed(check)

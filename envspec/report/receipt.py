@@ -53,7 +53,7 @@ def as_text(receipt: Receipt, width: int) -> str:
         row("time", amount(receipt.seconds, "s")),
         *(row("reason", reason) for reason in receipt.reasons),
     ]
-    title = f"{receipt.lock.name}: {receipt.verdict.value} on {devices(receipt)}"
+    title = f"{receipt.subject}: {receipt.verdict.value} on {devices(receipt)}"
     checks = _checks(receipt)
     rows = tuple(
         Row((each.cells[1], each.cells[0], *each.cells[2:3], each.cells[4]), each.notes) for each in checks.rows
@@ -78,7 +78,7 @@ def as_markdown(receipt: Receipt) -> str:
 
 def _markdown(receipt: Receipt) -> Iterator[str]:
     sign = "✅" if receipt.verdict is Verdict.PASSED else "❌"
-    yield f"## {sign} {markdown(receipt.lock.name)}: {receipt.verdict.value} on {markdown(devices(receipt))}"
+    yield f"## {sign} {markdown(receipt.subject)}: {receipt.verdict.value} on {markdown(devices(receipt))}"
     yield ""
     yield f"Checks: {counts(receipt.summary.checks)}. Findings: {counts(receipt.summary.findings)}."
     yield ""
@@ -299,7 +299,7 @@ def _machine(receipt: Receipt) -> list[Row]:
     pairs = [
         *(("GPU", gpu) for gpu in _gpus(receipt)),
         ("topology", _topology(machine.topology)),
-        ("driver", machine.driver),
+        ("driver", ", ".join(filter(None, [machine.driver, machine.cuda_driver and f"CUDA {machine.cuda_driver}"]))),
         ("container toolkit", machine.toolkit),
         ("system", machine.system),
         ("kernel", machine.kernel),
@@ -329,12 +329,17 @@ def _topology(topology: Mapping[str, str]) -> str:
     return ", ".join(f"{pair}: {link}" for pair, link in topology.items())
 
 
+def _lock(receipt: Receipt) -> Iterator[Row]:
+    for what, lock in (("lock", receipt.lock), ("compared with the lock", receipt.as_if)):
+        if lock:
+            yield row(what, f"{lock.name}, envspec.lock sha256:{lock.sha256}")
+            yield row("identity", f"sha256:{lock.identity}")
+        elif what == "lock":
+            yield row(what, "none: the stack was tested as it is")
+
+
 def _stack(receipt: Receipt) -> list[Row]:
-    rows = [
-        row("lock", f"{receipt.lock.name}, envspec.lock sha256:{receipt.lock.sha256}"),
-        row("identity", f"sha256:{receipt.lock.identity}"),
-        *_place(receipt),
-    ]
+    rows = [*_lock(receipt), *_place(receipt)]
     nodes = receipt.nodes
     if nodes.count > 1:
         rows.append(row("node", f"{nodes.rank} of {nodes.count}, rendezvous {nodes.rendezvous or '-'}"))
