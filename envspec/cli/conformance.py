@@ -91,6 +91,12 @@ class Failed(EnvspecError):
     metavar="RECEIPT",
     help="Fail if this machine is slower than in this receipt of the same kind of machine.",
 )
+@click.option(
+    "--write-suite",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Only write the suite as one file, which needs Python and torch: `python3 FILE --report DIR`.",
+)
 @output.output(RECEIPT, "Format of the receipt on stdout.")
 def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
     """Test that this machine runs a lock's stack: on its GPUs, in the lock's image.
@@ -104,6 +110,13 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
     from envspec.receipts.model import Verdict, read
     from envspec.report import check_writable
 
+    if chosen["write_suite"]:
+        from envspec.operations.suite_file import write_suite_file
+
+        if lock:
+            raise UsageError("--write-suite writes a file for any stack, and takes no LOCK", hint="leave LOCK out")
+        output.info(f"wrote {write_suite_file(chosen['write_suite'])}")
+        return Result(lambda _: "")
     location, selection = _location(chosen), _selection(chosen)
     baseline = read(chosen["baseline"]) if chosen["baseline"] else None
     if report is not None:

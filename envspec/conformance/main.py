@@ -1,0 +1,152 @@
+"""The suite's own command line, with the standard library alone: the single file, on a machine without envspec.
+
+It tests the Python that runs it, without a lock: what its stack has to contain follows from the stack itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from envspec.conformance.checks import CHECKS
+from envspec.conformance.processes import RUN, TERMINATION_SIGNALS
+from envspec.conformance.receipt import PASSED, document
+from envspec.conformance.request import Nodes, SuiteRequest
+from envspec.conformance.results import dumps
+from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
+
+#: Exit statuses besides the suite's: what was tested failed; the suite left no results.
+FAILED, NO_RESULTS = 7, 6
+RECEIPT_FILE = "receipt.json"
+#: Characters of a reason in a line of a check; the receipt has all of it.
+_REASON = 300
+
+
+def main(arguments: Sequence[str], version: str, program: str = "envspec-conformance.pyz") -> int:
+    """Run the suite. version: of envspec, for the receipt."""
+    parser = _parser(program)
+    options = parser.parse_args(arguments)
+    request = _request(parser, options)
+    with tempfile.TemporaryDirectory(prefix="envspec-suite-") as folder:
+        paths = Path(folder, "request.json"), Path(folder, "results.json")
+        paths[0].write_text(dumps(request), encoding="utf-8")
+        status, stderr = _run(paths)
+        if status == NO_GPU:
+            print(f"error: {stderr.strip()}\n  hint: `--device cpu` tests what needs no GPU", file=sys.stderr)
+            return NO_GPU
+        try:
+            results = json.loads(paths[1].read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            lines = [line for line in stderr.splitlines() if line.strip()] or [str(error)]
+            print(f"error: the suite exited with status {status} without results: {lines[-1]}", file=sys.stderr)
+            return NO_RESULTS
+    receipt = document(results, _known(request, version))
+    if options.report:
+        options.report.mkdir(parents=True, exist_ok=True)
+        path = options.report / RECEIPT_FILE
+        path.write_text(json.dumps(receipt, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", errors="replace")
+        print(f"wrote {path}")
+    counts = receipt["summary"]["checks"]
+    print(f"{receipt['verdict']}: {counts['passed']} passed, {counts['failed']} failed, {counts['not_run']} not run")
+    for reason in receipt["reasons"]:
+        print(f"  {reason}")
+    if status != COMPLETED:
+        return status
+    return 0 if receipt["verdict"] == PASSED else FAILED
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Test that this machine runs the stack of this Python: torch, its CUDA libraries, the GPUs.",
+        epilog=f"Exit status: 0 passed, {FAILED} failed, {NO_GPU} no GPU and no driver, 2 usage.",
+    )
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write DIR/receipt.json, for `envspec receipts`")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what to test (default: cuda)")
+    parser.add_argument("--check", action="append", choices=CHECKS, metavar="NAME", help=f"of {', '.join(CHECKS)}")
+    parser.add_argument("--limit", action="append", default=[], metavar="NAME=S", help="time limit of a check, seconds")
+    parser.add_argument("--world-size", type=int, metavar="N", help="processes of the distributed checks here")
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="number of machines of this run")
+    parser.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine's number")
+    parser.add_argument("--rendezvous", metavar="HOST:PORT", help="where the machines connect: on the first of them")
+    return parser
+
+
+def _request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> SuiteRequest:
+    limits = {}
+    for text in options.limit:
+        name, _, seconds = text.partition("=")
+        if name not in {*CHECKS, DRIVER} or not seconds.replace(".", "", 1).isdigit() or not float(seconds):
+            parser.error(f"--limit {text}: the form is NAME=SECONDS")
+        limits[name] = float(seconds)
+    if not 0 <= options.node_rank < options.nodes:
+        parser.error(f"--node-rank {options.node_rank}: {options.nodes} nodes have the ranks 0 to {options.nodes - 1}")
+    if options.nodes > 1 and not (options.rendezvous or "").rpartition(":")[2].isdigit():
+        parser.error(f"{options.nodes} nodes need --rendezvous HOST:PORT, the first node's, on every node")
+    return SuiteRequest(
+        device=options.device,
+        checks=tuple(name for name in CHECKS if not options.check or name in options.check),
+        world_size=options.world_size,
+        nodes=Nodes(options.nodes, options.node_rank, options.rendezvous),
+        limits=limits,
+    )
+
+
+def _run(paths: tuple[Path, Path]) -> tuple[int, str]:
+    """Exit status and stderr of the suite; it ends when this process does. paths: of request and results."""
+    # Its errors go to a file: a pipe might fill up while its other one is read.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        process = subprocess.Popen(  # noqa: S603 (this Python and this suite)
+            [sys.executable, str(RUN), "--until-stdin-ends", *map(str, paths)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        for number in TERMINATION_SIGNALS:
+            signal.signal(number, lambda *_: process.terminate())
+        if process.stdout is not None:
+            for line in process.stdout:
+                _show(line)
+        status = process.wait()
+        errors.seek(0)
+        return status, errors.read()
+
+
+def _show(line: str) -> None:
+    """Print the end of a check; other lines are not the suite's, or for programs."""
+    try:
+        event: dict[str, Any] = json.loads(line)
+        if "end" in event:
+            print(f"{event['status']:8} {event['end']:12} {event['seconds']:6.1f} s", flush=True)
+            if event["reason"]:
+                print(f"         {' '.join(event['reason'].split())[:_REASON]}", flush=True)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return
+
+
+def _known(request: SuiteRequest, version: str) -> dict[str, Any]:
+    return {
+        "envspec": version,
+        "made_at": datetime.datetime.now(datetime.timezone.utc).isoformat(),
+        "lock": None,
+        "as_if": None,
+        "image": None,
+        "here": {"python": sys.executable, "prefix": sys.prefix},
+        "requested": request.checks,
+        "required": request.required,
+        "nodes": asdict(request.nodes),
+        "world_size": request.world_size,
+        "toolkit": "",
+    }

@@ -1,0 +1,158 @@
+"""The suite as one file: on any Python, without envspec and without a lock, to a receipt that envspec reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envspec.operations.suite_file import suite_file, write_suite_file
+from envspec.receipts.model import read
+from envspec.report import RECEIPT, RECEIPT_FILES
+from envspec.version import VERSION
+from tests.support.machines import NotRun, interpreters, suite
+from tests.support.machines.suite import PATIENCE_S, fake_torch
+from tests.support.user import User
+
+_GOOD = """
+    class version:
+        cuda = None
+    __version__ = "2.9.1"
+"""
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file."""
+    return write_suite_file(tmp_path_factory.mktemp("suite") / "suite.pyz")
+
+
+def _environ(folder: Path, environ: dict[str, str]) -> dict[str, str]:
+    (folder / "tmp").mkdir(parents=True, exist_ok=True)
+    return {**os.environ, **environ, "TMPDIR": str(folder / "tmp"), suite.MARK: str(folder)}
+
+
+def _run(
+    archive: Path, folder: Path, *words: str, python: str = sys.executable, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [python, str(archive), *words],
+        env=_environ(folder, environ),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=suite.LIMIT_S,
+        check=False,
+    )
+    assert suite.left(folder) == [] and list((folder / "tmp").iterdir()) == []
+    return done
+
+
+def _receipt(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "receipt.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_same_suite_is_the_same_file(archive: Path) -> None:
+    assert archive.read_bytes() == suite_file() == suite_file()
+    assert archive.stat().st_mode & 0o111 and archive.stat().st_size < 1_000_000
+
+
+def test_it_is_written_by_the_command(tmp_path: Path) -> None:
+    user = User(tmp_path / "user", "")
+    ran = user.runs("conformance", "--write-suite", "suite.pyz")
+    assert (ran.status, ran.stdout) == (0, ""), ran.stderr
+    assert (user.folder / "suite.pyz").read_bytes() == suite_file()
+    assert user.runs("conformance", "lock", "--write-suite", "suite.pyz").status == 2
+
+
+@pytest.mark.parametrize("series", ["3.9", "3.13"])
+def test_any_python_runs_it_and_envspec_reads_its_receipt(archive: Path, tmp_path: Path, series: str) -> None:
+    for found in interpreters(series).values():
+        python = str(found)
+        break
+    else:
+        raise NotRun(f"no Python {series}")
+    words = ("--device", "cpu", "--check", "device", "--check", "family", "--report", "receipt")
+    done = _run(archive, tmp_path, *words, python=python, **fake_torch(tmp_path / "stack", _GOOD))
+    # Nothing of it needs no GPU, and there is no torchvision.
+    assert (done.returncode, done.stderr) == (7, "")
+    assert done.stdout.splitlines()[-2:] == ["failed: 0 passed, 0 failed, 2 not run", "  no check was run"]
+    receipt = read(tmp_path / "receipt")
+    assert (receipt.envspec, receipt.lock, receipt.subject) == (VERSION, None, "torch 2.9.1, no lock")
+    assert receipt.here and receipt.here.is_locked is None
+    assert receipt.machine.python.startswith(series)
+    for form in RECEIPT_FILES:
+        assert "torch 2.9.1, no lock" in RECEIPT.render(form, receipt, 80) or form == "json"
+
+
+def test_what_fails_and_what_is_no_gpu_are_different(archive: Path, tmp_path: Path) -> None:
+    crashing = fake_torch(tmp_path / "bad", "import ctypes; ctypes.string_at(0)")
+    done = _run(archive, tmp_path, "--device", "cpu", "--check", "device", "--report", "receipt", **crashing)
+    assert done.returncode == 7 and "crashed in the phase 'import torch', by signal 11 (SIGSEGV)" in done.stdout
+    assert _receipt(tmp_path / "receipt")["reasons"] == ["device failed"]
+    if not list(Path("/dev").glob("nvidia[0-9]*")):
+        done = _run(archive, tmp_path, "--check", "device", "--report", "none", LD_LIBRARY_PATH="")
+        assert done.returncode == 6 and "--device cpu" in done.stderr
+        assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--check", "matmull"),
+        ("--limit", "matmul"),
+        ("--limit", "matmul=0"),
+        ("--nodes", "2", "--node-rank", "2"),
+        ("--nodes", "2"),
+        ("lock",),
+    ],
+)
+def test_wrong_words_are_refused(archive: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = _run(archive, tmp_path, *words)
+    assert done.returncode == 2 and done.stderr.startswith("usage: suite.pyz")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_ended_writes_what_it_has(archive: Path, tmp_path: Path, number: signal.Signals) -> None:
+    body = """
+        import pathlib, time
+        begun = pathlib.Path(__file__).with_name("begun")
+        if begun.exists():
+            begun.with_name("hangs").touch()
+            time.sleep(600)
+        begun.touch()
+    """
+    stack = fake_torch(tmp_path / "stack", body, _GOOD)
+    words = ("--device", "cpu", "--check", "device", "--check", "pyg", "--check", "memory", "--report", "receipt")
+    command = [sys.executable, str(archive), *words]
+    with subprocess.Popen(
+        command, env=_environ(tmp_path, stack), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        suite.wait_for(tmp_path / "stack" / "torch" / "hangs")
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    deadline = time.monotonic() + PATIENCE_S
+    while suite.left(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert list((tmp_path / "tmp").iterdir()) == []
+    checks = {each["check"]: each["reason"] for each in _receipt(tmp_path / "receipt")["checks"]}
+    assert checks["memory"] == "the suite ended before it"
+
+
+@pytest.mark.stack
+def test_a_stack_without_a_lock(archive: Path, torch_any: Path, tmp_path: Path) -> None:
+    """Ranks of torchrun and all other processes are started from the file, too."""
+    words = ("--device", "cpu", "--check", "libraries", "--check", "matmul", "--check", "ddp", "--report", "receipt")
+    done = _run(archive, tmp_path, *words, python=str(torch_any))
+    assert done.returncode == 0, done.stdout
+    receipt = read(tmp_path / "receipt")
+    assert receipt.summary.checks.passed == 3
