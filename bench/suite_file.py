@@ -41,7 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     facts = describe()
     lines = [
-        f"{facts['date']}, {facts['machine']}, `--device {options.device}`.",
+        f"{facts['date']}, {facts['cpu']}, {facts['cores']} cores, `--device {options.device}`.",
         "",
         "| torch | Python | verdict | passed | not run | s |",
         "|---|---|---|---|---|---|",

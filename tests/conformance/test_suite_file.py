@@ -89,7 +89,7 @@ def test_any_python_runs_it_and_envspec_reads_its_receipt(archive: Path, tmp_pat
     assert (receipt.envspec, receipt.lock, receipt.subject) == (VERSION, None, "torch 2.9.1, no lock")
     assert receipt.here and receipt.here.is_locked is None
     assert receipt.machine.python.startswith(series)
-    for form in RECEIPT_FILES:
+    for form in RECEIPT_FILES.values():
         assert "torch 2.9.1, no lock" in RECEIPT.render(form, receipt, 80) or form == "json"
 
 

@@ -258,3 +258,48 @@ def test_a_run_is_held_against_a_recorded_one(user: User) -> None:
     assert json.loads(again.stdout)["baseline"] is not None
     (user.folder / "receipts" / "receipt.json").write_text('{"format": 99}')
     assert "receipt.json" in refused(proves(user, "--baseline", "receipts"), 2)
+
+
+_TORCH: Final = "class version:\n    cuda = None\n__version__ = '2.9.1'\n"
+
+
+def test_without_a_lock_the_python_s_own_stack_is_tested(unchanged: User, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(_TORCH)
+    words = ["conformance", "--local", "--python", str(unchanged.folder / "env/bin/python"), "--device", "cpu"]
+    environ = {"PYTHONPATH": str(tmp_path), "TMPDIR": str(unchanged.folder / "temporary")}
+    report = str(tmp_path / "report")
+    ran = unchanged.runs(*words, "--check", "device", "--check", "lock", "--report", report, environ=environ)
+    assert ran.status == 7 and "torch 2.9.1, no lock: conformance failed: no check was run" in ran.stderr
+    found = json.loads((tmp_path / "report" / "receipt.json").read_text())
+    assert (found["lock"], found["as_if"]) == (None, None)
+    assert {each["check"]: each["reason"] for each in found["checks"]}["lock"] == "no lock is given"
+
+    ran = unchanged.runs(
+        *words, "--as-if", "lock", "--check", "device", "--check", "lock", "--report", report, environ=environ
+    )
+    assert ran.status == 0, ran.stderr
+    found = json.loads((tmp_path / "report" / "receipt.json").read_text())
+    assert found["as_if"]["name"] == make_lock().name
+    assert found["lock"] is None and found["here"]["is_locked"] is None
+    assert {each["check"]: each["status"] for each in found["checks"]}["lock"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "LOCK is missing: only --local tests a stack without one"),
+        (("lock", "--local", "--as-if", "lock"), "--as-if is for a stack without a lock"),
+        (("--image", "x:1"), "LOCK is missing"),
+    ],
+)
+def test_what_needs_a_lock_says_so(unchanged: User, words: tuple[str, ...], message: str) -> None:
+    assert message in refused(unchanged.runs("conformance", *words), 2)
+
+
+def test_a_stack_without_a_lock_is_for_gpus_unless_the_cpu_is_requested(unchanged: User) -> None:
+    if list(Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("this machine has a GPU")
+    python = str(unchanged.folder / "env/bin/python")
+    message = refused(unchanged.runs("conformance", "--local", "--python", python, "--check", "device"), 6)
+    assert "NVIDIA's driver is not installed" in message and "--device cpu" in message
