@@ -227,10 +227,10 @@ def _training(context: CheckContext, torch: Any, pictures: Pictures) -> None:
         resident_s = [_seconds(torch, kind, model, resident) for _ in range(2)]
         # torch reports the UUID from 2.5 on; without it the machine's first GPU is sampled.
         uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")) if context.request.cuda else ""
+        batches, loaded_s = iter(loader), list[float]()
+        # Without the start of the workers.
+        next(batches)
         with _Sampler(uuid) if context.request.cuda else nullcontext() as sampler:
-            batches, loaded_s = iter(loader), list[float]()
-            # Without the start of the workers.
-            next(batches)
             while not loaded_s or sum(loaded_s) < SIZES[f"loader.milliseconds.{kind}"] / 1e3:
                 loaded_s.append(_seconds(torch, kind, model, islice(batches, steps)))
         if sampler is None:
