@@ -375,7 +375,13 @@ def against(now: Receipt, recorded: Receipt) -> Baseline:
         if each and (allowed := tolerance(number, each)) is not None
     )
     gone = [number for number, each in found if number.tolerance is not None and each is None]
-    return baseline.model_copy(update={"rows": rows, "missing": tuple(_missing(now, gone))})
+    unclear = tuple(
+        f"{row.check}: {row.name}, its times were too far apart: other programs ran"
+        for row in rows
+        if row.tolerance >= 1
+    )
+    rows = tuple(row for row in rows if row.tolerance < 1)
+    return baseline.model_copy(update={"rows": rows, "missing": (*_missing(now, gone), *unclear)})
 
 
 def _lacks_spreads(found: Sequence[tuple[Number, Number | None]]) -> bool:

@@ -83,7 +83,10 @@ def better(unit: str) -> Better:
 
 
 def tolerance(recorded: Number, now: Number) -> float | None:
-    """How much worse a number may be than the recorded one, as a fraction of it; None if no change counts."""
+    """How much worse a number may be than the recorded one, as a fraction of it; None if no change counts.
+
+    1 for a rate that was disturbed too much for any comparison.
+    """
     if recorded.tolerance is None or now.tolerance is None:
         return None
     return min(1.0, max(recorded.tolerance, SPREADS * (recorded.spread + now.spread)))

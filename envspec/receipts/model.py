@@ -138,7 +138,7 @@ class Baseline(Part):
     """Why nothing is compared; empty if it is."""
     rows: tuple[BaselineRow, ...] = ()
     missing: tuple[str, ...] = ()
-    """Numbers of the recorded receipt that this run lacks."""
+    """Numbers of the recorded receipt that this run lacks, or that one of the runs could not measure well enough."""
 
 
 class Receipt(Part):

@@ -170,7 +170,6 @@ def rate(value: float, spread: float | None, device: str = "cuda", name: str = "
         (0.0, 0.0, "cpu", 0.10),
         (0.04, 0.06, "cuda", 0.15),
         (0.0, 0.4, "cpu", 0.60),
-        (0.0, 2.5, "cpu", 1.0),
     ],
 )
 def test_the_tolerance_of_a_rate_is_that_of_both_spreads(
@@ -179,6 +178,14 @@ def test_the_tolerance_of_a_rate_is_that_of_both_spreads(
     (row,) = (each for each in against(rate(80, now, device), rate(100, recorded, device)).rows if each.unit == "1/s")
     assert row.tolerance == pytest.approx(tolerance)
     assert row.is_worse == (tolerance < 0.2)
+
+
+@pytest.mark.parametrize(("recorded", "now"), [(0.0, 0.7), (0.9, 0.0)])
+def test_a_rate_of_a_busy_machine_is_not_compared(recorded: float, now: float) -> None:
+    """It could not be worse by its tolerance: that is no success."""
+    found = against(rate(5, now), rate(100, recorded))
+    assert [each for each in found.rows if each.unit == "1/s"] == []
+    assert found.missing == ("amp: speed, its times were too far apart: other programs ran",)
 
 
 def test_rates_recorded_without_a_spread_are_not_compared() -> None:

@@ -226,10 +226,10 @@ def _training(context: CheckContext, torch: Any, pictures: Pictures) -> None:
         resident = [(each.to(kind), indices) for each, indices in islice(loader, steps)]
         _seconds(torch, kind, model, resident[:2])
         resident_s = [_seconds(torch, kind, model, resident) for _ in range(2)]
+        batches, loaded_s = iter(loader), list[float]()
+        # Without the start of the workers.
+        next(batches)
         with context.sensors(_SAMPLE_S) if context.request.cuda else nullcontext() as sensors:
-            batches, loaded_s = iter(loader), list[float]()
-            # Without the start of the workers.
-            next(batches)
             while not loaded_s or sum(loaded_s) < SIZES[f"loader.milliseconds.{kind}"] / 1e3:
                 loaded_s.append(_seconds(torch, kind, model, islice(batches, steps)))
         shares = sensors.samples.get("busy", []) if sensors else []
