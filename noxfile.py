@@ -125,11 +125,13 @@ def gpu_conformance(session: nox.Session) -> None:
         session.error(f"conformance failed: {', '.join(failed)}")
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def gpu_day(session: nox.Session) -> None:
-    """The first half hour on a new GPU machine: `-- STEP...` of bench/gpu_day.py; without one, prepare for it here."""
-    develop(session)
-    session.run("python", "-m", "bench.gpu_day", *(session.posargs or ["prepare"]))
+    """The first half hour on a GPU machine without a network: `-- [STEP...] [--device cpu]` of bench/gpu_day.py.
+
+    The Python that runs nox is tested, or `-- --python PATH`; nothing is installed.
+    """
+    session.run(sys.executable, "bench/gpu_day.py", *session.posargs, external=True)
 
 
 def _spec_file(session: nox.Session, word: str) -> Path:

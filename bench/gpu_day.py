@@ -1,14 +1,15 @@
-"""The first half hour on a GPU machine: `python3 bench/gpu_day.py STEP...`, or `nox -s gpu_day -- STEP...`.
+"""The first half hour on a GPU machine: `python3 bench/gpu_day.py [STEP...]`, or `nox -s gpu_day -- [STEP...]`.
 
-    prepare     here, with a network: `.gpu/` with the wheels that envspec's command line needs there, and a lock
-    suite       there, 6 minutes: the probe of the machine, and the whole suite without a lock
-    receipts    there, 7 minutes: the command line with a lock: a receipt, and the same again against it as its baseline
-    probes      there, 3 minutes: measurements that no check makes yet
-    faults      there, 5 minutes: real faults, each with what the suite must report
-    calibrate   there, 8 minutes: the largest share of each bound over several seeds
+    suite       8 minutes at most: the probe of the machine, and the whole suite: a receipt
+    baseline    6 minutes: the checks that measure speed, twice
+    faults      6 minutes: real faults, each with what the suite must report
+    calibrate   8 minutes: the largest share of each bound over several seeds
+    probes      2 minutes: measurements that no check makes yet
+    report      at home, with envspec: the second receipt of `baseline` against the first
 
-There, no network is needed and nothing is installed: any Python that has the stack will do. Reports go to --output. No
-setting of a GPU is changed. A dry run without a GPU: `--device cpu`.
+Without a STEP all of them but the last, in under 30 minutes. A checkout and any Python with the stack are all it needs:
+no network, nothing installed. Reports go to --output. No setting of a GPU is changed. A dry run without a GPU:
+`--device cpu`.
 """
 
 from __future__ import annotations
@@ -17,13 +18,11 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,12 +34,18 @@ sys.path.insert(0, str(ROOT))
 from envspec.conformance.checks import CHECKS  # noqa: E402
 from envspec.conformance.request import SEED, SuiteRequest  # noqa: E402
 
-CARRIED: Final = ROOT / ".gpu"
 RUN: Final = ROOT / "envspec/conformance/run.py"
 #: Checks that measure speed, for baselines.
 TIMED: Final = ("matmul", "amp", "transformer", "memory", "ddp")
-#: What envspec's command line imports for `conformance` and `receipts`, besides what the standard library has.
-NEEDED: Final = ("pydantic", "click", "rich", "packaging", "jinja2")
+BASELINES: Final = ("first", "again")
+#: Runs the suite's own command line from this checkout: the arguments are its folder and the options.
+SUITE: Final = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from envspec.conformance.main import main
+from envspec.version import VERSION
+sys.exit(main(sys.argv[2:], VERSION, "suite"))
+"""
 PROBE: Final = """
 uname -a; id -un; nproc; free -g; df -h /tmp /dev/shm; cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/memory.max
 ulimit -a; lscpu | grep -iE 'model name|numa|socket'
@@ -80,42 +85,40 @@ class Day:
 
 
 def suite(day: Day) -> None:
-    """The whole suite without a lock."""
+    """The whole suite: a receipt."""
     probe = subprocess.run(["sh", "-c", PROBE], capture_output=True, text=True, check=False)
     torch = "import torch; print(torch.__config__.show(), torch.cuda.is_available(), torch.cuda.get_arch_list())"
     stack = subprocess.run([day.python, "-c", torch], capture_output=True, text=True, check=False)
     (day.output / "probe.txt").write_text(probe.stdout + probe.stderr + stack.stdout + stack.stderr)
-    results = day.output / "suite.json"
-    status, stderr = day.run_suite(day.request(*day.checks), results, limit_s=480)
-    print(f"exit {status}: {stderr[-1000:]}")
-    show(results)
+    _receipt(day, "suite", day.checks, 480)
+    show(day.output / "suite" / "receipt.json")
     print("processes on the GPU:", _smi("--query-compute-apps=pid,name,used_memory"))
 
 
-def receipts(day: Day) -> None:
-    """A receipt for the lock in `.gpu/`, the same again with it as the baseline, and all files against the lock."""
-    with tempfile.TemporaryDirectory() as folder:
-        site = Path(folder, "site")
-        for wheel in (CARRIED / "whl").glob("*.whl"):
-            zipfile.ZipFile(wheel).extractall(site)
-        # Nothing of envspec's own packages is on the path of the Python that is tested.
-        start = "import sys; sys.path[:0] = sys.argv[1:3]; sys.argv = ['envspec', *sys.argv[3:]]\n"
-        envspec = [sys.executable, "-c", f"{start}from envspec.cli.main import main; main()", str(site), str(ROOT)]
-        common = [*envspec, "conformance", str(CARRIED / "lock"), "--local"]
-        common += ["--python", day.python, "--device", day.device]
-        environ = {**os.environ, "ENVSPEC_CACHE_DIR": str(Path(folder, "cache"))}
-        timed = [word for check in TIMED for word in ("--check", check)]
-        others = [word for check in ("device", "family", "fsdp", "dataloader", "pyg") for word in ("--check", check)]
-        first, again, files = (day.output / name for name in ("first", "again", "files"))
-        for expected, words in (
-            ("0: `device` compares cuDNN, NCCL and cudart with the lock", [*others, *timed, "--report", first]),
-            ("0: it reaches its own baseline", [*timed, "--baseline", first / "receipt.json", "--report", again]),
-            ("0: every file is the lock's", ["--check", "lock", "--limit", "lock=200", "--report", files]),
-        ):
-            status, output = _ended([*common, *map(str, words)], 280, environ)
-            print(f"expected exit {expected}\nexit {status}\n{output[-4000:]}\n")
-        found = [str(path / "receipt.json") for path in (first, again) if (path / "receipt.json").exists()]
-        print(_ended([*envspec, "receipts", *found], 60, environ)[1])
+def baseline(day: Day) -> None:
+    """The checks that measure speed, twice: `report` compares the second receipt with the first."""
+    for name in BASELINES:
+        _receipt(day, name, TIMED, 180)
+
+
+def _receipt(day: Day, name: str, checks: Sequence[str], limit_s: float) -> None:
+    words = [word for check in checks for word in ("--check", check)]
+    command = [day.python, "-c", SUITE, str(ROOT), "--device", day.device, "--report", str(day.output / name), *words]
+    status, output = _ended(command, limit_s, os.environ)
+    (day.output / f"{name}.log").write_text(output)
+    print(f"exit {status}\n{output[-6000:]}", flush=True)
+
+
+def report(day: Day) -> None:
+    """The second receipt of `baseline` against the first, by envspec: a healthy machine reaches its own speeds."""
+    from envspec.receipts.compare import against
+    from envspec.receipts.model import read
+
+    recorded, now = (read(day.output / name) for name in BASELINES)
+    compared = against(now, recorded)
+    print(compared.not_compared or f"{sum(each.is_worse for each in compared.rows)} of {len(compared.rows)} are worse")
+    for each in sorted(compared.rows, key=lambda row: row.change):
+        print(f"{100 * each.change:7.1f} %  tolerance {100 * each.tolerance:5.1f} %  {each.check}: {each.name}")
 
 
 def probes(day: Day) -> None:
@@ -131,20 +134,27 @@ def faults(day: Day) -> None:
     cases: tuple[tuple[str, str, float, Mapping[str, str], tuple[str, ...]], ...] = (
         ("matmul", "failed: fp32 is TF32", 90, {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}, ()),
         ("matmul", "passed: tf32 not run", 90, {"NVIDIA_TF32_OVERRIDE": "0"}, ()),
-        ("device", "exit 6: no GPU", 90, {"CUDA_VISIBLE_DEVICES": ""}, ()),
+        ("device", "failed: CUDA shows no GPU", 90, {"CUDA_VISIBLE_DEVICES": ""}, ()),
         ("device", "passed: GPU named by UUID", 90, {"CUDA_VISIBLE_DEVICES": uuid}, ()),
         ("transformer", "failed: no C compiler", 120, {"PATH": "/nowhere"}, ()),
         ("dataloader", "failed: shared memory is full", 90, {}, _small_shared_memory()),
         ("ddp", "failed: over its limit, no process left on the GPU", 6, {}, ()),
     )
+    different = []
     for check, expected, limit_s, environ, prefix in cases:
         print(f"expected {check} {expected}")
-        _report_one(day, day.request(check, limit_s=limit_s), environ, prefix)
+        if environ and day.device == "cpu" and "PATH" not in environ:
+            print("  not run: no GPU is requested")
+        elif not _report_one(day, day.request(check, limit_s=limit_s), expected, environ, prefix):
+            different.append(f"{check} {expected}")
     if day.device == "cuda":
-        print("expected matmul failed: out of memory")
+        expected = "failed: out of memory"
+        print(f"expected matmul {expected}")
         with _full_gpu(day.python):
-            _report_one(day, day.request("matmul", limit_s=60), {}, ())
+            if not _report_one(day, day.request("matmul", limit_s=60), expected, {}, ()):
+                different.append(f"matmul {expected}")
     print("processes on the GPU:", _smi("--query-compute-apps=pid,name"))
+    print(f"other than expected: {'; '.join(different) or 'none'}")
 
 
 def calibrate(day: Day) -> None:
@@ -179,46 +189,6 @@ def calibrate(day: Day) -> None:
     print("\n".join(lines))
 
 
-def prepare(_day: Day) -> None:
-    """Fill `.gpu/`: wheels of what the command line needs, and a lock of the versions on the GPU machine."""
-    command = ["git", "rev-parse", "--git-path", "info/exclude"]
-    path = ROOT / subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if "/.gpu/" not in (path.read_text() if path.exists() else "").splitlines():
-        with path.open("a") as file:
-            file.write("/.gpu/\n")
-    (CARRIED / "whl").mkdir(parents=True, exist_ok=True)
-    spec = CARRIED / "gpu-day.toml"
-    spec.write_text(SPEC, encoding="utf-8")
-    versions = CARRIED / "needed.in"
-    versions.write_text("\n".join(NEEDED))
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    environ["PIP_CONFIG_FILE"] = os.devnull
-    tags = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-    target = ("--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp")
-    pip = [sys.executable, "-m", "pip", "download", "-q", *target]
-    platforms = [word for tag in tags for word in ("--platform", tag)]
-    subprocess.run([*pip, *platforms, "-d", str(CARRIED / "whl"), "-r", str(versions)], check=True, env=environ)
-    shutil.rmtree(CARRIED / "lock", ignore_errors=True)
-    lock = [sys.executable, "-m", "envspec", "lock", str(spec), "--output", str(CARRIED / "lock")]
-    subprocess.run(lock, check=True, cwd=ROOT)
-    print(f"{CARRIED}: {sum(each.stat().st_size for each in CARRIED.rglob('*') if each.is_file()) / 1e6:.1f} MB")
-
-
-SPEC: Final = """\
-[env]
-name = "gpu-day"
-python = "3.12"
-platforms = ["linux-64"]
-[cuda]
-os = "ubuntu24.04"
-gpus = ["H200"]
-[pip]
-dependencies = ["torch==2.11.0", "torchvision==0.26.0", "torchaudio==2.11.0", "torch-geometric==2.8.0.post1",
-  "transformers==5.17.0", "tensorboard", "numpy==2.5.2"]
-"""
-
-
 def show(results: Path) -> None:
     """Print every number of a results.json with its share of the bound, what failed, and what was not run."""
     for row in _results(results):
@@ -239,21 +209,27 @@ def show(results: Path) -> None:
 
 def _results(path: Path) -> list[dict[str, Any]]:
     try:
-        found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["results"]
+        document = json.loads(path.read_text(encoding="utf-8"))
+        found: list[dict[str, Any]] = document.get("results") or document["checks"]
     except (OSError, ValueError) as error:
         print(f"{path}: {error}")
         return []
     return found
 
 
-def _report_one(day: Day, request: SuiteRequest, environ: Mapping[str, str], prefix: Sequence[str]) -> None:
+def _report_one(
+    day: Day, request: SuiteRequest, expected: str, environ: Mapping[str, str], prefix: Sequence[str]
+) -> bool:
+    """Whether the status of the check is the expected one."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.json")
         status, stderr = day.run_suite(request, results, limit_s=150, environ=environ, prefix=prefix)
         print(f"  exit {status} {stderr.strip().splitlines()[-1:]}")
-        for row in _results(results):
+        rows = _results(results)
+        for row in rows:
             not_run = [found["name"] for found in row["findings"] if found["kind"] == "not run"]
             print(f"  {row['check']} {row['status']} {row['cause']} {row['reason'][:260]}, not run: {not_run[:6]}")
+        return [row["status"] for row in rows] == [expected.partition(":")[0]]
 
 
 def _ended(command: Sequence[str], limit_s: float, environ: Mapping[str, str]) -> tuple[int, str]:
@@ -310,22 +286,25 @@ def _smi(*words: str) -> str:
     return "no nvidia-smi"
 
 
-STEPS: Final = {each.__name__: each for each in (prepare, suite, receipts, probes, faults, calibrate)}
+STEPS: Final = {each.__name__: each for each in (suite, baseline, faults, calibrate, probes, report)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="gpu_day", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("steps", nargs="+", choices=STEPS, metavar="STEP")
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)} (default: all but the last)")
     parser.add_argument("--python", default=sys.executable, help="the Python with the stack (default: this one)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--output", type=Path, default=Path("gpu-day"), help="folder of the reports (default: gpu-day)")
     parser.add_argument("--check", action="append", choices=CHECKS, help="of `suite`: this check only (default: all)")
     options = parser.parse_args(arguments)
+    steps = options.steps or [each for each in STEPS if each != "report"]
+    if unknown := [each for each in steps if each not in STEPS]:
+        parser.error(f"there is no step {unknown[0]}: use {', '.join(STEPS)}")
     options.output.mkdir(parents=True, exist_ok=True)
     day = Day(options.python, options.device, options.output.resolve(), tuple(options.check or CHECKS))
-    for step in options.steps:
+    for step in steps:
         print(f"\n=== {step} ({time.strftime('%H:%M:%S')})", flush=True)
         STEPS[step](day)
     return 0

@@ -5,14 +5,8 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from envspec.conformance.numerics import best_time
 
 torch: Any = importlib.import_module("torch")
 _CLOCKS: Final = (
@@ -22,45 +16,11 @@ _CLOCKS: Final = (
 
 
 def main(device: str) -> None:
-    sustained(device, *((8192, 60.0) if device == "cuda" else (512, 1.0)))
     if device == "cuda":
         copies()
         graphs()
         memory_pattern()
     print("clocks at the end:", clocks(device))
-
-
-def sustained(device: str, side: int, seconds: float) -> None:
-    """Exact products for a minute: Freivalds' test in integers finds one wrong low bit; clocks are printed beside."""
-    cuda = device == "cuda"
-    generator = torch.Generator(device=device).manual_seed(1)
-    dtype = torch.float16 if cuda else torch.float32
-    left, right = (torch.randint(-1, 2, (side, side), device=device, generator=generator).to(dtype) for _ in range(2))
-    vector = torch.randint(-8, 9, (side, 4), device=device, generator=generator).double()
-    expected = left.double() @ (right.double() @ vector)
-    first = left @ right
-    rates: list[float] = []
-    wrong = different = 0
-    times = 200 if cuda else 3
-    began = time.monotonic()
-    while time.monotonic() - began < seconds:
-        start = time.perf_counter()
-        for _ in range(times):
-            product = left @ right
-        if cuda:
-            torch.cuda.synchronize()
-        rates.append(2 * side**3 * times / (time.perf_counter() - start) / 1e12)
-        wrong += int((product.double() @ vector != expected).any())
-        different += int(not torch.equal(product, first))
-        if len(rates) % 10 == 1:
-            print(f"  {time.monotonic() - began:5.1f} s {rates[-1]:.2f} TFLOP/s", clocks(device), flush=True)
-    middle = sorted(rates)[len(rates) // 2]
-    print(f"sustained: first {rates[0]:.2f}, median {middle:.2f}, last {rates[-1]:.2f} TFLOP/s", end=", ")
-    print(f"wrong products {wrong}, different bits {different}")
-    best = [2 * side**3 / best_time(torch, device, lambda: left @ right)[0] / 1e12 for _ in range(5)]
-    print("the suite's timing, five times:", *(f"{each:.2f}" for each in best))
-    if cuda:
-        print(f"events over 100 products: {2 * side**3 / by_events(lambda: left @ right, 100) / 1e12:.1f} TFLOP/s")
 
 
 def copies() -> None:

@@ -359,6 +359,9 @@ def _why(error: BaseException) -> tuple[str, str]:
     if "Python.h" in text:
         hint = "install them with the compiler: a standalone Python includes them, Debian's are in python3-dev"
         return f"Python's headers are missing, which torch.compile needs ({lines[-1]})", hint
+    if missing := re.search(r"No module named '(\w+)", text):
+        # torch 2.6 imports setuptools to compile for the CPU, and requires it from Python 3.12 on only.
+        return "; because of ".join(lines), f"install {missing[1]}: torch imports it and does not require it"
     linker = "run ldconfig as root where NVIDIA's driver is installed, or set TRITON_LIBCUDA_PATH to its folder"
     return "; because of ".join(lines), linker if _NO_DRIVER in text else ""
 

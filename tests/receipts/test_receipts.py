@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from envspec.conformance import hardware as suite_machine
+from envspec.conformance.receipt import FORMAT
 from envspec.conformance.results import Cause, Status, dumps
 from envspec.receipts import model
 from envspec.receipts.build import BadResults, receipt
 from envspec.receipts.compare import Comparison, Weight, against, compare
 from envspec.receipts.metrics import MEMORY_TOLERANCE, numbers
-from envspec.receipts.model import FORMAT, BadReceipt, Receipt, Verdict, dump, load, read
+from envspec.receipts.model import BadReceipt, Receipt, Verdict, dump, load, read
 from envspec.report import COMPARISON, write_receipt
 from envspec.report.comparison import answers
 from tests.support.builders.receipts import (

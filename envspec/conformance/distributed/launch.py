@@ -47,11 +47,13 @@ _ADDRESS = slice(20, 24)
 def main(parent: int, path: Path, arguments: list[str]) -> int:
     """Run torchrun. parent: PID of the check. path: file for its failures. arguments: up to the script's `--rank`."""
     die_with_parent(parent)
-    run: Any = importlib.import_module("torch.distributed.run")
-    errors: Any = importlib.import_module("torch.distributed.elastic.multiprocessing.errors")
+    child_failed: Any = ()
     try:
+        # torch 2.6 on Python 3.9 imports importlib_metadata here, and does not require it.
+        run: Any = importlib.import_module("torch.distributed.run")
+        child_failed = importlib.import_module("torch.distributed.elastic.multiprocessing.errors").ChildFailedError
         run.main([*arguments, str(os.getpid()), str(path.parent)])
-    except errors.ChildFailedError as error:
+    except child_failed as error:
         # The ranks that failed first; a status is negative for a signal.
         failures: dict[str, Any] = {str(rank): failure.exitcode for rank, failure in error.failures.items()}
     except Exception as error:
