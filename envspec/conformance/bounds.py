@@ -94,7 +94,7 @@ SIZES: Mapping[str, int] = {
     "device.copy_bytes": 2**26,
     # Of a speed's measurement. On the CPU three calls are enough if they take longer.
     "speed.milliseconds.cuda": 1000,
-    "speed.milliseconds.cpu": 200,
+    "speed.milliseconds.cpu": 100,
     "speed.blocks": 10,
     # |r| <= 256 is exact in bf16 in any order of summation.
     "matmul.integer_k": 1024,

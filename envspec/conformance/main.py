@@ -33,14 +33,27 @@ _REASON = 300
 
 def main(arguments: Sequence[str], version: str, program: str = "envspec-conformance.pyz") -> int:
     """Run the suite. version: of envspec, for the receipt."""
+    for number in TERMINATION_SIGNALS:
+        # Folders for temporary files are removed; while the suite runs, it is ended instead.
+        signal.signal(number, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = _parser(program)
     options = parser.parse_args(arguments)
     request = _request(parser, options)
+    path = options.report and options.report / RECEIPT_FILE
+    if path:
+        try:
+            # Before the run: its results would be lost.
+            options.report.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        except OSError as error:
+            parser.error(f"--report {options.report}: {path} can't be written: {error.strerror}")
     with tempfile.TemporaryDirectory(prefix="envspec-suite-") as folder:
         paths = Path(folder, "request.json"), Path(folder, "results.json")
         paths[0].write_text(dumps(request), encoding="utf-8")
         status, stderr = _run(paths)
         if status == NO_GPU:
+            if path and not path.stat().st_size:
+                path.unlink()
             print(f"error: {stderr.strip()}\n  hint: `--device cpu` tests what needs no GPU", file=sys.stderr)
             return NO_GPU
         try:
@@ -50,9 +63,7 @@ def main(arguments: Sequence[str], version: str, program: str = "envspec-conform
             print(f"error: the suite exited with status {status} without results: {lines[-1]}", file=sys.stderr)
             return NO_RESULTS
     receipt = document(results, _known(request, version))
-    if options.report:
-        options.report.mkdir(parents=True, exist_ok=True)
-        path = options.report / RECEIPT_FILE
+    if path:
         path.write_text(json.dumps(receipt, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", errors="replace")
         print(f"wrote {path}")
     counts = receipt["summary"]["checks"]
@@ -74,7 +85,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what to test (default: cuda)")
     parser.add_argument("--check", action="append", choices=CHECKS, metavar="NAME", help=f"of {', '.join(CHECKS)}")
     parser.add_argument("--limit", action="append", default=[], metavar="NAME=S", help="time limit of a check, seconds")
-    parser.add_argument("--world-size", type=int, metavar="N", help="processes of the distributed checks here")
+    parser.add_argument("--world-size", metavar="N|all", default="all", help="processes of the distributed checks here")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="number of machines of this run")
     parser.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine's number")
     parser.add_argument("--rendezvous", metavar="HOST:PORT", help="where the machines connect: on the first of them")
@@ -90,12 +101,16 @@ def _request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Su
         limits[name] = float(seconds)
     if not 0 <= options.node_rank < options.nodes:
         parser.error(f"--node-rank {options.node_rank}: {options.nodes} nodes have the ranks 0 to {options.nodes - 1}")
-    if options.nodes > 1 and not (options.rendezvous or "").rpartition(":")[2].isdigit():
+    host, _, port = (options.rendezvous or "").rpartition(":")
+    if options.nodes > 1 and not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
         parser.error(f"{options.nodes} nodes need --rendezvous HOST:PORT, the first node's, on every node")
+    size = options.world_size
+    if size != "all" and not (size.isdecimal() and int(size)):
+        parser.error(f"--world-size {size}: neither a number nor all")
     return SuiteRequest(
         device=options.device,
         checks=tuple(name for name in CHECKS if not options.check or name in options.check),
-        world_size=options.world_size,
+        world_size=None if size == "all" else int(size),
         nodes=Nodes(options.nodes, options.node_rank, options.rendezvous),
         limits=limits,
     )

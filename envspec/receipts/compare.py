@@ -111,7 +111,7 @@ def _topology(receipt: Receipt) -> str:
 _Comparable = tuple[str, Callable[[Receipt], str], Weight]
 
 _STACK: Final[Sequence[_Comparable]] = (
-    ("lock", lambda receipt: receipt.lock.name if receipt.lock else "no lock", Weight.DIFFERS),
+    ("lock", lambda receipt: receipt.subject, Weight.DIFFERS),
     # A build records image IDs and system packages in envspec.lock; the identity does not include them.
     ("envspec.lock", lambda receipt: f"sha256:{receipt.lock.sha256}" if receipt.lock else "", Weight.INFORMS),
     ("lock's identity", lambda receipt: f"sha256:{receipt.lock.identity}" if receipt.lock else "", Weight.DIFFERS),

@@ -112,12 +112,18 @@ def headline(comparison: Comparison) -> str:
 
 def answers(comparison: Comparison) -> list[tuple[str, str]]:
     return [
-        ("same stack", _answer(comparison, "Stack", "Versions that ran")),
+        ("same stack", _same_stack(comparison)),
         ("same machines", _answer(comparison, "Machine")),
         ("same outcome", _answer(comparison, "Checks", "Findings")),
         ("same results, bit by bit", _bits(comparison)),
         ("same speed and memory", _speed(comparison)),
     ]
+
+
+def _same_stack(comparison: Comparison) -> str:
+    answer = _answer(comparison, "Stack", "Versions that ran")
+    is_known = all(each.lock for each in comparison.receipts)
+    return answer if is_known or answer != "yes" else "yes, as far as the versions that ran show: no lock"
 
 
 def _answer(comparison: Comparison, *sections: str) -> str:

@@ -282,7 +282,7 @@ def _place(receipt: Receipt) -> list[Row]:
         False: "environment differs from the lock",
         None: "not compared with the lock",
     }
-    where = f"{receipt.here.python}, {is_locked[receipt.here.is_locked]}"
+    where = f"{receipt.here.python}, {is_locked[receipt.here.is_locked] if receipt.lock else 'no lock'}"
     return [row("Python", where), row("prefix", receipt.here.prefix)]
 
 

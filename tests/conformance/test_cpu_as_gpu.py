@@ -35,17 +35,25 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def _run(
-    python: Path, driver: Mapping[str, str], folder: Path, *checks: str, gpus: int = 1, fault: str = ""
+    python: Path,
+    driver: Mapping[str, str],
+    folder: Path,
+    *checks: str,
+    gpus: int = 1,
+    fault: str = "",
+    sizes: str = "cpu",
 ) -> suite.SuiteOutput:
+    """sizes: `cpu` for tests of something else."""
     hook = spoiled(folder / "hook", f"{cpu_as_gpu.LOADED}\n{textwrap.dedent(fault)}")
-    requested = suite.make_request(*checks, device="cuda", locked=_LOCKED)
-    return suite.run(python, requested, folder / "run", environ={**made_driver.says(gpus), **driver, **hook})
+    requested = suite.make_request(*checks, device="cuda", locked=_LOCKED, limits=dict.fromkeys(checks, 500))
+    environ = {**made_driver.says(gpus), **driver, **hook, "CARD_SIZES": sizes}
+    return suite.run(python, requested, folder / "run", environ=environ)
 
 
-def test_every_check_passes_and_says_what_one_gpu_cannot(
+def test_every_check_passes_at_a_gpu_s_sizes_and_says_what_one_gpu_cannot(
     torch_29: Path, driver: dict[str, str], tmp_path: Path
 ) -> None:
-    output = _run(torch_29, driver, tmp_path, *CHECKS)
+    output = _run(torch_29, driver, tmp_path, *CHECKS, sizes="cuda")
     assert {name: each["reason"] for name, each in output.results.items() if each["status"] != "passed"} == {
         "extensions": "no extension is in the lock",
         "lock": "no lock is given",
@@ -252,7 +260,9 @@ def test_a_second_gpu_that_is_wrong_is_found(
 ) -> None:
     hook = spoiled(tmp_path / "hook", f"{cpu_as_gpu.LOADED}\n{_SECOND_GPU}{fault}")
     requested = suite.make_request(check, device="cuda", locked=_LOCKED, limits={"memory": 25})
-    output = suite.run(torch_29, requested, tmp_path / "run", environ={**made_driver.says(2), **driver, **hook})
+    output = suite.run(
+        torch_29, requested, tmp_path / "run", environ={**made_driver.says(2), **driver, **hook, "CARD_SIZES": "cpu"}
+    )
     result = output.results[check]
     assert result["status"] == "failed" and words in result["reason"], result["reason"]
     assert "GPU 0:" not in result["reason"]

@@ -101,7 +101,7 @@ def test_what_fails_and_what_is_no_gpu_are_different(archive: Path, tmp_path: Pa
     if not list(Path("/dev").glob("nvidia[0-9]*")):
         done = _run(archive, tmp_path, "--check", "device", "--report", "none", LD_LIBRARY_PATH="")
         assert done.returncode == 6 and "--device cpu" in done.stderr
-        assert not (tmp_path / "none").exists()
+        assert list((tmp_path / "none").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,9 @@ def test_what_fails_and_what_is_no_gpu_are_different(archive: Path, tmp_path: Pa
         ("--limit", "matmul=0"),
         ("--nodes", "2", "--node-rank", "2"),
         ("--nodes", "2"),
+        ("--nodes", "2", "--rendezvous", ":29400"),
+        ("--world-size", "0"),
+        ("--report", "/dev/null/receipts"),
         ("lock",),
     ],
 )

@@ -121,7 +121,7 @@ def test_conda_tools_get_the_same_question_and_give_the_same_answer(tmp_path: Pa
 def test_the_suite_of_a_gpu_day_runs_and_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a GPU and without torch: the suite reads the request."""
     assert gpu_day.main(["suite", "--device", "cpu", "--check", "lock", "--output", str(tmp_path)]) == 0
-    [row] = json.loads((tmp_path / "suite.json").read_text())["results"]
+    [row] = json.loads((tmp_path / "suite" / "receipt.json").read_text())["checks"]
     assert (row["check"], row["status"], row["reason"]) == ("lock", "not run", "no lock is given")
     assert "not run  lock" in capsys.readouterr().out
     assert (tmp_path / "probe.txt").read_text().startswith("Linux")

@@ -197,7 +197,11 @@ def _libraries(context: CheckContext) -> None:
             if not mapped:
                 context.not_run(finding, f"torch has loaded no {library.prefix}")
             for path in mapped:
-                version = library.version(path)
+                try:
+                    version = library.version(path)
+                except (OSError, AttributeError) as error:
+                    context.not_run(finding, f"{path}: {error}")
+                    continue
                 text = ".".join(map(str, version))
                 context.ran(name, text)
                 if not locked:

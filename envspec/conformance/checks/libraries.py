@@ -22,6 +22,8 @@ from envspec.verifier.hashing import STRONG, ExpectedFile, from_hex, hash_all
 from envspec.verifier.scan import Distribution, conda_records, distributions, same_version
 
 _CUDNN_PARTS = ("cudnnGraphVersionCheck", "cudnnOpsVersionCheck", "cudnnCnnVersionCheck", "cudnnAdvVersionCheck")
+#: Names of the libraries that torch builds for CUDA.
+_TORCH = ("libc10_cuda", "libtorch_cuda", "libcaffe2_nvrtc")
 _FOREIGN = "remove its folder from LD_LIBRARY_PATH, or the package that installed it from the environment"
 _TWICE = "keep one of them: two copies of a CUDA library in a process do not share what they know of the GPU"
 _CHANGED = "install its package again"
@@ -30,11 +32,10 @@ _PINS = "install the versions that torch requires: `pip check` lists them"
 
 @dataclass(frozen=True)
 class _Owner:
-    """A package that lists a library. root, path: its folder, and the library's path from there. hashes: listed."""
+    """A package that lists a library. path: as listed. hashes: algorithm and digest, if a strong one is listed."""
 
     package: str
     version: str
-    root: str
     path: str
     hashes: tuple[tuple[str, str], ...]
 
@@ -56,7 +57,7 @@ def check(context: CheckContext) -> None:
         _versions(context, owners)
     if context.request.locked is None:
         with context.phase("hash the libraries"):
-            _hashes(context, [owners[each.path] for each in found if each.path in owners])
+            _hashes(context, {each.path: owners[each.path] for each in found if each.path in owners})
 
 
 def _installed() -> list[Distribution]:
@@ -78,14 +79,14 @@ def _owners(installed: Iterable[Distribution]) -> dict[str, _Owner]:
             path = os.path.normpath(entry.path)
             if ".so" in path and Library(path, is_current=True).is_cuda:
                 hashes = ((entry.algorithm, entry.digest),) if entry.algorithm in STRONG else ()
-                found[os.path.realpath(Path(root, path))] = _Owner(one.name, one.version, root, path, hashes)
+                found[os.path.realpath(Path(root, path))] = _Owner(one.name, one.version, path, hashes)
     root = os.path.realpath(sys.prefix)
     for record in conda_records(Path(root)):
         digests = {path: ("sha256", from_hex(digest)) for path, digest, _ in record.files}
         for path in record.paths:
             if ".so" in path and Library(path, is_current=True).is_cuda:
                 hashes = (digests[path],) if path in digests else ()
-                owner = _Owner(record.name, record.version, root, path, hashes)
+                owner = _Owner(record.name, record.version, path, hashes)
                 found.setdefault(os.path.realpath(Path(root, path)), owner)
     return found
 
@@ -123,8 +124,8 @@ def _work(torch: Any, context: CheckContext) -> None:
 
 def _mapped(context: CheckContext, found: Sequence[Library], owners: Mapping[str, _Owner], *, has_pins: bool) -> None:
     of_packages = [each for each in found if each.path in owners]
-    # What torch is built from itself is always its own.
-    of_nvidia = [each for each in of_packages if owners[each.path].package not in ("torch", "pytorch", "libtorch")]
+    # What torch builds for CUDA is its own wherever CUDA's libraries come from.
+    of_nvidia = [each for each in of_packages if not each.name.startswith(_TORCH)]
     is_of_system = not has_pins and not of_nvidia and context.request.locked is None
     for each in found:
         if each.path in owners:
@@ -157,7 +158,11 @@ def _versions(context: CheckContext, owners: Mapping[str, _Owner]) -> None:
     """What a library reports of itself, against the package that lists it."""
     for name, library in LIBRARIES.items():
         for path in library.mapped():
-            text = ".".join(map(str, library.version(path)))
+            try:
+                text = ".".join(map(str, library.version(path)))
+            except (OSError, AttributeError) as error:
+                context.not_run(f"{name} is its package's", str(error))
+                continue
             context.ran(name, text)
             owner = owners.get(str(path))
             if owner and owner.package in library.names:
@@ -166,18 +171,17 @@ def _versions(context: CheckContext, owners: Mapping[str, _Owner]) -> None:
                 context.exact(f"{name} is its package's", ok=same_version(text, listed), detail=detail, hint=_CHANGED)
 
 
-def _hashes(context: CheckContext, found: Iterable[_Owner]) -> None:
-    by_root: dict[str, list[_Owner]] = {}
-    for each in found:
-        by_root.setdefault(each.root, []).append(each)
-    count = size_bytes = 0
-    for root, owners in by_root.items():
-        listed = {each.path: each for each in owners if each.hashes}
-        for file in hash_all([ExpectedFile(path, dict.fromkeys(one.hashes)) for path, one in listed.items()], root):
-            count += 1
-            size_bytes += file.size_bytes
-            if file.drift is not None:
-                owner = listed[file.path]
-                detail = f"{file.path} is not the file that {owner.package} {owner.version} lists"
-                context.exact(file.path.rpartition("/")[2], ok=False, detail=detail, hint=_CHANGED)
-    context.measure("hashed", size_bytes, "bytes", f"{count} CUDA libraries against their packages' lists")
+def _hashes(context: CheckContext, found: Mapping[str, _Owner]) -> None:
+    """found: by real path, since an installer may link files from its cache."""
+    unlisted = [each.path for each in found.values() if not each.hashes]
+    if unlisted:
+        context.not_run("libraries listed without a strong hash", ", ".join(unlisted))
+    listed = [ExpectedFile(path, dict.fromkeys(one.hashes)) for path, one in found.items() if one.hashes]
+    hashed = hash_all(listed, root="")
+    for file in hashed:
+        if file.drift is not None:
+            owner = found[file.path]
+            detail = f"{owner.path} is not the file that {owner.package} {owner.version} lists"
+            context.exact(file.path.rpartition("/")[2], ok=False, detail=detail, hint=_CHANGED)
+    size_bytes = sum(each.size_bytes for each in hashed)
+    context.measure("hashed", size_bytes, "bytes", f"{len(hashed)} CUDA libraries against their packages' lists")

