@@ -288,6 +288,10 @@ def _popen(check: str, folder: Path, run: SuiteRun, turn: int, gpu: int | None) 
     }
     if gpu is not None:
         environ["CUDA_VISIBLE_DEVICES"] = _visible(gpu)
+        if len(run.request.gpus) > 1:
+            # All of them run at the same time.
+            threads = max(1, len(os.sched_getaffinity(0)) // len(run.request.gpus))
+            environ.setdefault("OMP_NUM_THREADS", str(threads))
     command = [sys.executable, str(RUN), "--check", check, str(os.getpid())]
     with (folder / isolation.LOG).open("wb") as log:
         return subprocess.Popen(  # noqa: S603 (this Python and this suite)

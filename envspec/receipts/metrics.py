@@ -22,7 +22,7 @@ SPREADS: Final = 1.5
 MEMORY_TOLERANCE: Final = 0.05
 #: Peaks of host memory below this have no tolerance: what an interpreter without torch takes varies by more.
 _JUDGED_BYTES: Final = 256 << 20
-_NO_GPU: Final = "GPUs that NVML does not show"
+_NO_GPU: Final = "GPUs that CUDA does not show"
 
 
 class Better(Enum):
@@ -116,7 +116,7 @@ def world_size(receipt: Receipt) -> int | None:
 
 
 def has_kind(receipt: Receipt) -> bool:
-    """Whether the devices of the run are known: GPUs that NVML does not show are not."""
+    """Whether the devices of the run are known: those of a machine whose driver does not work are not."""
     return receipt.device != "cuda" or bool(receipt.machine.gpus)
 
 

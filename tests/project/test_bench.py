@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import gpu_day, lock
+from bench import gpu_coverage, gpu_day, lock
 from bench.conda import Question
 from bench.conda_channel import WANTED, write
 from bench.conda_solvers import bare, requests
@@ -125,3 +125,8 @@ def test_the_suite_of_a_gpu_day_runs_and_is_reported(tmp_path: Path, capsys: pyt
     assert (row["check"], row["status"], row["reason"]) == ("lock", "not run", "no lock is given")
     assert "not run  lock" in capsys.readouterr().out
     assert (tmp_path / "probe.txt").read_text().startswith("Linux")
+
+
+def test_the_page_of_what_ran_on_which_gpu_is_that_of_the_receipts() -> None:
+    """It has every check, every bound and every shortcut of the stand-in: a new one needs the page written again."""
+    assert gpu_coverage.PAGE.read_text(encoding="utf-8") == gpu_coverage.page()

@@ -385,7 +385,7 @@ def test_machines_whose_gpus_are_not_known_are_of_no_kind(speeds: tuple[float, f
     held = receipt(now, known("amp", baseline=receipt(recorded, known("amp"))))
     assert held.baseline is not None
     assert not held.baseline.rows
-    assert "NVML does not show" in held.baseline.not_compared
+    assert "CUDA does not show" in held.baseline.not_compared
     assert held.reasons == ()
 
 
