@@ -11,6 +11,7 @@ import ctypes
 import importlib
 import math
 import operator
+import os
 import re
 import statistics
 import time
@@ -63,10 +64,9 @@ def best_time(torch: Any, device: str, work: Callable[[], Any]) -> tuple[float, 
     """
     work()
     wait(torch, device)
-    began, before = time.perf_counter(), waited_s()
+    disturbed = disturbance(device)
     seconds = (_gpu_blocks if device == "cuda" else _cpu_calls)(torch, work)
-    waited = (waited_s() - before) / (time.perf_counter() - began)
-    return min(seconds), spread(seconds, waited)
+    return min(seconds), spread(seconds, disturbed())
 
 
 def _gpu_blocks(torch: Any, work: Callable[[], Any]) -> list[float]:
@@ -98,13 +98,48 @@ def _cpu_calls(_: Any, work: Callable[[], Any]) -> list[float]:
     return seconds
 
 
-def spread(seconds: Sequence[float], waited: float = 0.0) -> float:
-    """How well the shortest of some times is known: the distance of their median, and the share of time spent waiting.
+def spread(seconds: Sequence[float], disturbed: float = 0.0) -> float:
+    """How well the shortest of some times is known: the distance of their median, and `disturbance`.
 
-    waited: seconds that threads waited for a CPU, of each second. If other programs use all cores, no call may be
-    undisturbed, and the times may be equally wrong.
+    If other programs use all cores, no call may be undisturbed, and the times may be equally wrong.
     """
-    return statistics.median(seconds) / min(seconds) - 1 + min(1.0, max(0.0, waited))
+    return statistics.median(seconds) / min(seconds) - 1 + min(1.0, disturbed)
+
+
+#: Idle time in /proc/stat is in these units of a second.
+_TICK_S = 0.01
+
+
+def disturbance(device: str) -> Callable[[], float]:
+    """Begin to measure how much other programs disturb this one; the result returns it, as a fraction of the time.
+
+    It is the time that threads of this process waited for a CPU and, if they compute on the CPU, what others used of
+    all CPUs, with which they share caches and often cores. 0 if the system is not Linux.
+    """
+    cpus = os.cpu_count() or 1
+
+    def counters() -> tuple[float, float, float]:
+        now = time.perf_counter()
+        return now, waited_s(), cpus * now - _idle_s() - time.process_time()
+
+    before = counters()
+
+    def share() -> float:
+        wall, waited, others = (now - then for now, then in zip(counters(), before))
+        # A thread that had waited may have ended. Idle time is exact to a tick at each end.
+        used = max(0.0, others - 2 * _TICK_S) / cpus if device == "cpu" else 0.0
+        return (max(0.0, waited) + used) / wall
+
+    return share
+
+
+def _idle_s() -> float:
+    """Seconds that the machine's CPUs have been idle, in all. Source: proc_stat(5), the fourth and fifth number."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        numbers = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
+        return (int(numbers[3]) + int(numbers[4])) * _TICK_S
+    # As if nothing else ran.
+    return (os.cpu_count() or 1) * time.perf_counter() - time.process_time()
 
 
 def waited_s() -> float:

@@ -20,6 +20,9 @@ SPREADS: Final = 1.5
 #: How far a peak may rise: torch's allocator allocates the same blocks for the same program; 5 % is for libraries'
 #: workspaces.
 MEMORY_TOLERANCE: Final = 0.05
+#: Of a process: pages of libraries that the kernel maps around those in use count, and depend on its page cache (7 % in
+#: one of 40 runs of the check `matmul`, torch 2.9, 2026-11).
+HOST_MEMORY_TOLERANCE: Final = 0.10
 #: Peaks of host memory below this have no tolerance: what an interpreter without torch takes varies by more.
 _JUDGED_BYTES: Final = 256 << 20
 _NO_GPU: Final = "GPUs that CUDA does not show"
@@ -68,7 +71,7 @@ def numbers(receipt: Receipt) -> Iterator[Number]:
         peaks = (
             ("allocated on the device", check.peak.allocated_bytes, MEMORY_TOLERANCE),
             ("reserved on the device", check.peak.reserved_bytes, MEMORY_TOLERANCE),
-            ("peak of the host's memory", check.peak.host_bytes, MEMORY_TOLERANCE if is_judged else None),
+            ("peak of the host's memory", check.peak.host_bytes, HOST_MEMORY_TOLERANCE if is_judged else None),
         )
         for name, value, allowed in peaks:
             if value is not None:

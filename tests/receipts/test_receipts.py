@@ -16,7 +16,7 @@ from envspec.conformance.results import Cause, Status, dumps
 from envspec.receipts import model
 from envspec.receipts.build import BadResults, receipt
 from envspec.receipts.compare import Comparison, Weight, against, compare
-from envspec.receipts.metrics import MEMORY_TOLERANCE, numbers
+from envspec.receipts.metrics import HOST_MEMORY_TOLERANCE, numbers
 from envspec.receipts.model import BadReceipt, Receipt, Verdict, dump, load, read
 from envspec.report import COMPARISON, write_receipt
 from envspec.report.comparison import answers
@@ -447,7 +447,7 @@ def test_output_on_an_ascii_terminal(tmp_path: Path) -> None:
     assert ran.stdout.isascii()
 
 
-@pytest.mark.parametrize(("host_bytes", "tolerance"), [(100_000_000, None), (900_000_000, MEMORY_TOLERANCE)])
+@pytest.mark.parametrize(("host_bytes", "tolerance"), [(100_000_000, None), (900_000_000, HOST_MEMORY_TOLERANCE)])
 def test_the_memory_of_a_small_process_has_no_tolerance(host_bytes: int, tolerance: float | None) -> None:
     found = [
         each

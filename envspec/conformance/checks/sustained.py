@@ -15,7 +15,7 @@ from typing import Any
 
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.events import CheckContext
-from envspec.conformance.numerics import Mode, case, deterministic, modes, raw, spread, wait, waited_s
+from envspec.conformance.numerics import Mode, case, deterministic, disturbance, modes, raw, spread, wait
 from envspec.conformance.nvml import UNITS, Sensors
 from envspec.conformance.results import Level
 
@@ -108,7 +108,7 @@ def _repeat(torch: Any, context: CheckContext, mode: Mode, factors: Sequence[Any
     times: list[float] = []
     wrong: list[str] = []
     products, elements = 0, 0
-    began, before = time.perf_counter(), waited_s()
+    began, disturbed = time.perf_counter(), disturbance(context.device)
     while len(times) < 2 or time.perf_counter() - began < seconds:
         clock = _Clock(torch, context.device)
         results = []
@@ -127,7 +127,7 @@ def _repeat(torch: Any, context: CheckContext, mode: Mode, factors: Sequence[Any
         times.append(clock.seconds() / block)
         # About twenty blocks: often enough to see a clock that falls, seldom enough to keep the device busy.
         block = max(1, round(seconds / 20 / times[-1]))
-    waited = (waited_s() - before) / (time.perf_counter() - began)
+    apart = spread(times[1:], disturbed())
     detail = f"{len(wrong)} of {products} products differ from the first"
     if wrong:
         detail += f", in {elements} elements; the first: {wrong[0]}"
@@ -136,7 +136,7 @@ def _repeat(torch: Any, context: CheckContext, mode: Mode, factors: Sequence[Any
     del times[0]
     first_rate, middle, last = (2 * side**3 / each / 1e12 for each in (times[0], statistics.median(times), times[-1]))
     context.measure(f"{mode.name} at the beginning", first_rate, "TFLOP/s")
-    context.measure(mode.name, middle, "TFLOP/s", f"the median of {len(times)} blocks", spread(times, waited))
+    context.measure(mode.name, middle, "TFLOP/s", f"the median of {len(times)} blocks", apart)
     context.measure(f"{mode.name} at the end", last, "TFLOP/s")
 
 
