@@ -169,7 +169,7 @@ SIZES: Mapping[str, int] = {
     "sustained.side.cuda": 8192,
     "sustained.side.cpu": 512,
     "sustained.seconds.cuda": 30,
-    "sustained.seconds.cpu": 1,
+    "sustained.seconds.cpu": 0,
     "loader.pictures": 768,
     "loader.batch": 32,
     "loader.workers.cuda": 4,
