@@ -182,7 +182,11 @@ def _cuda_gpu(call: Callable[..., None], index: int) -> Gpu:
     uuid, memory = (ctypes.c_ubyte * 16)(), ctypes.c_size_t()
     call("cuDeviceGet", ctypes.byref(device), index)
     call("cuDeviceGetName", name, _TEXT_BYTES, device)
-    call("cuDeviceGetUuid_v2", uuid, device)
+    # The first one is not in drivers before 470; the second returns a slice's whole GPU.
+    try:
+        call("cuDeviceGetUuid_v2", uuid, device)
+    except AttributeError:
+        call("cuDeviceGetUuid", uuid, device)
     call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
     call("cuDeviceGetPCIBusId", pci, 32, device)
     values = []

@@ -125,18 +125,30 @@ class Nvml:
         """PCI addresses at the other ends of a GPU's active NVLinks."""
         found = []
         for link in range(_LINKS):
-            remote = _Pci()
             try:
-                if self.number("nvmlDeviceGetNvLinkState", handle, link):
-                    self.call("nvmlDeviceGetNvLinkRemotePciInfo_v2", handle, link, ctypes.byref(remote))
-                    found.append(pci_address(remote.bus_id.decode(errors="replace")))
+                if not self.number("nvmlDeviceGetNvLinkState", handle, link):
+                    continue
             except DriverError as error:
-                if error.number == NOT_SUPPORTED:
-                    # No NVLink; a GPU with fewer than 18 rejects the rest as invalid.
-                    break
                 if error.number in (LOST, RESET_REQUIRED):
                     raise
+                # No NVLink, or fewer than 18.
+                break
+            remote = _Pci()
+            # Behind some switches the other end has no address: then it is the switch's.
+            with contextlib.suppress(DriverError):
+                self.call("nvmlDeviceGetNvLinkRemotePciInfo_v2", handle, link, ctypes.byref(remote))
+            found.append(pci_address(remote.bus_id.decode(errors="replace")))
         return found
+
+    def mig(self, handle: Any) -> bool:
+        """Whether a GPU is divided into slices."""
+        try:
+            return bool(self.numbers("nvmlDeviceGetMigMode", handle, 2)[0])
+        except DriverError as error:
+            if error.number == NOT_SUPPORTED:
+                # Most GPUs can't be.
+                return False
+            raise
 
 
 @contextlib.contextmanager
@@ -166,7 +178,7 @@ _FIELDS: Mapping[str, Callable[[Nvml, Any], Any]] = {
         *nvml.numbers("nvmlDeviceGetCudaComputeCapability", handle, 2, ctypes.c_int)
     ),
     "memory_bytes": Nvml.memory_bytes,
-    "mig": lambda nvml, handle: bool(nvml.numbers("nvmlDeviceGetMigMode", handle, 2)[0]),
+    "mig": Nvml.mig,
     "links": Nvml.links,
 }
 

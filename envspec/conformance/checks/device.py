@@ -108,8 +108,9 @@ def _gpus(context: CheckContext, torch: Any, driver: Driver) -> list[Any]:
         context.measure(f"{name}, memory", shown.memory_bytes, "bytes")
         found = (gpu.name, f"{gpu.major}.{gpu.minor}", gpu.multi_processor_count)
         right = (shown.name, shown.compute_capability, shown.multiprocessors)
-        # torch reports the UUID from 2.5 on.
-        same = found == right and str(getattr(gpu, "uuid", shown.uuid)) in shown.uuid
+        # torch reports the UUID from 2.5 on; of a slice (MIG) it may be that of the whole GPU.
+        is_slice = shown.uuid.startswith("MIG-")
+        same = found == right and (is_slice or str(getattr(gpu, "uuid", shown.uuid)) in shown.uuid)
         context.exact(f"{name} is CUDA's", ok=same, detail=f"torch: {found}; CUDA: {right}, {shown.uuid}")
         if addresses:
             ok = shown.pci in addresses or shown.uuid in uuids

@@ -82,6 +82,9 @@ _CUDA: Final = {
     "cuDeviceGetUuid_v2": (
         "(unsigned char *uuid, int gpu) { BEGIN(gpu) memset(uuid, 0, 16); uuid[15] = gpu + 1; return 0; }"
     ),
+    "cuDeviceGetUuid": (
+        "(unsigned char *uuid, int gpu) { BEGIN(gpu) memset(uuid, 0, 16); uuid[15] = gpu + 1; return 0; }"
+    ),
     "cuDeviceTotalMem_v2": '(size_t *size, int gpu) { BEGIN(gpu) *size = atoll(getenv("CARD_BYTES")); return 0; }',
     "cuDeviceGetPCIBusId": (
         '(char *text, int size, int gpu) { BEGIN(gpu) snprintf(text, size, "0000:%02x:00.0", gpu + 1); return 0; }'
