@@ -23,8 +23,8 @@ from typing import Any, Final
 from bench.harness import Command, Goal, Results, Sample, describe, run, sampled, shown, table
 
 LIMIT_S: Final = 1800
-#: The suite's goals, seconds, after the pull and warm.
-GOALS_S: Final = {"cpu": 180.0, "cuda": 60.0}
+#: The suite's goals, seconds, after the pull and warm; on a GPU 30 of them are `sustained`.
+GOALS_S: Final = {"cpu": 180.0, "cuda": 90.0}
 FIRST, WARM = "first", "warm"
 _WHAT: Final = ("suite", "verify")
 _DROP: Final = Path("/proc/sys/vm/drop_caches")
