@@ -25,8 +25,8 @@ from envspec.conformance.nvml import (
     DRIVER_FILE,
     DriverError,
     Nvml,
+    load_nvml,
     module_version,
-    open_nvml,
     pci_address,
     read_board,
 )
@@ -209,10 +209,10 @@ def _cuda_gpu(call: Callable[..., None], index: int) -> Gpu:
 def _read_nvml(context: CheckContext) -> None:
     """Report `missing`, or `version`, `error`, `boards` and `topology`: every function once for each GPU."""
     try:
-        with context.phase("nvmlInit_v2"), contextlib.ExitStack() as stack:
-            nvml = stack.enter_context(open_nvml())
-            # The process ends without nvmlShutdown if a call fails: so does one that is killed.
-            stack.pop_all()
+        nvml = load_nvml()
+        # Without nvmlShutdown: this process ends after its queries.
+        with context.phase("nvmlInit_v2"):
+            nvml.call("nvmlInit_v2")
     except OSError as error:
         _value(context, "missing", f"NVML is not installed ({error})")
         return

@@ -151,6 +151,17 @@ class Nvml:
             raise
 
 
+def load_nvml() -> Nvml:
+    """NVML, before `nvmlInit_v2`.
+
+    Raises:
+        OSError: it is not installed.
+    """
+    library = ctypes.CDLL(_NVML)
+    library.nvmlErrorString.restype = ctypes.c_void_p
+    return Nvml(library)
+
+
 @contextlib.contextmanager
 def open_nvml() -> Iterator[Nvml]:
     """NVML, opened within the block.
@@ -159,14 +170,14 @@ def open_nvml() -> Iterator[Nvml]:
         OSError: it is not installed.
         DriverError: it can't be initialised.
     """
-    library = ctypes.CDLL(_NVML)
-    library.nvmlErrorString.restype = ctypes.c_void_p
-    nvml = Nvml(library)
+    nvml = load_nvml()
     nvml.call("nvmlInit_v2")
     try:
         yield nvml
     finally:
-        library.nvmlShutdown()
+        # A GPU that was lost meanwhile has been reported.
+        with contextlib.suppress(DriverError):
+            nvml.call("nvmlShutdown")
 
 
 #: Field of `Board` -> how it is read from a handle.

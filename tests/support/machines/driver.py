@@ -27,6 +27,8 @@ _SHARED: Final = """
 #include <unistd.h>
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
 /* FAULTS has `FUNCTION=KIND` or `FUNCTION@GPU=KIND`, separated by commas: a status, or what the call does instead. */
+/* Without its initialisation, or after its end, NVML's calls fail: NVML_ERROR_UNINITIALIZED. */
+static int initialised;
 static int fault(const char *function, int gpu) {
     char with_gpu[80], *faults = getenv("FAULTS"), *copy, *each, *rest;
     struct stat info;
@@ -35,6 +37,7 @@ static int fault(const char *function, int gpu) {
         dprintf(file, "%s\\n", function);
         close(file);
     }
+    if (!strncmp(function, "nvml", 4) && strcmp(function, "nvmlInit_v2") && !initialised) return 1;
     if (!faults) return 0;
     snprintf(with_gpu, sizeof with_gpu, "%s@%d", function, gpu);
     for (copy = strdup(faults); (each = strtok_r(copy, ",", &rest)); copy = NULL) {
@@ -99,8 +102,8 @@ _CUDA: Final = {
     ),
 }
 _NVML: Final = {
-    "nvmlInit_v2": "(void) { BEGIN(-1) return 0; }",
-    "nvmlShutdown": "(void) { return 0; }",
+    "nvmlInit_v2": "(void) { BEGIN(-1) ++initialised; return 0; }",
+    "nvmlShutdown": "(void) { BEGIN(-1) --initialised; return 0; }",
     "nvmlSystemGetDriverVersion": (
         '(char *text, unsigned size) { BEGIN(-1) strncpy(text, getenv("DRIVER"), size); return 0; }'
     ),
