@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,13 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from uv import find_uv_bin
-
 from bench.harness import describe
 from envspec.conformance.results import Status
 from envspec.errors import EnvspecError
 from envspec.operations.suite_file import write_suite_file
 from envspec.receipts.model import read
+from tests.support.machines.stack import interpreter, run_uv
 
 _LIMIT_S: Final = 900
 _NEWEST: Final = "newest"
@@ -58,20 +56,15 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _row(torch: str, series: str, device: str, folder: Path) -> str:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "PYTHON"))}
-    environ |= {"UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "VIRTUAL_ENV": str(folder / "env")}
-    environ |= {name: os.environ[name] for name in ("UV_CACHE_DIR",) if name in os.environ}
+    python = folder / "env/bin/python"
+    subprocess.run([interpreter(series), "-m", "venv", "--without-pip", str(folder / "env")], check=True)
     requirement = "torch" if torch == _NEWEST else f"torch=={torch}.*"
-    python = _interpreter(series)
-    for command in (
-        [python, "-m", "venv", "--without-pip", folder / "env"],
-        [find_uv_bin(), "pip", "install", "--quiet", "--python", folder / "env/bin/python", requirement],
-    ):
-        done = subprocess.run(list(map(str, command)), env=environ, capture_output=True, text=True, check=False)
-        if done.returncode:
-            return f"| {torch} | {series} | not installed: {' '.join(done.stderr.split())[-200:]} | | | |"
+    done = run_uv("pip", "install", "--quiet", "--python", str(python), requirement)
+    if done.returncode:
+        return f"| {torch} | {series} | not installed: {' '.join(done.stderr.split())[-200:]} | | | |"
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     began = time.monotonic()
-    suite = [folder / "env/bin/python", write_suite_file(folder / "suite.pyz"), "--device", device]
+    suite = [python, write_suite_file(folder / "suite.pyz"), "--device", device]
     done = subprocess.run(
         [*map(str, suite), "--report", str(folder / "report")],
         env=environ,
@@ -90,19 +83,6 @@ def _row(torch: str, series: str, device: str, folder: Path) -> str:
     verdict = receipt.verdict.value if not reasons else f"{receipt.verdict.value}: {' '.join(reasons.split())[:300]}"
     ran = f"{receipt.ran.get('torch')} | {receipt.machine.python}"
     return f"| {ran} | {verdict} | {receipt.summary.checks.passed} | {', '.join(not_run)} | {seconds:.0f} |"
-
-
-def _interpreter(series: str) -> str:
-    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    found = [shutil.which(f"python{series}"), *map(str, sorted(root.glob(f"versions/{series}.*/bin/python{series}")))]
-    working = [
-        each
-        for each in filter(None, found)
-        if not subprocess.run([each, "-c", "import venv"], capture_output=True, check=False).returncode
-    ]
-    if not working:
-        raise SystemExit(f"no Python {series} on PATH")
-    return working[0]
 
 
 if __name__ == "__main__":

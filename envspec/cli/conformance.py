@@ -173,18 +173,22 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
 
 
 def _selection(chosen: Mapping[str, Any]) -> SuiteSelection:
-    from envspec.conformance.request import Nodes
+    from envspec.conformance.request import BadOption, Nodes, limit_of, world_size_of
     from envspec.operations.conformance import SuiteSelection
 
     price, currency = _price(chosen["price"])
+    try:
+        world_size, limits = world_size_of(chosen["world_size"]), dict(map(limit_of, chosen["limits"]))
+    except BadOption as error:
+        raise UsageError(str(error), hint=error.hint) from error
     return SuiteSelection(
         device=chosen["device"],
         checks=chosen["checks"],
-        world_size=_world_size(chosen["world_size"]),
+        world_size=world_size,
         nodes=Nodes(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"]),
         price_per_hour=price,
         currency=currency,
-        limits=dict(_limit(text) for text in chosen["limits"]),
+        limits=limits,
     )
 
 
@@ -204,24 +208,6 @@ def _refuse_containers(chosen: Mapping[str, Any]) -> None:
             hints = {"--gpus": "set CUDA_VISIBLE_DEVICES", "--env": "set the variable in this shell"}
             hint = hints.get(option, f"leave {option} out")
             raise UsageError(f"{option} is for containers, and --local uses none", hint=hint)
-
-
-def _limit(text: str) -> tuple[str, float]:
-    name, _, seconds = text.partition("=")
-    try:
-        if float(seconds) > 0:
-            return name, float(seconds)
-    except ValueError:
-        pass
-    raise UsageError(f"--limit {text}: the form is NAME=SECONDS", hint="--limit transformer=300")
-
-
-def _world_size(text: str | None) -> int | None:
-    if text in (None, "all"):
-        return None
-    if text is not None and text.isdigit() and int(text) > 0:
-        return int(text)
-    raise UsageError(f"--world-size {text}: neither a number nor all", hint="--world-size 2")
 
 
 def _price(text: str | None) -> tuple[float | None, str]:

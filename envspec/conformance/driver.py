@@ -58,7 +58,7 @@ def query(request_path: Path, folder: Path, limit_s: float | None = None) -> tup
     started: dict[str, subprocess.Popen[bytes]] = {}
     for library in _NAMES:
         own = folder / library
-        (own / isolation.SCRATCH).mkdir(parents=True)
+        isolation.prepare(own)
         words = [sys.executable, str(RUN), "--driver", str(os.getpid()), str(request_path), str(own), library]
         with (own / isolation.LOG).open("wb") as log:
             started[library] = subprocess.Popen(  # noqa: S603 (this Python and this suite)
@@ -76,12 +76,10 @@ def _reading(
     library: str, folder: Path, process: subprocess.Popen[bytes], over_limit_s: float | None
 ) -> dict[str, Any]:
     """The values that a process has reported. error: why there are no more."""
-    with contextlib.suppress(OSError):
-        events = ProcessEvents.read(folder / isolation.EVENTS)
-        failed = isolation.failure(events, process.returncode, over_limit_s)
-        # The values first: a process that hangs at one GPU has reported the others.
-        return {**events.values, **({"error": f"{library} does not work: {failed[1]}"} if failed else {})}
-    return {"error": f"{library} cannot be queried: its process exited with status {process.returncode}"}
+    events = ProcessEvents.read(folder / isolation.EVENTS)
+    failed = isolation.failure(events, process.returncode, over_limit_s)
+    # The values first: a process that hangs at one GPU has reported the others.
+    return {**events.values, **({"error": f"{library} does not work: {failed[1]}"} if failed else {})}
 
 
 def _driver(cuda: Mapping[str, Any], nvml: Mapping[str, Any]) -> Driver:

@@ -30,6 +30,12 @@ _MAX_IN_REASON = 8
 _STACKS_S = 0.3
 
 
+def prepare(folder: Path) -> None:
+    """Make the folder of a process that `run` will run."""
+    (folder / SCRATCH).mkdir(parents=True)
+    (folder / EVENTS).touch()
+
+
 def run(
     parent: int, request: SuiteRequest, folder: Path, work: Callable[[CheckContext], None], gpu: int | None = None
 ) -> NoReturn:

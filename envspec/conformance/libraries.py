@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,12 +74,13 @@ def _is_same(path: str, device: str, inode: int) -> bool:
     return current.st_ino == inode or current.st_dev != os.makedev(major, minor)
 
 
-def file_owner(path: str) -> str:
-    """The Debian package that a file belongs to; empty if none, or on other systems. Source: dpkg(1)."""
-    for listed in sorted(Path("/var/lib/dpkg/info").glob("*.list")):
-        if path in listed.read_text(encoding="utf-8", errors="replace").splitlines():
-            return f"Debian's {listed.stem.partition(':')[0]}"
-    return ""
+def debian_packages(paths: Collection[str]) -> dict[str, str]:
+    """File -> the Debian package that it belongs to, without those of none. Source: dpkg(1)."""
+    found = {}
+    for listed in sorted(Path("/var/lib/dpkg/info").glob("*.list")) if paths else ():
+        files = set(paths).intersection(listed.read_text(encoding="utf-8", errors="replace").splitlines())
+        found.update(dict.fromkeys(files, listed.stem.partition(":")[0]))
+    return found
 
 
 @dataclass(frozen=True)

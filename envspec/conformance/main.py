@@ -20,7 +20,7 @@ from typing import Any
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.processes import RUN, TERMINATION_SIGNALS
 from envspec.conformance.receipt import PASSED, document
-from envspec.conformance.request import Nodes, SuiteRequest
+from envspec.conformance.request import BadOption, Nodes, SuiteRequest, check_nodes, limit_of, world_size_of
 from envspec.conformance.results import dumps
 from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
 
@@ -44,16 +44,14 @@ def main(arguments: Sequence[str], version: str, program: str = "envspec-conform
         try:
             # Before the run: its results would be lost.
             options.report.mkdir(parents=True, exist_ok=True)
-            path.touch()
+            tempfile.TemporaryFile(dir=options.report).close()
         except OSError as error:
-            parser.error(f"--report {options.report}: {path} can't be written: {error.strerror}")
+            parser.error(f"--report {options.report}: nothing can be written there: {error.strerror}")
     with tempfile.TemporaryDirectory(prefix="envspec-suite-") as folder:
         paths = Path(folder, "request.json"), Path(folder, "results.json")
         paths[0].write_text(dumps(request), encoding="utf-8")
         status, stderr = _run(paths)
         if status == NO_GPU:
-            if path and not path.stat().st_size:
-                path.unlink()
             print(f"error: {stderr.strip()}\n  hint: `--device cpu` tests what needs no GPU", file=sys.stderr)
             return NO_GPU
         try:
@@ -93,25 +91,20 @@ def _parser(program: str) -> argparse.ArgumentParser:
 
 
 def _request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> SuiteRequest:
-    limits = {}
-    for text in options.limit:
-        name, _, seconds = text.partition("=")
-        if name not in {*CHECKS, DRIVER} or not seconds.replace(".", "", 1).isdigit() or not float(seconds):
-            parser.error(f"--limit {text}: the form is NAME=SECONDS")
-        limits[name] = float(seconds)
-    if not 0 <= options.node_rank < options.nodes:
-        parser.error(f"--node-rank {options.node_rank}: {options.nodes} nodes have the ranks 0 to {options.nodes - 1}")
-    host, _, port = (options.rendezvous or "").rpartition(":")
-    if options.nodes > 1 and not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
-        parser.error(f"{options.nodes} nodes need --rendezvous HOST:PORT, the first node's, on every node")
-    size = options.world_size
-    if size != "all" and not (size.isdecimal() and int(size)):
-        parser.error(f"--world-size {size}: neither a number nor all")
+    nodes = Nodes(options.nodes, options.node_rank, options.rendezvous)
+    try:
+        check_nodes(nodes)
+        world_size, limits = world_size_of(options.world_size), dict(map(limit_of, options.limit))
+    except BadOption as error:
+        parser.error(f"{error}: {error.hint}")
+    for name in limits:
+        if name not in {*CHECKS, DRIVER}:
+            parser.error(f"--limit {name}: there is no such check")
     return SuiteRequest(
         device=options.device,
         checks=tuple(name for name in CHECKS if not options.check or name in options.check),
-        world_size=None if size == "all" else int(size),
-        nodes=Nodes(options.nodes, options.node_rank, options.rendezvous),
+        world_size=world_size,
+        nodes=nodes,
         limits=limits,
     )
 

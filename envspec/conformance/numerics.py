@@ -222,30 +222,31 @@ class Mode:
     product: Callable[[Any, Any], Any]
 
 
-def modes(torch: Any, device: str) -> tuple[list[Mode], dict[str, str]]:
-    """The modes that the device runs, and the others: name -> reason.
+def modes(torch: Any, context: CheckContext) -> list[Mode]:
+    """The modes that the device runs; the others are reported as not run.
 
     Source of the compute capabilities: CUDA C++ programming guide, "Tensor Core Input Precisions".
     """
     plain = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     casts = {name: operator.methodcaller("to", dtype) for name, dtype in plain.items()}
     run = [Mode(name, cast, cast, operator.matmul) for name, cast in casts.items()]
-    if device != "cuda":
-        reason = "no GPU is requested"
-        return run, {"tf32": reason, "fp8": reason}
+    if not context.request.cuda:
+        for name in ("tf32", "fp8"):
+            context.not_run(name, "no GPU is requested")
+        return run
     capability = tuple(torch.cuda.get_device_capability())
     sm = "this GPU is of compute capability {}.{}".format(*capability)
-    lacking: dict[str, str] = {}
     if capability >= (8, 0):
         run.insert(1, Mode("tf32", casts["fp32"], casts["fp32"], _in_tf32(torch)))
     else:
         run.pop()
-        lacking |= dict.fromkeys(("tf32", "bf16"), f"it needs compute capability 8.0, {sm}")
+        for name in ("tf32", "bf16"):
+            context.not_run(name, f"it needs compute capability 8.0, {sm}")
     if capability >= (8, 9):
         run.append(_fp8(torch))
     else:
-        lacking["fp8"] = f"it needs compute capability 8.9, {sm}"
-    return run, lacking
+        context.not_run("fp8", f"it needs compute capability 8.9, {sm}")
+    return run
 
 
 def _in_tf32(torch: Any) -> Callable[[Any, Any], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,51 @@ class Nodes(Validated):
     rank: int = 0
     rendezvous: str | None = None
     """HOST:PORT of the first one; None if there is only this one."""
+
+
+class BadOption(ValueError):
+    """An option that can't be meant. hint: what to do."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def limit_of(text: str) -> tuple[str, float]:
+    """The value of `--limit`: NAME=SECONDS. Raises BadOption for another form."""
+    name, _, seconds = text.partition("=")
+    with contextlib.suppress(ValueError):
+        if float(seconds) > 0:
+            return name, float(seconds)
+    raise BadOption(f"--limit {text}: the form is NAME=SECONDS", "--limit transformer=300")
+
+
+def world_size_of(text: str | None) -> int | None:
+    """The value of `--world-size`: a number, or None for `all`. Raises BadOption for another form."""
+    if text in (None, "all"):
+        return None
+    if text is not None and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise BadOption(f"--world-size {text}: neither a number nor all", "--world-size 2")
+
+
+def check_nodes(nodes: Nodes) -> None:
+    """Raises BadOption for several nodes without a rendezvous, or a rank that is none of theirs."""
+    count, rank, rendezvous = nodes.count, nodes.rank, nodes.rendezvous
+    if nodes == Nodes():
+        return
+    if not 0 <= rank < count:
+        ranks = (
+            f"the ranks of {count} nodes are 0 to {count - 1}" if count > 1 else "there is one node, and its rank is 0"
+        )
+        hint = "give each node its own number; --nodes is how many there are"
+        raise BadOption(f"--node-rank {rank}: {ranks}", hint)
+    hint = "add --rendezvous HOST:PORT, the first node's, on every node"
+    if rendezvous is None:
+        raise BadOption(f"{count} nodes need a rendezvous", hint)
+    host, _, port = rendezvous.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise BadOption(f"--rendezvous {rendezvous}: the form is HOST:PORT", hint)
 
 
 @dataclass(frozen=True)

@@ -170,16 +170,17 @@ def _bytecode(folder: Path) -> Path | None:
 def _run(run: SuiteRun, report: _Report, unkillable: tuple[str, ...]) -> tuple[str, ...]:
     """Run the checks. unkillable: processes that cannot be killed; returns them with those of the checks."""
     request, preimports = run.request, Preimports(run)
-    # In the table's order, not the request's: coldstart has to be the first, memory the last.
+    # In the table's order, not the request's: coldstart has to be the first, memory after those whose peaks it reports.
     names = [each for each in CHECKS if each in request.checks]
     if request.driver and (request.driver.error or unkillable):
-        report.outcomes += _without_driver(request, request.driver, names, unkillable)
+        for outcome in _without_driver(request, request.driver, names, unkillable):
+            _end(outcome, report)
         return unkillable
     for number, name in enumerate(names, 1):
         if request.cuda and unkillable:
             # It may hold a GPU: whatever uses the driver now may wait for ever, too.
             reason, required = "; ".join(unkillable), name in request.required
-            report.outcomes.append(CheckOutcome(name, Status.NOT_RUN, reason=reason, required=required))
+            _end(CheckOutcome(name, Status.NOT_RUN, reason=reason, required=required), report)
             continue
         print(dumps({"begin": name, "limit_s": supervisor.limit_of(name, request)}), flush=True)
         # Before its process starts, so that its imports are within its turn.
@@ -190,11 +191,16 @@ def _run(run: SuiteRun, report: _Report, unkillable: tuple[str, ...]) -> tuple[s
         peaks = {each.check: each.peak for each in report.outcomes if each.status is Status.PASSED}
         outcome, left = supervisor.run_turn(started, began, run, peaks, preimports.processes)
         unkillable = (*unkillable, *left)
-        report.outcomes.append(outcome)
-        report.write(is_whole=False)
-        end = {"end": name, "status": outcome.status, "seconds": outcome.seconds, "reason": outcome.reason}
-        print(dumps(end), flush=True)
+        _end(outcome, report)
     return unkillable
+
+
+def _end(outcome: CheckOutcome, report: _Report) -> None:
+    """Add the outcome of a check to the results, and print its end."""
+    report.outcomes.append(outcome)
+    report.write(is_whole=False)
+    end = {"end": outcome.check, "status": outcome.status, "seconds": outcome.seconds, "reason": outcome.reason}
+    print(dumps(end), flush=True)
 
 
 def _without_driver(

@@ -82,7 +82,7 @@ def verdict(name: str, events: ProcessEvents, exited: int | None, over_limit_s: 
     )
 
 
-def joined(outcomes: Mapping[int, CheckOutcome]) -> CheckOutcome:
+def merged(outcomes: Mapping[int, CheckOutcome]) -> CheckOutcome:
     """The outcome of a check from those of its processes, by the number of their GPU.
 
     It fails if one of them fails, and passes if one of them passes. Times are those of the slowest. Hashes that all
@@ -156,12 +156,11 @@ class SuiteRun:
 
 @dataclass(frozen=True)
 class CheckProcess:
-    """A process of a check, which imports and then waits. turn: the pipe that starts its turn. gpu: the one it sees."""
+    """A process of a check, which imports and then waits. turn: the pipe that starts its turn."""
 
     folder: Path
     process: subprocess.Popen[bytes]
     turn: BinaryIO
-    gpu: int | None
 
     def remove(self) -> None:
         """Remove the files of a process that has ended."""
@@ -205,12 +204,11 @@ def start(check: str, run: SuiteRun) -> StartedCheck:
 
 def _start(check: str, run: SuiteRun, gpu: int | None) -> CheckProcess:
     folder = Path(tempfile.mkdtemp(prefix="envspec-check-", dir=run.folder))
-    (folder / isolation.SCRATCH).mkdir()
-    (folder / isolation.EVENTS).touch()
+    isolation.prepare(folder)
     reader, writer = os.pipe()
     try:
         process = _popen(check, folder, run, reader, gpu)
-        return CheckProcess(folder, process, os.fdopen(writer, "wb", buffering=0), gpu)
+        return CheckProcess(folder, process, os.fdopen(writer, "wb", buffering=0))
     except OSError:
         os.close(writer)
         raise
@@ -223,7 +221,7 @@ def limit_of(check: str, request: SuiteRequest) -> float:
     if check in request.limits:
         return float(request.limits[check])
     definition = CHECKS[check]
-    size_gb = request.locked.size_bytes / 1e9 if request.locked else 0.0
+    size_gb = request.reference.size_bytes / 1e9 if request.reference else 0.0
     further = max(0, len(request.gpus) - 1)
     return definition.limit_s + definition.limit_s_per_gpu * further + definition.limit_s_per_gb * size_gb
 
@@ -253,7 +251,7 @@ def run_turn(
                 logs.append(log if len(started.processes) == 1 else f"GPU {number}: {log}")
     finally:
         started.remove()
-    outcome = joined(outcomes)
+    outcome = merged(outcomes)
     if unkillable:
         outcome = replace(outcome, reason="; ".join([outcome.reason, *unkillable]), hint=_UNKILLABLE)
     required = started.check in run.request.required

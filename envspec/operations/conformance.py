@@ -17,7 +17,15 @@ from typing import Any, Final
 import envspec.conformance
 import envspec.verifier
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.request import LockedGpuCode, LockedStack, Nodes, SuiteRequest, SuiteStart
+from envspec.conformance.request import (
+    BadOption,
+    LockedGpuCode,
+    LockedStack,
+    Nodes,
+    SuiteRequest,
+    SuiteStart,
+    check_nodes,
+)
 from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
 from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
@@ -151,26 +159,6 @@ def run_conformance(
     return suite.run_in_container(lock, location)
 
 
-def _check_nodes(nodes: Nodes) -> None:
-    """Raises UsageError for several without a rendezvous, or a rank that is none of theirs."""
-    count, rank, rendezvous = nodes.count, nodes.rank, nodes.rendezvous
-    if nodes == Nodes():
-        return
-    if not 0 <= rank < count:
-        ranks = (
-            f"the ranks of {count} nodes are 0 to {count - 1}" if count > 1 else "there is one node, and its rank is 0"
-        )
-        raise UsageError(
-            f"--node-rank {rank}: {ranks}", hint="give each node its own number; --nodes is how many there are"
-        )
-    hint = "add --rendezvous HOST:PORT, the first node's, on every node"
-    if rendezvous is None:
-        raise UsageError(f"{count} nodes need a rendezvous", hint=hint)
-    host, _, port = rendezvous.rpartition(":")
-    if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
-        raise UsageError(f"--rendezvous {rendezvous}: the form is HOST:PORT", hint=hint)
-
-
 @dataclass(frozen=True, slots=True)
 class _Suite:
     """One run of the suite on this machine."""
@@ -262,7 +250,10 @@ class _Suite:
             raise UnfitMachine(f"the suite runs on Linux, and this is {platform.value}")
         lock, selection = self.lock.on(platform) if self.lock else None, self.selection
         own = lock.conformance if lock else None
-        _check_nodes(selection.nodes)
+        try:
+            check_nodes(selection.nodes)
+        except BadOption as error:
+            raise UsageError(str(error), hint=error.hint) from error
         # Without a lock nobody has said that the stack is for the CPU.
         device = selection.device or ("cuda" if lock is None or lock.driver else "cpu")
         if device not in ("cuda", "cpu"):

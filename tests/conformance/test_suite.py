@@ -24,8 +24,10 @@ from envspec.conformance.results import Driver, Gpu
 from envspec.conformance.supervisor import limit_of
 from tests.support.machines import suite
 from tests.support.machines.suite import (
+    GOOD,
     PATIENCE_S,
     RUN,
+    SECOND_HANGS,
     assert_nothing_stays,
     fake_torch,
     make_request,
@@ -35,11 +37,6 @@ from tests.support.machines.suite import (
 )
 
 HERE = Path(sys.executable)
-_GOOD = """
-    class version:
-        cuda = None
-    __version__ = "2.9.1"
-"""
 #: Leads a session of its own, ignores SIGTERM and has lost its parent: as torchrun's workers do, and worse.
 _ORPHAN = """
     import os, signal, time
@@ -65,7 +62,7 @@ def _device(folder: Path, *bodies: str, **more: Any) -> dict[str, Any]:
 
 
 def test_a_check_that_is_not_run_says_why(tmp_path: Path) -> None:
-    result = _device(tmp_path, _GOOD)
+    result = _device(tmp_path, GOOD)
     assert (result["status"], result["cause"], result["reason"]) == ("not run", None, "no GPU is requested")
     assert [each["name"] for each in result["phases"]] == ["import torch", "CUDA libraries in memory"]
     assert result["log"] == ""
@@ -86,7 +83,7 @@ def test_a_torch_that_is_locked_and_not_there_is_reported_alike_by_every_check(t
 
 
 def test_packages_that_are_neither_locked_nor_installed_are_not_run_and_locked_ones_fail(tmp_path: Path) -> None:
-    environ = fake_torch(tmp_path / "bad", _GOOD, "def set_num_threads(count): pass")
+    environ = fake_torch(tmp_path / "bad", GOOD, "def set_num_threads(count): pass")
     output = suite.run(HERE, make_request("family", "pyg", "widedeep"), tmp_path / "run", environ=environ)
     assert {name: (each["status"], each["reason"]) for name, each in output.results.items()} == {
         "family": ("not run", "torchvision or torchaudio is not installed"),
@@ -174,17 +171,6 @@ def test_another_check_goes_on_after_a_crash(tmp_path: Path) -> None:
     ]
 
 
-#: The first check that imports it is done, the second leaves an orphan and hangs.
-_SECOND_HANGS = """
-    import pathlib, time
-    begun = pathlib.Path(__file__).with_name("begun")
-    if begun.exists():
-        begun.with_name("hangs").touch()
-        time.sleep(600)
-    begun.touch()
-"""
-
-
 @pytest.mark.parametrize(
     ("target", "number", "status"),
     [
@@ -198,7 +184,7 @@ _SECOND_HANGS = """
 def test_a_suite_that_is_ended_leaves_its_results_and_no_process(
     tmp_path: Path, target: str, number: signal.Signals, status: int
 ) -> None:
-    bad = fake_torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
+    bad = fake_torch(tmp_path / "bad", _ORPHAN, SECOND_HANGS, GOOD)
     with started(HERE, make_request("device", "pyg"), tmp_path / "run", bad) as process:
         wait_for(tmp_path / "bad" / "torch" / "hangs")
         os.kill(worker_of(process) if target == "worker" else process.pid, number)
@@ -215,11 +201,11 @@ def test_a_suite_that_is_ended_leaves_its_results_and_no_process(
 
 
 def test_orphans_are_ended_after_their_check_and_another_suite_is_left_alone(tmp_path: Path) -> None:
-    slow = fake_torch(tmp_path / "slow", _SECOND_HANGS.replace("600", "2"), _GOOD)
+    slow = fake_torch(tmp_path / "slow", SECOND_HANGS.replace("600", "2"), GOOD)
     (tmp_path / "slow" / "torch" / "begun").touch()
     with started(HERE, make_request("device"), tmp_path / "run", slow) as process:
         wait_for(tmp_path / "slow" / "torch" / "hangs")
-        assert _device(tmp_path / "other", _ORPHAN, _GOOD)["status"] == "not run"
+        assert _device(tmp_path / "other", _ORPHAN, GOOD)["status"] == "not run"
         assert process.wait(PATIENCE_S) == 0
     (result,) = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["results"]
     assert (result["status"], result["cause"]) == ("not run", None)
@@ -268,7 +254,7 @@ def test_processes_share_compiled_python_if_the_stack_has_none(tmp_path: Path) -
         note = pathlib.Path(__file__).with_name("bytecode of " + sys.argv[sys.argv.index("--check") + 1])
         note.write_text(f"{cached.st_ino} {cached.st_mtime_ns}")
     """
-    environ = fake_torch(tmp_path / "stack", body, _GOOD)
+    environ = fake_torch(tmp_path / "stack", body, GOOD)
     suite.run(HERE, make_request("device", "pyg"), tmp_path / "run", environ=environ)
     notes = {path.name: path.read_text() for path in (tmp_path / "stack" / "torch").glob("bytecode of *")}
     assert len(notes) == 2 and len(set(notes.values())) == 1

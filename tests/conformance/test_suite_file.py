@@ -18,14 +18,8 @@ from envspec.receipts.model import read
 from envspec.report import RECEIPT, RECEIPT_FILES
 from envspec.version import VERSION
 from tests.support.machines import NotRun, interpreters, suite
-from tests.support.machines.suite import PATIENCE_S, fake_torch
+from tests.support.machines.suite import GOOD, PATIENCE_S, SECOND_HANGS, fake_torch
 from tests.support.user import User
-
-_GOOD = """
-    class version:
-        cuda = None
-    __version__ = "2.9.1"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +75,7 @@ def test_any_python_runs_it_and_envspec_reads_its_receipt(archive: Path, tmp_pat
     else:
         raise NotRun(f"no Python {series}")
     words = ("--device", "cpu", "--check", "device", "--check", "family", "--report", "receipt")
-    done = _run(archive, tmp_path, *words, python=python, **fake_torch(tmp_path / "stack", _GOOD))
+    done = _run(archive, tmp_path, *words, python=python, **fake_torch(tmp_path / "stack", GOOD))
     # Nothing of it needs no GPU, and there is no torchvision.
     assert (done.returncode, done.stderr) == (7, "")
     assert done.stdout.splitlines()[-2:] == ["failed: 0 passed, 0 failed, 2 not run", "  no check was run"]
@@ -125,15 +119,7 @@ def test_wrong_words_are_refused(archive: Path, tmp_path: Path, words: tuple[str
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_ended_writes_what_it_has(archive: Path, tmp_path: Path, number: signal.Signals) -> None:
-    body = """
-        import pathlib, time
-        begun = pathlib.Path(__file__).with_name("begun")
-        if begun.exists():
-            begun.with_name("hangs").touch()
-            time.sleep(600)
-        begun.touch()
-    """
-    stack = fake_torch(tmp_path / "stack", body, _GOOD)
+    stack = fake_torch(tmp_path / "stack", SECOND_HANGS, GOOD)
     words = ("--device", "cpu", "--check", "device", "--check", "pyg", "--check", "memory", "--report", "receipt")
     command = [sys.executable, str(archive), *words]
     with subprocess.Popen(

@@ -42,7 +42,7 @@ class CheckDefinition:
 _OPTIMIZING = ("torch", "torch._dynamo")
 
 #: coldstart is first: after any other check nothing is cold. ddp, fsdp and extensions do not preimport, since their
-#: processes import torch themselves; nor does lock, which hashes files before it uses them.
+#: processes import torch themselves; nor does lock, which needs no torch.
 CHECKS: Mapping[str, CheckDefinition] = {
     "coldstart": CheckDefinition(
         120, "the time from container start to the first finished kernel, in parts", preimports=(), alone=True

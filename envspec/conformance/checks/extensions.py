@@ -71,8 +71,7 @@ def _started(
     try:
         for device in devices:
             folder = _folder(context, name, device)
-            (folder / isolation.SCRATCH).mkdir(parents=True)
-            (folder / isolation.EVENTS).touch()
+            isolation.prepare(folder)
             words = ["--case", str(os.getpid()), str(request), str(folder), name, device]
             processes.append(
                 (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from envspec.conformance.events import CheckContext
-from envspec.conformance.libraries import LIBRARIES, Library, file_owner, libraries
+from envspec.conformance.libraries import LIBRARIES, Library, debian_packages, libraries
 from envspec.conformance.numerics import wait
 from envspec.conformance.requirements import Pin, pins
 from envspec.verifier.hashing import STRONG, ExpectedFile, from_hex, hash_all
@@ -127,14 +127,15 @@ def _mapped(context: CheckContext, found: Sequence[Library], owners: Mapping[str
     # What torch builds for CUDA is its own wherever CUDA's libraries come from.
     of_nvidia = [each for each in of_packages if not each.name.startswith(_TORCH)]
     is_of_system = not has_pins and not of_nvidia and context.request.locked is None
-    for each in found:
-        if each.path in owners:
-            continue
-        detail = f"{each.path} is in memory and belongs to no installed package"
-        if is_of_system:
-            # A torch that was built for the system's CUDA, as in NVIDIA's own images.
-            context.note(each.name, f"{each.path}: {file_owner(each.path) or 'of no package'}")
-        else:
+    foreign = [each for each in found if each.path not in owners]
+    if is_of_system:
+        # A torch that was built for the system's CUDA, as in NVIDIA's own images.
+        packages = debian_packages({each.path for each in foreign})
+        for each in foreign:
+            context.note(each.name, f"{each.path}: {packages.get(each.path, 'of no package')}")
+    else:
+        for each in foreign:
+            detail = f"{each.path} is in memory and belongs to no installed package"
             context.exact(each.name, ok=False, detail=detail, hint=_FOREIGN)
     copies: dict[str, list[str]] = {}
     for each in found:

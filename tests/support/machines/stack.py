@@ -114,13 +114,13 @@ def cpu_torch(folder: Path) -> tuple[str, Path]:
         raise NotRun("the index's torch is built for CUDA on x86-64 Linux alone")
     release, *words = _cpu_torch()
     python = folder / "bin" / "python"
-    subprocess.run([_interpreter("3.11"), "-m", "venv", "--without-pip", str(folder)], check=True, timeout=_LIMIT_S)
+    subprocess.run([interpreter("3.11"), "-m", "venv", "--without-pip", str(folder)], check=True, timeout=_LIMIT_S)
     _install_into(python, *words)
     return release, python
 
 
 def _install_into(python: Path, *words: str) -> None:
-    done = _uv("pip", "install", "--quiet", "--python", str(python), *words)
+    done = run_uv("pip", "install", "--quiet", "--python", str(python), *words)
     if done.returncode:
         raise NotRun(f"{' '.join(words)} can't be installed: {done.stderr.strip().splitlines()[-1:]}")
 
@@ -139,7 +139,7 @@ def _cpu_torch() -> tuple[str, ...]:
     return _CPU_RELEASE, f"torch=={_CPU_RELEASE}+cpu", "--index", CPU_INDEX
 
 
-def _uv(*words: str) -> subprocess.CompletedProcess[str]:
+def run_uv(*words: str) -> subprocess.CompletedProcess[str]:
     """Run uv as this machine's configuration of pip and uv has no say in."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
     environ |= {"UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never"}
@@ -153,19 +153,20 @@ def _install(folder: Path, series: str, requirements: Path) -> None:
     if shutil.disk_usage(folder.parent).free < DISK_BYTES:
         raise NotRun(f"less than {DISK_BYTES / 1e9:.0f} GB are free at {folder.parent}")
     shutil.rmtree(folder, ignore_errors=True)
-    python = _interpreter(series)
+    python = interpreter(series)
     subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=_LIMIT_S)
     words = ["--quiet", "--python", str(folder / "bin" / "python"), "--require-hashes", "--no-deps"]
     # Once for all the processes that import it, none of which writes into it.
     words.append("--compile-bytecode")
-    done = _uv("pip", "install", *words, "-r", str(requirements))
+    done = run_uv("pip", "install", *words, "-r", str(requirements))
     if done.returncode:
         shutil.rmtree(folder, ignore_errors=True)
         raise NotRun(f"the stack can't be installed: {done.stderr.strip().splitlines()[-1:]}")
     (folder / "complete").touch()
 
 
-def _interpreter(series: str) -> str:
+def interpreter(series: str) -> str:
+    """A CPython of a series. Raises NotRun if there is none."""
     for path in interpreters(series).values():
         return str(path)
     raise NotRun(f"no Python {series} on PATH")

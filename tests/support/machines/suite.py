@@ -25,6 +25,21 @@ PATIENCE_S: Final = 60
 MARK: Final = "TESTS_SUITE_RUN"
 #: What ignores SIGTERM is waited for in vain: an honest end takes less even on a busy machine.
 _GRACE: Final = {"ENVSPEC_SUITE_GRACE_S": "0.3"}
+#: Bodies for `fake_torch`: a torch for the CPU that does nothing.
+GOOD: Final = """
+    class version:
+        cuda = None
+    __version__ = "2.9.1"
+"""
+#: The first check that imports it is done, the second hangs.
+SECOND_HANGS: Final = """
+    import pathlib, time
+    begun = pathlib.Path(__file__).with_name("begun")
+    if begun.exists():
+        begun.with_name("hangs").touch()
+        time.sleep(600)
+    begun.touch()
+"""
 
 
 @dataclass(frozen=True)
