@@ -58,8 +58,14 @@ class Scene(Around):
         return ("--output", "image.tar", "--layout", "layout", "--push", f"{self.registry.host}/team/app:1")
 
     def nothing_half(self) -> None:
-        """Nothing at any of the outputs, nor beside them."""
-        assert {path.name for path in self.builder.folder.iterdir()} <= {"cache", "home", "lock"}
+        """Nothing beside the outputs; a tar or a layout is there only if it was whole before the run was ended."""
+        folder = self.builder.folder
+        names = {path.name for path in folder.iterdir()} - {"cache", "home", "lock"}
+        assert names <= {"layout", "image.tar"}
+        if "layout" in names:
+            whole_layout(folder / "layout")
+        if "image.tar" in names:
+            whole_tar(folder / "image.tar")
         assert self.registry.tagged("team/app:1") is None
         left = [path for path in self.builder.cache.rglob("*") if ".part" in path.name or ".envspec-" in path.name]
         assert [path for path in left if path.is_dir() or path.parent.parent.name == "archives"] == []
@@ -70,17 +76,29 @@ class Scene(Around):
         assert pushed is not None and pushed["config"]["digest"] == identity
         folder = self.builder.folder
         assert sorted(path.name for path in folder.iterdir()) == ["cache", "home", "image.tar", "layout", "lock"]
-        assert sorted(path.name for path in (folder / "layout").iterdir()) == [
-            *("blobs", "index.json", "manifest.json", "oci-layout")
-        ]
-        blobs = {path.name for path in (folder / "layout/blobs/sha256").iterdir()}
-        for name in blobs:
-            assert hashlib.sha256((folder / "layout/blobs/sha256" / name).read_bytes()).hexdigest() == name
-        with tarfile.open(folder / "image.tar") as archive:
-            held = {Path(row.name).name: archive.extractfile(row).read() for row in archive}  # type: ignore[union-attr]
-        assert json.loads(held.pop("manifest.json"))[0]["Config"].endswith(identity[7:])
-        assert {name for name in held if len(name) == 64} == blobs
-        assert all(hashlib.sha256(held[name]).hexdigest() == name for name in blobs)
+        config, blobs = whole_tar(folder / "image.tar")
+        assert config == identity[7:]
+        assert whole_layout(folder / "layout") == blobs
+
+
+def whole_layout(folder: Path) -> set[str]:
+    """The digests of a layout's blobs, each of them right, and all that its index names among them."""
+    assert sorted(path.name for path in folder.iterdir()) == ["blobs", "index.json", "manifest.json", "oci-layout"]
+    blobs = {path.name for path in (folder / "blobs/sha256").iterdir()}
+    for name in blobs:
+        assert hashlib.sha256((folder / "blobs/sha256" / name).read_bytes()).hexdigest() == name
+    (docker,) = json.loads((folder / "manifest.json").read_text())
+    assert blobs >= {path.rpartition("/")[2] for path in (docker["Config"], *docker["Layers"])}
+    return blobs
+
+
+def whole_tar(path: Path) -> tuple[str, set[str]]:
+    """The digests of a tar's config and of its blobs, each of them right."""
+    with tarfile.open(path) as archive:
+        held = {Path(row.name).name: archive.extractfile(row).read() for row in archive}  # type: ignore[union-attr]
+    blobs = {name for name in held if len(name) == 64}
+    assert all(hashlib.sha256(held[name]).hexdigest() == name for name in blobs)
+    return json.loads(held["manifest.json"])[0]["Config"].rpartition("/")[2], blobs
 
 
 @pytest.fixture
