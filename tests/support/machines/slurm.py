@@ -1,0 +1,243 @@
+"""A Slurm cluster of three nodes on this machine: real daemons on free ports of loopback, in a folder of their own.
+
+A job finds out on which node it is by SLURMD_NODENAME (host name and file system are the same everywhere), so that a
+fault of one node is made by the job's own program: `[ "$SLURMD_NODENAME" != node2 ] || exit 7`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from envspec.conformance.processes import descendants
+from tests.support.machines import NotRun, program
+from tests.support.machines.services import free_port, wait_for
+from tests.support.user import ROOT
+
+NODES: Final = ("node1", "node2", "node3")
+#: The cluster is up in some 4 s here; a machine under load gets longer.
+STARTING_S: Final = 60.0
+STOPPING_S: Final = 10.0
+#: After SIGTERM, a job's processes get SIGKILL.
+KILL_WAIT_S: Final = 5
+#: A node that does not answer for so long is DOWN.
+SLURMD_TIMEOUT_S: Final = 5
+_POLL_S: Final = 0.1
+#: Variables of a job that the tests may run in, and defaults of users for the clients.
+_FOREIGN: Final = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_")
+#: Runs a daemon as the first process of a machine does: what it starts stays below this process, with sessions of its
+#: own or without a parent. The machine ends like in a power cut when its stdin does, so when the tests are killed, too.
+#: SIGCHLD is ignored after the start of the daemon, which would inherit that.
+_MACHINE: Final = """
+import os, signal, subprocess, sys, time
+from envspec.conformance.processes import adopt_orphans, descendants
+adopt_orphans()
+subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+sys.stdin.read()
+while left := descendants(os.getpid()):
+    for process in left:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    time.sleep(0.01)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running cluster. folder: configuration, logs, state. environ: for sbatch, srun, squeue, scontrol, scancel."""
+
+    folder: Path
+    environ: Mapping[str, str]
+    _machines: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def run(self, *words: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run a client to its end. Its working directory, which becomes the one of a job, is the cluster's folder."""
+        return subprocess.run(
+            words,
+            env=dict(self.environ),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def states(self) -> dict[str, str]:
+        """Node -> its state in sinfo's long form: `idle`, `mixed`, `allocated`, `drained`, `down*`, ..."""
+        lines = self.run("sinfo", "--noheader", "--Node", "--format=%N %T").stdout.splitlines()
+        return dict(line.split() for line in lines)
+
+    def job(self, number: str) -> dict[str, str]:
+        """What `scontrol show job` prints: `JobState`, `Reason`, `ExitCode` (`status:signal`), `NodeList`, ..."""
+        words = self.run("scontrol", "--oneliner", "show", "job", number).stdout.split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def processes(self, *nodes: str) -> dict[int, str]:
+        """PID -> command line of what runs on these nodes (default: all) below slurmd or after losing its parent."""
+        found = {}
+        for node in nodes or NODES:
+            machine = self._machines[node].pid
+            for process in descendants(machine) - _children(machine, "slurmd"):
+                with contextlib.suppress(OSError):
+                    if words := Path(f"/proc/{process}/cmdline").read_bytes():
+                        found[process] = words.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        return found
+
+    def kill_node(self, node: str) -> None:
+        """End slurmd and all that it started by SIGKILL, as in a power cut; unlike then, the kernel closes sockets.
+
+        The controller has the node in state `down*` some seconds later.
+        """
+        _cut(self._machines[node])
+
+    def restart_node(self, node: str) -> None:
+        """Start slurmd of a killed node; return when the controller lets it take jobs."""
+        self._start(node, program("slurmd"), "-D", "-N", node)
+        self.wait_idle(node)
+
+    def wait_idle(self, *nodes: str, timeout_s: float = STARTING_S) -> None:
+        """Wait until these nodes (default: all) take jobs and have none."""
+        wait_for(lambda: all(self.states().get(node) == "idle" for node in nodes or NODES), timeout_s)
+
+    def log(self, name: str) -> str:
+        """The log of `munged`, `slurmctld`, or a node."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def _start(self, name: str, *words: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._machines[name] = subprocess.Popen(
+                [sys.executable, "-c", _MACHINE, *words],
+                env={**self.environ, "PYTHONPATH": str(ROOT)},
+                cwd=self.folder,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _wait(self, name: str, ready: Path | None = None) -> None:
+        """Wait until a daemon has made a file, or until all nodes are idle."""
+        until = time.monotonic() + STARTING_S
+        while not (ready.exists() if ready else set(self.states().values()) == {"idle"}):
+            if time.monotonic() > until:
+                raise NotRun(f"{name} does not come up: {' | '.join(self.log(name).splitlines()[-3:])}")
+            time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def cluster(settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """Start a cluster whose nodes are idle; at the end, end all of its processes and remove its folder.
+
+    settings: of slurm.conf, further ones or instead of the usual: `{"Prolog": "/path", "HealthCheckInterval": "1"}`.
+
+    Raises:
+        NotRun: not root, not Linux, a program is missing, or a daemon does not come up (with the end of its log).
+    """
+    if sys.platform != "linux" or os.geteuid() != 0:
+        raise NotRun("a Slurm cluster of the test's own needs root on Linux")
+    munged, slurmctld, _ = program("munged"), program("slurmctld"), program("slurmd")
+    program("sbatch")
+    # Sockets have at most 108 characters: pytest's folders are too deep.
+    folder = Path(tempfile.mkdtemp(prefix="envspec-slurm-"))
+    # munged requires that every user can reach its socket.
+    folder.chmod(0o755)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    started = Cluster(folder, {**clean, "SLURM_CONF": str(folder / "slurm.conf")})
+    try:
+        _configure(folder, settings or {})
+        started._start("munged", munged, *_munge_options(folder))
+        started._wait("munged", folder / "munge.socket")
+        started._start("slurmctld", slurmctld, "-D")
+        for node in NODES:
+            started._start(node, program("slurmd"), "-D", "-N", node)
+        started._wait("slurmctld")
+        yield started
+    finally:
+        for machine in reversed(started._machines.values()):
+            _cut(machine)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _munge_options(folder: Path) -> list[str]:
+    named = {"socket": "munge.socket", "pid-file": "munged.pid", "log-file": "munged.log", "seed-file": "munged.seed"}
+    # --force: the folder for temporary files need not meet munged's requirements.
+    return ["--foreground", "--force", f"--key-file={folder / 'munge.key'}"] + [
+        f"--{option}={folder / name}" for option, name in named.items()
+    ]
+
+
+def _configure(folder: Path, settings: Mapping[str, str]) -> None:
+    key = folder / "munge.key"
+    key.touch(0o600)
+    key.write_bytes(secrets.token_bytes(128))
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    # All defaults, instead of those of a file in /etc.
+    (folder / "cgroup.conf").touch()
+    host = socket.gethostname().partition(".")[0]
+    usual = {
+        "ClusterName": "envspec",
+        "SlurmctldHost": f"{host}(127.0.0.1)",
+        "SlurmctldPort": str(free_port()),
+        "SlurmctldPidFile": f"{folder}/slurmctld.pid",
+        "SlurmdPidFile": f"{folder}/%n.pid",
+        "SlurmUser": "root",
+        "StateSaveLocation": f"{folder}/state",
+        "SlurmdSpoolDir": f"{folder}/spool/%n",
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={folder}/munge.socket",
+        # Three nodes offer more CPUs together than this machine has.
+        "SlurmdParameters": "config_overrides",
+        # The others need cgroups, which a container may not make.
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_CPU",
+        "SchedulerType": "sched/builtin",
+        # A batch job may wait 3 s otherwise.
+        "SchedulerParameters": "batch_sched_delay=0",
+        "MpiDefault": "none",
+        "ReturnToService": "2",
+        "SlurmdTimeout": str(SLURMD_TIMEOUT_S),
+        "MessageTimeout": "5",
+        "KillWait": str(KILL_WAIT_S),
+        **settings,
+    }
+    nodes = [f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=2" for node in NODES]
+    partition = "PartitionName=all Nodes=ALL Default=YES OverSubscribe=YES State=UP"
+    lines = [*(f"{name}={value}" for name, value in usual.items()), *nodes, partition]
+    (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
+
+
+def _children(machine: int, name: str) -> set[int]:
+    """Processes of that name that `machine` started itself."""
+    below = descendants(machine)
+    nested = {process for each in below for process in descendants(each)}
+    return {
+        process
+        for process in below - nested
+        if Path(f"/proc/{process}/comm").read_text(encoding="ascii").strip() == name
+    }
+
+
+def _cut(machine: subprocess.Popen[bytes]) -> None:
+    """End a machine and all that runs on it by SIGKILL."""
+    assert machine.stdin
+    machine.stdin.close()
+    machine.wait(STOPPING_S)
