@@ -10,7 +10,7 @@ import pytest
 from docker import DockerClient
 
 from tests.support.machines import driver as nvidia_hook
-from tests.support.machines import program, standin
+from tests.support.machines import program, slurm, standin
 from tests.support.machines.engine import OwnEngine, connect, own_engine
 from tests.support.servers import docker_registry
 
@@ -43,6 +43,13 @@ def registry(registry_folder: Path) -> Iterator[str]:
     with docker_registry.docker_registry(registry_folder) as host:
         yield host
     shutil.rmtree(registry_folder)
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[slurm.Cluster]:
+    """A Slurm cluster with idle nodes. Leave them idle; a test that kills or drains one starts its own."""
+    with slurm.cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,27 @@
 
 A job finds out on which node it is by SLURMD_NODENAME (host name and file system are the same everywhere), so that a
 fault of one node is made by the job's own program: `[ "$SLURMD_NODENAME" != node2 ] || exit 7`.
+
+How Slurm behaves with these settings, measured with 22.05.8 (Debian 12):
+
+- `scancel` sends SIGCONT and SIGTERM to the batch script's shell and everything below it, in sessions of its own or
+  not, and to the tasks of srun's steps. KillWait later (5 s), what is left below the shell or the task gets SIGKILL.
+- proctrack/linuxproc finds processes by their parents. A process whose parent has ended (a double fork) gets no signal
+  and outlives the job. So does one that ignores SIGTERM below a shell that does not: the shell ends at once, the job is
+  CANCELLED, and nobody sends SIGKILL. `exec` instead of a child, or a shell with a trap that waits, avoids that.
+  proctrack/cgroup ends both kinds.
+- `scancel --signal=S` (SIGTERM, too) reaches the steps of srun alone and cancels nothing, `--batch` the shell alone,
+  `--full` the shell, all below it, and the steps.
+- SIGTERM to an srun outside of a batch job: SIGKILL for its tasks, exit code 137. SIGKILL to srun: SIGTERM for its
+  tasks, then SIGKILL. The exit code of srun is its tasks' highest, 128 and the signal's number for a signal.
+- `ExitCode` is `STATUS:SIGNAL` of the batch script. After `scancel` it is `0:15`, or `0:9` after KillWait.
+- A killed node is `idle*` or `allocated*` after some MessageTimeout, and `down*` after some three: until then, its job
+  is RUNNING. Then the job is NODE_FAIL, reason NodeDown, if it was submitted with `--no-requeue`. Otherwise it is
+  PENDING again, reason BeginTime, for two minutes at least. On the other nodes, tasks get SIGTERM and srun fails.
+- A Prolog that fails drains its node (reason `Prolog error`). A batch job is PENDING from then on, reason
+  launch_failed_requeued_held; with `--no-requeue` it is CANCELLED, reason None, ExitCode 0:0. An srun fails at once.
+- The exit code of HealthCheckProgram is only logged. To drain its node it calls `scontrol update NodeName=
+  State=DRAIN Reason=`; its environment is SLURMD_NODENAME alone, without PATH and SLURM_CONF.
 """
 
 from __future__ import annotations
@@ -15,7 +36,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -31,8 +52,10 @@ STARTING_S: Final = 60.0
 STOPPING_S: Final = 10.0
 #: After SIGTERM, a job's processes get SIGKILL.
 KILL_WAIT_S: Final = 5
-#: A node that does not answer for so long is DOWN.
-SLURMD_TIMEOUT_S: Final = 5
+#: How long clients and daemons wait for each other, and how long a node may be silent before it is DOWN. Slurm's
+#: defaults, 10 and 300, would make the tests slow.
+MESSAGE_TIMEOUT_S: Final = 3
+SLURMD_TIMEOUT_S: Final = 3
 _POLL_S: Final = 0.1
 #: Variables of a job that the tests may run in, and defaults of users for the clients.
 _FOREIGN: Final = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_")
@@ -130,10 +153,14 @@ class Cluster:
                 start_new_session=True,
             )
 
-    def _wait(self, name: str, ready: Path | None = None) -> None:
-        """Wait until a daemon has made a file, or until all nodes are idle."""
+    def _registered(self) -> bool:
+        states = self.states()
+        return len(states) == len(NODES) and not any(state.endswith("*") for state in states.values())
+
+    def _wait(self, name: str, ready: Callable[[], bool]) -> None:
+        """Wait until `ready` returns true."""
         until = time.monotonic() + STARTING_S
-        while not (ready.exists() if ready else set(self.states().values()) == {"idle"}):
+        while not ready():
             if time.monotonic() > until:
                 raise NotRun(f"{name} does not come up: {' | '.join(self.log(name).splitlines()[-3:])}")
             time.sleep(_POLL_S)
@@ -141,7 +168,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """Start a cluster whose nodes are idle; at the end, end all of its processes and remove its folder.
+    """Start a cluster and wait for its nodes; at the end, end all of its processes and remove its folder.
 
     settings: of slurm.conf, further ones or instead of the usual: `{"Prolog": "/path", "HealthCheckInterval": "1"}`.
 
@@ -161,11 +188,11 @@ def cluster(settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
     try:
         _configure(folder, settings or {})
         started._start("munged", munged, *_munge_options(folder))
-        started._wait("munged", folder / "munge.socket")
+        started._wait("munged", (folder / "munge.socket").exists)
         started._start("slurmctld", slurmctld, "-D")
         for node in NODES:
             started._start(node, program("slurmd"), "-D", "-N", node)
-        started._wait("slurmctld")
+        started._wait("slurmctld", started._registered)
         yield started
     finally:
         for machine in reversed(started._machines.values()):
@@ -215,7 +242,7 @@ def _configure(folder: Path, settings: Mapping[str, str]) -> None:
         "MpiDefault": "none",
         "ReturnToService": "2",
         "SlurmdTimeout": str(SLURMD_TIMEOUT_S),
-        "MessageTimeout": "5",
+        "MessageTimeout": str(MESSAGE_TIMEOUT_S),
         "KillWait": str(KILL_WAIT_S),
         **settings,
     }
