@@ -16,9 +16,15 @@ How Slurm behaves with these settings, measured with 22.05.8 (Debian 12):
 - SIGTERM to an srun outside of a batch job: SIGKILL for its tasks, exit code 137. SIGKILL to srun: SIGTERM for its
   tasks, then SIGKILL. The exit code of srun is its tasks' highest, 128 and the signal's number for a signal.
 - `ExitCode` is `STATUS:SIGNAL` of the batch script. After `scancel` it is `0:15`, or `0:9` after KillWait.
-- A killed node is `idle*` or `allocated*` after some MessageTimeout, and `down*` after some three: until then, its job
-  is RUNNING. Then the job is NODE_FAIL, reason NodeDown, if it was submitted with `--no-requeue`. Otherwise it is
-  PENDING again, reason BeginTime, for two minutes at least. On the other nodes, tasks get SIGTERM and srun fails.
+- A killed node is in state `idle*` or `mixed*` after 5 to 8 s and `down*` after 8 to 14 s. Until then, its job is
+  RUNNING. Then the job is NODE_FAIL, reason NodeDown, if it was submitted with `--no-requeue`. Otherwise it is PENDING
+  again, reason BeginTime, for two minutes at least. A job of several nodes ends on all of them: SIGTERM, then SIGKILL.
+- A process that SIGKILL does not end keeps its job COMPLETING. After UnkillableStepTimeout (60 s) the node is drained,
+  reason `Kill task failed`.
+- A job on a node that takes no jobs is PENDING, reason ReqNodeNotAvail; srun waits, unless with `--immediate=SECONDS`.
+- A job without its working directory runs in /tmp. One without the folder of its output is FAILED, ExitCode `0:53`.
+  `%N` in the name of the output is this machine's name, not the node's.
+- Without accounting, sacct fails, and a job is forgotten MinJobAge (300 s) after its end.
 - A Prolog that fails drains its node (reason `Prolog error`). A batch job is PENDING from then on, reason
   launch_failed_requeued_held; with `--no-requeue` it is CANCELLED, reason None, ExitCode 0:0. An srun fails at once.
 - The exit code of HealthCheckProgram is only logged. To drain its node it calls `scontrol update NodeName=
