@@ -79,7 +79,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def engine(session: nox.Session) -> None:
-    """The tests that need a container engine, a registry, or a base image made here; arguments go to pytest.
+    """The tests that need a container engine, a registry, Slurm, or a base image made here; arguments go to pytest.
 
     `.ci/with-engine nox -s engine` installs and starts what is missing. A test that can't have what it needs is skipped
     with the reason. All of it takes 30 GB of disk and the package index; `-- -m "engine and not network"` neither.

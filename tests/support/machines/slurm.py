@@ -19,6 +19,9 @@ How Slurm behaves with these settings, measured with 22.05.8 (Debian 12):
 - A killed node is in state `idle*` or `mixed*` after 5 to 8 s and `down*` after 8 to 14 s. Until then, its job is
   RUNNING. Then the job is NODE_FAIL, reason NodeDown, if it was submitted with `--no-requeue`. Otherwise it is PENDING
   again, reason BeginTime, for two minutes at least. A job of several nodes ends on all of them: SIGTERM, then SIGKILL.
+  With `--no-kill` it goes on, and srun and the job succeed if the tasks of the other nodes do.
+- After `--time` (minutes): SIGTERM, SIGKILL after KillWait, state TIMEOUT. `--signal=B:USR1@30` reaches the shell 30 to
+  60 s before.
 - A process that SIGKILL does not end keeps its job COMPLETING. After UnkillableStepTimeout (60 s) the node is drained,
   reason `Kill task failed`.
 - A job on a node that takes no jobs is PENDING, reason ReqNodeNotAvail; srun waits, unless with `--immediate=SECONDS`.
@@ -120,11 +123,12 @@ class Cluster:
         """PID -> command line of what runs on these nodes (default: all) below slurmd or after losing its parent."""
         found = {}
         for node in nodes or NODES:
-            machine = self._machines[node].pid
-            for process in descendants(machine) - _children(machine, "slurmd"):
+            for process in descendants(self._machines[node].pid):
                 with contextlib.suppress(OSError):
-                    if words := Path(f"/proc/{process}/cmdline").read_bytes():
-                        found[process] = words.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+                    words = Path(f"/proc/{process}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
+                    # A zombie has no command line.
+                    if words and words != _slurmd(node):
+                        found[process] = " ".join(words).strip()
         return found
 
     def kill_node(self, node: str) -> None:
@@ -136,7 +140,7 @@ class Cluster:
 
     def restart_node(self, node: str) -> None:
         """Start slurmd of a killed node; return when the controller lets it take jobs."""
-        self._start(node, program("slurmd"), "-D", "-N", node)
+        self._start(node, *_slurmd(node))
         self.wait_idle(node)
 
     def wait_idle(self, *nodes: str, timeout_s: float = STARTING_S) -> None:
@@ -183,8 +187,9 @@ def cluster(settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
     """
     if sys.platform != "linux" or os.geteuid() != 0:
         raise NotRun("a Slurm cluster of the test's own needs root on Linux")
-    munged, slurmctld, _ = program("munged"), program("slurmctld"), program("slurmd")
-    program("sbatch")
+    munged, slurmctld = program("munged"), program("slurmctld")
+    for name in ("slurmd", "sbatch"):
+        program(name)
     # Sockets have at most 108 characters: pytest's folders are too deep.
     folder = Path(tempfile.mkdtemp(prefix="envspec-slurm-"))
     # munged requires that every user can reach its socket.
@@ -197,13 +202,17 @@ def cluster(settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
         started._wait("munged", (folder / "munge.socket").exists)
         started._start("slurmctld", slurmctld, "-D")
         for node in NODES:
-            started._start(node, program("slurmd"), "-D", "-N", node)
+            started._start(node, *_slurmd(node))
         started._wait("slurmctld", started._registered)
         yield started
     finally:
         for machine in reversed(started._machines.values()):
             _cut(machine)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _slurmd(node: str) -> list[str]:
+    return [program("slurmd"), "-D", "-N", node]
 
 
 def _munge_options(folder: Path) -> list[str]:
@@ -256,17 +265,6 @@ def _configure(folder: Path, settings: Mapping[str, str]) -> None:
     partition = "PartitionName=all Nodes=ALL Default=YES OverSubscribe=YES State=UP"
     lines = [*(f"{name}={value}" for name, value in usual.items()), *nodes, partition]
     (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
-
-
-def _children(machine: int, name: str) -> set[int]:
-    """Processes of that name that `machine` started itself."""
-    below = descendants(machine)
-    nested = {process for each in below for process in descendants(each)}
-    return {
-        process
-        for process in below - nested
-        if Path(f"/proc/{process}/comm").read_text(encoding="ascii").strip() == name
-    }
 
 
 def _cut(machine: subprocess.Popen[bytes]) -> None:
