@@ -125,10 +125,10 @@ class Cluster:
         for node in nodes or NODES:
             for process in descendants(self._machines[node].pid):
                 with contextlib.suppress(OSError):
-                    words = Path(f"/proc/{process}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
+                    words = Path(f"/proc/{process}/cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0")
                     # A zombie has no command line.
-                    if words and words != _slurmd(node):
-                        found[process] = " ".join(words).strip()
+                    if words and words.split("\0") != _slurmd(node):
+                        found[process] = words.replace("\0", " ")
         return found
 
     def kill_node(self, node: str) -> None:
