@@ -56,7 +56,7 @@ from tests.support.machines.services import free_port, wait_for
 from tests.support.user import ROOT
 
 NODES: Final = ("node1", "node2", "node3")
-#: The cluster is up in some 4 s here; a machine under load gets longer.
+#: The cluster is up in 1 to 2 s here; a machine under load gets longer.
 STARTING_S: Final = 60.0
 STOPPING_S: Final = 10.0
 #: After SIGTERM, a job's processes get SIGKILL.
