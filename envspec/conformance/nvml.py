@@ -20,7 +20,8 @@ from envspec.conformance.results import Board
 
 _NVML = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 _TEXT_BYTES = 96
-_LINKS = 18
+#: NVML_NVLINK_MAX_LINKS.
+LINKS = 36
 #: The driver's own file; exists while its kernel module is loaded.
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 #: nvmlReturn_t.
@@ -42,6 +43,11 @@ class DriverError(Exception):
         """Whether it is wrong, rather than a feature that this GPU or driver lacks."""
         return self.number not in _LACKING
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the GPU does not answer any more."""
+        return self.number in (LOST, RESET_REQUIRED)
+
 
 def module_version(text: str) -> str | None:
     """`NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build` -> `570.124.06`."""
@@ -55,7 +61,7 @@ def pci_address(text: str) -> str:
     return f"{int(found[1], 16):04x}:{int(found[2], 16):02x}:{int(found[3], 16):02x}.{found[4] or 0}" if found else text
 
 
-class _Pci(ctypes.Structure):
+class _PciInfo(ctypes.Structure):
     _fields_ = (
         ("bus_id_legacy", ctypes.c_char * 16),
         ("domain", ctypes.c_uint),
@@ -105,7 +111,7 @@ class Nvml:
         return handle
 
     def pci(self, handle: Any) -> str:
-        info = _Pci()
+        info = _PciInfo()
         self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(info))
         return pci_address(info.bus_id.decode(errors="replace"))
 
@@ -124,16 +130,16 @@ class Nvml:
     def links(self, handle: Any) -> list[str]:
         """PCI addresses at the other ends of a GPU's active NVLinks."""
         found = []
-        for link in range(_LINKS):
+        for link in range(LINKS):
             try:
                 if not self.number("nvmlDeviceGetNvLinkState", handle, link):
                     continue
             except DriverError as error:
-                if error.number in (LOST, RESET_REQUIRED):
+                if error.is_lost:
                     raise
-                # No NVLink, or fewer than 18.
+                # No NVLink, or no more of them.
                 break
-            remote = _Pci()
+            remote = _PciInfo()
             # Behind some switches the other end has no address: then it is the switch's.
             with contextlib.suppress(DriverError):
                 self.call("nvmlDeviceGetNvLinkRemotePciInfo_v2", handle, link, ctypes.byref(remote))
@@ -214,7 +220,7 @@ def read_board(nvml: Nvml, index: int) -> tuple[Any, Board]:
 
 
 #: Bit -> why a GPU's clocks are lower than requested.
-_REASONS = {
+REASONS = {
     0x4: "software power cap",
     0x8: "hardware slowdown",
     0x10: "sync boost",
@@ -224,7 +230,8 @@ _REASONS = {
 }
 
 
-def _reasons(nvml: Nvml, handle: Any) -> tuple[str, ...]:
+def reasons(nvml: Nvml, handle: Any) -> tuple[str, ...]:
+    """Why a GPU's clocks are lowered now: values of REASONS."""
     try:
         bits = nvml.number("nvmlDeviceGetCurrentClocksEventReasons", handle, kind=ctypes.c_ulonglong)
     except DriverError as error:
@@ -232,7 +239,7 @@ def _reasons(nvml: Nvml, handle: Any) -> tuple[str, ...]:
             raise
         # Its name before driver 535.
         bits = nvml.number("nvmlDeviceGetCurrentClocksThrottleReasons", handle, kind=ctypes.c_ulonglong)
-    return tuple(name for bit, name in _REASONS.items() if bits & bit)
+    return tuple(name for bit, name in REASONS.items() if bits & bit)
 
 
 #: Name -> unit, and how it is read. 1 and 2: nvmlClockType_t of multiprocessors and memory; 0: the GPU's own sensor.
@@ -282,7 +289,7 @@ class Sensors(threading.Thread):
             except DriverError as error:
                 self.problems[name] = str(error)
         try:
-            for reason in _reasons(nvml, handle):
+            for reason in reasons(nvml, handle):
                 self.reasons[reason] = self.reasons.get(reason, 0) + 1
         except DriverError as error:
             self.problems["reasons"] = str(error)

@@ -136,6 +136,7 @@ class SuiteRequest:
     limits: Mapping[str, float] = field(default_factory=dict)
     preimports: int | None = None
     driver: Driver | None = None
+    watch: str = ""
     seed: int = SEED
     format: int = FORMAT
 

@@ -2,6 +2,7 @@
 
 run.py [--until-stdin-ends] REQUEST RESULTS   the suite: reads REQUEST, writes RESULTS
 run.py --driver PID REQUEST DIR cuda|nvml     what one library of the driver reports, for the process with that PID
+run.py --watch PID REQUEST DIR                what happens to the GPUs meanwhile, for the suite with that PID
 run.py --check NAME PID REQUEST DIR FD GPU    one check, started by the suite with that PID; FD signals its turn
 run.py --case PID REQUEST DIR PACKAGE DEVICE  one extension on one device, started by the check with that PID
 run.py --torchrun PID FILE ...                torchrun with these arguments, started by the check with that PID
@@ -28,6 +29,10 @@ def main(arguments: list[str]) -> int:
         from envspec.conformance import driver
 
         return driver.main(int(arguments[1]), Path(arguments[2]), Path(arguments[3]), arguments[4])
+    if arguments[:1] == ["--watch"]:
+        from envspec.conformance import health
+
+        return health.main(int(arguments[1]), Path(arguments[2]), Path(arguments[3]))
     if arguments[:1] == ["--case"]:
         from envspec.conformance.extensions import case
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from envspec.conformance import driver, hardware, supervisor
+from envspec.conformance import driver, hardware, health, supervisor
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.processes import TERMINATION_SIGNALS, adopt_orphans, end_all, guarded
@@ -33,8 +33,8 @@ from envspec.conformance.supervisor import StartedCheck, SuiteRun
 #: are requested.
 COMPLETED, BAD_REQUEST, NO_RESULTS, NO_GPU = 0, 2, 3, 6
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
-#: Of limits: the driver's query, which is no check.
-DRIVER = "driver"
+#: Of limits: the driver's query, which is no check. Both are folders, too.
+DRIVER, WATCH = "driver", "watch"
 
 
 class Preimports:
@@ -49,8 +49,8 @@ class Preimports:
 
     @property
     def processes(self) -> Collection[int]:
-        """PIDs."""
-        return {pid for each in self._waiting.values() for pid in each.pids}
+        """PIDs, with those of processes that last."""
+        return {*self._run.lasting} | {pid for each in self._waiting.values() for pid in each.pids}
 
     def start(self, following: Sequence[str]) -> None:
         """Start the next checks that import anything, up to the limit."""
@@ -134,11 +134,13 @@ def _main(request_path: Path, results_path: Path, folder: Path) -> int:
                 print(found.error, file=sys.stderr)
                 return NO_GPU
             report.driver = found
-            request = replace(request, driver=found)
+            request = replace(request, driver=found, watch=str(folder / WATCH / health.FILE))
         # The checks read what was found.
         path = folder / "request.json"
         path.write_text(dumps(request), encoding="utf-8")
-        unkillable = _run(SuiteRun(request, path, folder, _bytecode(folder)), report, unkillable)
+        watch = _watch(request, path, folder / WATCH) if not unkillable else ()
+        run = SuiteRun(request, path, folder, _bytecode(folder), watch)
+        unkillable = (*_run(run, report, unkillable), *end_all())
         report.write(is_whole=True)
         if unkillable:
             # A container ends with its last process: the results are read without waiting for it.
@@ -154,6 +156,14 @@ def _main(request_path: Path, results_path: Path, folder: Path) -> int:
         # The guard removes it too: either of the two may be killed.
         shutil.rmtree(folder, ignore_errors=True)
     return COMPLETED
+
+
+def _watch(request: SuiteRequest, path: Path, folder: Path) -> tuple[int, ...]:
+    """Watch the GPUs until the end, for the check `health`; returns the PID. path: of the request."""
+    found = request.driver
+    if "health" not in request.checks or found is None or found.error or found.nvml_error or found.nvml_missing:
+        return ()
+    return (health.start_watch(path, folder),)
 
 
 def _bytecode(folder: Path) -> Path | None:

@@ -145,13 +145,15 @@ class SuiteRun:
     """What all checks of a run share.
 
     request_path: of the request as the checks read it. folder: for their folders. bytecode: folder in which processes
-    keep compiled Python for each other; None if the stack has its own.
+    keep compiled Python for each other; None if the stack has its own. lasting: PIDs of processes that run beside all
+    checks.
     """
 
     request: SuiteRequest
     request_path: Path
     folder: Path
     bytecode: Path | None = None
+    lasting: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

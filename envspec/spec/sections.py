@@ -102,6 +102,7 @@ class CheckName(Enum):
     LIBRARIES = "libraries"
     MEMORY = "memory"
     SUSTAINED = "sustained"
+    HEALTH = "health"
 
 
 class Env(Section):

@@ -116,4 +116,12 @@ CHECKS: Mapping[str, CheckDefinition] = {
         each_gpu=True,
         advice="the device computes wrong results under load: check its cooling and power, or replace it",
     ),
+    # The last one: after all work.
+    "health": CheckDefinition(
+        60,
+        "NVML reports no fault of a GPU: memory, PCIe, NVLinks, fabric, Xid errors, clocks",
+        needs=(),
+        preimports=(),
+        limit_s_per_gpu=5,
+    ),
 }

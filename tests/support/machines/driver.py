@@ -26,6 +26,10 @@ _SHARED: Final = """
 #include <sys/stat.h>
 #include <unistd.h>
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
+typedef struct { unsigned version; unsigned char cluster[16]; unsigned status, clique; unsigned char state;
+    unsigned health; } Fabric;
+typedef struct { unsigned id, scope; long long at, took; unsigned type, status; unsigned long long value; } Field;
+typedef struct { void *device; unsigned long long kind, data; unsigned slice, part; } Event;
 /* FAULTS has `FUNCTION=KIND` or `FUNCTION@GPU=KIND`, separated by commas: a status, or what the call does instead. */
 /* Without its initialisation, or after its end, NVML's calls fail: NVML_ERROR_UNINITIALIZED. */
 static int initialised;
@@ -61,6 +65,21 @@ static int fault(const char *function, int gpu) {
         return atoi(kind);
     }
     return 0;
+}
+/* VALUES has `NAME=NUMBER` or `NAME@GPU=NUMBER`, separated by commas; of `NUMBER>LATER` a check reads the second one. */
+static long value(const char *name, int gpu, long standard) {
+    char with_gpu[80], *values = getenv("VALUES"), *copy, *each, *rest, *later;
+    if (!values) return standard;
+    snprintf(with_gpu, sizeof with_gpu, "%s@%d", name, gpu);
+    for (copy = strdup(values); (each = strtok_r(copy, ",", &rest)); copy = NULL) {
+        char *number = strchr(each, '=');
+        *number++ = 0;
+        if (strcmp(each, name) && strcmp(each, with_gpu)) continue;
+        /* Of the suite's processes, those of checks have this variable. */
+        if ((later = strchr(number, '>')) && getenv("CUBLAS_WORKSPACE_CONFIG")) number = later + 1;
+        return strtol(number, NULL, 0);
+    }
+    return standard;
 }
 #define BEGIN(gpu) { int status = fault(__func__, gpu); if (status) return status; }
 #define GPU long gpu = (long)h - 1; BEGIN(gpu)
@@ -130,20 +149,72 @@ _NVML: Final = {
     "nvmlDeviceGetMigMode": (
         '(void *h, unsigned *now, unsigned *next) { GPU *now = *next = getenv("MIG") != NULL; return 0; }'
     ),
-    "nvmlDeviceGetUtilizationRates": "(void *h, unsigned *rates) { GPU rates[0] = 87; rates[1] = 5; return 0; }",
+    "nvmlDeviceGetUtilizationRates": (
+        '(void *h, unsigned *rates) { GPU rates[0] = value("busy", gpu, 87); rates[1] = 5; return 0; }'
+    ),
     "nvmlDeviceGetClockInfo": "(void *h, int which, unsigned *mhz) { GPU *mhz = which == 1 ? 1980 : 2619; return 0; }",
     "nvmlDeviceGetPowerUsage": "(void *h, unsigned *mw) { GPU *mw = 650000; return 0; }",
     "nvmlDeviceGetTemperature": "(void *h, int which, unsigned *degrees) { GPU *degrees = 61; return 0; }",
-    "nvmlDeviceGetCurrentClocksEventReasons": "(void *h, unsigned long long *bits) { GPU *bits = 4; return 0; }",
+    "nvmlDeviceGetCurrentClocksEventReasons": (
+        '(void *h, unsigned long long *bits) { GPU *bits = value("reasons", gpu, 4); return 0; }'
+    ),
     "nvmlDeviceGetCurrentClocksThrottleReasons": "(void *h, unsigned long long *bits) { GPU *bits = 32; return 0; }",
     "nvmlDeviceGetPciInfo_v3": (
         "(void *h, Pci *pci) { GPU memset(pci, 0, sizeof *pci);"
         ' snprintf(pci->bus_id, 32, "00000000:%02lX:00.0", gpu + 1); return 0; }'
     ),
-    "nvmlDeviceGetNvLinkState": "(void *h, unsigned link, unsigned *on) { GPU *on = link < 4; return 0; }",
+    "nvmlDeviceGetNvLinkState": (
+        '(void *h, unsigned link, unsigned *on) { GPU if (link >= value("all links", gpu, 18)) return 3;'
+        ' *on = link < value("links", gpu, 4); return 0; }'
+    ),
     "nvmlDeviceGetNvLinkRemotePciInfo_v2": (
         "(void *h, unsigned link, Pci *pci) { GPU memset(pci, 0, sizeof *pci);"
         ' strcpy(pci->bus_id, "00000000:A1:00.0"); return 0; }'
+    ),
+    "nvmlDeviceGetNvLinkRemoteDeviceType": (
+        '(void *h, unsigned link, unsigned *type) { GPU *type = 2 * value("switch", gpu, 0); return 0; }'
+    ),
+    "nvmlDeviceGetNvLinkErrorCounter": (
+        "(void *h, unsigned link, int which, unsigned long long *count) { GPU"
+        ' *count = link ? 0 : value("link errors", gpu, 0); return 0; }'
+    ),
+    "nvmlDeviceGetTotalEccErrors": (
+        "(void *h, int which, int since, unsigned long long *count) { GPU"
+        ' *count = value(which ? "uncorrected" : "corrected", gpu, 0); return 0; }'
+    ),
+    "nvmlDeviceGetRemappedRows": (
+        "(void *h, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) { GPU"
+        ' *corrected = value("remapped", gpu, 0); *uncorrected = 0; *pending = value("pending", gpu, 0);'
+        ' *failed = value("failed", gpu, 0); return 0; }'
+    ),
+    "nvmlDeviceGetRetiredPagesPendingStatus": (
+        '(void *h, unsigned *pending) { GPU *pending = value("retired", gpu, 0); return 0; }'
+    ),
+    "nvmlDeviceGetFieldValues": (
+        "(void *h, int count, Field *field) { GPU field->status = field->id == 274 ? 0 : 3;"
+        ' field->value = value("recovery", gpu, 0); return 0; }'
+    ),
+    "nvmlDeviceGetPcieReplayCounter": '(void *h, unsigned *count) { GPU *count = value("replays", gpu, 0); return 0; }',
+    "nvmlDeviceGetMaxPcieLinkGeneration": "(void *h, unsigned *most) { GPU *most = 5; return 0; }",
+    "nvmlDeviceGetGpuMaxPcieLinkGeneration": "(void *h, unsigned *most) { GPU *most = 5; return 0; }",
+    "nvmlDeviceGetMaxPcieLinkWidth": "(void *h, unsigned *most) { GPU *most = 16; return 0; }",
+    "nvmlDeviceGetCurrPcieLinkGeneration": (
+        '(void *h, unsigned *now) { GPU *now = value("generation", gpu, 5); return 0; }'
+    ),
+    "nvmlDeviceGetCurrPcieLinkWidth": '(void *h, unsigned *now) { GPU *now = value("width", gpu, 16); return 0; }',
+    "nvmlDeviceGetGpuFabricInfoV": (
+        "(void *h, Fabric *fabric) { GPU if (fabric->version != (sizeof(Fabric) | 2 << 24)) return 25;"
+        ' fabric->state = value("fabric", gpu, 0); fabric->status = value("fabric status", gpu, 0);'
+        ' fabric->health = value("fabric health", gpu, 0xaa); return 0; }'
+    ),
+    "nvmlDeviceGetPersistenceMode": "(void *h, unsigned *on) { GPU *on = 1; return 0; }",
+    "nvmlEventSetCreate": "(void **set) { BEGIN(-1) *set = malloc(1); return 0; }",
+    "nvmlDeviceRegisterEvents": "(void *h, unsigned long long kinds, void *set) { GPU return 0; }",
+    "nvmlEventSetWait_v2": (
+        "(void *set, Event *event, unsigned ms) { BEGIN(-1) static int gpu = -1; while (++gpu < 16) {"
+        ' long xid = value("xid", gpu, 0); if (!xid) continue;'
+        " event->device = (void *)(long)(gpu + 1); event->kind = 8; event->data = xid; return 0; }"
+        " usleep(1000 * ms); return 10; }"
     ),
     "nvmlDeviceGetTopologyCommonAncestor": ("(void *h, void *other, unsigned *level) { GPU *level = 30; return 0; }"),
 }
@@ -164,7 +235,8 @@ def made(folder: Path, without: Collection[str] = ()) -> dict[str, str]:
 
     What they report is in further variables (`says`), and FAULTS has what they do wrong: `cuInit=802`,
     `nvmlDeviceGetName@1=15` for the second GPU; instead of a status `hang`, `ignore` (all signals), `crash`, `exit`,
-    `leave` (a process behind) or `kernel` (in a system call on the file STUCK).
+    `leave` (a process behind) or `kernel` (in a system call on the file STUCK). VALUES has what NVML returns where it is not
+    that of a healthy GPU: `width=4`, `uncorrected@1=3`, `links@0=18>17` (before the checks, and in one).
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, functions, more in (("libcuda.so.1", _CUDA, ""), ("libnvidia-ml.so.1", _NVML, _TEXTS)):
