@@ -143,14 +143,12 @@ class _Collector:
     def _look_at_all(self) -> bool:
         """Look at every pod once; whether all are done."""
         pods = {each["metadata"]["name"]: each for each in self._api.pods(f"{RUN_LABEL}={self._options.run_id}")}
-        for name in self._open.keys() - pods.keys():
-            pod = self._open.pop(name)
-            self._settle(_place(pod), NodeState("lost", _joined("its pod was deleted", waits(pod))))
-        for name, pod in pods.items():
-            # A DaemonSet makes another pod for a node whose pod was deleted.
-            if _place(pod) not in self._nodes:
-                self._open[name] = pod
-                self._look_at(name, pod)
+        for name in sorted(self._open.keys() - pods.keys()):
+            self._settle(name, NodeState("lost", _joined("its pod was deleted", waits(self._open[name]))))
+        # A DaemonSet makes another pod for a node whose pod was deleted.
+        self._open = {name: pod for name, pod in pods.items() if _place(pod) not in self._nodes}
+        for name, pod in list(self._open.items()):
+            self._look_at(name, pod)
         if self._options.nodes is None:
             self._expected = self._scheduled()
         if self._missing():
@@ -193,16 +191,18 @@ class _Collector:
         if receipt:
             receipt = _with_image(receipt, self._options.image, pod)
             self._write(Path(place, RECEIPT_FILE), dump(receipt))
-            self._settle(place, NodeState("finished"), _joined(receipt.verdict.value, "; ".join(receipt.reasons)))
+            self._settle(name, NodeState("finished"), _joined(receipt.verdict.value, "; ".join(receipt.reasons)))
         elif why:
-            self._settle(place, NodeState("lost", _joined(why, trouble or _last_line(log))))
+            self._settle(name, NodeState("lost", _joined(why, trouble or _last_line(log))))
         else:
             self._note(place, trouble or waits(pod))
-            return
-        self._open.pop(name)
 
-    def _settle(self, place: str, state: NodeState, text: str = "") -> None:
+    def _settle(self, pod: str, state: NodeState, text: str = "") -> None:
+        """An open pod is done, or one that was not created."""
+        place = _place(self._open[pod]) if pod in self._open else pod
         self._nodes[place] = state
+        # Before the report, which may be interrupted.
+        self._open.pop(pod, None)
         self._report(f"{place}: {text or _joined(*state)}")
 
     def _note(self, name: str, text: str) -> None:
@@ -217,9 +217,9 @@ class _Collector:
             name = self._options.name
             reason = _joined(why, "no pod was created", self._reported.get(name, ""))
             self._settle(f"{name}-missing-{number}", NodeState("lost", reason))
-        for name, pod in self._open.items():
+        for name, pod in list(self._open.items()):
             reason = _joined(why, waits(pod) or self._reported.get(_place(pod), ""), warning(name))
-            self._settle(_place(pod), NodeState("lost", reason))
+            self._settle(name, NodeState("lost", reason))
 
     def _warning(self, name: str) -> str:
         """The last warning of an object's events; empty if there is none, or if they can't be read."""
