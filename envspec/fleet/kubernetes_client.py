@@ -35,8 +35,6 @@ _KINDS: Final = {
 class ClusterError(NetworkError):
     """The API server refused a request, or did not answer. status: of HTTP; None without an answer."""
 
-    code = "kubernetes"
-
     def __init__(self, message: str, *, hint: str | None = None, status: int | None = None) -> None:
         super().__init__(message, hint=hint)
         self.status = status
