@@ -267,10 +267,22 @@ def _has_started(pod: Mapping[str, Any]) -> bool:
 
 def _place(pod: Mapping[str, Any]) -> str:
     """The pod's node, or its own name: a name of a folder."""
-    place = str((pod.get("spec") or {}).get("nodeName") or pod["metadata"]["name"])
+    spec = pod.get("spec") or {}
+    place = str(spec.get("nodeName") or _meant_for(spec) or pod["metadata"]["name"])
     if not _NAME.fullmatch(place):
         raise ClusterError(f"the cluster has a node of the name {one_line(place)[:_QUOTED]!r}, which is none")
     return place
+
+
+def _meant_for(spec: Mapping[str, Any]) -> str:
+    """The node that a DaemonSet's controller has chosen for a pod, before the pod is on it; empty for other pods.
+
+    Source: kubernetes.io, "DaemonSet", "How Daemon Pods are scheduled".
+    """
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ()
+    fields = (each for term in terms for each in term.get("matchFields") or () if each["key"] == "metadata.name")
+    return next((str(each["values"][0]) for each in fields), "")
 
 
 def _receipt_in(log: str, pod: str) -> Receipt | None:

@@ -362,6 +362,12 @@ def test_what_is_late_is_lost_with_what_it_waits_for(tmp_path: Path, name: str) 
     assert ran.nodes["good"]["state"] == "finished"
 
 
+def test_a_node_without_free_gpus_is_lost_by_its_own_name(tmp_path: Path) -> None:
+    with Cluster(tmp_path, Plan(None, [UNSCHEDULABLE], meant_for="busy")) as cluster:
+        ran = Ran(cluster, replace(OPTIONS, limit_s=0.1))
+    assert ran.nodes["busy"]["reason"].endswith("Unschedulable: 0/4 nodes: Insufficient GPU")
+
+
 def test_pods_that_are_not_created_are_lost_with_the_reason_of_their_owner(tmp_path: Path) -> None:
     quota = ("FailedCreate", "exceeded quota: gpus")
     with Cluster(tmp_path, Plan("good", [RUNNING], log_of()), warning=quota) as cluster:
@@ -411,10 +417,10 @@ def test_a_cluster_that_hangs_is_an_error_in_time(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_goes_away_is_an_error_and_names_what_may_be_left(tmp_path: Path) -> None:
-    with Cluster(tmp_path, Plan("node", [UNSCHEDULABLE])) as cluster:
+    with Cluster(tmp_path, Plan(None, [UNSCHEDULABLE])) as cluster:
         ran = Ran(cluster, OPTIONS, lambda line: cluster.close() if "Unschedulable" in line else None)
     assert isinstance(ran.error, ClusterError) and "did not answer while" in ran.error.message
-    assert ran.nodes["envspec-r1-0-x2v9k" if "node" not in ran.nodes else "node"]["state"] == "lost"
+    assert ran.nodes["envspec-r1-0-x2v9k"]["state"] == "lost"
     assert "kubectl delete daemonset,configmap -l app.kubernetes.io/instance=r1" in ran.lines[-1]
 
 

@@ -45,10 +45,11 @@ RUNNING: Final = container("Running", {"running": {"startedAt": "2026-11-25T00:0
 
 @dataclass(frozen=True)
 class Plan:
-    """A pod. node: None while it is on none. stages: its status at each listing; the last one stays, None: it is gone.
+    """A pod. node: None while it is on none. meant_for: the node that a DaemonSet's controller chose for it.
 
-    log: what it has written; None for what its command writes, under `environ`. previous: of the container before.
-    log_status: of HTTP. warning: reason and message of an event.
+    stages: its status at each listing; the last one stays, None: it is gone. log: what it has written; None for what
+    its command writes, under `environ`. previous: of the container before. log_status: of HTTP. warning: reason and
+    message of an event.
     """
 
     node: str | None
@@ -57,6 +58,7 @@ class Plan:
     previous: str = ""
     log_status: int = 200
     warning: tuple[str, str] | None = None
+    meant_for: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -182,6 +184,10 @@ class Cluster(Threaded):
             pod.listed += 1
             if stage is not None and pod.labels[key] == value:
                 spec = {**pod.spec, **({"nodeName": pod.plan.node} if pod.plan.node else {})}
+                if pod.plan.meant_for:
+                    fields = [{"key": "metadata.name", "operator": "In", "values": [pod.plan.meant_for]}]
+                    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+                    spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
                 found.append({"metadata": {"name": name, "labels": pod.labels}, "spec": spec, "status": stage})
         return found
 
