@@ -134,6 +134,8 @@ def test_a_pod_has_no_privilege_and_the_gpus() -> None:
         assert pod["automountServiceAccountToken"] is False
         assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}} in pod["volumes"]
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        # A container of a DaemonSet that ends is started again, and would run the suite again.
+        assert ("--wait" in suite["command"]) == ("restartPolicy" not in pod) == (options.nodes is None)
     assert _pod(OPTIONS)["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
     assert "nodeSelector" not in _pod(NODES) and "nodeSelector" not in _pod(replace(OPTIONS, gpus_per_node=0))
     assert _pod(ALL)["nodeSelector"] == {"pool": "h100"}
@@ -331,6 +333,8 @@ def test_a_lost_node_has_its_reason_and_the_others_their_receipts(
         assert ran.error is None and cluster.left == []
     assert ran.nodes["good"] == {"state": "finished", "reason": ""} and ran.nodes["bad"]["state"] == "lost"
     assert reason in ran.nodes["bad"]["reason"]
+    # What is done is not looked at again.
+    assert len(ran.lines) == len(set(ran.lines))
     assert sorted(each.name for each in ran.folder.iterdir()) == ["good", "nodes.json"]
 
 
