@@ -1,6 +1,7 @@
 """The suite's own command line, with the standard library alone: the single file, on a machine without envspec.
 
-It tests the Python that runs it, without a lock: what its stack has to contain follows from the stack itself.
+It tests the Python that runs it. Without `--request`, there is no lock: what its stack has to contain follows from the
+stack itself. `envspec fleet` passes a request with the lock that the stack has to be, and reads receipts from logs.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.processes import RUN, TERMINATION_SIGNALS
-from envspec.conformance.receipt import PASSED, document
+from envspec.conformance.receipt import PASSED, RECEIPT_MARK, document
 from envspec.conformance.request import BadOption, Nodes, SuiteRequest, check_nodes, limit_of, world_size_of
 from envspec.conformance.results import dumps
 from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
@@ -38,7 +39,8 @@ def main(arguments: Sequence[str], version: str, program: str = "envspec-conform
         signal.signal(number, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = _parser(program)
     options = parser.parse_args(arguments)
-    request = _request(parser, options)
+    requested, lock = _requested(parser, options.request)
+    request = _request(parser, options, requested)
     path = options.report and options.report / RECEIPT_FILE
     if path:
         try:
@@ -60,14 +62,17 @@ def main(arguments: Sequence[str], version: str, program: str = "envspec-conform
             lines = [line for line in stderr.splitlines() if line.strip()] or [str(error)]
             print(f"error: the suite exited with status {status} without results: {lines[-1]}", file=sys.stderr)
             return NO_RESULTS
-    receipt = document(results, _known(request, version))
+    receipt = document(results, _known(request, lock, version))
     if path:
         path.write_text(json.dumps(receipt, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", errors="replace")
         print(f"wrote {path}")
-    counts = receipt["summary"]["checks"]
-    print(f"{receipt['verdict']}: {counts['passed']} passed, {counts['failed']} failed, {counts['not_run']} not run")
-    for reason in receipt["reasons"]:
-        print(f"  {reason}")
+    _show_verdict(receipt)
+    if options.print_receipt:
+        _print_receipt(receipt)
+        if options.wait:
+            # Blocked signals are kept for `sigwait`: none that arrives before it is lost.
+            signal.pthread_sigmask(signal.SIG_BLOCK, TERMINATION_SIGNALS)
+            signal.sigwait(TERMINATION_SIGNALS)
     if status != COMPLETED:
         return status
     return 0 if receipt["verdict"] == PASSED else FAILED
@@ -79,18 +84,36 @@ def _parser(program: str) -> argparse.ArgumentParser:
         description="Test that this machine runs the stack of this Python: torch, its CUDA libraries, the GPUs.",
         epilog=f"Exit status: 0 passed, {FAILED} failed, {NO_GPU} no GPU and no driver, 2 usage.",
     )
+    parser.add_argument(
+        "--request", type=Path, metavar="FILE", help="run what FILE requests; other options override it"
+    )
+    parser.add_argument(
+        "--print-receipt", action="store_true", help=f"print the receipt after {RECEIPT_MARK.strip()!r}"
+    )
+    parser.add_argument("--wait", action="store_true", help="with --print-receipt: do not exit after it until SIGTERM")
     parser.add_argument("--report", type=Path, metavar="DIR", help="write DIR/receipt.json, for `envspec receipts`")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what to test (default: cuda)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="what to test (default: cuda)")
     parser.add_argument("--check", action="append", choices=CHECKS, metavar="NAME", help=f"of {', '.join(CHECKS)}")
     parser.add_argument("--limit", action="append", default=[], metavar="NAME=S", help="time limit of a check, seconds")
-    parser.add_argument("--world-size", metavar="N|all", default="all", help="processes of the distributed checks here")
+    parser.add_argument("--world-size", metavar="N|all", help="processes of the distributed checks here")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="number of machines of this run")
     parser.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine's number")
     parser.add_argument("--rendezvous", metavar="HOST:PORT", help="where the machines connect: on the first of them")
     return parser
 
 
-def _request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> SuiteRequest:
+def _requested(parser: argparse.ArgumentParser, path: Path | None) -> tuple[SuiteRequest, dict[str, Any] | None]:
+    """The request in a file, and the name of its lock for the receipt; without a file, all checks and no lock."""
+    if path is None:
+        return SuiteRequest(device="cuda", checks=tuple(CHECKS)), None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return SuiteRequest.parse(data["request"]), data["lock"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        parser.error(f"--request {path}: it can't be read: {error}")
+
+
+def _request(parser: argparse.ArgumentParser, options: argparse.Namespace, requested: SuiteRequest) -> SuiteRequest:
     nodes = Nodes(options.nodes, options.node_rank, options.rendezvous)
     try:
         check_nodes(nodes)
@@ -100,12 +123,15 @@ def _request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Su
     for name in limits:
         if name not in {*CHECKS, DRIVER}:
             parser.error(f"--limit {name}: there is no such check")
-    return SuiteRequest(
-        device=options.device,
-        checks=tuple(name for name in CHECKS if not options.check or name in options.check),
-        world_size=world_size,
-        nodes=nodes,
-        limits=limits,
+    checks = tuple(name for name in CHECKS if name in (options.check or requested.checks))
+    return replace(
+        requested,
+        device=options.device or requested.device,
+        checks=checks,
+        required=tuple(name for name in requested.required if name in checks),
+        world_size=world_size if options.world_size else requested.world_size,
+        nodes=nodes if nodes != Nodes() else requested.nodes,
+        limits={**requested.limits, **limits},
     )
 
 
@@ -144,11 +170,26 @@ def _show(line: str) -> None:
         return
 
 
-def _known(request: SuiteRequest, version: str) -> dict[str, Any]:
+def _show_verdict(receipt: Mapping[str, Any]) -> None:
+    counts = receipt["summary"]["checks"]
+    print(f"{receipt['verdict']}: {counts['passed']} passed, {counts['failed']} failed, {counts['not_run']} not run")
+    for reason in receipt["reasons"]:
+        print(f"  {reason}")
+
+
+def _print_receipt(receipt: Mapping[str, Any]) -> None:
+    """Print it on one line, in UTF-8 whatever the locale."""
+    line = f"{RECEIPT_MARK}{json.dumps(receipt, ensure_ascii=False)}\n"
+    sys.stdout.flush()
+    sys.stdout.buffer.write(line.encode("utf-8", "replace"))
+    sys.stdout.buffer.flush()
+
+
+def _known(request: SuiteRequest, lock: dict[str, Any] | None, version: str) -> dict[str, Any]:
     return {
         "envspec": version,
         "made_at": datetime.datetime.now(datetime.timezone.utc).isoformat(),
-        "lock": None,
+        "lock": lock,
         "as_if": None,
         "image": None,
         "here": {"python": sys.executable, "prefix": sys.prefix},

@@ -14,6 +14,8 @@ from envspec.conformance.results import Cause, Kind, Status
 #: Format of the receipt; readers refuse newer ones.
 FORMAT = 1
 PASSED, FAILED = "passed", "failed"
+#: Begins the line of stdout that is a receipt, in JSON: the log of a container is all that is left of some runs.
+RECEIPT_MARK = "envspec-receipt: "
 
 
 def document(results: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:

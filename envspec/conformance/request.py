@@ -161,7 +161,11 @@ class SuiteRequest:
     @staticmethod
     def read(path: Path) -> SuiteRequest:
         """Raises ValueError if the request is of another format than this suite's."""
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return SuiteRequest.parse(json.loads(path.read_text(encoding="utf-8")))
+
+    @staticmethod
+    def parse(data: dict[str, Any]) -> SuiteRequest:
+        """As `read`, of its JSON. Raises AttributeError, KeyError and TypeError, too: a key is missing or wrong."""
         if data.get("format") != FORMAT:
             raise ValueError(f"its format is {data.get('format')}, this suite reads {FORMAT}")
         for name in ("locked", "as_if"):

@@ -170,7 +170,7 @@ class _Suite:
     observer: Observer
 
     def run_local(self, named: Path | None) -> Receipt:
-        request = self._request(this_platform())
+        request = suite_request(self.lock, self.selection, this_platform())
         python = _local_python(self.context.environ, named)
 
         def execute(folder: Path) -> Finished:
@@ -202,7 +202,7 @@ class _Suite:
                     hint="run envspec on that machine, or `--local` in a Python of it",
                 )
             platform = engine_platform(lock, engine, None)
-            request = self._request(platform)
+            request = suite_request(lock, self.selection, platform)
             image = self._image(lock, engine, platform, location)
             # What the driver compiles from PTX stays on this machine, so that a second run is warm.
             compiled = compiled_folder(context.cache, image.id)
@@ -238,45 +238,6 @@ class _Suite:
 
             where = Image(reference=image.reference, id=image.id, pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
             return self._run(replace(request, start=start), where, execute)
-
-    def _request(self, platform: Platform) -> SuiteRequest:
-        """The request that the suite reads.
-
-        Raises:
-            UnfitMachine: the suite does not run on this platform.
-            UsageError: the lock is not for it, or has no CUDA to test; an unknown check; nodes that can't meet.
-        """
-        if not platform.is_linux:
-            raise UnfitMachine(f"the suite runs on Linux, and this is {platform.value}")
-        lock, selection = self.lock.on(platform) if self.lock else None, self.selection
-        own = lock.conformance if lock else None
-        try:
-            check_nodes(selection.nodes)
-        except BadOption as error:
-            raise UsageError(str(error), hint=error.hint) from error
-        # Without a lock nobody has said that the stack is for the CPU.
-        device = selection.device or ("cuda" if lock is None or lock.driver else "cpu")
-        if device not in ("cuda", "cpu"):
-            raise UsageError(f"there is no device {device}", hint="use cuda or cpu")
-        if device == "cuda" and lock and not lock.driver:
-            raise UsageError(f"{lock.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
-        named = selection.checks or (own.checks if own else ())
-        unknown = [name for name in (*named, *({*selection.limits} - {DRIVER})) if name not in CHECKS]
-        if unknown:
-            raise UsageError(f"there is no check {unknown[0]}", hint=f"use {', '.join(CHECKS)}")
-        as_if = selection.as_if[0].on(platform) if selection.as_if else None
-        return SuiteRequest(
-            device=device,
-            checks=tuple(name for name in CHECKS if not named or name in named),
-            required=tuple(name for name in CHECKS if own and name in own.checks and name in (named or CHECKS)),
-            world_size=selection.world_size or (own.world_size if own else None),
-            nodes=selection.nodes,
-            locked=_locked_stack(lock, platform) if lock else None,
-            as_if=_locked_stack(as_if, platform) if as_if else None,
-            price_per_hour=selection.price_per_hour,
-            currency=selection.currency,
-            limits=selection.limits,
-        )
 
     def _image(self, lock: Lock, engine: Engine, platform: Platform, location: SuiteLocation) -> EngineImage:
         def pulling(done: int, total: int) -> None:
@@ -328,8 +289,8 @@ class _Suite:
         inputs = ReceiptInputs(
             envspec=VERSION,
             made_at=self.context.now(),
-            lock=_lock_name(self.lock, self.lock_sha256) if self.lock else None,
-            as_if=_lock_name(*as_if) if as_if else None,
+            lock=lock_name(self.lock, self.lock_sha256) if self.lock else None,
+            as_if=lock_name(*as_if) if as_if else None,
             where=where,
             requested=request.checks,
             required=request.required,
@@ -345,7 +306,48 @@ class _Suite:
             self.observer.on_check(event)
 
 
-def _lock_name(lock: Lock, sha256: str) -> LockName:
+def suite_request(whole: Lock | None, selection: SuiteSelection, platform: Platform) -> SuiteRequest:
+    """The request that the suite of a lock, or without one, reads on a platform.
+
+    Raises:
+        UnfitMachine: the suite does not run on this platform.
+        UsageError: the lock is not for it, or has no CUDA to test; an unknown check; nodes that can't meet.
+    """
+    if not platform.is_linux:
+        raise UnfitMachine(f"the suite runs on Linux, and this is {platform.value}")
+    lock = whole.on(platform) if whole else None
+    own = lock.conformance if lock else None
+    try:
+        check_nodes(selection.nodes)
+    except BadOption as error:
+        raise UsageError(str(error), hint=error.hint) from error
+    # Without a lock nobody has said that the stack is for the CPU.
+    device = selection.device or ("cuda" if lock is None or lock.driver else "cpu")
+    if device not in ("cuda", "cpu"):
+        raise UsageError(f"there is no device {device}", hint="use cuda or cpu")
+    if device == "cuda" and lock and not lock.driver:
+        raise UsageError(f"{lock.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
+    named = selection.checks or (own.checks if own else ())
+    unknown = [name for name in (*named, *({*selection.limits} - {DRIVER})) if name not in CHECKS]
+    if unknown:
+        raise UsageError(f"there is no check {unknown[0]}", hint=f"use {', '.join(CHECKS)}")
+    as_if = selection.as_if[0].on(platform) if selection.as_if else None
+    return SuiteRequest(
+        device=device,
+        checks=tuple(name for name in CHECKS if not named or name in named),
+        required=tuple(name for name in CHECKS if own and name in own.checks and name in (named or CHECKS)),
+        world_size=selection.world_size or (own.world_size if own else None),
+        nodes=selection.nodes,
+        locked=_locked_stack(lock, platform) if lock else None,
+        as_if=_locked_stack(as_if, platform) if as_if else None,
+        price_per_hour=selection.price_per_hour,
+        currency=selection.currency,
+        limits=selection.limits,
+    )
+
+
+def lock_name(lock: Lock, sha256: str) -> LockName:
+    """The lock's name in a receipt. sha256: of envspec.lock."""
     return LockName(name=lock.name, sha256=sha256, input_sha256=lock.input_sha256, identity=identity(lock))
 
 

@@ -8,14 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envspec.conformance.receipt import RECEIPT_MARK
+from envspec.conformance.request import LockedStack, SuiteRequest
 from envspec.operations.suite_file import suite_file, write_suite_file
-from envspec.receipts.model import read
+from envspec.receipts.model import LockName, load, read
 from envspec.report import RECEIPT, RECEIPT_FILES
+from envspec.verifier.types import Expected
 from envspec.version import VERSION
 from tests.support.machines import NotRun, interpreters, suite
 from tests.support.machines.suite import GOOD, PATIENCE_S, SECOND_HANGS, fake_torch
@@ -85,6 +89,64 @@ def test_any_python_runs_it_and_envspec_reads_its_receipt(archive: Path, tmp_pat
     assert receipt.machine.python.startswith(series)
     for form in RECEIPT_FILES.values():
         assert "torch 2.9.1, no lock" in RECEIPT.render(form, receipt, 80) or form == "json"
+
+
+def _request_file(folder: Path, request: SuiteRequest, lock: LockName) -> str:
+    path = folder / "request.json"
+    path.write_text(json.dumps({"request": asdict(request), "lock": lock.model_dump()}), encoding="utf-8")
+    return str(path)
+
+
+def _printed(text: str) -> list[str]:
+    return [line.removeprefix(RECEIPT_MARK) for line in text.splitlines() if line.startswith(RECEIPT_MARK)]
+
+
+LOCK = LockName(name="träning", sha256="1" * 64, input_sha256="2" * 64, identity="3" * 64)
+
+
+def test_a_request_with_a_lock_is_compared_and_printed(archive: Path, tmp_path: Path) -> None:
+    request = SuiteRequest(
+        device="cpu",
+        checks=("lock", "family", "memory"),
+        required=("memory",),
+        limits={"lock": 30},
+        locked=LockedStack("träning", packages={"torch": "2.8.0"}, expected=asdict(Expected(()))),
+    )
+    words = ("--request", _request_file(tmp_path, request, LOCK), "--check", "lock", "--print-receipt")
+    # The locale has no UTF-8: the line is UTF-8 all the same.
+    stack = {**fake_torch(tmp_path / "stack", GOOD), "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = _run(archive, tmp_path, *words, **stack)
+    assert (done.returncode, done.stderr) == (7, "")
+    (line,) = _printed(done.stdout)
+    receipt = load(line, "the log")
+    # What has to be locked is not installed, what is required has been deselected, and nothing else was run.
+    assert (receipt.lock, receipt.reasons) == (LOCK, ("lock failed",))
+    assert receipt.here and receipt.here.is_locked is False
+    assert [each.check for each in receipt.checks] == ["lock"] and receipt.device == "cpu"
+    assert done.stdout.endswith(f"{line}\n")
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"request": {"format": 99}, "lock": null}', "no JSON"])
+def test_a_file_that_is_no_request_is_refused(archive: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "request.json").write_text(text, encoding="utf-8")
+    done = _run(archive, tmp_path, "--request", "request.json")
+    assert done.returncode == 2 and "--request request.json: it can't be read" in done.stderr
+
+
+def test_it_waits_after_its_receipt_until_it_is_ended(archive: Path, tmp_path: Path) -> None:
+    words = ("--device", "cpu", "--check", "device", "--print-receipt", "--wait")
+    stack = _environ(tmp_path, fake_torch(tmp_path / "stack", GOOD))
+    with subprocess.Popen(
+        [sys.executable, str(archive), *words], env=stack, cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        lines = iter(process.stdout.readline, "")
+        assert load(next(line for line in map(str.strip, lines) if _printed(line))[len(RECEIPT_MARK) :], "it")
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 7
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_what_fails_and_what_is_no_gpu_are_different(archive: Path, tmp_path: Path) -> None:

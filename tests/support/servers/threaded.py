@@ -79,6 +79,12 @@ class Threaded:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it, also before its context ends."""
+        if self.stopping.is_set():
+            return
         self.stopping.set()
         self._server.shutdown()
         self._server.server_close()
