@@ -235,8 +235,8 @@ def made(folder: Path, without: Collection[str] = ()) -> dict[str, str]:
 
     What they report is in further variables (`says`), and FAULTS has what they do wrong: `cuInit=802`,
     `nvmlDeviceGetName@1=15` for the second GPU; instead of a status `hang`, `ignore` (all signals), `crash`, `exit`,
-    `leave` (a process behind) or `kernel` (in a system call on the file STUCK). VALUES has what NVML returns where it is
-    not that of a healthy GPU: `width=4`, `uncorrected@1=3`, `links@0=18>17` (before the checks, and in one).
+    `leave` (a process behind) or `kernel` (in a system call on the file STUCK). VALUES has what NVML returns
+    unlike a healthy GPU: `width=4`, `uncorrected@1=3`, `links@0=18>17` (before the checks, and in one).
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, functions, more in (("libcuda.so.1", _CUDA, ""), ("libnvidia-ml.so.1", _NVML, _TEXTS)):
