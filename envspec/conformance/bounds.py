@@ -170,6 +170,8 @@ SIZES: Mapping[str, int] = {
     "sustained.side.cpu": 512,
     "sustained.seconds.cuda": 30,
     "sustained.seconds.cpu": 0,
+    # Of one type, before the next one has its turn in a burn: all of them run on a card that is as warm.
+    "sustained.turn_s": 1,
     "loader.pictures": 768,
     "loader.batch": 32,
     "loader.workers.cuda": 4,

@@ -126,9 +126,18 @@ class ProcessEvents:
         self.open_phases.remove(phase)
         early = min(seconds, max(0.0, self.turn - phase[1]))
         if early:
-            self.preimports.append(Phase(name, early))
+            _add_to(self.preimports, Phase(name, early))
         if seconds > early or not early:
-            self.phases.append(Phase(name, seconds - early))
+            _add_to(self.phases, Phase(name, seconds - early))
+
+
+def _add_to(phases: list[Phase], ended: Phase) -> None:
+    """Phases of one name are one: a burn has thousands of turns."""
+    for number, each in enumerate(phases):
+        if each.name == ended.name:
+            phases[number] = Phase(ended.name, each.seconds + ended.seconds)
+            return
+    phases.append(ended)
 
 
 #: Module -> its names in locks (normalised) besides its own; mostly conda's.

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import venv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +282,4 @@ def test_limits_grow_with_gpus_and_bytes(gpus: int, gigabytes: int, limits: dict
     request = SuiteRequest("cuda", (), locked=locked, driver=Driver(gpus=shown), limits={"amp": 7})
     assert {name: limit_of(name, request) for name in limits} == limits
     assert limit_of("amp", request) == 7
+    assert limit_of("sustained", replace(request, burn_s=600)) == limit_of("sustained", request) + 720

@@ -130,6 +130,7 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
         (["--limit", "matmull=3"], "there is no check matmull"),
         (["--limit", "lock"], "--limit lock: the form is NAME=SECONDS"),
         (["--world-size", "none"], "--world-size none"),
+        (["--burn", "0"], "--burn 0: not a number of minutes"),
         (["--nodes", "2", "--node-rank", "2"], "--node-rank 2: the ranks of 2 nodes are 0 to 1"),
         (["--node-rank", "1"], "--node-rank 1: there is one node, and its rank is 0"),
         (["--nodes", "2"], "2 nodes need a rendezvous"),

@@ -14,11 +14,11 @@ from envspec.conformance.events import CheckContext
 class CheckDefinition:
     """A line of the table.
 
-    limit_s: enough on the slowest supported machine; it grows by limit_s_per_gpu for each further GPU, and by
-    limit_s_per_gb for each GB of wheels in the lock. proves: a description. needs: it is not run unless the stack has
-    one of these modules. preimports: modules imported before its turn, in this order. alone: whether no other check
-    imports while it runs. each_gpu: whether it runs in one process for each GPU, at the same time, each of which sees
-    no other GPU. advice: its hint if it fails without a better one.
+    limit_s: enough on the slowest supported machine; it grows by limit_s_per_gpu for each further GPU, by
+    limit_s_per_gb for each GB of wheels in the lock, and by limit_s_per_burn_s for each second of `--burn`. proves: a
+    description. needs: it is not run unless the stack has one of these modules. preimports: modules imported before its
+    turn, in this order. alone: whether no other check imports while it runs. each_gpu: whether it runs in one process
+    for each GPU, at the same time, each of which sees no other GPU. advice: its hint if it fails without a better one.
     """
 
     limit_s: float
@@ -29,6 +29,7 @@ class CheckDefinition:
     each_gpu: bool = False
     limit_s_per_gpu: float = 0.0
     limit_s_per_gb: float = 0.0
+    limit_s_per_burn_s: float = 0.0
     advice: str = ""
 
     @staticmethod
@@ -114,6 +115,8 @@ CHECKS: Mapping[str, CheckDefinition] = {
         180,
         "products that fill the device for a while are exact, each of them",
         each_gpu=True,
+        # A turn ends when its last block does.
+        limit_s_per_burn_s=1.2,
         advice="the device computes wrong results under load: check its cooling and power, or replace it",
     ),
 }
