@@ -95,6 +95,7 @@ class CheckName(Enum):
     FSDP = "fsdp"
     DATALOADER = "dataloader"
     TRANSFORMER = "transformer"
+    INFERENCE = "inference"
     PYG = "pyg"
     WIDEDEEP = "widedeep"
     EXTENSIONS = "extensions"

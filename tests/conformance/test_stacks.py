@@ -197,6 +197,23 @@ def test_transformer(torch_any: Path, tmp_path: Path) -> None:
     assert price["value"] == pytest.approx(fastest * 3600 / 2)
 
 
+def test_inference_chooses_the_same_tokens_on_every_torch(torch_29: Path, torch_26: Path, tmp_path: Path) -> None:
+    digests = set()
+    for python in (torch_29, torch_26):
+        output = passed(python, tmp_path / python.parents[1].name, "inference", environ={"OMP_NUM_THREADS": "1"})
+        findings = output.findings("inference")
+        ways = ("without a cache", "with a cache", "in a batch")
+        for name in [f"tokens {way} in fp32" for way in ways]:
+            assert findings[name]["detail"] == "128 of 128 choices are beyond rounding"
+            found = prints(output, "inference")[name]
+            assert found["level"] == "universal"
+            digests.add(found["digest"])
+        for name in ("fp32", "fp16", "bf16"):
+            assert all(findings[f"logits {way} in {name}"]["ok"] for way in ways)
+            assert findings[f"prefill in {name}"]["value"] > findings[f"decoding in {name}"]["value"] > 0
+    assert len(digests) == 1
+
+
 def test_pyg_and_widedeep(torch_any: Path, tmp_path: Path) -> None:
     output = passed(torch_any, tmp_path, "pyg", "widedeep")
     assert output.findings("pyg")["accuracy on nodes not trained on"]["value"] >= 0.95

@@ -81,6 +81,9 @@ CHECKS: Mapping[str, CheckDefinition] = {
         each_gpu=True,
         limit_s_per_gpu=15,
     ),
+    "inference": CheckDefinition(
+        120, "greedy decoding with a cache, without one and in a batch is the same", each_gpu=True, limit_s_per_gpu=10
+    ),
     "pyg": CheckDefinition(
         90, "torch_geometric imports, and a GCN learns a small graph", preimports=("torch", "torch_geometric")
     ),

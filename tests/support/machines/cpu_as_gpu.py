@@ -55,7 +55,7 @@ _SHORT: Mapping[str, int] = {
 #: Terms of a product that is computed once for the same two matrices.
 _LARGE = 2**37
 #: Of which the arithmetic in fp16 is replaced; torch.compile looks at modes, and compiles none of it.
-_HALF_CHECKS = ("matmul", "amp", "transformer", "dataloader", "sustained")
+_HALF_CHECKS = ("matmul", "amp", "transformer", "inference", "dataloader", "sustained")
 _COMPILING = "torch.compile"
 
 
