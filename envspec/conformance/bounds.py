@@ -136,6 +136,9 @@ SIZES: Mapping[str, int] = {
     "inference.batch.cuda": 8,
     "inference.length.cpu": 64,
     "inference.length.cuda": 512,
+    # Of each copy.
+    "bandwidth.bytes.cuda": 2**28,
+    "bandwidth.bytes.cpu": 2**24,
     # Seconds a rank waits for another one.
     "distributed.timeout_s": 40,
     # Seconds for every node to join: they start at different times, after their own earlier checks.

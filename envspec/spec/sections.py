@@ -96,6 +96,7 @@ class CheckName(Enum):
     DATALOADER = "dataloader"
     TRANSFORMER = "transformer"
     INFERENCE = "inference"
+    BANDWIDTH = "bandwidth"
     PYG = "pyg"
     WIDEDEEP = "widedeep"
     EXTENSIONS = "extensions"

@@ -119,6 +119,40 @@ def test_two_gpus_with_different_releases_of_nccl_are_named(
     assert "NCCL WARN a warning" in result["log"]
 
 
+#: Copies take the same time, but those of one GPU: they are counted, not measured.
+_SLOW_GPU = """
+import importlib
+numerics = importlib.import_module("envspec.conformance.numerics")
+choose, chosen = torch.cuda.set_device, [0]
+
+def set_device(index):
+    chosen[0] = index
+
+def best_time(torch, device, work):
+    work()
+    return (0.02 if chosen[0] == 2 else 0.01), 0.0
+
+torch.cuda.set_device, numerics.best_time = set_device, best_time
+"""
+
+
+def test_a_gpu_with_slow_copies_stands_out(torch_29: Path, driver: dict[str, str], tmp_path: Path) -> None:
+    output = _run(torch_29, driver, tmp_path, "bandwidth", gpus=4, fault=_SLOW_GPU)
+    assert output.results["bandwidth"]["status"] == "passed", output.results
+    findings = output.findings("bandwidth")
+    assert findings["stragglers"]["kind"] == "informing"
+    assert findings["stragglers"]["detail"] == "; ".join(
+        f"{name} (43 % less than the mean)" for name in ("pinned memory to GPU 2", "GPU 2 to pinned memory", "on GPU 2")
+    ) + "".join(f"; GPU 2 to GPU {other} (43 % less than the mean)" for other in (0, 1, 3))
+    pairs = [f"GPU {one} to GPU {other}" for one in range(4) for other in range(4) if one != other]
+    assert all(findings[f"{name} is exact"]["ok"] for name in pairs)
+    assert findings["GPU 1 to GPU 2"]["value"] == pytest.approx(2**24 / 0.01 / 1e9)
+    assert findings["on GPU 2"]["value"] == pytest.approx(2 * 2**24 / 0.02 / 1e9)
+    assert "NV4; direct; published, not judged: 335 GB/s (Azure NHC" in findings["GPU 1 to GPU 2"]["detail"]
+    uneven = {name: each["detail"] for name, each in findings.items() if name.endswith("the directions differ")}
+    assert set(uneven) == {f"GPUs {pair}: the directions differ" for pair in ("0 and 2", "1 and 2", "2 and 3")}
+
+
 def test_the_log_that_nccl_writes_is_read(torch_29: Path, driver: dict[str, str], tmp_path: Path) -> None:
     """Written by the hook to where NCCL_DEBUG_FILE leads, as NCCL would."""
     fault = """
@@ -205,6 +239,17 @@ def test_a_product_that_a_gpu_refuses_costs_its_own_cases_only(
             torch._scaled_mm = lambda left, right, **named: exact(left, right, **named) * 1.1
             """,
             "integers in fp8",
+        ),
+        (
+            "bandwidth",
+            """
+            copy = torch.Tensor.copy_
+            def wrong(target, source, non_blocking=False):
+                copy(target, source)
+                target[5] += 1
+            torch.Tensor.copy_ = wrong
+            """,
+            "pinned memory to GPU 0 is exact: 1 of 2097152 words differ",
         ),
         ("dataloader", "torch.Tensor.is_pinned = lambda each: False", "pinned: 0 of 24 batches"),
     ],

@@ -214,6 +214,13 @@ def test_inference_chooses_the_same_tokens_on_every_torch(torch_29: Path, torch_
     assert len(digests) == 1
 
 
+def test_bandwidth_of_a_machine_without_a_gpu(torch_any: Path, tmp_path: Path) -> None:
+    output = passed(torch_any, tmp_path, "bandwidth")
+    assert not_run(output, "bandwidth") == {"pinned memory to a GPU and back", "copies between GPUs"}
+    rate = output.findings("bandwidth")["a copy in memory"]
+    assert rate["value"] > 0 and rate["spread"] >= 0 and rate["unit"] == "GB/s"
+
+
 def test_pyg_and_widedeep(torch_any: Path, tmp_path: Path) -> None:
     output = passed(torch_any, tmp_path, "pyg", "widedeep")
     assert output.findings("pyg")["accuracy on nodes not trained on"]["value"] >= 0.95

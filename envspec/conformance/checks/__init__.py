@@ -84,6 +84,12 @@ CHECKS: Mapping[str, CheckDefinition] = {
     "inference": CheckDefinition(
         120, "greedy decoding with a cache, without one and in a batch is the same", each_gpu=True, limit_s_per_gpu=10
     ),
+    "bandwidth": CheckDefinition(
+        90,
+        "copies from and to pinned memory, on each card and between GPUs are exact; their GB/s",
+        # Of all ordered pairs: with 16 GPUs 240, a second and a half each.
+        limit_s_per_gpu=30,
+    ),
     "pyg": CheckDefinition(
         90, "torch_geometric imports, and a GCN learns a small graph", preimports=("torch", "torch_geometric")
     ),

@@ -160,6 +160,8 @@ class _Everywhere:
                     return function(*args, **(kwargs or {}))
                 if function is torch.Tensor.is_pinned:
                     return True
+                if function is torch.Tensor.pin_memory:
+                    return args[0]
                 named = {key: _on_cpu(torch, each) for key, each in (kwargs or {}).items()}
                 result = products.call(function, tuple(_on_cpu(torch, each) for each in args), named)
                 held.see(torch, result)
