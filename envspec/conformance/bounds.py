@@ -136,6 +136,9 @@ SIZES: Mapping[str, int] = {
     "inference.batch.cuda": 8,
     "inference.length.cpu": 64,
     "inference.length.cuda": 512,
+    "runtime.integers": 4096,
+    "runtime.width": 256,
+    "runtime.rows": 96,
     # Of each copy.
     "bandwidth.bytes.cuda": 2**28,
     "bandwidth.bytes.cpu": 2**24,
@@ -177,6 +180,11 @@ SIZES: Mapping[str, int] = {
     "memory.layers": 8,
     "memory.side.cpu": 1024,
     "memory.side.cuda": 2048,
+    # Of the free memory of a GPU, and of each block; the patterns of a block are made in a further one.
+    "memory.pattern_percent": 90,
+    "memory.block_bytes.cuda": 2**28,
+    "memory.block_bytes.cpu": 2**24,
+    "memory.blocks.cpu": 3,
     # The side of square products that fill every multiprocessor, and the seconds of all types together.
     "sustained.side.cuda": 8192,
     "sustained.side.cpu": 512,

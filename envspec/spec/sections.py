@@ -96,6 +96,7 @@ class CheckName(Enum):
     DATALOADER = "dataloader"
     TRANSFORMER = "transformer"
     INFERENCE = "inference"
+    RUNTIME = "runtime"
     BANDWIDTH = "bandwidth"
     PYG = "pyg"
     WIDEDEEP = "widedeep"

@@ -241,6 +241,44 @@ def test_a_product_that_a_gpu_refuses_costs_its_own_cases_only(
             "integers in fp8",
         ),
         (
+            "memory",
+            """
+            copy = torch.Tensor.copy_
+            def wrong(target, source, non_blocking=False):
+                copy(target, source)
+                if target.numel() == 2**25:
+                    target[5] = 0
+            torch.Tensor.copy_ = wrong
+            """,
+            "memory patterns: 4 wrong words in 2 blocks of 256 MiB, two patterns; the first: word 5 of block 0",
+        ),
+        ("runtime", "torch.gcd = lambda one, other: one", "a kernel compiled by NVRTC: 3950 of 4096"),
+        (
+            "runtime",
+            """
+            def stale(torch):
+                graph = made(torch)
+                replay, times = graph.replay, []
+                def twice():
+                    times.append(None)
+                    if len(times) <= 2:
+                        replay()
+                graph.replay = twice
+                return graph
+            made, sys.modules["cpu_as_gpu"]._graph = sys.modules["cpu_as_gpu"]._graph, stale
+            """,
+            "a CUDA graph's replay equals eager: replay 3: 24",
+        ),
+        (
+            "runtime",
+            """
+            def missing(one, other):
+                raise RuntimeError("nvrtc: error: failed to open libnvrtc-builtins.so.12.8.\\n  Make sure")
+            torch.gcd = missing
+            """,
+            "a kernel compiled by NVRTC: RuntimeError: nvrtc: error: failed to open libnvrtc-builtins.so.12.8.",
+        ),
+        (
             "bandwidth",
             """
             copy = torch.Tensor.copy_
@@ -265,7 +303,7 @@ def test_what_is_wrong_on_a_gpu_alone_is_found(
 def test_every_gpu_is_tested_by_a_process_that_sees_no_other(
     torch_29: Path, driver: dict[str, str], tmp_path: Path
 ) -> None:
-    output = _run(torch_29, driver, tmp_path, "matmul", "dataloader", "memory", gpus=2)
+    output = _run(torch_29, driver, tmp_path, "matmul", "dataloader", "runtime", "memory", gpus=2)
     assert {each["status"] for each in output.results.values()} == {"passed"}, output.results
     products = output.findings("matmul")
     for gpu in (0, 1):
@@ -273,6 +311,11 @@ def test_every_gpu_is_tested_by_a_process_that_sees_no_other(
     assert products["random numbers in bf16: equal on like GPUs"]["detail"] == "the same bits on GPUs 0, 1"
     prints = [each["name"] for each in output.results["matmul"]["fingerprints"]]
     assert sorted(set(prints)) == sorted(prints) and "random numbers in bf16" in prints
+    runtime = output.findings("runtime")
+    for gpu in (0, 1):
+        assert runtime[f"GPU {gpu}: a kernel compiled by NVRTC"]["ok"]
+        assert runtime[f"GPU {gpu}: a CUDA graph's replay equals eager"]["ok"]
+        assert output.findings("memory")[f"GPU {gpu}: memory patterns"]["ok"]
     # What needs no GPU is tested once: two processes at a time would need twice the shared memory.
     loader = output.findings("dataloader")
     assert loader["GPU 1: 2 workers, pinned, epoch 1, pinned"]["ok"]

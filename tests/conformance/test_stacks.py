@@ -353,6 +353,11 @@ def test_another_nccl_instead_of_the_locked_one_is_found(torch_29: Path, torch_2
     assert "NCCL = locked: 2.21.5 runs" in result["reason"] or "undefined symbol: nccl" in result["reason"]
 
 
+def test_without_a_gpu_nothing_is_compiled_or_captured(torch_any: Path, tmp_path: Path) -> None:
+    result = suite.run(torch_any, suite.make_request("runtime"), tmp_path).results["runtime"]
+    assert (result["status"], result["reason"], result["findings"]) == ("not run", "no GPU is requested", [])
+
+
 def test_gpus_requested_without_any_end_the_suite(torch_29: Path, tmp_path: Path) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")

@@ -84,6 +84,13 @@ CHECKS: Mapping[str, CheckDefinition] = {
     "inference": CheckDefinition(
         120, "greedy decoding with a cache, without one and in a batch is the same", each_gpu=True, limit_s_per_gpu=10
     ),
+    "runtime": CheckDefinition(
+        60,
+        "a kernel compiled by NVRTC is exact, and a CUDA graph's replay equals eager",
+        each_gpu=True,
+        limit_s_per_gpu=5,
+        advice="install torch with the CUDA packages that it requires: libnvrtc and libnvrtc-builtins are two files",
+    ),
     "bandwidth": CheckDefinition(
         90,
         "copies from and to pinned memory, on each card and between GPUs are exact; their GB/s",

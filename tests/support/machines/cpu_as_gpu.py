@@ -257,9 +257,45 @@ def _card(torch: Any, held: _Held) -> None:
         "max_memory_reserved": lambda: held.most,
         "reset_peak_memory_stats": held.forget,
         "Event": _Event,
+        # Two blocks of the pattern.
+        "mem_get_info": lambda: (600 << 20, cards[0].total_memory),
+        "empty_cache": lambda: None,
+        "Stream": _Stream,
+        "current_stream": _Stream,
+        "stream": lambda _: contextlib.nullcontext(),
+        "CUDAGraph": lambda: _graph(torch),
+        "graph": lambda graph: graph,
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, _for_checks(answer, getattr(torch.cuda, name)))
+
+
+class _Stream:
+    """Work has ended when its call returns."""
+
+    def wait_stream(self, _: _Stream) -> None:
+        """At once."""
+
+
+def _graph(torch: Any) -> Any:
+    """A graph as a mode that records torch's functions while it is entered; a replay calls them again."""
+
+    class Graph(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self._calls: list[tuple[Any, Any, Any, Any]] = []
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                self._calls.append((function, args, kwargs or {}, result))
+            return result
+
+        def replay(self) -> None:
+            for function, args, named, result in self._calls:
+                result.copy_(function(*args, **named))
+
+    return Graph()
 
 
 class _Event:
