@@ -213,8 +213,8 @@ class CheckContext(EventWriter):
         elif not ok:
             self.note(f"{name}: differs from the lock", detail)
 
-    def within(self, name: str, value: float, limit: Limit, unit: str = "", detail: str = "") -> None:
-        """A number and its bound; NaN fails."""
+    def within(self, name: str, value: float, limit: Limit, unit: str = "", detail: str = "", hint: str = "") -> None:
+        """A number and its bound; NaN fails. hint: what to do if it is beyond the bound."""
         value = float(value)
         finding = CheckFinding(
             name,
@@ -229,6 +229,8 @@ class CheckContext(EventWriter):
             ": ".join(filter(None, [detail, "not a number"])) if math.isnan(value) else detail,
         )
         self.write("findings", finding)
+        if hint and not finding.ok:
+            self.write("hints", hint)
 
     def measure(self, name: str, value: float, unit: str, detail: str = "", spread: float | None = None) -> None:
         """A number that neither passes nor fails. unit: `s`, `TFLOP/s`, `bytes`, `1/s`. spread: see `CheckFinding`."""

@@ -69,6 +69,21 @@ def test_a_check_that_is_not_run_says_why(tmp_path: Path) -> None:
     assert result["log"] == ""
 
 
+def test_variables_that_change_cuda_and_torch_are_in_the_results(tmp_path: Path) -> None:
+    given = {
+        "NCCL_P2P_DISABLE": "1",
+        "TORCH_HOME": "/models",
+        "NVIDIA_TF32_OVERRIDE": "1",
+        "CUBLAS_WORKSPACE_CONFIG": "",
+    }
+    others = {"TORCHX": "1", "MY_CUDA_TOKEN": "secret", "NVIDIA_TF32_OVERRIDES": "1", "cuda_home": "/cuda"}
+    environ = {**fake_torch(tmp_path / "stack", GOOD), **given, **others}
+    document = suite.run(HERE, make_request("device"), tmp_path / "run", environ=environ).document
+    # This test's own environment may have more.
+    found = document["machine"]["environment"]
+    assert given.items() <= found.items() and not others.keys() & found.keys()
+
+
 def test_a_torch_that_is_locked_and_not_there_is_reported_alike_by_every_check(tmp_path: Path) -> None:
     venv.create(tmp_path / "bare", symlinks=True)
     checks = [name for name, check in CHECKS.items() if check.needs]

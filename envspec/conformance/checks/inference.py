@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
-from envspec.conformance.numerics import NO_BF16, best_time, case, has_bf16, raw
+from envspec.conformance.numerics import NO_BF16, best_time, case, has_bf16, raw, tf32_hint
 from envspec.conformance.results import Level
 
 _VOCABULARY = 512
@@ -181,7 +181,8 @@ def _compare(torch: Any, context: CheckContext, name: str, model: _Model, prompt
         with case(torch, context, f"{way} in {name}"):
             found = decode()
             error = float((found.double() - right).abs().max()) / largest
-            context.within(f"logits {way} in {name}", error, bound)
+            hint = tf32_hint() if name == "fp32" else ""
+            context.within(f"logits {way} in {name}", error, bound, hint=hint)
             chosen = found.argmax(-1)
             wrong = ((chosen != expected) & is_decided).nonzero().tolist()
             detail = f"{decided} of {is_decided.numel()} choices are beyond rounding"
