@@ -171,6 +171,15 @@ SIZES: Mapping[str, int] = {
     # Milliseconds of all blocks together; a block has one call at least.
     "distributed.speed_ms.cuda": 1200,
     "distributed.speed_ms.cpu": 0,
+    # With fewer ranks none stands out.
+    "distributed.fewest_ranks": 4,
+    # Of each rank's times.
+    "distributed.product_side.cuda": 8192,
+    "distributed.product_side.cpu": 128,
+    "distributed.rank_bytes.large.cuda": 2**28,
+    "distributed.rank_bytes.large.cpu": 2**20,
+    "distributed.rank_bytes.small.cuda": 2**20,
+    "distributed.rank_bytes.small.cpu": 2**16,
     # Weight, gradient and AdamW's two moments, 4 bytes each.
     "memory.training_bytes": 16,
     # bf16 weights to run; to tune, bf16 weights and gradients, fp32 weights and two moments.

@@ -124,6 +124,27 @@ def test_ddp(stack: str, world_size: int | None, request: pytest.FixtureRequest,
     assert levels == {f"sum of 10007 integers over {ranks} ranks": "universal", f"{name}: gradients": "keyed"}
 
 
+def test_a_rank_that_computes_slowly_stands_out_of_four(torch_any: Path, tmp_path: Path) -> None:
+    slow = """
+    import os, time
+    product = torch.matmul
+
+    def slow(left, right):
+        time.sleep(0.05 if os.environ.get("RANK") == "2" else 0)
+        return product(left, right)
+
+    torch.matmul = slow
+    """
+    hook = spoiled(tmp_path / "hook", slow)
+    findings = passed(torch_any, tmp_path / "run", "ddp", world_size=4, environ=hook).findings("ddp")
+    odd = findings["gloo, 4 ranks: stragglers"]
+    assert odd["kind"] == "informing"
+    assert re.match(r"a product: rank 2 \((2\d\d|300) % more than the mean\)", odd["detail"]), odd["detail"]
+    times = findings["gloo, 4 ranks: times of the ranks"]["detail"]
+    kinds = ("all-reduce", "reduce-scatter", "all-to-all", "send/recv")
+    assert all(f"{kind} of {size} KiB" in times for kind in kinds for size in (1024, 64))
+
+
 @pytest.mark.parametrize(
     ("stack", "kind", "reason"),
     [("torch_29", "FSDP2", ""), ("torch_26", "FSDP1", "torch 2.6: it requires streams")],

@@ -12,15 +12,17 @@ from envspec.conformance.distributed.training import Trained, compare, train_eac
 from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.published import Fabric, Transfer, connection, fabric_of, published
 from envspec.conformance.results import Level
+from envspec.conformance.stragglers import described
 
 
 def check(context: CheckContext) -> None:
-    """Collectives of integers, training, and bandwidths."""
+    """Collectives of integers, training, bandwidths, and ranks that stand out."""
 
     def examine(torch: Any, running: Launched, ranks: Mapping[int, ProcessEvents], one: Trained) -> None:
         _integers(context, running.launch, ranks)
         compare(torch, context, running, ranks, one)
         _bandwidth(context, running.launch, list(ranks.values()))
+        _stragglers(context, running.launch, next(iter(ranks.values())))
 
     train_each(context, launches(context, "ddp"), examine)
 
@@ -68,3 +70,21 @@ def _published(context: CheckContext, launch: Launch) -> str:
     if len(fabrics) != 1 or len({each.name for each in gpus}) != 1:
         return ""
     return published(Transfer.ALL_REDUCE, gpus[0].name, fabrics.pop())
+
+
+def _stragglers(context: CheckContext, launch: Launch, first: ProcessEvents) -> None:
+    """Ranks whose times stand out. first: a rank of this machine, which has the times of all."""
+    name = f"{launch.name}: stragglers"
+    if "times" not in first.values:
+        context.not_run(name, f"there are fewer than {SIZES['distributed.fewest_ranks']} ranks")
+        return
+    ranges, odd = [], []
+    for what in first.values["times"][0]:
+        seconds = {f"rank {rank}": float(each[what]) for rank, each in enumerate(first.values["times"])}
+        ranges.append(f"{what} {min(seconds.values()) * 1e3:.3g} to {max(seconds.values()) * 1e3:.3g} ms")
+        odd += [f"{what}: {text}" for text in described(seconds)]
+    context.note(f"{launch.name}: times of the ranks", "; ".join(ranges))
+    doubt = (
+        "" if launch.backend == "nccl" else " (the ranks share the CPU, and their times depend on what else it does)"
+    )
+    context.note(name, ("; ".join(odd) or f"none of {launch.world} ranks in {len(ranges)} times") + doubt)
