@@ -151,6 +151,9 @@ class _Repeated:
             if elements:
                 where = divmod(place, len(self._right))
                 self._wrong.append("product {}, row {}, column {}".format(number, *where))
+                if len(self._wrong) == 1:
+                    # At once: a burn may be ended before its report.
+                    self._context.note(f"the first wrong product in {self._mode.name}", self._wrong[0])
         self._products += count
         self._times.append(clock.seconds() / count)
 
