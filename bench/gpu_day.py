@@ -4,7 +4,7 @@
     baseline    6 minutes: the checks that measure speed, twice
     faults      6 minutes: real faults, each with what the suite must report
     calibrate   8 minutes: the largest share of each bound over several seeds
-    probes      2 minutes: measurements that no check makes yet
+    burn        2 minutes: a minute of verified products, all types in turn
     report      at home, with envspec: the second receipt of `baseline` against the first
 
 Without a STEP all of them but the last, in under 30 minutes. A checkout and any Python with the stack are all it needs:
@@ -36,7 +36,7 @@ from envspec.conformance.request import SEED, SuiteRequest  # noqa: E402
 
 RUN: Final = ROOT / "envspec/conformance/run.py"
 #: Checks that measure speed, for baselines.
-TIMED: Final = ("matmul", "amp", "transformer", "memory", "ddp")
+TIMED: Final = ("matmul", "amp", "transformer", "inference", "bandwidth", "memory", "ddp")
 BASELINES: Final = ("first", "again")
 #: Runs the suite's own command line from this checkout: the arguments are its folder and the options.
 SUITE: Final = """
@@ -46,6 +46,11 @@ from envspec.conformance.main import main
 from envspec.version import VERSION
 sys.exit(main(sys.argv[2:], VERSION, "suite"))
 """
+_BURN_S: Final = 60.0
+_CLOCKS: Final = (
+    "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active,pcie.link.gen.current,"
+    "pcie.link.width.current,pcie.link.gen.max,pcie.link.width.max,ecc.errors.uncorrected.volatile.total"
+)
 PROBE: Final = """
 uname -a; id -un; nproc; free -g; df -h /tmp /dev/shm; cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/memory.max
 ulimit -a; lscpu | grep -iE 'model name|numa|socket'
@@ -121,11 +126,12 @@ def report(day: Day) -> None:
         print(f"{100 * each.change:7.1f} %  tolerance {100 * each.tolerance:5.1f} %  {each.check}: {each.name}")
 
 
-def probes(day: Day) -> None:
-    """Measurements of bench/gpu_probes.py."""
-    status, output = _ended([day.python, str(ROOT / "bench/gpu_probes.py"), day.device], 240, os.environ)
-    (day.output / "probes.txt").write_text(output)
-    print(f"exit {status}\n{output[-9000:]}")
+def burn(day: Day) -> None:
+    """A minute of verified products, all types in turn, and the clocks at its end."""
+    request = replace(day.request("sustained"), burn_s=_BURN_S)
+    day.run_suite(request, day.output / "burn.json", limit_s=_BURN_S + 60)
+    show(day.output / "burn.json")
+    print("clocks at the end:", _smi(f"--query-gpu={_CLOCKS}"))
 
 
 def faults(day: Day) -> None:
@@ -162,7 +168,7 @@ def calibrate(day: Day) -> None:
     worst: dict[tuple[str, str], tuple[float, float, float]] = {}
     digests: list[dict[str, str]] = []
     began = time.monotonic()
-    request = replace(day.request("matmul", "amp", "transformer", "memory", "pyg"), required=())
+    request = replace(day.request("matmul", "amp", "transformer", "inference", "memory", "pyg"), required=())
     for number, seed in enumerate((SEED, SEED, 1, 2, 3)):
         path = day.output / f"calibrate-{number}.json"
         day.run_suite(replace(request, seed=seed), path, limit_s=170)
@@ -286,7 +292,7 @@ def _smi(*words: str) -> str:
     return "no nvidia-smi"
 
 
-STEPS: Final = {each.__name__: each for each in (suite, baseline, faults, calibrate, probes, report)}
+STEPS: Final = {each.__name__: each for each in (suite, baseline, faults, calibrate, burn, report)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -252,6 +252,7 @@ def test(
     device: Literal["cuda", "cpu"] | None = None,
     checks: Sequence[str] = (),
     limits: Mapping[str, float] | None = None,
+    burn_s: float = 0.0,
     image: str | None = None,
     local: bool = False,
     python: _Path | None = None,
@@ -266,9 +267,10 @@ def test(
 
     lock: None, with `local`, for a Python's own stack. as_if: a lock with which it is compared; differences inform.
 
-    device: by default GPUs if the lock uses CUDA. checks: by default all. limits: check -> seconds. image: by default
-    the lock's. local: test a Python of this machine, `python` or the active one, without a container. world_size:
-    processes of the distributed checks, by default one per GPU. baseline: a receipt to compare speeds with.
+    device: by default GPUs if the lock uses CUDA. checks: by default all. limits: check -> seconds. burn_s: seconds of
+    `sustained`; without `checks` only `device` is tested besides. image: by default the lock's. local: test a Python of
+    this machine, `python` or the active one, without a container. world_size: processes of the distributed checks, by
+    default one per GPU. baseline: a receipt to compare speeds with.
 
     Raises:
         UnfitMachine: there is no GPU to test, or no engine. UsageError: an unknown check.
@@ -283,6 +285,7 @@ def test(
         world_size=world_size,
         nodes=nodes or Nodes(),
         limits=limits or {},
+        burn_s=burn_s,
         as_if=None if as_if is None else _with_digest(as_if),
     )
     observer = Observer(baseline=baseline)

@@ -72,6 +72,11 @@ class Failed(EnvspecError):
     help=f"Run only this check; may be given more than once: {', '.join(CHECKS)}.",
 )
 @click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Time limit of a check, in seconds.")
+@click.option(
+    "--burn",
+    metavar="MINUTES",
+    help="Run `sustained` for so long, all types in turn; without --check only `device` besides.",
+)
 @click.option("--world-size", metavar="N|all", help="Processes of the distributed checks on this machine.")
 @click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of machines of this run.")
 @click.option("--node-rank", type=click.IntRange(min=0), default=0, metavar="R", help="This machine's number.")
@@ -173,12 +178,13 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
 
 
 def _selection(chosen: Mapping[str, Any]) -> SuiteSelection:
-    from envspec.conformance.request import BadOption, Nodes, limit_of, world_size_of
+    from envspec.conformance.request import BadOption, Nodes, burn_of, limit_of, world_size_of
     from envspec.operations.conformance import SuiteSelection
 
     price, currency = _price(chosen["price"])
     try:
         world_size, limits = world_size_of(chosen["world_size"]), dict(map(limit_of, chosen["limits"]))
+        burn_s = burn_of(chosen["burn"])
     except BadOption as error:
         raise UsageError(str(error), hint=error.hint) from error
     return SuiteSelection(
@@ -189,6 +195,7 @@ def _selection(chosen: Mapping[str, Any]) -> SuiteSelection:
         price_per_hour=price,
         currency=currency,
         limits=limits,
+        burn_s=burn_s,
     )
 
 

@@ -63,6 +63,7 @@ def _by_element(count: int, dtype: str, source: str = "Higham's form") -> Bound:
 
 _CPU = "measured on two CPU cores, torch 2.4 to 2.15, 2026-11"
 _TWO = "measured on two CPU cores, torch 2.6 and 2.9, 3 seeds, 2026-11"
+_DECODED = "measured on two CPU cores, torch 2.6 and 2.9, 8 seeds, 2026-11; to be calibrated on a GPU"
 _EMULATED = "emulated on the CPU, 2026-11; to be calibrated on a GPU"
 
 _DERIVED = "derived; to be calibrated on a GPU"
@@ -127,6 +128,20 @@ SIZES: Mapping[str, int] = {
     "transformer.batch.cuda": 16,
     "transformer.length.cpu": 64,
     "transformer.length.cuda": 512,
+    "inference.width": 128,
+    "inference.tokens": 32,
+    "inference.speed_width.cpu": 128,
+    "inference.speed_width.cuda": 1024,
+    "inference.batch.cpu": 2,
+    "inference.batch.cuda": 8,
+    "inference.length.cpu": 64,
+    "inference.length.cuda": 512,
+    "runtime.integers": 4096,
+    "runtime.width": 256,
+    "runtime.rows": 96,
+    # Of each copy.
+    "bandwidth.bytes.cuda": 2**28,
+    "bandwidth.bytes.cpu": 2**24,
     # Seconds a rank waits for another one.
     "distributed.timeout_s": 40,
     # Seconds for every node to join: they start at different times, after their own earlier checks.
@@ -156,6 +171,15 @@ SIZES: Mapping[str, int] = {
     # Milliseconds of all blocks together; a block has one call at least.
     "distributed.speed_ms.cuda": 1200,
     "distributed.speed_ms.cpu": 0,
+    # With fewer ranks none stands out.
+    "distributed.fewest_ranks": 4,
+    # Of each rank's times.
+    "distributed.product_side.cuda": 8192,
+    "distributed.product_side.cpu": 128,
+    "distributed.rank_bytes.large.cuda": 2**28,
+    "distributed.rank_bytes.large.cpu": 2**20,
+    "distributed.rank_bytes.small.cuda": 2**20,
+    "distributed.rank_bytes.small.cpu": 2**16,
     # Weight, gradient and AdamW's two moments, 4 bytes each.
     "memory.training_bytes": 16,
     # bf16 weights to run; to tune, bf16 weights and gradients, fp32 weights and two moments.
@@ -165,11 +189,18 @@ SIZES: Mapping[str, int] = {
     "memory.layers": 8,
     "memory.side.cpu": 1024,
     "memory.side.cuda": 2048,
+    # Of the free memory of a GPU, and of each block; the patterns of a block are made in a further one.
+    "memory.pattern_percent": 90,
+    "memory.block_bytes.cuda": 2**28,
+    "memory.block_bytes.cpu": 2**24,
+    "memory.blocks.cpu": 3,
     # The side of square products that fill every multiprocessor, and the seconds of all types together.
     "sustained.side.cuda": 8192,
     "sustained.side.cpu": 512,
     "sustained.seconds.cuda": 30,
     "sustained.seconds.cpu": 0,
+    # Of one type, before the next one has its turn in a burn: all of them run on a card that is as warm.
+    "sustained.turn_s": 1,
     "loader.pictures": 768,
     "loader.batch": 32,
     "loader.workers.cuda": 4,
@@ -259,6 +290,10 @@ BOUNDS: Mapping[str, Bound] = {
     "transformer.gradient.bf16": _roundoffs(4, "bf16", f"1.13 u, {_TWO}"),
     "transformer.gradient.fp16": _roundoffs(4, "fp16", f"1.12 u, {_TWO}"),
     "transformer.compile": _constant("1e-5", 1e-5, f"2.5e-7, {_TWO}"),
+    # Of the largest error of an element, relative to the largest logit.
+    "inference.logits.fp32": _constant("2e-5", 2e-5, f"<= 2.1e-6, {_DECODED}; TF32 has some 1e-3"),
+    "inference.logits.fp16": _roundoffs(16, "fp16", f"7.2 u, {_DECODED}"),
+    "inference.logits.bf16": _roundoffs(12, "bf16", f"4.9 u, {_DECODED}"),
     "distributed.gradient": _constant("1e-5", 1e-5, f"1.2e-7 on gloo, {_CPU}"),
     "distributed.norm": _constant(
         "1e-5", 1e-5, "FSDP2 of torch 2.7 and 2.8 doubles it on gloo, invisible in a cosine: pytorch#162338"

@@ -126,9 +126,18 @@ class ProcessEvents:
         self.open_phases.remove(phase)
         early = min(seconds, max(0.0, self.turn - phase[1]))
         if early:
-            self.preimports.append(Phase(name, early))
+            _add_to(self.preimports, Phase(name, early))
         if seconds > early or not early:
-            self.phases.append(Phase(name, seconds - early))
+            _add_to(self.phases, Phase(name, seconds - early))
+
+
+def _add_to(phases: list[Phase], ended: Phase) -> None:
+    """Phases of one name are one: a burn has thousands of turns."""
+    for number, each in enumerate(phases):
+        if each.name == ended.name:
+            phases[number] = Phase(ended.name, each.seconds + ended.seconds)
+            return
+    phases.append(ended)
 
 
 #: Module -> its names in locks (normalised) besides its own; mostly conda's.
@@ -204,8 +213,8 @@ class CheckContext(EventWriter):
         elif not ok:
             self.note(f"{name}: differs from the lock", detail)
 
-    def within(self, name: str, value: float, limit: Limit, unit: str = "", detail: str = "") -> None:
-        """A number and its bound; NaN fails."""
+    def within(self, name: str, value: float, limit: Limit, unit: str = "", detail: str = "", hint: str = "") -> None:
+        """A number and its bound; NaN fails. hint: what to do if it is beyond the bound."""
         value = float(value)
         finding = CheckFinding(
             name,
@@ -220,6 +229,8 @@ class CheckContext(EventWriter):
             ": ".join(filter(None, [detail, "not a number"])) if math.isnan(value) else detail,
         )
         self.write("findings", finding)
+        if hint and not finding.ok:
+            self.write("hints", hint)
 
     def measure(self, name: str, value: float, unit: str, detail: str = "", spread: float | None = None) -> None:
         """A number that neither passes nor fails. unit: `s`, `TFLOP/s`, `bytes`, `1/s`. spread: see `CheckFinding`."""

@@ -37,8 +37,13 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "executable": sys.executable,
         "libc": " ".join(platform.libc_ver()),
+        "environment": {name: os.environ[name] for name in sorted(os.environ) if _VARIABLES.match(name)},
     }
     return {name: value for name, value in values.items() if value not in (None, "")}
+
+
+#: Variables that change what CUDA, its libraries, NCCL and torch do.
+_VARIABLES = re.compile(r"(CUDA|NCCL|TORCH|PYTORCH|CUBLAS)_|NVIDIA_TF32_OVERRIDE$")
 
 
 def _match(pattern: str, path: str) -> str:

@@ -21,7 +21,16 @@ from typing import Any
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.processes import RUN, TERMINATION_SIGNALS
 from envspec.conformance.receipt import PASSED, RECEIPT_MARK, document
-from envspec.conformance.request import BadOption, Nodes, SuiteRequest, check_nodes, limit_of, world_size_of
+from envspec.conformance.request import (
+    BadOption,
+    Nodes,
+    SuiteRequest,
+    burn_of,
+    burned,
+    check_nodes,
+    limit_of,
+    world_size_of,
+)
 from envspec.conformance.results import dumps
 from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
 
@@ -95,6 +104,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("cuda", "cpu"), help="what to test (default: cuda)")
     parser.add_argument("--check", action="append", choices=CHECKS, metavar="NAME", help=f"of {', '.join(CHECKS)}")
     parser.add_argument("--limit", action="append", default=[], metavar="NAME=S", help="time limit of a check, seconds")
+    parser.add_argument("--burn", metavar="MINUTES", help="verify products for so long; without --check little else")
     parser.add_argument("--world-size", metavar="N|all", help="processes of the distributed checks here")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="number of machines of this run")
     parser.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine's number")
@@ -118,12 +128,14 @@ def _request(parser: argparse.ArgumentParser, options: argparse.Namespace, reque
     try:
         check_nodes(nodes)
         world_size, limits = world_size_of(options.world_size), dict(map(limit_of, options.limit))
+        burn_s = burn_of(options.burn)
     except BadOption as error:
         parser.error(f"{error}: {error.hint}")
     for name in limits:
         if name not in {*CHECKS, DRIVER}:
             parser.error(f"--limit {name}: there is no such check")
-    checks = tuple(name for name in CHECKS if name in (options.check or requested.checks))
+    named = burned(options.check or (), burn_s) or requested.checks
+    checks = tuple(name for name in CHECKS if name in named)
     return replace(
         requested,
         device=options.device or requested.device,
@@ -132,6 +144,7 @@ def _request(parser: argparse.ArgumentParser, options: argparse.Namespace, reque
         world_size=world_size if options.world_size else requested.world_size,
         nodes=nodes if nodes != Nodes() else requested.nodes,
         limits={**requested.limits, **limits},
+        burn_s=burn_s or requested.burn_s,
     )
 
 

@@ -106,6 +106,18 @@ def spread(seconds: Sequence[float], disturbed: float = 0.0) -> float:
     return statistics.median(seconds) / min(seconds) - 1 + min(1.0, disturbed)
 
 
+#: Each makes torch or CUDA's libraries compute fp32 in TF32, whatever the program chose.
+#: Source: torch, aten/src/ATen/Context.cpp, `allow_tf32_cublas_override`; NVIDIA, "Accelerating AI Training with NVIDIA
+#: TF32 Tensor Cores". Read 2026-11.
+_TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
+
+
+def tf32_hint() -> str:
+    """What to do if fp32 is as inexact as TF32; empty if no variable requests that."""
+    found = [f"{name}={os.environ[name]}" for name in _TF32_VARIABLES if os.environ.get(name, "0") != "0"]
+    return f"unset {' and '.join(found)}: with it fp32 is computed in TF32" if found else ""
+
+
 #: Idle time in /proc/stat is in these units of a second.
 _TICK_S = 0.01
 
@@ -308,8 +320,9 @@ def kernels(torch: Any, context: CheckContext, dtypes: Mapping[str, Any]) -> Non
                 if found:
                     ran.append(f"{name} in {type_name}")
                     bound = limit(f"transformer.attention.{type_name}")
-                    context.within(f"{part}, output", relative_error(found[0], right[0]), bound)
-                    context.within(f"{part}, gradient", relative_error(found[1], right[1]), bound)
+                    hint = tf32_hint() if type_name == "fp32" else ""
+                    context.within(f"{part}, output", relative_error(found[0], right[0]), bound, hint=hint)
+                    context.within(f"{part}, gradient", relative_error(found[1], right[1]), bound, hint=hint)
                 elif member == _MATH:
                     context.exact(part, ok=False, detail=why)
                 else:

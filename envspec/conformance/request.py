@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,25 @@ def check_nodes(nodes: Nodes) -> None:
         raise BadOption(f"--rendezvous {rendezvous}: the form is HOST:PORT", hint)
 
 
+#: What `--burn` runs unless checks are named: the products, what shows a GPU that is none of the lock's, and its errors.
+_BURNED = ("device", "sustained", "health")
+
+
+def burn_of(text: str | None) -> float:
+    """The value of `--burn`, minutes, in seconds; 0 for None. Raises BadOption for another form."""
+    if text is None:
+        return 0.0
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text) * 60
+    raise BadOption(f"--burn {text}: not a number of minutes", "--burn 10")
+
+
+def burned(checks: Sequence[str], burn_s: float) -> tuple[str, ...]:
+    """The named checks; with `--burn` also `sustained`, and without names nothing but _BURNED."""
+    return (*checks, *([] if checks else _BURNED), "sustained") if burn_s else tuple(checks)
+
+
 @dataclass(frozen=True)
 class LockedGpuCode:
     """GPU code in a locked package: SASS as `sm_80`, PTX as `compute_120`."""
@@ -119,7 +139,8 @@ class SuiteRequest:
     device: `cuda` or `cpu`. required: checks that must not be `not run`. world_size: processes of the distributed
     checks on this machine; None for one per GPU. locked: what the stack has to be. as_if: a lock with which it is
     compared though it was not made from it: differences inform. price_per_hour: of this machine, in `currency`. limits:
-    check -> seconds, instead of its own limit; `driver`: of the driver's query. preimports: how many processes may
+    check -> seconds, instead of its own limit; `driver`: of the driver's query. burn_s: seconds of the products of
+    `sustained`; 0 for its own. preimports: how many processes may
     import before their turn; None for as many as the cores allow. driver: added by the suite, if GPUs are requested.
     """
 
@@ -134,6 +155,7 @@ class SuiteRequest:
     price_per_hour: float | None = None
     currency: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
+    burn_s: float = 0.0
     preimports: int | None = None
     driver: Driver | None = None
     watch: str = ""

@@ -225,7 +225,8 @@ def limit_of(check: str, request: SuiteRequest) -> float:
     definition = CHECKS[check]
     size_gb = request.reference.size_bytes / 1e9 if request.reference else 0.0
     further = max(0, len(request.gpus) - 1)
-    return definition.limit_s + definition.limit_s_per_gpu * further + definition.limit_s_per_gb * size_gb
+    grown = definition.limit_s_per_gpu * further + definition.limit_s_per_gb * size_gb
+    return definition.limit_s + grown + definition.limit_s_per_burn_s * request.burn_s
 
 
 def run_turn(

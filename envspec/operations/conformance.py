@@ -24,6 +24,7 @@ from envspec.conformance.request import (
     Nodes,
     SuiteRequest,
     SuiteStart,
+    burned,
     check_nodes,
 )
 from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
@@ -115,8 +116,9 @@ class SuiteSelection:
     """What to test. device: `cuda` or `cpu`, None for what the lock is for.
 
     checks: empty for the spec's, or all if it names none. world_size: None for the spec's, or the number of GPUs.
-    price_per_hour: of this machine, in `currency`. limits: check -> seconds, instead of its own limit. as_if: a lock
-    and the digest of its envspec.lock, with which a stack without a lock is compared.
+    price_per_hour: of this machine, in `currency`. limits: check -> seconds, instead of its own limit. burn_s: seconds
+    of the products of `sustained`, which is then tested in any case; without `checks` only `device` besides. as_if: a
+    lock and the digest of its envspec.lock, with which a stack without a lock is compared.
     """
 
     device: str | None = None
@@ -126,6 +128,7 @@ class SuiteSelection:
     price_per_hour: float | None = None
     currency: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
+    burn_s: float = 0.0
     as_if: tuple[Lock, str] | None = None
 
 
@@ -327,7 +330,7 @@ def suite_request(whole: Lock | None, selection: SuiteSelection, platform: Platf
         raise UsageError(f"there is no device {device}", hint="use cuda or cpu")
     if device == "cuda" and lock and not lock.driver:
         raise UsageError(f"{lock.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
-    named = selection.checks or (own.checks if own else ())
+    named = burned(selection.checks, selection.burn_s) or (own.checks if own else ())
     unknown = [name for name in (*named, *({*selection.limits} - {DRIVER})) if name not in CHECKS]
     if unknown:
         raise UsageError(f"there is no check {unknown[0]}", hint=f"use {', '.join(CHECKS)}")
@@ -343,6 +346,7 @@ def suite_request(whole: Lock | None, selection: SuiteSelection, platform: Platf
         price_per_hour=selection.price_per_hour,
         currency=selection.currency,
         limits=selection.limits,
+        burn_s=selection.burn_s,
     )
 
 

@@ -108,6 +108,10 @@ def _topology(receipt: Receipt) -> str:
     return ", ".join(f"{pair} {how}" for pair, how in sorted(receipt.machine.topology.items()))
 
 
+def _environment(receipt: Receipt) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(receipt.machine.environment.items()))
+
+
 _Comparable = tuple[str, Callable[[Receipt], str], Weight]
 
 _STACK: Final[Sequence[_Comparable]] = (
@@ -125,6 +129,8 @@ _MACHINE: Final[Sequence[_Comparable]] = (
     ("driver", lambda receipt: receipt.machine.driver, Weight.DIFFERS),
     ("container toolkit", lambda receipt: receipt.machine.toolkit, Weight.INFORMS),
     ("topology", _topology, Weight.DIFFERS),
+    # They change what is measured.
+    ("environment variables", _environment, Weight.DIFFERS),
     ("system", lambda receipt: receipt.machine.system, Weight.INFORMS),
     ("kernel", lambda receipt: receipt.machine.kernel, Weight.INFORMS),
     ("CPU", lambda receipt: receipt.machine.cpu, Weight.INFORMS),

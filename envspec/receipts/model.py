@@ -51,6 +51,8 @@ class Machine(Part):
     python: str = ""
     executable: str = ""
     libc: str = ""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables of the suite's process that change what CUDA, its libraries, NCCL and torch do: `NCCL_P2P_LEVEL`."""
     driver: str = ""
     """NVIDIA's."""
     cuda_driver: str = ""

@@ -302,6 +302,7 @@ def _machine(receipt: Receipt) -> list[Row]:
         ("driver", ", ".join(filter(None, [machine.driver, machine.cuda_driver and f"CUDA {machine.cuda_driver}"]))),
         ("container toolkit", machine.toolkit),
         ("system", machine.system),
+        ("environment variables", ", ".join(f"{name}={value}" for name, value in machine.environment.items())),
         ("kernel", machine.kernel),
         ("CPU", ", ".join(filter(None, [machine.cpu, machine.architecture, cpus]))),
         ("memory", "" if machine.memory_bytes is None else size(machine.memory_bytes)),

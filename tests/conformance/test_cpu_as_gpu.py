@@ -119,6 +119,40 @@ def test_two_gpus_with_different_releases_of_nccl_are_named(
     assert "NCCL WARN a warning" in result["log"]
 
 
+#: Copies take the same time, but those of one GPU: they are counted, not measured.
+_SLOW_GPU = """
+import importlib
+numerics = importlib.import_module("envspec.conformance.numerics")
+choose, chosen = torch.cuda.set_device, [0]
+
+def set_device(index):
+    chosen[0] = index
+
+def best_time(torch, device, work):
+    work()
+    return (0.02 if chosen[0] == 2 else 0.01), 0.0
+
+torch.cuda.set_device, numerics.best_time = set_device, best_time
+"""
+
+
+def test_a_gpu_with_slow_copies_stands_out(torch_29: Path, driver: dict[str, str], tmp_path: Path) -> None:
+    output = _run(torch_29, driver, tmp_path, "bandwidth", gpus=4, fault=_SLOW_GPU)
+    assert output.results["bandwidth"]["status"] == "passed", output.results
+    findings = output.findings("bandwidth")
+    assert findings["stragglers"]["kind"] == "informing"
+    assert findings["stragglers"]["detail"] == "; ".join(
+        f"{name} (43 % less than the mean)" for name in ("pinned memory to GPU 2", "GPU 2 to pinned memory", "on GPU 2")
+    ) + "".join(f"; GPU 2 to GPU {other} (43 % less than the mean)" for other in (0, 1, 3))
+    pairs = [f"GPU {one} to GPU {other}" for one in range(4) for other in range(4) if one != other]
+    assert all(findings[f"{name} is exact"]["ok"] for name in pairs)
+    assert findings["GPU 1 to GPU 2"]["value"] == pytest.approx(2**24 / 0.01 / 1e9)
+    assert findings["on GPU 2"]["value"] == pytest.approx(2 * 2**24 / 0.02 / 1e9)
+    assert "NV4; direct; published, not judged: 335 GB/s (Azure NHC" in findings["GPU 1 to GPU 2"]["detail"]
+    uneven = {name: each["detail"] for name, each in findings.items() if name.endswith("the directions differ")}
+    assert set(uneven) == {f"GPUs {pair}: the directions differ" for pair in ("0 and 2", "1 and 2", "2 and 3")}
+
+
 def test_the_log_that_nccl_writes_is_read(torch_29: Path, driver: dict[str, str], tmp_path: Path) -> None:
     """Written by the hook to where NCCL_DEBUG_FILE leads, as NCCL would."""
     fault = """
@@ -206,6 +240,55 @@ def test_a_product_that_a_gpu_refuses_costs_its_own_cases_only(
             """,
             "integers in fp8",
         ),
+        (
+            "memory",
+            """
+            copy = torch.Tensor.copy_
+            def wrong(target, source, non_blocking=False):
+                copy(target, source)
+                if target.numel() == 2**25:
+                    target[5] = 0
+            torch.Tensor.copy_ = wrong
+            """,
+            "memory patterns: 4 wrong words in 2 blocks of 256 MiB, two patterns; the first: word 5 of block 0",
+        ),
+        ("runtime", "torch.gcd = lambda one, other: one", "a kernel compiled by NVRTC: 3950 of 4096"),
+        (
+            "runtime",
+            """
+            def stale(torch):
+                graph = made(torch)
+                replay, times = graph.replay, []
+                def twice():
+                    times.append(None)
+                    if len(times) <= 2:
+                        replay()
+                graph.replay = twice
+                return graph
+            made, sys.modules["cpu_as_gpu"]._graph = sys.modules["cpu_as_gpu"]._graph, stale
+            """,
+            "a CUDA graph's replay equals eager: replay 3: 24",
+        ),
+        (
+            "runtime",
+            """
+            def missing(one, other):
+                raise RuntimeError("nvrtc: error: failed to open libnvrtc-builtins.so.12.8.\\n  Make sure")
+            torch.gcd = missing
+            """,
+            "a kernel compiled by NVRTC: RuntimeError: nvrtc: error: failed to open libnvrtc-builtins.so.12.8.",
+        ),
+        (
+            "bandwidth",
+            """
+            copy = torch.Tensor.copy_
+            def wrong(target, source, non_blocking=False):
+                copy(target, source)
+                target[5] += 1
+            torch.Tensor.copy_ = wrong
+            """,
+            "pinned memory to GPU 0 is exact: 1 of 2097152 words differ",
+        ),
         ("dataloader", "torch.Tensor.is_pinned = lambda each: False", "pinned: 0 of 24 batches"),
     ],
 )
@@ -220,7 +303,7 @@ def test_what_is_wrong_on_a_gpu_alone_is_found(
 def test_every_gpu_is_tested_by_a_process_that_sees_no_other(
     torch_29: Path, driver: dict[str, str], tmp_path: Path
 ) -> None:
-    output = _run(torch_29, driver, tmp_path, "matmul", "dataloader", "memory", gpus=2)
+    output = _run(torch_29, driver, tmp_path, "matmul", "dataloader", "runtime", "memory", gpus=2)
     assert {each["status"] for each in output.results.values()} == {"passed"}, output.results
     products = output.findings("matmul")
     for gpu in (0, 1):
@@ -228,6 +311,11 @@ def test_every_gpu_is_tested_by_a_process_that_sees_no_other(
     assert products["random numbers in bf16: equal on like GPUs"]["detail"] == "the same bits on GPUs 0, 1"
     prints = [each["name"] for each in output.results["matmul"]["fingerprints"]]
     assert sorted(set(prints)) == sorted(prints) and "random numbers in bf16" in prints
+    runtime = output.findings("runtime")
+    for gpu in (0, 1):
+        assert runtime[f"GPU {gpu}: a kernel compiled by NVRTC"]["ok"]
+        assert runtime[f"GPU {gpu}: a CUDA graph's replay equals eager"]["ok"]
+        assert output.findings("memory")[f"GPU {gpu}: memory patterns"]["ok"]
     # What needs no GPU is tested once: two processes at a time would need twice the shared memory.
     loader = output.findings("dataloader")
     assert loader["GPU 1: 2 workers, pinned, epoch 1, pinned"]["ok"]

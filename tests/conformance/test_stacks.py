@@ -124,6 +124,27 @@ def test_ddp(stack: str, world_size: int | None, request: pytest.FixtureRequest,
     assert levels == {f"sum of 10007 integers over {ranks} ranks": "universal", f"{name}: gradients": "keyed"}
 
 
+def test_a_rank_that_computes_slowly_stands_out_of_four(torch_any: Path, tmp_path: Path) -> None:
+    slow = """
+    import os, time
+    product = torch.matmul
+
+    def slow(left, right):
+        time.sleep(0.05 if os.environ.get("RANK") == "2" else 0)
+        return product(left, right)
+
+    torch.matmul = slow
+    """
+    hook = spoiled(tmp_path / "hook", slow)
+    findings = passed(torch_any, tmp_path / "run", "ddp", world_size=4, environ=hook).findings("ddp")
+    odd = findings["gloo, 4 ranks: stragglers"]
+    assert odd["kind"] == "informing"
+    assert re.match(r"a product: rank 2 \((2\d\d|300) % more than the mean\)", odd["detail"]), odd["detail"]
+    times = findings["gloo, 4 ranks: times of the ranks"]["detail"]
+    kinds = ("all-reduce", "reduce-scatter", "all-to-all", "send/recv")
+    assert all(f"{kind} of {size} KiB" in times for kind in kinds for size in (1024, 64))
+
+
 @pytest.mark.parametrize(
     ("stack", "kind", "reason"),
     [("torch_29", "FSDP2", ""), ("torch_26", "FSDP1", "torch 2.6: it requires streams")],
@@ -195,6 +216,30 @@ def test_transformer(torch_any: Path, tmp_path: Path) -> None:
     fastest = max(each["value"] for name, each in findings.items() if name.startswith("tokens a second"))
     assert price["unit"] == "1/EUR"
     assert price["value"] == pytest.approx(fastest * 3600 / 2)
+
+
+def test_inference_chooses_the_same_tokens_on_every_torch(torch_29: Path, torch_26: Path, tmp_path: Path) -> None:
+    digests = set()
+    for python in (torch_29, torch_26):
+        output = passed(python, tmp_path / python.parents[1].name, "inference", environ={"OMP_NUM_THREADS": "1"})
+        findings = output.findings("inference")
+        ways = ("without a cache", "with a cache", "in a batch")
+        for name in [f"tokens {way} in fp32" for way in ways]:
+            assert findings[name]["detail"] == "128 of 128 choices are beyond rounding"
+            found = prints(output, "inference")[name]
+            assert found["level"] == "universal"
+            digests.add(found["digest"])
+        for name in ("fp32", "fp16", "bf16"):
+            assert all(findings[f"logits {way} in {name}"]["ok"] for way in ways)
+            assert findings[f"prefill in {name}"]["value"] > findings[f"decoding in {name}"]["value"] > 0
+    assert len(digests) == 1
+
+
+def test_bandwidth_of_a_machine_without_a_gpu(torch_any: Path, tmp_path: Path) -> None:
+    output = passed(torch_any, tmp_path, "bandwidth")
+    assert not_run(output, "bandwidth") == {"pinned memory to a GPU and back", "copies between GPUs"}
+    rate = output.findings("bandwidth")["a copy in memory"]
+    assert rate["value"] > 0 and rate["spread"] >= 0 and rate["unit"] == "GB/s"
 
 
 def test_pyg_and_widedeep(torch_any: Path, tmp_path: Path) -> None:
@@ -327,6 +372,11 @@ def test_another_nccl_instead_of_the_locked_one_is_found(torch_29: Path, torch_2
     # 2.9.1 calls what 2.21.5 does not have: whichever comes first, the stack does not pass.
     assert result["status"] == "failed"
     assert "NCCL = locked: 2.21.5 runs" in result["reason"] or "undefined symbol: nccl" in result["reason"]
+
+
+def test_without_a_gpu_nothing_is_compiled_or_captured(torch_any: Path, tmp_path: Path) -> None:
+    result = suite.run(torch_any, suite.make_request("runtime"), tmp_path).results["runtime"]
+    assert (result["status"], result["reason"], result["findings"]) == ("not run", "no GPU is requested", [])
 
 
 def test_gpus_requested_without_any_end_the_suite(torch_29: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import venv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,21 @@ def test_a_check_that_is_not_run_says_why(tmp_path: Path) -> None:
     assert (result["status"], result["cause"], result["reason"]) == ("not run", None, "no GPU is requested")
     assert [each["name"] for each in result["phases"]] == ["import torch", "CUDA libraries in memory"]
     assert result["log"] == ""
+
+
+def test_variables_that_change_cuda_and_torch_are_in_the_results(tmp_path: Path) -> None:
+    given = {
+        "NCCL_P2P_DISABLE": "1",
+        "TORCH_HOME": "/models",
+        "NVIDIA_TF32_OVERRIDE": "1",
+        "CUBLAS_WORKSPACE_CONFIG": "",
+    }
+    others = {"TORCHX": "1", "MY_CUDA_TOKEN": "secret", "NVIDIA_TF32_OVERRIDES": "1", "cuda_home": "/cuda"}
+    environ = {**fake_torch(tmp_path / "stack", GOOD), **given, **others}
+    document = suite.run(HERE, make_request("device"), tmp_path / "run", environ=environ).document
+    # This test's own environment may have more.
+    found = document["machine"]["environment"]
+    assert given.items() <= found.items() and not others.keys() & found.keys()
 
 
 def test_a_torch_that_is_locked_and_not_there_is_reported_alike_by_every_check(tmp_path: Path) -> None:
@@ -281,3 +297,4 @@ def test_limits_grow_with_gpus_and_bytes(gpus: int, gigabytes: int, limits: dict
     request = SuiteRequest("cuda", (), locked=locked, driver=Driver(gpus=shown), limits={"amp": 7})
     assert {name: limit_of(name, request) for name in limits} == limits
     assert limit_of("amp", request) == 7
+    assert limit_of("sustained", replace(request, burn_s=600)) == limit_of("sustained", request) + 720

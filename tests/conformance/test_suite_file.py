@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from envspec.report import RECEIPT, RECEIPT_FILES
 from envspec.verifier.types import Expected
 from envspec.version import VERSION
 from tests.support.machines import NotRun, interpreters, suite
+from tests.support.machines.stack import spoiled
 from tests.support.machines.suite import GOOD, PATIENCE_S, SECOND_HANGS, fake_torch
 from tests.support.user import User
 
@@ -170,6 +172,7 @@ def test_what_fails_and_what_is_no_gpu_are_different(archive: Path, tmp_path: Pa
         ("--nodes", "2"),
         ("--nodes", "2", "--rendezvous", ":29400"),
         ("--world-size", "0"),
+        ("--burn", "inf"),
         ("--report", "/dev/null/receipts"),
         ("lock",),
     ],
@@ -197,6 +200,45 @@ def test_a_run_that_is_ended_writes_what_it_has(archive: Path, tmp_path: Path, n
     assert list((tmp_path / "tmp").iterdir()) == []
     checks = {each["check"]: each["reason"] for each in _receipt(tmp_path / "receipt")["checks"]}
     assert checks["memory"] == "the suite ended before it"
+
+
+#: Every thousandth product, in whatever type, has one low bit that is wrong. Small ones, for thousands in seconds.
+_LOW_BITS = """
+import importlib
+importlib.import_module("envspec.conformance.bounds").SIZES["sustained.side.cpu"] = 64
+product, products = torch.Tensor.__matmul__, []
+
+def wrong(left, right):
+    found = product(left, right)
+    if found.dtype != torch.float64:
+        products.append(None)
+        if len(products) % 1000 == 0:
+            found.view({2: torch.int16, 4: torch.int32}[found.element_size()])[9, 11] ^= 1
+    return found
+
+torch.Tensor.__matmul__ = wrong
+"""
+
+
+@pytest.mark.stack
+def test_a_burn_finds_each_product_with_a_wrong_bit(archive: Path, torch_29: Path, tmp_path: Path) -> None:
+    words = ("--device", "cpu", "--burn", "0.1", "--report", "receipt")
+    hook = spoiled(tmp_path / "hook", _LOW_BITS)
+    began = time.monotonic()
+    done = _run(archive, tmp_path, *words, python=str(torch_29), OMP_NUM_THREADS="1", **hook)
+    assert done.returncode == 7 and time.monotonic() - began > 6, done.stdout
+    device, sustained = _receipt(tmp_path / "receipt")["checks"]
+    assert (device["check"], sustained["check"], sustained["status"]) == ("device", "sustained", "failed")
+    findings = {each["name"]: each for each in sustained["findings"]}
+    assert findings["burn"]["detail"] == "6 s, in 2 turns of each type"
+    counts = [
+        tuple(map(int, re.findall(r"\d+", findings[f"products in {name}"]["detail"])[:2]))
+        for name in ("fp32", "fp16", "bf16")
+    ]
+    # The first one of each type is no repetition.
+    assert sum(wrong for wrong, _ in counts) == (sum(of for _, of in counts) + 3) // 1000 > 0
+    # The types take turns, and each has one phase in the receipt.
+    assert [each["name"] for each in sustained["phases"]].count("products in bf16") == 1
 
 
 @pytest.mark.stack

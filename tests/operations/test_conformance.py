@@ -105,6 +105,20 @@ def test_a_required_check_that_did_not_run_fails(user: User) -> None:
     assert [each["check"] for each in document["checks"]] == ["ddp", "lock"]
 
 
+@pytest.mark.parametrize(
+    ("words", "checks"),
+    [
+        ((), ["device", "sustained"]),
+        (("--check", "lock"), ["lock", "sustained"]),
+        (("--check", "sustained"), ["sustained"]),
+    ],
+)
+def test_a_burn_runs_the_named_checks_and_sustained(unchanged: User, words: tuple[str, ...], checks: list[str]) -> None:
+    document = json.loads(proves(unchanged, "--burn", "10", *words, "--format", "json").stdout)
+    assert [each["check"] for each in document["checks"]] == checks
+    assert document["checks"][-1]["limit_s"] == 180 + 1.2 * 600
+
+
 def test_a_changed_file_fails_and_is_named(user: User) -> None:
     lock_of(user)
     (module,) = (user.folder / "env").glob("lib/python3*/site-packages/tool/__init__.py")
@@ -130,6 +144,7 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
         (["--limit", "matmull=3"], "there is no check matmull"),
         (["--limit", "lock"], "--limit lock: the form is NAME=SECONDS"),
         (["--world-size", "none"], "--world-size none"),
+        (["--burn", "0"], "--burn 0: not a number of minutes"),
         (["--nodes", "2", "--node-rank", "2"], "--node-rank 2: the ranks of 2 nodes are 0 to 1"),
         (["--node-rank", "1"], "--node-rank 1: there is one node, and its rank is 0"),
         (["--nodes", "2"], "2 nodes need a rendezvous"),

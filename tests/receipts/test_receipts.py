@@ -314,6 +314,15 @@ def test_a_machine_is_described_in_the_receipts_words() -> None:
     assert model.Machine.model_validate(found).kernel == found["kernel"]
 
 
+def test_other_variables_are_a_difference_that_counts() -> None:
+    one = made(check("matmul"))
+    variables = {"NCCL_P2P_DISABLE": "1", "CUDA_VISIBLE_DEVICES": "0"}
+    other = one.model_copy(update={"machine": one.machine.model_copy(update={"environment": variables})})
+    (line,) = compare([("one", one), ("other", other)]).sections["Machine"]
+    assert (line.what, line.weight) == ("environment variables", Weight.DIFFERS)
+    assert line.values == ("", "CUDA_VISIBLE_DEVICES=0, NCCL_P2P_DISABLE=1")
+
+
 def test_a_version_that_only_one_of_them_has_loaded_is_no_other_stack() -> None:
     whole = made(check("matmul", ran={"cuDNN": "9.10.2"}), check("pyg", ran={"torch": "2.9.1"}))
     part = made(check("pyg", ran={"torch": "2.9.1"}))

@@ -14,11 +14,11 @@ from envspec.conformance.events import CheckContext
 class CheckDefinition:
     """A line of the table.
 
-    limit_s: enough on the slowest supported machine; it grows by limit_s_per_gpu for each further GPU, and by
-    limit_s_per_gb for each GB of wheels in the lock. proves: a description. needs: it is not run unless the stack has
-    one of these modules. preimports: modules imported before its turn, in this order. alone: whether no other check
-    imports while it runs. each_gpu: whether it runs in one process for each GPU, at the same time, each of which sees
-    no other GPU. advice: its hint if it fails without a better one.
+    limit_s: enough on the slowest supported machine; it grows by limit_s_per_gpu for each further GPU, by
+    limit_s_per_gb for each GB of wheels in the lock, and by limit_s_per_burn_s for each second of `--burn`. proves: a
+    description. needs: it is not run unless the stack has one of these modules. preimports: modules imported before its
+    turn, in this order. alone: whether no other check imports while it runs. each_gpu: whether it runs in one process
+    for each GPU, at the same time, each of which sees no other GPU. advice: its hint if it fails without a better one.
     """
 
     limit_s: float
@@ -29,6 +29,7 @@ class CheckDefinition:
     each_gpu: bool = False
     limit_s_per_gpu: float = 0.0
     limit_s_per_gb: float = 0.0
+    limit_s_per_burn_s: float = 0.0
     advice: str = ""
 
     @staticmethod
@@ -80,6 +81,22 @@ CHECKS: Mapping[str, CheckDefinition] = {
         each_gpu=True,
         limit_s_per_gpu=15,
     ),
+    "inference": CheckDefinition(
+        120, "greedy decoding with a cache, without one and in a batch is the same", each_gpu=True, limit_s_per_gpu=10
+    ),
+    "runtime": CheckDefinition(
+        60,
+        "a kernel compiled by NVRTC is exact, and a CUDA graph's replay equals eager",
+        each_gpu=True,
+        limit_s_per_gpu=5,
+        advice="install torch with the CUDA packages that it requires: libnvrtc and libnvrtc-builtins are two files",
+    ),
+    "bandwidth": CheckDefinition(
+        90,
+        "copies from and to pinned memory, on each card and between GPUs are exact; their GB/s",
+        # Of all ordered pairs: with 16 GPUs 240, a second and a half each.
+        limit_s_per_gpu=30,
+    ),
     "pyg": CheckDefinition(
         90, "torch_geometric imports, and a GCN learns a small graph", preimports=("torch", "torch_geometric")
     ),
@@ -114,6 +131,8 @@ CHECKS: Mapping[str, CheckDefinition] = {
         180,
         "products that fill the device for a while are exact, each of them",
         each_gpu=True,
+        # A turn ends when its last block does.
+        limit_s_per_burn_s=1.2,
         advice="the device computes wrong results under load: check its cooling and power, or replace it",
     ),
     # The last one: after all work.

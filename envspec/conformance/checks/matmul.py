@@ -12,7 +12,17 @@ from typing import Any
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import CUDNN
-from envspec.conformance.numerics import Mode, best_time, case, deterministic, key, modes, raw, relative_error
+from envspec.conformance.numerics import (
+    Mode,
+    best_time,
+    case,
+    deterministic,
+    key,
+    modes,
+    raw,
+    relative_error,
+    tf32_hint,
+)
 from envspec.conformance.results import Level
 
 _LENGTHS = (64, 1024, 4096)
@@ -77,7 +87,8 @@ def _random(torch: Any, context: CheckContext, run: list[Mode]) -> None:
                 results[mode.name].append(raw(found))
     if "fp32" in largest:
         detail = "a larger error means that fp32 is computed in TF32: see allow_tf32 and NVIDIA_TF32_OVERRIDE"
-        context.within("fp32 is not TF32", largest["fp32"], limit("matmul.fp32_not_tf32"), detail=detail)
+        bound = limit("matmul.fp32_not_tf32")
+        context.within("fp32 is not TF32", largest["fp32"], bound, detail=detail, hint=tf32_hint())
     if "tf32" in largest and largest["tf32"] <= limit("matmul.fp32", lengths[-1]).value:
         context.not_run("tf32's units", "TF32 was requested and is as exact as fp32: see NVIDIA_TF32_OVERRIDE")
     for name, parts in results.items():

@@ -1,4 +1,4 @@
-"""Memory that the checks used, and that a model of N parameters needs to run and to be fine-tuned on this GPU."""
+"""Memory: patterns through the free part, what the checks used, and what a model of N parameters needs on this GPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ _MODELS = (1e9, 3e9, 7e9, 13e9, 34e9, 70e9)
 
 
 def check(context: CheckContext) -> None:
-    """Count the bytes of a real AdamW step, and extrapolate."""
+    """Write and read patterns, count the bytes of a real AdamW step, and extrapolate."""
     torch = context.load("torch")
+    # Before the step, whose peak counts.
+    with context.phase("patterns"):
+        _patterns(torch, context)
+        if context.request.cuda:
+            torch.cuda.empty_cache()
     with context.phase("an AdamW step"):
         counted = _step(torch, context)
     context.exact(
@@ -29,6 +34,42 @@ def check(context: CheckContext) -> None:
         if peak.host_bytes is not None:
             context.measure(f"peak of {name} on the host", peak.host_bytes, "bytes")
     _models(torch, context)
+
+
+def _patterns(torch: Any, context: CheckContext) -> None:
+    """Each word of the free memory is written with a value of its own and read, then with the inverted one.
+
+    So every bit is once 0 and once 1, and an address that leads to another place is found: all words are written before
+    the first is read.
+    """
+    device, size = context.device, SIZES[f"memory.block_bytes.{context.device}"]
+    words, count = size // 8, SIZES["memory.blocks.cpu"]
+    made = torch.empty(words, dtype=torch.int64, device=device)
+    # A GPU that shares the host's memory (GB10) gets as little: the system would end other programs.
+    if context.request.cuda and not getattr(torch.cuda.get_device_properties(0), "is_integrated", False):
+        free, _ = torch.cuda.mem_get_info()
+        count = max(1, free * SIZES["memory.pattern_percent"] // 100 // size)
+
+    def pattern(block: int, *, inverted: bool) -> Any:
+        # Multiplication by an odd number is a permutation of all words of 64 bits.
+        torch.arange(block * words, (block + 1) * words, dtype=torch.int64, device=device, out=made)
+        return made.mul_(0x5851F42D4C957F2D).bitwise_xor_(-1 if inverted else 0)
+
+    blocks = [torch.empty_like(made) for _ in range(count)]
+    wrong, first = 0, ""
+    for inverted in (False, True):
+        for number, block in enumerate(blocks):
+            block.copy_(pattern(number, inverted=inverted))
+        for number, block in enumerate(blocks):
+            differs = block != pattern(number, inverted=inverted)
+            if found := int(differs.sum()):
+                place = int(differs.nonzero()[0])
+                bits = int(block[place] ^ made[place]) & (2**64 - 1)
+                first = first or f"; the first: word {place} of block {number}, bits {bits:#x}"
+                wrong += found
+    detail = f"{wrong} wrong words in {count} blocks of {size >> 20} MiB, two patterns{first}"
+    hint = "test the memory with NVIDIA's diagnostics (`dcgmi diag -r 3`), and replace the card if it fails again"
+    context.exact("memory patterns", ok=not wrong, detail=detail, hint=hint if context.request.cuda else "")
 
 
 def _step(torch: Any, context: CheckContext) -> float:

@@ -7,6 +7,7 @@ that is warm, show one wrong bit.
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -29,21 +30,35 @@ _VECTORS = 4
 
 
 def check(context: CheckContext) -> None:
-    """Share the time among the modes of the device."""
+    """Share the time among the modes of the device: one after the other, with `--burn` in many turns."""
     torch = context.load("torch")
     deterministic(torch)
     run = modes(torch, context)
     with context.phase("inputs"):
         left, right, vectors = _inputs(torch, context)
         expected = left.double() @ (right.double() @ vectors)
-    seconds = SIZES[f"sustained.seconds.{context.device}"] / len(run)
+    burn_s = context.request.burn_s
+    seconds = (burn_s or SIZES[f"sustained.seconds.{context.device}"]) / len(run)
+    turns = math.ceil(seconds / SIZES["sustained.turn_s"]) if burn_s else 1
+    repeated: dict[str, _Repeated] = {}
     with context.sensors() if context.request.cuda else nullcontext() as sensors:
-        for mode in run:
-            with context.phase(f"products in {mode.name}"), case(torch, context, f"products in {mode.name}"):
-                factors = mode.left(left.float()), mode.right(right.float())
-                first = mode.product(*factors)
-                if _is_exact(torch, context, mode, first, vectors, expected):
-                    _repeat(torch, context, mode, factors, first, seconds)
+        for turn in range(turns):
+            for mode in run:
+                with context.phase(f"products in {mode.name}"), case(torch, context, f"products in {mode.name}"):
+                    # One that is refused has no further turn.
+                    each = repeated.pop(mode.name, None)
+                    if turn == 0:
+                        factors = mode.left(left.float()), mode.right(right.float())
+                        first = mode.product(*factors)
+                        if _is_exact(torch, context, mode, first, vectors, expected):
+                            each = _Repeated(torch, context, mode, factors, first)
+                    if each:
+                        each.run(seconds / turns)
+                        repeated[mode.name] = each
+    for each in repeated.values():
+        each.report()
+    if burn_s:
+        context.note("burn", f"{burn_s:g} s, in {turns} turns of each type")
     if sensors:
         _report(context, sensors)
 
@@ -98,44 +113,65 @@ def _is_exact(torch: Any, context: CheckContext, mode: Mode, first: Any, vectors
     return is_exact
 
 
-def _repeat(torch: Any, context: CheckContext, mode: Mode, factors: Sequence[Any], first: Any, seconds: float) -> None:
-    """Compare each further product with the first, bit by bit, on the device; synchronise once for many products."""
-    bits = {2: torch.int16, 4: torch.int32}[first.element_size()]
-    right = first.view(bits)
-    side, block = len(first), 1
-    times: list[float] = []
-    wrong: list[str] = []
-    products, elements = 0, 0
-    began, disturbed = time.perf_counter(), disturbance(context.device)
-    while len(times) < 2 or time.perf_counter() - began < seconds:
-        clock = _Clock(torch, context.device)
+class _Repeated:
+    """Compares further products of a mode with the first, bit by bit, on the device; synchronises once for many."""
+
+    def __init__(self, torch: Any, context: CheckContext, mode: Mode, factors: Sequence[Any], first: Any) -> None:
+        self._mode = mode
+        self._torch = torch
+        self._context = context
+        self._factors = factors
+        self._bits = {2: torch.int16, 4: torch.int32}[first.element_size()]
+        self._right = first.view(self._bits)
+        self._disturbed = disturbance(context.device)
+        self._products = 0
+        self._times: list[float] = []
+        self._wrong: list[str] = []
+        self._elements = 0
+
+    def run(self, seconds: float) -> None:
+        """Multiply for a while."""
+        began = time.perf_counter()
+        while len(self._times) < 2 or time.perf_counter() - began < seconds:
+            # About twenty blocks: often enough to see a clock that falls, seldom enough to keep the device busy.
+            self._block(max(1, round(seconds / 20 / self._times[-1])) if self._times else 1)
+
+    def _block(self, count: int) -> None:
+        torch, clock = self._torch, _Clock(self._torch, self._context.device)
         results = []
-        for _ in range(block):
+        for _ in range(count):
             clock.mark()
-            product = mode.product(*factors)
+            product = self._mode.product(*self._factors)
             clock.mark()
-            differs = (product.view(bits) != right).flatten()
+            differs = (product.view(self._bits) != self._right).flatten()
             # On a GPU the largest element of booleans can't be found.
             results.append(torch.stack([differs.sum(), differs.view(torch.uint8).argmax()]))
-        for number, (count, place) in enumerate(torch.stack(results).tolist(), products + 1):
-            elements += count
-            if count:
-                wrong.append("product {}, row {}, column {}".format(number, *divmod(place, side)))
-        products += block
-        times.append(clock.seconds() / block)
-        # About twenty blocks: often enough to see a clock that falls, seldom enough to keep the device busy.
-        block = max(1, round(seconds / 20 / times[-1]))
-    apart = spread(times[1:], disturbed())
-    detail = f"{len(wrong)} of {products} products differ from the first"
-    if wrong:
-        detail += f", in {elements} elements; the first: {wrong[0]}"
-    context.exact(f"products in {mode.name}", ok=not wrong, detail=detail)
-    # The first block was one product.
-    del times[0]
-    first_rate, middle, last = (2 * side**3 / each / 1e12 for each in (times[0], statistics.median(times), times[-1]))
-    context.measure(f"{mode.name} at the beginning", first_rate, "TFLOP/s")
-    context.measure(mode.name, middle, "TFLOP/s", f"the median of {len(times)} blocks", apart)
-    context.measure(f"{mode.name} at the end", last, "TFLOP/s")
+        for number, (elements, place) in enumerate(torch.stack(results).tolist(), self._products + 1):
+            self._elements += elements
+            if elements:
+                where = divmod(place, len(self._right))
+                self._wrong.append("product {}, row {}, column {}".format(number, *where))
+                if len(self._wrong) == 1:
+                    # At once: a burn may be ended before its report.
+                    self._context.note(f"the first wrong product in {self._mode.name}", self._wrong[0])
+        self._products += count
+        self._times.append(clock.seconds() / count)
+
+    def report(self) -> None:
+        """The findings."""
+        context, name = self._context, self._mode.name
+        # The first block was one product.
+        times = self._times[1:]
+        apart = spread(times, self._disturbed())
+        detail = f"{len(self._wrong)} of {self._products} products differ from the first"
+        if self._wrong:
+            detail += f", in {self._elements} elements; the first: {self._wrong[0]}"
+        context.exact(f"products in {name}", ok=not self._wrong, detail=detail)
+        side = len(self._right)
+        first, middle, last = (2 * side**3 / each / 1e12 for each in (times[0], statistics.median(times), times[-1]))
+        context.measure(f"{name} at the beginning", first, "TFLOP/s")
+        context.measure(name, middle, "TFLOP/s", f"the median of {len(times)} blocks", apart)
+        context.measure(f"{name} at the end", last, "TFLOP/s")
 
 
 class _Clock:

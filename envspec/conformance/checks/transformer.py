@@ -19,6 +19,7 @@ from envspec.conformance.numerics import (
     joined,
     kernels,
     relative_error,
+    tf32_hint,
 )
 
 _HOUR_S = 3600
@@ -73,7 +74,8 @@ def check(context: CheckContext) -> None:
             with case(torch, context, f"the encoder in {name}"):
                 for part, found, exact in zip(("output", "gradient"), work.results(dtype), right):
                     error = relative_error(found, exact)
-                    context.within(f"the encoder's {part} in {name}", error, limit(f"transformer.{part}.{name}"))
+                    bound, hint = limit(f"transformer.{part}.{name}"), tf32_hint() if name == "fp32" else ""
+                    context.within(f"the encoder's {part} in {name}", error, bound, hint=hint)
     with context.phase("speed"):
         _speed(torch, context, work, dtypes)
     with context.phase("torch.compile"):

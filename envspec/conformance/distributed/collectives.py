@@ -10,6 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES
@@ -130,21 +131,66 @@ def bandwidth(
         "all-gather": (lambda: dist.all_gather_into_tensor(whole, part), 1.0),
         "reduce-scatter": (lambda: dist.reduce_scatter_tensor(part, whole), 1.0),
     }
-    blocks = SIZES[f"distributed.blocks.{device.type}"]
-    block_s = SIZES[f"distributed.speed_ms.{device.type}"] / 1000 / blocks
     speeds = {}
     for name, (collective, factor) in collectives.items():
-        # Sets up connections.
-        collective()
-        times = [_seconds(torch, dist, device, collective, 1)]
-        calls = agree(name, max(1, math.ceil(block_s / times[0])))
-        if calls > 1:
-            times.clear()
-        while len(times) < blocks:
-            times.append(_seconds(torch, dist, device, collective, calls) / calls)
+        times, calls = _times(torch, dist, device, collective, partial(agree, name))
         best = min(times)
         speeds[name] = (4 * count / best * factor * (world - 1) / world, 1 - best / statistics.median(times), calls)
     return speeds
+
+
+def rank_times(
+    torch: Any, dist: Any, device: Any, rank: int, world: int, agree: Callable[[str, int], int]
+) -> dict[str, float]:
+    """Seconds that one rank needs for a product, for collectives, and to send to and receive from others.
+
+    The kinds and sizes are those of Megatron-LM#4662; the first names the GPU, the last ones the pair of ranks.
+    """
+    kind, seconds = device.type, {}
+
+    def measure(name: str, work: Callable[[], object]) -> None:
+        times, _ = _times(torch, dist, device, work, partial(agree, f"rank times, {name}"))
+        seconds[name] = min(times)
+
+    side = SIZES[f"distributed.product_side.{kind}"]
+    matrix = torch.ones(side, side, device=device, dtype=torch.float16 if kind == "cuda" else torch.float32)
+    measure("a product", partial(torch.matmul, matrix, matrix))
+    del matrix
+    for size in (SIZES[f"distributed.rank_bytes.large.{kind}"], SIZES[f"distributed.rank_bytes.small.{kind}"]):
+        count = math.ceil(size / 4 / world) * world
+        whole, other = torch.ones(count, device=device), torch.ones(count, device=device)
+        of = f"of {size >> 10} KiB"
+        measure(f"all-reduce {of}", partial(dist.all_reduce, whole))
+        measure(f"reduce-scatter {of}", partial(dist.reduce_scatter_tensor, other[: count // world], whole))
+        measure(f"all-to-all {of}", partial(dist.all_to_all_single, other, whole))
+        for stride in sorted({1, world // 2}):
+            exchange = partial(_exchange, dist, whole, other, ((rank + stride) % world, (rank - stride) % world))
+            measure(f"send/recv {of} over {stride} {'rank' if stride == 1 else 'ranks'}", exchange)
+    return seconds
+
+
+def _exchange(dist: Any, own: Any, other: Any, ranks: tuple[int, int]) -> None:
+    """Send to the first rank, receive from the second."""
+    operations = dist.P2POp(dist.isend, own, ranks[0]), dist.P2POp(dist.irecv, other, ranks[1])
+    for each in dist.batch_isend_irecv(list(operations)):
+        each.wait()
+
+
+def _times(
+    torch: Any, dist: Any, device: Any, work: Callable[[], object], agree: Callable[[int], int]
+) -> tuple[list[float], int]:
+    """Seconds of a call in each block, and the calls of a block, on which all ranks agree."""
+    blocks = SIZES[f"distributed.blocks.{device.type}"]
+    block_s = SIZES[f"distributed.speed_ms.{device.type}"] / 1000 / blocks
+    # Sets up connections.
+    work()
+    times = [_seconds(torch, dist, device, work, 1)]
+    calls = agree(max(1, math.ceil(block_s / times[0])))
+    if calls > 1:
+        times.clear()
+    while len(times) < blocks:
+        times.append(_seconds(torch, dist, device, work, calls) / calls)
+    return times, calls
 
 
 def _seconds(torch: Any, dist: Any, device: Any, collective: Callable[[], object], calls: int) -> float:

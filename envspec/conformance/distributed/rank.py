@@ -132,6 +132,11 @@ class Rank:
         """A result for the check; JSON."""
         self.log.write("values", [name, value])
 
+    def exchanged(self, key: str, value: Any) -> list[Any]:
+        """The values that all ranks have under this key, by rank; JSON."""
+        self.store.set(f"{key}/{self.number}", json.dumps(value))
+        return [json.loads(self.store.get(f"{key}/{each}")) for each in range(self.world)]
+
     def first_ranks(self, key: str, number: int) -> int:
         """The number that the first rank has under this key."""
         if self.number == 0:
@@ -207,8 +212,7 @@ def _train(torch: Any, rank: Rank, trainee: Trainee) -> None:
     trained = training.train(torch, trainee, rank.launch.seed, own, rank.world, rank.log.phase)
     with rank.log.phase("compare"):
         digests = {"gradients": [digest(each) for each in trained.gradients], "parameters": digest(trained.parameters)}
-        rank.store.set(f"digests/{rank.number}", json.dumps(digests))
-        rank.value("digests", [json.loads(rank.store.get(f"digests/{each}")) for each in range(rank.world)])
+        rank.value("digests", rank.exchanged("digests", digests))
         rank.value("norms", trained.norms)
         if rank.local == 0:
             torch.save([*trained.gradients, trained.parameters], rank.folder / "trained.pt")
@@ -230,6 +234,10 @@ def run_ddp(torch: Any, dist: Any, rank: Rank) -> None:
     if rank.world > 1:
         with rank.log.phase("bandwidth"):
             rank.value("bus", collectives.bandwidth(torch, dist, rank.device, rank.world, rank.first_ranks))
+    if rank.world >= SIZES["distributed.fewest_ranks"]:
+        with rank.log.phase("times of each rank"):
+            own = collectives.rank_times(torch, dist, rank.device, rank.number, rank.world, rank.first_ranks)
+            rank.value("times", rank.exchanged("times", own))
 
 
 def run_fsdp(torch: Any, _dist: Any, rank: Rank) -> None:

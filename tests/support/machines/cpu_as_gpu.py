@@ -55,7 +55,7 @@ _SHORT: Mapping[str, int] = {
 #: Terms of a product that is computed once for the same two matrices.
 _LARGE = 2**37
 #: Of which the arithmetic in fp16 is replaced; torch.compile looks at modes, and compiles none of it.
-_HALF_CHECKS = ("matmul", "amp", "transformer", "dataloader", "sustained")
+_HALF_CHECKS = ("matmul", "amp", "transformer", "inference", "dataloader", "sustained")
 _COMPILING = "torch.compile"
 
 
@@ -160,6 +160,8 @@ class _Everywhere:
                     return function(*args, **(kwargs or {}))
                 if function is torch.Tensor.is_pinned:
                     return True
+                if function is torch.Tensor.pin_memory:
+                    return args[0]
                 named = {key: _on_cpu(torch, each) for key, each in (kwargs or {}).items()}
                 result = products.call(function, tuple(_on_cpu(torch, each) for each in args), named)
                 held.see(torch, result)
@@ -255,9 +257,45 @@ def _card(torch: Any, held: _Held) -> None:
         "max_memory_reserved": lambda: held.most,
         "reset_peak_memory_stats": held.forget,
         "Event": _Event,
+        # Two blocks of the pattern.
+        "mem_get_info": lambda: (600 << 20, cards[0].total_memory),
+        "empty_cache": lambda: None,
+        "Stream": _Stream,
+        "current_stream": _Stream,
+        "stream": lambda _: contextlib.nullcontext(),
+        "CUDAGraph": lambda: _graph(torch),
+        "graph": lambda graph: graph,
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, _for_checks(answer, getattr(torch.cuda, name)))
+
+
+class _Stream:
+    """Work has ended when its call returns."""
+
+    def wait_stream(self, _: _Stream) -> None:
+        """At once."""
+
+
+def _graph(torch: Any) -> Any:
+    """A graph as a mode that records torch's functions while it is entered; a replay calls them again."""
+
+    class Graph(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self._calls: list[tuple[Any, Any, Any, Any]] = []
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                self._calls.append((function, args, kwargs or {}, result))
+            return result
+
+        def replay(self) -> None:
+            for function, args, named, result in self._calls:
+                result.copy_(function(*args, **named))
+
+    return Graph()
 
 
 class _Event:
