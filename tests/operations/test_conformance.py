@@ -108,7 +108,7 @@ def test_a_required_check_that_did_not_run_fails(user: User) -> None:
 @pytest.mark.parametrize(
     ("words", "checks"),
     [
-        ((), ["device", "sustained"]),
+        ((), ["device", "sustained", "health"]),
         (("--check", "lock"), ["lock", "sustained"]),
         (("--check", "sustained"), ["sustained"]),
     ],
