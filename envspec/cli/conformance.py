@@ -18,6 +18,7 @@ from envspec.cli.options import (
     MIRROR,
     MOUNTS,
     UNCONFINED,
+    combined,
     context_of,
     mount_of,
     variables_of,
@@ -44,6 +45,27 @@ class Failed(EnvspecError):
     code = "conformance-failed"
 
 
+#: What to test.
+SELECTION: Final = combined(
+    click.option(
+        "--device", type=click.Choice(["cuda", "cpu"]), help="What to test (default: GPUs if the lock uses CUDA)."
+    ),
+    click.option(
+        "--check",
+        "checks",
+        multiple=True,
+        metavar="NAME",
+        help=f"Run only this check; may be given more than once: {', '.join(CHECKS)}.",
+    ),
+    click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Time limit of a check, in seconds."),
+    click.option(
+        "--burn",
+        metavar="MINUTES",
+        help="Run `sustained` for so long, all types in turn; without --check only `device` and `health` besides.",
+    ),
+)
+
+
 @click.command()
 @click.argument("lock", required=False)
 @click.option(
@@ -61,22 +83,7 @@ class Failed(EnvspecError):
 @IMAGE_OFFLINE
 @MIRROR
 @UNCONFINED
-@click.option(
-    "--device", type=click.Choice(["cuda", "cpu"]), help="What to test (default: GPUs if the lock uses CUDA)."
-)
-@click.option(
-    "--check",
-    "checks",
-    multiple=True,
-    metavar="NAME",
-    help=f"Run only this check; may be given more than once: {', '.join(CHECKS)}.",
-)
-@click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Time limit of a check, in seconds.")
-@click.option(
-    "--burn",
-    metavar="MINUTES",
-    help="Run `sustained` for so long, all types in turn; without --check only `device` besides.",
-)
+@SELECTION
 @click.option("--world-size", metavar="N|all", help="Processes of the distributed checks on this machine.")
 @click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of machines of this run.")
 @click.option("--node-rank", type=click.IntRange(min=0), default=0, metavar="R", help="This machine's number.")
@@ -122,7 +129,7 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
             raise UsageError("--write-suite writes a file for any stack, and takes no LOCK", hint="leave LOCK out")
         output.info(f"wrote {write_suite_file(chosen['write_suite'])}")
         return Result(lambda _: "")
-    location, selection = _location(chosen), _selection(chosen)
+    location, selection = _location(chosen), selection_of(chosen)
     baseline = read(chosen["baseline"]) if chosen["baseline"] else None
     if report is not None:
         check_writable(report)
@@ -177,13 +184,14 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
     )
 
 
-def _selection(chosen: Mapping[str, Any]) -> SuiteSelection:
+def selection_of(chosen: Mapping[str, Any]) -> SuiteSelection:
+    """What is chosen by SELECTION, and by options that are about this machine, if the command has them."""
     from envspec.conformance.request import BadOption, Nodes, burn_of, limit_of, world_size_of
     from envspec.operations.conformance import SuiteSelection
 
-    price, currency = _price(chosen["price"])
+    price, currency = _price(chosen.get("price"))
     try:
-        world_size, limits = world_size_of(chosen["world_size"]), dict(map(limit_of, chosen["limits"]))
+        world_size, limits = world_size_of(chosen.get("world_size")), dict(map(limit_of, chosen["limits"]))
         burn_s = burn_of(chosen["burn"])
     except BadOption as error:
         raise UsageError(str(error), hint=error.hint) from error
@@ -191,7 +199,7 @@ def _selection(chosen: Mapping[str, Any]) -> SuiteSelection:
         device=chosen["device"],
         checks=chosen["checks"],
         world_size=world_size,
-        nodes=Nodes(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"]),
+        nodes=Nodes(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"]) if "rendezvous" in chosen else Nodes(),
         price_per_hour=price,
         currency=currency,
         limits=limits,

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "verify": ("envspec.cli.environment:verify", "Check an environment against its lock, file by file."),
     "image": ("envspec.cli.image:command", "Build a lock's image, show its ID, compare images."),
     "conformance": ("envspec.cli.conformance:command", "Test that this machine runs a lock's stack."),
+    "fleet": ("envspec.cli.fleet:command", "Run the suite on the nodes of a cluster, and compare them."),
     "run": ("envspec.cli.container:run", "Run a command in a container of a lock's image."),
     "shell": ("envspec.cli.container:shell", "Open a shell in a container of a lock's image."),
     "cache": ("envspec.cli.cache:command", "Show the size of the cache, and remove what is in it."),

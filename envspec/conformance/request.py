@@ -71,7 +71,7 @@ def check_nodes(nodes: Nodes) -> None:
         raise BadOption(f"--rendezvous {rendezvous}: the form is HOST:PORT", hint)
 
 
-#: What `--burn` runs unless checks are named: the products, what shows a GPU that is none of the lock's, and its errors.
+#: What `--burn` runs unless checks are named: products, what shows a GPU that is none of the lock's, and its errors.
 _BURNED = ("device", "sustained", "health")
 
 

@@ -5,24 +5,22 @@ options -> `objects`, which is pure -> `run`: creates them, reads receipts from 
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
 from envspec.conformance.receipt import RECEIPT_MARK
-from envspec.errors import UnfitMachine, UsageError
+from envspec.errors import UnfitMachine
 from envspec.escaping import one_line
-from envspec.fleet.kubernetes_client import Api, ClusterError, open_api
+from envspec.fleet.kubernetes_client import Api, open_api
 from envspec.fleet.kubernetes_objects import RUN_LABEL, KubernetesOptions, objects, yaml_of
-from envspec.io.files import write_file
+from envspec.fleet.results import ClusterError, NodeState, joined, last_line, prepare, write, write_nodes
 from envspec.receipts.model import RECEIPT_FILE, BadReceipt, Image, Receipt, dump, load
 
 __all__ = ["Api", "ClusterError", "KubernetesOptions", "NodeState", "objects", "open_api", "run", "yaml_of"]
 
-NODES_FILE: Final = "nodes.json"
 #: Of a log; a receipt has 0.2 MB.
 _LOG_BYTES: Final = 16 << 20
 #: Characters of a line that a reason quotes.
@@ -33,13 +31,6 @@ _NEVER_STARTS: Final = frozenset(
 )
 #: Names of nodes and pods: they are names of folders, too. Source: kubernetes.io, "DNS Subdomain Names".
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
-
-
-class NodeState(NamedTuple):
-    """What is known of a node in the end: a receipt of it was read, or the reason why there is none."""
-
-    state: Literal["finished", "lost"]
-    reason: str = ""
 
 
 def run(options: KubernetesOptions, api: Api, folder: Path, report: Callable[[str], None]) -> None:
@@ -54,7 +45,7 @@ def run(options: KubernetesOptions, api: Api, folder: Path, report: Callable[[st
     """
     documents = objects(options)
     collector = _Collector(options, api, folder, report)
-    collector.prepare()
+    prepare(folder)
     tried: list[Mapping[str, Any]] = []
     try:
         owner: dict[str, Any] = {}
@@ -102,15 +93,6 @@ class _Collector:
         self._expected = options.nodes
         self._reported: dict[str, str] = {}
 
-    def prepare(self) -> None:
-        """Make the folder, before anything runs."""
-        if (self._folder / NODES_FILE).exists():
-            raise UsageError(f"{self._folder} has the receipts of another run", hint="name a new folder")
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._unwritable(self._folder, error) from error
-
     def collect(self) -> None:
         deadline = time.monotonic() + self._options.limit_s
         try:
@@ -125,26 +107,16 @@ class _Collector:
             self._give_up(ended, lambda _: "")
             raise
         finally:
-            states = {name: state._asdict() for name, state in sorted(self._nodes.items())}
-            self._write(Path(NODES_FILE), json.dumps({"nodes": states}, indent=2) + "\n")
+            write_nodes(self._folder, self._nodes)
         if not self._nodes:
             warning = self._reported.get(self._options.name, "the cluster gives no reason")
             raise ClusterError(f"no pod of {self._options.name} was created: {warning}")
-
-    def _write(self, path: Path, text: str) -> None:
-        try:
-            write_file(self._folder / path, text.encode("utf-8", "replace"))
-        except OSError as error:
-            raise self._unwritable(self._folder / path, error) from error
-
-    def _unwritable(self, path: Path, error: OSError) -> UsageError:
-        return UsageError(f"{path} can't be written: {error.strerror}", hint="name another folder")
 
     def _look_at_all(self) -> bool:
         """Look at every pod once; whether all are done."""
         pods = {each["metadata"]["name"]: each for each in self._api.pods(f"{RUN_LABEL}={self._options.run_id}")}
         for name in sorted(self._open.keys() - pods.keys()):
-            self._settle(name, NodeState("lost", _joined("its pod was deleted", waits(self._open[name]))))
+            self._settle(name, NodeState("lost", joined("its pod was deleted", waits(self._open[name]))))
         # A DaemonSet makes another pod for a node whose pod was deleted.
         self._open = {name: pod for name, pod in pods.items() if _place(pod) not in self._nodes}
         for name, pod in list(self._open.items()):
@@ -190,10 +162,10 @@ class _Collector:
             why = f"its log has more than {_LOG_BYTES >> 20} MiB"
         if receipt:
             receipt = _with_image(receipt, self._options.image, pod)
-            self._write(Path(place, RECEIPT_FILE), dump(receipt))
-            self._settle(name, NodeState("finished"), _joined(receipt.verdict.value, "; ".join(receipt.reasons)))
+            write(self._folder / place / RECEIPT_FILE, dump(receipt))
+            self._settle(name, NodeState("finished"), joined(receipt.verdict.value, "; ".join(receipt.reasons)))
         elif why:
-            self._settle(name, NodeState("lost", _joined(why, trouble or _last_line(log))))
+            self._settle(name, NodeState("lost", joined(why, trouble or last_line(log))))
         else:
             self._note(place, trouble or waits(pod))
 
@@ -203,7 +175,7 @@ class _Collector:
         self._nodes[place] = state
         # Before the report, which may be interrupted.
         self._open.pop(pod, None)
-        self._report(f"{place}: {text or _joined(*state)}")
+        self._report(f"{place}: {text or joined(*state)}")
 
     def _note(self, name: str, text: str) -> None:
         """Report what something waits for, once."""
@@ -215,10 +187,10 @@ class _Collector:
         """What is open is lost. warning: of an object by its name."""
         for number in range(1, self._missing() + 1):
             name = self._options.name
-            reason = _joined(why, "no pod was created", self._reported.get(name, ""))
+            reason = joined(why, "no pod was created", self._reported.get(name, ""))
             self._settle(f"{name}-missing-{number}", NodeState("lost", reason))
         for name, pod in list(self._open.items()):
-            reason = _joined(why, waits(pod) or self._reported.get(_place(pod), ""), warning(name))
+            reason = joined(why, waits(pod) or self._reported.get(_place(pod), ""), warning(name))
             self._settle(name, NodeState("lost", reason))
 
     def _warning(self, name: str) -> str:
@@ -300,17 +272,6 @@ def _with_image(receipt: Receipt, reference: str, pod: Mapping[str, Any]) -> Rec
     return receipt.model_copy(update={"image": image, "here": None}) if digest else receipt
 
 
-def _last_line(log: str) -> str:
-    """The line of a log that says most about its end."""
-    lines = [line for line in log.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("error: ")]
-    return one_line((errors or lines)[-1])[:_QUOTED] if lines else ""
-
-
 def _reason(said: Mapping[str, Any]) -> str:
     """`reason: message` of a condition, a state or an event."""
-    return one_line(_joined(str(said.get("reason") or ""), str(said.get("message") or "")))[:_QUOTED]
-
-
-def _joined(*parts: str) -> str:
-    return ": ".join(part for part in parts if part)
+    return one_line(joined(str(said.get("reason") or ""), str(said.get("message") or "")))[:_QUOTED]

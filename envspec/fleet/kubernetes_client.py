@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from envspec.context import counted
-from envspec.errors import NetworkError, UsageError
+from envspec.errors import UsageError
 from envspec.escaping import one_line
+from envspec.fleet.results import ClusterError
 
 #: Of one answer: the pods of a thousand nodes take a tenth.
 _ANSWER_BYTES: Final = 128 << 20
@@ -30,19 +31,6 @@ _KINDS: Final = {
     "Job": ("BatchV1Api", "job"),
     "Service": ("CoreV1Api", "service"),
 }
-
-
-class ClusterError(NetworkError):
-    """The API server refused a request, or did not answer. status: of HTTP; None without an answer."""
-
-    def __init__(self, message: str, *, hint: str | None = None, status: int | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.status = status
-
-    @property
-    def is_final(self) -> bool:
-        """Whether later requests will fail, too: nothing answers, or this user lacks the permission."""
-        return self.status in (None, 401, 403)
 
 
 class Api(Protocol):

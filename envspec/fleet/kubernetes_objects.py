@@ -15,11 +15,12 @@ import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from envspec.conformance.request import SuiteRequest
 from envspec.errors import UsageError
+from envspec.fleet.results import request_document
 from envspec.receipts.model import LockName
 from envspec.registry.reference import parse
 
@@ -119,7 +120,7 @@ def _object(api: str, kind: str, options: KubernetesOptions) -> dict[str, Any]:
 
 
 def _config_map(options: KubernetesOptions) -> dict[str, Any]:
-    request = json.dumps({"request": asdict(options.request), "lock": options.lock and options.lock.model_dump()})
+    request = request_document(options.request, options.lock)
     if len(options.suite) + len(request) > _CONFIG_MAP_BYTES:
         raise UsageError(
             f"the suite and its request have {len(options.suite) + len(request)} bytes, a ConfigMap at most 1 MiB",

@@ -1,0 +1,107 @@
+"""`envspec fleet`: the suite on the nodes of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from envspec.cli import output
+from envspec.cli.conformance import SELECTION, selection_of
+from envspec.cli.options import DRY_RUN, LOCK, context_of
+from envspec.cli.output import Result
+from envspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: The keys of operations.fleet.SCHEDULERS, whose import takes longer.
+_SCHEDULERS: Final = ("slurm", "kubernetes")
+
+
+@click.group()
+@output.messages
+def command() -> None:
+    """Run the conformance suite on the nodes of a cluster, and compare the nodes."""
+
+
+@command.command("run")
+@LOCK
+@click.option("--on", "scheduler", type=click.Choice(_SCHEDULERS), required=True, help="What starts it on the nodes.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Folder for the receipts; for Slurm, one that all nodes share. Required, but for --dry-run.",
+)
+@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes (default: all).")
+@click.option(
+    "--minutes", type=click.IntRange(min=1), default=60, show_default=True, help="Time limit of a node's suite."
+)
+@SELECTION
+@click.option(
+    "--python", metavar="COMMAND", help="Slurm: starts the stack's Python on a node (default: envspec's own Python)."
+)
+@click.option("--nodelist", metavar="LIST", help="Slurm: the nodes, as `node[1-4]`.")
+@click.option("--partition", metavar="NAME", help="Slurm: the partition.")
+@click.option(
+    "--sbatch",
+    "options",
+    multiple=True,
+    metavar="OPTION",
+    help="Slurm: an option of all jobs, as --sbatch=--account=x.",
+)
+@click.option("--image", metavar="REF", help="Kubernetes: the lock's image, in a registry that nodes can pull from.")
+@click.option(
+    "--gpus-per-node", type=click.IntRange(min=0), metavar="N", help="Kubernetes: GPUs of a pod; all that a node has."
+)
+@click.option("--namespace", metavar="NAME", help="Kubernetes: the namespace (default: the context's).")
+@click.option("--context", metavar="NAME", help="Kubernetes: the context of the kubeconfig.")
+@click.option(
+    "--selector",
+    "selectors",
+    multiple=True,
+    metavar="LABEL=VALUE",
+    help="Kubernetes: nodes with this label (default: those with a GPU).",
+)
+@DRY_RUN
+@output.output(["text"], "Text for people.")
+def run(lock: str, scheduler: str, report: Path | None, dry_run: bool, **chosen: Any) -> Result:
+    """Run the suite of a lock on every node, and gather the receipts.
+
+    Writes DIR/NODE/receipt.json for each node, and DIR/nodes.json with those that are lost, and why.
+
+    \b
+    envspec fleet run pytorch-2.9 --on slurm --python /shared/env/bin/python --report /shared/fleet
+    envspec fleet run pytorch-2.9 --on kubernetes --image REGISTRY/NAME:TAG --gpus-per-node 8 --dry-run
+    """
+    from envspec.lockfile.folder import find_lock, read_with_digest
+    from envspec.operations.fleet import FleetSelection, prepare_fleet, run_fleet
+
+    where = FleetSelection(
+        **{name: chosen[name] for name in ("nodes", "minutes", "python", "nodelist", "partition", "options", "image")},
+        **{name: chosen[name] for name in ("gpus_per_node", "namespace", "context")},
+        selector=_labels(chosen["selectors"]),
+    )
+    if report is None and not dry_run:
+        raise UsageError("fleet run needs a folder for the receipts", hint="add --report DIR")
+    locked, digest = read_with_digest(find_lock(lock, Path()))
+    prepared = prepare_fleet(scheduler, locked, digest, selection_of(chosen), where, context_of(chosen))
+    folder = report or Path("receipts")
+    if dry_run:
+        text = prepared.dry_run(folder)
+        return Result(lambda _: text)
+    run_fleet(prepared, folder, output.info)
+    return Result(lambda _: "")
+
+
+def _labels(texts: Iterable[str]) -> dict[str, str] | None:
+    """The values of `--selector`; None without one."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise UsageError(f"--selector {text}: the form is LABEL=VALUE", hint="--selector pool=gpu")
+        found[name] = value
+    return found or None

@@ -1,0 +1,189 @@
+"""Lock to conformance suite on the nodes of a cluster, to a folder of receipts."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn, Protocol
+
+from envspec.context import Context
+from envspec.diagnostics.machine import this_platform
+from envspec.errors import UsageError
+from envspec.fleet import kubernetes, slurm
+from envspec.models import Lock, Platform
+from envspec.operations.conformance import SuiteSelection, lock_name, suite_request
+from envspec.operations.suite_file import suite_file
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSelection:
+    """Where to run the suite.
+
+    nodes: how many; None for every node. minutes: until the last receipt. For Slurm, python: the command that starts
+    the stack's Python on a node; nodelist, partition and options are sbatch's. For Kubernetes, image: a reference that
+    nodes can pull; gpus_per_node: 0 for a stack without; namespace and context are kubectl's; selector: labels of
+    nodes, None for those with a GPU.
+    """
+
+    nodes: int | None = None
+    minutes: int = 60
+    python: str | None = None
+    nodelist: str | None = None
+    partition: str | None = None
+    options: tuple[str, ...] = ()
+    image: str | None = None
+    gpus_per_node: int | None = None
+    namespace: str | None = None
+    context: str | None = None
+    selector: Mapping[str, str] | None = None
+
+
+class FleetRun(Protocol):
+    """A run that is ready to start."""
+
+    def dry_run(self, folder: Path) -> str:
+        """What would be submitted, as text that its scheduler reads."""
+        ...
+
+    def run(self, folder: Path, report: Callable[[str], None]) -> None:
+        """Write the receipts of all nodes into a folder. report: is called with lines of text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Slurm:
+    options: slurm.SlurmOptions
+    environ: Mapping[str, str]
+
+    def dry_run(self, folder: Path) -> str:
+        return slurm.dry_run(self.options, folder.absolute())
+
+    def run(self, folder: Path, report: Callable[[str], None]) -> None:
+        slurm.run(self.options, slurm.commands(self.environ), folder.absolute(), report)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kubernetes:
+    options: kubernetes.KubernetesOptions
+    context: str | None
+
+    def dry_run(self, folder: Path) -> str:  # noqa: ARG002 (the protocol's: no folder is shared)
+        return kubernetes.yaml_of(kubernetes.objects(self.options))
+
+    def run(self, folder: Path, report: Callable[[str], None]) -> None:
+        api = kubernetes.open_api(self.options.namespace, context=self.context)
+        kubernetes.run(self.options, api, folder, report)
+
+
+def _on_slurm(lock: Lock, sha256: str, selection: SuiteSelection, where: FleetSelection, context: Context) -> FleetRun:
+    _refuse("slurm", {"--image": where.image, "--gpus-per-node": where.gpus_per_node, "--namespace": where.namespace})
+    if where.nodes is not None and where.nodelist:
+        raise UsageError("--nodes and --nodelist both choose nodes", hint="leave one of them out")
+    options = slurm.SlurmOptions(
+        python=tuple(shlex.split(where.python or sys.executable)),
+        suite=suite_file(),
+        request=suite_request(lock, selection, this_platform()),
+        lock=lock_name(lock, sha256),
+        nodes=where.nodes,
+        nodelist=where.nodelist,
+        partition=where.partition,
+        options=where.options,
+        minutes=where.minutes,
+        limit_s=2 * 60.0 * where.minutes,
+    )
+    return _Slurm(options, context.environ)
+
+
+def _on_kubernetes(
+    lock: Lock,
+    sha256: str,
+    selection: SuiteSelection,
+    where: FleetSelection,
+    context: Context,  # noqa: ARG001 (as for all)
+) -> FleetRun:
+    _refuse(
+        "kubernetes",
+        {
+            "--python": where.python,
+            "--nodelist": where.nodelist,
+            "--partition": where.partition,
+            "--sbatch": where.options,
+        },
+    )
+    if where.image is None:
+        raise UsageError(
+            "nodes of Kubernetes pull an image",
+            hint="`envspec image build LOCK --push REGISTRY/NAME:TAG`, then --image REGISTRY/NAME:TAG",
+        )
+    if where.gpus_per_node is None:
+        raise UsageError("Kubernetes gives a pod no GPU that it does not ask for", hint="add --gpus-per-node 8, or 0")
+    platform = next((each.target.platform for each in lock.resolutions if each.target.platform.is_linux), None)
+    options = kubernetes.KubernetesOptions(
+        image=where.image,
+        suite=suite_file(),
+        request=suite_request(lock, selection, platform or Platform.LINUX_64),
+        lock=lock_name(lock, sha256),
+        gpus_per_node=where.gpus_per_node,
+        nodes=where.nodes,
+        namespace=where.namespace,
+        node_selector=where.selector,
+        limit_s=60.0 * where.minutes,
+    )
+    return _Kubernetes(options, where.context)
+
+
+#: Scheduler -> how a run of it is made ready.
+SCHEDULERS: Final[Mapping[str, Callable[[Lock, str, SuiteSelection, FleetSelection, Context], FleetRun]]] = {
+    "slurm": _on_slurm,
+    "kubernetes": _on_kubernetes,
+}
+
+
+def _refuse(scheduler: str, given: Mapping[str, object]) -> None:
+    """Raise UsageError for an option that a scheduler would ignore."""
+    for option, value in given.items():
+        if value not in (None, ()):
+            raise UsageError(f"{option} is not for --on {scheduler}", hint=f"leave {option} out")
+
+
+def prepare_fleet(
+    scheduler: str, lock: Lock, sha256: str, selection: SuiteSelection, where: FleetSelection, context: Context
+) -> FleetRun:
+    """A run of the suite on the nodes of a cluster. sha256: of envspec.lock.
+
+    Raises:
+        UsageError: options that do not fit the scheduler, or a check that does not exist.
+        UnfitMachine: the suite does not run on the lock's platform.
+    """
+    return SCHEDULERS[scheduler](lock, sha256, selection, where, context)
+
+
+def run_fleet(prepared: FleetRun, folder: Path, report: Callable[[str], None]) -> None:
+    """Run it. Ctrl-C and SIGTERM end what was submitted.
+
+    Raises:
+        ClusterError: the cluster refused a request, or did not answer. UnfitMachine: no node takes jobs.
+        UsageError: the folder has another run, or can't be written.
+    """
+    with _terminated_by_interrupt():
+        prepared.run(folder, report)
+
+
+@contextmanager
+def _terminated_by_interrupt() -> Iterator[None]:
+    """SIGTERM ends a block as Ctrl-C does; then this process exits as if the signal had ended it."""
+
+    def on_signal(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 (the signal module's signature)
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
