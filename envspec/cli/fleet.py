@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +11,7 @@ import click
 from envspec.cli import output
 from envspec.cli.conformance import SELECTION, selection_of
 from envspec.cli.options import DRY_RUN, LOCK, context_of
-from envspec.cli.output import Result
+from envspec.cli.output import Result, plain
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,6 +95,36 @@ def run(lock: str, scheduler: str, report: Path | None, dry_run: bool, **chosen:
         return Result(lambda _: text)
     run_fleet(prepared, folder, output.info)
     return Result(lambda _: "")
+
+
+@command.command("programs")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--receipts",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The folder of `fleet run`, as the nodes see it.",
+)
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path),
+    default=Path("/usr/bin/python3"),
+    show_default=True,
+    metavar="PATH",
+    help="A Python 3.9 or newer of the nodes.",
+)
+@output.output()
+def programs(folder: Path, receipts: Path, python: Path) -> Result:
+    """Write programs for slurm.conf into FOLDER: `prolog` for Prolog, `health` for HealthCheckProgram.
+
+    Both look at the node's last receipt and at what NVML says now, print one line, and take less than a second. A node
+    with a fault is drained. No GPU is used.
+    """
+    from envspec.operations.fleet import write_programs
+
+    paths = write_programs(folder, receipts, python, os.environ)
+    return plain(lambda: {"written": [str(each) for each in paths]}, map(str, paths))
 
 
 def _labels(texts: Iterable[str]) -> dict[str, str] | None:

@@ -135,8 +135,8 @@ def _devices() -> list[str]:
 
 def main(parent: int, request: Path, folder: Path, library: str) -> NoReturn:
     """The process that queries one library. parent: PID of the process that started it."""
-    work = {"cuda": _read_cuda, "nvml": _read_nvml}[library]
-    isolation.run(parent, SuiteRequest.read(request), folder, work)
+    work: Mapping[str, Callable[[CheckContext], object]] = {"cuda": _read_cuda, "nvml": read_nvml}
+    isolation.run(parent, SuiteRequest.read(request), folder, work[library])
 
 
 def _value(context: CheckContext, name: str, value: object) -> None:
@@ -204,8 +204,9 @@ def _cuda_gpu(call: Callable[..., None], index: int) -> Gpu:
     )
 
 
-def _read_nvml(context: CheckContext) -> None:
+def read_nvml(context: CheckContext) -> list[Board]:
     """Report `missing`, or `version`, `error`, `boards` and `topology`: every function once for each GPU."""
+    boards: list[Board] = []
     try:
         nvml = load_nvml()
         # Without nvmlShutdown: this process ends after its queries.
@@ -213,18 +214,17 @@ def _read_nvml(context: CheckContext) -> None:
             nvml.call("nvmlInit_v2")
     except OSError as error:
         _value(context, "missing", f"NVML is not installed ({error})")
-        return
+        return boards
     except DriverError as error:
         _value(context, "error", f"NVML cannot be initialised: {error}")
-        return
+        return boards
     try:
         with context.phase("nvmlSystemGetDriverVersion"):
             _value(context, "version", nvml.text("nvmlSystemGetDriverVersion"))
         count = nvml.number("nvmlDeviceGetCount_v2")
     except DriverError as error:
         _value(context, "error", f"NVML failed: {error}")
-        return
-    boards: list[Board] = []
+        return boards
     handles: list[Any] = []
     for index in range(count):
         with context.phase(f"GPU {index} by NVML"):
@@ -234,6 +234,7 @@ def _read_nvml(context: CheckContext) -> None:
         _value(context, "boards", boards)
     with context.phase("the topology"):
         _value(context, "topology", _topology(nvml, boards, handles))
+    return boards
 
 
 def _topology(nvml: Nvml, boards: Sequence[Board], handles: Sequence[Any]) -> dict[str, str]:

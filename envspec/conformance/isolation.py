@@ -37,7 +37,7 @@ def prepare(folder: Path) -> None:
 
 
 def run(
-    parent: int, request: SuiteRequest, folder: Path, work: Callable[[CheckContext], None], gpu: int | None = None
+    parent: int, request: SuiteRequest, folder: Path, work: Callable[[CheckContext], object], gpu: int | None = None
 ) -> NoReturn:
     """Run a check or a part of one, and end this process.
 
@@ -57,7 +57,7 @@ def run(
     os._exit(status)
 
 
-def _attempt(context: CheckContext, work: Callable[[CheckContext], None]) -> int:
+def _attempt(context: CheckContext, work: Callable[[CheckContext], object]) -> int:
     try:
         work(context)
     except NotRun as error:

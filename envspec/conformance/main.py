@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.processes import RUN, TERMINATION_SIGNALS
+from envspec.conformance.node import CRITICAL, OK, UNKNOWN, node
+from envspec.conformance.processes import RUN, TERMINATION_SIGNALS, adopt_orphans
 from envspec.conformance.receipt import PASSED, RECEIPT_MARK, document
 from envspec.conformance.request import (
     BadOption,
@@ -37,6 +38,8 @@ from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
 #: Exit statuses besides the suite's: what was tested failed; the suite left no results.
 FAILED, NO_RESULTS = 7, 6
 RECEIPT_FILE = "receipt.json"
+#: Status of `--node` -> what its line begins with.
+_NODE = {OK: "OK", CRITICAL: "CRITICAL", UNKNOWN: "UNKNOWN"}
 #: Characters of a reason in a line of a check; the receipt has all of it.
 _REASON = 300
 
@@ -48,6 +51,18 @@ def main(arguments: Sequence[str], version: str, program: str = "envspec-conform
         signal.signal(number, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = _parser(program)
     options = parser.parse_args(arguments)
+    return _node(options) if options.node or options.node_receipt else _suite(parser, options, version)
+
+
+def _node(options: argparse.Namespace) -> int:
+    # What NVML leaves behind is below this process, and ended with it.
+    adopt_orphans()
+    status, line = node(options.node_receipt, options.max_age and datetime.timedelta(days=options.max_age))
+    print(f"{_NODE[status]}: {line}")
+    return status
+
+
+def _suite(parser: argparse.ArgumentParser, options: argparse.Namespace, version: str) -> int:
     requested, lock = _requested(parser, options.request)
     request = _request(parser, options, requested)
     path = options.report and options.report / RECEIPT_FILE
@@ -109,6 +124,13 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="number of machines of this run")
     parser.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine's number")
     parser.add_argument("--rendezvous", metavar="HOST:PORT", help="where the machines connect: on the first of them")
+    parser.add_argument(
+        "--node", action="store_true", help="run no check; print in one line what NVML says now: 0 well, 2 a fault"
+    )
+    parser.add_argument(
+        "--node-receipt", type=Path, metavar="FILE", help="as --node, with this node's last receipt: 3 without one"
+    )
+    parser.add_argument("--max-age", type=float, metavar="DAYS", help="of --node-receipt: 3 if it is older")
     return parser
 
 

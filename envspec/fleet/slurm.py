@@ -46,6 +46,8 @@ _COMMAND_S: Final = 60.0
 #: For this long slurmctld may be away, and a shared folder may show a file of another node late.
 _AWAY_S: Final = 300.0
 _LATE_S: Final = 15.0
+#: Looks at the jobs before it is reported what they wait for.
+_QUIET_LOOKS: Final = 3
 #: Of a job that has ended. Source: squeue(1), "JOB STATE CODES".
 _ENDED: Final = (
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"),
@@ -269,6 +271,40 @@ def _chosen(options: SlurmOptions, slurm: Commands) -> tuple[list[str], dict[str
     return sorted(ready), lost
 
 
+def programs(suite: Path, receipts: Path, python: Path, scontrol: str, conf: str) -> dict[str, str]:
+    """Scripts for slurm.conf's Prolog and HealthCheckProgram, by name; both print one line.
+
+    suite: the suite's file. receipts: the folder of a run. python: of the nodes, 3.9 or newer. conf: the file of
+    SLURM_CONF; empty for the default. Slurm gives a HealthCheckProgram neither PATH nor SLURM_CONF, and does nothing
+    about its exit status. A node of which nothing is known takes jobs.
+    """
+    words = f'{_quoted(python)} {_quoted(suite)} --node-receipt {_quoted(receipts)}/"$SLURMD_NODENAME"'
+    exported = f"export SLURM_CONF={shlex.quote(conf)}\n" if conf else ""
+    control = shlex.quote(scontrol)
+    return {
+        "prolog": f"""\
+#!/bin/sh
+# Prolog of slurm.conf: status 1 keeps the job from a node with a fault, and drains the node.
+{words}
+[ $? -ne 2 ]
+""",
+        "health": f"""\
+#!/bin/sh
+# HealthCheckProgram of slurm.conf: drains a node with a fault, unless it is drained.
+{exported}line=$({words})
+status=$?
+echo "$line"
+if [ $status -eq 2 ]; then
+    case $({control} show node "$SLURMD_NODENAME") in
+        *DRAIN*) ;;
+        *) {control} update "NodeName=$SLURMD_NODENAME" State=DRAIN "Reason=envspec: $line" ;;
+    esac
+fi
+exit $status
+""",
+    }
+
+
 class _Jobs:
     """Jobs of a run, and what became of their nodes. below: folder of a receipt in that of its node."""
 
@@ -281,6 +317,7 @@ class _Jobs:
         #: Number of a job -> its nodes.
         self._open: dict[str, Sequence[str]] = {}
         self._waits: dict[str, str] = {}
+        self._looks = 0
         self._answered = time.monotonic()
 
     def submit(self, nodes: Sequence[str]) -> None:
@@ -335,6 +372,7 @@ class _Jobs:
 
     def _look(self) -> None:
         """Look at every job once."""
+        self._looks += 1
         words = ["squeue", "--noheader", "--states=all", f"--name={self._options.name}", "--format=%i|%T|%r"]
         rows = dict(line.split("|", 1) for line in self._slurm(words).splitlines() if "|" in line)
         for job, nodes in list(self._open.items()):
@@ -347,9 +385,11 @@ class _Jobs:
                     self._cancel([job])
                     del self._open[job]
                     self._settle(nodes, f"its job can't start: {reason}")
-                elif self._waits.get(job) != reason:
-                    self._waits[job] = reason
-                    self._report(f"{', '.join(nodes)}: waits: {reason}")
+                elif reason not in ("None", self._waits.get(job)):
+                    # Most jobs start within seconds.
+                    if self._looks > _QUIET_LOOKS:
+                        self._report(f"{self._shown(nodes)}: its job waits: {reason}")
+                        self._waits[job] = reason
             else:
                 self._waits[job] = state.lower()
 
@@ -361,10 +401,14 @@ class _Jobs:
             if receipt:
                 self.states[node] = NodeState("finished")
                 self.verdicts[node] = receipt.verdict
-                self._report(f"{node}: {joined(receipt.verdict.value, '; '.join(receipt.reasons))}")
+                text = joined(receipt.verdict.value, "; ".join(receipt.reasons))
             else:
                 self.states[node] = NodeState("lost", joined(why or "no receipt", problem))
-                self._report(f"{node}: lost: {self.states[node].reason}")
+                text = joined(*self.states[node])
+            self._report(f"{self._shown([node])}: {text}")
+
+    def _shown(self, nodes: Sequence[str]) -> str:
+        return f"{', '.join(nodes)}{' with the others' if self._below else ''}"
 
     def _receipt(self, node: str, deadline: float) -> tuple[Receipt | None, str]:
         """The receipt of a node, or what its log says; a shared folder may show it late."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,9 +17,10 @@ from envspec.context import Context
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import UsageError
 from envspec.fleet import kubernetes, slurm
+from envspec.fleet.results import write
 from envspec.models import Lock, Platform
 from envspec.operations.conformance import SuiteSelection, lock_name, suite_request
-from envspec.operations.suite_file import suite_file
+from envspec.operations.suite_file import suite_file, write_suite_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,22 @@ def run_fleet(prepared: FleetRun, folder: Path, report: Callable[[str], None]) -
     """
     with _terminated_by_interrupt():
         prepared.run(folder, report)
+
+
+def write_programs(folder: Path, receipts: Path, python: Path, environ: Mapping[str, str]) -> list[Path]:
+    """Write the programs of a node for Slurm, and the suite's file that they run; returns their paths.
+
+    receipts: the folder of a run. python: of the nodes.
+    Raises:
+        UsageError: the folder can't be written.
+    """
+    suite = write_suite_file(folder.absolute() / "envspec-conformance.pyz")
+    scontrol = shutil.which("scontrol", path=environ.get("PATH")) or "/usr/bin/scontrol"
+    texts = slurm.programs(suite, receipts.absolute(), python, scontrol, environ.get("SLURM_CONF", ""))
+    for name, text in texts.items():
+        write(folder / name, text)
+        (folder / name).chmod(0o755)
+    return [suite, *(folder / name for name in texts)]
 
 
 @contextmanager

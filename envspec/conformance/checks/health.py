@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envspec.conformance.events import CheckContext
 from envspec.conformance.health import FABRIC_STATES, RECOVERY_ACTIONS, Watched, fabric_faults, read, read_watch
 from envspec.conformance.nvml import DriverError, Nvml, open_nvml
-from envspec.conformance.results import NotRun
+from envspec.conformance.results import Board, NotRun
 
 _RESET = "take the node out of use and reset this GPU (`nvidia-smi --gpu-reset`), or restart the node"
 _REPLACE = "take the node out of use, and have this GPU replaced"
@@ -92,16 +92,20 @@ def check(context: CheckContext) -> None:
         raise NotRun("no GPU is requested")
     if driver.nvml_missing or driver.nvml_error:
         raise NotRun(driver.nvml_missing or driver.nvml_error)
-    watched = read_watch(Path(context.request.watch)) if context.request.watch else {}
+    report(context, driver.boards, read_watch(Path(context.request.watch)) if context.request.watch else {})
+
+
+def report(context: CheckContext, boards: Sequence[Board], watched: Mapping[int, Watched]) -> None:
+    """Report what NVML says of each GPU. watched: by its number in NVML, what was seen of it while checks ran."""
     values: dict[int, dict[str, int]] = {}
     with open_nvml() as nvml:
-        for board in driver.boards:
+        for board in boards:
             if board.hidden:
                 context.not_run(f"GPU {board.index}", "this container or user may not use it")
                 continue
             with context.phase(f"GPU {board.index}"):
                 values[board.index] = _gpu(context, nvml, board.index, watched.get(board.index, Watched()))
-    _links(context, {each.index: each.name for each in driver.boards}, values)
+    _links(context, {each.index: each.name for each in boards}, values)
 
 
 def _gpu(context: CheckContext, nvml: Nvml, index: int, seen: Watched) -> dict[str, int]:

@@ -1,0 +1,129 @@
+"""Whether a node may take a job, in one line and within a second: its last receipt, and NVML now.
+
+For a scheduler's prolog or its health check: nothing is computed, and CUDA is not initialised.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, NoReturn
+
+from envspec.conformance import driver, isolation
+from envspec.conformance.checks import health
+from envspec.conformance.events import CheckContext, ProcessEvents
+from envspec.conformance.processes import RUN
+from envspec.conformance.receipt import PASSED
+from envspec.conformance.request import SuiteRequest
+from envspec.conformance.results import dumps
+
+#: Exit statuses, those of Nagios plugins: healthy; take it out of use; not known.
+OK, CRITICAL, UNKNOWN = 0, 2, 3
+#: Of the process that queries NVML, seconds. Without the persistence daemon a GPU takes one.
+_LIMIT_S = 20.0
+#: Of a receipt: a hundred times as many as it has.
+_MOST_BYTES = 64 << 20
+#: Reasons in the line.
+_REASONS = 3
+
+
+def node(receipt: Path | None, most_age: timedelta | None) -> tuple[int, str]:
+    """The exit status, and the line.
+
+    receipt: of this node's last run of the suite; None to query NVML alone. most_age: of the receipt.
+    """
+    found, problem = _receipt(receipt) if receipt else ({}, "")
+    faults = list(_recorded(found))
+    gpus = (found.get("machine") or {}).get("gpus") or []
+    with tempfile.TemporaryDirectory(prefix="envspec-node-") as folder:
+        now, notes, missing = _now(Path(folder), {each["uuid"]: each["name"] for each in gpus})
+    faults += now
+    if not receipt:
+        problem = missing
+    if faults:
+        more = [f"and {len(faults) - _REASONS} more"] if len(faults) > _REASONS else []
+        return CRITICAL, "; ".join([*faults[:_REASONS], *more])
+    if problem:
+        return UNKNOWN, problem
+    made_at = datetime.fromisoformat(found["made_at"].replace("Z", "+00:00")) if found else None
+    age = datetime.now(timezone.utc) - made_at if made_at else timedelta()
+    if most_age and age > most_age:
+        return UNKNOWN, f"the receipt is {_text(age)} old: run `envspec fleet run` again"
+    recorded = [f"passed {_text(age)} ago"] if found else []
+    return OK, "; ".join([*recorded, *notes])
+
+
+def _text(age: timedelta) -> str:
+    hours = age.total_seconds() / 3600
+    return f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.0f} h"
+
+
+def _receipt(path: Path) -> tuple[dict[str, Any], str]:
+    """A receipt, or why there is none."""
+    path = path / "receipt.json" if path.is_dir() else path
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return {}, f"{path} is no receipt: it is too large"
+        found = json.loads(path.read_text(encoding="utf-8"))
+        datetime.fromisoformat(found["made_at"].replace("Z", "+00:00"))
+        return {name: found[name] for name in ("made_at", "verdict", "reasons", "machine")}, ""
+    except FileNotFoundError:
+        return {}, f"this node has no receipt ({path}): run `envspec fleet run`"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return {}, f"{path} is no receipt: {' '.join(str(error).split())}"
+
+
+def _recorded(receipt: Mapping[str, Any]) -> Iterator[str]:
+    if receipt and receipt["verdict"] != PASSED:
+        yield f"the suite failed on {receipt['made_at'][:10]}: {'; '.join(map(str, receipt['reasons'][:1]))}"
+
+
+def _now(folder: Path, recorded: Mapping[str, str]) -> tuple[list[str], list[str], str]:
+    """Faults that NVML reports now, what else belongs into the line, and why there is no NVML.
+
+    recorded: UUID of a GPU -> its name.
+    """
+    request = folder / "request.json"
+    request.write_text(dumps(SuiteRequest(device="cuda", checks=())), encoding="utf-8")
+    isolation.prepare(folder / "nvml")
+    words = [sys.executable, str(RUN), "--node", str(os.getpid()), str(request), str(folder / "nvml")]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(  # noqa: S603 (this Python and this suite)
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    late, unkillable = isolation.wait([process], _LIMIT_S)
+    events = ProcessEvents.read(folder / "nvml" / isolation.EVENTS)
+    if missing := events.values.get("missing"):
+        return [f"{missing}, and the receipt has {len(recorded)} GPUs"] if recorded else [], [], str(missing)
+    wrong = [str(each) for each in events.findings if each.ok is False]
+    events.findings.clear()
+    failed = isolation.failure(events, process.poll(), _LIMIT_S if late else None)
+    broken = [f"NVML does not work: {failed[1]}"] if failed else []
+    error = [str(events.values["error"])] if "error" in events.values else []
+    boards = [each for each in events.values.get("boards", ()) if not each["hidden"]]
+    there = {each["uuid"] for each in boards}
+    # A slice of a GPU (MIG) has a UUID that NVML lists elsewhere.
+    gone = [name for uuid, name in recorded.items() if uuid.startswith("GPU-") and uuid not in there]
+    lost = [f"{len(gone)} of {len(recorded)} GPUs of the receipt are gone ({gone[0]})"] if gone and there else []
+    return [*unkillable, *broken, *error, *lost, *wrong], [f"{len(boards)} GPUs without a fault"], ""
+
+
+def main(parent: int, request: Path, folder: Path) -> NoReturn:
+    """The process that queries NVML. parent: PID of the process that started it."""
+    isolation.run(parent, SuiteRequest.read(request), folder, _query)
+
+
+def _query(context: CheckContext) -> None:
+    """Report what `driver` reports of NVML, and the findings of the check `health` that need no work before."""
+    boards = driver.read_nvml(context)
+    for board in boards:
+        errors = "; ".join(f"{field}: {error}" for field, error in board.errors.items())
+        context.exact(f"GPU {board.index}", ok=not errors, detail=errors or board.name)
+    if boards:
+        health.report(context, boards, {})
