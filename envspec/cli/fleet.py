@@ -11,8 +11,9 @@ import click
 from envspec.cli import output
 from envspec.cli.conformance import SELECTION, selection_of
 from envspec.cli.options import DRY_RUN, LOCK, context_of
-from envspec.cli.output import Result, plain
-from envspec.errors import UsageError
+from envspec.cli.output import Result, in_formats, plain
+from envspec.errors import EnvspecError, UsageError
+from envspec.report import FLEET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,11 +68,12 @@ def command() -> None:
     help="Kubernetes: nodes with this label (default: those with a GPU).",
 )
 @DRY_RUN
-@output.output(["text"], "Text for people.")
+@output.output(FLEET, "Format of the comparison on stdout.")
 def run(lock: str, scheduler: str, report: Path | None, dry_run: bool, **chosen: Any) -> Result:
-    """Run the suite of a lock on every node, and gather the receipts.
+    """Run the suite of a lock on every node, and compare the receipts.
 
-    Writes DIR/NODE/receipt.json for each node, and DIR/nodes.json with those that are lost, and why.
+    Writes DIR/NODE/receipt.json for each node, DIR/nodes.json with those that are lost, and why, and what `fleet
+    report` writes. The exit code is 7 if a node is to be drained.
 
     \b
     envspec fleet run pytorch-2.9 --on slurm --python /shared/env/bin/python --report /shared/fleet
@@ -94,7 +96,44 @@ def run(lock: str, scheduler: str, report: Path | None, dry_run: bool, **chosen:
         text = prepared.dry_run(folder)
         return Result(lambda _: text)
     run_fleet(prepared, folder, output.info)
-    return Result(lambda _: "")
+    return _report(folder, folder)
+
+
+@command.command("report")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write fleet.html, fleet.md and fleet.json to DIR.",
+)
+@output.output(FLEET, "Format of the comparison on stdout.")
+def report_(folder: Path, report: Path | None) -> Result:
+    """Compare the nodes whose receipts are in FOLDER/NODE/receipt.json.
+
+    Says which nodes to drain (wrong results, a failed check, no receipt), which to watch (slower than most of their
+    kind, another driver or stack), and what fails on all nodes. The exit code is 7 if a node is to be drained.
+    """
+    return _report(folder, report)
+
+
+class _Drain(EnvspecError):
+    """A node is to be taken out of use."""
+
+    exit_code = 7
+    code = "conformance-failed"
+
+
+def _report(folder: Path, to: Path | None) -> Result:
+    from envspec.operations.fleet import read_fleet
+    from envspec.report import write_fleet
+    from envspec.report.fleet import headline
+
+    found = read_fleet(folder)
+    for path in write_fleet(found, to) if to else ():
+        output.info(f"wrote {path}")
+    error = None if found.is_well else _Drain(headline(found), hint=f"`envspec fleet report {folder}` says why")
+    return in_formats(FLEET, found, error=error, sealed=True)
 
 
 @command.command("programs")

@@ -385,11 +385,10 @@ class _Jobs:
                     self._cancel([job])
                     del self._open[job]
                     self._settle(nodes, f"its job can't start: {reason}")
-                elif reason not in ("None", self._waits.get(job)):
-                    # Most jobs start within seconds.
-                    if self._looks > _QUIET_LOOKS:
-                        self._report(f"{self._shown(nodes)}: its job waits: {reason}")
-                        self._waits[job] = reason
+                # Most jobs start within seconds.
+                elif self._looks > _QUIET_LOOKS and reason not in ("None", self._waits.get(job)):
+                    self._report(f"{self._shown(nodes)}: its job waits: {reason}")
+                    self._waits[job] = reason
             else:
                 self._waits[job] = state.lower()
 

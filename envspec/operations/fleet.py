@@ -1,7 +1,8 @@
-"""Lock to conformance suite on the nodes of a cluster, to a folder of receipts."""
+"""Lock to conformance suite on the nodes of a cluster, to a folder of receipts, to a comparison of the nodes."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import signal
@@ -16,11 +17,18 @@ from typing import Final, NoReturn, Protocol
 from envspec.context import Context
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import UsageError
+from envspec.escaping import one_line
 from envspec.fleet import kubernetes, slurm
-from envspec.fleet.results import write
+from envspec.fleet.results import NODES_FILE, TOGETHER, write
+from envspec.io.files import read_untrusted
 from envspec.models import Lock, Platform
 from envspec.operations.conformance import SuiteSelection, lock_name, suite_request
 from envspec.operations.suite_file import suite_file, write_suite_file
+from envspec.receipts.fleet import Fleet, FleetNode, fleet
+from envspec.receipts.model import RECEIPT_FILE, BadReceipt, Receipt, load
+
+#: Of a receipt, or of nodes.json: a hundred times as many as they have.
+_MOST_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +183,60 @@ def run_fleet(prepared: FleetRun, folder: Path, report: Callable[[str], None]) -
     """
     with _terminated_by_interrupt():
         prepared.run(folder, report)
+
+
+def read_fleet(folder: Path) -> Fleet:
+    """What the nodes of a run, or receipts in folders of their nodes, say about each other.
+
+    A node whose receipt can't be read is lost. Without nodes.json, the nodes are the folders that have a receipt.
+
+    Raises:
+        UsageError: the folder has no receipt.
+    """
+    states, together = _states(folder)
+    names = {*states, *(each.parent.name for each in folder.glob(f"*/{RECEIPT_FILE}"))}
+    if not names:
+        raise UsageError(
+            f"{folder} has no receipts", hint="name the folder of `fleet run`, with NODE/receipt.json in it"
+        )
+    return fleet(_node(folder, name, states.get(name, ""), together.get(name, "")) for name in names)
+
+
+def _states(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Of nodes.json: node -> why it is lost, empty if it is not; and the same of the checks with others."""
+    path = folder / NODES_FILE
+    try:
+        document = json.loads(read_untrusted(path, _MOST_BYTES).decode("utf-8"))
+        found = [
+            {str(name): str(each["reason"]) if each["state"] == "lost" else "" for name, each in rows.items()}
+            for rows in (document["nodes"], document.get("together", {}))
+        ]
+    except FileNotFoundError:
+        return {}, {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        raise UsageError(f"{path} can't be read: {why}", hint="`fleet run` writes it") from error
+    return found[0], found[1]
+
+
+def _node(folder: Path, name: str, lost: str, lost_together: str) -> FleetNode:
+    receipt, problem = _read(folder / name)
+    with_others = folder / name / TOGETHER
+    together, problem_together = _read(with_others) if with_others.is_dir() else (None, "")
+    return FleetNode(name, receipt, lost or problem, together, lost_together or problem_together)
+
+
+def _read(folder: Path) -> tuple[Receipt | None, str]:
+    """The receipt in a folder, or why there is none."""
+    path = folder / RECEIPT_FILE
+    try:
+        return load(read_untrusted(path, _MOST_BYTES).decode("utf-8"), str(path)), ""
+    except FileNotFoundError:
+        return None, "no receipt"
+    except OSError as error:
+        return None, f"its receipt can't be read: {error.strerror}"
+    except (BadReceipt, ValueError, RecursionError) as error:
+        return None, one_line(error.message if isinstance(error, BadReceipt) else f"its receipt is not valid: {error}")
 
 
 def write_programs(folder: Path, receipts: Path, python: Path, environ: Mapping[str, str]) -> list[Path]:

@@ -153,10 +153,15 @@ def compare(named: Sequence[tuple[str, Receipt]]) -> Comparison:
             "Versions that ran": tuple(_versions(receipts)),
             "Checks": tuple(_checks(receipts)),
             "Findings": tuple(_findings(receipts)),
-            "Fingerprints": tuple(_fingerprints(names, receipts)),
+            "Fingerprints": tuple(fingerprints(names, receipts)),
         },
         numbers=tuple(_numbers(receipts)),
     )
+
+
+def differences(receipts: Sequence[Receipt]) -> Iterator[Line]:
+    """Of the stack, the machine and the versions that ran: what is not the same in all receipts."""
+    return chain(_differing(_STACK, receipts), _differing(_MACHINE, receipts), _versions(receipts))
 
 
 def _differing(questions: Iterable[_Comparable], receipts: Sequence[Receipt]) -> Iterator[Line]:
@@ -267,7 +272,8 @@ def _apart(found: Sequence[CheckFinding | None]) -> str:
     return f"{100 * (ratio - 1):.2g} % apart" if ratio < 1.1 else f"the largest is {ratio:.3g} times the smallest"
 
 
-def _fingerprints(names: Sequence[str], receipts: Sequence[Receipt]) -> Iterator[Line]:
+def fingerprints(names: Sequence[str], receipts: Sequence[Receipt]) -> Iterator[Line]:
+    """Results that are not the same bit by bit; a FAULT where they are equal on every machine."""
     rows = [
         {f"{check.check}: {each.name}": each for check in receipt.checks for each in check.fingerprints}
         for receipt in receipts
@@ -337,19 +343,18 @@ _MAIN: Final = (
 
 def columns(receipts: Sequence[Receipt]) -> tuple[ComparisonColumn, ...]:
     """The main numbers that at least one of the receipts has, and the time of the whole suite."""
+    rows = [tuple(numbers(receipt)) for receipt in receipts]
     found = [
-        ComparisonColumn(title, unit, tuple(_best(receipt, check, unit, name) for receipt in receipts))
+        ComparisonColumn(title, unit, tuple(_best(row, check, unit, name) for row in rows))
         for title, check, unit, name in _MAIN
     ]
     whole = ComparisonColumn("suite", "s", tuple(receipt.seconds for receipt in receipts))
     return (*(column for column in found if any(value is not None for value in column.values)), whole)
 
 
-def _best(receipt: Receipt, check: str, unit: str, name: str | None) -> float | None:
+def _best(found: Iterable[Number], check: str, unit: str, name: str | None) -> float | None:
     values = [
-        number.value
-        for number in numbers(receipt)
-        if (number.check, number.unit) == (check, unit) and name in (None, number.name)
+        number.value for number in found if (number.check, number.unit) == (check, unit) and name in (None, number.name)
     ]
     return (min if better(unit) is Better.LOWER else max)(values, default=None)
 

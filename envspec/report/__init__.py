@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from envspec.image.diff import ImageDiff
     from envspec.lockfile.diff import LockDiff
     from envspec.receipts.compare import Comparison
+    from envspec.receipts.fleet import Fleet
     from envspec.receipts.model import Receipt
 
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -58,6 +59,9 @@ COMPARISON: Final[Formats[Comparison]] = Formats(
         "html": "comparison:as_html",
     }
 )
+FLEET: Final[Formats[Fleet]] = Formats(
+    {"text": "fleet:as_text", "json": "fleet:as_json", "markdown": "fleet:as_markdown", "html": "fleet:as_html"}
+)
 LOCK_DIFF: Final[Formats[LockDiff]] = Formats(
     {"text": "diff:as_text", "json": "diff:as_json", "markdown": "diff:as_markdown"}
 )
@@ -74,6 +78,10 @@ RECEIPT_FILES: Final = {
     "receipt.md": "markdown",
     "receipt.html": "html",
 }
+
+
+#: Files of a fleet's folder -> format.
+FLEET_FILES: Final = {"fleet.json": "json", "fleet.md": "markdown", "fleet.html": "html"}
 
 
 def check_writable(folder: Path) -> None:
@@ -108,12 +116,21 @@ def write_receipt(receipt: Receipt, folder: Path) -> list[Path]:
     Raises:
         UsageError: the folder can't be written.
     """
+    return _write(RECEIPT, RECEIPT_FILES, receipt, folder)
+
+
+def write_fleet(fleet: Fleet, folder: Path) -> list[Path]:
+    """Write FLEET_FILES into a folder; returns their paths. Raises UsageError: as `write_receipt`."""
+    return _write(FLEET, FLEET_FILES, fleet, folder)
+
+
+def _write(formats: Formats[T_contra], files: Mapping[str, str], value: T_contra, folder: Path) -> list[Path]:
     from envspec.io.files import write_file
 
     written = []
-    for name, form in RECEIPT_FILES.items():
+    for name, form in files.items():
         path = folder / name
-        content = RECEIPT.render(form, receipt)
+        content = formats.render(form, value)
         try:
             write_file(path, content.encode())
         except OSError as error:

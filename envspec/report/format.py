@@ -84,6 +84,20 @@ class Plot:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Dots:
+    """Values on a line. dots: place in per cent, whether it stands out, and names. low, high: text of the ends.
+
+    middle: place of the median, of which the caption is.
+    """
+
+    dots: tuple[tuple[float, bool, str], ...]
+    low: str
+    high: str
+    caption: str
+    middle: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Table:
     """notes: title of the notes' column. is_folded: details that Markdown and HTML show on request.
 

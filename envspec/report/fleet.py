@@ -1,0 +1,247 @@
+"""A fleet of nodes as text, Markdown, HTML and JSON: what to drain first, then what differs, then all nodes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final
+
+from envspec.context import counted
+from envspec.escaping import markdown, one_line
+from envspec.receipts.compare import columns
+from envspec.receipts.fleet import Difference, Fleet, NodeReport, NodeVerdict, OddNumber, hostlist
+from envspec.receipts.metrics import Better, devices, kind
+from envspec.report import page
+from envspec.report.format import (
+    Column,
+    Dots,
+    Kind,
+    Row,
+    Table,
+    amount,
+    document,
+    listing,
+    markdown_lines,
+    percent,
+    row,
+    short_hashes,
+    text,
+)
+
+#: Longest list of names in the headline, and of odd numbers in text.
+_NAMED: Final = 4
+_SHOWN: Final = 20
+#: Characters of a reason: each receipt has all of it. Slurm's own limit is longer.
+_REASON: Final = 240
+#: Per cent of a plot that one dot takes: dots closer than this are one.
+_DOT: Final = 0.5
+
+
+def as_text(fleet: Fleet, width: int) -> str:
+    odd = _odd(fleet.odd[:_SHOWN])
+    more = len(fleet.odd) - _SHOWN
+    if more > 0:
+        odd = Table(odd.title, odd.columns, (*odd.rows, row(f"... and {more} more: --format json has all of them")))
+    tables = (
+        listing("On all nodes", (row(each) for each in fleet.shared)),
+        _reasons(fleet, NodeVerdict.DRAIN),
+        listing("To drain them in Slurm", (row(each) for each in drain_commands(fleet))),
+        _reasons(fleet, NodeVerdict.WATCH),
+        odd,
+        _nodes(fleet),
+        _few(fleet),
+    )
+    return text([one_line(headline(fleet))], tables, width)
+
+
+def as_markdown(fleet: Fleet) -> str:
+    tables = (
+        listing("On all nodes", (row(each) for each in fleet.shared), "what"),
+        _reasons(fleet, NodeVerdict.DRAIN),
+        _reasons(fleet, NodeVerdict.WATCH),
+        _odd(fleet.odd),
+        _nodes(fleet),
+        _differences(fleet.differences),
+        _few(fleet),
+    )
+    lines = [f"## {markdown(headline(fleet))}", "", *(line for each in tables for line in markdown_lines(each))]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def as_html(fleet: Fleet) -> str:
+    first = (
+        listing("On all nodes", (row(each) for each in fleet.shared), "what"),
+        _reasons(fleet, NodeVerdict.DRAIN),
+        _reasons(fleet, NodeVerdict.WATCH),
+        _odd(fleet.odd),
+    )
+    tables = (_nodes(fleet), _differences(fleet.differences), _few(fleet))
+    return page.render(
+        "fleet.html.jinja",
+        headline=headline(fleet),
+        summary=_summary(fleet),
+        verdict="passed" if fleet.is_well else "failed",
+        commands=drain_commands(fleet),
+        first=[table for table in first if table.rows],
+        plots=list(_plots(fleet)),
+        tables=[table for table in tables if table.rows],
+    )
+
+
+def as_json(fleet: Fleet) -> str:
+    """Nodes with verdicts and reasons, odd numbers, differences, and what fails on all nodes."""
+    return document(
+        {
+            "headline": headline(fleet),
+            "drain": [each.name for each in fleet.of(NodeVerdict.DRAIN)],
+            "watch": [each.name for each in fleet.of(NodeVerdict.WATCH)],
+            "shared": fleet.shared,
+            "nodes": [{"name": each.name, "verdict": each.verdict, "reasons": each.reasons} for each in fleet.nodes],
+            "odd": fleet.odd,
+            "differences": fleet.differences,
+            "few": fleet.few,
+        }
+    )
+
+
+def headline(fleet: Fleet) -> str:
+    """What to do, in one sentence."""
+    drain, watch = (fleet.of(each) for each in (NodeVerdict.DRAIN, NodeVerdict.WATCH))
+    todo = [f"{verb} {_names(found)}" for verb, found in (("drain", drain), ("watch", watch)) if found]
+    count = counted(len(fleet.nodes), "node")
+    if fleet.shared:
+        return "; ".join((f"{count}: the stack fails on all of them", *todo))
+    if not todo:
+        return f"{count}: none differs from the others"
+    return (
+        f"{len(drain) + len(watch)} of {count} {'is' if len(drain) + len(watch) == 1 else 'are'} odd: {', '.join(todo)}"
+    )
+
+
+def _names(nodes: Sequence[NodeReport]) -> str:
+    names = hostlist(each.name for each in nodes[:_NAMED])
+    return names if len(nodes) <= _NAMED else f"{names} and {len(nodes) - _NAMED} more"
+
+
+def _summary(fleet: Fleet) -> str:
+    kinds: dict[str, int] = {}
+    for each in fleet.nodes:
+        name = devices(each.receipt) if each.receipt else "lost"
+        kinds[name] = kinds.get(name, 0) + 1
+    return "; ".join(
+        f"{counted(count, 'node')}: {name}" for name, count in sorted(kinds.items(), key=lambda each: -each[1])
+    )
+
+
+def drain_commands(fleet: Fleet) -> list[str]:
+    """Slurm's command for each reason that nodes are to be drained for."""
+    groups: dict[str, list[str]] = {}
+    for each in fleet.of(NodeVerdict.DRAIN):
+        groups.setdefault(f"envspec: {_short(each.reasons[0])}", []).append(each.name)
+    return [
+        f"scontrol update NodeName={hostlist(names)} State=DRAIN Reason={shlex.quote(why)}"
+        for why, names in groups.items()
+    ]
+
+
+def _short(reason: str) -> str:
+    line = one_line(reason)
+    return line if len(line) <= _REASON else f"{line[:_REASON]}…"
+
+
+def _reasons(fleet: Fleet, verdict: NodeVerdict) -> Table:
+    """Nodes with the same reasons are one row."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for each in fleet.of(verdict):
+        groups.setdefault(tuple(map(_short, each.reasons)), []).append(each.name)
+    rows = (row(hostlist(names), why[0], notes=why[1:]) for why, names in groups.items())
+    return listing(f"To {verdict.value}", rows, "node|why", notes="also")
+
+
+def _odd(found: Sequence[OddNumber]) -> Table:
+    heads = (
+        *(Column("node"), Column("number")),
+        *(Column(name, Kind.NUMBER) for name in ("value", "median", "below", "deviations")),
+    )
+    rows = (
+        row(
+            each.node,
+            each.what,
+            amount(each.value, each.unit),
+            amount(each.median, each.unit),
+            percent(-each.worse).lstrip("+-"),
+            f"{each.deviations:.1f}" if each.deviations is not None else "",
+        )
+        for each in found
+    )
+    return Table("Below the median of their kind", heads, tuple(rows))
+
+
+def _nodes(fleet: Fleet) -> Table:
+    """Equal nodes are one row."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for each in fleet.nodes:
+        receipt = each.receipt
+        if receipt is None:
+            cells = (each.verdict.value, "lost", "", "", "")
+        else:
+            checks = receipt.summary.checks
+            counts = f"{checks.passed} / {checks.failed} / {checks.not_run}"
+            cells = (each.verdict.value, receipt.verdict.value, devices(receipt), receipt.machine.driver or "-", counts)
+        groups.setdefault(cells, []).append(each.name)
+    heads = (
+        *(Column("nodes"), Column("", Kind.NUMBER), Column("verdict"), Column("suite", Kind.OUTCOME)),
+        *(Column("ran on"), Column("driver"), Column("passed / failed / not run")),
+    )
+    rows = (row(hostlist(names), str(len(names)), *cells) for cells, names in groups.items())
+    return Table("Nodes", heads, tuple(rows))
+
+
+def _differences(found: Sequence[Difference]) -> Table:
+    rows: list[Row] = []
+    for each in found:
+        for value, names in sorted(each.others.items(), key=lambda other: -len(other[1])):
+            rows.append(row(each.what, short_hashes(each.most) or "-", short_hashes(value) or "-", hostlist(names)))
+    return listing("Differences", rows, "what|most have|others have|these nodes")
+
+
+def _few(fleet: Fleet) -> Table:
+    rows = (
+        row(each, "too few nodes for a median: numbers were compared by their tolerances alone") for each in fleet.few
+    )
+    return listing("Kinds of machines with few nodes", rows, "kind|note")
+
+
+def _plots(fleet: Fleet) -> Iterator[tuple[str, Dots]]:
+    """The main numbers of all nodes of a kind, each node a dot; those of nodes that are not `ok` stand out."""
+    kinds: dict[str, list[NodeReport]] = {}
+    for each in fleet.nodes:
+        if each.receipt:
+            kinds.setdefault(kind(each.receipt), []).append(each)
+    for name, nodes in kinds.items():
+        for column in columns([each.receipt for each in nodes if each.receipt]) if len(nodes) > 1 else ():
+            if len({value for value in column.values if value is not None}) < 2:
+                continue
+            better = "less" if column.better is Better.LOWER else "more"
+            title = f"{column.title}, {column.unit} ({better} is better)" + (f", {name}" if len(kinds) > 1 else "")
+            yield title, _dots(nodes, column.values, column.unit)
+
+
+def _dots(nodes: Sequence[NodeReport], values: Sequence[float | None], unit: str) -> Dots:
+    found = [(each, value) for each, value in zip(nodes, values, strict=True) if value is not None]
+    low, high = min(value for _, value in found), max(value for _, value in found)
+    room = high - low or 1.0
+    dots: dict[tuple[float, bool], list[str]] = {}
+    for each, value in found:
+        place = round(96 * (value - low) / room / _DOT) * _DOT + 2
+        dots.setdefault((place, each.verdict is not NodeVerdict.OK), []).append(each.name)
+    ordered = sorted(dots.items(), key=lambda each: each[0][1])
+    middle = median(value for _, value in found)
+    return Dots(
+        tuple((place, is_odd, hostlist(names)) for (place, is_odd), names in ordered),
+        amount(low, unit),
+        amount(high, unit),
+        f"median {amount(middle, unit)}",
+        96 * (middle - low) / room + 2,
+    )
