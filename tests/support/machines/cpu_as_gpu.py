@@ -44,7 +44,7 @@ SHORTCUTS: Mapping[str, str] = {
     "NCCL": "NCCL is gloo, without a log or a version of its own; a replica and a mesh of GPUs are of the CPU",
     "memory": "allocated memory is that of the tensors that torch's functions return, and cuBLAS's workspace; 600 MiB "
     "are free",
-    "graph": "a CUDA graph records the calls of torch's functions, and its replay calls them again; nothing is compiled",
+    "graph": "a CUDA graph records the calls of torch's functions, and its replay calls them; nothing is compiled",
     "pinned": "pinned memory is any memory",
     "driver": "libcuda and NVML are libraries made by gcc, which report what the test says",
 }
