@@ -321,13 +321,15 @@ class _Event:
 
 
 def _for_checks(answer: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of `torch.cuda` that answers checks; torch's own lines hear that there is no GPU."""
+    """A name of `torch.cuda` that answers checks; torch's own lines hear that there is no GPU."""
 
     def asked(*given: Any, **named: Any) -> Any:
         is_check = sys._getframe(1).f_globals["__name__"].startswith("envspec.conformance.")
-        return (answer if is_check else real)(*given, **named)
+        # A class gives itself first.
+        return (answer if is_check else real)(*given[isinstance(real, type) :], **named)
 
-    return asked
+    # A class stays one: packages write `torch.cuda.Stream | None`.
+    return type(real.__name__, (real,), {"__new__": asked}) if isinstance(real, type) else asked
 
 
 def _types(torch: Any) -> None:
