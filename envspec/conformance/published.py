@@ -40,7 +40,7 @@ class Published:
     source: str
 
 
-_H100, _H200 = r".*H100 80GB HBM3", r".*H200"
+_H100, _H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 _NHC = "Azure NHC"
 _AICR = "NVIDIA aicr, nccl-all-reduce-bw, which accepts 0.9 of it"
 PUBLISHED = (

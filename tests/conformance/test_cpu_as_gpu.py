@@ -77,7 +77,15 @@ def test_every_check_passes_at_a_gpu_s_sizes_and_says_what_one_gpu_cannot(
     prints = output.results["sustained"]["fingerprints"]
     assert len(prints) == 5 and {each["level"] for each in prints} == {"universal"}
     assert len({each["digest"] for each in prints}) == 1
+    inference = output.findings("inference")
+    assert all(inference[f"tokens {way} in fp32"]["ok"] for way in ("without a cache", "with a cache", "in a batch"))
+    assert len({each["digest"] for each in output.results["inference"]["fingerprints"]}) == 1
+    copies = output.findings("bandwidth")
+    assert copies["on GPU 0"]["detail"] == "256 MiB, read and written"
+    assert {name for name, each in copies.items() if each["kind"] == "not run"} == {"copies between GPUs", "stragglers"}
+    assert output.findings("runtime")["a CUDA graph's replay equals eager"]["ok"]
     memory = output.findings("memory")
+    assert memory["memory patterns"]["detail"] == "0 wrong words in 2 blocks of 256 MiB, two patterns"
     assert memory["allocated for what is held"]["ok"] and memory["the card's memory"]["value"] == 80 << 30
     assert "runs: yes; can be fine-tuned: no" in memory["a model of 7 billion parameters"]["detail"]
     assert memory["peak of amp"]["value"] > 0

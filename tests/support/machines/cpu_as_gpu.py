@@ -42,7 +42,10 @@ SHORTCUTS: Mapping[str, str] = {
     "fp16": "products, convolutions and attention of fp16 are computed in fp32 and rounded: CPUs are slow at them",
     "fp8": "`torch._scaled_mm` is a product in fp32, rounded",
     "NCCL": "NCCL is gloo, without a log or a version of its own; a replica and a mesh of GPUs are of the CPU",
-    "memory": "allocated memory is that of the tensors that torch's functions return, and cuBLAS's workspace",
+    "memory": "allocated memory is that of the tensors that torch's functions return, and cuBLAS's workspace; 600 MiB "
+    "are free",
+    "graph": "a CUDA graph records the calls of torch's functions, and its replay calls them; nothing is compiled",
+    "pinned": "pinned memory is any memory",
     "driver": "libcuda and NVML are libraries made by gcc, which report what the test says",
 }
 _SHORT: Mapping[str, int] = {
@@ -318,13 +321,15 @@ class _Event:
 
 
 def _for_checks(answer: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of `torch.cuda` that answers checks; torch's own lines hear that there is no GPU."""
+    """A name of `torch.cuda` that answers checks; torch's own lines hear that there is no GPU."""
 
     def asked(*given: Any, **named: Any) -> Any:
         is_check = sys._getframe(1).f_globals["__name__"].startswith("envspec.conformance.")
-        return (answer if is_check else real)(*given, **named)
+        # A class gives itself first.
+        return (answer if is_check else real)(*given[isinstance(real, type) :], **named)
 
-    return asked
+    # A class stays one: packages write `torch.cuda.Stream | None`.
+    return type(real.__name__, (real,), {"__new__": asked}) if isinstance(real, type) else asked
 
 
 def _types(torch: Any) -> None:
