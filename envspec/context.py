@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -44,6 +44,17 @@ class Step:
     bytes_done: int = 0
     bytes_total: int = 0
     of: str = ""
+
+
+def ranges(found: Sequence[int], width: int = 0) -> str:
+    """Ascending numbers as `1-3,7`."""
+    parts: list[list[int]] = []
+    for number in found:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(f"{one:0{width}d}" + (f"-{last:0{width}d}" if last > one else "") for one, last in parts)
 
 
 def counted(count: int, noun: str) -> str:

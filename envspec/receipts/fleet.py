@@ -11,6 +11,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from envspec.conformance.results import CheckOutcome, Status
+from envspec.context import ranges
 from envspec.receipts.compare import Line, Weight, differences, fingerprints
 from envspec.receipts.metrics import Better, Number, kind, numbers, tolerance, worsening
 from envspec.receipts.model import Receipt
@@ -77,7 +78,7 @@ class OddNumber:
     @property
     def what(self) -> str:
         """As `matmul: bf16, on GPU 0-3,7`."""
-        return f"{self.check}: {self.name}{f', on GPU {_ranges(self.gpus)}' if self.gpus else ''}"
+        return f"{self.check}: {self.name}{f', on GPU {ranges(self.gpus)}' if self.gpus else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,20 +181,9 @@ def hostlist(names: Iterable[str]) -> str:
             group = groups.setdefault((stem, len(digits) if is_padded else 0), [])
             group += [int(digits)] if digits else []
     return ",".join(
-        f"{stem}{_ranges(found, width)}" if len(found) < 2 else f"{stem}[{_ranges(found, width)}]"
+        f"{stem}{ranges(found, width)}" if len(found) < 2 else f"{stem}[{ranges(found, width)}]"
         for (stem, width), found in groups.items()
     )
-
-
-def _ranges(found: Sequence[int], width: int = 0) -> str:
-    """Ascending numbers as `1-3,7`."""
-    parts: list[list[int]] = []
-    for number in found:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(f"{one:0{width}d}" + (f"-{last:0{width}d}" if last > one else "") for one, last in parts)
 
 
 def _shared(receipts: Sequence[Receipt], where: str) -> list[tuple[str, str]]:

@@ -9,8 +9,9 @@ from envspec.conformance.results import CheckFinding, CheckOutcome, Kind, Status
 from envspec.escaping import one_line, visible
 from envspec.receipts.metrics import devices
 from envspec.receipts.model import Baseline, Receipt, Verdict
+from envspec.report.findings import bound, outcome
 from envspec.report.format import amount
-from envspec.report.receipt import bound, outcome, properties, reason
+from envspec.report.receipt import properties, reason
 
 _REQUIRED = "required and not run"
 

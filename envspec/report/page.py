@@ -6,16 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from envspec.conformance.results import CheckFinding, CheckOutcome
+from envspec.conformance.results import CheckOutcome
 from envspec.context import counted
 from envspec.escaping import visible
 from envspec.receipts.model import Receipt
 from envspec.report import format as form
+from envspec.report.findings import LEAST, fold
 from envspec.report.format import Bar, Plot, Segment
 
-#: Limits of the logarithmic axis of bounds.
-_LEAST: Final = 1e-6
-_MOST: Final = 1e3
 #: Per cent of the width that one character of a bar's label needs.
 _CHARACTER: Final = 1.1
 _COLOURS: Final = 6
@@ -43,15 +41,14 @@ def bounds(receipt: Receipt) -> Plot | None:
     found = {
         f"{check.check}: {each.name}": each
         for check in receipt.checks
-        for each in check.findings
-        if each.bound is not None
+        for each in fold(finding for finding in check.findings if finding.bound is not None)
     }
     if not found:
         return None
-    parts = {name: used(each) for name, each in found.items()}
-    low = math.floor(math.log10(max(_LEAST, min(parts.values()) / 3)))
+    parts = {name: each.used for name, each in found.items()}
+    low = math.floor(math.log10(max(LEAST, min(parts.values()) / 3)))
     high = math.ceil(math.log10(max(10.0, *parts.values())))
-    beyond = [name for name, each in found.items() if not each.ok]
+    beyond = [name for name, each in found.items() if not each.first.ok]
     nearest = max(parts, key=lambda name: parts[name])
     count = counted(len(found), "number")
     summary = (
@@ -68,27 +65,14 @@ def bounds(receipt: Receipt) -> Plot | None:
         tuple(
             Bar(
                 name,
-                (Segment(position(parts[name]), "passed" if each.ok else "failed"),),
-                "-" if each.value is None else form.share(parts[name]),
+                (Segment(position(parts[name]), "passed" if each.first.ok else "failed"),),
+                form.share(parts[name]) if each.value else "-",
             )
             for name, each in found.items()
         ),
         limit=position(1.0),
         ticks=tuple((position(10.0**power), f"{10.0**power:g}") for power in range(low, high + 1)),
     )
-
-
-def used(finding: CheckFinding) -> float:
-    """The fraction of its bound that a number uses: 1 is the bound. NaN is far beyond it."""
-    value, bound = finding.value, finding.bound
-    if value is None or bound is None or math.isnan(value):
-        return _MOST
-    part = _divided(bound, value) if finding.relation == ">=" else _divided(value, bound)
-    return min(max(part, _LEAST), _MOST)
-
-
-def _divided(one: float, other: float) -> float:
-    return one / other if other else _MOST if one > 0 else _LEAST
 
 
 def times(receipt: Receipt) -> Plot | None:

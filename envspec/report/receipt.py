@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from envspec.conformance.results import CheckFinding, CheckOutcome, Status
-from envspec.conformance.results import Kind as FindingKind
+from envspec.conformance.results import CheckOutcome, Status
 from envspec.context import counted
 from envspec.escaping import markdown
+from envspec.receipts.compare import columns
 from envspec.receipts.metrics import devices
 from envspec.receipts.model import Counts, Receipt, Verdict, dump
-from envspec.report import page
+from envspec.report import findings, page
 from envspec.report.format import (
     Column,
     Kind,
-    Plot,
     Row,
     Table,
     amount,
@@ -34,8 +33,61 @@ from envspec.report.format import (
 
 #: A longer reason is shortened to this many characters of its beginning and of its end; the JSON has all of it.
 _PART: Final = 2000
+#: Characters of a reason in the answer.
+_SENTENCE: Final = 160
+#: Checks without which nothing is known about training; the last ones if there are several GPUs.
+_TRAINING: Final = ("device", "matmul", "amp")
+_SEVERAL: Final = ("ddp",)
 _CHECK: Final = Column("check")
 _OUTCOME: Final = Column("outcome", Kind.OUTCOME)
+
+
+def answer(receipt: Receipt) -> str:
+    """Whether one can train with this stack on this machine, in a sentence."""
+    passed = {each.check for each in receipt.checks if each.status is Status.PASSED}
+    if receipt.verdict is Verdict.FAILED:
+        more = len(receipt.reasons) - 1
+        others = f", and {counted(more, 'more reason')}" if more > 0 else ""
+        why = next((reason(each) for each in receipt.checks if receipt.reasons[0] == f"{each.check} failed"), "")
+        return f"No: {receipt.reasons[0]}{f' ({_shortened(why)})' if why else ''}{others}."
+    if receipt.device != "cuda":
+        return "What ran works on this CPU; no GPU was tested."
+    lacking = [each for each in _TRAINING if each not in passed]
+    if lacking:
+        return f"Nothing that ran failed. Whether training works is not known: {_listed(lacking)} did not run."
+    is_several = len(receipt.machine.gpus) > 1 or receipt.nodes.count > 1
+    lacking = [each for each in _SEVERAL if is_several and each not in passed]
+    if lacking:
+        open_ = f"On several it is not known: {_listed(lacking)} did not run."
+        return f"Yes, on one GPU: training works on each of {devices(receipt)}. {open_}"
+    return f"Yes: training works on {devices(receipt)}."
+
+
+def _shortened(sentence: str) -> str:
+    line = " ".join(sentence.split())
+    return line if len(line) <= _SENTENCE else f"{line[:_SENTENCE]}…"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _first_screen(receipt: Receipt) -> Table:
+    """What to do first, what the run was on, its main numbers, and what it leaves open."""
+    hints = [each.hint for each in receipt.checks if each.status is Status.FAILED and each.hint]
+    driver = ", ".join(filter(None, [receipt.machine.driver, f"CUDA {receipt.machine.cuda_driver}"]))
+    on = "; ".join(_gpus(receipt)) if receipt.device == "cuda" else devices(receipt)
+    main = "; ".join(f"{each.title} {amount(each.values[0], each.unit)}" for each in columns([receipt]))
+    not_run = [each.check for each in receipt.checks if each.status is Status.NOT_RUN]
+    rows = (
+        row("do first", hints[0] if hints else ""),
+        row("ran on", on or devices(receipt)),
+        row("driver", driver if receipt.machine.driver else ""),
+        row("main numbers", main),
+        row("not run", ", ".join(not_run)),
+        row("checks", counts(receipt.summary.checks)),
+    )
+    return listing("", (each for each in rows if each.cells[1]))
 
 
 def as_json(receipt: Receipt) -> str:
@@ -45,6 +97,7 @@ def as_json(receipt: Receipt) -> str:
 def as_text(receipt: Receipt, width: int) -> str:
     summary = receipt.summary
     head = [
+        row("training", answer(receipt)),
         row("checks", counts(summary.checks)),
         row("findings", f"{counts(summary.findings)}, {summary.findings.informing} informing"),
         *_place(receipt)[:1],
@@ -80,12 +133,14 @@ def _markdown(receipt: Receipt) -> Iterator[str]:
     sign = "✅" if receipt.verdict is Verdict.PASSED else "❌"
     yield f"## {sign} {markdown(receipt.subject)}: {receipt.verdict.value} on {markdown(devices(receipt))}"
     yield ""
+    yield f"**Can I train here?** {markdown(answer(receipt))}"
+    yield ""
     yield f"Checks: {counts(receipt.summary.checks)}. Findings: {counts(receipt.summary.findings)}."
     yield ""
     yield from (f"- {markdown(reason)}" for reason in receipt.reasons)
     yield from [""] if receipt.reasons else []
     logs = [check for check in receipt.checks if check.status is Status.FAILED and check.log]
-    for table in (_checks(receipt), _failed_findings(receipt)):
+    for table in (_checks(receipt), _failed(receipt)):
         yield from markdown_lines(table)
     if logs:
         lines = (line for each in logs for line in (f"{markdown(each.check)}:", "", verbatim(each.log), ""))
@@ -94,7 +149,7 @@ def _markdown(receipt: Receipt) -> Iterator[str]:
     for table in (
         _not_run(receipt),
         _baseline(receipt),
-        _findings("Numbers and bounds", receipt, _has_number),
+        findings.table("Numbers and bounds", receipt, findings.has_number),
         replace(listing("Stack, machine and versions", where), is_folded=True),
     ):
         yield from markdown_lines(table)
@@ -103,12 +158,12 @@ def _markdown(receipt: Receipt) -> Iterator[str]:
 def as_html(receipt: Receipt) -> str:
     tables = (
         _checks(receipt),
-        _failed_findings(receipt),
+        _failed(receipt),
         _not_run(receipt),
-        _findings("Numbers and bounds", receipt, _has_number, page.bounds(receipt)),
+        findings.table("Numbers and bounds", receipt, findings.has_number, page.bounds(receipt)),
         _phases(receipt),
         Table("Peak memory", (), (), plot=page.memory(receipt)),
-        _findings("Other findings", receipt, lambda each: not _has_number(each)),
+        findings.table("Other findings", receipt, lambda each: not findings.has_number(each)),
         _fingerprints(receipt),
         _baseline(receipt),
         listing("Machine", _machine(receipt)),
@@ -118,10 +173,10 @@ def as_html(receipt: Receipt) -> str:
     return page.render(
         "receipt.html.jinja",
         receipt=receipt,
-        devices=devices(receipt),
+        answer=answer(receipt),
+        first=_first_screen(receipt),
         made_at=f"{receipt.made_at:%Y-%m-%d %H:%M} UTC",
         seconds=amount(receipt.seconds, "s"),
-        checks=counts(receipt.summary.checks),
         findings=counts(receipt.summary.findings),
         logs=[check for check in receipt.checks if check.status is Status.FAILED and check.log],
         tables=[table for table in tables if table.rows or table.plot],
@@ -145,56 +200,8 @@ def _checks(receipt: Receipt) -> Table:
     return Table("Checks", columns, tuple(rows), notes="")
 
 
-def _findings(
-    title: str,
-    receipt: Receipt,
-    shown: Callable[[CheckFinding], bool],
-    plot: Plot | None = None,
-    *,
-    is_folded: bool = True,
-) -> Table:
-    columns = (
-        _CHECK,
-        Column("finding"),
-        _OUTCOME,
-        Column("value", Kind.NUMBER),
-        Column("bound"),
-        Column("used", Kind.NUMBER),
-        Column("observed"),
-        Column("source of the bound"),
-    )
-    rows = (
-        row(
-            check.check,
-            each.name,
-            outcome(each) or "informing",
-            _measured(each),
-            bound(each),
-            "" if each.bound is None or each.value is None else share(page.used(each)),
-            each.detail,
-            each.source,
-        )
-        for check in receipt.checks
-        for each in check.findings
-        if shown(each)
-    )
-    return Table(title, columns, tuple(rows), is_folded=is_folded, plot=plot)
-
-
-def _measured(finding: CheckFinding) -> str:
-    """`51 TFLOP/s, spread 2 %`; empty without a number."""
-    if finding.value is None:
-        return ""
-    value = amount(finding.value, finding.unit)
-    return value if finding.spread is None else f"{value}, spread {share(finding.spread)}"
-
-
-def _failed_findings(receipt: Receipt) -> Table:
-    return _findings("Failed findings", receipt, lambda each: each.ok is False, is_folded=False)
-
-
-def _has_number(finding: CheckFinding) -> bool:
-    return finding.value is not None or finding.bound is not None
+def _failed(receipt: Receipt) -> Table:
+    return findings.table("Failed findings", receipt, lambda each: each.ok is False, is_folded=False)
 
 
 def _not_run(receipt: Receipt) -> Table:
@@ -203,12 +210,7 @@ def _not_run(receipt: Receipt) -> Table:
 
 
 def _parts_not_run(receipt: Receipt) -> Iterator[Row]:
-    return (
-        row(check.check, each.name, each.detail)
-        for check in receipt.checks
-        for each in check.findings
-        if each.kind is FindingKind.NOT_RUN
-    )
+    return (row(*part) for part in findings.parts_not_run(receipt))
 
 
 def _phases(receipt: Receipt) -> Table:
@@ -349,22 +351,6 @@ def _stack(receipt: Receipt) -> list[Row]:
 
 def counts(found: Counts) -> str:
     return f"{found.passed} passed, {found.failed} failed, {found.not_run} not run"
-
-
-def bound(finding: CheckFinding) -> str:
-    """`<= 3.9e-3 (4 u, u = 2^-10)`; empty without a bound."""
-    if finding.bound is None:
-        return ""
-    limit = f"{finding.relation} {amount(finding.bound, finding.unit)}"
-    # A formula without an operator is the number itself.
-    return f"{limit} ({finding.formula})" if " " in finding.formula.strip() else limit
-
-
-def outcome(finding: CheckFinding) -> str:
-    """`passed`, `failed`, `not run`; empty for what only informs."""
-    if finding.kind is FindingKind.NOT_RUN:
-        return "not run"
-    return {True: "passed", False: "failed", None: ""}[finding.ok]
 
 
 def reason(check: CheckOutcome) -> str:
