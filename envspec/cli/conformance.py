@@ -95,7 +95,7 @@ SELECTION: Final = combined(
     "--report",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Write the receipt to DIR: JSON, JUnit, Markdown and HTML.",
+    help="Write the receipt to DIR: JSON, JUnit, CTRF, Markdown and HTML.",
 )
 @click.option(
     "--baseline",

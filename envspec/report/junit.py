@@ -18,7 +18,7 @@ _REQUIRED = "required and not run"
 
 def as_junit(receipt: Receipt) -> str:
     """One suite; a failed receipt has a failed test case. Times are seconds."""
-    cases = list(_cases(receipt))
+    found_cases = list(cases(receipt))
     root = Element("testsuites")
     suite = _child(
         root,
@@ -26,17 +26,17 @@ def as_junit(receipt: Receipt) -> str:
         name=f"envspec conformance: {receipt.subject}",
         timestamp=receipt.made_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         hostname=devices(receipt),
-        tests=str(len(cases)),
+        tests=str(len(found_cases)),
         errors="0",
-        failures=str(sum(case.find("failure") is not None for case in cases)),
-        skipped=str(sum(case.find("skipped") is not None for case in cases)),
-        time=f"{sum(float(case.get('time', 0)) for case in cases):.3f}",
+        failures=str(sum(case.find("failure") is not None for case in found_cases)),
+        skipped=str(sum(case.find("skipped") is not None for case in found_cases)),
+        time=f"{sum(float(case.get('time', 0)) for case in found_cases):.3f}",
     )
     found = SubElement(suite, "properties")
     head = (("envspec", receipt.envspec), ("verdict", receipt.verdict.value), ("seed", str(receipt.seed)))
     for name, value in (*head, *properties(receipt)):
         _child(found, "property", name=name, value=value)
-    suite.extend(cases)
+    suite.extend(found_cases)
     indent(root)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{tostring(root, encoding="unicode")}\n'
 
@@ -46,7 +46,8 @@ def _child(parent: Element, tag: str, **attributes: str) -> Element:
     return SubElement(parent, tag, {name: one_line(value) for name, value in attributes.items()})
 
 
-def _cases(receipt: Receipt) -> Iterator[Element]:
+def cases(receipt: Receipt) -> Iterator[Element]:
+    """The test cases; one of them fails if the verdict is `failed`."""
     has_failed = False
     lock = receipt.subject
     for check in receipt.checks:

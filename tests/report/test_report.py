@@ -29,7 +29,7 @@ from tests.support.builders.locks import example, sealed
 from tests.support.builders.receipts import check, eight_gpus, known, made
 
 GOLDEN = Path(__file__).parent / "golden"
-FORMS = {".txt": "text", ".json": "json", ".md": "markdown", ".html": "html", ".xml": "junit"}
+FORMS = {".txt": "text", ".json": "json", ".md": "markdown", ".html": "html", ".xml": "junit", ".ctrf": "ctrf"}
 
 
 def lock_of(path: Path) -> Lock:
@@ -264,7 +264,13 @@ def test_a_page_is_complete_without_anything_else() -> None:
 
 def test_every_file_is_written(tmp_path: Path) -> None:
     written = report.write_receipt(receipt(eight_gpus(), known()), tmp_path / "a" / "b")
-    assert [path.name for path in written] == ["receipt.json", "receipt.xml", "receipt.md", "receipt.html"]
+    assert [path.name for path in written] == [
+        "receipt.json",
+        "receipt.xml",
+        "receipt.ctrf.json",
+        "receipt.md",
+        "receipt.html",
+    ]
     assert sorted((tmp_path / "a" / "b").iterdir()) == sorted(written)
 
 

@@ -1,0 +1,63 @@
+"""A receipt as CTRF, the Common Test Report Format, for dashboards that read JSON: the test cases of the JUnit XML.
+
+Source: ctrf.io, specification and `ctrf.schema.json`, version 0.1.0. Read 2026-11.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+from xml.etree.ElementTree import Element
+
+from envspec.receipts.model import Receipt
+from envspec.report.format import document, utc
+from envspec.report.junit import cases
+from envspec.report.receipt import properties
+
+_VERSION: Final = "0.1.0"
+_STATUSES: Final = ("passed", "failed", "skipped", "pending", "other")
+
+
+def as_ctrf(receipt: Receipt) -> str:
+    """A test for each case; what was not run is `skipped`. Times are milliseconds; `start` and `stop` are of Unix."""
+    tests = [_test(case, receipt.subject) for case in cases(receipt)]
+    counts = Counter(each["status"] for each in tests)
+    stop = round(1000 * receipt.made_at.timestamp())
+    return document(
+        {
+            "reportFormat": "CTRF",
+            "specVersion": _VERSION,
+            "timestamp": utc(receipt.made_at),
+            "generatedBy": f"envspec {receipt.envspec}",
+            "results": {
+                "tool": {"name": "envspec conformance", "version": receipt.envspec},
+                "summary": {
+                    "tests": len(tests),
+                    **{status: counts[status] for status in _STATUSES},
+                    "start": stop - round(1000 * receipt.seconds),
+                    "stop": stop,
+                },
+                "tests": tests,
+                "extra": {"verdict": receipt.verdict.value, "reasons": receipt.reasons, **dict(properties(receipt))},
+            },
+        }
+    )
+
+
+def _test(case: Element, suite: str) -> dict[str, Any]:
+    failure, skipped, output = case.find("failure"), case.find("skipped"), case.find("system-out")
+    status = "failed" if failure is not None else "skipped" if skipped is not None else "passed"
+    found = failure if failure is not None else skipped
+    texts = {
+        "message": found.get("message") if found is not None else None,
+        "rawStatus": failure.get("type") if failure is not None else None,
+        "trace": failure.text if failure is not None else None,
+    }
+    return {
+        "name": case.get("name", ""),
+        "status": status,
+        "duration": round(1000 * float(case.get("time", 0))),
+        "suite": [suite],
+        **{name: text for name, text in texts.items() if text},
+        **({"stdout": output.text.splitlines()} if output is not None and output.text else {}),
+    }
