@@ -213,7 +213,7 @@ def _states(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
         ]
     except FileNotFoundError:
         return {}, {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         raise UsageError(f"{path} can't be read: {why}", hint="`fleet run` writes it") from error
     return found[0], found[1]

@@ -22,6 +22,8 @@ DEVIATIONS: Final = 3.5
 _SCALE: Final = 1.4826
 #: With fewer nodes of a kind, their median and their deviations show little: only tolerances count.
 FEWEST: Final = 4
+#: Of a kind of machine: the suite ran on each node by itself.
+_ALONE: Final = "; 1 node"
 _GPU: Final = re.compile(r"GPU (\d+): ")
 
 
@@ -137,7 +139,7 @@ def fleet(nodes: Iterable[FleetNode]) -> Fleet:
             watch += _not_run(node.receipt, receipts.values())
             same = kinds[kind(node.receipt)]
             if len(same) == 1 and 2 * majority > len(receipts) > 2:
-                watch.append(f"is the only one of its kind: {kind(node.receipt)}")
+                watch.append(f"is the only one of its kind: {kind(node.receipt).removesuffix(_ALONE)}")
         watch += [_shown(each) for each in odd if each.node == node.name]
         for each in different:
             watch += [
@@ -159,7 +161,7 @@ def fleet(nodes: Iterable[FleetNode]) -> Fleet:
         odd=tuple(sorted(odd, key=lambda each: -each.worse)),
         differences=tuple(different),
         shared=tuple(text for _, text in (*shared, *shared_together)),
-        few=tuple(each for each, named in kinds.items() if len(named) < FEWEST),
+        few=tuple(each.removesuffix(_ALONE) for each, named in kinds.items() if len(named) < FEWEST),
     )
 
 

@@ -51,7 +51,8 @@ class FoldedFinding:
         low, high = min(values), max(values)
         text = amount(high, self.first.unit)
         if amount(low, self.first.unit) != text:
-            text = f"{amount(low, self.first.unit)} to {text}"
+            # Bytes have a unit of their own for each size.
+            text = f"{amount(low, self.first.unit if self.first.unit == 'bytes' else '')} to {text}"
         spread = max((each.spread for each in self.findings if each.spread is not None), default=None)
         return text if spread is None else f"{text}, spread {share(spread)}"
 

@@ -21,6 +21,7 @@ from envspec.facts.gpu import ComputeCapability
 from envspec.lockfile.diff import diff_locks
 from envspec.lockfile.document import load
 from envspec.models import GpuCodeFound, Lock, Platform
+from envspec.operations.fleet import read_fleet
 from envspec.receipts.build import receipt
 from envspec.receipts.compare import compare
 from envspec.receipts.model import read
@@ -63,6 +64,7 @@ def explanation_of(expected: Path) -> Any:
 KINDS: dict[str, tuple[str, report.Formats[Any], Callable[[Path], Any]]] = {
     "receipt": ("expected.*", report.RECEIPT, lambda path: read(path.parent)),
     "receipts": ("expected.*", report.COMPARISON, lambda path: comparison_of(path.parent)),
+    "fleet": ("expected.*", report.FLEET, lambda path: read_fleet(path.parent)),
     "diff": (
         "expected.*",
         report.LOCK_DIFF,

@@ -1,0 +1,176 @@
+"""Receipts of many nodes: which of them is odd, in what, and what to do about it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envspec.receipts.build import receipt
+from envspec.receipts.fleet import Fleet, FleetNode, NodeVerdict, fleet, hostlist
+from envspec.receipts.model import Receipt
+from envspec.report import FLEET
+from tests.support.builders.receipts import check, exact, fingerprint, informs, known, machine, results
+
+NODES: Final = tuple(f"node{number:03d}" for number in range(1, 13))
+
+
+def run(
+    *, bf16: Sequence[float] = (700.0, 701.0), digest: str = "11", status: str = "passed", driver: str = "570.124.06"
+) -> Receipt:
+    """A receipt of a node. bf16: TFLOP/s of each GPU."""
+    findings = [informs(f"GPU {gpu}: bf16", rate, "TFLOP/s") for gpu, rate in enumerate(bf16)]
+    failed = {"status": "failed", "cause": "found", "reason": "GPU 1: no remapping pending: 1"}
+    checks = [
+        check("matmul", findings=[exact("integers"), *findings], fingerprints=[fingerprint("integers", digest * 32)]),
+        check("health", **(failed if status == "failed" else {"status": status, "reason": "no NVML"})),
+    ]
+    document = results(*checks, device="cuda", machine={**machine("cuda", gpus=len(bf16)), "driver": driver})
+    return receipt(document, known("matmul", "health"))
+
+
+def nodes(**others: FleetNode) -> list[FleetNode]:
+    """Twelve equal nodes, but for those that are given by name."""
+    return [others.get(name, FleetNode(name, run())) for name in NODES]
+
+
+def node(name: str, **more: Any) -> dict[str, FleetNode]:
+    return {name: FleetNode(name, run(**more))}
+
+
+def odd(found: Fleet) -> dict[str, tuple[NodeVerdict, str]]:
+    return {each.name: (each.verdict, each.reasons[0]) for each in found.nodes if each.verdict is not NodeVerdict.OK}
+
+
+def test_equal_nodes_have_no_odd_one() -> None:
+    found = fleet(nodes())
+    assert odd(found) == {} and found.is_well and not (found.odd or found.differences or found.shared or found.few)
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict", "words"),
+    [
+        ({"digest": "99"}, NodeVerdict.DRAIN, "matmul: integers: computes other results than most nodes"),
+        ({"status": "failed"}, NodeVerdict.DRAIN, "health: GPU 1: no remapping pending: 1"),
+        ({"bf16": (700.0, 560.0)}, NodeVerdict.WATCH, "matmul: bf16, on GPU 1 is 20 % below the median"),
+        ({"driver": "550.54.15"}, NodeVerdict.WATCH, "driver: 550.54.15, most have 570.124.06"),
+        ({"status": "not run"}, NodeVerdict.WATCH, "health: not run: no NVML"),
+        ({"bf16": (700.0,)}, NodeVerdict.WATCH, "is the only one of its kind: NVIDIA H100 80GB HBM3; world size 1"),
+    ],
+)
+def test_one_node_that_differs(other: dict[str, Any], verdict: NodeVerdict, words: str) -> None:
+    found = odd(fleet(nodes(**node("node007", **other))))
+    assert set(found) == {"node007"}
+    assert found["node007"][0] is verdict and found["node007"][1].startswith(words)
+
+
+def test_a_node_that_is_lost_is_drained() -> None:
+    found = fleet(nodes(node003=FleetNode("node003", None, "NODE_FAIL: NodeDown")))
+    assert odd(found) == {"node003": (NodeVerdict.DRAIN, "lost: NODE_FAIL: NodeDown")}
+    assert found.nodes[0].name == "node003" and not found.is_well
+
+
+def test_what_fails_on_all_nodes_is_no_fault_of_one() -> None:
+    found = fleet(FleetNode(name, run(status="failed")) for name in NODES)
+    assert odd(found) == {} and not found.is_well
+    assert found.shared == ("health fails on each node: GPU 1: no remapping pending: 1",)
+    assert "12 nodes: the stack fails on all of them" in FLEET.render("text", found)
+
+
+def test_what_fails_with_other_nodes() -> None:
+    bad, good = run(status="failed"), run()
+    some = fleet(FleetNode(name, good, together=bad if name == "node002" else good) for name in NODES)
+    assert odd(some) == {"node002": (NodeVerdict.WATCH, "with the others: health: GPU 1: no remapping pending: 1")}
+    all_of_them = fleet(FleetNode(name, good, together=bad) for name in NODES)
+    assert odd(all_of_them) == {} and "with the others, on each node" in all_of_them.shared[0]
+    lost = fleet(FleetNode(name, good, together_lost="TIMEOUT" if name == "node002" else "") for name in NODES)
+    assert odd(lost) == {"node002": (NodeVerdict.WATCH, "with the others: lost: TIMEOUT")}
+
+
+def test_few_nodes_are_compared_by_tolerances() -> None:
+    """Of two nodes neither is an outlier by its deviations; a fifth less is more than any tolerance."""
+    found = fleet([FleetNode("a", run()), FleetNode("b", run(bf16=(560.0, 560.0)))])
+    assert set(odd(found)) == {"b"} and len(found.few) == 1
+    assert found.odd[0].deviations is None
+
+
+def test_without_a_majority_all_of_them_are_in_question() -> None:
+    found = fleet(FleetNode(name, run(digest=digest)) for name, digest in (("a", "11"), ("b", "99")))
+    assert set(odd(found)) == {"a", "b"}
+    assert {each.reasons[0] for each in found.nodes} == {"matmul: integers: nodes compute different results"}
+
+
+def test_a_wide_fleet_has_wide_limits() -> None:
+    """The rates of these nodes vary by more than the tolerance: only what is far from all of them is odd."""
+    drawn = random.Random(3)
+    rates = [drawn.gauss(700, 35) for _ in NODES]
+    found = fleet(FleetNode(name, run(bf16=(rate, rate))) for name, rate in zip(NODES, rates, strict=True))
+    assert found.odd == ()
+    rates[4] = 300.0
+    found = fleet(FleetNode(name, run(bf16=(rate, rate))) for name, rate in zip(NODES, rates, strict=True))
+    assert [each.node for each in found.odd] == ["node005"] and (found.odd[0].deviations or 0) > 3.5
+
+
+_ONE: Final = st.sampled_from([{}, {"digest": "99"}, {"status": "failed"}, {"bf16": (500.0, 700.0)}])
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(_ONE, min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_the_order_does_not_matter(others: list[dict[str, Any]], drawn: random.Random) -> None:
+    found = [FleetNode(name, run(**more)) for name, more in zip(NODES, others, strict=False)]
+    shuffled = list(found)
+    drawn.shuffle(shuffled)
+    assert fleet(found) == fleet(shuffled)
+
+
+@given(st.sets(st.from_regex(r"[a-z]{1,3}-?0{0,2}[0-9]{0,3}", fullmatch=True)))
+def test_a_hostlist_has_every_name_once(names: set[str]) -> None:
+    assert sorted(_expanded(hostlist(names))) == sorted(names)
+
+
+def _expanded(text: str) -> Iterator[str]:
+    """As `scontrol show hostnames` does it."""
+    for stem, inside in re.findall(r"([^\[,]+)(?:\[([^\]]*)\])?", text):
+        for part in inside.split(","):
+            first, _, last = part.partition("-")
+            numbers = range(int(first), int(last or first) + 1) if inside else ()
+            yield from (f"{stem}{number:0{len(first)}d}" for number in numbers)
+        if not inside:
+            yield stem
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["node1", "node2", "node3", "node7"], "node[1-3,7]"),
+        (["node008", "node009", "node010", "login"], "login,node[008-010]"),
+        (["gpu-a", "gpu-b"], "gpu-a,gpu-b"),
+        (["n10", "n9"], "n[9-10]"),
+        ([], ""),
+    ],
+)
+def test_hostlists(names: list[str], text: str) -> None:
+    assert hostlist(names) == text
+
+
+def test_a_large_fleet_is_a_small_page() -> None:
+    """200 nodes of eight GPUs, three of them odd: those are in the first part of the page."""
+    drawn = random.Random(1)
+    found = []
+    for number in range(1, 201):
+        rates = [drawn.gauss(700, 7) for _ in range(8)]
+        rates = [0.8 * each for each in rates] if number == 17 else rates
+        found.append(FleetNode(f"node{number:03d}", run(bf16=rates, digest="99" if number == 101 else "11")))
+    found[149] = replace(found[149], receipt=None, lost="NODE_FAIL: NodeDown")
+    page = FLEET.render("html", fleet(found))
+    assert len(page) < 2_000_000
+    body = page[page.index("<body>") :]
+    assert "3 of 200 nodes are odd: drain node[101,150], watch node017" in body[:200]
+    assert all(body.index(words) < 4000 for words in ("computes other results", "NODE_FAIL", "on GPU 0-7 is 20 %"))
+    assert "node[001-016,018-100,102-149,151-200]" in body
