@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.node import CRITICAL, OK, UNKNOWN, node
+from envspec.conformance.node import CRITICAL, OK, UNKNOWN, WARNING, node
 from envspec.conformance.processes import RUN, TERMINATION_SIGNALS, adopt_orphans
 from envspec.conformance.receipt import PASSED, RECEIPT_MARK, document
 from envspec.conformance.request import (
@@ -39,7 +39,7 @@ from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
 FAILED, NO_RESULTS = 7, 6
 RECEIPT_FILE = "receipt.json"
 #: Status of `--node` -> what its line begins with.
-_NODE = {OK: "OK", CRITICAL: "CRITICAL", UNKNOWN: "UNKNOWN"}
+_NODE = {OK: "OK", WARNING: "WARNING", CRITICAL: "CRITICAL", UNKNOWN: "UNKNOWN"}
 #: Characters of a reason in a line of a check; the receipt has all of it.
 _REASON = 300
 

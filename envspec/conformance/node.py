@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,8 +23,10 @@ from envspec.conformance.receipt import PASSED
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import dumps
 
-#: Exit statuses, those of Nagios plugins: healthy; take it out of use; not known.
-OK, CRITICAL, UNKNOWN = 0, 2, 3
+#: Exit statuses, those of Nagios plugins: healthy; odd; take it out of use; not known.
+OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
+#: Beside the folders of nodes, if they were compared with each other.
+_FLEET = "fleet.json"
 #: Of the process that queries NVML, seconds. Without the persistence daemon a GPU takes one.
 _LIMIT_S = 20.0
 #: Of a receipt: a hundred times as many as it has.
@@ -39,24 +41,25 @@ def node(receipt: Path | None, most_age: timedelta | None) -> tuple[int, str]:
     receipt: of this node's last run of the suite; None to query NVML alone. most_age: of the receipt.
     """
     found, problem = _receipt(receipt) if receipt else ({}, "")
-    faults = list(_recorded(found))
     gpus = (found.get("machine") or {}).get("gpus") or []
+    faults, odd = _recorded(receipt, found) if found and receipt else ([], [])
     with tempfile.TemporaryDirectory(prefix="envspec-node-") as folder:
         now, notes, missing = _now(Path(folder), {each["uuid"]: each["name"] for each in gpus})
     faults += now
-    if not receipt:
-        problem = missing
     if faults:
         more = [f"and {len(faults) - _REASONS} more"] if len(faults) > _REASONS else []
         return CRITICAL, "; ".join([*faults[:_REASONS], *more])
-    if problem:
-        return UNKNOWN, problem
-    made_at = datetime.fromisoformat(found["made_at"].replace("Z", "+00:00")) if found else None
-    age = datetime.now(timezone.utc) - made_at if made_at else timedelta()
+    if problem or (missing and not receipt):
+        return UNKNOWN, problem or missing
+    age = datetime.now(timezone.utc) - _time(found["made_at"]) if found else timedelta()
     if most_age and age > most_age:
         return UNKNOWN, f"the receipt is {_text(age)} old: run `envspec fleet run` again"
-    recorded = [f"passed {_text(age)} ago"] if found else []
-    return OK, "; ".join([*recorded, *notes])
+    recorded = [f"receipt of {_text(age)} ago"] if found else []
+    return WARNING if odd else OK, "; ".join([*odd[:_REASONS], *recorded, *notes])
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def _text(age: timedelta) -> str:
@@ -64,24 +67,43 @@ def _text(age: timedelta) -> str:
     return f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.0f} h"
 
 
+def _read(path: Path) -> Any:
+    """Raises OSError, ValueError."""
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError("it is too large")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def _receipt(path: Path) -> tuple[dict[str, Any], str]:
     """A receipt, or why there is none."""
     path = path / "receipt.json" if path.is_dir() else path
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return {}, f"{path} is no receipt: it is too large"
-        found = json.loads(path.read_text(encoding="utf-8"))
-        datetime.fromisoformat(found["made_at"].replace("Z", "+00:00"))
+        found = _read(path)
+        _time(found["made_at"])
         return {name: found[name] for name in ("made_at", "verdict", "reasons", "machine")}, ""
     except FileNotFoundError:
         return {}, f"this node has no receipt ({path}): run `envspec fleet run`"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return {}, f"{path} is no receipt: {' '.join(str(error).split())}"
 
 
-def _recorded(receipt: Mapping[str, Any]) -> Iterator[str]:
-    if receipt and receipt["verdict"] != PASSED:
-        yield f"the suite failed on {receipt['made_at'][:10]}: {'; '.join(map(str, receipt['reasons'][:1]))}"
+def _recorded(path: Path, receipt: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Faults and oddities of the last run.
+
+    If the nodes were compared, that decides: what fails on all of them is no fault of this one.
+    """
+    node = path if path.is_dir() else path.parent
+    try:
+        for each in _read(node.parent / _FLEET)["nodes"]:
+            if each["name"] == node.resolve().name:
+                reasons = [str(reason) for reason in each["reasons"]]
+                return {"drain": (reasons, []), "watch": ([], reasons)}.get(each["verdict"], ([], []))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    if receipt["verdict"] == PASSED:
+        return [], []
+    first = "; ".join(map(str, receipt["reasons"][:1]))
+    return [f"the suite failed on {receipt['made_at'][:10]}: {first}"], []
 
 
 def _now(folder: Path, recorded: Mapping[str, str]) -> tuple[list[str], list[str], str]:

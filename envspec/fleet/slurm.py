@@ -138,7 +138,7 @@ def commands(environ: Mapping[str, str]) -> Commands:
                 f"{words[0]} is not installed here", hint="run envspec on a machine that submits jobs to Slurm"
             ) from error
         except subprocess.TimeoutExpired as error:
-            raise ClusterError(f"{words[0]} has not answered within {_COMMAND_S:g} s") from error
+            raise ClusterError(f"{words[0]} gives no answer within {_COMMAND_S:g} s") from error
         if done.returncode:
             raise ClusterError(
                 f"{words[0]}: {last_line(done.stderr) or f'exit status {done.returncode}'}", hint="see slurmctld's log"
@@ -173,7 +173,12 @@ def submission(options: SlurmOptions, folder: Path, nodes: Sequence[str]) -> lis
         # A job that is started again would report another run. All of a node: other jobs would slow it down.
         *("--no-requeue", "--exclusive", "--mem=0"),
         *(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}"),
-        *(f"--time={options.minutes}", f"--chdir={folder}", f"--output={own / _LOG}", "--open-mode=append"),
+        *(
+            f"--time={options.minutes}",
+            f"--chdir={folder}",
+            f"--output={str(own / _LOG).replace('%', '%%')}",
+            "--open-mode=append",
+        ),
         *([f"--partition={options.partition}"] if options.partition else []),
         *options.options,
     ]
@@ -316,9 +321,16 @@ class _Jobs:
         self.verdicts: dict[str, Verdict] = {}
         #: Number of a job -> its nodes.
         self._open: dict[str, Sequence[str]] = {}
+        #: Jobs that have ended without all receipts: nodes, why they may have none, and until when they may come.
+        self._late: list[tuple[Sequence[str], str, float]] = []
         self._waits: dict[str, str] = {}
         self._looks = 0
+        self._is_submitting = False
         self._answered = time.monotonic()
+
+    @property
+    def _is_over(self) -> bool:
+        return not (self._is_submitting or self._open or self._late)
 
     def submit(self, nodes: Sequence[str]) -> None:
         """A node whose job Slurm refuses is lost."""
@@ -327,18 +339,20 @@ class _Jobs:
         write(path, script(self._options, self._folder, nodes))
         # Slurm makes no folder for a log.
         (self._folder / name).mkdir(exist_ok=True)
+        self._is_submitting = True
         try:
             said = self._slurm([*submission(self._options, self._folder, nodes), str(path)])
         except ClusterError as error:
             self._settle(nodes, error.message)
-            return
-        # `NUMBER` or `NUMBER;CLUSTER`.
-        self._open[said.strip().partition(";")[0]] = nodes
+        else:
+            # `NUMBER` or `NUMBER;CLUSTER`.
+            self._open[said.strip().partition(";")[0]] = nodes
+        self._is_submitting = False
 
     def wait(self) -> None:
         """Until every job has ended, or the time is over."""
         deadline = time.monotonic() + self._options.limit_s
-        while self._open:
+        while self._open or self._late:
             try:
                 self._look()
                 self._answered = time.monotonic()
@@ -352,17 +366,20 @@ class _Jobs:
                     self._cancel([job])
                     self._settle(nodes, joined(minutes, self._waits.get(job, "")))
                 self._open.clear()
-            if self._open:
+            self._settle_late()
+            if self._open or self._late:
                 time.sleep(self._options.poll_s)
 
     def end(self) -> None:
         """Cancel what is still open."""
-        if not self._open:
+        if self._is_over:
             return
-        self._cancel(list(self._open))
+        # By their name: also a job whose number was not read any more.
+        self._cancel([f"--name={self._options.name}"])
         for nodes in self._open.values():
             self._settle(nodes, "the run was ended before its receipt")
-        self._open.clear()
+        for nodes, why, _ in self._late:
+            self._settle(nodes, why)
 
     def _cancel(self, jobs: Sequence[str]) -> None:
         try:
@@ -379,7 +396,8 @@ class _Jobs:
             state, _, reason = rows.get(job, "forgotten by Slurm|").partition("|")
             if job not in rows or state in _ENDED:
                 del self._open[job]
-                self._settle(nodes, "" if state == "COMPLETED" else joined(state, "" if reason == "None" else reason))
+                why = "" if state == "COMPLETED" else joined(state, "" if reason == "None" else reason)
+                self._late.append((nodes, why, time.monotonic() + _LATE_S))
             elif state == "PENDING":
                 if reason.startswith(_NEVER_STARTS):
                     self._cancel([job])
@@ -392,11 +410,20 @@ class _Jobs:
             else:
                 self._waits[job] = state.lower()
 
+    def _settle_late(self) -> None:
+        """A shared folder may show a receipt late."""
+        waiting = []
+        for nodes, why, deadline in self._late:
+            if all(self._path(node).exists() for node in nodes) or time.monotonic() > deadline:
+                self._settle(nodes, why)
+            else:
+                waiting.append((nodes, why, deadline))
+        self._late = waiting
+
     def _settle(self, nodes: Sequence[str], why: str) -> None:
         """The job of these nodes has ended, or will never run. why: it is no success."""
-        deadline = time.monotonic() + (0 if why else _LATE_S)
         for node in nodes:
-            receipt, problem = self._receipt(node, deadline)
+            receipt, problem = self._receipt(node)
             if receipt:
                 self.states[node] = NodeState("finished")
                 self.verdicts[node] = receipt.verdict
@@ -409,15 +436,16 @@ class _Jobs:
     def _shown(self, nodes: Sequence[str]) -> str:
         return f"{', '.join(nodes)}{' with the others' if self._below else ''}"
 
-    def _receipt(self, node: str, deadline: float) -> tuple[Receipt | None, str]:
-        """The receipt of a node, or what its log says; a shared folder may show it late."""
-        folder = self._folder / node / self._below
-        while not (folder / RECEIPT_FILE).exists() and time.monotonic() < deadline:
-            time.sleep(0.2)
+    def _path(self, node: str) -> Path:
+        return self._folder / node / self._below / RECEIPT_FILE
+
+    def _receipt(self, node: str) -> tuple[Receipt | None, str]:
+        """The receipt of a node, or what its log says."""
+        path = self._path(node)
         try:
-            return read(folder / RECEIPT_FILE), ""
+            return read(path), ""
         except BadReceipt as error:
-            if (folder / RECEIPT_FILE).exists():
+            if path.exists():
                 return None, one_line(error.message)
         log = self._folder / (TOGETHER if self._below else node) / _LOG
         try:

@@ -187,8 +187,8 @@ def test_the_programs_of_a_node(slurm_cluster: Cluster, machine: dict[str, str],
 
     times = []
     for node, status, words in (
-        ("node1", 0, "OK: passed 0 h ago; 2 GPUs without a fault\n"),
-        ("node2", 1, "CRITICAL: the suite failed on "),
+        ("node1", 0, "OK: receipt of 0 h ago; 2 GPUs without a fault\n"),
+        ("node2", 1, "CRITICAL: health: GPU 1: no uncorrected errors: 3"),
         ("node9", 0, "UNKNOWN: this node has no receipt"),
     ):
         code, line, seconds = ran("prolog", node)
@@ -203,7 +203,7 @@ def test_the_programs_of_a_node(slurm_cluster: Cluster, machine: dict[str, str],
         assert ran("health", "node2")[0] == 2
         assert slurm_cluster.states()["node2"].startswith("drain")
         shown = slurm_cluster.run("scontrol", "show", "node", "node2").stdout
-        assert "Reason=envspec: CRITICAL: the suite failed on" in shown
+        assert "Reason=envspec: CRITICAL: health: GPU 1" in shown
     finally:
         slurm_cluster.run("scontrol", "update", "NodeName=node2", "State=RESUME")
         slurm_cluster.wait_idle("node2")
