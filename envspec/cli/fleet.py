@@ -43,7 +43,9 @@ def command() -> None:
 )
 @SELECTION
 @click.option(
-    "--python", metavar="COMMAND", help="Slurm: starts the stack's Python on a node (default: envspec's own Python)."
+    "--python",
+    metavar="COMMAND",
+    help="Slurm: starts the stack's Python on a node (default: the active environment's).",
 )
 @click.option("--nodelist", metavar="LIST", help="Slurm: the nodes, as `node[1-4]`.")
 @click.option("--partition", metavar="NAME", help="Slurm: the partition.")

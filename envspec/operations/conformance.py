@@ -117,8 +117,8 @@ class SuiteSelection:
 
     checks: empty for the spec's, or all if it names none. world_size: None for the spec's, or the number of GPUs.
     price_per_hour: of this machine, in `currency`. limits: check -> seconds, instead of its own limit. burn_s: seconds
-    of the products of `sustained`, which is then tested in any case; without `checks` only `device` besides. as_if: a
-    lock and the digest of its envspec.lock, with which a stack without a lock is compared.
+    of the products of `sustained`, which is then tested in any case; without `checks` only `device` and `health`
+    besides. as_if: a    lock and the digest of its envspec.lock, with which a stack without a lock is compared.
     """
 
     device: str | None = None
@@ -174,7 +174,7 @@ class _Suite:
 
     def run_local(self, named: Path | None) -> Receipt:
         request = suite_request(self.lock, self.selection, this_platform())
-        python = _local_python(self.context.environ, named)
+        python = local_python(self.context.environ, named)
 
         def execute(folder: Path) -> Finished:
             suite, results = folder / "suite", folder / "results"
@@ -407,7 +407,7 @@ def _suite_folder(request: SuiteRequest) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _local_python(environ: Mapping[str, str], named: Path | None) -> Path:
+def local_python(environ: Mapping[str, str], named: Path | None) -> Path:
     """The Python to test: the named one, the active environment's, or the first on PATH.
 
     Raises:

@@ -22,7 +22,7 @@ from envspec.fleet import kubernetes, slurm
 from envspec.fleet.results import NODES_FILE, TOGETHER, write
 from envspec.io.files import read_untrusted
 from envspec.models import Lock, Platform
-from envspec.operations.conformance import SuiteSelection, lock_name, suite_request
+from envspec.operations.conformance import SuiteSelection, local_python, lock_name, suite_request
 from envspec.operations.suite_file import suite_file, write_suite_file
 from envspec.receipts.fleet import Fleet, FleetNode, fleet
 from envspec.receipts.model import RECEIPT_FILE, BadReceipt, Receipt, load
@@ -36,9 +36,9 @@ class FleetSelection:
     """Where to run the suite.
 
     nodes: how many; None for every node. minutes: until the last receipt. For Slurm, python: the command that starts
-    the stack's Python on a node; nodelist, partition and options are sbatch's. For Kubernetes, image: a reference that
-    nodes can pull; gpus_per_node: 0 for a stack without; namespace and context are kubectl's; selector: labels of
-    nodes, None for those with a GPU.
+    the stack's Python on a node, None for the active environment's; nodelist, partition and options are sbatch's. For
+    Kubernetes, image: a reference that nodes can pull; gpus_per_node: 0 for a stack without; namespace and context are
+    kubectl's; selector: labels of nodes, None for those with a GPU.
     """
 
     nodes: int | None = None
@@ -96,7 +96,7 @@ def _on_slurm(lock: Lock, sha256: str, selection: SuiteSelection, where: FleetSe
     if where.nodes is not None and where.nodelist:
         raise UsageError("--nodes and --nodelist both choose nodes", hint="leave one of them out")
     options = slurm.SlurmOptions(
-        python=tuple(shlex.split(where.python or sys.executable)),
+        python=tuple(shlex.split(where.python)) if where.python else (str(local_python(context.environ, None)),),
         suite=suite_file(),
         request=suite_request(lock, selection, this_platform()),
         lock=lock_name(lock, sha256),
