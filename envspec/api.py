@@ -268,9 +268,9 @@ def test(
     lock: None, with `local`, for a Python's own stack. as_if: a lock with which it is compared; differences inform.
 
     device: by default GPUs if the lock uses CUDA. checks: by default all. limits: check -> seconds. burn_s: seconds of
-    `sustained`; without `checks` only `device` and `health` besides. image: by default the lock's. local: test a Python of
-    this machine, `python` or the active one, without a container. world_size: processes of the distributed checks, by
-    default one per GPU. baseline: a receipt to compare speeds with.
+    `sustained`; without `checks` only `device` and `health` besides. image: by default the lock's. local: test a Python
+    of this machine, `python` or the active one, without a container. world_size: processes of the distributed checks,
+    by default one per GPU. baseline: a receipt to compare speeds with.
 
     Raises:
         UnfitMachine: there is no GPU to test, or no engine. UsageError: an unknown check.
