@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from envspec.conformance.receipt import RECEIPT_MARK
 from envspec.errors import UsageError
 from envspec.operations.fleet import SCHEDULERS, read_fleet
 from envspec.receipts.fleet import NodeVerdict
-from envspec.receipts.model import dump
+from envspec.receipts.model import Receipt, dump
 from tests.receipts.test_fleet import run
+from tests.support.machines import NotRun
+from tests.support.servers.kubernetes import RUNNING, Cluster, Plan
 from tests.support.user import User
 
 
@@ -134,3 +138,32 @@ def test_kubernetes_prints_its_objects(user: User) -> None:
 
 def test_the_command_offers_every_scheduler(user: User) -> None:
     assert f"[{'|'.join(SCHEDULERS)}]" in user.runs("fleet", "run", "--help").stdout
+
+
+def test_a_run_on_kubernetes_ends_with_the_comparison(tmp_path: Path, user: User) -> None:
+    if importlib.util.find_spec("kubernetes") is None:
+        raise NotRun("the Python package kubernetes is not installed")
+    lock = Path(__file__).parents[2] / "locks/pytorch-2.9"
+    words = (
+        "--on",
+        "kubernetes",
+        "--image",
+        "r.example/n:t",
+        "--gpus-per-node",
+        "2",
+        "--report",
+        str(tmp_path / "out"),
+    )
+    bad, good = run(status="failed"), run()
+    plans = [Plan(f"node-{n}", [RUNNING], f"{RECEIPT_MARK}{_line(bad if n == 2 else good)}\n") for n in range(4)]
+    with Cluster(tmp_path, *plans) as cluster:
+        environ = {"KUBECONFIG": str(cluster.kubeconfig()), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        ran = user.runs("fleet", "run", lock, *words, environ=environ)
+        assert cluster.left == []
+    assert ran.status == 7, ran.stderr
+    assert "1 of 4 nodes is odd: drain node-2" in ran.stdout
+    assert (tmp_path / "out" / "fleet.html").exists() and (tmp_path / "out" / "node-3" / "receipt.json").exists()
+
+
+def _line(receipt: Receipt) -> str:
+    return json.dumps(json.loads(dump(receipt)))
