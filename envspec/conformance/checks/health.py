@@ -45,6 +45,7 @@ _COUNTERS = (
     _Counter("uncorrected errors, lifetime"),
     _Counter("rows remapped, corrected"),
     _Counter("rows remapped, uncorrected"),
+    _Counter("persistence mode", note="1: the driver keeps the GPU initialised between programs"),
     _Counter("PCIe replays", note="transfers that were repeated"),
     _Counter("link replays", note="of all NVLinks"),
     _Counter("link recoveries", note="of all NVLinks"),
