@@ -114,7 +114,8 @@ def report_(folder: Path, report: Path | None) -> Result:
     """Compare the nodes whose receipts are in FOLDER/NODE/receipt.json.
 
     Says which nodes to drain (wrong results, a failed check, no receipt), which to watch (slower than most of their
-    kind, another driver or stack), and what fails on all nodes. The exit code is 7 if a node is to be drained.
+    kind, another driver or stack), and what fails on all nodes. The exit code is 7 if a node is to be drained, or if
+    something fails on all of them.
     """
     return _report(folder, report)
 

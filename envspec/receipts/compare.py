@@ -272,14 +272,18 @@ def _apart(found: Sequence[CheckFinding | None]) -> str:
     return f"{100 * (ratio - 1):.2g} % apart" if ratio < 1.1 else f"the largest is {ratio:.3g} times the smallest"
 
 
+def inputs_of(receipt: Receipt) -> str:
+    """What exact results depend on: the seed determines the input values, the version of the suite their sizes."""
+    return f"seed {receipt.seed}, envspec {receipt.envspec}"
+
+
 def fingerprints(names: Sequence[str], receipts: Sequence[Receipt]) -> Iterator[Line]:
     """Results that are not the same bit by bit; a FAULT where they are equal on every machine."""
     rows = [
         {f"{check.check}: {each.name}": each for check in receipt.checks for each in check.fingerprints}
         for receipt in receipts
     ]
-    # The seed determines the input values, the version of the suite their sizes.
-    inputs = [f"seed {receipt.seed}, envspec {receipt.envspec}" for receipt in receipts]
+    inputs = list(map(inputs_of, receipts))
     for what in _ordered(rows):
         if line := _fingerprint(what, names, [row.get(what) for row in rows], inputs):
             yield line

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
 from typing import Final, NamedTuple
 
-from envspec.conformance.results import CheckOutcome, Status
+from envspec.conformance.results import CheckFinding, CheckOutcome, Status
+from envspec.conformance.results import Kind as FindingKind
 from envspec.context import ranges
-from envspec.receipts.compare import Line, Weight, differences, fingerprints
+from envspec.receipts.compare import Line, Weight, differences, fingerprints, inputs_of
 from envspec.receipts.metrics import Better, Number, kind, numbers, tolerance, worsening
-from envspec.receipts.model import Receipt
+from envspec.receipts.model import Receipt, Verdict
 
 #: A value is odd beyond this many deviations from the median, estimated by 1.4826 times the median of the absolute
 #: deviations (MAD). Source: Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993.
@@ -37,7 +38,7 @@ class NodeVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """A node of a run. receipt: None if it is lost. lost: why.
+    """A node of a run. receipt: None if there is none; of a lost node that of its first checks. lost: why.
 
     together: the receipt of its checks with other nodes; None if there were none, or if it is lost there: why.
     """
@@ -61,9 +62,9 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class OddNumber:
-    """A rate in which a node is worse than most of its kind; of several GPUs of a node the worst.
+    """A rate or a peak of memory in which a node is worse than most of its kind; of several GPUs of a node the worst.
 
-    gpus: their numbers; empty if the rate is no GPU's. worse: as a fraction of the median. deviations: how many from
+    gpus: their numbers; empty if the number is no GPU's. worse: as a fraction of the median. deviations: how many from
     the median; None with too few nodes, or if most have the same value.
     """
 
@@ -74,6 +75,7 @@ class OddNumber:
     unit: str
     value: float
     median: float
+    better: Better
     worse: float
     deviations: float | None
 
@@ -127,20 +129,27 @@ def fleet(nodes: Iterable[FleetNode]) -> Fleet:
     for name, receipt in receipts.items():
         kinds.setdefault(kind(receipt), {})[name] = receipt
     odd = [each for named in kinds.values() for each in _odd_numbers(named)]
+    unclear = [each for named in kinds.values() for each in (*_parts_not_run(named), *_not_compared(named))]
+    usual = _usual_kinds(receipts.values())
     different = [each for named in kinds.values() for each in _differences(named)]
     faults = dict(_faults(receipts))
     majority = max(map(len, kinds.values()), default=0)
     reports = []
     for node in found:
-        drain = [*([f"lost: {node.lost}"] if node.receipt is None else []), *faults.get(node.name, ())]
+        drain = [*([f"lost: {node.lost}"] if node.lost or node.receipt is None else []), *faults.get(node.name, ())]
         watch: list[str] = []
         if node.receipt:
             drain += _failed(node.receipt, alone)
             watch += _not_run(node.receipt, receipts.values())
             same = kinds[kind(node.receipt)]
-            if len(same) == 1 and 2 * majority > len(receipts) > 2:
+            most = usual.get(_models(node.receipt), kind(node.receipt))
+            if most != kind(node.receipt):
+                own, theirs = (each.removesuffix(_ALONE) for each in (kind(node.receipt), most))
+                watch.append(f"kind of machine: {own}, most with these GPUs are {theirs}")
+            elif len(same) == 1 and 2 * majority > len(receipts) > 2:
                 watch.append(f"is the only one of its kind: {kind(node.receipt).removesuffix(_ALONE)}")
         watch += [_shown(each) for each in odd if each.node == node.name]
+        watch += [text for name, text in unclear if name == node.name]
         for each in different:
             watch += [
                 f"{each.what}: {value or 'none'}, most have {each.most or 'none'}"
@@ -189,21 +198,61 @@ def hostlist(names: Iterable[str]) -> str:
 
 
 def _shared(receipts: Sequence[Receipt], where: str) -> list[tuple[str, str]]:
-    """Checks that fail in all of several receipts, and the text about each."""
-    if len(receipts) < 2:
-        return []
-    failed = [{each.check: each for each in receipt.checks if _is_failed(each)} for receipt in receipts]
-    names = [name for name in failed[0] if all(name in each for each in failed)]
-    return [(name, f"{name} fails {where}: {failed[0][name].reason}") for name in names]
+    """What fails in all receipts, at least two, and the text about each. A check that did not run shows nothing."""
+    failed = list(map(_failures, receipts))
+    found = []
+    for what, text in {what: text for each in reversed(failed) for what, text in each.items()}.items():
+        count = sum(what in each for each in failed)
+        is_everywhere = all(
+            what in each or _is_not_run(receipt, what) for receipt, each in zip(receipts, failed, strict=True)
+        )
+        if is_everywhere and count >= 2 and 2 * count > len(receipts):
+            is_check = text.startswith(f"{what}: ")
+            found.append((what, text.replace(": ", f" fails {where}: ", 1) if is_check else f"{text}, {where}"))
+    return found
 
 
-def _is_failed(check: CheckOutcome) -> bool:
-    return check.status is Status.FAILED or (check.required and check.status is Status.NOT_RUN)
+def _is_not_run(receipt: Receipt, name: str) -> bool:
+    return any(each.check == name and each.status is Status.NOT_RUN for each in receipt.checks)
+
+
+def _failures(receipt: Receipt) -> dict[str, str]:
+    """Check, or another reason of the verdict, -> text."""
+    failed = [each.check for each in receipt.checks if each.status is Status.FAILED]
+    required = receipt.summary.required_not_run
+    found = {each.check: _reason(each) for each in receipt.checks if each.check in (*failed, *required)}
+    found |= {name: f"{name}: required and not run" for name in required if name not in found}
+    # The reasons about checks are first: a list of those that failed, then one for each that was not run. A number that
+    # is worse than a baseline's is on each node worse by another percentage.
+    others = receipt.reasons[bool(failed) + len(required) :]
+    found |= {reason.partition(" is ")[0]: reason for reason in others}
+    return found or ({"verdict": "its verdict is failed, without a reason"} if _is_failed(receipt) else {})
+
+
+def _is_failed(receipt: Receipt) -> bool:
+    return receipt.verdict is Verdict.FAILED
+
+
+def _reason(check: CheckOutcome) -> str:
+    return f"{check.check}: {' '.join(check.reason.split()) or check.status.value}"
 
 
 def _failed(receipt: Receipt, shared: set[str]) -> list[str]:
-    found = [each for each in receipt.checks if _is_failed(each) and each.check not in shared]
-    return [f"{each.check}: {' '.join(each.reason.split()) or each.status.value}" for each in found]
+    return [text for what, text in _failures(receipt).items() if what not in shared]
+
+
+def _models(receipt: Receipt) -> frozenset[str]:
+    return frozenset(gpu.name for gpu in receipt.machine.gpus)
+
+
+def _usual_kinds(receipts: Iterable[Receipt]) -> dict[frozenset[str], str]:
+    """Models of GPUs -> the kind of machine of more than half of the nodes with them: a lost GPU makes another kind."""
+    pools: dict[frozenset[str], Counter[str]] = {}
+    for receipt in receipts:
+        if models := _models(receipt):
+            pools.setdefault(models, Counter())[kind(receipt)] += 1
+    tops = {models: kinds.most_common(1)[0] for models, kinds in pools.items()}
+    return {models: name for models, (name, count) in tops.items() if 2 * count > sum(pools[models].values())}
 
 
 def _not_run(receipt: Receipt, receipts: Iterable[Receipt]) -> Iterator[str]:
@@ -221,12 +270,30 @@ def _not_run(receipt: Receipt, receipts: Iterable[Receipt]) -> Iterator[str]:
             yield f"{name}: not run: {check.reason}"
 
 
+def _parts_not_run(named: Mapping[str, Receipt]) -> Iterator[tuple[str, str]]:
+    """Parts of checks that did not run on a node, and did on most nodes of its kind."""
+    ran: Counter[tuple[str, str]] = Counter()
+    missing: list[tuple[str, str, CheckFinding]] = []
+    for name, receipt in named.items():
+        parts = [(check.check, each) for check in receipt.checks for each in check.findings]
+        missing += ((name, check, each) for check, each in parts if each.kind is FindingKind.NOT_RUN)
+        ran.update({(check, each.name) for check, each in parts if each.kind is not FindingKind.NOT_RUN})
+    for name, check, each in missing:
+        if 2 * ran[check, each.name] > len(named):
+            yield name, f"{check}: {each.name}: not run: {each.detail}"
+
+
 def _faults(named: Mapping[str, Receipt]) -> Iterator[tuple[str, list[str]]]:
-    """Nodes whose results differ from those of most, though they are equal on every machine."""
-    names, receipts = tuple(named), tuple(named.values())
+    """Nodes whose results differ from those of most with the same inputs, though they are equal on every machine."""
     found: dict[str, list[str]] = {}
-    for line in fingerprints(names, receipts):
-        if line.weight is Weight.FAULT:
+    groups: dict[str, dict[str, Receipt]] = {}
+    for name, receipt in named.items():
+        groups.setdefault(inputs_of(receipt), {})[name] = receipt
+    for group in groups.values():
+        names = tuple(group)
+        for line in fingerprints(names, tuple(group.values())):
+            if line.weight is not Weight.FAULT:
+                continue
             most, others = _split(names, line)
             for value, odd in others.items():
                 # Without a majority nothing shows which of them are right.
@@ -255,23 +322,52 @@ def _differences(named: Mapping[str, Receipt]) -> Iterator[Difference]:
         yield Difference(line.what, most, others, counts=line.weight is Weight.DIFFERS and bool(most))
 
 
-def _odd_numbers(named: Mapping[str, Receipt]) -> Iterator[OddNumber]:
-    """GPUs count together, whatever their number in the node."""
-    found: dict[tuple[str, str, str], list[tuple[str, Number]]] = {}
+_Key = tuple[str, str, str]
+
+
+def _judged(named: Mapping[str, Receipt]) -> dict[_Key, list[tuple[str, Number]]]:
+    """The numbers whose changes count, with their nodes. GPUs count together, whatever their number in the node."""
+    found: dict[_Key, list[tuple[str, Number]]] = {}
     for name, receipt in named.items():
         for each in numbers(receipt):
-            if each.better is Better.HIGHER and each.tolerance is not None:
+            if each.better is not Better.NEITHER and each.tolerance is not None:
                 key = each.check, _GPU.sub("", each.name), each.unit
                 found.setdefault(key, []).append((name, each))
-    for (check, what, unit), rows in found.items():
+    return found
+
+
+def _odd_numbers(named: Mapping[str, Receipt]) -> Iterator[OddNumber]:
+    for (check, what, unit), rows in _judged(named).items():
         nodes: dict[str, list[_Odd]] = {}
         for node, odd in _odd(rows, is_enough=len(named) >= FEWEST):
             nodes.setdefault(node, []).append(odd)
         for node, several in nodes.items():
             worst = max(several, key=lambda each: each.worse)
             gpus = tuple(int(gpu[1]) for each in several if (gpu := _GPU.match(each.number.name)))
-            value = worst.number.value
-            yield OddNumber(node, check, what, gpus, unit, value, worst.median, worst.worse, worst.deviations)
+            value, better = worst.number.value, worst.number.better
+            yield OddNumber(node, check, what, gpus, unit, value, worst.median, better, worst.worse, worst.deviations)
+
+
+def _not_compared(named: Mapping[str, Receipt]) -> Iterator[tuple[str, str]]:
+    """Nodes whose checks passed, but with rates that are missing or too disturbed to be compared."""
+    passed = {
+        name: {each.check for each in receipt.checks if each.status is Status.PASSED} for name, receipt in named.items()
+    }
+    for (check, what, _), rows in _judged(named).items():
+        if rows[0][1].better is not Better.HIGHER:
+            continue
+        counts = Counter(name for name, _ in rows)
+        usual, nodes = Counter(counts[name] for name in named).most_common(1)[0]
+        middle = _middle(rows)
+        disturbed = {name for name, each in rows if (tolerance(middle, each) or 0.0) >= 1}
+        for name in named:
+            if check not in passed[name]:
+                continue
+            if 2 * nodes > len(named) and counts[name] < usual:
+                found = f"{counts[name]} of {usual} rates were measured" if counts[name] else "not measured"
+                yield name, f"{check}: {what}: not compared: {found}"
+            elif name in disturbed:
+                yield name, f"{check}: {what}: not compared: its times were too far apart: other programs ran"
 
 
 class _Odd(NamedTuple):
@@ -281,17 +377,24 @@ class _Odd(NamedTuple):
     deviations: float | None
 
 
+def _middle(rows: Sequence[tuple[str, Number]]) -> Number:
+    """The number of a node in the middle."""
+    value, spread = (median(found) for found in zip(*((each.value, each.spread) for _, each in rows), strict=True))
+    return replace(rows[0][1], value=value, spread=spread)
+
+
 def _odd(rows: Sequence[tuple[str, Number]], *, is_enough: bool) -> Iterator[tuple[str, _Odd]]:
-    middle = median(each.value for _, each in rows)
-    if len(rows) < 2 or not middle:
+    middle = _middle(rows)
+    if len(rows) < 2 or not middle.value:
         return
-    deviation = _SCALE * median(abs(each.value - middle) for _, each in rows) / middle
-    usual = min((each for _, each in rows), key=lambda each: abs(each.value - middle))
+    deviation = _SCALE * median(abs(each.value - middle.value) for _, each in rows) / middle.value
     for node, each in rows:
-        worse, allowed = worsening(each.better, middle, each.value), tolerance(usual, each)
-        if allowed is not None and worse > max(allowed, DEVIATIONS * deviation if is_enough else 0.0):
-            yield node, _Odd(each, middle, worse, worse / deviation if is_enough and deviation else None)
+        worse, allowed = worsening(each.better, middle.value, each.value), tolerance(middle, each)
+        # A tolerance of 1 is that of a rate which can't be compared.
+        if allowed is not None and allowed < 1 and worse > max(allowed, DEVIATIONS * deviation if is_enough else 0.0):
+            yield node, _Odd(each, middle.value, worse, worse / deviation if is_enough and deviation else None)
 
 
 def _shown(odd: OddNumber) -> str:
-    return f"{odd.what} is {100 * odd.worse:.0f} % below the median"
+    side = "below" if odd.better is Better.HIGHER else "above"
+    return f"{odd.what} is {100 * odd.worse:.0f} % {side} the median"

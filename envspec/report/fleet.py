@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -34,6 +35,8 @@ _NAMED: Final = 4
 _SHOWN: Final = 20
 #: Characters of a reason: each receipt has all of it. Slurm's own limit is longer.
 _REASON: Final = 240
+#: A name that Slurm takes for one node, and a shell for a word: `n[1-9]` would drain nine.
+_NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: Per cent of a plot that one dot takes: dots closer than this are one.
 _DOT: Final = 0.5
 
@@ -135,14 +138,17 @@ def _summary(fleet: Fleet) -> str:
 
 
 def drain_commands(fleet: Fleet) -> list[str]:
-    """Slurm's command for each reason that nodes are to be drained for."""
+    """Slurm's command for each reason that nodes are to be drained for; a comment for names that Slurm doesn't take."""
     groups: dict[str, list[str]] = {}
     for each in fleet.of(NodeVerdict.DRAIN):
         groups.setdefault(f"envspec: {_short(each.reasons[0])}", []).append(each.name)
-    return [
-        f"scontrol update NodeName={hostlist(names)} State=DRAIN Reason={shlex.quote(why)}"
-        for why, names in groups.items()
-    ]
+    commands = []
+    for why, names in groups.items():
+        if taken := [name for name in names if _NODE.fullmatch(name)]:
+            nodes = shlex.quote(f"NodeName={hostlist(taken)}")
+            commands.append(f"scontrol update {nodes} State=DRAIN Reason={shlex.quote(why)}")
+        commands += [f"# not the name of a node: {one_line(name)}" for name in names if name not in taken]
+    return commands
 
 
 def _short(reason: str) -> str:
@@ -162,7 +168,7 @@ def _reasons(fleet: Fleet, verdict: NodeVerdict) -> Table:
 def _odd(found: Sequence[OddNumber]) -> Table:
     heads = (
         *(Column("node"), Column("number")),
-        *(Column(name, Kind.NUMBER) for name in ("value", "median", "below", "deviations")),
+        *(Column(name, Kind.NUMBER) for name in ("value", "median", "worse by", "deviations")),
     )
     rows = (
         row(
@@ -175,7 +181,7 @@ def _odd(found: Sequence[OddNumber]) -> Table:
         )
         for each in found
     )
-    return Table("Below the median of their kind", heads, tuple(rows))
+    return Table("Worse than the median of their kind", heads, tuple(rows))
 
 
 def _nodes(fleet: Fleet) -> Table:

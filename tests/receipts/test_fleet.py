@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 
 from envspec.receipts.build import receipt
 from envspec.receipts.fleet import Fleet, FleetNode, NodeVerdict, fleet, hostlist
-from envspec.receipts.model import Receipt
+from envspec.receipts.model import Receipt, Verdict
 from envspec.report import FLEET
-from tests.support.builders.receipts import check, exact, fingerprint, informs, known, machine, results
+from envspec.report.fleet import drain_commands
+from tests.support.builders.receipts import check, exact, fingerprint, informs, known, machine, not_run, results
 
 NODES: Final = tuple(f"node{number:03d}" for number in range(1, 13))
 
@@ -61,7 +63,7 @@ def test_equal_nodes_have_no_odd_one() -> None:
         ({"bf16": (700.0, 560.0)}, NodeVerdict.WATCH, "matmul: bf16, on GPU 1 is 20 % below the median"),
         ({"driver": "550.54.15"}, NodeVerdict.WATCH, "driver: 550.54.15, most have 570.124.06"),
         ({"status": "not run"}, NodeVerdict.WATCH, "health: not run: no NVML"),
-        ({"bf16": (700.0,)}, NodeVerdict.WATCH, "is the only one of its kind: NVIDIA H100 80GB HBM3; world size 1"),
+        ({"bf16": (700.0,)}, NodeVerdict.WATCH, "kind of machine: NVIDIA H100 80GB HBM3; world size 1, most"),
     ],
 )
 def test_one_node_that_differs(other: dict[str, Any], verdict: NodeVerdict, words: str) -> None:
@@ -74,6 +76,8 @@ def test_a_node_that_is_lost_is_drained() -> None:
     found = fleet(nodes(node003=FleetNode("node003", None, "NODE_FAIL: NodeDown")))
     assert odd(found) == {"node003": (NodeVerdict.DRAIN, "lost: NODE_FAIL: NodeDown")}
     assert found.nodes[0].name == "node003" and not found.is_well
+    partial = fleet(nodes(node003=FleetNode("node003", run(), "NODE_FAIL: NodeDown")))
+    assert odd(partial) == odd(found)
 
 
 def test_what_fails_on_all_nodes_is_no_fault_of_one() -> None:
@@ -91,6 +95,94 @@ def test_what_fails_with_other_nodes() -> None:
     assert odd(all_of_them) == {} and "with the others, on each node" in all_of_them.shared[0]
     lost = fleet(FleetNode(name, good, together_lost="TIMEOUT" if name == "node002" else "") for name in NODES)
     assert odd(lost) == {"node002": (NodeVerdict.WATCH, "with the others: lost: TIMEOUT")}
+
+
+def made_nodes(usual: Receipt, **others: Receipt) -> list[FleetNode]:
+    """Four nodes with an equal receipt, and those that are given by name."""
+    receipts = {**dict.fromkeys(NODES[:4], usual), **others}
+    return [FleetNode(name, each) for name, each in receipts.items()]
+
+
+def one(*findings: dict[str, Any], envspec: str = "0.1.0", digest: str = "11", **more: Any) -> Receipt:
+    """A receipt of the check `matmul`. more: of its result."""
+    fingerprints = [fingerprint("integers", digest * 32)]
+    row = check("matmul", findings=list(findings), fingerprints=fingerprints, **more)
+    return receipt(results(row, device="cuda"), known("matmul", envspec=envspec))
+
+
+def rate(value: float = 700.0, spread: float = 0.01, name: str = "bf16") -> dict[str, Any]:
+    return informs(name, value, "TFLOP/s", spread=spread)
+
+
+def peak(count: int) -> dict[str, Any]:
+    return {"peak": {"allocated_bytes": count, "reserved_bytes": None, "host_bytes": None}}
+
+
+@pytest.mark.parametrize(
+    ("usual", "other", "words"),
+    [
+        (one(rate()), one(rate(300.0, 0.9)), "matmul: bf16: not compared: its times were too far apart"),
+        (one(rate()), one(), "matmul: bf16: not compared: not measured"),
+        (
+            one(*(rate(name=f"GPU {gpu}: bf16") for gpu in range(8))),
+            one(*(rate(name=f"GPU {gpu}: bf16") for gpu in range(7))),
+            "matmul: bf16: not compared: 7 of 8 rates were measured",
+        ),
+        (one(exact("fp8")), one(not_run("fp8", "no kernel")), "matmul: fp8: not run: no kernel"),
+        (one(**peak(10**9)), one(**peak(2 * 10**9)), "matmul: allocated on the device is 100 % above the median"),
+    ],
+    ids=["disturbed", "missing", "of one GPU", "a part", "memory"],
+)
+def test_a_node_that_is_not_compared_or_worse_is_watched(usual: Receipt, other: Receipt, words: str) -> None:
+    found = odd(fleet(made_nodes(usual, other=other)))
+    assert set(found) == {"other"}
+    assert found["other"][0] is NodeVerdict.WATCH and found["other"][1].startswith(words)
+
+
+def test_what_is_not_run_anywhere_is_no_difference() -> None:
+    assert odd(fleet(made_nodes(one(not_run("fp4", "no unit"))))) == {}
+
+
+def test_results_of_other_inputs_are_not_compared() -> None:
+    """Another version of the suite has other sizes, and so other digests."""
+    newer = one(envspec="0.2.0", digest="22")
+    assert odd(fleet(made_nodes(one(), new1=newer, new2=newer))) == {}
+    assert set(odd(fleet(made_nodes(one(), new1=newer, new2=newer, wrong=one(digest="99"))))) == {"wrong"}
+
+
+def test_a_failed_run_is_drained_whatever_the_reason() -> None:
+    """Numbers that are worse than a baseline's fail a run in which each check passed."""
+    why = "matmul: bf16 is 30 % worse than the baseline's"
+    worse = one(rate()).model_copy(update={"verdict": Verdict.FAILED, "reasons": (why,)})
+    assert odd(fleet(made_nodes(one(rate()), worse=worse))) == {"worse": (NodeVerdict.DRAIN, why)}
+    unknown = worse.model_copy(update={"reasons": ()})
+    assert set(odd(fleet(made_nodes(one(rate()), unknown=unknown)))) == {"unknown"}
+
+
+def test_a_required_check_without_a_result_is_drained() -> None:
+    usual = receipt(results(check("matmul"), device="cuda"), known("matmul"))
+    other = receipt(results(check("matmul"), device="cuda"), known("matmul", required=("fsdp",)))
+    assert odd(fleet(made_nodes(usual, other=other))) == {"other": (NodeVerdict.DRAIN, "fsdp: required and not run")}
+
+
+def test_a_fleet_on_which_nothing_ran_is_not_well() -> None:
+    found = fleet(made_nodes(one(status="not run", reason="no GPU")))
+    assert not found.is_well and found.shared == ("no check was run, on each node",)
+
+
+def test_a_node_on_which_the_stacks_failure_did_not_run_changes_nothing() -> None:
+    found = fleet([*(FleetNode(name, run(status="failed")) for name in NODES), FleetNode("x", run(status="not run"))])
+    assert len(found.shared) == 1 and not found.of(NodeVerdict.DRAIN)
+
+
+def test_what_passes_on_one_node_is_no_failure_of_the_stack() -> None:
+    found = fleet([*(FleetNode(name, run(status="failed")) for name in NODES), FleetNode("x", run())])
+    assert found.shared == () and len(found.of(NodeVerdict.DRAIN)) == len(NODES)
+
+
+def test_several_nodes_that_lost_a_gpu_are_watched() -> None:
+    lesser = {**node("node002", bf16=(700.0,)), **node("node005", bf16=(700.0,))}
+    assert set(odd(fleet(nodes(**lesser)))) == {"node002", "node005"}
 
 
 def test_few_nodes_are_compared_by_tolerances() -> None:
@@ -115,6 +207,14 @@ def test_a_wide_fleet_has_wide_limits() -> None:
     rates[4] = 300.0
     found = fleet(FleetNode(name, run(bf16=(rate, rate))) for name, rate in zip(NODES, rates, strict=True))
     assert [each.node for each in found.odd] == ["node005"] and (found.odd[0].deviations or 0) > 3.5
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(4, 12), st.integers(0, 11), st.sampled_from([{"digest": "99"}, {"bf16": (500.0, 700.0)}]))
+def test_the_odd_one_is_found_wherever_it_is(count: int, place: int, other: dict[str, Any]) -> None:
+    name = NODES[place % count]
+    found = fleet(FleetNode(each, run(**other) if each == name else run()) for each in NODES[:count])
+    assert set(odd(found)) == {name}
 
 
 _ONE: Final = st.sampled_from([{}, {"digest": "99"}, {"status": "failed"}, {"bf16": (500.0, 700.0)}])
@@ -143,6 +243,18 @@ def _expanded(text: str) -> Iterator[str]:
             yield from (f"{stem}{number:0{len(first)}d}" for number in numbers)
         if not inside:
             yield stem
+
+
+def test_commands_name_single_nodes_and_run_nothing_else() -> None:
+    """Names are those of folders: Slurm would expand brackets, a shell a dollar."""
+    names = ("n1", "n2", "n[1-200]", "$(reboot)", "a b;c", "x,y", "-f", "z\nscontrol")
+    lines = drain_commands(fleet(FleetNode(name, None, f"it's {name}" if name == "n1" else "gone") for name in names))
+    commands = [line for line in lines if not line.startswith("# not the name of a node: ")]
+    assert sorted(map(shlex.split, commands)) == [
+        ["scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=envspec: lost: it's n1"],
+        ["scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=envspec: lost: gone"],
+    ]
+    assert len(lines) == len(names) and not any("\n" in line for line in lines)
 
 
 @pytest.mark.parametrize(
