@@ -264,6 +264,7 @@ def test_commands_name_single_nodes_and_run_nothing_else() -> None:
         (["node008", "node009", "node010", "login"], "login,node[008-010]"),
         (["gpu-a", "gpu-b"], "gpu-a,gpu-b"),
         (["n10", "n9"], "n[9-10]"),
+        (["a", "a1", "a2"], "a,a[1-2]"),
         ([], ""),
     ],
 )
