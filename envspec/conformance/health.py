@@ -21,6 +21,7 @@ from typing import Any, Callable, NoReturn
 from envspec.conformance import isolation
 from envspec.conformance.events import CheckContext
 from envspec.conformance.nvml import (
+    INVALID_ARGUMENT,
     LINKS,
     DriverError,
     Nvml,
@@ -34,6 +35,10 @@ from envspec.conformance.request import SuiteRequest
 FILE = "watch.json"
 #: Seconds between two samples.
 _PERIOD_S = 1.0
+#: nvmlPcieUtilCounter_t: to the GPU, and from it. In kB/s: below this, a GPU may save power by a slower link, as one
+#: does that has another link to its CPU (C2C).
+_BOTH_WAYS = (0, 1)
+_TRAFFIC = 100_000
 #: Seconds to wait for the first sample: a GPU that is stuck stops the query of the driver before.
 _READY_S = 10.0
 #: Seconds to wait for the last one: without it the process that watches is stuck or has ended.
@@ -47,7 +52,10 @@ _CORRECTED, _UNCORRECTED = 0, 1
 _SINCE_LOADED, _LIFETIME = 0, 1
 #: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, and its values.
 _RECOVERY_ACTION = 274
-RECOVERY_ACTIONS = ("none", "reset the GPU", "restart the node", "drain peers", "drain the node and reset the GPU")
+RECOVERY_ACTIONS = (
+    *("none", "reset the GPU", "restart the node", "drain peers", "drain the node and reset the GPU"),
+    *("recover the IMEX domain", "reset the bus", "restart the system"),
+)
 #: nvmlGpuFabricInfoV_t, second version: its size, and the version in the highest byte.
 _FABRIC_VERSION = 36 | 2 << 24
 FABRIC_STATES = ("not supported", "not started", "in progress", "completed")
@@ -175,7 +183,9 @@ def read(nvml: Nvml, handle: Any) -> tuple[dict[str, int], dict[str, str], dict[
         try:
             values.update(zip(names, function(nvml, handle)))
         except DriverError as error:
-            (errors if error.is_fault else lacking).update(dict.fromkeys(names, str(error)))
+            # An older driver knows the function, and not what it is asked for: fields, links.
+            is_fault = error.is_fault and error.number != INVALID_ARGUMENT
+            (errors if is_fault else lacking).update(dict.fromkeys(names, str(error)))
     return values, errors, lacking
 
 
@@ -192,8 +202,8 @@ class Watched:
 
     before: its values before the first check. samples: how many, and busy: in how many of them a kernel ran. reasons:
     why clocks were lowered -> in how many busy samples. generation, width: the largest PCIe generation and the smallest
-    width of busy samples, None without one. xids: numbers of its Xid errors, in order. problems: what could not be
-    sampled -> why. at: time of the last sample, in seconds of the monotonic clock.
+    width of samples with traffic, None without one. xids: numbers of its Xid errors, in order. problems: what could not
+    be sampled -> why. at: time of the last sample, in seconds of the monotonic clock.
     """
 
     before: dict[str, int] = field(default_factory=dict)
@@ -207,20 +217,21 @@ class Watched:
     at: float = 0.0
 
     def sample(self, nvml: Nvml, handle: Any) -> None:
+        """Sample it now."""
         self.samples += 1
         self.at = time.monotonic()
-        with self.problem("busy"):
-            if not nvml.utilization(handle):
-                return
-            self.busy += 1
-        with self.problem("reasons"):
-            for reason in reasons(nvml, handle):
-                self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        # Copies are no kernels: they leave a GPU idle.
         with self.problem("PCIe"):
-            generation = nvml.number("nvmlDeviceGetCurrPcieLinkGeneration", handle)
-            width = nvml.number("nvmlDeviceGetCurrPcieLinkWidth", handle)
-            self.generation = max(generation, self.generation or generation)
-            self.width = min(width, self.width or width)
+            if max(nvml.number("nvmlDeviceGetPcieThroughput", handle, way) for way in _BOTH_WAYS) >= _TRAFFIC:
+                generation = nvml.number("nvmlDeviceGetCurrPcieLinkGeneration", handle)
+                width = nvml.number("nvmlDeviceGetCurrPcieLinkWidth", handle)
+                self.generation = max(generation, self.generation or generation)
+                self.width = min(width, self.width or width)
+        with self.problem("clocks"):
+            if nvml.utilization(handle):
+                self.busy += 1
+                for reason in reasons(nvml, handle):
+                    self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
     @contextlib.contextmanager
     def problem(self, what: str) -> Iterator[None]:
@@ -319,5 +330,5 @@ def read_watch(path: Path) -> dict[int, Watched]:
         time.sleep(_PERIOD_S / 20)
     for each in watched.values():
         problem = f"NVML has answered nothing for the last {time.monotonic() - each.at:.0f} s"
-        each.problems.update(dict.fromkeys(("Xid", "PCIe", "reasons"), problem))
+        each.problems.update(dict.fromkeys(("Xid", "PCIe", "clocks"), problem))
     return watched

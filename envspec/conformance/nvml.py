@@ -25,10 +25,21 @@ LINKS = 36
 #: The driver's own file; exists while its kernel module is loaded.
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 #: nvmlReturn_t.
-NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, NO_DATA, LOST, RESET_REQUIRED = 3, 4, 13, 21, 15, 16
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, NO_DATA, LOST, RESET_REQUIRED = (
+    2,
+    3,
+    4,
+    13,
+    21,
+    15,
+    16,
+)
+_NO_ECC_ON_VGPU, _OTHER_VERSION, _DEPRECATED = 22, 25, 26
 #: What a GPU or a driver lacks, or what a container may not see: WSL 2, virtual GPUs, MIG and GB10 return them for
 #: healthy GPUs.
-_LACKING = frozenset({NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, NO_DATA})
+_LACKING = frozenset(
+    {NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, NO_DATA, _NO_ECC_ON_VGPU, _OTHER_VERSION, _DEPRECATED}
+)
 
 
 class DriverError(Exception):

@@ -77,8 +77,8 @@ def test_a_healthy_gpu_passes_each_row(driver: Mapping[str, str], tmp_path: Path
         ("failed@0=1", "GPU 0: no remapping failed: 1", "replaced"),
         ("retired@1=1", "GPU 1: no retirement pending: 1", _RESET),
         ("recovery@1=2", "GPU 1: no recovery is due: restart the node", "NVML requests: restart the node"),
-        ("width@1=4", "GPU 1: PCIe width: 4 under load; GPU and slot have 16", "seated"),
-        ("generation@1=1", "GPU 1: PCIe generation: 1 under load; GPU and slot have 5", "seated"),
+        ("width@1=4", "GPU 1: PCIe width: 4 with traffic; GPU and slot have 16", "seated"),
+        ("generation@1=1", "GPU 1: PCIe generation: 1 with traffic; GPU and slot have 5", "seated"),
         ("links@1=17", "GPU 1: NVLinks: 17 of 18 are active; the most of a GPU of its kind here is 18", "nvlink"),
         ("links@1=18>17", "GPU 1: NVLinks stay active: 17 active, 18 before the checks", "nvlink"),
         ("fabric=1", "GPU 0: its fabric: not started", "nvidia-fabricmanager"),
@@ -117,15 +117,18 @@ def test_clocks_that_hardware_lowers_under_load_fail(driver: Mapping[str, str], 
         "link errors=7,replays=3",
         # A program was ended.
         "xid@0=45",
-        # Nothing has run: an idle GPU lowers its PCIe generation.
-        "busy=0,generation=1,width=8",
+        # Nothing has run, and without traffic a GPU lowers its PCIe generation.
+        "busy=0,reasons=0x40",
+        "traffic=0,generation=1,width=8",
     ],
 )
 def test_what_is_no_clear_fault_informs(driver: Mapping[str, str], tmp_path: Path, values: str) -> None:
     output = _run(driver, tmp_path, VALUES=f"{values},{_SWITCHES}")
     assert _result(output)["status"] == "passed", _result(output)["reason"]
     if values.startswith("busy"):
-        assert {"GPU 0: PCIe", "GPU 0: clocks"} <= _kinds(output, "not run")
+        assert _kinds(output, "not run") == {"GPU 0: clocks", "GPU 1: clocks"}
+    if values.startswith("traffic"):
+        assert _kinds(output, "not run") == {"GPU 0: PCIe", "GPU 1: PCIe"}
     if values.startswith("xid"):
         assert "was ended" in output.findings("health")["GPU 0: Xid 45"]["detail"]
     if values.startswith("corrected"):
@@ -135,7 +138,7 @@ def test_what_is_no_clear_fault_informs(driver: Mapping[str, str], tmp_path: Pat
 _NO_LINKS: Final = "nvmlDeviceGetNvLinkState=3"
 _NO_FABRIC: Final = "nvmlDeviceGetGpuFabricInfoV=3"
 #: Neither a field of recovery nor a fabric: drivers before 535.
-_OLD: Final = "nvmlDeviceGetFieldValues=13,nvmlDeviceGetGpuFabricInfoV=13"
+_OLD: Final = "nvmlDeviceGetFieldValues=2,nvmlDeviceGetGpuFabricInfoV=25"
 _NO_MEMORY: Final = "nvmlDeviceGetTotalEccErrors=3,nvmlDeviceGetRemappedRows=3,nvmlDeviceGetRetiredPagesPendingStatus=3"
 
 
@@ -186,6 +189,7 @@ def test_what_a_gpu_does_not_report_is_not_run(driver: Mapping[str, str], tmp_pa
     [
         ("nvmlDeviceGetTotalEccErrors@1=15", "GPU 1: answers: corrected errors: GPU is lost (error 15)"),
         ("nvmlDeviceGetRemappedRows@1=999", "GPU 1: answers: rows remapped, corrected: Unknown Error"),
+        ("nvmlDeviceGetHandleByIndex_v2@1=15", "GPU 1: answers: after the checks: GPU is lost (error 15)"),
     ],
 )
 def test_a_gpu_that_is_lost_fails(driver: Mapping[str, str], tmp_path: Path, faults: str, words: str) -> None:

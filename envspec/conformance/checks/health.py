@@ -149,8 +149,10 @@ def _unseen(seen: Watched) -> dict[str, str]:
     """What could not be sampled during the checks -> why."""
     if not seen.samples:
         return dict.fromkeys(("Xid", "PCIe", "clocks"), "nothing was sampled during the checks")
-    busy = {} if seen.busy else {"PCIe": "no sample had a kernel", "clocks": "no sample had a kernel"}
-    return {**busy, **seen.problems}
+    unseen = {} if seen.busy else {"clocks": "no sample had a kernel"}
+    if not seen.width:
+        unseen["PCIe"] = "no sample had traffic: `bandwidth` makes some"
+    return {**unseen, **seen.problems}
 
 
 def _recovery(context: CheckContext, gpu: str, values: Mapping[str, int]) -> None:
@@ -172,9 +174,9 @@ def _fabric(context: CheckContext, gpu: str, values: Mapping[str, int]) -> None:
 
 
 def _pcie(context: CheckContext, gpu: str, values: Mapping[str, int], seen: Watched) -> None:
-    """Compare what was seen under load with the most that GPU and slot have together.
+    """Compare what was seen with traffic with the most that GPU and slot have together.
 
-    An idle GPU lowers its generation, and some lower their width: only busy samples count.
+    Without traffic a GPU lowers its generation, and some lower their width.
     """
     most, own = values.get("largest PCIe generation"), values.get("the GPU's PCIe generation")
     if most and own and most < own:
@@ -184,7 +186,7 @@ def _pcie(context: CheckContext, gpu: str, values: Mapping[str, int], seen: Watc
         ("generation", seen.generation, most),
     ):
         if now and largest:
-            detail = f"{now} under load; GPU and slot have {largest}"
+            detail = f"{now} with traffic; GPU and slot have {largest}"
             context.exact(f"{gpu}: PCIe {name}", ok=now >= largest, detail=detail, hint=_SLOT)
 
 
@@ -200,7 +202,7 @@ def _xids(context: CheckContext, gpu: str, seen: Watched) -> None:
 
 
 def _clocks(context: CheckContext, gpu: str, seen: Watched) -> None:
-    if not seen.busy or "reasons" in seen.problems:
+    if not seen.busy or "clocks" in seen.problems:
         return
     faults = [each for each in _BY_HARDWARE if seen.reasons.get(each, 0) >= _LASTING]
     detail = "; ".join(f"{name} in {count} of {seen.busy} samples" for name, count in seen.reasons.items())

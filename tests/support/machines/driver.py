@@ -198,6 +198,9 @@ _NVML: Final = {
     "nvmlDeviceGetMaxPcieLinkGeneration": "(void *h, unsigned *most) { GPU *most = 5; return 0; }",
     "nvmlDeviceGetGpuMaxPcieLinkGeneration": "(void *h, unsigned *most) { GPU *most = 5; return 0; }",
     "nvmlDeviceGetMaxPcieLinkWidth": "(void *h, unsigned *most) { GPU *most = 16; return 0; }",
+    "nvmlDeviceGetPcieThroughput": (
+        '(void *h, int way, unsigned *kb) { GPU *kb = value("traffic", gpu, 20000000); return 0; }'
+    ),
     "nvmlDeviceGetCurrPcieLinkGeneration": (
         '(void *h, unsigned *now) { GPU *now = value("generation", gpu, 5); return 0; }'
     ),
