@@ -14,7 +14,7 @@ from envspec.conformance.results import CheckFinding, CheckOutcome, Status
 from envspec.conformance.results import Kind as FindingKind
 from envspec.context import ranges
 from envspec.receipts.compare import Line, Weight, differences, fingerprints, inputs_of
-from envspec.receipts.metrics import Better, Number, kind, numbers, tolerance, worsening
+from envspec.receipts.metrics import HOST_PEAK, Better, Number, kind, numbers, tolerance, worsening
 from envspec.receipts.model import Receipt, Verdict
 
 #: A value is odd beyond this many deviations from the median, estimated by 1.4826 times the median of the absolute
@@ -194,12 +194,16 @@ def hostlist(names: Iterable[str]) -> str:
     for stem, texts in stems.items():
         is_padded = any(digits.startswith("0") for digits in texts)
         for digits in texts:
-            group = groups.setdefault((stem, len(digits) if is_padded else 0), [])
-            group += [int(digits)] if digits else []
-    return ",".join(
-        f"{stem}{ranges(found, width)}" if len(found) < 2 else f"{stem}[{ranges(found, width)}]"
-        for (stem, width), found in groups.items()
-    )
+            # A name without a number stands alone.
+            width = -1 if not digits else len(digits) if is_padded else 0
+            groups.setdefault((stem, width), []).append(int(digits or 0))
+    return ",".join(_hosts(stem, width, found) for (stem, width), found in groups.items())
+
+
+def _hosts(stem: str, width: int, found: Sequence[int]) -> str:
+    if width < 0:
+        return stem
+    return f"{stem}{ranges(found, width)}" if len(found) == 1 else f"{stem}[{ranges(found, width)}]"
 
 
 def _shared(receipts: Sequence[Receipt], where: str) -> list[tuple[str, str]]:
@@ -335,7 +339,8 @@ def _judged(named: Mapping[str, Receipt]) -> dict[_Key, list[tuple[str, Number]]
     found: dict[_Key, list[tuple[str, Number]]] = {}
     for name, receipt in named.items():
         for each in numbers(receipt):
-            if each.better is not Better.NEITHER and each.tolerance is not None:
+            # What the host's memory held of libraries depends on what else ran there, and is no fault of a node.
+            if each.better is not Better.NEITHER and each.tolerance is not None and each.name != HOST_PEAK:
                 found.setdefault(each.of_all_gpus, []).append((name, each))
     return found
 

@@ -26,6 +26,7 @@ MEMORY_TOLERANCE: Final = 0.05
 HOST_MEMORY_TOLERANCE: Final = 0.10
 #: Peaks of host memory below this have no tolerance: what an interpreter without torch takes varies by more.
 _JUDGED_BYTES: Final = 256 << 20
+HOST_PEAK: Final = "peak of the host's memory"
 #: What the suite puts before a finding's name if a check ran on each of several GPUs.
 _GPU: Final = re.compile(r"GPU (\d+): ")
 _NO_GPU: Final = "GPUs that CUDA does not show"
@@ -85,7 +86,7 @@ def numbers(receipt: Receipt) -> Iterator[Number]:
         peaks = (
             ("allocated on the device", check.peak.allocated_bytes, MEMORY_TOLERANCE),
             ("reserved on the device", check.peak.reserved_bytes, MEMORY_TOLERANCE),
-            ("peak of the host's memory", check.peak.host_bytes, HOST_MEMORY_TOLERANCE if is_judged else None),
+            (HOST_PEAK, check.peak.host_bytes, HOST_MEMORY_TOLERANCE if is_judged else None),
         )
         for name, value, allowed in peaks:
             if value is not None:
