@@ -194,12 +194,19 @@ def read_fleet(folder: Path) -> Fleet:
         UsageError: the folder has no receipt.
     """
     states, together = _states(folder)
+    folders = {each.name for each in folder.iterdir() if each.is_dir()}
     names = {*states, *(each.parent.name for each in folder.glob(f"*/{RECEIPT_FILE}"))}
     if not names:
         raise UsageError(
             f"{folder} has no receipts", hint="name the folder of `fleet run`, with NODE/receipt.json in it"
         )
-    return fleet(_node(folder, name, states.get(name, ""), together.get(name, "")) for name in names)
+    # A name in nodes.json may be any text: none of them leads to another folder.
+    return fleet(
+        _node(folder, name, states.get(name, ""), together.get(name, ""))
+        if name in folders
+        else FleetNode(name, None, states[name] or "no receipt")
+        for name in names
+    )
 
 
 def _states(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -208,7 +215,7 @@ def _states(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     try:
         document = json.loads(read_untrusted(path, _MOST_BYTES).decode("utf-8"))
         found = [
-            {str(name): str(each["reason"]) if each["state"] == "lost" else "" for name, each in rows.items()}
+            {str(name): _lost(str(each["state"]), str(each["reason"])) for name, each in rows.items()}
             for rows in (document["nodes"], document.get("together", {}))
         ]
     except FileNotFoundError:
@@ -217,6 +224,10 @@ def _states(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         raise UsageError(f"{path} can't be read: {why}", hint="`fleet run` writes it") from error
     return found[0], found[1]
+
+
+def _lost(state: str, reason: str) -> str:
+    return "" if state == "finished" else reason or f"its state is {state}"
 
 
 def _node(folder: Path, name: str, lost: str, lost_together: str) -> FleetNode:

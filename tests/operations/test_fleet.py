@@ -75,6 +75,28 @@ def test_a_node_whose_receipt_can_not_be_read_is_lost(tmp_path: Path, damage: Ca
     assert found["a"].verdict is found["c"].verdict is NodeVerdict.OK
 
 
+def test_names_of_nodes_lead_to_no_other_folder(tmp_path: Path) -> None:
+    where = folder_of(tmp_path / "run", "a")
+    folder_of(tmp_path, "elsewhere")
+    names = ["a", "../elsewhere", str(tmp_path / "elsewhere"), "a/../../elsewhere", "x\0y", "n" * 300, ".", ".."]
+    states = {name: {"state": "finished", "reason": ""} for name in names}
+    (where / "nodes.json").write_text(json.dumps({"nodes": states}), encoding="utf-8")
+    found = {each.name: each.reasons for each in read_fleet(where).nodes}
+    assert found == {"a": (), **dict.fromkeys(names[1:], ("lost: no receipt",))}
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "lost"),
+    [("lost", "NODE_FAIL", "NODE_FAIL"), ("lost", "", "its state is lost"), ("running", "", "its state is running")],
+)
+def test_a_node_that_did_not_finish_is_lost_whatever_it_wrote(
+    tmp_path: Path, state: str, reason: str, lost: str
+) -> None:
+    where = folder_of(tmp_path, "a")
+    (where / "nodes.json").write_text(json.dumps({"nodes": {"a": {"state": state, "reason": reason}}}), "utf-8")
+    assert read_fleet(where).nodes[0].reasons == (f"lost: {lost}",)
+
+
 @pytest.mark.parametrize("damage", [break_, empty, other, binary, nested, huge])
 def test_a_broken_list_of_nodes_is_refused(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     damage(folder_of(tmp_path, "a") / "nodes.json")
