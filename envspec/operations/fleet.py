@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, Protocol
@@ -38,7 +38,8 @@ class FleetSelection:
     nodes: how many; None for every node. minutes: until the last receipt. For Slurm, python: the command that starts
     the stack's Python on a node, None for the active environment's; nodelist, partition and options are sbatch's. For
     Kubernetes, image: a reference that nodes can pull; gpus_per_node: 0 for a stack without; namespace and context are
-    kubectl's; selector: labels of nodes, None for those with a GPU.
+    kubectl's; selector: labels of nodes, None for those with a GPU; tolerations, beside that of the GPU's taint;
+    resources: further limits of a pod; pull_secrets, runtime_class and shm (size of /dev/shm) are a pod's.
     """
 
     nodes: int | None = None
@@ -52,6 +53,11 @@ class FleetSelection:
     namespace: str | None = None
     context: str | None = None
     selector: Mapping[str, str] | None = None
+    tolerations: tuple[str, ...] = ()
+    resources: Mapping[str, str] | None = None
+    pull_secrets: tuple[str, ...] = ()
+    runtime_class: str | None = None
+    shm: str | None = None
 
 
 class FleetRun(Protocol):
@@ -92,7 +98,7 @@ class _Kubernetes:
 
 
 def _on_slurm(lock: Lock, sha256: str, selection: SuiteSelection, where: FleetSelection, context: Context) -> FleetRun:
-    _refuse("slurm", {"--image": where.image, "--gpus-per-node": where.gpus_per_node, "--namespace": where.namespace})
+    _refuse("slurm", where, _KUBERNETES_ONLY)
     if where.nodes is not None and where.nodelist:
         raise UsageError("--nodes and --nodelist both choose nodes", hint="leave one of them out")
     options = slurm.SlurmOptions(
@@ -117,15 +123,7 @@ def _on_kubernetes(
     where: FleetSelection,
     context: Context,  # noqa: ARG001 (as for all)
 ) -> FleetRun:
-    _refuse(
-        "kubernetes",
-        {
-            "--python": where.python,
-            "--nodelist": where.nodelist,
-            "--partition": where.partition,
-            "--sbatch": where.options,
-        },
-    )
+    _refuse("kubernetes", where, _SLURM_ONLY)
     if where.image is None:
         raise UsageError(
             "nodes of Kubernetes pull an image",
@@ -144,7 +142,11 @@ def _on_kubernetes(
         namespace=where.namespace,
         node_selector=where.selector,
         limit_s=60.0 * where.minutes,
+        resources=where.resources or {},
+        pull_secrets=where.pull_secrets,
+        runtime_class=where.runtime_class,
     )
+    options = replace(options, tolerations=(*options.tolerations, *where.tolerations), shm=where.shm or options.shm)
     return _Kubernetes(options, where.context)
 
 
@@ -155,10 +157,31 @@ SCHEDULERS: Final[Mapping[str, Callable[[Lock, str, SuiteSelection, FleetSelecti
 }
 
 
-def _refuse(scheduler: str, given: Mapping[str, object]) -> None:
+#: Field of a selection -> its option.
+_SLURM_ONLY: Final = {
+    "python": "--python",
+    "nodelist": "--nodelist",
+    "partition": "--partition",
+    "options": "--sbatch",
+}
+_KUBERNETES_ONLY: Final = {
+    "image": "--image",
+    "gpus_per_node": "--gpus-per-node",
+    "namespace": "--namespace",
+    "context": "--context",
+    "selector": "--selector",
+    "tolerations": "--toleration",
+    "resources": "--resource",
+    "pull_secrets": "--pull-secret",
+    "runtime_class": "--runtime-class",
+    "shm": "--shm-size",
+}
+
+
+def _refuse(scheduler: str, where: FleetSelection, others: Mapping[str, str]) -> None:
     """Raise UsageError for an option that a scheduler would ignore."""
-    for option, value in given.items():
-        if value not in (None, ()):
+    for field, option in others.items():
+        if getattr(where, field) not in (None, ()):
             raise UsageError(f"{option} is not for --on {scheduler}", hint=f"leave {option} out")
 
 

@@ -138,7 +138,10 @@ def test_the_command_writes_pages_and_its_exit_code_says_whether_to_drain(tmp_pa
         (("--on", "kubernetes", "--python", "x", "--dry-run"), "--python is not for --on kubernetes"),
         (("--on", "kubernetes", "--gpus-per-node", "8", "--dry-run"), "nodes of Kubernetes pull an image"),
         (("--on", "kubernetes", "--image", "r/n:t", "--dry-run"), "add --gpus-per-node 8, or 0"),
-        (("--on", "slurm", "--selector", "x", "--dry-run"), "the form is LABEL=VALUE"),
+        (("--on", "slurm", "--selector", "x", "--dry-run"), "the form is NAME=VALUE"),
+        (("--on", "slurm", "--pull-secret", "x", "--dry-run"), "--pull-secret is not for --on slurm"),
+        (("--on", "slurm", "--resource", "a=1", "--dry-run"), "--resource is not for --on slurm"),
+        (("--on", "kubernetes", "--sbatch=--account=x", "--dry-run"), "--sbatch is not for --on kubernetes"),
         (("--on", "nomad"), "'nomad' is not one of"),
     ],
 )
@@ -151,11 +154,16 @@ def test_options_that_do_not_fit(user: User, words: tuple[str, ...], message: st
 def test_kubernetes_prints_its_objects(user: User) -> None:
     lock = Path(__file__).parents[2] / "locks/pytorch-2.9"
     words = ("--on", "kubernetes", "--image", "r.example/n:t", "--gpus-per-node", "8", "--dry-run")
-    ran = user.runs("fleet", "run", str(lock), *words, "--nodes", "2", "--selector", "pool=gpu")
+    more = ("--toleration", "busy", "--resource", "rdma/hca=1", "--pull-secret", "login", "--shm-size", "1Gi")
+    ran = user.runs("fleet", "run", str(lock), *words, "--nodes", "2", "--selector", "pool=gpu", *more)
     assert ran.status == 0, ran.stderr
     documents = [json.loads(each) for each in ran.stdout.split("---\n")[1:]]
     assert [each["kind"] for each in documents] == ["Job", "ConfigMap", "Service"]
-    assert documents[0]["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+    pod = documents[0]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"pool": "gpu"} and pod["imagePullSecrets"] == [{"name": "login"}]
+    assert [each["key"] for each in pod["tolerations"]] == ["nvidia.com/gpu", "busy"]
+    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "1"}
+    assert any(each.get("emptyDir", {}).get("sizeLimit") == "1Gi" for each in pod["volumes"])
 
 
 def test_the_command_offers_every_scheduler(user: User) -> None:
