@@ -289,4 +289,5 @@ def _dots(nodes: Sequence[NodeReport], values: Sequence[float | None], unit: str
         amount(low, unit),
         amount(high, unit),
         f"median {amount(middle, unit)}",
+        hostlist(odd),
     )

@@ -88,7 +88,7 @@ class Dots:
     """Values along a line, as dots that are stacked where they are close: x and y of each, from the top left corner.
 
     marked: those that stand out. labels: x, y and text, above `top`, where the dots begin. middle: x of the median.
-    low, high: text of the ends.
+    low, high: text of the ends. names: of those that stand out.
     """
 
     width: float
@@ -101,6 +101,7 @@ class Dots:
     low: str
     high: str
     caption: str
+    names: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
