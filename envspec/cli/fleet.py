@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: The keys of operations.fleet.SCHEDULERS, whose import takes longer.
 _SCHEDULERS: Final = ("slurm", "kubernetes")
+#: Parameter -> its option, whose form is NAME=VALUE.
+_PAIRS: Final = {"selector": "selector", "resources": "resource"}
 
 
 @click.group()
@@ -64,11 +67,20 @@ def command() -> None:
 @click.option("--context", metavar="NAME", help="Kubernetes: the context of the kubeconfig.")
 @click.option(
     "--selector",
-    "selectors",
+    "selector",
     multiple=True,
     metavar="LABEL=VALUE",
     help="Kubernetes: nodes with this label (default: those with a GPU).",
 )
+@click.option("--toleration", "tolerations", multiple=True, metavar="TAINT", help="Kubernetes: KEY[=VALUE][:EFFECT].")
+@click.option(
+    "--resource", "resources", multiple=True, metavar="NAME=COUNT", help="Kubernetes: another limit, as rdma/hca=1."
+)
+@click.option(
+    "--pull-secret", "pull_secrets", multiple=True, metavar="NAME", help="Kubernetes: a Secret for the registry."
+)
+@click.option("--runtime-class", metavar="NAME", help="Kubernetes: by which pods get GPUs.")
+@click.option("--shm-size", "shm", metavar="SIZE", help="Kubernetes: size of /dev/shm (default: 16Gi).")
 @DRY_RUN
 @output.output(FLEET, "Format of the comparison on stdout.")
 def run(lock: str, scheduler: str, report: Path | None, dry_run: bool, **chosen: Any) -> Result:
@@ -84,11 +96,10 @@ def run(lock: str, scheduler: str, report: Path | None, dry_run: bool, **chosen:
     from envspec.lockfile.folder import find_lock, read_with_digest
     from envspec.operations.fleet import FleetSelection, prepare_fleet, run_fleet
 
-    where = FleetSelection(
-        **{name: chosen[name] for name in ("nodes", "minutes", "python", "nodelist", "partition", "options", "image")},
-        **{name: chosen[name] for name in ("gpus_per_node", "namespace", "context")},
-        selector=_labels(chosen["selectors"]),
-    )
+    fields = {each.name for each in dataclasses.fields(FleetSelection)}
+    own = {name: value for name, value in chosen.items() if name in fields}
+    own |= {name: _pairs(f"--{option}", own[name]) for name, option in _PAIRS.items()}
+    where = FleetSelection(**own)
     if report is None and not dry_run:
         raise UsageError("fleet run needs a folder for the receipts", hint="add --report DIR")
     locked, digest = read_with_digest(find_lock(lock, Path()))
@@ -169,12 +180,12 @@ def programs(folder: Path, receipts: Path, python: Path) -> Result:
     return plain(lambda: {"written": [str(each) for each in paths]}, map(str, paths))
 
 
-def _labels(texts: Iterable[str]) -> dict[str, str] | None:
-    """The values of `--selector`; None without one."""
+def _pairs(option: str, texts: Iterable[str]) -> dict[str, str] | None:
+    """The values of an option whose form is NAME=VALUE; None without one."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise UsageError(f"--selector {text}: the form is LABEL=VALUE", hint="--selector pool=gpu")
+            raise UsageError(f"{option} {text}: the form is NAME=VALUE", hint=f"write {option} {name or 'NAME'}=VALUE")
         found[name] = value
     return found or None

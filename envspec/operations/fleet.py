@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, Protocol
@@ -38,7 +38,8 @@ class FleetSelection:
     nodes: how many; None for every node. minutes: until the last receipt. For Slurm, python: the command that starts
     the stack's Python on a node, None for the active environment's; nodelist, partition and options are sbatch's. For
     Kubernetes, image: a reference that nodes can pull; gpus_per_node: 0 for a stack without; namespace and context are
-    kubectl's; selector: labels of nodes, None for those with a GPU.
+    kubectl's; selector: labels of nodes, None for those with a GPU; tolerations, beside that of the GPU's taint;
+    resources: further limits of a pod; pull_secrets, runtime_class and shm (size of /dev/shm) are a pod's.
     """
 
     nodes: int | None = None
@@ -52,6 +53,11 @@ class FleetSelection:
     namespace: str | None = None
     context: str | None = None
     selector: Mapping[str, str] | None = None
+    tolerations: tuple[str, ...] = ()
+    resources: Mapping[str, str] | None = None
+    pull_secrets: tuple[str, ...] = ()
+    runtime_class: str | None = None
+    shm: str | None = None
 
 
 class FleetRun(Protocol):
@@ -92,7 +98,7 @@ class _Kubernetes:
 
 
 def _on_slurm(lock: Lock, sha256: str, selection: SuiteSelection, where: FleetSelection, context: Context) -> FleetRun:
-    _refuse("slurm", {"--image": where.image, "--gpus-per-node": where.gpus_per_node, "--namespace": where.namespace})
+    _refuse("slurm", where, _KUBERNETES_ONLY)
     if where.nodes is not None and where.nodelist:
         raise UsageError("--nodes and --nodelist both choose nodes", hint="leave one of them out")
     options = slurm.SlurmOptions(
@@ -117,15 +123,7 @@ def _on_kubernetes(
     where: FleetSelection,
     context: Context,  # noqa: ARG001 (as for all)
 ) -> FleetRun:
-    _refuse(
-        "kubernetes",
-        {
-            "--python": where.python,
-            "--nodelist": where.nodelist,
-            "--partition": where.partition,
-            "--sbatch": where.options,
-        },
-    )
+    _refuse("kubernetes", where, _SLURM_ONLY)
     if where.image is None:
         raise UsageError(
             "nodes of Kubernetes pull an image",
@@ -144,7 +142,11 @@ def _on_kubernetes(
         namespace=where.namespace,
         node_selector=where.selector,
         limit_s=60.0 * where.minutes,
+        resources=where.resources or {},
+        pull_secrets=where.pull_secrets,
+        runtime_class=where.runtime_class,
     )
+    options = replace(options, tolerations=(*options.tolerations, *where.tolerations), shm=where.shm or options.shm)
     return _Kubernetes(options, where.context)
 
 
@@ -155,10 +157,31 @@ SCHEDULERS: Final[Mapping[str, Callable[[Lock, str, SuiteSelection, FleetSelecti
 }
 
 
-def _refuse(scheduler: str, given: Mapping[str, object]) -> None:
+#: Field of a selection -> its option.
+_SLURM_ONLY: Final = {
+    "python": "--python",
+    "nodelist": "--nodelist",
+    "partition": "--partition",
+    "options": "--sbatch",
+}
+_KUBERNETES_ONLY: Final = {
+    "image": "--image",
+    "gpus_per_node": "--gpus-per-node",
+    "namespace": "--namespace",
+    "context": "--context",
+    "selector": "--selector",
+    "tolerations": "--toleration",
+    "resources": "--resource",
+    "pull_secrets": "--pull-secret",
+    "runtime_class": "--runtime-class",
+    "shm": "--shm-size",
+}
+
+
+def _refuse(scheduler: str, where: FleetSelection, others: Mapping[str, str]) -> None:
     """Raise UsageError for an option that a scheduler would ignore."""
-    for option, value in given.items():
-        if value not in (None, ()):
+    for field, option in others.items():
+        if getattr(where, field) not in (None, ()):
             raise UsageError(f"{option} is not for --on {scheduler}", hint=f"leave {option} out")
 
 
@@ -194,12 +217,19 @@ def read_fleet(folder: Path) -> Fleet:
         UsageError: the folder has no receipt.
     """
     states, together = _states(folder)
+    folders = {each.name for each in folder.iterdir() if each.is_dir()}
     names = {*states, *(each.parent.name for each in folder.glob(f"*/{RECEIPT_FILE}"))}
     if not names:
         raise UsageError(
             f"{folder} has no receipts", hint="name the folder of `fleet run`, with NODE/receipt.json in it"
         )
-    return fleet(_node(folder, name, states.get(name, ""), together.get(name, "")) for name in names)
+    # A name in nodes.json may be any text: none of them leads to another folder.
+    return fleet(
+        _node(folder, name, states.get(name, ""), together.get(name, ""))
+        if name in folders
+        else FleetNode(name, None, states[name] or "no receipt")
+        for name in names
+    )
 
 
 def _states(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -208,7 +238,7 @@ def _states(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     try:
         document = json.loads(read_untrusted(path, _MOST_BYTES).decode("utf-8"))
         found = [
-            {str(name): str(each["reason"]) if each["state"] == "lost" else "" for name, each in rows.items()}
+            {str(name): _lost(str(each["state"]), str(each["reason"])) for name, each in rows.items()}
             for rows in (document["nodes"], document.get("together", {}))
         ]
     except FileNotFoundError:
@@ -217,6 +247,10 @@ def _states(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         raise UsageError(f"{path} can't be read: {why}", hint="`fleet run` writes it") from error
     return found[0], found[1]
+
+
+def _lost(state: str, reason: str) -> str:
+    return "" if state == "finished" else reason or f"its state is {state}"
 
 
 def _node(folder: Path, name: str, lost: str, lost_together: str) -> FleetNode:

@@ -357,10 +357,15 @@ def columns(receipts: Sequence[Receipt]) -> tuple[ComparisonColumn, ...]:
 
 
 def _best(found: Iterable[Number], check: str, unit: str, name: str | None) -> float | None:
-    values = [
-        number.value for number in found if (number.check, number.unit) == (check, unit) and name in (None, number.name)
-    ]
-    return (min if better(unit) is Better.LOWER else max)(values, default=None)
+    """The best number of a check in a unit, with a name if there is one. Of several GPUs the worst counts."""
+    best, worst = (min, max) if better(unit) is Better.LOWER else (max, min)
+    values: list[float] = []
+    gpus: dict[str, list[float]] = {}
+    for number in found:
+        _, what, _ = number.of_all_gpus
+        if (number.check, number.unit) == (check, unit) and name in (None, what):
+            (values if number.gpu is None else gpus.setdefault(what, [])).append(number.value)
+    return best([*values, *map(worst, gpus.values())], default=None)
 
 
 def against(now: Receipt, recorded: Receipt) -> Baseline:

@@ -25,7 +25,6 @@ _SCALE: Final = 1.4826
 FEWEST: Final = 4
 #: Of a kind of machine: the suite ran on each node by itself.
 _ALONE: Final = "; 1 node"
-_GPU: Final = re.compile(r"GPU (\d+): ")
 
 
 class NodeVerdict(Enum):
@@ -83,6 +82,12 @@ class OddNumber:
     def what(self) -> str:
         """As `matmul: bf16, on GPU 0-3,7`."""
         return f"{self.check}: {self.name}{f', on GPU {ranges(self.gpus)}' if self.gpus else ''}"
+
+    @property
+    def text(self) -> str:
+        """The reason why the node is odd."""
+        side = "below" if self.better is Better.HIGHER else "above"
+        return f"{self.what} is {100 * self.worse:.0f} % {side} the median"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +153,7 @@ def fleet(nodes: Iterable[FleetNode]) -> Fleet:
                 watch.append(f"kind of machine: {own}, most with these GPUs are {theirs}")
             elif len(same) == 1 and 2 * majority > len(receipts) > 2:
                 watch.append(f"is the only one of its kind: {kind(node.receipt).removesuffix(_ALONE)}")
-        watch += [_shown(each) for each in odd if each.node == node.name]
+        watch += [each.text for each in odd if each.node == node.name]
         watch += [text for name, text in unclear if name == node.name]
         for each in different:
             watch += [
@@ -336,8 +341,7 @@ def _judged(named: Mapping[str, Receipt]) -> dict[_Key, list[tuple[str, Number]]
         for each in numbers(receipt):
             # What the host's memory held of libraries depends on what else ran there, and is no fault of a node.
             if each.better is not Better.NEITHER and each.tolerance is not None and each.name != HOST_PEAK:
-                key = each.check, _GPU.sub("", each.name), each.unit
-                found.setdefault(key, []).append((name, each))
+                found.setdefault(each.of_all_gpus, []).append((name, each))
     return found
 
 
@@ -348,7 +352,7 @@ def _odd_numbers(named: Mapping[str, Receipt]) -> Iterator[OddNumber]:
             nodes.setdefault(node, []).append(odd)
         for node, several in nodes.items():
             worst = max(several, key=lambda each: each.worse)
-            gpus = tuple(int(gpu[1]) for each in several if (gpu := _GPU.match(each.number.name)))
+            gpus = tuple(each.number.gpu for each in several if each.number.gpu is not None)
             value, better = worst.number.value, worst.number.better
             yield OddNumber(node, check, what, gpus, unit, value, worst.median, better, worst.worse, worst.deviations)
 
@@ -398,8 +402,3 @@ def _odd(rows: Sequence[tuple[str, Number]], *, is_enough: bool) -> Iterator[tup
         # A tolerance of 1 is that of a rate which can't be compared.
         if allowed is not None and allowed < 1 and worse > max(allowed, DEVIATIONS * deviation if is_enough else 0.0):
             yield node, _Odd(each, middle.value, worse, worse / deviation if is_enough and deviation else None)
-
-
-def _shown(odd: OddNumber) -> str:
-    side = "below" if odd.better is Better.HIGHER else "above"
-    return f"{odd.what} is {100 * odd.worse:.0f} % {side} the median"

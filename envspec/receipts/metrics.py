@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ HOST_MEMORY_TOLERANCE: Final = 0.10
 #: Peaks of host memory below this have no tolerance: what an interpreter without torch takes varies by more.
 _JUDGED_BYTES: Final = 256 << 20
 HOST_PEAK: Final = "peak of the host's memory"
+#: What the suite puts before a finding's name if a check ran on each of several GPUs.
+_GPU: Final = re.compile(r"GPU (\d+): ")
 _NO_GPU: Final = "GPUs that CUDA does not show"
 
 
@@ -50,6 +53,17 @@ class Number:
     @property
     def key(self) -> tuple[str, str, str]:
         return self.check, self.name, self.unit
+
+    @property
+    def gpu(self) -> int | None:
+        """The GPU of whose number it is; None if the check did not run on each of several."""
+        found = _GPU.match(self.name)
+        return int(found[1]) if found else None
+
+    @property
+    def of_all_gpus(self) -> tuple[str, str, str]:
+        """The key that this number has in common with those of the other GPUs."""
+        return self.check, _GPU.sub("", self.name, count=1), self.unit
 
 
 def numbers(receipt: Receipt) -> Iterator[Number]:

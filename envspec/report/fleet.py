@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
@@ -30,40 +32,46 @@ from envspec.report.format import (
     text,
 )
 
-#: Longest list of names in the headline, and of odd numbers in text.
+#: Longest list of names in the headline, and of odd numbers in text and on the first screen.
 _NAMED: Final = 4
 _SHOWN: Final = 20
 #: Characters of a reason: each receipt has all of it. Slurm's own limit is longer.
 _REASON: Final = 240
 #: A name that Slurm takes for one node, and a shell for a word: `n[1-9]` would drain nine.
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-#: Per cent of a plot that one dot takes: dots closer than this are one.
-_DOT: Final = 0.5
+#: Of a plot, in units of the drawing: its width, the margin on both sides, the height for stacked dots, the size of a
+#: dot, and the height of a label.
+_WIDTH: Final = 440.0
+_EDGE: Final = 10.0
+_STACK: Final = 56.0
+_DOT: Final = 5.0
+_LINE: Final = 14.0
+#: How many nodes that stand out have their name and value in a plot.
+_LABELS: Final = 3
 
 
 def as_text(fleet: Fleet, width: int) -> str:
-    odd = _odd(fleet.odd[:_SHOWN])
-    more = len(fleet.odd) - _SHOWN
-    if more > 0:
-        odd = Table(odd.title, odd.columns, (*odd.rows, row(f"... and {more} more: --format json has all of them")))
-    tables = (
-        listing("On all nodes", (row(each) for each in fleet.shared)),
-        _reasons(fleet, NodeVerdict.DRAIN),
-        listing("To drain them in Slurm", (row(each) for each in drain_commands(fleet))),
-        _reasons(fleet, NodeVerdict.WATCH),
-        odd,
-        _nodes(fleet),
-        _few(fleet),
+    nodes = _nodes(fleet)
+    heads = Row(tuple(column.title for column in nodes.columns))
+    first = (listing("On all nodes", (row(each) for each in fleet.shared)), _reasons(fleet, NodeVerdict.DRAIN))
+    odd = _first_rows(_odd(fleet.odd), "--format json has all of them")
+    rest = (odd, _watched(fleet), replace(nodes, rows=(heads, *nodes.rows)), _few(fleet))
+    # A command that is broken into lines can't be copied.
+    commands = [f"  {each}" for each in drain_commands(fleet)]
+    blocks = (
+        text([one_line(headline(fleet))], first, width),
+        text(["To drain them in Slurm", *commands] if commands else [], (), width),
+        text((), rest, width),
     )
-    return text([one_line(headline(fleet))], tables, width)
+    return "\n".join(filter(None, blocks))
 
 
 def as_markdown(fleet: Fleet) -> str:
     tables = (
         listing("On all nodes", (row(each) for each in fleet.shared), "what"),
         _reasons(fleet, NodeVerdict.DRAIN),
-        _reasons(fleet, NodeVerdict.WATCH),
         _odd(fleet.odd),
+        _watched(fleet),
         _nodes(fleet),
         _differences(fleet.differences),
         _few(fleet),
@@ -73,13 +81,15 @@ def as_markdown(fleet: Fleet) -> str:
 
 
 def as_html(fleet: Fleet) -> str:
+    odd = _odd(fleet.odd)
     first = (
         listing("On all nodes", (row(each) for each in fleet.shared), "what"),
         _reasons(fleet, NodeVerdict.DRAIN),
-        _reasons(fleet, NodeVerdict.WATCH),
-        _odd(fleet.odd),
+        _first_rows(odd, "all of them are below"),
+        _watched(fleet),
     )
-    tables = (_nodes(fleet), _differences(fleet.differences), _few(fleet))
+    all_odd = (replace(odd, is_folded=True),) if len(odd.rows) > _SHOWN else ()
+    tables = (*all_odd, _nodes(fleet), _differences(fleet.differences), _few(fleet))
     return page.render(
         "fleet.html.jinja",
         headline=headline(fleet),
@@ -156,11 +166,17 @@ def _short(reason: str) -> str:
     return line if len(line) <= _REASON else f"{line[:_REASON]}…"
 
 
-def _reasons(fleet: Fleet, verdict: NodeVerdict) -> Table:
-    """Nodes with the same reasons are one row."""
+def _watched(fleet: Fleet) -> Table:
+    """The nodes to watch for other reasons than their numbers, which have a table."""
+    return _reasons(fleet, NodeVerdict.WATCH, {(each.node, each.text) for each in fleet.odd})
+
+
+def _reasons(fleet: Fleet, verdict: NodeVerdict, known: Set[tuple[str, str]] = frozenset()) -> Table:
+    """Nodes with the same reasons are one row. known: nodes and reasons that are shown elsewhere."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for each in fleet.of(verdict):
-        groups.setdefault(tuple(map(_short, each.reasons)), []).append(each.name)
+        if reasons := tuple(_short(reason) for reason in each.reasons if (each.name, reason) not in known):
+            groups.setdefault(reasons, []).append(each.name)
     rows = (row(hostlist(names), why[0], notes=why[1:]) for why, names in groups.items())
     return listing(f"To {verdict.value}", rows, "node|why", notes="also")
 
@@ -184,6 +200,11 @@ def _odd(found: Sequence[OddNumber]) -> Table:
     return Table("Worse than the median of their kind", heads, tuple(rows))
 
 
+def _first_rows(table: Table, where: str) -> Table:
+    more = len(table.rows) - _SHOWN
+    return table if more <= 0 else replace(table, rows=(*table.rows[:_SHOWN], row(f"... and {more} more: {where}")))
+
+
 def _nodes(fleet: Fleet) -> Table:
     """Equal nodes are one row."""
     groups: dict[tuple[str, ...], list[str]] = {}
@@ -194,11 +215,11 @@ def _nodes(fleet: Fleet) -> Table:
         else:
             checks = receipt.summary.checks
             counts = f"{checks.passed} / {checks.failed} / {checks.not_run}"
-            cells = (each.verdict.value, receipt.verdict.value, devices(receipt), receipt.machine.driver or "-", counts)
+            cells = (each.verdict.value, receipt.verdict.value, counts, receipt.machine.driver or "-", devices(receipt))
         groups.setdefault(cells, []).append(each.name)
     heads = (
-        *(Column("nodes"), Column("", Kind.NUMBER), Column("verdict"), Column("suite", Kind.OUTCOME)),
-        *(Column("ran on"), Column("driver"), Column("passed / failed / not run")),
+        *(Column("nodes"), Column("count", Kind.NUMBER), Column("verdict"), Column("suite", Kind.OUTCOME)),
+        *(Column("passed/failed/not run"), Column("driver"), Column("ran on")),
     )
     rows = (row(hostlist(names), str(len(names)), *cells) for cells, names in groups.items())
     return Table("Nodes", heads, tuple(rows))
@@ -235,19 +256,37 @@ def _plots(fleet: Fleet) -> Iterator[tuple[str, Dots]]:
 
 
 def _dots(nodes: Sequence[NodeReport], values: Sequence[float | None], unit: str) -> Dots:
-    found = [(each, value) for each, value in zip(nodes, values, strict=True) if value is not None]
-    low, high = min(value for _, value in found), max(value for _, value in found)
-    room = high - low or 1.0
-    dots: dict[tuple[float, bool], list[str]] = {}
-    for each, value in found:
-        place = round(96 * (value - low) / room / _DOT) * _DOT + 2
-        dots.setdefault((place, each.verdict is not NodeVerdict.OK), []).append(each.name)
-    ordered = sorted(dots.items(), key=lambda each: each[0][1])
-    middle = median(value for _, value in found)
+    found = {each.name: value for each, value in zip(nodes, values, strict=True) if value is not None}
+    odd = [each.name for each in nodes if each.verdict is not NodeVerdict.OK and each.name in found]
+    low, middle, high = min(found.values()), median(found.values()), max(found.values())
+    room = _WIDTH - 2 * _EDGE
+
+    def across(value: float) -> float:
+        return _EDGE + room * (value - low) / (high - low)
+
+    columns_of = {name: round(across(value) / _DOT) * _DOT for name, value in found.items()}
+    step = min(_DOT, _STACK / max(Counter(columns_of.values()).values()))
+    furthest = sorted(odd, key=lambda name: -abs(found[name] - middle))[:_LABELS]
+    top = _LINE * len(furthest)
+    places: dict[str, tuple[float, float]] = {}
+    stacked: Counter[float] = Counter()
+    # Nodes that stand out are at the bottom, where their labels' lines end.
+    for name in (*odd, *(name for name in found if name not in odd)):
+        x = columns_of[name]
+        places[name] = (x, top + _STACK - step * stacked[x])
+        stacked[x] += 1
     return Dots(
-        tuple((place, is_odd, hostlist(names)) for (place, is_odd), names in ordered),
+        _WIDTH,
+        top + _STACK + _DOT,
+        top,
+        tuple(place for name, place in places.items() if name not in odd),
+        tuple(places[name] for name in odd),
+        tuple(
+            (columns_of[name], _LINE * number - 3.0, f"{name}: {amount(found[name], unit)}")
+            for number, name in enumerate(furthest, 1)
+        ),
+        across(middle),
         amount(low, unit),
         amount(high, unit),
         f"median {amount(middle, unit)}",
-        96 * (middle - low) / room + 2,
     )

@@ -85,16 +85,22 @@ class Plot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dots:
-    """Values on a line. dots: place in per cent, whether it stands out, and names. low, high: text of the ends.
+    """Values along a line, as dots that are stacked where they are close: x and y of each, from the top left corner.
 
-    middle: place of the median, of which the caption is.
+    marked: those that stand out. labels: x, y and text, above `top`, where the dots begin. middle: x of the median.
+    low, high: text of the ends.
     """
 
-    dots: tuple[tuple[float, bool, str], ...]
+    width: float
+    height: float
+    top: float
+    dots: tuple[tuple[float, float], ...]
+    marked: tuple[tuple[float, float], ...]
+    labels: tuple[tuple[float, float, str], ...]
+    middle: float
     low: str
     high: str
     caption: str
-    middle: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -75,6 +75,28 @@ def test_a_node_whose_receipt_can_not_be_read_is_lost(tmp_path: Path, damage: Ca
     assert found["a"].verdict is found["c"].verdict is NodeVerdict.OK
 
 
+def test_names_of_nodes_lead_to_no_other_folder(tmp_path: Path) -> None:
+    where = folder_of(tmp_path / "run", "a")
+    folder_of(tmp_path, "elsewhere")
+    names = ["a", "../elsewhere", str(tmp_path / "elsewhere"), "a/../../elsewhere", "x\0y", "n" * 300, ".", ".."]
+    states = {name: {"state": "finished", "reason": ""} for name in names}
+    (where / "nodes.json").write_text(json.dumps({"nodes": states}), encoding="utf-8")
+    found = {each.name: each.reasons for each in read_fleet(where).nodes}
+    assert found == {"a": (), **dict.fromkeys(names[1:], ("lost: no receipt",))}
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "lost"),
+    [("lost", "NODE_FAIL", "NODE_FAIL"), ("lost", "", "its state is lost"), ("running", "", "its state is running")],
+)
+def test_a_node_that_did_not_finish_is_lost_whatever_it_wrote(
+    tmp_path: Path, state: str, reason: str, lost: str
+) -> None:
+    where = folder_of(tmp_path, "a")
+    (where / "nodes.json").write_text(json.dumps({"nodes": {"a": {"state": state, "reason": reason}}}), "utf-8")
+    assert read_fleet(where).nodes[0].reasons == (f"lost: {lost}",)
+
+
 @pytest.mark.parametrize("damage", [break_, empty, other, binary, nested, huge])
 def test_a_broken_list_of_nodes_is_refused(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     damage(folder_of(tmp_path, "a") / "nodes.json")
@@ -116,7 +138,10 @@ def test_the_command_writes_pages_and_its_exit_code_says_whether_to_drain(tmp_pa
         (("--on", "kubernetes", "--python", "x", "--dry-run"), "--python is not for --on kubernetes"),
         (("--on", "kubernetes", "--gpus-per-node", "8", "--dry-run"), "nodes of Kubernetes pull an image"),
         (("--on", "kubernetes", "--image", "r/n:t", "--dry-run"), "add --gpus-per-node 8, or 0"),
-        (("--on", "slurm", "--selector", "x", "--dry-run"), "the form is LABEL=VALUE"),
+        (("--on", "slurm", "--selector", "x", "--dry-run"), "the form is NAME=VALUE"),
+        (("--on", "slurm", "--pull-secret", "x", "--dry-run"), "--pull-secret is not for --on slurm"),
+        (("--on", "slurm", "--resource", "a=1", "--dry-run"), "--resource is not for --on slurm"),
+        (("--on", "kubernetes", "--sbatch=--account=x", "--dry-run"), "--sbatch is not for --on kubernetes"),
         (("--on", "nomad"), "'nomad' is not one of"),
     ],
 )
@@ -129,11 +154,16 @@ def test_options_that_do_not_fit(user: User, words: tuple[str, ...], message: st
 def test_kubernetes_prints_its_objects(user: User) -> None:
     lock = Path(__file__).parents[2] / "locks/pytorch-2.9"
     words = ("--on", "kubernetes", "--image", "r.example/n:t", "--gpus-per-node", "8", "--dry-run")
-    ran = user.runs("fleet", "run", str(lock), *words, "--nodes", "2", "--selector", "pool=gpu")
+    more = ("--toleration", "busy", "--resource", "rdma/hca=1", "--pull-secret", "login", "--shm-size", "1Gi")
+    ran = user.runs("fleet", "run", str(lock), *words, "--nodes", "2", "--selector", "pool=gpu", *more)
     assert ran.status == 0, ran.stderr
     documents = [json.loads(each) for each in ran.stdout.split("---\n")[1:]]
     assert [each["kind"] for each in documents] == ["Job", "ConfigMap", "Service"]
-    assert documents[0]["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+    pod = documents[0]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"pool": "gpu"} and pod["imagePullSecrets"] == [{"name": "login"}]
+    assert [each["key"] for each in pod["tolerations"]] == ["nvidia.com/gpu", "busy"]
+    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "1"}
+    assert any(each.get("emptyDir", {}).get("sizeLimit") == "1Gi" for each in pod["volumes"])
 
 
 def test_the_command_offers_every_scheduler(user: User) -> None:

@@ -272,6 +272,32 @@ def test_hostlists(names: list[str], text: str) -> None:
     assert hostlist(names) == text
 
 
+def test_a_plot_shows_the_worst_gpu_of_each_node() -> None:
+    """The best one of a node with one slow card says nothing."""
+    page = FLEET.render("html", fleet(nodes(**node("node007", bf16=(700.0, 560.0)))))
+    assert ">node007: 560 TFLOP/s</text>" in page
+    drawing = page[page.index("<svg") : page.index("</svg>")]
+    dots, marked = re.findall(r'<path(?: class="marked")? d="(M[^"]+h0)"', drawing)
+    assert (dots.count("M"), marked.count("M")) == (11, 1)
+
+
+def test_many_odd_numbers_are_folded() -> None:
+    """Each of ten nodes in three of its rates: the first screen and a terminal have the worst."""
+    rates = [f"mode {number}" for number in range(3)]
+    usual, slow = (one(*(rate(value, name=name) for name in rates)) for value in (700.0, 500.0))
+    found = fleet(FleetNode(f"n{number}", slow if number < 10 else usual) for number in range(40))
+    page, text = FLEET.render("html", found), FLEET.render("text", found, 100)
+    assert "... and 10 more: all of them are below" in page and page.count("mode 2</td>") == 10
+    assert "... and 10 more: --format json has all of them" in text
+
+
+def test_a_command_is_one_line_of_text() -> None:
+    reason = "NODE_FAIL: " + "the node did not answer, " * 5
+    text = FLEET.render("text", fleet(nodes(node003=FleetNode("node003", None, reason))), 80)
+    lines = [line for line in text.splitlines() if "scontrol" in line]
+    assert len(lines) == 1 and shlex.split(lines[0])[-1] == f"Reason=envspec: lost: {reason.strip()}"
+
+
 def test_a_large_fleet_is_a_small_page() -> None:
     """200 nodes of eight GPUs, three of them odd: those are in the first part of the page."""
     drawn = random.Random(1)
@@ -285,5 +311,6 @@ def test_a_large_fleet_is_a_small_page() -> None:
     assert len(page) < 2_000_000
     body = page[page.index("<body>") :]
     assert "3 of 200 nodes are odd: drain node[101,150], watch node017" in body[:200]
-    assert all(body.index(words) < 4000 for words in ("computes other results", "NODE_FAIL", "on GPU 0-7 is 20 %"))
+    assert all(body.index(words) < 4000 for words in ("computes other results", "NODE_FAIL", "bf16, on GPU 0-7"))
+    assert body.index("scontrol update NodeName=node101 ") < body.index("bf16, on GPU 0-7") < body.index("<svg")
     assert "node[001-016,018-100,102-149,151-200]" in body
