@@ -15,6 +15,8 @@ from envspec.report.junit import cases
 from envspec.report.receipt import properties
 
 _VERSION: Final = "0.1.0"
+#: Section 4.6.1: keys of `extra` begin with a namespace and a delimiter.
+_EXTRA: Final = "envspec.receipt"
 _STATUSES: Final = ("passed", "failed", "skipped", "pending", "other")
 
 
@@ -38,7 +40,9 @@ def as_ctrf(receipt: Receipt) -> str:
                     "stop": stop,
                 },
                 "tests": tests,
-                "extra": {"verdict": receipt.verdict.value, "reasons": receipt.reasons, **dict(properties(receipt))},
+                "extra": {
+                    _EXTRA: {"verdict": receipt.verdict.value, "reasons": receipt.reasons, **dict(properties(receipt))}
+                },
             },
         }
     )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from envspec.conformance.results import CheckFinding
 from envspec.conformance.results import Kind as FindingKind
+from envspec.conformance.stragglers import stragglers
 from envspec.context import ranges
+from envspec.receipts.metrics import Better, better
 from envspec.receipts.model import Receipt
 from envspec.report.format import Column, Kind, Plot, Table, amount, row, share
 
@@ -71,14 +73,33 @@ class FoldedFinding:
 
 
 def fold(findings: Iterable[CheckFinding]) -> list[FoldedFinding]:
-    """The findings in their order, each in one of the results. One that failed is never folded, and is first."""
+    """The findings in their order, each in one of the results. One that failed is never folded, and is first.
+
+    Nor is a rate of a GPU that is slower than the others by more than the suite's rule allows.
+    """
     groups: dict[object, list[CheckFinding]] = {}
     for number, each in enumerate(findings):
         alike = (_GPU.sub("", each.name), each.kind, each.ok, each.unit, each.bound, each.relation, each.formula)
         is_alone = each.ok is False or not _GPU.search(each.name)
         groups.setdefault(number if is_alone else (*alike, each.value is None), []).append(each)
-    folded = [FoldedFinding(tuple(each)) for each in groups.values()]
+    folded = [FoldedFinding(part) for each in groups.values() for part in _slow_apart(each)]
     return sorted(folded, key=lambda each: each.first.ok is not False)
+
+
+def _slow_apart(findings: Sequence[CheckFinding]) -> Iterator[tuple[CheckFinding, ...]]:
+    """Each rate of one GPU that stands out because it is lower, then the others.
+
+    Rates between pairs of GPUs stay together: pairs with another connection have another rate, and no fault. So do
+    times: a cold cache doubles them.
+    """
+    rates = {
+        str(number): each.value
+        for number, each in enumerate(findings)
+        if each.value is not None and better(each.unit) is Better.HIGHER and len(_GPU.findall(each.name)) == 1
+    }
+    slow = {int(number) for number, share in stragglers(rates).items() if share < 0}
+    yield from ((findings[number],) for number in sorted(slow))
+    yield tuple(each for number, each in enumerate(findings) if number not in slow)
 
 
 def table(

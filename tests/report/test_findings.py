@@ -31,6 +31,26 @@ def test_a_gpu_that_failed_has_its_own_row_and_is_first() -> None:
     assert rows[0].detail == "2 differ" and rows[2].detail == "0 differ (the first of 3)"
 
 
+def test_a_gpu_that_is_slower_than_the_others_has_its_own_row() -> None:
+    (slow, others) = fold(rate(f"GPU {gpu}: bf16", 480 if gpu == 3 else 700 + gpu) for gpu in range(8))
+    assert (slow.name, slow.value) == ("GPU 3: bf16", "480 TFLOP/s, spread 2 %")
+    assert (others.name, others.value) == ("GPU 0-2,4-7: bf16", "700 to 707 TFLOP/s, spread 2 %")
+
+
+@pytest.mark.parametrize(
+    "findings",
+    [
+        [rate(f"GPU {gpu}: bf16", 900 if gpu == 3 else 700) for gpu in range(8)],
+        [rate(f"GPU {gpu}: bf16", 480 if gpu else 700) for gpu in range(2)],
+        [rate(f"GPU {gpu} to GPU {gpu + 1}", 20 if gpu == 3 else 40) for gpu in range(8)],
+        [CheckFinding(f"GPU {gpu}: start", Kind.INFORMING, value=9 if gpu else 3, unit="s") for gpu in range(8)],
+    ],
+    ids=["faster", "two GPUs do not show which", "pairs", "times"],
+)
+def test_what_shows_no_slow_gpu_is_one_row(findings: list[CheckFinding]) -> None:
+    assert len(fold(findings)) == 1
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [

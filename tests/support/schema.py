@@ -1,4 +1,4 @@
-"""As much of JSON schema, draft 7, as envspec's own schema uses: an editor's view of a spec."""
+"""As much of JSON schema, draft 7, as envspec's own schema, an editor's view of a spec, and that of CTRF use."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     # A TOML moment or date is text with a format to the editors' extensions.
     "string": (str, datetime, date),
     "integer": (int,),
+    "number": (int, float),
     "boolean": (bool,),
 }
 _KNOWN = {
@@ -31,7 +32,7 @@ _KNOWN = {
         "items",
     ),
     *("additionalProperties", "enum", "const", "pattern", "maxLength", "minItems", "minimum", "maximum", "format"),
-    *("$ref", "allOf", "anyOf", "patternProperties"),
+    *("minLength", "$ref", "allOf", "anyOf", "patternProperties"),
 }
 
 
@@ -68,8 +69,10 @@ def _out_of_bounds(schema: Schema, value: Any, at: str) -> Iterator[str]:
         yield f"{at}: not {schema['const']}"
     if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
         yield f"{at}: does not match"
-    if isinstance(value, (str, list)) and not schema.get("minItems", 0) <= len(value) <= schema.get("maxLength", 1e9):
-        yield f"{at}: length"
+    if isinstance(value, (str, list)):
+        least = schema.get("minLength" if isinstance(value, str) else "minItems", 0)
+        if not least <= len(value) <= schema.get("maxLength", 1e9):
+            yield f"{at}: length"
     if isinstance(value, int) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
         yield f"{at}: bounds"
 
