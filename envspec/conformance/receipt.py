@@ -14,6 +14,8 @@ from envspec.conformance.results import Cause, Kind, Status
 #: Format of the receipt; readers refuse newer ones.
 FORMAT = 1
 PASSED, FAILED = "passed", "failed"
+#: Reasons of requested checks without a result: of a suite that ran to its end, and of one that did not.
+LOST = ("the suite reported no result for it", "the suite ended before it")
 #: Begins the line of stdout that is a receipt, in JSON: the log of a container is all that is left of some runs.
 RECEIPT_MARK = "envspec-receipt: "
 
@@ -61,7 +63,8 @@ def document(results: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
 def _lost(results: Mapping[str, Any], known: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Requested checks without a result."""
     names = {each["check"] for each in results["results"]}
-    reason = "the suite reported no result for it" if results["is_whole"] else "the suite ended before it"
+    whole, interrupted = LOST
+    reason = whole if results["is_whole"] else interrupted
     return [
         {
             "check": name,

@@ -73,15 +73,21 @@ class FoldedFinding:
 
 
 def fold(findings: Iterable[CheckFinding]) -> list[FoldedFinding]:
-    """The findings in their order, each in one of the results. One that failed is never folded, and is first.
+    """The findings in their order, each in one of the results; those that failed are first.
 
-    Nor is a rate of a GPU that is slower than the others by more than the suite's rule allows.
+    What failed on some GPUs only is not folded, nor is a rate of a GPU that is slower than the others by more than the
+    suite's rule allows.
     """
+    found = list(findings)
+    fine = {_GPU.sub("", each.name) for each in found if each.ok}
     groups: dict[object, list[CheckFinding]] = {}
-    for number, each in enumerate(findings):
-        alike = (_GPU.sub("", each.name), each.kind, each.ok, each.unit, each.bound, each.relation, each.formula)
-        is_alone = each.ok is False or not _GPU.search(each.name)
-        groups.setdefault(number if is_alone else (*alike, each.value is None), []).append(each)
+    for number, each in enumerate(found):
+        name = _GPU.sub("", each.name)
+        alike = (name, each.kind, each.ok, each.unit, each.bound, each.relation, each.formula, each.value is None)
+        # Why something was not run is what its row is about.
+        why = each.detail if each.kind is FindingKind.NOT_RUN else ""
+        is_alone = (each.ok is False and name in fine) or name == each.name
+        groups.setdefault(number if is_alone else (*alike, why), []).append(each)
     folded = [FoldedFinding(part) for each in groups.values() for part in _slow_apart(each)]
     return sorted(folded, key=lambda each: each.first.ok is not False)
 

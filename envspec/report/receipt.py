@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from envspec.conformance.receipt import LOST
 from envspec.conformance.results import CheckOutcome, Status
 from envspec.context import counted
 from envspec.escaping import markdown
@@ -45,6 +46,9 @@ _OUTCOME: Final = Column("outcome", Kind.OUTCOME)
 def answer(receipt: Receipt) -> str:
     """Whether one can train with this stack on this machine, in a sentence."""
     passed = {each.check for each in receipt.checks if each.status is Status.PASSED}
+    failed = [each for each in receipt.checks if each.status is Status.FAILED]
+    if failed and all(each.reason in LOST for each in failed):
+        return f"Not known: the suite ended without results of {_listed([each.check for each in failed])}."
     if receipt.verdict is Verdict.FAILED:
         more = len(receipt.reasons) - 1
         others = f", and {counted(more, 'more reason')}" if more > 0 else ""
