@@ -39,7 +39,7 @@ _REASONS: Final = 3
 
 
 class Failed(EnvspecError):
-    """The suite has run, and the stack failed."""
+    """The suite has run, and the stack or a node failed."""
 
     exit_code = 7
     code = "conformance-failed"

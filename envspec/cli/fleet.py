@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import output
-from envspec.cli.conformance import SELECTION, selection_of
+from envspec.cli.conformance import SELECTION, Failed, selection_of
 from envspec.cli.options import DRY_RUN, LOCK, context_of
 from envspec.cli.output import Result, in_formats, plain
-from envspec.errors import EnvspecError, UsageError
+from envspec.errors import UsageError
 from envspec.report import FLEET
 
 if TYPE_CHECKING:
@@ -131,13 +131,6 @@ def report_(folder: Path, report: Path | None) -> Result:
     return _report(folder, report)
 
 
-class _Drain(EnvspecError):
-    """A node is to be taken out of use."""
-
-    exit_code = 7
-    code = "conformance-failed"
-
-
 def _report(folder: Path, to: Path | None) -> Result:
     from envspec.operations.fleet import read_fleet
     from envspec.report import write_fleet
@@ -146,7 +139,7 @@ def _report(folder: Path, to: Path | None) -> Result:
     found = read_fleet(folder)
     for path in write_fleet(found, to) if to else ():
         output.info(f"wrote {path}")
-    error = None if found.is_well else _Drain(headline(found), hint=f"`envspec fleet report {folder}` says why")
+    error = None if found.is_well else Failed(headline(found), hint=f"`envspec fleet report {folder}` says why")
     return in_formats(FLEET, found, error=error, sealed=True)
 
 

@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -30,7 +29,6 @@ from envspec.conformance.nvml import (
     pci_address,
     read_board,
 )
-from envspec.conformance.processes import RUN
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import Board, Driver, Gpu
 
@@ -55,15 +53,12 @@ def query(request_path: Path, folder: Path, limit_s: float | None = None) -> tup
     the number of GPUs, since without the persistence daemon each of them is initialised now.
     """
     limit_s = limit_s or SIZES["driver.limit_s"] + SIZES["driver.limit_s_per_gpu"] * len(_device_files())
-    started: dict[str, subprocess.Popen[bytes]] = {}
-    for library in _NAMES:
-        own = folder / library
-        isolation.prepare(own)
-        words = [sys.executable, str(RUN), "--driver", str(os.getpid()), str(request_path), str(own), library]
-        with (own / isolation.LOG).open("wb") as log:
-            started[library] = subprocess.Popen(  # noqa: S603 (this Python and this suite)
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+    started = {
+        library: isolation.start(
+            folder / library, "--driver", str(os.getpid()), request_path, folder / library, library
+        )
+        for library in _NAMES
+    }
     late, unkillable = isolation.wait(started.values(), limit_s)
     read = {
         library: _reading(_NAMES[library], folder / library, process, limit_s if process.pid in late else None)

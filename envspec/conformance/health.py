@@ -10,8 +10,6 @@ import contextlib
 import ctypes
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,13 +20,11 @@ from envspec.conformance import isolation
 from envspec.conformance.events import CheckContext
 from envspec.conformance.nvml import (
     INVALID_ARGUMENT,
-    LINKS,
     DriverError,
     Nvml,
     open_nvml,
     reasons,
 )
-from envspec.conformance.processes import RUN
 from envspec.conformance.request import SuiteRequest
 
 #: In the folder of the process that watches: what it saw.
@@ -128,19 +124,8 @@ def _fabric(nvml: Nvml, handle: Any) -> Sequence[int]:
 
 def _links(nvml: Nvml, handle: Any) -> Sequence[int]:
     """Links that are active, and links that there are; whether one leads to a switch; errors of each kind."""
-    active, there, switch, errors = 0, 0, 0, [0] * _LINK_ERRORS
-    for link in range(LINKS):
-        try:
-            is_active = nvml.number("nvmlDeviceGetNvLinkState", handle, link)
-        except DriverError as error:
-            if error.is_lost or not there:
-                raise
-            # No more links.
-            break
-        there += 1
-        if not is_active:
-            continue
-        active += 1
+    states, switch, errors = nvml.link_states(handle), 0, [0] * _LINK_ERRORS
+    for link in (link for link, is_active in enumerate(states) if is_active):
         # Neither is known to every driver.
         with contextlib.suppress(DriverError):
             switch |= nvml.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link) == _SWITCH
@@ -149,7 +134,7 @@ def _links(nvml: Nvml, handle: Any) -> Sequence[int]:
                 errors[what] += nvml.number(
                     "nvmlDeviceGetNvLinkErrorCounter", handle, link, what, kind=ctypes.c_ulonglong
                 )
-    return [active, there, int(switch), *errors]
+    return [sum(states), len(states), int(switch), *errors]
 
 
 def _number(function: str) -> Callable[[Nvml, Any], Sequence[int]]:
@@ -249,12 +234,7 @@ def start_watch(request_path: Path, folder: Path) -> int:
     Raises:
         OSError: it can't be started.
     """
-    isolation.prepare(folder)
-    words = [sys.executable, str(RUN), "--watch", str(os.getpid()), str(request_path), str(folder)]
-    with (folder / isolation.LOG).open("wb") as log:
-        process = subprocess.Popen(  # noqa: S603 (this Python and this suite)
-            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+    process = isolation.start(folder, "--watch", str(os.getpid()), request_path, folder)
     deadline = time.monotonic() + _READY_S
     while not (folder / FILE).exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)

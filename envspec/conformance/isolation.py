@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Callable, NoReturn
 
 from envspec.conformance.events import CheckContext, ProcessEvents
-from envspec.conformance.processes import adopt_orphans, descendants, die_with_parent, end_all, signal_name
+from envspec.conformance.processes import RUN, adopt_orphans, descendants, die_with_parent, end_all, signal_name
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import Cause, NotRun, Peak, error_chain
 
@@ -28,6 +28,23 @@ EVENTS, SCRATCH, LOG = "events.jsonl", "scratch", "log.txt"
 _MAX_IN_REASON = 8
 #: For every thread's stack to be written, in seconds.
 _STACKS_S = 0.3
+
+
+def start(folder: Path, *words: str | Path) -> subprocess.Popen[bytes]:
+    """Start a process that `run` runs, in a folder of its own. words: of the suite's command line, after `run.py`.
+
+    Raises:
+        OSError: it can't be started.
+    """
+    prepare(folder)
+    with (folder / LOG).open("wb") as log:
+        return subprocess.Popen(  # noqa: S603 (this Python and this suite)
+            [sys.executable, str(RUN), *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
 
 def prepare(folder: Path) -> None:

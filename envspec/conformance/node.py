@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
@@ -18,7 +16,6 @@ from typing import Any, NoReturn
 from envspec.conformance import driver, isolation
 from envspec.conformance.checks import health
 from envspec.conformance.events import CheckContext, ProcessEvents
-from envspec.conformance.processes import RUN
 from envspec.conformance.receipt import PASSED
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import dumps
@@ -113,12 +110,7 @@ def _now(folder: Path, recorded: Mapping[str, str]) -> tuple[list[str], list[str
     """
     request = folder / "request.json"
     request.write_text(dumps(SuiteRequest(device="cuda", checks=())), encoding="utf-8")
-    isolation.prepare(folder / "nvml")
-    words = [sys.executable, str(RUN), "--node", str(os.getpid()), str(request), str(folder / "nvml")]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(  # noqa: S603 (this Python and this suite)
-            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+    process = isolation.start(folder / "nvml", "--node", str(os.getpid()), request, folder / "nvml")
     late, unkillable = isolation.wait([process], _LIMIT_S)
     events = ProcessEvents.read(folder / "nvml" / isolation.EVENTS)
     if missing := events.values.get("missing"):

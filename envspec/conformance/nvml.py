@@ -21,7 +21,7 @@ from envspec.conformance.results import Board
 _NVML = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 _TEXT_BYTES = 96
 #: NVML_NVLINK_MAX_LINKS.
-LINKS = 36
+_LINKS = 36
 #: The driver's own file; exists while its kernel module is loaded.
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 #: nvmlReturn_t.
@@ -138,18 +138,29 @@ class Nvml:
         self.call("nvmlDeviceGetUtilizationRates", handle, rates)
         return int(rates[0])
 
-    def links(self, handle: Any) -> list[str]:
-        """PCI addresses at the other ends of a GPU's active NVLinks."""
-        found = []
-        for link in range(LINKS):
+    def link_states(self, handle: Any) -> list[bool]:
+        """Whether each of a GPU's NVLinks is active. Raises DriverError without one, or if the GPU is lost."""
+        states: list[bool] = []
+        for link in range(_LINKS):
             try:
-                if not self.number("nvmlDeviceGetNvLinkState", handle, link):
-                    continue
+                states.append(bool(self.number("nvmlDeviceGetNvLinkState", handle, link)))
             except DriverError as error:
-                if error.is_lost:
+                if error.is_lost or not states:
                     raise
-                # No NVLink, or no more of them.
+                # There are no more of them.
                 break
+        return states
+
+    def links(self, handle: Any) -> list[str]:
+        """PCI addresses at the other ends of a GPU's active NVLinks; none without NVLink."""
+        try:
+            states = self.link_states(handle)
+        except DriverError as error:
+            if error.is_lost:
+                raise
+            return []
+        found = []
+        for link in (link for link, is_active in enumerate(states) if is_active):
             remote = _PciInfo()
             # Behind some switches the other end has no address: then it is the switch's.
             with contextlib.suppress(DriverError):

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from envspec.conformance.request import SuiteRequest
 from envspec.errors import UsageError
-from envspec.fleet.results import request_document
+from envspec.fleet.results import check_count, request_document
 from envspec.receipts.model import LockName
 from envspec.registry.reference import parse
 
@@ -90,8 +90,7 @@ def objects(options: KubernetesOptions) -> list[dict[str, Any]]:
     Raises:
         UsageError: options that can't be meant. BadReference: the image's name.
     """
-    if options.nodes is not None and options.nodes < 1:
-        raise UsageError(f"there is no run on {options.nodes} nodes", hint="name 1 or more, or test every node")
+    check_count(options.nodes)
     if options.gpus_per_node < 0:
         raise UsageError(f"a node has no {options.gpus_per_node} GPUs", hint="use 0 for a stack without GPUs")
     if options.limit_s <= 0 or options.poll_s <= 0:

@@ -41,6 +41,12 @@ class NodeState(NamedTuple):
     reason: str = ""
 
 
+def check_count(nodes: int | None) -> None:
+    """Raises UsageError for a run on no node; None is every node."""
+    if nodes is not None and nodes < 1:
+        raise UsageError(f"there is no run on {nodes} nodes", hint="name 1 or more, or test every node")
+
+
 def prepare(folder: Path) -> None:
     """Make the folder of a run, before anything runs.
 

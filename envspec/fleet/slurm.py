@@ -25,6 +25,7 @@ from envspec.fleet.results import (
     TOGETHER,
     ClusterError,
     NodeState,
+    check_count,
     joined,
     last_line,
     prepare,
@@ -207,8 +208,7 @@ def run(options: SlurmOptions, slurm: Commands, folder: Path, report: Callable[[
         ClusterError: Slurm refused a command, or did not answer. UnfitMachine: no node takes jobs.
         UsageError: options that can't be meant; the folder has another run, or can't be written.
     """
-    if options.nodes is not None and options.nodes < 1:
-        raise UsageError(f"there is no run on {options.nodes} nodes", hint="name 1 or more, or test every node")
+    check_count(options.nodes)
     if options.minutes < 1 or options.limit_s <= 0 or options.poll_s <= 0:
         raise UsageError("a time limit is more than 0", hint="name it in minutes")
     chosen, unavailable = _chosen(options, slurm)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
@@ -133,8 +133,15 @@ def fleet(nodes: Iterable[FleetNode]) -> Fleet:
     kinds: dict[str, dict[str, Receipt]] = {}
     for name, receipt in receipts.items():
         kinds.setdefault(kind(receipt), {})[name] = receipt
-    odd = [each for named in kinds.values() for each in _odd_numbers(named)]
-    unclear = [each for named in kinds.values() for each in (*_parts_not_run(named), *_not_compared(named))]
+    passed = Counter(
+        each.check for receipt in receipts.values() for each in receipt.checks if each.status is Status.PASSED
+    )
+    odd: list[OddNumber] = []
+    unclear: list[tuple[str, str]] = []
+    for named in kinds.values():
+        judged = _judged(named)
+        odd += _odd_numbers(judged, is_enough=len(named) >= FEWEST)
+        unclear += (*_parts_not_run(named), *_not_compared(named, judged))
     usual = _usual_kinds(receipts.values())
     different = [each for named in kinds.values() for each in _differences(named)]
     faults = dict(_faults(receipts))
@@ -145,7 +152,7 @@ def fleet(nodes: Iterable[FleetNode]) -> Fleet:
         watch: list[str] = []
         if node.receipt:
             drain += _failed(node.receipt, alone)
-            watch += _not_run(node.receipt, receipts.values())
+            watch += _not_run(node.receipt, {name for name, count in passed.items() if 2 * count > len(receipts)})
             same = kinds[kind(node.receipt)]
             most = usual.get(_models(node.receipt), kind(node.receipt))
             if most != kind(node.receipt):
@@ -264,19 +271,11 @@ def _usual_kinds(receipts: Iterable[Receipt]) -> dict[frozenset[str], str]:
     return {models: name for models, (name, count) in tops.items() if 2 * count > sum(pools[models].values())}
 
 
-def _not_run(receipt: Receipt, receipts: Iterable[Receipt]) -> Iterator[str]:
-    """Checks that did not run here and passed on most nodes."""
-    mine = {each.check: each for each in receipt.checks if each.status is Status.NOT_RUN and not each.required}
-    if not mine:
-        return
-    passed: Counter[str] = Counter()
-    count = 0
-    for other in receipts:
-        count += 1
-        passed.update(each.check for each in other.checks if each.status is Status.PASSED)
-    for name, check in mine.items():
-        if 2 * passed[name] > count:
-            yield f"{name}: not run: {check.reason}"
+def _not_run(receipt: Receipt, usual: Set[str]) -> Iterator[str]:
+    """Checks that did not run here. usual: those that passed on most nodes."""
+    for each in receipt.checks:
+        if each.status is Status.NOT_RUN and not each.required and each.check in usual:
+            yield f"{each.check}: not run: {each.reason}"
 
 
 def _parts_not_run(named: Mapping[str, Receipt]) -> Iterator[tuple[str, str]]:
@@ -332,9 +331,10 @@ def _differences(named: Mapping[str, Receipt]) -> Iterator[Difference]:
 
 
 _Key = tuple[str, str, str]
+_Judged = dict[_Key, list[tuple[str, Number]]]
 
 
-def _judged(named: Mapping[str, Receipt]) -> dict[_Key, list[tuple[str, Number]]]:
+def _judged(named: Mapping[str, Receipt]) -> _Judged:
     """The numbers whose changes count, with their nodes. GPUs count together, whatever their number in the node."""
     found: dict[_Key, list[tuple[str, Number]]] = {}
     for name, receipt in named.items():
@@ -345,10 +345,11 @@ def _judged(named: Mapping[str, Receipt]) -> dict[_Key, list[tuple[str, Number]]
     return found
 
 
-def _odd_numbers(named: Mapping[str, Receipt]) -> Iterator[OddNumber]:
-    for (check, what, unit), rows in _judged(named).items():
+def _odd_numbers(judged: _Judged, *, is_enough: bool) -> Iterator[OddNumber]:
+    """is_enough: whether there are enough nodes for deviations."""
+    for (check, what, unit), rows in judged.items():
         nodes: dict[str, list[_Odd]] = {}
-        for node, odd in _odd(rows, is_enough=len(named) >= FEWEST):
+        for node, odd in _odd(rows, is_enough=is_enough):
             nodes.setdefault(node, []).append(odd)
         for node, several in nodes.items():
             worst = max(several, key=lambda each: each.worse)
@@ -357,12 +358,12 @@ def _odd_numbers(named: Mapping[str, Receipt]) -> Iterator[OddNumber]:
             yield OddNumber(node, check, what, gpus, unit, value, worst.median, better, worst.worse, worst.deviations)
 
 
-def _not_compared(named: Mapping[str, Receipt]) -> Iterator[tuple[str, str]]:
+def _not_compared(named: Mapping[str, Receipt], judged: _Judged) -> Iterator[tuple[str, str]]:
     """Nodes whose checks passed, but with rates that are missing or too disturbed to be compared."""
     passed = {
         name: {each.check for each in receipt.checks if each.status is Status.PASSED} for name, receipt in named.items()
     }
-    for (check, what, _), rows in _judged(named).items():
+    for (check, what, _), rows in judged.items():
         if rows[0][1].better is not Better.HIGHER:
             continue
         counts = Counter(name for name, _ in rows)

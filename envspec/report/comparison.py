@@ -19,6 +19,7 @@ from envspec.report.format import (
     Table,
     amount,
     document,
+    first_rows,
     listing,
     markdown_lines,
     row,
@@ -37,11 +38,7 @@ _SHOWN: Final = 20
 
 
 def as_text(comparison: Comparison, width: int) -> str:
-    worse = _worse(comparison)
-    more = len(worse.rows) - _SHOWN
-    if more > 0:
-        last = row(f"... and {more} more: --format json shows all of them")
-        worse = replace(worse, rows=(*worse.rows[:_SHOWN], last))
+    worse = first_rows(_worse(comparison), _SHOWN, "--format json shows all of them")
     fleet = _fleet(comparison)
     heads = Row(tuple(column.title for column in fleet.columns))
     return text(

@@ -32,6 +32,7 @@ from envspec.report.format import (
     markdown_lines,
     row,
     short_hashes,
+    shortened,
     size,
     text,
     wrapped,
@@ -266,7 +267,7 @@ def _rows(mark: str, layers: Sequence[Layer]) -> list[Row]:
 def _description(layer: Layer) -> str:
     words = layer.created_by.removeprefix("envspec: ") or layer.blob.digest
     line = " ".join(words.split())
-    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+    return shortened(line, _SHOWN)
 
 
 def _objects(layers: Sequence[Layer]) -> list[dict[str, object]]:

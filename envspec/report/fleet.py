@@ -24,11 +24,13 @@ from envspec.report.format import (
     Table,
     amount,
     document,
+    first_rows,
     listing,
     markdown_lines,
     percent,
     row,
     short_hashes,
+    shortened,
     text,
 )
 
@@ -54,7 +56,7 @@ def as_text(fleet: Fleet, width: int) -> str:
     nodes = _nodes(fleet)
     heads = Row(tuple(column.title for column in nodes.columns))
     first = (listing("On all nodes", (row(each) for each in fleet.shared)), _reasons(fleet, NodeVerdict.DRAIN))
-    odd = _first_rows(_odd(fleet.odd), "--format json has all of them")
+    odd = first_rows(_odd(fleet.odd), _SHOWN, "--format json has all of them")
     rest = (odd, _watched(fleet), replace(nodes, rows=(heads, *nodes.rows)), _few(fleet))
     # A command that is broken into lines can't be copied.
     commands = [f"  {each}" for each in drain_commands(fleet)]
@@ -85,7 +87,7 @@ def as_html(fleet: Fleet) -> str:
     first = (
         listing("On all nodes", (row(each) for each in fleet.shared), "what"),
         _reasons(fleet, NodeVerdict.DRAIN),
-        _first_rows(odd, "all of them are below"),
+        first_rows(odd, _SHOWN, "all of them are below"),
         _watched(fleet),
     )
     all_odd = (replace(odd, is_folded=True),) if len(odd.rows) > _SHOWN else ()
@@ -121,15 +123,14 @@ def as_json(fleet: Fleet) -> str:
 def headline(fleet: Fleet) -> str:
     """What to do, in one sentence."""
     drain, watch = (fleet.of(each) for each in (NodeVerdict.DRAIN, NodeVerdict.WATCH))
-    todo = [f"{verb} {_names(found)}" for verb, found in (("drain", drain), ("watch", watch)) if found]
+    actions = [f"{verb} {_names(found)}" for verb, found in (("drain", drain), ("watch", watch)) if found]
     count = counted(len(fleet.nodes), "node")
     if fleet.shared:
-        return "; ".join((f"{count}: the stack fails on all of them", *todo))
-    if not todo:
+        return "; ".join((f"{count}: the stack fails on all of them", *actions))
+    if not actions:
         return f"{count}: none differs from the others"
-    return (
-        f"{len(drain) + len(watch)} of {count} {'is' if len(drain) + len(watch) == 1 else 'are'} odd: {', '.join(todo)}"
-    )
+    odd = len(drain) + len(watch)
+    return f"{odd} of {count} {'is' if odd == 1 else 'are'} odd: {', '.join(actions)}"
 
 
 def _names(nodes: Sequence[NodeReport]) -> str:
@@ -162,8 +163,7 @@ def drain_commands(fleet: Fleet) -> list[str]:
 
 
 def _short(reason: str) -> str:
-    line = one_line(reason)
-    return line if len(line) <= _REASON else f"{line[:_REASON]}…"
+    return shortened(one_line(reason), _REASON)
 
 
 def _watched(fleet: Fleet) -> Table:
@@ -198,11 +198,6 @@ def _odd(found: Sequence[OddNumber]) -> Table:
         for each in found
     )
     return Table("Worse than the median of their kind", heads, tuple(rows))
-
-
-def _first_rows(table: Table, where: str) -> Table:
-    more = len(table.rows) - _SHOWN
-    return table if more <= 0 else replace(table, rows=(*table.rows[:_SHOWN], row(f"... and {more} more: {where}")))
 
 
 def _nodes(fleet: Fleet) -> Table:

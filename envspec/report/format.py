@@ -134,6 +134,19 @@ def listing(title: str, rows: Iterable[Row], heads: str = "", notes: str = "note
     return Table(title, tuple(map(Column, titles)), found, notes)
 
 
+def first_rows(table: Table, most: int, where: str) -> Table:
+    """The table's first rows, and how many more there are. where: these are."""
+    more = len(table.rows) - most
+    if more <= 0:
+        return table
+    return dataclasses.replace(table, rows=(*table.rows[:most], row(f"... and {more} more: {where}")))
+
+
+def shortened(line: str, most: int) -> str:
+    """The line's first characters, at most so many, and an ellipsis if there are more."""
+    return line if len(line) <= most else f"{line[:most]}…"
+
+
 def compact(table: Table) -> Table:
     """The same rows, all of one length, without columns that are empty in all of them."""
     filled = [

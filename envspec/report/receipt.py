@@ -27,6 +27,7 @@ from envspec.report.format import (
     percent,
     row,
     share,
+    shortened,
     size,
     text,
     verbatim,
@@ -53,7 +54,8 @@ def answer(receipt: Receipt) -> str:
         more = len(receipt.reasons) - 1
         others = f", and {counted(more, 'more reason')}" if more > 0 else ""
         why = next((reason(each) for each in receipt.checks if receipt.reasons[0] == f"{each.check} failed"), "")
-        return f"No: {receipt.reasons[0]}{f' ({_shortened(why)})' if why else ''}{others}."
+        why = shortened(" ".join(why.split()), _SENTENCE)
+        return f"No: {receipt.reasons[0]}{f' ({why})' if why else ''}{others}."
     if receipt.device != "cuda":
         return "What ran works on this CPU; no GPU was tested."
     lacking = [each for each in _TRAINING if each not in passed]
@@ -65,11 +67,6 @@ def answer(receipt: Receipt) -> str:
         open_ = f"On several it is not known: {_listed(lacking)} did not run."
         return f"Yes, on one GPU: training works on each of {devices(receipt)}. {open_}"
     return f"Yes: training works on {devices(receipt)}."
-
-
-def _shortened(sentence: str) -> str:
-    line = " ".join(sentence.split())
-    return line if len(line) <= _SENTENCE else f"{line[:_SENTENCE]}…"
 
 
 def _listed(names: Sequence[str]) -> str:
