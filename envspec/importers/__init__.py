@@ -1,0 +1,45 @@
+"""Importers: what a project has today -> the draft of a spec, and a ledger in which no line is missing."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from envspec.importers.types import Import, Importer
+
+#: Names of files -> module and function of their importer, the first that matches. In the order in which a folder's
+#: files are looked at if the user names none.
+IMPORTERS: Final[tuple[tuple[str, str], ...]] = (
+    (r"pyproject\.toml", "envspec.importers.pyproject:read_pyproject"),
+    (r"uv\.lock", "envspec.importers.python_locks:read_uv_lock"),
+    (r"poetry\.lock", "envspec.importers.python_locks:read_poetry_lock"),
+    (r"pylock(?:\.[^.]+)?\.toml", "envspec.importers.python_locks:read_pylock"),
+    (r"pixi\.toml", "envspec.importers.pixi:read_pixi"),
+    (r"conda-lock\.ya?ml", "envspec.importers.conda:read_conda_lock"),
+    (r"(?:.*[-_.])?(?:environment|env|conda)(?:[-_.].*)?\.ya?ml", "envspec.importers.conda:read_environment"),
+    (r"cog\.ya?ml", "envspec.importers.cog:read_cog"),
+    (r"devcontainer\.json", "envspec.importers.devcontainer:read_devcontainer"),
+    (r"(?:.*\.)?(?:Dockerfile|Containerfile)(?:[._-].*)?", "envspec.importers.dockerfile:read_dockerfile"),
+    (r".*\.(?:txt|in|pip)", "envspec.importers.requirements:read_requirements"),
+)
+
+
+def importer_of(path: Path) -> Importer | None:
+    """The importer of a file, by its name; of a folder with an environment, by what is in it. None if there is none."""
+    if path.is_dir():
+        # A venv, a conda prefix, or a folder with a Python of its own.
+        named = "envspec.importers.prefix:read_prefix"
+    else:
+        named = next((target for form, target in IMPORTERS if re.fullmatch(form, path.name)), "")
+    if not named:
+        return None
+    module, _, function = named.partition(":")
+    found: Importer = getattr(import_module(module), function)
+    return found
+
+
+def new_import(root: Path) -> Import:
+    """An import without a source yet. root: the folder from which messages name files."""
+    return Import(root, importer_of)

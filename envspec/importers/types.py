@@ -1,0 +1,201 @@
+"""What importers make of a project's files: a draft of a spec, and a ledger of every line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from envspec import documents
+from envspec.errors import UsageError
+
+#: In bytes: lock files of large projects have several megabytes.
+MAX_SOURCE_BYTES: Final = 32 << 20
+
+
+class Outcome(Enum):
+    """What became of a line of a source.
+
+    KEPT: the spec has it as it is. TRANSLATED: the spec has it in another form, or it decided a value of the spec.
+    REFUSED: it is understood, and no spec can have it. NOT_UNDERSTOOD: nothing is known of its meaning.
+    """
+
+    KEPT = "kept"
+    TRANSLATED = "translated"
+    REFUSED = "refused"
+    NOT_UNDERSTOOD = "not understood"
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the spec lacks what the line does."""
+        return self in (Outcome.REFUSED, Outcome.NOT_UNDERSTOOD)
+
+
+class Source(NamedTuple):
+    """Where a line is written. file: as messages name it. line: from 1; 0: the file as a whole, or no file."""
+
+    file: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+class LedgerEntry(NamedTuple):
+    """One line of a source. text: as it is written, in one line. reason: what it became, or why it is not in the spec;
+    empty if it is kept.
+    """
+
+    source: Source
+    text: str
+    outcome: Outcome
+    reason: str = ""
+
+
+class Clue(NamedTuple):
+    """A value that a source implies: a Python, a CUDA version, a GPU, a driver. why: in a few words, with the line."""
+
+    value: str
+    source: Source
+    why: str
+
+
+class DraftRequirement(NamedTuple):
+    """A line for [pip] dependencies. text: PEP 508, as a spec takes it. project: the folder of a local project, whose
+    path from the spec's folder on replaces `{path}` in the text.
+    """
+
+    text: str
+    source: Source
+    project: Path | None = None
+
+
+class DraftIndex(NamedTuple):
+    """A [[pip.index]]. name: letters, digits and `-`; empty: made of the URL. packages: the names that come from it;
+    empty if the source does not say which. format: `simple` or `links`.
+    """
+
+    url: str
+    source: Source
+    name: str = ""
+    packages: tuple[str, ...] = ()
+    format: str = "simple"
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a spec is written from. Importers append; the writer of the spec decides between clues.
+
+    versions: normalised names of PyPI packages -> the version that is installed or locked, with its local label.
+    pythons: a series, an exact version, or a specifier such as `>=3.9,<3.13`. platforms: conda's names. overrides:
+    requirement and reason. conda: match spec, and the platform if it is of one only. conda_versions: conda's names ->
+    `VERSION BUILD`. cudas: `12.4`. gpus: names or compute capabilities as [cuda] gpus takes them. drivers: `535`,
+    `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda] flavor. bases: references of base images that a spec names
+    itself. groups: of a pyproject.toml that a spec can refer to. extras: the project's own.
+    """
+
+    name: str = ""
+    pythons: list[Clue] = field(default_factory=list)
+    platforms: list[Clue] = field(default_factory=list)
+    dependencies: list[DraftRequirement] = field(default_factory=list)
+    constraints: list[DraftRequirement] = field(default_factory=list)
+    overrides: list[tuple[str, str]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    indexes: list[DraftIndex] = field(default_factory=list)
+    allow_sdist: list[str] = field(default_factory=list)
+    channels: list[str] = field(default_factory=list)
+    conda: list[tuple[str, str]] = field(default_factory=list)
+    conda_versions: dict[str, str] = field(default_factory=dict)
+    cudas: list[Clue] = field(default_factory=list)
+    gpus: list[Clue] = field(default_factory=list)
+    drivers: list[Clue] = field(default_factory=list)
+    systems: list[Clue] = field(default_factory=list)
+    flavors: list[Clue] = field(default_factory=list)
+    bases: list[Clue] = field(default_factory=list)
+    apt: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    workdir: str = ""
+
+
+class Unreadable(UsageError):
+    """A source that can't be read at all."""
+
+
+@dataclass(slots=True)
+class Import:
+    """One run of the importers: draft and ledger of all sources, and the files that were read.
+
+    root: the folder from which messages name files. find: the importer of a file, for those that include others.
+    """
+
+    root: Path
+    find: Callable[[Path], Importer | None]
+    draft: Draft = field(default_factory=Draft)
+    ledger: list[LedgerEntry] = field(default_factory=list)
+    done: set[Path] = field(default_factory=set)
+
+    def shown(self, path: Path) -> str:
+        """A path as messages name it."""
+        try:
+            return path.resolve().relative_to(self.root.resolve()).as_posix()
+        except ValueError:
+            return path.as_posix()
+
+    def read(self, path: Path) -> str:
+        """The text of a source.
+
+        Raises:
+            Unreadable: it is missing, too large, or not UTF-8.
+        """
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise Unreadable(f"{self.shown(path)} can't be read: {error.strerror}") from None
+        if len(content) > MAX_SOURCE_BYTES:
+            raise Unreadable(f"{self.shown(path)} has more than {MAX_SOURCE_BYTES >> 20} MB")
+        try:
+            return content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise Unreadable(f"{self.shown(path)} is not UTF-8 (byte {error.start})") from None
+
+    def read_toml(self, path: Path) -> dict[str, object]:
+        """A TOML file, parsed.
+
+        Raises:
+            Unreadable: as `read`; it is not TOML.
+        """
+        try:
+            return documents.parse_toml(self.read(path))
+        except ValueError as error:
+            raise Unreadable(f"{self.shown(path)} is not valid TOML: {error}") from None
+
+    def include(self, path: Path, by: Source, text: str) -> None:
+        """Import a file that a line of another one names; each file once.
+
+        by, text: that line, which gets its entry here.
+        """
+        shown = self.shown(path)
+        importer = self.find(path)
+        if importer is None:
+            self.add(by, text, Outcome.NOT_UNDERSTOOD, f"envspec does not read {shown}")
+        elif not path.is_file():
+            self.add(by, text, Outcome.REFUSED, f"there is no {shown}")
+        else:
+            self.add(by, text, Outcome.TRANSLATED, f"its lines, from {shown}")
+            self.run(importer, path)
+
+    def run(self, importer: Importer, path: Path) -> None:
+        """Import a source, unless it was."""
+        if (real := path.resolve()) not in self.done:
+            self.done.add(real)
+            importer(path, self)
+
+    def add(self, source: Source, text: str, outcome: Outcome, reason: str = "") -> None:
+        """An entry of the ledger."""
+        self.ledger.append(LedgerEntry(source, " ".join(text.split()), outcome, reason))
+
+
+#: Reads a source and adds what it finds to the draft, and an entry to the ledger for each line that has a meaning.
+Importer = Callable[[Path, Import], None]
