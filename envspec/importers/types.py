@@ -197,8 +197,8 @@ class Import:
             importer(path, self)
 
     def add(self, source: Source, text: str, outcome: Outcome, reason: str = "") -> None:
-        """An entry of the ledger, without the credentials that the line may have."""
-        self.ledger.append(LedgerEntry(source, shown(" ".join(text.split())), outcome, shown(reason)))
+        """An entry of the ledger. text: the line, whose credentials are left out; reason: without any."""
+        self.ledger.append(LedgerEntry(source, shown(" ".join(text.split())), outcome, reason))
 
 
 #: Reads a source and adds what it finds to the draft, and an entry to the ledger for each line that has a meaning.
