@@ -111,7 +111,7 @@ class _Builder:
 
     def document(self) -> Value:
         for event in self._events:
-            line = event.start_mark.line + 1
+            line = event.start_mark.line + 1 if event.start_mark else 1
             if isinstance(event, yaml.ScalarEvent):
                 self._complete(self._scalar(event, line), event.anchor, 1, 0)
             elif isinstance(event, yaml.AliasEvent):
@@ -134,9 +134,9 @@ class _Builder:
 
     def _scalar(self, event: yaml.ScalarEvent, line: int) -> Value:
         text = "" if not event.style and event.value in _NULL else event.value
-        rest = ""
-        if event.style not in ("|", ">") and event.end_mark.line < len(self._lines):
-            rest = self._lines[event.end_mark.line][event.end_mark.column :]
+        rest, end = "", event.end_mark
+        if end and event.style not in ("|", ">") and end.line < len(self._lines):
+            rest = self._lines[end.line][end.column :]
         found = re.fullmatch(r"[\s,\]}]*#\s?(.*)", rest)
         return Value(line, text, comment=found[1].strip() if found else "")
 
