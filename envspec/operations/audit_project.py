@@ -13,31 +13,29 @@ from typing import Final
 
 from packaging.markers import UndefinedEnvironmentName
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
 
 from envspec.context import SILENT, Context, counted
 from envspec.diagnostics.audit import examine
-from envspec.diagnostics.audit.cuda import is_extra, variant_of
-from envspec.diagnostics.audit.index import accepts_python, is_elsewhere, pins_of, release_files
-from envspec.diagnostics.audit.python import series_of, specifier_of
-from envspec.diagnostics.audit.types import Audit, AuditReport, Finding, NotRun, Required, Taken, TorchBuild
+from envspec.diagnostics.audit.index import GONE, NO_FILE, comes_from_another, pins_of, releases
+from envspec.diagnostics.audit.target import assumed_pythons, named_python, torch_bound, torch_build
+from envspec.diagnostics.audit.types import Audit, AuditReport, Finding, NotRun, Required, Taken
 from envspec.errors import NetworkError, NoSolution, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import UnknownGpu, find_gpu
 from envspec.facts.tables import GpuRow, numeric
-from envspec.facts.torch import CudaChoice, NoSuchBuild, choose_build, split_label
+from envspec.facts.torch import NoSuchBuild
 from envspec.importers import importer_of, new_import
 from envspec.importers.types import Clue, DraftRequirement, Import, Source
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.store import Store
 from envspec.io.tasks import run_interruptible
-from envspec.models import DEFAULT_INDEX, SPEC, CudaVersion, Platform, Python, Target
+from envspec.models import DEFAULT_INDEX, SPEC, Platform, Python, Target
 from envspec.resolve import resolver
 from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.page import BadPage, PageListing, parse_page
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndex, Rules
-from envspec.resolve.pypi.index.selection import TagRanks, own_files
+from envspec.resolve.pypi.index.selection import own_files
 from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import PypiRequest
 from envspec.spec.errors import BadValue
@@ -61,8 +59,8 @@ USUAL: Final = (
 )
 #: The system if no source names one; its glibc bounds the wheels.
 _SYSTEM: Final = "ubuntu22.04"
-#: Pythons that are tried if no source names one, the newest last.
-_OLDEST: Final = (3, 8)
+#: How many are tried for a solution if no source names one.
+_PYTHONS: Final = 4
 _IGNORED: Final = re.compile(r"#\s*envspec:\s*ignore\[([A-Za-z0-9,\s]+)\]")
 _OPTION: Final = Source("")
 
@@ -179,18 +177,24 @@ async def _asked(
     index = PackageIndex(DEFAULT_INDEX, default_index_url(context.environ))
     pages, missing = await _pages(audit, index, store, context, as_of)
     audit = replace(audit, pages=pages, left_out=(*unread, *missing))
-    python, is_assumed = _python(request, audit)
-    target = _target(request.platform, python, imported, audit.facts)
-    environment = marker_environment(target)
-    audit = replace(
-        audit,
-        target=target,
-        is_python_assumed=is_assumed,
-        required=tuple(each for each in lines if _applies(each.requirement, environment)),
-        bounds=tuple(each for each in bounds if _applies(each.requirement, environment)),
-    )
-    audit = await _taken(audit, index, store, context, as_of)
-    return replace(audit, torch=_torch(audit))
+    named = named_python(audit, request.python)
+    tried: list[Audit] = []
+    for python in [named] if named else assumed_pythons(audit)[:_PYTHONS]:
+        target = _target(request.platform, python, imported, audit.facts)
+        environment = marker_environment(target)
+        chosen = replace(
+            audit,
+            target=target,
+            is_python_assumed=not named,
+            required=tuple(each for each in lines if _applies(each.requirement, environment)),
+            bounds=tuple(each for each in bounds if _applies(each.requirement, environment)),
+        )
+        tried.append(await _taken(chosen, index, store, context, as_of))
+        if not tried[-1].unresolved:
+            break
+    # Without a solution for any of them, the first is the one that suits most requirements.
+    found = tried[0] if tried[-1].unresolved else tried[-1]
+    return replace(found, torch=torch_build(found))
 
 
 def _read(drafts: Iterable[DraftRequirement]) -> tuple[list[Required], list[NotRun]]:
@@ -221,7 +225,7 @@ async def _pages(
     """The pages of all names that the sources require, and of what their locks name; None if there is none at all."""
     names = {each.requirement.name for each in audit.required if each.requirement.kind is RequirementKind.NAME}
     names |= {name for name, _, _ in pins_of(audit)}
-    wanted = sorted(name for name in names if not is_elsewhere(audit, name))
+    wanted = sorted(name for name in names if not comes_from_another(audit, name))
     found: dict[str, PageListing | None] = {}
     failed: list[str] = []
 
@@ -245,84 +249,26 @@ async def _pages(
     return (found or None) if wanted else {}, [*(left_out if elsewhere else []), *failures]
 
 
-def _python(request: AuditRequest, audit: Audit) -> tuple[str, bool]:
-    """The Python to examine, and whether nothing names it: then the newest for which most pinned versions have files.
-
-    Raises:
-        UsageError: --python is no version.
-    """
-    if request.python is not None:
-        if not series_of(request.python):
-            raise UsageError(f"--python {request.python}: not a version", hint="write it as 3.12 or 3.12.4")
-        return request.python, False
-    for clue in audit.draft.pythons:
-        if series_of(clue.value):
-            return clue.value, False
-    bounds = [bound for clue in audit.draft.pythons if (bound := specifier_of(clue)) is not None]
-    known = [*audit.facts.python_series, *audit.facts.released, *("3.9", "3.10", "3.11", "3.12")]
-    everyone = sorted({series for series in known if numeric(series) >= _OLDEST}, key=numeric)
-    allowed = [series for series in everyone if all(_allows(bound, series) for bound in bounds)]
-    found = max(allowed or everyone, key=lambda series: (_loadable(audit, series), _usual(audit, series)))
-    return found, True
-
-
-def _usual(audit: Audit, series: str) -> tuple[int, ...]:
-    """To choose between Pythons that suit alike: the newest that torch's newest release but one has wheels for."""
-    torch = audit.facts.torch[-2]
-    return (series in torch.pythons, *numeric(series))
-
-
-def _allows(bound: SpecifierSet, series: str) -> bool:
-    return any(bound.contains(f"{series}.{patch}", prereleases=True) for patch in (0, 5, 20))
-
-
-def _loadable(audit: Audit, series: str) -> int:
-    """How many pinned versions have a file for a Python; wheels count twice."""
-    target = replace(audit.target, python=Python(f"{series}.20", "spec"))
-    ranks = TagRanks(tuple(wheel_tags(target)))
-    points = 0
-    for name, text, _ in pins_of(audit):
-        page = (audit.pages or {}).get(name)
-        with suppress(InvalidVersion):
-            files = release_files(page, Version(text)) if page is not None else []
-            usable = [file for file in files if accepts_python(file, target.python.version)]
-            has_wheel = any(ranks.rank(file.filename) is not None for file in usable)
-            points += 2 * has_wheel + any(not file.filename.endswith(".whl") for file in usable)
-    return points
-
-
 async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Context, as_of: datetime) -> Audit:
     """What installers take: the versions of a lock file if there is one, else what resolves today.
 
     The resolution is by the metadata alone, as pip's and uv's: without the corrections that `envspec lock` applies.
     """
-    what = "versions that installers take"
-
-    def without(reason: str) -> Audit:
-        return replace(audit, left_out=(*audit.left_out, NotRun(what, reason)))
-
     named = [each for each in audit.required if each.requirement.kind is RequirementKind.NAME]
     locked = audit.draft.versions
-    if locked and all(each.requirement.name in locked for each in named):
+    if len(locked) > len(named) and all(each.requirement.name in locked for each in named):
         return replace(audit, taken={name: Taken(name, version) for name, version in locked.items()})
-    if not named:
-        return without("no source requires a package of an index by its name")
-    if any(name_of_conda(text) not in ("python", "pip") for text, _ in audit.draft.conda):
-        return without("conda brings packages, too; `envspec init` and `envspec lock` solve both")
-    if elsewhere := sorted({each.requirement.name for each in named if is_elsewhere(audit, each.requirement.name)}):
-        return without(f"an index of the sources may have {', '.join(elsewhere[:3])}")
-    if broken := _broken(audit):
-        return without(f"{broken} can't be installed")
+    resolved = [each for each in named if not comes_from_another(audit, each.requirement.name)]
+    if reason := _unresolvable(audit, resolved):
+        return _without(audit, reason)
     try:
-        constraint = _torch_constraint(audit)
+        constraints = torch_bound(audit)
     except NoSuchBuild as error:
-        return without(error.message)
+        return _without(audit, error.message)
     target = audit.target
-    # A build's label is on PyTorch's index; the release on the default one has the same requirements but CUDA's.
-    lines = tuple(re.sub(r"\+[\w.]+", "", str(each.requirement)) for each in named)
-    constraints = tuple(re.sub(r"\+[\w.]+", "", str(each.requirement)) for each in audit.bounds)
+    bounds = (*(str(each.requirement) for each in audit.bounds), *constraints)
     request = TargetRequest(
-        PypiRequest(target, lines, (*constraints, *constraint)),
+        PypiRequest(target, tuple(str(each.requirement) for each in resolved), bounds),
         Rules(as_of, tuple(wheel_tags(target)), index, overrides=_overrides(audit)),
         marker_environment(target),
         ["audit", as_of.isoformat(), index.key, sorted(audit.draft.overrides)],
@@ -330,27 +276,40 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     try:
         resolutions = await resolve_all([request], resolver("uv"), store, replace(context, reporter=SILENT))
     except NoSolution as error:
-        return replace(without("the requirements have no solution"), unresolved=error.message)
+        return replace(_without(audit, "the requirements have no solution"), unresolved=error.message)
     except NetworkError as error:
-        return without(error.message)
-    sources = [each.requirement.name for each in audit.required if each.requirement.kind is not RequirementKind.NAME]
-    left_out = [NotRun(f"requirements of {', '.join(sources)}", "they are built from sources")] if sources else []
+        return _without(audit, error.message)
+    sources = [each.requirement.name for each in audit.required if each not in resolved]
+    why = "they are built from sources, or are from another index"
+    left_out = [NotRun(f"requirements of {', '.join(sources)}", why)] if sources else []
+    if any(not each.packages for each in audit.draft.indexes):
+        left_out.append(
+            NotRun("indexes that no package is named for", "the default index has all names, and was asked")
+        )
     found = {each.name: Taken.of(each, SPEC) for each in resolutions[0].packages}
     return replace(audit, taken=found, left_out=(*audit.left_out, *left_out))
+
+
+def _without(audit: Audit, reason: str) -> Audit:
+    return replace(audit, left_out=(*audit.left_out, NotRun("versions that installers take", reason)))
+
+
+def _unresolvable(audit: Audit, resolved: Sequence[Required]) -> str:
+    """Why it can't be said what installers take; empty if it can."""
+    if not resolved:
+        return "no source requires a package of the default index by its name"
+    if any(name_of_conda(text) not in ("python", "pip") for text, _ in audit.draft.conda):
+        return "conda brings packages, too; `envspec init` and `envspec lock` solve both"
+    missing = [each.requirement.name for each in resolved if (audit.pages or {}).get(each.requirement.name) is None]
+    if missing:
+        return f"the page of {missing[0]} is not known"
+    broken = [each for each in releases(audit) if each.rule in (GONE, NO_FILE)]
+    return f"{broken[0].what}" if broken else ""
 
 
 def name_of_conda(text: str) -> str:
     """The name in a match spec."""
     return re.split(r"[\s=<>!~\[]", text.rpartition("::")[2].strip(), maxsplit=1)[0].lower()
-
-
-def _broken(audit: Audit) -> str:
-    """What no installer can take, of what the pages show; empty if there is nothing."""
-    from envspec.diagnostics.audit import index
-
-    found = [*index.projects(audit), *index.releases(audit)]
-    fatal = (index.NO_PROJECT, index.GONE, index.NO_FILE)
-    return ", ".join(dict.fromkeys(each.what.split(" has ")[0] for each in found if each.rule in fatal))
 
 
 def _overrides(audit: Audit) -> dict[str, SpecifierSet | None]:
@@ -360,47 +319,6 @@ def _overrides(audit: Audit) -> dict[str, SpecifierSet | None]:
             requirement = read_requirement(text)
             found[requirement.name] = requirement.specifier
     return found
-
-
-def _torch_constraint(audit: Audit) -> tuple[str, ...]:
-    """The releases of torch that are published for the only index of PyTorch's that the sources name.
-
-    Raises:
-        NoSuchBuild: there is none.
-    """
-    wanted = [each.requirement.specifier for each in audit.required if each.requirement.name == "torch"]
-    variants = {variant_of(each) for each in audit.draft.indexes if not is_extra(audit, each)} - {""}
-    if not wanted or len(variants) != 1:
-        return ()
-    bound, _ = split_label(SpecifierSet(",".join(str(each) for each in wanted if str(each))))
-    variant = variants.pop()
-    cuda = CudaChoice.CPU if variant == "cpu" else CudaVersion.parse(variant)
-    choice = choose_build(audit.facts, bound, cuda, audit.target.platform)
-    return (f"torch<={choice.versions[-1]}",) if choice.versions else ()
-
-
-def _torch(audit: Audit) -> TorchBuild | None:
-    """The build of torch that installers take; of a pinned one also if nothing else is known of them."""
-    pinned = next((each.pin for each in audit.required if each.requirement.name == "torch"), "")
-    found = (audit.taken or {}).get("torch")
-    version = found.version if found else pinned
-    row = audit.facts.torch_release(_normal(version)) if version else None
-    if row is None:
-        return None
-    label = version.partition("+")[2] or pinned.partition("+")[2]
-    variants = [variant for each in audit.draft.indexes if (variant := variant_of(each)) in row.published]
-    default = row.default.get(audit.target.platform.value, "")
-    variant = label or next(iter(variants), default)
-    if not re.fullmatch(r"cpu|cu\d{3}", variant):
-        return None
-    return TorchBuild(row, version, variant, audit.bringing("torch"), next(iter(variants), ""))
-
-
-def _normal(version: str) -> str:
-    try:
-        return Version(version).public
-    except InvalidVersion:
-        return version
 
 
 def _is_ignored(finding: Finding, request: AuditRequest, imported: Import) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
@@ -12,8 +12,7 @@ from envspec.base_image.cuda import FLAVOR_LIBRARIES, LIBRARIES, PackageSource
 from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity, Taken
 from envspec.facts.gpu import has_wheel
 from envspec.facts.tables import FactRow
-from envspec.facts.torch import MEMBERS, split_label
-from envspec.importers.types import Clue, DraftIndex, Source
+from envspec.importers.types import Clue, LedgerEntry, Source
 from envspec.models import CudaVersion
 from envspec.origins import PYTORCH_INDEX, PYTORCH_PAGES
 from envspec.spec.requirements import RequirementKind
@@ -21,9 +20,7 @@ from envspec.spec.requirements import RequirementKind
 OTHER: Final = Rule("ENV302", Severity.WARNING, "installers take a torch for another CUDA than the sources name")
 CPU: Final = Rule("ENV303", Severity.WARNING, "torch is a CPU build, and the sources mean GPUs")
 LABEL: Final = Rule("ENV304", Severity.ERROR, "a label such as +cu124 without an index that has it")
-EITHER: Final = Rule(
-    "ENV305", Severity.WARNING, "two indexes have the torch family, and installers differ in their choice"
-)
+EITHER: Final = Rule("ENV305", Severity.WARNING, "two indexes have torch, and installers choose differently")
 NO_BUILD: Final = Rule("ENV306", Severity.ERROR, "this torch was never published for that CUDA")
 TWICE: Final = Rule("ENV401", Severity.WARNING, "the image has CUDA twice")
 CONDA: Final = Rule("ENV402", Severity.WARNING, "CUDA or torch comes from conda and from wheels")
@@ -32,8 +29,9 @@ TAG: Final = Rule("ENV404", Severity.WARNING, "the CUDA image is past its end of
 
 RULES: Final = (OTHER, CPU, LABEL, EITHER, NO_BUILD, TWICE, CONDA, COMPILER, TAG)
 
-_FAMILY: Final = ("torch", *MEMBERS)
 _VARIANT: Final = re.compile(r"cpu|cu\d{3}")
+#: `torch==2.6.0+cu124`
+_LABELLED: Final = re.compile(r"\b(torch|torchvision|torchaudio|torchtext)\s*===?\s*[\w.]+\+(cpu|cu\d{3})\b")
 #: `FROM docker.io/nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04 AS build`
 _IMAGE: Final = re.compile(r"(?:^|[\s/\"'])nvidia/cuda:([\w.-]+)")
 _TAG: Final = re.compile(r"(\d+(?:\.\d+)+)-(?:(cudnn)\d*-)?(base|runtime|devel)-(\w+[\d.]*)")
@@ -42,41 +40,50 @@ _CONDA_CUDA: Final = frozenset(
     {"cudatoolkit", "cuda-toolkit", "cuda", "pytorch-cuda", "cuda-runtime", "cuda-libraries"}
 )
 _CONDA_TORCH: Final = frozenset({"pytorch", "pytorch-gpu", "torchvision", "torchaudio"})
-_PIP: Final = "pip: an extra index is asked together with the first, and the highest version wins; uv: the first index that has a name wins"
+_PIP: Final = "pip reads both indexes and takes the highest version; uv takes the first index that has the name"
 
 
-def variant_of(index: DraftIndex) -> str:
-    """`cu128` or `cpu` of an index of PyTorch's; empty for any other."""
-    found = PYTORCH_PAGES.fullmatch(index.url)
-    variant = found[1].rstrip("/").rpartition("/")[2] if found else ""
-    return variant if _VARIANT.fullmatch(variant) else ""
+class PytorchIndex(NamedTuple):
+    """An index of PyTorch's that a source names. variant: `cu128`, `cpu`; empty for a page of all, or of no release.
+
+    is_extra: whether the default index is asked, too, as far as pip is concerned.
+    """
+
+    variant: str
+    source: Source
+    is_extra: bool
+
+
+def pytorch_indexes(ledger: Iterable[LedgerEntry]) -> list[PytorchIndex]:
+    """Those of all lines: importers make a version of CUDA of them."""
+    found = []
+    for entry in ledger:
+        for page in PYTORCH_PAGES.finditer(entry.text):
+            path = re.match(r"[\w./-]*", page[1])
+            parts = path[0].strip("/").split("/") if path else []
+            variant = parts[0] if len(parts) == 1 and _VARIANT.fullmatch(parts[0]) else ""
+            found.append(PytorchIndex(variant, entry.source, "--extra-index-url" in entry.text))
+    return found
 
 
 def labels(audit: Audit) -> Iterator[Finding]:
     """Labels, and the indexes that have them."""
-    variants = {variant_of(each) for each in audit.draft.indexes} - {""}
-    links = [each for each in audit.draft.indexes if PYTORCH_PAGES.fullmatch(each.url) and not variant_of(each)]
-    for each in audit.required:
-        _, label = split_label(each.requirement.specifier)
-        if each.requirement.name not in _FAMILY or label is None or not _VARIANT.fullmatch(label) or links:
-            continue
-        if label not in variants and not _elsewhere(audit):
-            has = f"the sources name {', '.join(sorted(variants))}" if variants else "the sources name no such index"
-            url = PYTORCH_INDEX.format(variant=label)
-            yield Finding(
-                LABEL,
-                each.source,
-                f"no index of the sources has `{each.requirement}`",
-                f"only PyTorch's own index of {label} has releases with that label; {has}",
-                "PEP 440 and the default index: it accepts no local versions",
-                f"add `--extra-index-url {url}`",
-            )
-
-
-def _elsewhere(audit: Audit) -> bool:
-    """Whether an index that is not PyTorch's may have the family."""
-    own = (each for each in audit.draft.indexes if not PYTORCH_PAGES.fullmatch(each.url))
-    return any(not each.packages or set(each.packages) & set(_FAMILY) for each in own)
+    indexes = pytorch_indexes(audit.ledger)
+    variants = {each.variant for each in indexes}
+    if "" in variants or any(not each.packages or "torch" in each.packages for each in audit.draft.indexes):
+        return
+    has = f"the sources name {', '.join(sorted(variants))}" if variants else "the sources name no index of PyTorch's"
+    for entry in audit.ledger:
+        for found in () if entry.source.file.endswith(".lock") else _LABELLED.finditer(entry.text):
+            if found[2] not in variants:
+                yield Finding(
+                    LABEL,
+                    entry.source,
+                    f"no index of the sources has `{found[0]}`",
+                    f"only PyTorch's own index of {found[2]} has releases with that label; {has}",
+                    "PEP 440: public indexes have no local versions",
+                    f"add `--extra-index-url {PYTORCH_INDEX.format(variant=found[2])}`",
+                )
 
 
 def builds(audit: Audit) -> Iterator[Finding]:
@@ -116,44 +123,37 @@ def _cuda(clue: Clue) -> CudaVersion | None:
 def indexes(audit: Audit) -> Iterator[Finding]:
     """An index of PyTorch's beside the default one, where the choice between both changes the build."""
     specifiers = [each.requirement.specifier for each in audit.required if each.requirement.name == "torch"]
-    if not specifiers or any(split_label(each)[1] for each in specifiers):
+    if not specifiers or any(_LABELLED.search(each.text) for each in audit.ledger):
         return
     bound = SpecifierSet(",".join(str(each) for each in specifiers if str(each)))
-    series = audit.target.python.series
-    rows = [row for row in audit.facts.torch if has_wheel(row, audit.target.platform, series)]
-    for index in audit.draft.indexes:
-        variant = variant_of(index)
-        matching = [row for row in rows if bound.contains(row.version, prereleases=True)]
-        published = [row for row in matching if variant in row.published]
-        if not variant or not matching or matching[-1] in published:
+    series, platform = audit.target.python.series, audit.target.platform
+    rows = [row for row in audit.facts.torch if has_wheel(row, platform, series)]
+    matching = [row for row in rows if bound.contains(row.version, prereleases=True)]
+    for index in pytorch_indexes(audit.ledger):
+        published = [row for row in matching if index.variant in row.published]
+        if not index.variant or not matching or matching[-1] in published:
             continue
+        newest = matching[-1]
         if not published:
-            has = ", ".join(matching[-1].published)
             yield Finding(
                 NO_BUILD,
                 index.source,
-                f"torch{bound} was never published for {variant}",
-                f"torch {matching[-1].version} was published for {has}",
-                matching[-1].source,
+                f"torch{bound} was never published for {index.variant}",
+                f"torch {newest.version} was published for {', '.join(newest.published)}",
+                newest.source,
                 "name the index of one of these, or another torch",
             )
-        elif is_extra(audit, index):
-            default = matching[-1].default.get(audit.target.platform.value, "")
+        elif index.is_extra:
+            default, older = newest.default.get(platform.value, "?"), published[-1].version
             yield Finding(
                 EITHER,
                 index.source,
-                f"pip takes torch {matching[-1].version} for {default} from the default index, and uv torch "
-                f"{published[-1].version} for {variant} from this one",
+                f"pip takes torch {newest.version} for {default} from the default index, and uv torch {older} for "
+                f"{index.variant} from this one",
                 _PIP,
                 "documentation of pip (--extra-index-url) and of uv (index strategy first-index)",
-                f"write `torch=={published[-1].version}+{variant}`",
+                f"write `torch=={published[-1].version}+{index.variant}`",
             )
-
-
-def is_extra(audit: Audit, index: DraftIndex) -> bool:
-    """Whether the default index is asked, too."""
-    lines = (each.text for each in audit.ledger if each.source == index.source)
-    return any("--extra-index-url" in text for text in lines)
 
 
 def images(audit: Audit) -> Iterator[Finding]:

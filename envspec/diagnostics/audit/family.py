@@ -9,9 +9,10 @@ from packaging.requirements import Requirement as Pep508
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity
+from envspec.diagnostics.audit.types import Audit, Finding, Required, Rule, Severity
 from envspec.facts.tables import EdgeRow
 from envspec.facts.torch import MEMBERS, family_mismatch, fitting_set
+from envspec.spec.requirements import RequirementKind
 
 EXCLUDES: Final = Rule("ENV101", Severity.ERROR, "requirements on the torch family exclude each other")
 FAMILY: Final = Rule("ENV102", Severity.ERROR, "the torch family that installers take is not imported together")
@@ -29,7 +30,7 @@ def requested(audit: Audit) -> Iterator[Finding]:
     for each in (*audit.required, *audit.bounds):
         name = each.requirement.name
         together[name] = together.get(name, SpecifierSet()) & each.requirement.specifier
-    names = {each.requirement.name for each in audit.required}
+    names = {each.requirement.name for each in audit.required if not _is_unlisted(audit, each)}
     mismatch = family_mismatch(facts, {name: bound for name, bound in together.items() if name in names})
     if mismatch is not None:
         named = [name for name in (*MEMBERS, "triton", "torch") if name in names and together[name]]
@@ -46,7 +47,8 @@ def requested(audit: Audit) -> Iterator[Finding]:
     for required in audit.required:
         row = audit.facts.misnamed.get(required.requirement.name)
         # A name whose sdists are the right package is no mistake; one with a placeholder is, in that release alone.
-        if row and not row.sdists and (not row.placeholder or required.pin == row.placeholder):
+        is_named = required.requirement.kind is RequirementKind.NAME
+        if row and is_named and not row.sdists and (not row.placeholder or required.pin == row.placeholder):
             todo = row.hint or f"write `{row.instead}`"
             what = f"{required.requirement.name} is not the package that its name suggests"
             yield Finding(MISNAMED, required.source, what, row.reason, row.source, todo)
@@ -76,6 +78,14 @@ def _beside(audit: Audit, edge: EdgeRow, version: str, line: Pep508, other: str)
             todo += f", or `torch{line.specifier}`"
     what = f"{edge.package} {version} is taken with {line.name} {other}, and works with {line} only"
     return Finding(FAMILY if is_family else BESIDE, audit.bringing(edge.package), what, edge.reason, edge.source, todo)
+
+
+def _is_unlisted(audit: Audit, each: Required) -> bool:
+    """Whether it pins a release of a member that the data does not list: then nothing is known of it."""
+    rows = [row.version for row in audit.facts.members if row.package == each.requirement.name]
+    return bool(rows and each.pin) and not any(
+        each.requirement.specifier.contains(row, prereleases=True) for row in rows
+    )
 
 
 def _has_cuda(audit: Audit) -> bool:

@@ -10,7 +10,6 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity
 from envspec.importers.types import Source
-from envspec.origins import PYTORCH_PAGES
 from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, ListedFile, PageListing
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
 from envspec.spec.requirements import RequirementKind
@@ -32,25 +31,26 @@ _NAMED: Final = 3
 
 def is_elsewhere(audit: Audit, name: str) -> bool:
     """Whether a name may come from an index of the sources that is not PyTorch's."""
-    own = (each for each in audit.draft.indexes if not PYTORCH_PAGES.fullmatch(each.url))
-    return any(not each.packages or name in each.packages for each in own)
+    return any(not each.packages or name in each.packages for each in audit.draft.indexes)
+
+
+def comes_from_another(audit: Audit, name: str) -> bool:
+    """Whether an index of the sources is named for this package."""
+    return any(name in each.packages for each in audit.draft.indexes)
 
 
 def pins_of(audit: Audit) -> Iterator[tuple[str, str, Source]]:
     """Name, version and line of each version that the sources name, of packages that are from the default index."""
     named = set()
     for each in audit.required:
-        if (
-            each.requirement.kind is RequirementKind.NAME
-            and each.pin
-            and not is_elsewhere(audit, each.requirement.name)
-        ):
-            named.add(each.requirement.name)
+        name = each.requirement.name
+        if each.requirement.kind is RequirementKind.NAME and each.pin and not comes_from_another(audit, name):
+            named.add(name)
             # Builds with a label are on PyTorch's own indexes, of which the facts know.
             if "+" not in each.pin:
-                yield each.requirement.name, each.pin, each.source
+                yield name, each.pin, each.source
     for name, version in sorted(audit.draft.versions.items()):
-        if name not in named and "+" not in version and not is_elsewhere(audit, name):
+        if name not in named and "+" not in version and not comes_from_another(audit, name):
             yield name, version, audit.bringing(name)
 
 
@@ -79,6 +79,8 @@ def _release(
 ) -> Iterator[Finding]:
     version = _version(text)
     files = release_files(page, version)
+    if (version is None or not files) and is_elsewhere(audit, name):
+        return
     if version is None or not files:
         near = _near(page, version)
         todo = f"take {' or '.join(near)}" if near else "take another version"
