@@ -132,12 +132,16 @@ VARIANT: Final = r"[a-z0-9]+(?:[._-][a-z0-9]+)*"
 def _read_env_name(text: str) -> str:
     if re.fullmatch(_ENV_NAME, text) and len(text) <= 64:
         return text
-    mended = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\.{2,}", "-", text.lower()))
-    mended = re.sub(r"-?\.-|-\.", "-", mended).strip("-.")[:64].rstrip("-.") or "my-env"
     raise BadValue(
         f"{quoted(text)} can't name a folder and an image",
-        f"lower-case letters and digits, joined by `.`, `_` or `-`, 64 at most: `{mended}`",
+        f"lower-case letters and digits, joined by `.`, `_` or `-`, 64 at most: `{as_env_name(text)}`",
     )
+
+
+def as_env_name(text: str) -> str:
+    """A text as the name of an environment."""
+    mended = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\.{2,}", "-", text.lower()))
+    return re.sub(r"-?\.-|-\.", "-", mended).strip("-.")[:64].rstrip("-.") or "my-env"
 
 
 # torch 1.8 to 2.4 have wheels for 3.8; nothing older is supported by uv.
