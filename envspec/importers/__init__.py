@@ -18,6 +18,7 @@ IMPORTERS: Final[tuple[tuple[str, str], ...]] = (
     (r"pylock(?:\.[^.]+)?\.toml", "envspec.importers.python_locks:read_pylock"),
     (r"pixi\.toml", "envspec.importers.pixi:read_pixi"),
     (r"conda-lock\.ya?ml", "envspec.importers.conda:read_conda_lock"),
+    (r"conda(?:-.+)?\.lock", "envspec.importers.conda:read_explicit"),
     (r"(?:.*[-_.])?(?:environment|env|conda)(?:[-_.].*)?\.ya?ml", "envspec.importers.conda:read_environment"),
     (r"cog\.ya?ml", "envspec.importers.cog:read_cog"),
     (r"devcontainer\.json", "envspec.importers.devcontainer:read_devcontainer"),

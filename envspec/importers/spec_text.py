@@ -24,7 +24,7 @@ from envspec.names import normalised
 from envspec.spec.conda import read_match_spec, read_preferred_record
 from envspec.spec.errors import BadValue
 from envspec.spec.requirements import read_constraint, read_preference, read_requirement
-from envspec.spec.values import as_env_name, read_index_url, read_python
+from envspec.spec.values import env_name, read_index_url, read_python
 
 #: Series of Python if the sources allow several, the preferred one first: 3.12 has wheels of every torch since 2.2.
 _SERIES: Final = ("3.12", "3.11", "3.10", "3.13", "3.9", "3.14", "3.8")
@@ -78,7 +78,7 @@ class _Writer:
         self._choices = choices
         self._facts = facts
         self.decisions: list[Decision] = []
-        self.name = as_env_name(choices.name or self._draft.name or imported.root.resolve().name)
+        self.name = env_name(choices.name or self._draft.name or imported.root.resolve().name)
 
     def tables(self) -> Iterator[str]:
         """The text of each table."""

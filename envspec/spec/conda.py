@@ -227,6 +227,19 @@ def name_of(spec: str) -> str:
     return head["name"].lower()
 
 
+def parts_of(spec: str) -> tuple[str, str, str]:
+    """(name in lower case, condition on the version, condition on the build) of a spec that `read_match_spec` takes;
+    empty if there is none.
+    """
+    head = _HEAD.fullmatch(spec.strip())
+    rest = _REST.fullmatch(head["rest"]) if head else None
+    if not head or not rest:
+        raise ValueError(f"no match spec: {spec!r}")
+    version, build = _words(spec, _joined(rest["plain"]))
+    keys = _keys(spec, rest["keys"])
+    return head["name"].lower(), version or keys.get("version", ""), build or keys.get("build", "")
+
+
 def channel_of(spec: str) -> str | None:
     """The channel that a match spec insists on, in its words; None where any channel will do."""
     head = _HEAD.fullmatch(spec.strip())

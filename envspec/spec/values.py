@@ -134,12 +134,14 @@ def _read_env_name(text: str) -> str:
         return text
     raise BadValue(
         f"{quoted(text)} can't name a folder and an image",
-        f"lower-case letters and digits, joined by `.`, `_` or `-`, 64 at most: `{as_env_name(text)}`",
+        f"lower-case letters and digits, joined by `.`, `_` or `-`, 64 at most: `{env_name(text)}`",
     )
 
 
-def as_env_name(text: str) -> str:
-    """A text as the name of an environment."""
+def env_name(text: str) -> str:
+    """A name for an environment, as close to `text` as folders and images can have it."""
+    if re.fullmatch(_ENV_NAME, text) and len(text) <= 64:
+        return text
     mended = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\.{2,}", "-", text.lower()))
     return re.sub(r"-?\.-|-\.", "-", mended).strip("-.")[:64].rstrip("-.") or "my-env"
 
