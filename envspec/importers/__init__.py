@@ -26,6 +26,13 @@ IMPORTERS: Final[tuple[tuple[str, str], ...]] = (
     (r".*\.(?:txt|in|pip)", "envspec.importers.requirements:read_requirements"),
 )
 
+#: Where a project keeps them: patterns of paths in its folder, those that decide most first.
+FOLDER_SOURCES: Final = (
+    *("pyproject.toml", "requirements*.txt", "requirements/*.txt"),
+    *("environment*.y*ml", "conda*.y*ml", "pixi.toml", "cog.y*ml"),
+    *("Dockerfile", "docker/Dockerfile", ".devcontainer/devcontainer.json"),
+)
+
 
 def importer_of(path: Path) -> Importer | None:
     """The importer of a file, by its name; of a folder with an environment, by what is in it. None if there is none."""

@@ -18,27 +18,15 @@ from envspec.importers.conda_specs import (
     add_variable,
     archive_parts,
     platforms_of,
+    python_marker,
+    selected,
     use_channel,
 )
 from envspec.importers.graph import roots
 from envspec.importers.types import DraftIndex, DraftRequirement, Import, Outcome, Source, Unreadable
 from envspec.importers.yaml_lines import Value, read_yaml
 from envspec.names import normalised
-from envspec.origins import CHANNEL_ALIAS
 
-#: Selectors of conda-lock and the platforms that they are for. Source: conda-lock 4.0.3, `src_parser/selectors.py`.
-_SELECTORS: Final[Mapping[str, frozenset[str]]] = {
-    "linux": frozenset({"linux-64", "linux-aarch64", "linux-ppc64le"}),
-    "linux64": frozenset({"linux-64"}),
-    "aarch64": frozenset({"linux-aarch64"}),
-    "ppc64le": frozenset({"linux-ppc64le"}),
-    "unix": frozenset({"linux-64", "linux-aarch64", "linux-ppc64le", "osx-64", "osx-arm64"}),
-    "osx": frozenset({"osx-64", "osx-arm64"}),
-    "osx64": frozenset({"osx-64"}),
-    "arm64": frozenset({"osx-arm64"}),
-    "win": frozenset({"win-64"}),
-    "win64": frozenset({"win-64"}),
-}
 #: `name=version=build`, as `conda env export` and `conda list --export` write it, or without the build.
 _PINNED: Final = re.compile(
     r"(?:(?P<channel>[^\s\[\]]+)::)?(?P<name>[\w.-]+)==?(?P<version>[^\s=*,|<>]+)(?:=(?P<build>[^\s=*]+))?"
@@ -127,9 +115,9 @@ def _dependencies(imported: Import, source: Source, value: Value, folder: Path) 
     is_exported = _is_exported(texts)
     for item in value.items:
         where = Source(source.file, item.line)
-        platforms = _selected(item.comment, platforms_of(imported))
+        platforms = _selected(item.comment, imported)
         if platforms is not None and not platforms and item.is_scalar:
-            imported.add(where, item.text, Outcome.TRANSLATED, f"[{item.comment}] is for none of the spec's platforms")
+            imported.add(where, item.text, Outcome.TRANSLATED, f"{item.comment} is for none of the spec's platforms")
         elif item.is_scalar and is_exported and (pinned := _PINNED.fullmatch(item.text)):
             _exported(imported, where, item.text, pinned)
         elif item.is_scalar:
@@ -162,13 +150,10 @@ def _exported(imported: Import, source: Source, text: str, pinned: re.Match[str]
     imported.add(source, text, Outcome.TRANSLATED, f"`{required}`, {reason}")
 
 
-def _selected(comment: str, platforms: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The platforms of a selector behind a line; None if it has none: for all. conda takes others for comments."""
+def _selected(comment: str, imported: Import) -> tuple[str, ...] | None:
+    """The platforms of a selector behind a line; None if it is for all. conda takes others for comments."""
     found = re.fullmatch(r"\[\s*(\w+)\s*\].*", comment)
-    selected = _SELECTORS.get(found[1]) if found else None
-    if selected is None or selected.issuperset(platforms):
-        return None
-    return tuple(platform for platform in platforms if platform in selected)
+    return selected(found[1], platforms_of(imported)) if found else None
 
 
 def _pip(imported: Import, source: Source, value: Value, folder: Path) -> None:
@@ -178,15 +163,17 @@ def _pip(imported: Import, source: Source, value: Value, folder: Path) -> None:
 
     lines = []
     for where, item in _scalars(imported, source, value, "pip"):
-        platforms = _selected(item.comment, platforms_of(imported))
+        platforms = _selected(item.comment, imported)
         if platforms is None:
             lines.append((where, item.text))
         elif not platforms:
-            reason = f"[{item.comment}] is for none of the spec's platforms"
-            imported.add(where, item.text, Outcome.TRANSLATED, reason)
+            imported.add(where, item.text, Outcome.TRANSLATED, f"{item.comment} is for none of the spec's platforms")
+        elif ";" in item.text:
+            imported.add(
+                where, item.text, Outcome.REFUSED, f"{item.comment} beside a marker: write one marker for both"
+            )
         else:
-            reason = f"on {' and '.join(platforms)} only: write it with a marker, such as `; sys_platform == 'linux'`"
-            imported.add(where, item.text, Outcome.REFUSED, reason)
+            lines.append((where, f"{item.text} ; {python_marker(platforms)}"))
     read_lines(lines, folder, imported)
 
 
@@ -337,7 +324,7 @@ def _explicit(imported: Import, source: Source, text: str) -> None:
         imported.add(source, text, Outcome.NOT_UNDERSTOOD, "not the URL of a conda archive")
         return
     name, version, build = parts
-    use_channel(imported, channels_without_credentials(channel).removeprefix(f"{CHANNEL_ALIAS}/"))
+    use_channel(imported, channels_without_credentials(channel))
     reason = add_pinned(imported, name, version, build, source)
     if name != "python" and (name, "") not in imported.draft.conda:
         imported.draft.conda.append((name, ""))

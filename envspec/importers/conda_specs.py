@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -11,12 +12,34 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from envspec.credentials import channel_without_credentials, channels_without_credentials
 from envspec.importers.types import Clue, Import, Outcome, Source
 from envspec.models import CudaVersion, Platform
+from envspec.origins import CHANNEL_ALIAS
 from envspec.spec.conda import channel_of, parts_of, read_channel, read_match_spec
 from envspec.spec.errors import BadValue
 from envspec.spec.values import env_name
 
 #: The channels that conda calls `defaults`, outside of Windows. Source: conda's documentation, `default_channels`.
 DEFAULTS: Final = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r")
+#: Words for several platforms: selectors of conda-lock, `[target.WORD]` of pixi. Source: conda-lock 4.0.3,
+#: `src_parser/selectors.py`.
+_SELECTORS: Final[Mapping[str, frozenset[str]]] = {
+    "linux": frozenset({"linux-64", "linux-aarch64", "linux-ppc64le"}),
+    "linux64": frozenset({"linux-64"}),
+    "aarch64": frozenset({"linux-aarch64"}),
+    "ppc64le": frozenset({"linux-ppc64le"}),
+    "unix": frozenset({"linux-64", "linux-aarch64", "linux-ppc64le", "osx-64", "osx-arm64"}),
+    "osx": frozenset({"osx-64", "osx-arm64"}),
+    "osx64": frozenset({"osx-64"}),
+    "arm64": frozenset({"osx-arm64"}),
+    "win": frozenset({"win-64"}),
+    "win64": frozenset({"win-64"}),
+}
+#: The same in PEP 508's markers.
+_MARKERS: Final = {
+    "linux-64": "sys_platform == 'linux' and platform_machine == 'x86_64'",
+    "linux-aarch64": "sys_platform == 'linux' and platform_machine == 'aarch64'",
+    "osx-arm64": "sys_platform == 'darwin' and platform_machine == 'arm64'",
+    "win-64": "sys_platform == 'win32'",
+}
 _PLATFORMS: Final = tuple(platform.value for platform in Platform)
 
 #: What a channel means today. Source: pytorch/pytorch#138506, "Deprecating PyTorch's official Anaconda channel"
@@ -46,20 +69,22 @@ def add_channel(imported: Import, source: Source, channel: str, text: str) -> No
     except BadValue as bad:
         imported.add(source, text, Outcome.REFUSED, f"{bad.found}; {bad.hint}")
         return
-    for url in read:
-        use_channel(imported, url)
+    used = [use_channel(imported, url) for url in read]
+    why = why or (f"`{used[0]}`" if used != [channel] else "")
     for found in re.finditer(r"/label/cuda-(\d+\.\d+)", channel):
-        _add_cuda(imported, source, found[1], f"the channel {channel_without_credentials(channel)}")
+        add_cuda(imported, source, found[1], f"the channel {channel_without_credentials(channel)}")
     if why:
         imported.add(source, text, Outcome.TRANSLATED, why)
     else:
         imported.add(source, text, Outcome.KEPT, _CHANNELS.get(channel, ""))
 
 
-def use_channel(imported: Import, channel: str) -> None:
-    """Append a channel to those of the spec, unless it is there."""
+def use_channel(imported: Import, channel: str) -> str:
+    """Append a channel to those of the spec, unless it is there. Returns it as the spec has it."""
+    channel = channel.removeprefix(f"{CHANNEL_ALIAS}/")
     if channel not in imported.draft.channels:
         imported.draft.channels.append(channel)
+    return channel
 
 
 def _channels(channel: str) -> tuple[tuple[str, ...], str]:
@@ -81,13 +106,31 @@ def add_platform(imported: Import, source: Source, platform: str) -> None:
         imported.add(source, platform, Outcome.REFUSED, f"envspec locks for {', '.join(_PLATFORMS)}")
         return
     if platform not in platforms_of(imported) or not imported.draft.platforms:
-        imported.draft.platforms.append(Clue(platform, source, "a platform of its list"))
+        imported.draft.platforms.append(Clue(platform, source, "it is listed there"))
     imported.add(source, platform, Outcome.KEPT)
 
 
 def platforms_of(imported: Import) -> tuple[str, ...]:
     """The platforms of the spec, as far as sources say."""
     return tuple(clue.value for clue in imported.draft.platforms) or (Platform.LINUX_64.value,)
+
+
+def selected(word: str, platforms: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Those of the spec's platforms that a platform or a word for several stands for; None if it stands for all, or
+    for nothing that is known.
+    """
+    known = _SELECTORS.get(word, frozenset({word}) & frozenset(_MARKERS))
+    if not known and not re.fullmatch(r"(?:linux|osx|win|emscripten|wasi)-\w+", word):
+        return None
+    found = tuple(platform for platform in platforms if platform in known)
+    return None if found == platforms else found
+
+
+def python_marker(platforms: tuple[str, ...]) -> str:
+    """The marker of requirements that are for these platforms only; empty without any."""
+    return " or ".join(
+        f"({_MARKERS[platform]})" if len(platforms) > 1 else _MARKERS[platform] for platform in platforms
+    )
 
 
 def add_name(imported: Import, source: Source, name: str) -> None:
@@ -169,10 +212,11 @@ def add_cuda_of(imported: Import, source: Source, name: str, version: str, build
     if not number and (in_build := _CUDA_BUILD.search(build)):
         major, minor = (in_build[1], in_build[2]) if in_build[1] else (in_build[3], in_build[4])
         number = f"{major}.{minor}"
-    return [_add_cuda(imported, source, number, f"{name} {version} {build}".strip())] if number else []
+    return [add_cuda(imported, source, number, f"{name} {version} {build}".strip())] if number else []
 
 
-def _add_cuda(imported: Import, source: Source, number: str, why: str) -> str:
+def add_cuda(imported: Import, source: Source, number: str, why: str) -> str:
+    """A CUDA version, as a clue. number: `12.4.1`, or `12` if the source has no more. Returns it in words."""
     with suppress(ValueError):
         number = str(CudaVersion.parse(number))
     imported.draft.cudas.append(Clue(number, source, why))

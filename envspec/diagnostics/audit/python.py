@@ -112,7 +112,8 @@ def loose(audit: Audit) -> Iterator[Finding]:
         if each.requirement.kind is RequirementKind.GIT and each.requirement.url:
             ref = read_git(each.requirement.url).ref
             if not (len(ref) >= 7 and all(digit in "0123456789abcdef" for digit in ref)):
-                what = f"{each.requirement.name} is taken from {f'`{ref}`' if ref else 'the default branch'} of its repository"
+                where = f"`{ref}`" if ref else "the default branch"
+                what = f"{each.requirement.name} is taken from {where} of its repository"
                 why = "a branch moves, and a tag can be moved"
                 yield Finding(BRANCH, each.source, what, why, "the sources", "name a commit")
     for entry in audit.ledger:
