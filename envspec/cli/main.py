@@ -17,6 +17,7 @@ from envspec.version import VERSION
 
 #: Command -> (module and attribute, one line of help). Modules are imported when a command runs: `--help` stays fast.
 COMMANDS: Final = {
+    "init": ("envspec.cli.init:command", "Write a spec and its lock from what a project has today."),
     "lock": ("envspec.cli.lock:command", "Compile specs into locks: pinned, hashed, coherent."),
     "explain": ("envspec.cli.inspect:explain", "Show every decision of a lock, or of one of its packages."),
     "diff": ("envspec.cli.inspect:diff", "Show what differs between two locks."),
