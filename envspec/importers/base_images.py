@@ -175,6 +175,7 @@ def _base(value: str, reference: Reference, source: Source, imported: Import) ->
 
 
 def _torch(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    del reference
     # The images of PyTorch's releases contain torchvision and torchaudio of the same release.
     # Source: pytorch/pytorch, Dockerfile: it installs the three together.
     for name, version in {"torch": value, **_beside(value)}.items():

@@ -8,11 +8,11 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
-from envspec.importers.shell_notes import NOTES, Note
-from envspec.importers.shell_programs import READERS, Command, Reader, Shell, assign, split_options
+from envspec.importers.shell_notes import NOTES
+from envspec.importers.shell_programs import READERS, assign
+from envspec.importers.shell_state import Command, Reader, Shell, split_options
 from envspec.importers.shell_syntax import (
     BadScript,
     Expanded,
@@ -95,7 +95,7 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs:
         return _read_test(shell, outer, expanded)
     program = program_words(expanded.words)
     command = Command(program, source, step.text)
-    script = _inner_script(shell, command, step)
+    script = _inner_script(command, step)
     if script is not None and nested < MAX_NESTED and runs is Runs.YES:
         read_script(shell, script, nested + 1)
     elif not program:
@@ -166,7 +166,7 @@ def _module(words: tuple[str, ...]) -> tuple[str, ...] | None:
     return None
 
 
-def _inner_script(shell: Shell, command: Command, step: Step) -> list[tuple[int, str]] | None:
+def _inner_script(command: Command, step: Step) -> list[tuple[int, str]] | None:
     """The script that a command consists of: of `bash -c`, or a here-document that a shell reads."""
     bodies = [each.body for each in step.redirections if each.body]
     if command.words and command.words[0] not in _SHELLS:

@@ -6,6 +6,7 @@ import re
 from typing import Final, NamedTuple
 
 from envspec.facts.gpu import ComputeCapability
+from envspec.importers.conda_specs import add_variable
 from envspec.importers.types import Clue, Import, Outcome, Source
 
 #: Names in TORCH_CUDA_ARCH_LIST. Source: torch/utils/cpp_extension.py, _get_cuda_arch_flags.
@@ -84,11 +85,8 @@ def read_variable(name: str, value: str, source: Source, text: str, imported: Im
     row = next((row for row in VARIABLES if re.fullmatch(row.names, name)), None)
     if row is not None:
         imported.add(source, text, row.outcome, row.reason)
-    elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
-        imported.add(source, text, Outcome.NOT_UNDERSTOOD, "no name of a variable")
     else:
-        imported.draft.env[name] = value
-        imported.add(source, text, Outcome.KEPT)
+        add_variable(imported, source, name, value)
 
 
 def gpus_of(architectures: str, source: Source, text: str, imported: Import) -> None:
