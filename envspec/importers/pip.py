@@ -153,8 +153,9 @@ def _without_label(requirement: Requirement, by: Source, imported: Import) -> tu
     """
     label = _LABEL.search(requirement.text) if requirement.url is None else None
     clue = cuda_of(label[2] if label else requirement.url or "")
-    if clue and (label or requirement.url):
+    if clue and requirement.url:
         add_cuda(clue, by, imported, f"the build of {requirement.name}")
+    note_build(requirement.name, pinned(requirement) or "", by, imported)
     if label is None or requirement.name not in INDEX_FAMILY:
         return requirement, []
     bare = read_requirement(_LABEL.sub(r"\1", requirement.text))
@@ -172,6 +173,15 @@ def cuda_of(text: str) -> str | None:
     """`12.4` of a local label, a file's name or a URL that says `cu124`."""
     found = _CUDA.search(unquote(text))
     return f"{found[1]}.{found[2]}" if found else None
+
+
+def note_build(name: str, version: str, by: Source, imported: Import) -> None:
+    """Note the CUDA of a package's build, by its label, and that of torch by the runtime library it requires."""
+    cuda = cuda_of(version.partition("+")[2])
+    if re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", name) and version.count(".") >= 2:
+        cuda = ".".join(version.split(".")[:2])
+    if cuda:
+        add_cuda(cuda, by, imported, f"the build of {name}")
 
 
 def add_cuda(cuda: str, by: Source, imported: Import, why: str) -> None:

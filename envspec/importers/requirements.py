@@ -156,7 +156,7 @@ def _is_pinned(lines: list[_Line]) -> bool:
 
 def _compiled_from(path: Path, lines: list[_Line], imported: Import) -> list[Path]:
     """The files that a compiled one was made of; empty unless all that it names exist."""
-    named = dict.fromkeys(source for line in lines for via in line.via if (source := _file_of(via)))
+    named = dict.fromkeys(filter(None, (_file_of(via) for line in lines for via in line.via)))
     beside = path.with_suffix(".in")
     if not named:
         return [beside] if path.suffix == ".txt" and beside.is_file() else []
