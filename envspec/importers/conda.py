@@ -23,7 +23,9 @@ from envspec.importers.conda_specs import (
     use_channel,
 )
 from envspec.importers.graph import roots
-from envspec.importers.types import DraftIndex, DraftRequirement, Import, Outcome, Source, Unreadable
+from envspec.importers.pip import add_index
+from envspec.importers.requirements import add_line
+from envspec.importers.types import DraftRequirement, Import, Outcome, Source, Unreadable
 from envspec.importers.yaml_lines import Value, read_yaml
 from envspec.names import normalised
 
@@ -88,9 +90,7 @@ def _platforms(imported: Import, source: Source, value: Value, _folder: Path) ->
 
 def _indexes(imported: Import, source: Source, value: Value, _folder: Path) -> None:
     for where, item in _scalars(imported, source, value, "pip-repositories"):
-        imported.draft.indexes.append(DraftIndex(item.text, where))
-        shown = channels_without_credentials(item.text)
-        imported.add(where, shown, Outcome.TRANSLATED, "[[pip.index]]")
+        imported.add(where, item.text, *add_index(item.text, where, imported))
 
 
 def _variables(imported: Import, source: Source, value: Value, _folder: Path) -> None:
@@ -157,24 +157,17 @@ def _selected(comment: str, imported: Import) -> tuple[str, ...] | None:
 
 
 def _pip(imported: Import, source: Source, value: Value, folder: Path) -> None:
-    """Lines for pip, which conda writes to a requirements file."""
-    # Its module is large, and few files have such lines.
-    from envspec.importers.requirements import read_lines
-
-    lines = []
+    """Lines for pip, which conda writes to a requirements file beside environment.yml."""
     for where, item in _scalars(imported, source, value, "pip"):
         platforms = _selected(item.comment, imported)
         if platforms is None:
-            lines.append((where, item.text))
+            add_line(item.text, where, imported, folder)
         elif not platforms:
             imported.add(where, item.text, Outcome.TRANSLATED, f"{item.comment} is for none of the spec's platforms")
-        elif ";" in item.text:
-            imported.add(
-                where, item.text, Outcome.REFUSED, f"{item.comment} beside a marker: write one marker for both"
-            )
+        elif ";" in item.text or item.text.startswith("-"):
+            imported.add(where, item.text, Outcome.REFUSED, f"{item.comment}: write it as a marker of the requirement")
         else:
-            lines.append((where, f"{item.text} ; {python_marker(platforms)}"))
-    read_lines(lines, folder, imported)
+            add_line(f"{item.text} ; {python_marker(platforms)}", where, imported, folder)
 
 
 #: Keys of environment.yml, those first that others depend on. Source: conda's documentation, "Managing environments",

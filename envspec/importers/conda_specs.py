@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import channel_without_credentials, channels_without_credentials
+from envspec.importers.pip import add_cuda
 from envspec.importers.types import Clue, Import, Outcome, Source
-from envspec.models import CudaVersion, Platform
+from envspec.models import Platform
 from envspec.origins import CHANNEL_ALIAS
 from envspec.spec.conda import channel_of, parts_of, read_channel, read_match_spec
 from envspec.spec.errors import BadValue
@@ -72,7 +72,7 @@ def add_channel(imported: Import, source: Source, channel: str, text: str) -> No
     used = [use_channel(imported, url) for url in read]
     why = why or (f"`{used[0]}`" if used != [channel] else "")
     for found in re.finditer(r"/label/cuda-(\d+\.\d+)", channel):
-        add_cuda(imported, source, found[1], f"the channel {channel_without_credentials(channel)}")
+        add_cuda(found[1], source, imported, f"the channel {channel_without_credentials(channel)}")
     if why:
         imported.add(source, text, Outcome.TRANSLATED, why)
     else:
@@ -212,15 +212,10 @@ def add_cuda_of(imported: Import, source: Source, name: str, version: str, build
     if not number and (in_build := _CUDA_BUILD.search(build)):
         major, minor = (in_build[1], in_build[2]) if in_build[1] else (in_build[3], in_build[4])
         number = f"{major}.{minor}"
-    return [add_cuda(imported, source, number, f"{name} {version} {build}".strip())] if number else []
-
-
-def add_cuda(imported: Import, source: Source, number: str, why: str) -> str:
-    """A CUDA version, as a clue. number: `12.4.1`, or `12` if the source has no more. Returns it in words."""
-    with suppress(ValueError):
-        number = str(CudaVersion.parse(number))
-    imported.draft.cudas.append(Clue(number, source, why))
-    return f"it implies CUDA {number}"
+    if not number:
+        return []
+    add_cuda(number, source, imported, f"{name} {version} {build}".strip())
+    return [f"it implies CUDA {number}"]
 
 
 def _add_python(imported: Import, source: Source, version: str, text: str) -> None:

@@ -14,7 +14,6 @@ from typing import Any, Final
 from envspec.facts import load_facts
 from envspec.importers.conda_specs import (
     add_channel,
-    add_cuda,
     add_name,
     add_pinned,
     add_platform,
@@ -24,6 +23,8 @@ from envspec.importers.conda_specs import (
     python_marker,
     selected,
 )
+from envspec.importers.pip import add_cuda, add_index
+from envspec.importers.pip import add_requirement as add_pip_requirement
 from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.names import normalised
 from envspec.spec.errors import KeyPath
@@ -239,10 +240,6 @@ def _match_spec(name: str, value: object) -> str | None:
 
 
 def _pypi(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
-    # Its module is large, and few manifests have such lines.
-    from envspec.importers.pip import add_index
-    from envspec.importers.pip import add_requirement as add_pip_requirement
-
     folder = manifest.path.parent
     for name, each in _entries(manifest, value, keys):
         where, table = (*keys, name), each if isinstance(each, dict) else {"version": each}
@@ -287,8 +284,6 @@ def _pep508(name: str, table: Mapping[str, Any], platforms: tuple[str, ...]) -> 
 
 
 def _pypi_options(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
-    from envspec.importers.pip import add_index
-
     for name, each in _entries(manifest, value, keys):
         where = (*keys, name)
         if name == "index-url" and isinstance(each, str):
@@ -312,9 +307,8 @@ def _system(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[st
         where, source = (*keys, name), manifest.source(*keys, name)
         version = str(each.get("version", "")) if isinstance(each, dict) else str(each)
         if name == "cuda" and re.fullmatch(r"\d+(?:\.\d+)*", version):
-            manifest.add(
-                where, Outcome.TRANSLATED, add_cuda(manifest.imported, source, version, "[system-requirements]")
-            )
+            add_cuda(version, source, manifest.imported, "its [system-requirements]")
+            manifest.add(where, Outcome.TRANSLATED, f"it implies CUDA {version}")
         elif name == "libc":
             system = next((row for row in load_facts().systems if row.glibc == version and "ubuntu" in row.os), None)
             if system:
