@@ -76,12 +76,12 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
 
     FROM are files: requirements.txt, pyproject.toml (with uv.lock, poetry.lock or pylock.toml beside it),
     environment.yml, conda-lock.yml, pixi.toml, Dockerfile, devcontainer.json, cog.yaml; or the folder of an
-    environment. Without FROM, the current folder's are proposed. Every line of them is listed with what it became.
+    environment. Without FROM, those of the current folder are proposed. Every line is listed with what it became.
 
     \b
     envspec init requirements.txt --gpu A100
     envspec init pyproject.toml --extra gpu
-    envspec init --prefix .venv              and compare the lock with it, file by file
+    envspec init --prefix .venv           and compare the lock with it
 
     Exit code: 0 if the spec has all that the sources have, 10 if lines are not in it.
     """

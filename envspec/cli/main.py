@@ -75,7 +75,8 @@ class _Lazy(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 internal error, 2 spec or usage, 3 lock stale, 4 no solution, "
     "5 network or registry, 6 this machine can't run it, 7 conformance failed, 8 the environment differs "
-    "from its lock, 10 `diff` or `receipts` found differences, `audit-project` errors.\n\n"
+    "from its lock, 10 `diff` or `receipts` found differences, `init` left lines out, or `audit-project` found "
+    "errors.\n\n"
     "Completion of commands, options and names of locks in bash (in zsh and fish: zsh_source, fish_source):\n\n"
     '\b\n  eval "$(_ENVSPEC_COMPLETE=bash_source envspec)"',
 )
