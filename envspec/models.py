@@ -155,7 +155,7 @@ class Dependent:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The newest candidate that was rejected, and why."""
+    """A candidate that was rejected, and why."""
 
     version: str
     why: str
@@ -175,7 +175,7 @@ class Package:
     """A pinned package on one platform. built: the wheel of a source, once it has been built: then `file` is an sdist,
     or for `git` and `local` the same wheel. record_sha256: over the files that the wheel installs
     (`envspec.verifier.record`), None if it is not known. removed: requirements of its metadata that overrides of the
-    spec remove.
+    spec remove. rejected: the newest candidate. preferred: the version that the spec prefers, if it is another one.
     """
 
     name: Name
@@ -188,6 +188,7 @@ class Package:
     built: BuiltWheel | None = None
     record_sha256: Sha256 | None = None
     removed: tuple[Line, ...] = ()
+    preferred: Rejected | None = None
 
     @property
     def wheel(self) -> BuiltWheel | WheelFile:
@@ -203,6 +204,10 @@ class Provided:
     version: Version
 
 
+#: Fields of a CondaPackage that change nothing that is installed.
+CONDA_REASONS: Final = ("provides", "required_by", "rejected", "preferred")
+
+
 @dataclass(frozen=True, slots=True)
 class CondaPackage:
     """A pinned conda package on one platform: its channel's row, whole, and why it is here.
@@ -211,6 +216,7 @@ class CondaPackage:
     `noarch`. timestamp_ms: when it was built, milliseconds since 1970. noarch: `python`, `generic` or empty.
     python_site_packages_path: of a Python with another layout than its series' (free-threaded), None elsewhere.
     provides: the Python packages in it, as far as they are known. rejected: the newest candidate that was rejected.
+    preferred: the version and build that the spec prefers, if it is another one.
     """
 
     name: Name
@@ -236,6 +242,7 @@ class CondaPackage:
     provides: tuple[Provided, ...] = ()
     required_by: tuple[Dependent, ...] = ()
     rejected: Rejected | None = None
+    preferred: Rejected | None = None
 
 
 @dataclass(frozen=True, slots=True)

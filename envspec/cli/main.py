@@ -17,6 +17,7 @@ from envspec.version import VERSION
 
 #: Command -> (module and attribute, one line of help). Modules are imported when a command runs: `--help` stays fast.
 COMMANDS: Final = {
+    "init": ("envspec.cli.init:command", "Write a spec and its lock from what a project has today."),
     "lock": ("envspec.cli.lock:command", "Compile specs into locks: pinned, hashed, coherent."),
     "explain": ("envspec.cli.inspect:explain", "Show every decision of a lock, or of one of its packages."),
     "diff": ("envspec.cli.inspect:diff", "Show what differs between two locks."),
@@ -73,7 +74,7 @@ class _Lazy(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 internal error, 2 spec or usage, 3 lock stale, 4 no solution, "
     "5 network or registry, 6 this machine can't run it, 7 conformance failed, 8 the environment differs "
-    "from its lock, 10 `diff` or `receipts` found differences.\n\n"
+    "from its lock, 10 `diff` or `receipts` found differences, or `init` left lines out.\n\n"
     "Completion of commands, options and names of locks in bash (in zsh and fish: zsh_source, fish_source):\n\n"
     '\b\n  eval "$(_ENVSPEC_COMPLETE=bash_source envspec)"',
 )

@@ -15,6 +15,7 @@ from packaging.markers import InvalidMarker, Marker
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from envspec.importers.graph import roots
 from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import Clue, Import, Outcome, Source
@@ -195,17 +196,18 @@ def _package(  # noqa: PLR0913
 
 def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
     """Require the packages that no other one requires; all of them if the lock does not say what requires what."""
-    required = {name for package in packages for name in package.requires}
+    here = [each for each in packages if not each.is_local and _is_for(Platform.LINUX_64, each, PYTHONS)]
+    has_graph = any(each.requires for each in packages)
     name = imported.shown(path)
     note = "the requirements are the packages that no other one requires"
-    if not required:
+    if not has_graph:
         note = "nothing says which packages are required by others: all are dependencies"
     imported.add(Source(name), name, Outcome.TRANSLATED, note)
-    for package in {each.name: each for each in packages}.values():
-        is_brought = package.name in required or (not required and is_required_by_torch(package.name))
-        if not package.is_local and not is_brought and _is_for(Platform.LINUX_64, package, PYTHONS):
-            text = f"{package.name} @ {package.url}" if package.url else package.name
-            add_requirement(text, package.by, imported, path.parent)
+    by_name = {each.name: each for each in here if has_graph or not is_required_by_torch(each.name)}
+    for root in roots({each.name: each.requires for each in by_name.values()}):
+        package = by_name[root]
+        text = f"{package.name} @ {package.url}" if package.url else package.name
+        add_requirement(text, package.by, imported, path.parent)
 
 
 def _add(packages: list[Package], imported: Import, conflicts: Collection[str] = ()) -> None:
@@ -232,7 +234,8 @@ def _prefer(package: Package, imported: Import) -> str:
     draft = imported.draft
     if package.url:
         return _pin_url(package, imported)
-    draft.versions.setdefault(package.name, package.version)
+    if (existing := draft.versions.setdefault(package.name, package.version)) != package.version:
+        return f"not preferred: {existing} is, of a source that was read before"
     is_pytorch = PYTORCH_PAGES.match(package.index)
     note_build(package.name, package.version, package.by, imported)
     if is_pytorch and (cuda := cuda_of(package.index)):

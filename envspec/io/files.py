@@ -73,15 +73,18 @@ def replace_content(path: Path, data: bytes) -> None:
 
 
 def replace_user_file(path: Path, data: bytes) -> None:
-    """As `replace_content`, for a file of the user's: synced, and a link stays one while its target is replaced.
+    """As `replace_content`, for a file of the user's: synced, and a link stays one while its target is replaced. The
+    file and its folders need not exist.
 
     Raises:
         UsageError: the file can't be written; what stood there is untouched.
     """
     real = Path(os.path.realpath(path))
     try:
+        real.parent.mkdir(parents=True, exist_ok=True)
         with replacing(real) as new, new.open("xb") as file:
-            new.chmod(real.stat().st_mode & 0o7777)
+            if real.exists():
+                new.chmod(real.stat().st_mode & 0o7777)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

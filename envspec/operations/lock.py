@@ -26,13 +26,13 @@ from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
 from envspec.lockfile.folder import folder_changes, read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.lockfile.toml_writer import time_text
-from envspec.models import ImageSettings, Lock, Platform, Resolution, Target
+from envspec.models import ImageSettings, Lock, Platform, Rejected, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
 from envspec.operations.lock_state import SOURCE, Compiled, CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.types import RefusedLines
 from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in_conda
-from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
+from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of, without_preferences
 from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
 from envspec.spec.errors import KeyPath, RefusedValues
@@ -75,9 +75,8 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     started = context.now().replace(microsecond=0)
     written = base.spec.decode() if base and base.spec else read_text(request.spec_path)
     text = written if text is None or base else text
-    if request.as_of is not None and not request.upgrade_packages and not request.variant:
-        _parsed(text, request, started)
-        text = set_as_of(text, request.as_of)
+    if not request.variant:
+        text = _upgraded_text(text, request, started)
     whole = _parsed(text, request, started)
     spec = whole.variant(request.variant)
     check_owner(request)
@@ -112,6 +111,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
             made = _upgraded(state)
         from envspec.operations.lock_assemble import is_open
 
+        _report_moved(made, context)
         files = lock_files(made)
         _check_hosts(request.spec_path, document_of(_document(text, request), request.variant), files)
         if is_looked_up:
@@ -121,6 +121,17 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
         if key is not None and is_looked_up and is_stable and store.is_settled and not is_open(made):
             remember(store, key, files, warnings)
     return Compiled(files, written, None if text == written else text.encode())
+
+
+def _upgraded_text(text: str, request: LockRequest, now: datetime) -> str:
+    """The spec's text with the date that is requested, and without preferred versions of what may move."""
+    if request.as_of is not None and not request.upgrade_packages:
+        _parsed(text, request, now)
+        text = set_as_of(text, request.as_of)
+    if request.upgrade is Upgrade.ALL or request.upgrade_packages:
+        _parsed(text, request, now)
+        text = without_preferences(text, request.upgrade_packages or None)
+    return text
 
 
 def _parsed(text: str, request: LockRequest, now: datetime) -> Spec:
@@ -336,6 +347,19 @@ def _report_unmoved(state: LockState, made: Lock) -> None:
             state.context.reporter.warning(
                 f"{name} stays as it is: nothing newer of it, up to {time_text(state.newest)}, fits the spec"
             )
+
+
+def moved_preferences(lock: Lock) -> list[tuple[str, Rejected]]:
+    """The versions that the spec prefers and the lock does not have: each package's name, and the reason."""
+    found = [(each.name, each.preferred) for part in lock.resolutions for each in part.conda]
+    found += [(each.name, each.preferred) for part in lock.resolutions for each in part.packages]
+    return list(dict.fromkeys((name, preferred) for name, preferred in found if preferred is not None))
+
+
+def _report_moved(lock: Lock, context: Context) -> None:
+    if found := moved_preferences(lock):
+        lines = "".join(f"\n  {name} {each.version}: {each.why}" for name, each in found)
+        context.reporter.warning(f"not locked although the spec prefers them:{lines}")
 
 
 def make(state: LockState) -> Lock:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from envspec.diagnostics.explain import Explanation, PackageExplanation
     from envspec.diagnostics.fit import FitReport
     from envspec.image.diff import ImageDiff
+    from envspec.importers.result import Imported
     from envspec.lockfile.diff import LockDiff
     from envspec.receipts.compare import Comparison
     from envspec.receipts.fleet import Fleet
@@ -70,6 +71,7 @@ EXPLANATION: Final[Formats[Explanation | PackageExplanation]] = Formats(
     {"text": "explanation:as_text", "json": "explanation:as_json"}
 )
 FIT: Final[Formats[FitReport]] = Formats({"text": "explanation:fit_as_text", "json": "explanation:fit_as_json"})
+IMPORT: Final[Formats[Imported]] = Formats({"text": "importing:as_text", "json": "importing:as_json"})
 IMAGE_DIFF: Final[Formats[ImageDiff]] = Formats({"text": "diff:image_as_text", "json": "diff:image_as_json"})
 
 #: Files of a receipt's folder -> format.

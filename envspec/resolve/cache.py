@@ -13,7 +13,7 @@ from envspec.io.store import Store
 from envspec.models import BuiltWheel, Dependent, Package, Rejected, Resolution, Target, WheelFile
 
 #: Part of every key. Change it if the same request gives another result, or its stored form changes.
-FORMAT: Final = "15"
+FORMAT: Final = "16"
 
 
 def key_of(parts: object) -> str:
@@ -43,6 +43,7 @@ def _package(fields: dict[str, Any]) -> Package:
         "required_by": tuple(Dependent(**each) for each in fields["required_by"]),
         "uploaded": datetime.fromisoformat(fields["uploaded"]) if fields["uploaded"] else None,
         "rejected": Rejected(**fields["rejected"]) if fields["rejected"] else None,
+        "preferred": Rejected(**fields["preferred"]) if fields["preferred"] else None,
         "extras": tuple(fields["extras"]),
         "removed": tuple(fields["removed"]),
         "built": BuiltWheel(**fields["built"]) if fields["built"] else None,

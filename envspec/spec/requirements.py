@@ -148,6 +148,18 @@ def read_constraint(text: str) -> Requirement:
     return found
 
 
+def read_preference(text: str) -> Requirement:
+    """Parse one item of `pip.prefer`: a name and one exact version, perhaps a marker; BadValue for anything else."""
+    found = read_constraint(text)
+    [*bounds] = found.specifier
+    if [each.operator for each in bounds] != ["=="] or bounds[0].version.endswith("*"):
+        raise BadValue(
+            f"{quoted(text)} is not one version",
+            f'write `"{found.name}==1.2.3"`; a range of versions belongs in `pip.constraints`',
+        )
+    return found
+
+
 def read_override(text: str) -> Requirement:
     """Parse the requirement of one item of `pip.overrides`: a name, perhaps versions and a marker; BadValue if not."""
     found = read_requirement(text)

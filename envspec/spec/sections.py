@@ -273,6 +273,12 @@ class Pip(Section):
         description="Bounds on versions of packages that other packages require.",
         examples=[["numpy<2.4"]],
     )
+    prefer: f.ListOf[f.PreferenceText] = Field(
+        default=(),
+        description="Versions to lock wherever everything else allows them, such as those that were installed before. "
+        "The lock has the reason for each that it does not have. `envspec lock --upgrade` removes them.",
+        examples=[["numpy==1.26.4"]],
+    )
     overrides: f.ListOf[Override] = Field(
         default=(),
         description="Requirements that replace those of packages, but not the spec's own.",
@@ -369,6 +375,12 @@ class Conda(Section):
         default=(),
         description="Conda match specs; a bare version is exactly that version.",
         examples=[["ffmpeg >=7"]],
+    )
+    prefer: f.ListOf[f.PreferredRecord] = Field(
+        default=(),
+        description="Versions, perhaps with their builds, to lock wherever everything else allows them, as in "
+        "[pip] `prefer`.",
+        examples=[["numpy ==1.26.4 py311h64a7726_0"]],
     )
     undated: Annotated[UndatedFiles, f.OneOf()] = Field(
         default=UndatedFiles.REFUSE,

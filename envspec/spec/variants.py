@@ -18,8 +18,12 @@ KeyPath = tuple[str | int, ...]
 BASE: Final = ""
 #: Lists that a variant adds to; an entry replaces the base's of the same package or index. It replaces other lists.
 _ADDED: Final = (
-    *(("pip", each) for each in ("dependencies", "groups", "constraints", "overrides", "allow_sdist", "index")),
+    *(
+        ("pip", each)
+        for each in ("dependencies", "groups", "constraints", "prefer", "overrides", "allow_sdist", "index")
+    ),
     ("conda", "dependencies"),
+    ("conda", "prefer"),
     ("conda", "platform", "*", "dependencies"),
     ("system", "apt"),
 )
