@@ -6,7 +6,7 @@ those of the lock's own project, or the packages that no other package requires.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from packaging.markers import InvalidMarker, Marker
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from envspec.importers.graph import roots
 from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import Clue, Import, Outcome, Source
@@ -29,10 +30,12 @@ PYTHONS: Final = tuple(f"3.{minor}.0" for minor in range(8, 15))
 
 
 @dataclass(frozen=True, slots=True)
-class _Package:
-    """A package of a lock. version: empty for projects whose version their build computes. markers: it is locked where
-    one of them holds; none: everywhere. index: the URL of the index it comes from. url: what follows `@` if it comes
-    from no index. requires: normalised names. is_local: a project's folder.
+class Package:
+    """A package of a lock, or a pin of a compiled requirements file.
+
+    version: empty for projects whose version their build computes. markers: it is locked where one of them holds; none:
+    everywhere. index: the URL of the index that it comes from. url: what follows `@` if it comes from no index.
+    requires: normalised names. is_local: a project's folder.
     """
 
     name: str
@@ -65,7 +68,7 @@ def read_poetry_lock(path: Path, imported: Import) -> None:
     packages = [found for table, by in file.tables("package") if (found := _poetry_package(table, by, imported))]
     if not _has_project(path, imported):
         _clue_python(file, imported, text_of(file.table("metadata"), "python-versions"))
-        _add_roots(packages, path.parent, imported)
+        _add_roots(packages, path, imported)
     _add(packages, imported)
 
 
@@ -75,7 +78,7 @@ def read_pylock(path: Path, imported: Import) -> None:
     packages = [found for table, by in file.tables("packages") if (found := _pylock_package(table, by, imported))]
     if not _has_project(path, imported):
         _clue_python(file, imported, text_of(file.data, "requires-python"))
-        _add_roots(packages, path.parent, imported)
+        _add_roots(packages, path, imported)
     _add(packages, imported)
 
 
@@ -127,7 +130,7 @@ def _requires_dist(table: Mapping[str, Any], by: Source, folder: Path, imported:
             imported.add(by, text, *add_requirement(text, by, imported, folder))
 
 
-def _uv_package(table: Mapping[str, Any], by: Source, imported: Import) -> _Package | None:
+def _uv_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
     source = table_of(table, "source")
     git = text_of(source, "git")
     where, _, commit = git.partition("#")
@@ -140,7 +143,7 @@ def _uv_package(table: Mapping[str, Any], by: Source, imported: Import) -> _Pack
 # Poetry
 
 
-def _poetry_package(table: Mapping[str, Any], by: Source, imported: Import) -> _Package | None:
+def _poetry_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
     source = table_of(table, "source")
     kind, url = text_of(source, "type"), text_of(source, "url")
     address = url if kind == "url" else ""
@@ -155,7 +158,7 @@ def _poetry_package(table: Mapping[str, Any], by: Source, imported: Import) -> _
 # PEP 751
 
 
-def _pylock_package(table: Mapping[str, Any], by: Source, imported: Import) -> _Package | None:
+def _pylock_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
     vcs, archive = table_of(table, "vcs"), table_of(table, "archive")
     address = f"git+{text_of(vcs, 'url')}@{text_of(vcs, 'commit-id')}" if vcs else text_of(archive, "url")
     marker, index = text_of(table, "marker"), text_of(table, "index")
@@ -178,7 +181,7 @@ def _package(  # noqa: PLR0913
     url: str,
     *,
     is_local: bool,
-) -> _Package | None:
+) -> Package | None:
     """A package; None, with an entry, if its name or version is none."""
     name, version = text_of(table, "name"), text_of(table, "version")
     if not NAME.fits(name) or not (VERSION.fits(version) or not version):
@@ -188,31 +191,33 @@ def _package(  # noqa: PLR0913
     names = list(requires) if isinstance(requires, Mapping) else [text_of(each, "name") for each in requires or ()]
     texts = tuple(each for each in markers if isinstance(each, str) and each)
     found = tuple(map(normalised, names))
-    return _Package(normalised(name), version, by, texts, index, url, found, is_local)
+    return Package(normalised(name), version, by, texts, index, url, found, is_local)
 
 
-def _add_roots(packages: list[_Package], folder: Path, imported: Import) -> None:
+def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
     """Require the packages that no other one requires; all of them if the lock does not say what requires what."""
-    required = {name for package in packages for name in package.requires}
-    seen: set[str] = set()
-    for package in packages:
-        if package.is_local or (package.name in required) or package.name in seen:
-            continue
-        if not required and is_required_by_torch(package.name):
-            continue
-        seen.add(package.name)
+    here = [each for each in packages if not each.is_local and _is_for(Platform.LINUX_64, each, PYTHONS)]
+    has_graph = any(each.requires for each in packages)
+    name = imported.shown(path)
+    note = "the requirements are the packages that no other one requires"
+    if not has_graph:
+        note = "nothing says which packages are required by others: all are dependencies"
+    imported.add(Source(name), name, Outcome.TRANSLATED, note)
+    by_name = {each.name: each for each in here if has_graph or not is_required_by_torch(each.name)}
+    for root in roots({each.name: each.requires for each in by_name.values()}):
+        package = by_name[root]
         text = f"{package.name} @ {package.url}" if package.url else package.name
-        add_requirement(text, package.by, imported, folder)
+        add_requirement(text, package.by, imported, path.parent)
 
 
-def _add(packages: list[_Package], imported: Import, conflicts: Collection[str] = ()) -> None:
+def _add(packages: list[Package], imported: Import, conflicts: Collection[str] = ()) -> None:
     """The versions of a lock, and an entry for each of its packages. conflicts: extras as uv's markers name them."""
-    pythons = _pythons(imported)
-    by_name: dict[str, list[_Package]] = {}
+    pythons = python_versions(imported)
+    by_name: dict[str, list[Package]] = {}
     for package in packages:
         by_name.setdefault(package.name, []).append(package)
     for several in by_name.values():
-        chosen, why = _choice(several, pythons, conflicts)
+        chosen, why = choice(several, pythons, conflicts)
         for package in several:
             text = f"{package.name} {package.version}".strip()
             if package.is_local:
@@ -224,12 +229,13 @@ def _add(packages: list[_Package], imported: Import, conflicts: Collection[str] 
                 imported.add(package.by, text, Outcome.TRANSLATED, _prefer(package, imported) + why)
 
 
-def _prefer(package: _Package, imported: Import) -> str:
+def _prefer(package: Package, imported: Import) -> str:
     """Prefer a package's version, and note what it says of CUDA and of indexes. The entry's reason."""
     draft = imported.draft
     if package.url:
         return _pin_url(package, imported)
-    draft.versions.setdefault(package.name, package.version)
+    if (existing := draft.versions.setdefault(package.name, package.version)) != package.version:
+        return f"not preferred: {existing} is, of a source that was read before"
     is_pytorch = PYTORCH_PAGES.match(package.index)
     note_build(package.name, package.version, package.by, imported)
     if is_pytorch and (cuda := cuda_of(package.index)):
@@ -239,7 +245,7 @@ def _prefer(package: _Package, imported: Import) -> str:
     return "its version is preferred"
 
 
-def _pin_url(package: _Package, imported: Import) -> str:
+def _pin_url(package: Package, imported: Import) -> str:
     """A requirement of the same name that names a branch, or nothing, gets the locked commit."""
     commit = package.url.rpartition("@")[2]
     for at, line in enumerate(imported.draft.dependencies):
@@ -255,7 +261,7 @@ def _pin_url(package: _Package, imported: Import) -> str:
     return f"from {package.url.partition('#')[0]}, which a requirement names"
 
 
-def _pythons(imported: Import) -> list[str]:
+def python_versions(imported: Import) -> list[str]:
     """Exact versions that all clues allow so far, one of each series; all if they contradict each other."""
     sets = []
     for clue in imported.draft.pythons:
@@ -266,31 +272,30 @@ def _pythons(imported: Import) -> list[str]:
     return [each for each in PYTHONS if all(each in one for one in sets)] or list(PYTHONS)
 
 
-def _choice(several: list[_Package], pythons: Iterable[str], conflicts: Collection[str]) -> tuple[_Package | None, str]:
+def choice(several: list[Package], pythons: Iterable[str], conflicts: Collection[str]) -> tuple[Package | None, str]:
     """Which of several packages of one name is preferred, and what to say of it: the one for linux-64."""
     if len(several) == 1:
         return several[0], ""
-    fitting = [
-        each
-        for each in several
-        if not each.markers
-        or any(
-            holds(marker, Platform.LINUX_64, python, extra)
-            for marker in each.markers
-            for python in pythons
-            for extra in conflicts or ("",)
-        )
-    ]
+    fitting = [each for each in several if _is_for(Platform.LINUX_64, each, pythons, conflicts)]
     if len(fitting) == 1:
         return fitting[0], ": it is the one for linux-64"
     newest = max(fitting or several, key=lambda each: _order(each.version))
     return newest, ": the newest of those that the lock has for linux-64, for other Pythons or extras"
 
 
+def _is_for(platform: Platform, package: Package, pythons: Iterable[str], conflicts: Collection[str] = ()) -> bool:
+    every = ((python, extra) for python in pythons for extra in conflicts or ("",))
+    return not package.markers or any(
+        holds(marker, platform, python, extra) for python, extra in every for marker in package.markers
+    )
+
+
 def holds(marker: str, platform: Platform, python: str, extra: str = "") -> bool:
     """Whether a marker holds on a platform with a Python, an exact version; one that can't be read may."""
+    values: dict[str, str | Set[str]] = {**marker_values(platform, python), "extra": extra}
+    values |= {"extras": frozenset(), "dependency_groups": frozenset()}
     try:
-        return Marker(marker).evaluate({**marker_values(platform, python), "extra": extra})
+        return Marker(marker).evaluate(values)
     except (InvalidMarker, RecursionError, ValueError):
         return True
 

@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 
 from envspec.context import SILENT, Context, counted
 from envspec.diagnostics.audit import examine
+from envspec.diagnostics.audit.cuda import pytorch_indexes
 from envspec.diagnostics.audit.index import GONE, NO_FILE, comes_from_another, pins_of, releases
 from envspec.diagnostics.audit.target import assumed_pythons, named_python, torch_bound, torch_build
 from envspec.diagnostics.audit.types import Audit, AuditReport, Finding, NotRun, Required, Taken
@@ -59,9 +60,9 @@ USUAL: Final = (
 )
 #: The system if no source names one; its glibc bounds the wheels.
 _SYSTEM: Final = "ubuntu22.04"
-#: How many are tried for a solution if no source names one.
-_PYTHONS: Final = 4
 _IGNORED: Final = re.compile(r"#\s*envspec:\s*ignore\[([A-Za-z0-9,\s]+)\]")
+#: Of a build of torch, in a resolver's message.
+_LABEL: Final = re.compile(r"\+(?:cu\d+|cpu)")
 _OPTION: Final = Source("")
 
 
@@ -179,7 +180,7 @@ async def _asked(
     audit = replace(audit, pages=pages, left_out=(*unread, *missing))
     named = named_python(audit, request.python)
     tried: list[Audit] = []
-    for python in [named] if named else assumed_pythons(audit)[:_PYTHONS]:
+    for python in [named] if named else assumed_pythons(audit):
         target = _target(request.platform, python, imported, audit.facts)
         environment = marker_environment(target)
         chosen = replace(
@@ -193,7 +194,7 @@ async def _asked(
         if not tried[-1].unresolved:
             break
     # Without a solution for any of them, the first is the one that suits most requirements.
-    found = tried[0] if tried[-1].unresolved else tried[-1]
+    found = tried[0] if tried[-1].taken is None else tried[-1]
     return replace(found, torch=torch_build(found))
 
 
@@ -243,10 +244,8 @@ async def _pages(
         client = IndexClient(store, context.now, http, context.environ)
         await asyncio.gather(*(one(client, name) for name in wanted))
         await client.close()
-    elsewhere = len(names) - len(wanted)
-    left_out = [NotRun(f"versions of {counted(elsewhere, 'package')}", "an index of the sources may have them")]
     failures = [NotRun(f"versions of {counted(len(failed), 'package')}", min(failed))] if failed else []
-    return (found or None) if wanted else {}, [*(left_out if elsewhere else []), *failures]
+    return (found or None) if wanted else {}, failures
 
 
 async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Context, as_of: datetime) -> Audit:
@@ -276,6 +275,8 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     try:
         resolutions = await resolve_all([request], resolver("uv"), store, replace(context, reporter=SILENT))
     except NoSolution as error:
+        if pytorch_indexes(audit.ledger) and _LABEL.search(error.message):
+            return _without(audit, "PyTorch's index is not asked, and a build with a label is required")
         return replace(_without(audit, "the requirements have no solution"), unresolved=error.message)
     except NetworkError as error:
         return _without(audit, error.message)

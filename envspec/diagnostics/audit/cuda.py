@@ -93,7 +93,7 @@ def builds(audit: Audit) -> Iterator[Finding]:
         return
     if torch.cuda is None:
         if gpu is not None:
-            what = f"installers take {torch}, and {gpu.why or gpu.value}"
+            what = f"installers take {torch}, and {gpu.source.file and gpu.source or 'the command'} names {gpu.value}"
             why = f"the index of {torch.index} has CPU builds" if torch.index else "it is the default index's build"
             place = f"for {audit.target.platform.value}" if not torch.index else "that the sources name"
             todo = f"take an index of PyTorch's with CUDA, such as {PYTORCH_INDEX.format(variant='cu128')}"
@@ -107,8 +107,9 @@ def builds(audit: Audit) -> Iterator[Finding]:
             continue
         what = f"installers take {torch}, and {clue.source} names CUDA {cuda}"
         why = f"the default index has torch {torch.row.version} for CUDA {torch.cuda} alone"
-        url = PYTORCH_INDEX.format(variant=cuda.variant)
-        todo = f"take torch from {url}" if cuda.variant in torch.row.published else f"name CUDA {torch.cuda}"
+        todo = f"take what is built for CUDA {torch.cuda}, or an older torch"
+        if cuda.variant in torch.row.published:
+            todo = f"take torch from {PYTORCH_INDEX.format(variant=cuda.variant)}"
         yield Finding(OTHER, clue.source, what, why, torch.row.source, todo)
         break
 
@@ -248,7 +249,9 @@ def compiled_extensions(audit: Audit) -> list[str]:
         if each.requirement.kind in (RequirementKind.GIT, RequirementKind.SDIST_URL)
     )
     sdists = (each.name for each in (audit.taken or {}).values() if each.is_sdist)
-    return [name for name in dict.fromkeys((*from_git, *sdists)) if audit.facts.extension(name)]
+    rows = ((name, audit.facts.extension(name)) for name in dict.fromkeys((*from_git, *sdists)))
+    # A build that imports nothing compiles nothing: deepspeed's operators are compiled at their first use.
+    return [name for name, row in rows if row is not None and row.requires]
 
 
 def conda(audit: Audit) -> Iterator[Finding]:

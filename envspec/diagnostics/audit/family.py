@@ -71,7 +71,7 @@ def _beside(audit: Audit, edge: EdgeRow, version: str, line: Pep508, other: str)
     is_family = {edge.package, line.name} <= _FAMILY
     torch = Version(other).public if line.name == "torch" else ""
     fitting = fitting_set(audit.facts, torch).get(edge.package) if torch else None
-    todo = f"add `{line}` to the requirements"
+    todo = f"require `{line}`, or a {edge.package} that is not {edge.versions}"
     if fitting:
         todo = f"write `{edge.package}=={fitting}`, the release for torch {torch}"
         if audit.torch and audit.torch.row is audit.facts.torch[-1] and line.specifier:

@@ -102,12 +102,11 @@ def _release(
     target = f"Python {series} on {platform}{whether}"
     if any(file.filename.endswith(SDIST_SUFFIXES) for file in usable):
         newer = _with_wheel(page, ranks, audit.target.python.version, version)
-        # An sdist of pure Python is built in a second, and many releases have no other file.
-        if any(file.filename.endswith(".whl") for file in files):
+        # An sdist of pure Python is built in a second: only wheels for platforms show that there is something to compile.
+        wheels = [file.filename for file in files if file.filename.endswith(".whl")]
+        if any(not each.endswith("-any.whl") for each in wheels):
             what = f"{name} {text} has no wheel for {target}: installers build its sdist"
-            todo = (
-                f"take {newer}, which has one" if newer else "expect a build, which needs compilers and runs its code"
-            )
+            todo = f"take {newer}, which has one" if newer else "expect a build, which may need a compiler"
             yield Finding(NO_WHEEL, source, what, _wheels(files), _PAGE, todo)
         return
     requires = next((file.requires_python for file in files if file.requires_python), "")
@@ -180,7 +179,7 @@ def _wheels(files: Sequence[ListedFile]) -> str:
 def unsolvable(audit: Audit) -> Iterator[Finding]:
     """Requirements of which no set of releases satisfies all."""
     if audit.unresolved:
-        what = "no set of releases satisfies all requirements, so that installers fail or take them one by one"
+        what = "no set of releases satisfies all requirements"
         source = next((each.source for each in audit.required if each.requirement.name in audit.unresolved), audit.top)
         todo = "loosen one of the requirements named"
         yield Finding(UNSOLVABLE, source, what, audit.unresolved, "metadata of the releases on the index", todo)

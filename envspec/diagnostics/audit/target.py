@@ -42,7 +42,8 @@ def named_python(audit: Audit, option: str | None) -> str:
 
 def assumed_pythons(audit: Audit) -> list[str]:
     """Series that the sources allow, in the order in which they suit: those for which most requirements have a wheel
-    or an sdist; of equal ones the usual Python, then the newest.
+    or an sdist; of equal ones the usual Python, then the newest. At most three: where one has no solution, a much older
+    one may have it.
     """
     bounds = [bound for clue in audit.draft.pythons if (bound := specifier_of(clue)) is not None]
     known = {series for row in audit.facts.torch for series in row.pythons if numeric(series) >= _OLDEST}
@@ -51,10 +52,14 @@ def assumed_pythons(audit: Audit) -> list[str]:
     system = audit.facts.system(_USUAL)
     usual = system.python if system else None
     files = [found for each in audit.required if (found := _candidates(audit, each)) is not None]
-    points = {
-        series: _points(files, replace(audit.target, python=Python(f"{series}.20", "spec"))) for series in allowed
-    }
-    return sorted(allowed, key=lambda series: (points[series], series == usual, numeric(series)), reverse=True)
+
+    def rank(series: str) -> tuple[int, bool, tuple[int, ...]]:
+        target = replace(audit.target, python=Python(f"{series}.20", "spec"))
+        return _points(files, target), series == usual, numeric(series)
+
+    best = max(allowed, key=rank)
+    older = [series for series in reversed(allowed) if numeric(series) < numeric(best)]
+    return [best, *older[1:4:2]]
 
 
 def _allows(bound: SpecifierSet, series: str) -> bool:

@@ -181,7 +181,7 @@ class Audit:
         """What says that the project is for GPUs; None if nothing does."""
         found = [*self.draft.cudas, *self.draft.gpus, *self.draft.drivers]
         asked = [Clue(gpu.name, source, "--gpu") for gpu, source in self.gpus if not source.file]
-        return next(iter([*asked, *found]), None)
+        return next((each for each in (*asked, *found) if each.value != "cpu"), None)
 
 
 @dataclass(frozen=True, slots=True)
