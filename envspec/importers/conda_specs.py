@@ -10,7 +10,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import channel_without_credentials, channels_without_credentials
 from envspec.importers.pip import add_cuda
-from envspec.importers.types import Clue, Import, Outcome, Source
+from envspec.importers.types import CPU, Clue, Import, Outcome, Source
 from envspec.models import Platform
 from envspec.origins import CHANNEL_ALIAS
 from envspec.spec.conda import channel_of, parts_of, read_channel, read_match_spec
@@ -53,6 +53,8 @@ _CHANNELS: Final = {
 _CUDA: Final = re.compile(r"cudatoolkit|pytorch-cuda|cuda(?:-(?:version|toolkit|runtime|libraries|cudart|nvcc))?")
 #: CUDA in the build of a package: `py3.11_cuda12.4_cudnn9.1.0_0` (pytorch), `cuda129_generic_py311_h...` (conda-forge).
 _CUDA_BUILD: Final = re.compile(r"(?<![a-z])cu(?:da)?_?(?:(\d{1,2})\.(\d)|(\d{2})(\d))(?![\d.])")
+_CPU_BUILD: Final = re.compile(r"(?:^|_)cpu(?:_|$)")
+_TORCH: Final = ("pytorch", "libtorch")
 _ONE_VERSION: Final = re.compile(r"(?:==|=|~=)?(\d+(?:\.\d+)*)(?:\.?\*)?")
 _SECRET: Final = re.compile(r"(?:^|_)(?:token|secret|passw(?:or)?d|key|credentials?)(?:_|$)", re.IGNORECASE)
 
@@ -184,14 +186,12 @@ def add_requirement(
             imported.draft.conda.append((own, platform))
     reasons = [f"`{own}`; {why or f'[conda] channels has {urls[0]}'}"] if own != spec.strip() else []
     reasons += [f"on {' and '.join(platforms)} only"] if platforms else []
-    notes = [*_note(name, channel_of(own) or ""), *add_cuda_of(imported, source, name, version, build)]
+    notes = [*_note(channel_of(own) or ""), *add_cuda_of(imported, source, name, version, build)]
     outcome = Outcome.TRANSLATED if reasons else Outcome.KEPT
     imported.add(source, text, outcome, "; ".join([*reasons, *notes]))
 
 
-def _note(name: str, channel: str) -> list[str]:
-    if name == "cpuonly":
-        return ["an environment for the CPU has no [cuda]"]
+def _note(channel: str) -> list[str]:
     return [f"{channel}: {_CHANNELS[channel]}"] if channel in _CHANNELS else []
 
 
@@ -212,6 +212,9 @@ def add_cuda_of(imported: Import, source: Source, name: str, version: str, build
     if not number and (in_build := _CUDA_BUILD.search(build)):
         major, minor = (in_build[1], in_build[2]) if in_build[1] else (in_build[3], in_build[4])
         number = f"{major}.{minor}"
+    if not number and (name in ("cpuonly", "pytorch-cpu") or (name in _TORCH and _CPU_BUILD.search(build))):
+        add_cuda(CPU, source, imported, f"{name} {version} {build}".strip())
+        return ["a build for the CPU: the spec has no [cuda]"]
     if not number:
         return []
     add_cuda(number, source, imported, f"{name} {version} {build}".strip())

@@ -306,7 +306,14 @@ def _system(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[st
     for name, each in _entries(manifest, value, keys):
         where, source = (*keys, name), manifest.source(*keys, name)
         version = str(each.get("version", "")) if isinstance(each, dict) else str(each)
-        if name == "cuda" and re.fullmatch(r"\d+(?:\.\d+)*", version):
+        family = next((row for row in load_facts().driver_families if str(row.cuda) == version), None)
+        if name == "cuda" and family:
+            # pixi's `__cuda`: the newest CUDA of the machine's driver.
+            why = f"{family.minimum} is the oldest that runs CUDA {version}"
+            manifest.imported.draft.drivers.append(Clue(family.minimum, source, why))
+            manifest.add(where, Outcome.TRANSLATED, f"[cuda] driver: {why}")
+        elif name == "cuda" and re.fullmatch(r"\d{1,2}(?:\.\d{1,2})+", version):
+            version = ".".join(version.split(".")[:2])
             add_cuda(version, source, manifest.imported, "its [system-requirements]")
             manifest.add(where, Outcome.TRANSLATED, f"it implies CUDA {version}")
         elif name == "libc":

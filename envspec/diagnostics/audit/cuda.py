@@ -93,7 +93,8 @@ def builds(audit: Audit) -> Iterator[Finding]:
         return
     if torch.cuda is None:
         if gpu is not None:
-            what = f"installers take {torch}, and {gpu.source.file and gpu.source or 'the command'} names {gpu.value}"
+            named = gpu.source if gpu.source.file else "the command"
+            what = f"installers take {torch}, and {named} names {gpu.value}"
             why = f"the index of {torch.index} has CPU builds" if torch.index else "it is the default index's build"
             place = f"for {audit.target.platform.value}" if not torch.index else "that the sources name"
             todo = f"take an index of PyTorch's with CUDA, such as {PYTORCH_INDEX.format(variant='cu128')}"

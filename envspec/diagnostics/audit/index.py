@@ -102,7 +102,7 @@ def _release(
     target = f"Python {series} on {platform}{whether}"
     if any(file.filename.endswith(SDIST_SUFFIXES) for file in usable):
         newer = _with_wheel(page, ranks, audit.target.python.version, version)
-        # An sdist of pure Python is built in a second: only wheels for platforms show that there is something to compile.
+        # An sdist of pure Python is built in a second: wheels for platforms show that there is something to compile.
         wheels = [file.filename for file in files if file.filename.endswith(".whl")]
         if any(not each.endswith("-any.whl") for each in wheels):
             what = f"{name} {text} has no wheel for {target}: installers build its sdist"
