@@ -98,6 +98,8 @@ def _read_option(shell: Shell, command: Command, option: str, value: str, packag
     row, text = _OPTION.get(option), f"{option} {value}".rstrip()
     if row is None:
         shell.add(command, Outcome.NOT_UNDERSTOOD, f"envspec does not know this option of {command.words[0]}", text)
+    elif option == "--no-build-isolation" and packages and all(map(_has_build, packages)):
+        shell.add(command, Outcome.TRANSLATED, "needs nothing: they are built beside the lock's torch", text)
     elif option == "--torch-backend":
         _torch_backend(shell, command, value)
     elif row.line == "-e":
@@ -200,6 +202,11 @@ def _package_of(url: str) -> str | None:
         if any(page.lower().startswith(f"{repository}/") for page in row.pages):
             return row.package
     return None
+
+
+def _has_build(package: str) -> bool:
+    """Whether envspec knows how a package is compiled."""
+    return any(row.package == normalised(package) for row in load_facts().extensions)
 
 
 def read_setup_py(shell: Shell, command: Command) -> None:
