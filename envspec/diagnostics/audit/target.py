@@ -29,7 +29,8 @@ _OLDEST: Final = (3, 8)
 
 
 def named_python(audit: Audit, option: str | None) -> str:
-    """The Python of the command's option, else the first that a source names; empty if there is none.
+    """The Python of the command's option, else the first that a source names, else that of the system whose python3 a
+    source installs; empty if there is none.
 
     Raises:
         UsageError: the option is no version.
@@ -37,7 +38,9 @@ def named_python(audit: Audit, option: str | None) -> str:
     if option is not None and not series_of(option):
         raise UsageError(f"--python {option}: not a version", hint="write it as 3.12 or 3.12.4")
     named = (clue.value for clue in audit.draft.pythons if series_of(clue.value))
-    return option or next(named, "")
+    systems = (audit.facts.system(clue.value) for clue in audit.draft.systems)
+    own = (row.python for row in systems if row and row.python and "python3" in audit.draft.apt)
+    return option or next(named, next(own, ""))
 
 
 def assumed_pythons(audit: Audit) -> list[str]:
