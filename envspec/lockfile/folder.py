@@ -72,11 +72,11 @@ def find_lock(argument: str, cwd: Path) -> Path:
 
 
 def _not_a_lock(argument: str, cwd: Path) -> UsageError:
-    from envspec import documents
+    from envspec.spec.document import read_spec
 
     hint = f"name a folder with an {LOCK_FILE}, or a name under {LOCKS}/"
     try:
-        name = str(documents.read_spec(cwd / argument)["env"]["name"])
+        name = str(read_spec(cwd / argument)["env"]["name"])
     except (OSError, ValueError, LookupError, TypeError):
         return UsageError(f"{argument} is not a lock", hint=hint)
     is_locked = name in names_of_locks(cwd)

@@ -35,8 +35,9 @@ from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in
 from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
 from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
+from envspec.spec.document import root_of
 from envspec.spec.errors import KeyPath, RefusedValues
-from envspec.spec.identity import with_groups
+from envspec.spec.identity import whole_document
 from envspec.spec.load import read_text, spec_error
 from envspec.spec.targets import targets_of
 from envspec.spec.variants import BASE, document_of, variant_directory
@@ -77,7 +78,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     text = written if text is None or base else text
     if request.as_of is not None and not request.upgrade_packages and not request.variant:
         _parsed(text, request, started)
-        text = set_as_of(text, request.as_of)
+        text = set_as_of(text, request.as_of, root_of(request.spec_path))
     whole = _parsed(text, request, started)
     spec = whole.variant(request.variant)
     check_owner(request)
@@ -129,7 +130,7 @@ def _parsed(text: str, request: LockRequest, now: datetime) -> Spec:
 
 
 def _document(text: str, request: LockRequest) -> dict[str, Any]:
-    return with_groups(documents.parse_toml(text), request.spec_path.parent)
+    return whole_document(documents.parse_toml(text), request.spec_path)
 
 
 def beside(state: LockState, document: bytes) -> LockState:
@@ -265,7 +266,7 @@ def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
     if state.old is not None:
         state = replace(state, old=replace(state.old, package_ages=moved.package_ages))
     if times:
-        text = set_package_as_of(text, times)
+        text = set_package_as_of(text, times, root_of(state.request.spec_path))
         spec = _parsed(text, state.request, state.started).variant(state.request.variant)
         state = replace(state, spec=spec, document=_document(text, state.request))
     made = make(state)

@@ -262,12 +262,6 @@ class Pip(Section):
         description="Requirements (PEP 508); wheels by `name @ https://...whl#sha256=...`.",
         examples=[["torch==2.9.*", "transformers[torch]>=4.57"]],
     )
-    groups: f.ListOf[f.Word] = Field(
-        default=(),
-        description="Dependency groups (PEP 735) of the pyproject.toml beside the spec, or of another one by its path: "
-        "their lines count like those of `dependencies`.",
-        examples=[["train", "../pyproject.toml:test"]],
-    )
     constraints: f.ListOf[f.ConstraintText] = Field(
         default=(),
         description="Bounds on versions of packages that other packages require.",
@@ -531,6 +525,13 @@ class Spec(Section):
     registry: RegistrySection = Field(default_factory=RegistrySection, description="Where images come from.")
     conformance: ConformanceSection | None = Field(default=None, description="Checks to run inside the image.")
     facts: NoFacts = Field(default_factory=NoFacts)
+    dependencies_from: f.ListOf[f.Word] = Field(
+        default=(),
+        alias="dependencies-from",
+        description="Lines of the pyproject.toml beside the spec, or of another one by its path, that count like those "
+        "of [pip] `dependencies`: of the project, of a dependency group (PEP 735), of an extra.",
+        examples=[["project", "group:train", "../pyproject.toml:extra:gpu"]],
+    )
     # Read by `envspec.spec.load`, each as a whole spec; its schema is in `envspec.spec.fact_rows`.
     variants: dict[str, Any] = Field(
         default_factory=dict,
