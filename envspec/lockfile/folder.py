@@ -18,6 +18,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -114,7 +115,7 @@ def read_lock(directory: Path) -> Lock:
         raise DamagedLock(f"{document} is not text", hint="restore it from version control, or lock again") from error
     except OSError as error:
         raise UsageError(f"{document} can't be read: {error.strerror}", hint="`envspec lock SPEC` writes it") from error
-    return load(text, str(document))
+    return replace(load(text, str(document)), directory=directory)
 
 
 def read_with_digest(directory: Path) -> tuple[Lock, str]:

@@ -461,6 +461,14 @@ class Services(Section):
     ssh: Ssh | None = Field(default=None, description="An SSH server, with keys only.", examples=[{"port": 2222}])
 
 
+class ProjectInImage(Enum):
+    """What an image has of the project: WHEEL, its wheel, installed; EDITABLE, its files, which Python imports."""
+
+    WHEEL = "wheel"
+    EDITABLE = "editable"
+    NONE = "none"
+
+
 class ImageSection(Section):
     """The image."""
 
@@ -482,6 +490,18 @@ class ImageSection(Section):
         default_factory=dict, description="Environment variables of the image.", examples=[{"OMP_NUM_THREADS": "8"}]
     )
     workdir: f.Folder = Field(default="/workspace", description="The folder that the container starts in.")
+    project: Annotated[ProjectInImage, f.OneOf()] = Field(
+        default=ProjectInImage.NONE,
+        description="The project of the spec's pyproject.toml: wheel, built and installed; editable, its files in the "
+        "working folder, from which Python imports it.",
+    )
+    copied: f.ListOf[f.ProjectPath] = Field(
+        default=(),
+        alias="copy",
+        description="Files and folders of the project, by their paths from the spec's folder on, which the last layer "
+        "has in the working folder. They are not of the lock: a change of them changes the image alone.",
+        examples=[["src", "configs"]],
+    )
 
 
 class RegistrySection(Section):
