@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 from envspec import names
@@ -421,13 +422,19 @@ class Service:
     logdir: str | None = None
 
 
+#: How an image has the project of its spec: installed, or as its files, which Python imports from the working folder.
+WHEEL: Final = "wheel"
+EDITABLE: Final = "editable"
+
+
 @dataclass(frozen=True, slots=True)
 class ImageSettings:
     """The image's content and configuration beside the packages: `[image]`, `[system]` and `[services]`, decided.
 
     workdir: an absolute folder. env: (name, value), sorted. compiler: `apt`, `conda` or `none`. apt: every package that
     the system layer installs, sorted: the spec's own, the services' and the compiler's. snapshot: the time of the
-    archive that they come from, None for what the archive has when the layer is made.
+    archive that they come from, None for what the archive has when the layer is made. project: WHEEL, EDITABLE, or
+    empty for none. copy: paths of the project's code, from the spec's folder on. The code itself is not of the lock.
     """
 
     workdir: str = "/workspace"
@@ -436,6 +443,8 @@ class ImageSettings:
     apt: tuple[AptPackage, ...] = ()
     snapshot: datetime | None = None
     services: tuple[Service, ...] = ()
+    project: Line = ""
+    copy: tuple[Line, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,6 +517,7 @@ class Lock:
     platform_cuda: what differs from base_image and driver; see `on`.
     image: what the image is to be. system, images: what builds have found. conformance: None where the spec asks for no
     checks of its own. These three are no part of `lockfile.document.identity`.
+    directory: where the lock was read, which is not written.
     """
 
     format: int
@@ -534,6 +544,7 @@ class Lock:
     base_sha256: str = ""
     platform_cuda: tuple[PlatformCuda, ...] = ()
     package_ages: tuple[PackageAge, ...] = ()
+    directory: Path | None = field(default=None, compare=False, repr=False)
 
     def on(self, platform: Platform) -> Lock:
         """The lock as one platform sees it: base_image and driver are its own."""

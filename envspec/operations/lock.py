@@ -35,8 +35,9 @@ from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in
 from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of, without_preferences
 from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
+from envspec.spec.document import root_of
 from envspec.spec.errors import KeyPath, RefusedValues
-from envspec.spec.identity import with_groups
+from envspec.spec.identity import whole_document
 from envspec.spec.load import read_text, spec_error
 from envspec.spec.targets import targets_of
 from envspec.spec.variants import BASE, document_of, variant_directory
@@ -127,10 +128,10 @@ def _upgraded_text(text: str, request: LockRequest, now: datetime) -> str:
     """The spec's text with the date that is requested, and without preferred versions of what may move."""
     if request.as_of is not None and not request.upgrade_packages:
         _parsed(text, request, now)
-        text = set_as_of(text, request.as_of)
+        text = set_as_of(text, request.as_of, root_of(request.spec_path))
     if request.upgrade is Upgrade.ALL or request.upgrade_packages:
         _parsed(text, request, now)
-        text = without_preferences(text, request.upgrade_packages or None)
+        text = without_preferences(text, request.upgrade_packages or None, root_of(request.spec_path))
     return text
 
 
@@ -140,7 +141,7 @@ def _parsed(text: str, request: LockRequest, now: datetime) -> Spec:
 
 
 def _document(text: str, request: LockRequest) -> dict[str, Any]:
-    return with_groups(documents.parse_toml(text), request.spec_path.parent)
+    return whole_document(documents.parse_toml(text), request.spec_path)
 
 
 def beside(state: LockState, document: bytes) -> LockState:
@@ -276,7 +277,7 @@ def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
     if state.old is not None:
         state = replace(state, old=replace(state.old, package_ages=moved.package_ages))
     if times:
-        text = set_package_as_of(text, times)
+        text = set_package_as_of(text, times, root_of(state.request.spec_path))
         spec = _parsed(text, state.request, state.started).variant(state.request.variant)
         state = replace(state, spec=spec, document=_document(text, state.request))
     made = make(state)

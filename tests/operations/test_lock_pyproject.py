@@ -12,16 +12,15 @@ from tests.support.builders.ecosystem import release
 from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused, succeeded
 
-SPEC = """[env]
+SPEC = """dependencies-from = ["../pyproject.toml:group:train"]
+
+[env]
 name = "small"
 python = "3.11.7"
 as_of = 2025-06-15
 
-[pip]
-groups = ["../pyproject.toml:train"]
-
-[variants.more.pip]
-groups = ["../pyproject.toml:more"]
+[variants.more]
+dependencies-from = ["../pyproject.toml:group:more"]
 """
 PROJECT = '[dependency-groups]\ntrain = ["one"]\nmore = ["two"]\n'
 
@@ -69,7 +68,7 @@ def test_a_lock_follows_its_groups(user: User) -> None:
     # The variant's group alone.
     project(user, PROJECT.replace('"two"', '"two", "three"'))
     stale = user.runs("lock", "small", "--check")
-    assert stale.status == 3 and "a dependency group that it names (../pyproject.toml:train, ../pyproj" in stale.stderr
+    assert stale.status == 3 and "a line that it takes from pyproject.toml (../pyproject.toml:group:tr" in stale.stderr
     succeeded(user.runs("lock", "small"))
     assert pins(user) == ({"one"}, {"one", "two", "three"})
     project(user, PROJECT.replace('"one"', '"three"'))
@@ -95,5 +94,64 @@ def test_groups_that_are_gone(user: User, text: str | None) -> None:
     before = user.files()
     for words in ("--check", "--verify", "--offline"):
         error = refused(user.runs("lock", "small", words), 2)
-        assert error.startswith("specs/small.toml:7: pip.groups[0]: ")
+        assert error.startswith("specs/small.toml:1: dependencies-from[0]: ")
     assert user.files() == before
+
+
+WHOLE = """[project]
+name = "My_Trainer"
+requires-python = "==3.11.*"
+dependencies = ["one"]
+
+[project.optional-dependencies]
+more = ["two"]
+
+[tool.envspec]
+dependencies-from = ["project"]
+"""
+
+
+@pytest.fixture
+def whole(tmp_path: Path, index: IndexServer) -> User:
+    """A user whose spec is a table of pyproject.toml."""
+    user = User(tmp_path, index.url)
+    user.spec = tmp_path / "pyproject.toml"
+    user.writes(WHOLE)
+    succeeded(user.runs("lock", "pyproject.toml", "--as-of", "2025-06-15"))
+    return user
+
+
+def test_a_table_of_pyproject_is_a_spec(whole: User) -> None:
+    lock, text = whole.folder / "locks" / "my-trainer", whole.spec.read_text()
+    assert text == f"{WHOLE}\n[tool.envspec.env]\nas_of = 2025-06-15T00:00:00Z\n"
+    assert names(lock) == {"one"}
+    header = parse_toml((lock / "envspec.lock").read_text())
+    assert (header["name"], header["spec"]) == ("my-trainer", "../../pyproject.toml")
+    succeeded(whole.runs("lock", ".", "--check"))
+    succeeded(whole.runs("lock", f"{whole.folder}/", "--verify"))
+    assert "lock it: `envspec lock pyproject.toml`" not in refused(whole.runs("explain", "pyproject.toml"), 2)
+    # What the spec does not take belongs to others.
+    whole.writes(text.replace('more = ["two"]', 'more = ["three"]\n\n[tool.ruff]\nline-length = 100'))
+    succeeded(whole.runs("lock", ".", "--check"))
+    for old, new in (('dependencies = ["one"]', 'dependencies = ["three"]'), ('"==3.11.*"', '"==3.12.*"')):
+        whole.writes(text.replace(old, new))
+        stale = whole.runs("lock", ".", "--check")
+        assert stale.status == 3 and "a line that it takes from pyproject.toml (project)" in stale.stderr
+    whole.writes(text.replace('["project"]', '["project", "extra:more"]'))
+    succeeded(whole.runs("lock", "."))
+    assert names(lock) == {"one", "two"}
+
+
+def test_dates_in_a_table_of_pyproject(whole: User) -> None:
+    succeeded(whole.runs("lock", ".", "--as-of", "2025-07-01"))
+    assert whole.spec.read_text() == f"{WHOLE}\n[tool.envspec.env]\nas_of = 2025-07-01T00:00:00Z\n"
+    succeeded(whole.runs("lock", ".", "--upgrade-package", "one", "--as-of", "2025-07-02"))
+    succeeded(whole.runs("lock", ".", "--check"))
+
+
+def test_a_pyproject_without_the_table(tmp_path: Path, index: IndexServer) -> None:
+    user = User(tmp_path, index.url)
+    (tmp_path / "pyproject.toml").write_text(WHOLE.partition("[tool.envspec]")[0])
+    for argument in (".", "pyproject.toml"):
+        error = refused(user.runs("lock", argument), 2)
+        assert "pyproject.toml is a pyproject.toml without [tool.envspec], not a spec" in error
