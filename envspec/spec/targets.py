@@ -259,16 +259,24 @@ def _unknown(spec: Spec, facts: Facts, platform: Platform) -> UnknownPython:
 
 
 def marker_environment(target: Target) -> dict[str, str]:
-    """What PEP 508 markers see on the target; kernel release and version, which differ between machines, are empty."""
+    """What PEP 508 markers see on the target."""
+    return marker_values(target.platform, target.python.version)
+
+
+def marker_values(platform: Platform, python: str) -> dict[str, str]:
+    """What PEP 508 markers see; kernel release and version, which differ between machines, are empty.
+
+    python: an exact version.
+    """
     return {
-        **_MACHINES[target.platform],
+        **_MACHINES[platform],
         "implementation_name": "cpython",
-        "implementation_version": target.python.version,
+        "implementation_version": python,
         "platform_python_implementation": "CPython",
         "platform_release": "",
         "platform_version": "",
-        "python_full_version": target.python.version,
-        "python_version": target.python.series,
+        "python_full_version": python,
+        "python_version": ".".join(python.split(".")[:2]),
     }
 
 
