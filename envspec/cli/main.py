@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "config": ("envspec.cli.inspect:config", "Show the settings of this machine, and where each comes from."),
     "install": ("envspec.cli.environment:install", "Install a lock's environment on this machine."),
     "verify": ("envspec.cli.environment:verify", "Check an environment against its lock, file by file."),
+    "export": ("envspec.cli.export:command", "Write a lock as pylock.toml, devcontainer.json, pixi.toml and others."),
     "image": ("envspec.cli.image:command", "Build a lock's image, show its ID, compare images."),
     "conformance": ("envspec.cli.conformance:command", "Test that this machine runs a lock's stack."),
     "fleet": ("envspec.cli.fleet:command", "Run the suite on the nodes of a cluster, and compare them."),

@@ -453,10 +453,11 @@ def lock_files(lock: Lock) -> dict[str, bytes]:
     """
     if not lock.base_images:
         return files_of(lock)
-    return files_of(lock, _container_config(lock.image))
+    return files_of(lock, container_config(lock.image))
 
 
-def _container_config(settings: ImageSettings) -> ContainerConfig:
+def container_config(settings: ImageSettings) -> ContainerConfig:
+    """How a container of an image with these settings starts. Raises UsageError: as `lock_files`."""
     # Imported only for locks with an image.
     from envspec.image.layers.types import EntryKind, InMemory
     from envspec.image.services import HOME, USER, ServicesSource, services_config
