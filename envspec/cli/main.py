@@ -18,6 +18,8 @@ from envspec.version import VERSION
 #: Command -> (module and attribute, one line of help). Modules are imported when a command runs: `--help` stays fast.
 COMMANDS: Final = {
     "lock": ("envspec.cli.lock:command", "Compile specs into locks: pinned, hashed, coherent."),
+    "add": ("envspec.cli.edit:add", "Add requirements to a spec, and lock it."),
+    "remove": ("envspec.cli.edit:remove", "Remove requirements from a spec, and lock it."),
     "explain": ("envspec.cli.inspect:explain", "Show every decision of a lock, or of one of its packages."),
     "diff": ("envspec.cli.inspect:diff", "Show what differs between two locks."),
     "fit": ("envspec.cli.inspect:fit", "Check whether a machine can run a lock."),

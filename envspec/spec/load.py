@@ -129,9 +129,14 @@ class _Places:
         return Problem(where, positions.line(place.path), dotted(place.path), found, hint)
 
 
-def spec_error(path: Path, found: Iterable[tuple[KeyPath, str, str]], variant: str = BASE) -> SpecError:
-    """The error for values of a spec, or of its variant, that a later stage refuses: key, problem and hint of each."""
-    text = read_text(path)
+def spec_error(
+    path: Path, found: Iterable[tuple[KeyPath, str, str]], variant: str = BASE, text: str | None = None
+) -> SpecError:
+    """The error for values of a spec, or of its variant, that a later stage refuses: key, problem and hint of each.
+
+    text: the spec's, if it is not that of its file.
+    """
+    text = read_text(path) if text is None else text
     data, positions = _document(text, str(path))
     grouped = read_groups(data, path.parent)
     merged, places = Merged(grouped.document, variant), _Places(str(path), path.parent, positions, grouped)

@@ -198,7 +198,7 @@ def set_as_of(text: str, value: datetime | Age) -> str:
     Raises:
         ValueError: `text` is not TOML, or has no table `env` with a key in it.
     """
-    return _set(text, ("env", "as_of"), _written(value))
+    return set_value(text, ("env", "as_of"), _written(value))
 
 
 def set_package_as_of(text: str, times: Mapping[str, datetime]) -> str:
@@ -207,10 +207,10 @@ def set_package_as_of(text: str, times: Mapping[str, datetime]) -> str:
     for name, time in sorted(times.items()):
         listed = documents.parse_toml(text)["env"].get("package_as_of")
         if listed is None:
-            text = _set(text, table, f"{{ {name} = {_written(time)} }}")
+            text = set_value(text, table, f"{{ {name} = {_written(time)} }}")
         else:
             existing = next((each for each in listed if normalised(each) == normalised(name)), name)
-            text = _set(text, (*table, existing), _written(time))
+            text = set_value(text, (*table, existing), _written(time))
     return text
 
 
@@ -218,8 +218,12 @@ def _written(value: datetime | Age) -> str:
     return f'"{value}"' if isinstance(value, Age) else value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
-def _set(text: str, path: tuple[str, ...], value: str) -> str:
-    """The text with `value` at `path`, in a table that exists."""
+def set_value(text: str, path: tuple[str, ...], value: str) -> str:
+    """The text with `value`, which is TOML, at `path`, in a table that exists.
+
+    Raises:
+        ValueError: as `set_as_of`.
+    """
     values: Any = documents.parse_toml(text)
     positions = positions_of(text)
     if old := positions.by_path.get(path):
