@@ -19,9 +19,10 @@ from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import Clue, Import, Outcome, Source
 from envspec.models import Platform
 from envspec.names import normalised
+from envspec.spec.document import DEPENDENCIES_FROM
 from envspec.spec.errors import BadValue, KeyPath
-from envspec.spec.groups import read_groups
 from envspec.spec.pip_lines import project_name
+from envspec.spec.pyproject import read_whole
 from envspec.spec.requirements import read_override
 
 #: Beside the project, the first that there is.
@@ -160,7 +161,8 @@ class _Project:
             self.imported.include(self.file.path.parent / str(name), self.file.at(*path), f"file = {name}")
 
     def _dependency_groups(self) -> None:
-        found = read_groups({"pip": {"dependencies": [], "groups": self._known_groups()}}, self.file.path.parent)
+        named = [f"group:{each}" for each in self._known_groups()]
+        found = read_whole({DEPENDENCIES_FROM: named}, self.file.path.with_name("spec.toml"))
         taken = {place.path for place in found.lines.values()}
         for place, problem in found.problems:
             if place.path not in taken:

@@ -147,6 +147,23 @@ def find_spec(argument: str, cwd: Path) -> Path:
     raise _no_spec(argument, path, cwd, is_path=is_path)
 
 
+def specs_in(cwd: Path) -> list[Path]:
+    """The specs of a project: those under `specs/`; if there are none, those in its folder."""
+    for folder in (cwd / _FOLDER, cwd):
+        found = [path for path in sorted(folder.glob("*.toml")) if _is_spec(path)]
+        if found:
+            return found
+    return []
+
+
+def _is_spec(path: Path) -> bool:
+    try:
+        return bool(read_spec(path)) if path.name == PYPROJECT else "env" in read_spec(path)
+    except (OSError, ValueError):
+        # What is wrong with it is reported when it is read as a spec.
+        return path.parent.name == _FOLDER
+
+
 def env_name(path: Path) -> str:
     """The environment's name, by which its lock is found.
 

@@ -151,9 +151,14 @@ def _misplaced(where: str, positions: Positions, key: str, root: tuple[str, ...]
     return Problem(where, positions.line((key,)), key, f"belongs below [{'.'.join(root)}]", hint)
 
 
-def spec_error(path: Path, found: Iterable[tuple[KeyPath, str, str]], variant: str = BASE) -> SpecError:
-    """The error for values of a spec, or of its variant, that a later stage refuses: key, problem and hint of each."""
-    text = read_text(path)
+def spec_error(
+    path: Path, found: Iterable[tuple[KeyPath, str, str]], variant: str = BASE, text: str | None = None
+) -> SpecError:
+    """The error for values of a spec, or of its variant, that a later stage refuses: key, problem and hint of each.
+
+    text: the spec's, if it is not that of its file.
+    """
+    text = read_text(path) if text is None else text
     data, positions = _document(text, str(path))
     whole = read_whole(data, path)
     merged = Merged(whole.document, variant)

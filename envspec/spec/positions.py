@@ -205,7 +205,7 @@ def set_as_of(text: str, value: datetime | Age, root: tuple[str, ...] = ()) -> s
     Raises:
         ValueError: `text` is not TOML, or has no table `env` with a key in it.
     """
-    return _set(_with_env(text, root), (*root, "env", "as_of"), _written(value))
+    return set_value(_with_env(text, root), (*root, "env", "as_of"), _written(value))
 
 
 def set_package_as_of(text: str, times: Mapping[str, datetime], root: tuple[str, ...] = ()) -> str:
@@ -215,10 +215,10 @@ def set_package_as_of(text: str, times: Mapping[str, datetime], root: tuple[str,
     for name, time in sorted(times.items()):
         listed = _at(documents.parse_toml(text), table[:-1]).get("package_as_of")
         if listed is None:
-            text = _set(text, table, f"{{ {name} = {_written(time)} }}")
+            text = set_value(text, table, f"{{ {name} = {_written(time)} }}")
         else:
             existing = next((each for each in listed if normalised(each) == normalised(name)), name)
-            text = _set(text, (*table, existing), _written(time))
+            text = set_value(text, (*table, existing), _written(time))
     return text
 
 
@@ -240,8 +240,12 @@ def _written(value: datetime | Age) -> str:
     return f'"{value}"' if isinstance(value, Age) else value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
-def _set(text: str, path: tuple[str, ...], value: str) -> str:
-    """The text with `value` at `path`, in a table that exists."""
+def set_value(text: str, path: tuple[str, ...], value: str) -> str:
+    """The text with `value`, which is TOML, at `path`, in a table that exists.
+
+    Raises:
+        ValueError: as `set_as_of`.
+    """
     positions = positions_of(text)
     if old := positions.by_path.get(path):
         return text[: old.start] + value + text[old.end :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Final
@@ -308,3 +309,16 @@ def _manylinux(platform: Platform, glibc: tuple[int, int]) -> Iterator[str]:
         if minor in _LEGACY:
             yield f"{_LEGACY[minor]}_{machine}"
     yield f"linux_{machine}"
+
+
+def glibc_of(filename: str) -> tuple[int, int] | None:
+    """The oldest glibc that a wheel of this name supports; None if it needs none or is not a wheel."""
+    if not filename.endswith(".whl"):
+        return None
+    levels = []
+    for tag in filename.removesuffix(".whl").rpartition("-")[2].split("."):
+        if found := re.match(r"manylinux_(\d+)_(\d+)_", tag):
+            levels.append((int(found[1]), int(found[2])))
+        elif found := re.match(r"manylinux(1|2010|2014)_", tag):
+            levels.append((2, next(minor for minor, name in _LEGACY.items() if name == f"manylinux{found[1]}")))
+    return min(levels, default=None)
