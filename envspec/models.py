@@ -295,9 +295,9 @@ class OnTopOf:
     """What an environment is installed on top of.
 
     source: the base image's name, or the file of `pip.on_top_of`. home: the folder of its Python in the image; empty
-    outside of an image. site: the folder there from which this Python imports packages. nested: the same of a virtual
-    environment that is the base's Python; empty if that is none. torch_build: `cu128`, `cpu`, empty if it is unknown.
-    gpu_code: of its torch, as far as it was read.
+    outside of an image. site: the folder there from which this Python imports packages; empty if they do not count.
+    nested: the same of a virtual environment that is the base's Python; empty if that is none. torch_build: `cu128`,
+    `cpu`, empty if it is unknown. gpu_code: of its torch, as far as it was read.
     """
 
     source: Line

@@ -102,8 +102,8 @@ class PackageSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One package. build: `cu128`, `cpu`; None if it is unknown. origin: a wheel's index, a conda package's channel, the
-    image of one that is there already.
+    """One package. build: `cu128`, `cpu`; None if it is unknown. origin: a wheel's index, a conda package's channel, or
+    what has one that is there already.
     """
 
     source: PackageSource

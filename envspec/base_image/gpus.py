@@ -19,7 +19,7 @@ from envspec.facts.gpu import (
 )
 from envspec.facts.tables import GpuRow, at_least, numeric, ranges_text
 from envspec.models import CudaVersion, Decision, GpuCode, Platform
-from envspec.resolve.found import is_release
+from envspec.resolve.pypi.found import is_release
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from envspec.io.tasks import gather_or_cancel, run_in_thread
 from envspec.models import CudaVersion, GpuCodeFound
 from envspec.names import NAME, VERSION, normalised
 from envspec.registry.types import Descriptor
-from envspec.resolve.found import torch_build
+from envspec.resolve.pypi.found import torch_build
 from envspec.resolve.types import FoundEnvironment, FoundPackage
 
 #: Increase it if other things are kept, or in another form.
@@ -105,7 +105,11 @@ OpenBlob = Callable[[Descriptor], AsyncIterator[bytes]]
 
 
 async def read_base(
-    base: Base, cache: JsonCache, opened: Callable[[Descriptor], Awaitable[OpenBlob]], jobs: int, on_read: Callable[[int], object]
+    base: Base,
+    cache: JsonCache,
+    opened: Callable[[Descriptor], Awaitable[OpenBlob]],
+    jobs: int,
+    on_read: Callable[[int], object],
 ) -> FoundEnvironment:
     """What a base contains. opened: called for each layer that is not in the cache. on_read: with bytes that were read.
 
@@ -236,7 +240,7 @@ def contents_of(entries: Mapping[str, Kept], env: Mapping[str, str], name: str) 
         python=_version(links, python),
         glibc=_glibc(entries),
         home=f"/{posixpath.dirname(python.program)}",
-        site=f"/{with_packages}",
+        site="" if is_isolated else f"/{with_packages}",
         nested=f"/{nested[0]}" if nested else "",
         constraints=constraints,
         torch_build=torch_build(packages, _cuda(env), code),

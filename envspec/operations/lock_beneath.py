@@ -14,7 +14,7 @@ from envspec.io.tasks import run_interruptible
 from envspec.models import BaseImage, Platform
 from envspec.operations.lock_assemble import with_digests
 from envspec.operations.lock_state import Beneath, LockState, Upgrade
-from envspec.resolve.found import BadList, read_list
+from envspec.resolve.pypi.found import BadList, read_list
 from envspec.resolve.types import FoundEnvironment
 from envspec.spec import Spec
 from envspec.spec.errors import RefusedValues
@@ -152,6 +152,8 @@ def _series(found: FoundEnvironment) -> str:
 def pythons_of(beneath: Beneath, spec: Spec) -> dict[Platform, GivenPython]:
     """The Python of each platform that is there before the lock."""
     return {
-        platform: GivenPython(spec.image.python or found.python, spec.image.glibc or found.glibc, bool(found.home), found.place)
+        platform: GivenPython(
+            spec.image.python or found.python, spec.image.glibc or found.glibc, bool(found.home), found.place
+        )
         for platform, found in beneath.found.items()
     }

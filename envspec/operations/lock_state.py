@@ -134,7 +134,8 @@ class LockState:
     document: the spec, parsed. as_of: up to when releases are considered, except for packages with a time of their own.
     newest: up to when those of `upgraded` are. old: what of the existing lock may decide anything. before: that lock,
     whose recorded images and built wheels hold for the new one if all that they follow from is the same. base: the lock
-    of the spec itself, whose versions its variant prefers; base_sha256: of what it installs. beneath: what it is installed on top of.
+    of the spec itself, whose versions its variant prefers; base_sha256: of what it installs. beneath: what it is
+    installed on top of.
     """
 
     request: LockRequest
@@ -151,7 +152,7 @@ class LockState:
     before: Lock | None = None
     base: Lock | None = None
     base_sha256: str = ""
-    beneath: Beneath = field(default_factory=lambda: Beneath())
+    beneath: Beneath = field(default_factory=Beneath)
 
     @property
     def input_sha256(self) -> str:

@@ -95,7 +95,8 @@ class FoundEnvironment:
 
     place: as messages name it. packages: by name. python: exact; empty if it is unknown. glibc: None if it is unknown.
     home, site, nested: see `models.OnTopOf`. constraints: lines that hold for everything that is installed there
-    (`PIP_CONSTRAINT`). torch_build: `cu128`, `cpu`, empty if it is unknown. gpu_code: of its torch. notes: for the user.
+    (`PIP_CONSTRAINT`). torch_build: `cu128`, `cpu`, empty if it is unknown. gpu_code: of its torch. notes: for the
+    user.
     """
 
     place: str

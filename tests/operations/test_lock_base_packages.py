@@ -6,6 +6,7 @@ import json
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -55,9 +56,6 @@ class Owner(Builder):
 
     def keeps(self, *dependencies: str, rest: str = "", pip: str = "", python: str = "3.11") -> None:
         self.wants(*dependencies, as_of="2026-06-01T00:00:00Z", python=python, pip=pip, rest=rest + KEEP)
-
-    def part(self) -> dict[str, object]:
-        return self.document()["resolution"][0]
 
     def installed(self) -> dict[str, str]:
         return {each["name"]: each["version"] for each in self.document()["resolution"][0]["installed"]}
@@ -159,7 +157,9 @@ def test_a_torch_for_the_cpu(owner: Owner) -> None:
 def test_layers_hide_what_is_below(owner: Owner) -> None:
     below = layer(system(), torch("2.8.0"), distribution("numpy", "2.2.0"), distribution("gone", "1.0"))
     folder = f"{base_packages.SITE}/numpy-2.2.0.dist-info"
-    above = layer({f"{base_packages.SITE}/.wh.numpy-2.2.0.dist-info": b"", f"{base_packages.SITE}/.wh.gone-1.0.dist-info": b""})
+    above = layer(
+        {f"{base_packages.SITE}/.wh.numpy-2.2.0.dist-info": b"", f"{base_packages.SITE}/.wh.gone-1.0.dist-info": b""}
+    )
     owner.has_base(below, above, layer(NUMPY))
     owner.keeps()
     owner.locked()
@@ -168,7 +168,7 @@ def test_layers_hide_what_is_below(owner: Owner) -> None:
 
 def test_a_virtual_environment_of_the_base(owner: Owner) -> None:
     site = "opt/venv/lib/python3.11/site-packages"
-    venv = {
+    venv: base_packages.Files = {
         "opt/venv/bin/python3": Link("/usr/bin/python3"),
         "opt/venv/pyvenv.cfg": b"home = /usr/bin\ninclude-system-site-packages = false\n",
     }
@@ -208,13 +208,19 @@ def test_the_image_has_nothing_of_torch_in_its_layers(owner: Owner) -> None:
     assert built.status == 0, built.stderr
     names = set()
     with tarfile.open(owner.folder / "image.tar") as whole:
-        [image] = json.load(whole.extractfile("manifest.json"))
+        [image] = json.loads(member(whole, "manifest.json").read())
         for path in image["Layers"][2:]:
-            with tarfile.open(fileobj=whole.extractfile(path)) as one:
+            with tarfile.open(fileobj=member(whole, path)) as one:
                 names |= set(one.getnames())
     assert "opt/env/lib/python3.11/site-packages/needs_torch/__init__.py" in names
     assert f"{base_packages.SITE}/envspec.pth" in names
     assert not [name for name in names if "torch/" in name and "needs_torch" not in name]
+
+
+def member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    found = archive.extractfile(name)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(

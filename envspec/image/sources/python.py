@@ -177,7 +177,7 @@ _PTH: Final = "envspec.pth"
 
 @dataclass(frozen=True, slots=True)
 class Venv:
-    """home: the folder of the interpreter in the image, absolute. below: the packages that it imports beside its own."""
+    """home: the folder of the interpreter in the image, absolute. below: what has the packages beside its own."""
 
     python: Python
     home: str = "/usr/bin"
@@ -219,7 +219,7 @@ class Venv:
     def _config(self) -> str:
         return (
             f"home = {self.home}\n"
-            f"include-system-site-packages = {'true' if self.below else 'false'}\n"
+            f"include-system-site-packages = {'true' if self.below and self.below.site else 'false'}\n"
             f"version = {self.python.version}\n"
             f"executable = {self.home}/python{self.python.series}\n"
         )

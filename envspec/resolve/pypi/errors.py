@@ -12,8 +12,8 @@ from envspec.errors import EnvspecError, NoSolution
 from envspec.facts.torch import MEMBERS
 from envspec.models import SPEC, Dependent, Target
 from envspec.names import normalised
-from envspec.resolve.found import is_release
 from envspec.resolve.pypi.extensions import no_fitting_wheel
+from envspec.resolve.pypi.found import is_release
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, parsed
 from envspec.resolve.pypi.refused_lines import RENAME, no_wheel_for, refused_lines
@@ -83,8 +83,8 @@ def _check_existing(requirement: Requirement, pip: Pip, found: FoundPackage) -> 
 def _ways_out(provider: ProvidedPackage) -> str:
     name = provider.name
     return (
-        f"require {name} without a version, or one that {provider.version} satisfies (of a pre-release such as 2.9.0a0, "
-        f"`>=2.9` is not one, `>=2.9.0a0` is); or install on top of another one, whose {name} fits"
+        f"require {name} without a version, or one that {provider.version} satisfies (a pre-release such as 2.9.0a0 "
+        f"satisfies `>=2.9.0a0`, not `>=2.9`); or install on top of another one, whose {name} fits"
     )
 
 
@@ -132,7 +132,9 @@ def torch_family_conflict(
         return None
     text = f"{by}; {torch}, but PyPI's {names} {'is' if len(found) == 1 else 'are'} built for PyPI's torch"
     if isinstance(torch, FoundPackage):
-        hint = f"leave {names} out, install on top of a torch that has it built for it, or name a [[pip.index]] that has"
+        hint = (
+            f"leave {names} out, install on top of a torch that has it built for it, or name a [[pip.index]] that has"
+        )
         return FoundConflict(text, hint=hint)
     return PypiCondaConflict(text, hint=f"put {names} into [conda] dependencies")
 

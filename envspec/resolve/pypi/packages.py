@@ -25,9 +25,9 @@ from envspec.models import (
     WheelFile,
 )
 from envspec.names import normalised
-from envspec.resolve.found import is_release
 from envspec.resolve.pypi.errors import torch_family_conflict, unknown_extras
 from envspec.resolve.pypi.extensions import labels_of
+from envspec.resolve.pypi.found import is_release
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import Rules
 from envspec.resolve.pypi.index.selection import upload_time, version_of

@@ -27,8 +27,8 @@ from envspec.facts.torch import (
 from envspec.models import DEFAULT_INDEX, SPEC, CudaVersion, Decision, Dependent, NamedIndex, Target
 from envspec.names import REMOVE
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
-from envspec.resolve.found import bounds_of, is_release, shown
 from envspec.resolve.pypi.errors import check_conflicts, torch_family_conflict
+from envspec.resolve.pypi.found import bounds_of, is_release, shown
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import BuiltSource, Correction, PackageIndex, Route, Rules, routes_of
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
@@ -206,7 +206,9 @@ def _build_of_found(
         raise mismatch
     with suppress(NoSuchBuild):
         cuda = CudaVersion.parse(found.torch_build) if found.torch_build.startswith("cu") else CudaChoice.CPU
-        return replace(unknown, url=choose_build(facts, exact, cuda, target.platform).url if found.torch_build else None)
+        return replace(
+            unknown, url=choose_build(facts, exact, cuda, target.platform).url if found.torch_build else None
+        )
     return unknown
 
 

@@ -39,7 +39,8 @@ def system(python: str = "3.11.7", glibc: str = "2.36") -> Files:
         "bin": Link("usr/bin"),
         f"usr/bin/python{series}": b"\x7fELF" + bytes(5000) + b"\0" + python.encode() + b"\0" + bytes(5000),
         "usr/bin/python3": Link(f"python{series}"),
-        "usr/lib/x86_64-linux-gnu/libc.so.6": b"\x7fELF" + b"GNU C Library (Debian) stable release version %s." % glibc.encode(),
+        "usr/lib/x86_64-linux-gnu/libc.so.6": b"\x7fELF"
+        + b"GNU C Library (Debian) stable release version %s." % glibc.encode(),
     }
 
 

@@ -148,9 +148,9 @@ class Rules:
 
     cutoffs: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel,
     and names of sources, with the wheels built from them. sdists: which ones are candidates. provided: names that conda
-    installs, and those that are there before; they come from no index. overrides: versions of names, in place of those that packages require. built: the
-    METADATA of wheels that were built of releases that are sdists alone; it counts instead of what the sdist states.
-    extensions: which wheels of CUDA extensions fit the target's torch.
+    installs, and those that are there before; they come from no index. overrides: versions of names, in place of those
+    that packages require. built: the METADATA of wheels that were built of releases that are sdists alone; it counts
+    instead of what the sdist states. extensions: which wheels of CUDA extensions fit the target's torch.
     """
 
     as_of: datetime

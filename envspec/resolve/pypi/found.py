@@ -17,7 +17,14 @@ from envspec import documents
 from envspec.facts.tables import numeric
 from envspec.models import CudaVersion, GpuCodeFound
 from envspec.names import NAME, VERSION, normalised
-from envspec.resolve.pypi.metadata import applicable, declared, metadata_file, parsed, without_marker, without_requirements
+from envspec.resolve.pypi.metadata import (
+    applicable,
+    declared,
+    metadata_file,
+    parsed,
+    without_marker,
+    without_requirements,
+)
 from envspec.resolve.types import FoundEnvironment, FoundPackage
 
 #: In bytes; a report of `pip inspect` of 1,000 packages has 10 million.
@@ -132,9 +139,7 @@ def _package(
     yield FoundPackage(name, version, place, None if fields is None else metadata_file(name, version, fields))
 
 
-def torch_build(
-    packages: Mapping[str, FoundPackage], of_image: CudaVersion | None, code: GpuCodeFound | None
-) -> str:
+def torch_build(packages: Mapping[str, FoundPackage], of_image: CudaVersion | None, code: GpuCodeFound | None) -> str:
     """What a torch is built for: as its label says, else the CUDA runtime beside it, else the image.
 
     code: of its libraries; None if nobody has read it. `cu128`, `cpu`; empty without torch, or if nothing says.
