@@ -78,7 +78,7 @@ def remove(path: Path, names: Sequence[str], of: RequirementList, lock: Lock | N
 def _not_listed(
     name: str, of: RequirementList, text: tuple[str, tuple[str, ...]], spec: Spec, lock: Lock | None
 ) -> UsageError:
-    """Why a package can't be removed, and where it is instead. text: the file's, and the table in it that is the spec."""
+    """Why a package can't be removed, and where it is instead. text: the file's, and the table that is the spec."""
     problem = f"{name} is not in {of}"
     for other in RequirementList:
         if any(other.package(each) == name for each in other.of(*text)):

@@ -39,6 +39,7 @@ from envspec.spec.document import root_of
 from envspec.spec.errors import KeyPath, RefusedValues, SpecError
 from envspec.spec.identity import whole_document
 from envspec.spec.load import read_text, spec_error
+from envspec.spec.sections import BasePackages
 from envspec.spec.targets import targets_of
 from envspec.spec.variants import document_of, variant_directory
 
@@ -382,9 +383,15 @@ def _spec_error(request: LockRequest, found: Iterable[tuple[KeyPath, str, str]])
 
 
 def _made(state: LockState) -> Lock:
+    given = None
+    if state.spec.pip.on_top_of or state.spec.image.packages is BasePackages.KEEP:
+        from envspec.operations.lock_beneath import pythons_of, with_beneath
+
+        state = with_beneath(state)
+        given = pythons_of(state.beneath, state.spec)
     of_conda = names_in_conda(state.upgraded, state.old, _required_from_conda(state.spec))
     conda = _conda(state, of_conda)
-    targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons)
+    targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons, given)
     of_pypi = [name for name in state.upgraded if name not in of_conda]
     pypi = _pypi(state, targets, conda, of_pypi)
     # Imported by now, while the engines ran.

@@ -52,8 +52,8 @@ class Edit(NamedTuple):
 def add(text: str, to: RequirementList, requirement: str, root: tuple[str, ...] = ()) -> tuple[str, Edit]:
     """A spec's text with a requirement, in place of the one of the same package if there is one.
 
-    A new one is sorted in if the list is sorted by names; else it is the last one. root: the table of the text that is a
-    valid spec.
+    A new one is sorted in if the list is sorted by names; else it is the last one. root: the table of the text that is
+    a valid spec.
 
     Raises:
         BadValue: it is no requirement, or the package is required more than once. UsageError: the text can't be edited.

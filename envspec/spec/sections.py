@@ -293,6 +293,12 @@ class Pip(Section):
         description="Whether locking may build sources with the rights of whoever runs it, on machines where neither "
         "bubblewrap nor a container confines the build.",
     )
+    on_top_of: f.ListFile | None = Field(
+        default=None,
+        description="A file with the output of `pip inspect`, `pip list --format json` or `pip freeze`, beside the "
+        "spec: what it lists is installed already, on the system that the environment is installed over.",
+        examples=["colab.json"],
+    )
     index: f.ListOf[IndexSection] = Field(
         default=(), description="Private or extra indexes, each with the names it serves."
     )
@@ -481,6 +487,13 @@ class ProjectInImage(Enum):
     NONE = "none"
 
 
+class BasePackages(Enum):
+    """What counts of the Python packages that a base of the user's own has."""
+
+    IGNORE = "ignore"
+    KEEP = "keep"
+
+
 class ImageSection(Section):
     """The image."""
 
@@ -494,6 +507,11 @@ class ImageSection(Section):
     )
     python: f.ExactPython | None = Field(
         default=None, description="Exact Python of the custom base.", examples=["3.11.7"]
+    )
+    packages: Annotated[BasePackages, f.OneOf()] = Field(
+        default=BasePackages.IGNORE,
+        description="The custom base's Python packages: keep installs on top of them, with the base's Python; none of "
+        "them is installed again. Its layers are read for that, once.",
     )
     compiler: Annotated[Compiler, f.OneOf()] = Field(
         default=Compiler.AUTO, description="The C compiler that torch.compile needs; auto: if the lock has Triton."

@@ -384,6 +384,9 @@ ImageReference = Annotated[str, OfText(_read_image)]
 Folder = Annotated[
     str, matching(r"/[^\0\n]*", "is not a folder of the image", 'write a whole path: "/workspace"', pattern="^/")
 ]
+ListFile = Annotated[
+    str, matching(r"[^/\0\n\\][^\0\n\\]*", "is not the path of a file beside the spec", 'write "colab.json"')
+]
 AptPackage = Annotated[
     str,
     # Source: Debian Policy 5.6.1 (names) and 5.6.12 (versions).
