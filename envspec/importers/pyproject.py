@@ -171,8 +171,10 @@ class _Project:
             self.imported.include(self.file.path.parent / str(name), self.file.at(*path), f"file = {name}")
 
     def _dependency_groups(self) -> None:
-        named = [f"group:{each}" for each in self._known_groups()]
-        found = read_whole({DEPENDENCIES_FROM: named}, self.file.path.with_name("spec.toml"))
+        groups = self._known_groups()
+        found = read_whole(
+            {DEPENDENCIES_FROM: [f"group:{each}" for each in groups]}, self.file.path.with_name("spec.toml")
+        )
         taken = {place.path for place in found.lines.values()}
         for place, problem in found.problems:
             if place.path not in taken:
