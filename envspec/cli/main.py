@@ -19,6 +19,8 @@ from envspec.version import VERSION
 COMMANDS: Final = {
     "init": ("envspec.cli.init:command", "Write a spec and its lock from what a project has today."),
     "lock": ("envspec.cli.lock:command", "Compile specs into locks: pinned, hashed, coherent."),
+    "add": ("envspec.cli.edit:add", "Add requirements to a spec, and lock it."),
+    "remove": ("envspec.cli.edit:remove", "Remove requirements from a spec, and lock it."),
     "explain": ("envspec.cli.inspect:explain", "Show every decision of a lock, or of one of its packages."),
     "diff": ("envspec.cli.inspect:diff", "Show what differs between two locks."),
     "fit": ("envspec.cli.inspect:fit", "Check whether a machine can run a lock."),
@@ -27,6 +29,7 @@ COMMANDS: Final = {
     "config": ("envspec.cli.inspect:config", "Show the settings of this machine, and where each comes from."),
     "install": ("envspec.cli.environment:install", "Install a lock's environment on this machine."),
     "verify": ("envspec.cli.environment:verify", "Check an environment against its lock, file by file."),
+    "export": ("envspec.cli.export:command", "Write a lock as pylock.toml, devcontainer.json, pixi.toml and others."),
     "image": ("envspec.cli.image:command", "Build a lock's image, show its ID, compare images."),
     "conformance": ("envspec.cli.conformance:command", "Test that this machine runs a lock's stack."),
     "fleet": ("envspec.cli.fleet:command", "Run the suite on the nodes of a cluster, and compare them."),

@@ -242,7 +242,8 @@ def _rooted(packages: Iterable[Value]) -> set[str]:
 def _locked(imported: Import, file: str, package: Value, rooted: Collection[str]) -> None:
     name, version, platform = (package.get(key).text for key in ("name", "version", "platform"))
     source, url = Source(file, package.line), package.get("url").text
-    is_required = name in rooted
+    is_required = name in rooted and name != "python"
+    required = f"`{name}`, " if is_required else ""
     text = f"{name} {version}{f' on {platform}' if platform else ''}"
     category = package.get("category").text or "main"
     if category not in ("main", "dev"):
@@ -251,7 +252,7 @@ def _locked(imported: Import, file: str, package: Value, rooted: Collection[str]
         first = imported.draft.versions.setdefault(normalised(name), version)
         if is_required:
             _require_wheel(imported, source, name)
-        imported.add(source, text, Outcome.TRANSLATED, _preferred(first, version, version))
+        imported.add(source, text, Outcome.TRANSLATED, f"{required}{_preferred(first, version, version)}")
     elif not (parts := archive_parts(unquote(urlsplit(url).path).rpartition("/")[2])):
         imported.add(source, text, Outcome.NOT_UNDERSTOOD, "the URL has no conda archive")
     else:
@@ -260,9 +261,9 @@ def _locked(imported: Import, file: str, package: Value, rooted: Collection[str]
             reason = add_pinned(imported, name, version, parts[2], source)
         else:
             reason = _preferred(known.partition(" ")[0], version, f"{version} ({parts[2]})")
-        if is_required and name != "python" and (name, "") not in imported.draft.conda:
+        if is_required and (name, "") not in imported.draft.conda:
             imported.draft.conda.append((name, ""))
-        imported.add(source, text, Outcome.TRANSLATED, reason)
+        imported.add(source, text, Outcome.TRANSLATED, required + reason)
 
 
 def _require_wheel(imported: Import, source: Source, name: str) -> None:
@@ -321,4 +322,5 @@ def _explicit(imported: Import, source: Source, text: str) -> None:
     reason = add_pinned(imported, name, version, build, source)
     if name != "python" and (name, "") not in imported.draft.conda:
         imported.draft.conda.append((name, ""))
-    imported.add(source, channels_without_credentials(text), Outcome.TRANSLATED, f"`{name}`, {reason}")
+    required = "[env] python" if name == "python" else f"`{name}`"
+    imported.add(source, channels_without_credentials(text), Outcome.TRANSLATED, f"{required}, {reason}")

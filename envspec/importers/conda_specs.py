@@ -163,7 +163,7 @@ def add_requirement(
     """A match spec that somebody requires. platforms: those that it is for, if not all. text: the line, unless the
     spec.
     """
-    text = channels_without_credentials(text or spec)
+    is_same, text = text in ("", spec), channels_without_credentials(text or spec)
     prefix, _, bare = spec.rpartition("::")
     urls, why = _channels(prefix) if prefix else ((), "")
     # A spec names a channel by its address in `channels` only.
@@ -184,7 +184,8 @@ def add_requirement(
     for platform in platforms or ("",):
         if (own, platform) not in imported.draft.conda:
             imported.draft.conda.append((own, platform))
-    reasons = [f"`{own}`; {why or f'[conda] channels has {urls[0]}'}"] if own != spec.strip() else []
+    reasons = [] if is_same and own == spec.strip() else [f"`{own}`"]
+    reasons += [why or f"[conda] channels has {urls[0]}"] if own != spec.strip() else []
     reasons += [f"on {' and '.join(platforms)} only"] if platforms else []
     notes = [*_note(channel_of(own) or ""), *add_cuda_of(imported, source, name, version, build)]
     outcome = Outcome.TRANSLATED if reasons else Outcome.KEPT

@@ -62,6 +62,7 @@ def read_build(
         return found.shell if found else None
 
     for number, stage in enumerate(stages):
+        stage.shell.context = contexts[0]
         if stage.parent is not None:
             stage.shell.start_from(stage.parent.shell)
         reader = StageReader(imported, stage.shell, contexts, copied_from, before, given)

@@ -135,7 +135,8 @@ class _Masking:
         return self.lines, self.documents
 
     def _instruction(self) -> None:
-        first, parts = self.at, []
+        first = self.at
+        parts: list[str] = []
         while self.at < len(self.lines):
             line = self.lines[self.at]
             if parts and not line.strip():

@@ -264,13 +264,15 @@ def add_index(  # noqa: PLR0913
         address = read_index_url(address)
     except BadValue as error:
         return Verdict(Outcome.REFUSED, _sentence(error))
+    if is_default and not packages:
+        reason = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(address)}"
+        return Verdict(Outcome.TRANSLATED, reason)
     row = next((row for row in load_facts().links if url.startswith(row.url)), None)
     names = tuple(map(normalised, packages)) or (row.packages if row else ())
     index = DraftIndex(address, by, name, names, "links" if is_links or row else "simple")
     _merge(index, imported)
     reason = f"[[pip.index]] for {', '.join(names)}" if names else "[[pip.index]]: its packages are to be named"
-    default = "; if it replaces the default index, set ENVSPEC_DEFAULT_INDEX to it" if is_default else ""
-    return Verdict(Outcome.TRANSLATED, f"{reason}{default}{login}")
+    return Verdict(Outcome.TRANSLATED, f"{reason}{login}")
 
 
 def _merge(index: DraftIndex, imported: Import) -> None:

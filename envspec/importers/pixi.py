@@ -253,10 +253,8 @@ def _pypi(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, 
             verdict = add_index(table["index"], source, manifest.imported, packages=(normalised(name),))
             notes += (f"its index: {verdict.reason}",)
         outcome, reason = add_pip_requirement(text, source, manifest.imported, folder, notes=notes)
-        if outcome is Outcome.KEPT:
-            # It is another text: `numpy = ">=2"`.
-            reason = reason or f"`{text}`"
-            outcome = Outcome.TRANSLATED
+        if not outcome.is_lost:
+            outcome, reason = Outcome.TRANSLATED, "; ".join(filter(None, (f"`{text}`", reason)))
         manifest.add(where, outcome, reason)
 
 
@@ -279,8 +277,10 @@ def _pep508(name: str, table: Mapping[str, Any], platforms: tuple[str, ...]) -> 
     else:
         version = str(table.get("version", "*"))
         text += "" if version == "*" else version if version[:1] in "=<>!~" else f"=={version}"
-    markers = [f"({each})" for each in (table.get("env-markers"), python_marker(platforms)) if each]
-    return f"{text} ; {' and '.join(markers)}" if markers else text
+    markers = [str(each) for each in (table.get("env-markers"), python_marker(platforms)) if each]
+    if len(markers) == 2:
+        markers = [f"({markers[0]}) and ({markers[1]})"]
+    return f"{text} ; {markers[0]}" if markers else text
 
 
 def _pypi_options(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
@@ -386,7 +386,7 @@ def _read_lock(imported: Import, path: Path) -> None:
             source = Source(file, lines.get(package.location, 0))
             record = getattr(package, "package_record", None)
             if record is not None:
-                reason = add_pinned(imported, record.name.normalized, str(record.version), record.build, source)
+                reason = add_pinned(imported, record.name.normalized, str(record.version), str(record.build), source)
             else:
                 version = str(getattr(package, "version", "") or "")
                 imported.draft.versions.setdefault(normalised(package.name), version)

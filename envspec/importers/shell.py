@@ -99,6 +99,9 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs:
     script = _inner_script(command, step)
     if script is not None and nested < MAX_NESTED and runs is Runs.YES:
         read_script(shell, script, nested + 1)
+    elif step.before in ("|", "|&") and program[:1] and program[0] in _SHELLS and shell.imported.ledger:
+        before = shell.imported.ledger[-1]
+        shell.add(command, before.outcome, f"runs what the command before it prints: {before.reason}")
     elif not program:
         _read_files(shell, command, step)
         for name, value in assigned.items():
