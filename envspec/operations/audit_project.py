@@ -25,14 +25,14 @@ from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import UnknownGpu, find_gpu
 from envspec.facts.tables import GpuRow, numeric
 from envspec.facts.torch import NoSuchBuild
-from envspec.importers import importer_of, new_import
+from envspec.importers import FOLDER_SOURCES, importer_of, new_import
 from envspec.importers.types import Clue, DraftRequirement, Import, Source
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.store import Store
 from envspec.io.tasks import run_interruptible
 from envspec.models import DEFAULT_INDEX, SPEC, Platform, Python, Target
-from envspec.resolve import resolver
+from envspec.resolve import cache, resolver
 from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.page import BadPage, PageListing, parse_page
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndex, Rules
@@ -93,6 +93,7 @@ def audit_project(request: AuditRequest, context: Context) -> AuditReport:
     facts = load_facts()
     imported = read_sources(request.root, request.sources)
     as_of = context.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    others = () if request.sources else tuple(_unread(request.root, imported))
     audit = Audit(
         imported.draft,
         tuple(imported.ledger),
@@ -100,6 +101,7 @@ def audit_project(request: AuditRequest, context: Context) -> AuditReport:
         _target(request.platform, "3.12", imported, facts),
         gpus=tuple(_gpus(request, imported, facts)),
         driver=_driver(request, imported),
+        left_out=others,
     )
     with closing(Store(context.cache)) as store:
         audit = run_interruptible(_asked(audit, request, imported, store, context, as_of))
@@ -137,6 +139,14 @@ def read_sources(root: Path, sources: Sequence[Path]) -> Import:
             raise UsageError(f"{path}: {reason}", hint="name a requirements file, pyproject.toml, environment.yml, ...")
         imported.run(importer, path)
     return imported
+
+
+def _unread(root: Path, imported: Import) -> Iterator[NotRun]:
+    """Other files of the folder that envspec reads: what they are for is not known, such as requirements-dev.txt."""
+    for name in FOLDER_SOURCES:
+        for path in sorted(root.glob(name)):
+            if path.is_file() and path.resolve() not in imported.done and importer_of(path) is not None:
+                yield NotRun(imported.shown(path), "name it to examine it")
 
 
 def _gpus(request: AuditRequest, imported: Import, facts: Facts) -> Iterator[tuple[GpuRow, Source]]:
@@ -177,7 +187,7 @@ async def _asked(
     audit = replace(audit, required=tuple(lines), bounds=tuple(bounds))
     index = PackageIndex(DEFAULT_INDEX, default_index_url(context.environ))
     pages, missing = await _pages(audit, index, store, context, as_of)
-    audit = replace(audit, pages=pages, left_out=(*unread, *missing))
+    audit = replace(audit, pages=pages, left_out=(*audit.left_out, *unread, *missing))
     named = named_python(audit, request.python)
     tried: list[Audit] = []
     for python in [named] if named else assumed_pythons(audit):
@@ -272,9 +282,14 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
         marker_environment(target),
         ["audit", as_of.isoformat(), index.key, sorted(audit.draft.overrides)],
     )
+    key = cache.key_of(["audit", request.answer_key(resolver("uv"))])
     try:
+        if (stored := store.answer(key)) is not None:
+            raise NoSolution(stored["unsolvable"])
         resolutions = await resolve_all([request], resolver("uv"), store, replace(context, reporter=SILENT))
     except NoSolution as error:
+        # Valid for this day's audits alone, as the whole answer is: the key has the date.
+        store.put_answer(key, {"unsolvable": error.message})
         if pytorch_indexes(audit.ledger) and _LABEL.search(error.message):
             return _without(audit, "PyTorch's index is not asked, and a build with a label is required")
         return replace(_without(audit, "the requirements have no solution"), unresolved=error.message)
@@ -285,7 +300,7 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     left_out = [NotRun(f"requirements of {', '.join(sources)}", why)] if sources else []
     if any(not each.packages for each in audit.draft.indexes):
         left_out.append(
-            NotRun("indexes that no package is named for", "the default index has all names, and was asked")
+            NotRun("indexes that the sources name for no package", "the default index has all of the names")
         )
     found = {each.name: Taken.of(each, SPEC) for each in resolutions[0].packages}
     return replace(audit, taken=found, left_out=(*audit.left_out, *left_out))

@@ -103,8 +103,7 @@ def _release(
     if any(file.filename.endswith(SDIST_SUFFIXES) for file in usable):
         newer = _with_wheel(page, ranks, audit.target.python.version, version)
         # An sdist of pure Python is built in a second: wheels for platforms show that there is something to compile.
-        wheels = [file.filename for file in files if file.filename.endswith(".whl")]
-        if any(not each.endswith("-any.whl") for each in wheels):
+        if any(each.endswith(".whl") and not each.endswith("-any.whl") for each in page.names):
             what = f"{name} {text} has no wheel for {target}: installers build its sdist"
             todo = f"take {newer}, which has one" if newer else "expect a build, which may need a compiler"
             yield Finding(NO_WHEEL, source, what, _wheels(files), _PAGE, todo)
