@@ -22,6 +22,7 @@ from envspec.lockfile.toml_writer import Value, string, time_text
 from envspec.models import Decision, Platform
 from envspec.names import normalised
 from envspec.spec.conda import read_match_spec, read_preferred_record
+from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import BadValue
 from envspec.spec.requirements import read_constraint, read_preference, read_requirement
 from envspec.spec.values import env_name, read_index_url, read_python
@@ -41,11 +42,12 @@ _NO_CUDA: Final = """
 class Choices:
     """What the user decides, before anything that the sources imply. Empty: not decided.
 
-    as_of: of the spec. folder: of its file.
+    folder: of the spec's file.
     """
 
-    as_of: datetime
+    now: datetime
     folder: Path
+    as_of: datetime | Age | None = None
     name: str = ""
     python: str = ""
     platforms: tuple[Platform, ...] = ()
@@ -93,7 +95,7 @@ class _Writer:
                 "name": self.name,
                 "python": self._python(torch),
                 "platforms": [each.value for each in dict.fromkeys(platforms or (Platform.LINUX_64,))],
-                "as_of": choices.as_of,
+                "as_of": self._as_of(),
             },
         )
         yield self._cuda(torch)
@@ -167,6 +169,19 @@ class _Writer:
             if normalised(line.name) == "torch":
                 found &= line.specifier
         return found
+
+    def _as_of(self) -> datetime | str:
+        chosen = self._choices.as_of
+        if chosen is not None:
+            return chosen if isinstance(chosen, datetime) else str(chosen)
+        for clue in self._draft.as_ofs:
+            try:
+                found = read_as_of(clue.value)
+            except ValueError:
+                continue
+            self._decide("env.as_of", clue.value, clue.why, str(clue.source))
+            return found if isinstance(found, datetime) else str(found)
+        return self._choices.now
 
     def _python(self, torch: SpecifierSet) -> str:
         if self._choices.python:
