@@ -190,8 +190,8 @@ def _package(  # noqa: PLR0913
     if not NAME.fits(name) or not (VERSION.fits(version) or not version):
         imported.add(by, f"{name} {version}", Outcome.NOT_UNDERSTOOD, "it is no name and version of a package")
         return None
-    requires = table.get("dependencies", [])
-    names = list(requires) if isinstance(requires, Mapping) else [text_of(each, "name") for each in requires or ()]
+    listed = list_of(table, "dependencies")
+    names = [*table_of(table, "dependencies"), *(text_of(each, "name") for each in listed)]
     texts = tuple(each for each in markers if isinstance(each, str) and each)
     found = tuple(map(normalised, names))
     return Package(normalised(name), version, by, texts, index, url, found, is_local)
