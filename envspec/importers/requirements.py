@@ -129,10 +129,10 @@ def _include(text: str, name: str, value: str, by: Source, imported: Import, fol
         imported.add(by, text, Outcome.REFUSED, f"more than {_MOST_FILES} files include each other")
     elif name == "requirement":
         imported.include(path, by, text)
+    elif not path.is_file():
+        imported.add(by, text, Outcome.REFUSED, f"there is no file {shown}")
     elif imported.find(path) is not read_requirements:
         imported.add(by, text, Outcome.NOT_UNDERSTOOD, f"{shown} is not named as a requirements file")
-    elif not path.is_file():
-        imported.add(by, text, Outcome.REFUSED, f"there is no {shown}")
     else:
         imported.add(by, text, Outcome.TRANSLATED, f"[pip] constraints: the lines of {shown}")
         # What was read as requirements is bounded by them already.

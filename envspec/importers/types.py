@@ -183,11 +183,10 @@ class Import:
         by, text: that line, which gets its entry here.
         """
         name = self.shown(path)
-        importer = self.find(path)
-        if importer is None:
+        if not path.is_file():
+            self.add(by, text, Outcome.REFUSED, f"there is no file {name}")
+        elif (importer := self.find(path)) is None:
             self.add(by, text, Outcome.NOT_UNDERSTOOD, f"envspec does not read {name}")
-        elif not path.is_file():
-            self.add(by, text, Outcome.REFUSED, f"there is no {name}")
         else:
             self.add(by, text, Outcome.TRANSLATED, f"its lines, from {name}")
             self.run(importer, path)
