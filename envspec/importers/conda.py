@@ -23,7 +23,9 @@ from envspec.importers.conda_specs import (
     use_channel,
 )
 from envspec.importers.graph import roots
-from envspec.importers.types import DraftIndex, DraftRequirement, Import, Outcome, Source, Unreadable
+from envspec.importers.pip import add_index
+from envspec.importers.requirements import add_line
+from envspec.importers.types import DraftRequirement, Import, Outcome, Source, Unreadable
 from envspec.importers.yaml_lines import Value, read_yaml
 from envspec.names import normalised
 
@@ -88,9 +90,7 @@ def _platforms(imported: Import, source: Source, value: Value, _folder: Path) ->
 
 def _indexes(imported: Import, source: Source, value: Value, _folder: Path) -> None:
     for where, item in _scalars(imported, source, value, "pip-repositories"):
-        imported.draft.indexes.append(DraftIndex(item.text, where))
-        shown = channels_without_credentials(item.text)
-        imported.add(where, shown, Outcome.TRANSLATED, "[[pip.index]]")
+        imported.add(where, item.text, *add_index(item.text, where, imported))
 
 
 def _variables(imported: Import, source: Source, value: Value, _folder: Path) -> None:
@@ -157,24 +157,17 @@ def _selected(comment: str, imported: Import) -> tuple[str, ...] | None:
 
 
 def _pip(imported: Import, source: Source, value: Value, folder: Path) -> None:
-    """Lines for pip, which conda writes to a requirements file."""
-    # Its module is large, and few files have such lines.
-    from envspec.importers.requirements import read_lines
-
-    lines = []
+    """Lines for pip, which conda writes to a requirements file beside environment.yml."""
     for where, item in _scalars(imported, source, value, "pip"):
         platforms = _selected(item.comment, imported)
         if platforms is None:
-            lines.append((where, item.text))
+            add_line(item.text, where, imported, folder)
         elif not platforms:
             imported.add(where, item.text, Outcome.TRANSLATED, f"{item.comment} is for none of the spec's platforms")
-        elif ";" in item.text:
-            imported.add(
-                where, item.text, Outcome.REFUSED, f"{item.comment} beside a marker: write one marker for both"
-            )
+        elif ";" in item.text or item.text.startswith("-"):
+            imported.add(where, item.text, Outcome.REFUSED, f"{item.comment}: write it as a marker of the requirement")
         else:
-            lines.append((where, f"{item.text} ; {python_marker(platforms)}"))
-    read_lines(lines, folder, imported)
+            add_line(f"{item.text} ; {python_marker(platforms)}", where, imported, folder)
 
 
 #: Keys of environment.yml, those first that others depend on. Source: conda's documentation, "Managing environments",
@@ -249,7 +242,8 @@ def _rooted(packages: Iterable[Value]) -> set[str]:
 def _locked(imported: Import, file: str, package: Value, rooted: Collection[str]) -> None:
     name, version, platform = (package.get(key).text for key in ("name", "version", "platform"))
     source, url = Source(file, package.line), package.get("url").text
-    is_required = name in rooted
+    is_required = name in rooted and name != "python"
+    required = f"`{name}`, " if is_required else ""
     text = f"{name} {version}{f' on {platform}' if platform else ''}"
     category = package.get("category").text or "main"
     if category not in ("main", "dev"):
@@ -258,7 +252,7 @@ def _locked(imported: Import, file: str, package: Value, rooted: Collection[str]
         first = imported.draft.versions.setdefault(normalised(name), version)
         if is_required:
             _require_wheel(imported, source, name)
-        imported.add(source, text, Outcome.TRANSLATED, _preferred(first, version, version))
+        imported.add(source, text, Outcome.TRANSLATED, f"{required}{_preferred(first, version, version)}")
     elif not (parts := archive_parts(unquote(urlsplit(url).path).rpartition("/")[2])):
         imported.add(source, text, Outcome.NOT_UNDERSTOOD, "the URL has no conda archive")
     else:
@@ -267,9 +261,9 @@ def _locked(imported: Import, file: str, package: Value, rooted: Collection[str]
             reason = add_pinned(imported, name, version, parts[2], source)
         else:
             reason = _preferred(known.partition(" ")[0], version, f"{version} ({parts[2]})")
-        if is_required and name != "python" and (name, "") not in imported.draft.conda:
+        if is_required and (name, "") not in imported.draft.conda:
             imported.draft.conda.append((name, ""))
-        imported.add(source, text, Outcome.TRANSLATED, reason)
+        imported.add(source, text, Outcome.TRANSLATED, required + reason)
 
 
 def _require_wheel(imported: Import, source: Source, name: str) -> None:
@@ -328,4 +322,5 @@ def _explicit(imported: Import, source: Source, text: str) -> None:
     reason = add_pinned(imported, name, version, build, source)
     if name != "python" and (name, "") not in imported.draft.conda:
         imported.draft.conda.append((name, ""))
-    imported.add(source, channels_without_credentials(text), Outcome.TRANSLATED, f"`{name}`, {reason}")
+    required = "[env] python" if name == "python" else f"`{name}`"
+    imported.add(source, channels_without_credentials(text), Outcome.TRANSLATED, f"{required}, {reason}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import channel_without_credentials, channels_without_credentials
-from envspec.importers.types import Clue, Import, Outcome, Source
-from envspec.models import CudaVersion, Platform
+from envspec.importers.pip import add_cuda
+from envspec.importers.types import CPU, Clue, Import, Outcome, Source
+from envspec.models import Platform
 from envspec.origins import CHANNEL_ALIAS
 from envspec.spec.conda import channel_of, parts_of, read_channel, read_match_spec
 from envspec.spec.errors import BadValue
@@ -53,6 +53,8 @@ _CHANNELS: Final = {
 _CUDA: Final = re.compile(r"cudatoolkit|pytorch-cuda|cuda(?:-(?:version|toolkit|runtime|libraries|cudart|nvcc))?")
 #: CUDA in the build of a package: `py3.11_cuda12.4_cudnn9.1.0_0` (pytorch), `cuda129_generic_py311_h...` (conda-forge).
 _CUDA_BUILD: Final = re.compile(r"(?<![a-z])cu(?:da)?_?(?:(\d{1,2})\.(\d)|(\d{2})(\d))(?![\d.])")
+_CPU_BUILD: Final = re.compile(r"(?:^|_)cpu(?:_|$)")
+_TORCH: Final = ("pytorch", "libtorch")
 _ONE_VERSION: Final = re.compile(r"(?:==|=|~=)?(\d+(?:\.\d+)*)(?:\.?\*)?")
 _SECRET: Final = re.compile(r"(?:^|_)(?:token|secret|passw(?:or)?d|key|credentials?)(?:_|$)", re.IGNORECASE)
 
@@ -72,7 +74,7 @@ def add_channel(imported: Import, source: Source, channel: str, text: str) -> No
     used = [use_channel(imported, url) for url in read]
     why = why or (f"`{used[0]}`" if used != [channel] else "")
     for found in re.finditer(r"/label/cuda-(\d+\.\d+)", channel):
-        add_cuda(imported, source, found[1], f"the channel {channel_without_credentials(channel)}")
+        add_cuda(found[1], source, imported, f"the channel {channel_without_credentials(channel)}")
     if why:
         imported.add(source, text, Outcome.TRANSLATED, why)
     else:
@@ -143,16 +145,16 @@ def add_name(imported: Import, source: Source, name: str) -> None:
     imported.add(source, f"name: {name}", outcome, "" if own == name else f"`{own}`")
 
 
-def add_variable(imported: Import, source: Source, name: str, value: str) -> None:
-    """A variable of the environment's programs."""
+def add_variable(imported: Import, source: Source, name: str, value: str, text: str = "") -> None:
+    """A variable of the environment's programs. text: the line."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
-        imported.add(source, f"{name}: {value}", Outcome.REFUSED, "no environment variable")
+        imported.add(source, text or f"{name}: {value}", Outcome.REFUSED, "no environment variable")
     elif _SECRET.search(name):
         reason = "it may be a secret, which everybody who has the image could read: set it when the container starts"
         imported.add(source, f"{name}: \u2026", Outcome.REFUSED, reason)
     else:
         imported.draft.env[name] = value
-        imported.add(source, f"{name}: {value}", Outcome.KEPT)
+        imported.add(source, text or f"{name}: {value}", Outcome.KEPT)
 
 
 def add_requirement(
@@ -161,7 +163,7 @@ def add_requirement(
     """A match spec that somebody requires. platforms: those that it is for, if not all. text: the line, unless the
     spec.
     """
-    text = channels_without_credentials(text or spec)
+    is_same, text = text in ("", spec), channels_without_credentials(text or spec)
     prefix, _, bare = spec.rpartition("::")
     urls, why = _channels(prefix) if prefix else ((), "")
     # A spec names a channel by its address in `channels` only.
@@ -182,16 +184,15 @@ def add_requirement(
     for platform in platforms or ("",):
         if (own, platform) not in imported.draft.conda:
             imported.draft.conda.append((own, platform))
-    reasons = [f"`{own}`; {why or f'[conda] channels has {urls[0]}'}"] if own != spec.strip() else []
+    reasons = [] if is_same and own == spec.strip() else [f"`{own}`"]
+    reasons += [why or f"[conda] channels has {urls[0]}"] if own != spec.strip() else []
     reasons += [f"on {' and '.join(platforms)} only"] if platforms else []
-    notes = [*_note(name, channel_of(own) or ""), *add_cuda_of(imported, source, name, version, build)]
+    notes = [*_note(channel_of(own) or ""), *add_cuda_of(imported, source, name, version, build)]
     outcome = Outcome.TRANSLATED if reasons else Outcome.KEPT
     imported.add(source, text, outcome, "; ".join([*reasons, *notes]))
 
 
-def _note(name: str, channel: str) -> list[str]:
-    if name == "cpuonly":
-        return ["an environment for the CPU has no [cuda]"]
+def _note(channel: str) -> list[str]:
     return [f"{channel}: {_CHANNELS[channel]}"] if channel in _CHANNELS else []
 
 
@@ -212,15 +213,13 @@ def add_cuda_of(imported: Import, source: Source, name: str, version: str, build
     if not number and (in_build := _CUDA_BUILD.search(build)):
         major, minor = (in_build[1], in_build[2]) if in_build[1] else (in_build[3], in_build[4])
         number = f"{major}.{minor}"
-    return [add_cuda(imported, source, number, f"{name} {version} {build}".strip())] if number else []
-
-
-def add_cuda(imported: Import, source: Source, number: str, why: str) -> str:
-    """A CUDA version, as a clue. number: `12.4.1`, or `12` if the source has no more. Returns it in words."""
-    with suppress(ValueError):
-        number = str(CudaVersion.parse(number))
-    imported.draft.cudas.append(Clue(number, source, why))
-    return f"it implies CUDA {number}"
+    if not number and (name in ("cpuonly", "pytorch-cpu") or (name in _TORCH and _CPU_BUILD.search(build))):
+        add_cuda(CPU, source, imported, f"{name} {version} {build}".strip())
+        return ["a build for the CPU: the spec has no [cuda]"]
+    if not number:
+        return []
+    add_cuda(number, source, imported, f"{name} {version} {build}".strip())
+    return [f"it implies CUDA {number}"]
 
 
 def _add_python(imported: Import, source: Source, version: str, text: str) -> None:

@@ -14,7 +14,6 @@ from typing import Any, Final
 from envspec.facts import load_facts
 from envspec.importers.conda_specs import (
     add_channel,
-    add_cuda,
     add_name,
     add_pinned,
     add_platform,
@@ -24,6 +23,8 @@ from envspec.importers.conda_specs import (
     python_marker,
     selected,
 )
+from envspec.importers.pip import add_cuda, add_index
+from envspec.importers.pip import add_requirement as add_pip_requirement
 from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.names import normalised
 from envspec.spec.errors import KeyPath
@@ -239,10 +240,6 @@ def _match_spec(name: str, value: object) -> str | None:
 
 
 def _pypi(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
-    # Its module is large, and few manifests have such lines.
-    from envspec.importers.pip import add_index
-    from envspec.importers.pip import add_requirement as add_pip_requirement
-
     folder = manifest.path.parent
     for name, each in _entries(manifest, value, keys):
         where, table = (*keys, name), each if isinstance(each, dict) else {"version": each}
@@ -256,10 +253,8 @@ def _pypi(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, 
             verdict = add_index(table["index"], source, manifest.imported, packages=(normalised(name),))
             notes += (f"its index: {verdict.reason}",)
         outcome, reason = add_pip_requirement(text, source, manifest.imported, folder, notes=notes)
-        if outcome is Outcome.KEPT:
-            # It is another text: `numpy = ">=2"`.
-            reason = reason or f"`{text}`"
-            outcome = Outcome.TRANSLATED
+        if not outcome.is_lost:
+            outcome, reason = Outcome.TRANSLATED, "; ".join(filter(None, (f"`{text}`", reason)))
         manifest.add(where, outcome, reason)
 
 
@@ -282,13 +277,13 @@ def _pep508(name: str, table: Mapping[str, Any], platforms: tuple[str, ...]) -> 
     else:
         version = str(table.get("version", "*"))
         text += "" if version == "*" else version if version[:1] in "=<>!~" else f"=={version}"
-    markers = [f"({each})" for each in (table.get("env-markers"), python_marker(platforms)) if each]
-    return f"{text} ; {' and '.join(markers)}" if markers else text
+    markers = [str(each) for each in (table.get("env-markers"), python_marker(platforms)) if each]
+    if len(markers) == 2:
+        markers = [f"({markers[0]}) and ({markers[1]})"]
+    return f"{text} ; {markers[0]}" if markers else text
 
 
 def _pypi_options(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
-    from envspec.importers.pip import add_index
-
     for name, each in _entries(manifest, value, keys):
         where = (*keys, name)
         if name == "index-url" and isinstance(each, str):
@@ -311,10 +306,16 @@ def _system(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[st
     for name, each in _entries(manifest, value, keys):
         where, source = (*keys, name), manifest.source(*keys, name)
         version = str(each.get("version", "")) if isinstance(each, dict) else str(each)
-        if name == "cuda" and re.fullmatch(r"\d+(?:\.\d+)*", version):
-            manifest.add(
-                where, Outcome.TRANSLATED, add_cuda(manifest.imported, source, version, "[system-requirements]")
-            )
+        family = next((row for row in load_facts().driver_families if str(row.cuda) == version), None)
+        if name == "cuda" and family:
+            # pixi's `__cuda`: the newest CUDA of the machine's driver.
+            why = f"{family.minimum} is the oldest that runs CUDA {version}"
+            manifest.imported.draft.drivers.append(Clue(family.minimum, source, why))
+            manifest.add(where, Outcome.TRANSLATED, f"[cuda] driver: {why}")
+        elif name == "cuda" and re.fullmatch(r"\d{1,2}(?:\.\d{1,2})+", version):
+            version = ".".join(version.split(".")[:2])
+            add_cuda(version, source, manifest.imported, "its [system-requirements]")
+            manifest.add(where, Outcome.TRANSLATED, f"it implies CUDA {version}")
         elif name == "libc":
             system = next((row for row in load_facts().systems if row.glibc == version and "ubuntu" in row.os), None)
             if system:
@@ -385,7 +386,7 @@ def _read_lock(imported: Import, path: Path) -> None:
             source = Source(file, lines.get(package.location, 0))
             record = getattr(package, "package_record", None)
             if record is not None:
-                reason = add_pinned(imported, record.name.normalized, str(record.version), record.build, source)
+                reason = add_pinned(imported, record.name.normalized, str(record.version), str(record.build), source)
             else:
                 version = str(getattr(package, "version", "") or "")
                 imported.draft.versions.setdefault(normalised(package.name), version)

@@ -20,9 +20,10 @@ from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import Clue, Import, Outcome, Source
 from envspec.models import Platform
 from envspec.names import normalised
+from envspec.spec.document import DEPENDENCIES_FROM
 from envspec.spec.errors import BadValue, KeyPath
-from envspec.spec.groups import read_groups
 from envspec.spec.pip_lines import project_name
+from envspec.spec.pyproject import read_whole
 from envspec.spec.requirements import read_override
 
 #: Beside the project, the first that there is.
@@ -171,7 +172,9 @@ class _Project:
 
     def _dependency_groups(self) -> None:
         groups = self._known_groups()
-        found = read_groups({"pip": {"dependencies": [], "groups": groups}}, self.file.path.parent)
+        found = read_whole(
+            {DEPENDENCIES_FROM: [f"group:{each}" for each in groups]}, self.file.path.with_name("spec.toml")
+        )
         taken = {place.path for place in found.lines.values()}
         for place, problem in found.problems:
             if place.path not in taken:

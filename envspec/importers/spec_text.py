@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.facts import Facts
 from envspec.facts.gpu import UnknownGpu, find_gpu
-from envspec.importers.types import Clue, Draft, DraftIndex, DraftRequirement, Import, LedgerEntry, Outcome
+from envspec.importers.types import CPU, Clue, Draft, DraftIndex, DraftRequirement, Import, LedgerEntry, Outcome
 from envspec.lockfile.toml_writer import Value, string, time_text
 from envspec.models import Decision, Platform
 from envspec.names import normalised
@@ -29,7 +29,6 @@ from envspec.spec.values import env_name, read_index_url, read_python
 #: Series of Python if the sources allow several, the preferred one first: 3.12 has wheels of every torch since 2.2.
 _SERIES: Final = ("3.12", "3.11", "3.10", "3.13", "3.9", "3.14", "3.8")
 _NOTHING: Final = "nothing in the sources says"
-_CPU: Final = "cpu"
 #: The table of a spec if the sources say nothing of GPUs.
 _NO_CUDA: Final = """
 [cuda]
@@ -198,7 +197,7 @@ class _Writer:
 
     def _cuda(self, torch: SpecifierSet) -> str:
         draft, choices = self._draft, self._choices
-        if not choices.cuda and draft.cudas and draft.cudas[0].value == _CPU:
+        if not choices.cuda and draft.cudas and draft.cudas[0].value == CPU:
             first = draft.cudas[0]
             self._decide("cuda", "none", first.why, str(first.source))
             return ""
@@ -223,7 +222,7 @@ class _Writer:
 
     def _cuda_version(self, torch: SpecifierSet) -> str:
         """torch's build goes before the base image, whose CUDA no wheel of torch uses."""
-        found = [each for each in self._draft.cudas if each.value != _CPU]
+        found = [each for each in self._draft.cudas if each.value != CPU]
         of_base = {each.source for each in (*self._draft.flavors, *self._draft.systems)}
         of_torch = [each for each in found if each.source not in of_base]
         if of_torch:

@@ -17,6 +17,10 @@ from envspec.errors import UsageError
 MAX_SOURCE_BYTES: Final = 32 << 20
 
 
+#: A value of `Draft.cudas`: a source says that the environment is for the CPU.
+CPU: Final = "cpu"
+
+
 class Outcome(Enum):
     """What became of a line of a source.
 

@@ -224,10 +224,10 @@ _GENERATED_AT_TOP: Final = ("build", "dist")
 _OF_LOCKS: Final = "envspec.lock"
 
 
-def project_files(root: Path) -> Iterator[str]:
-    """The files and links below `root`, as paths relative to it with `/`, in order."""
+def project_files(root: Path, start: str = ".") -> Iterator[str]:
+    """The files and links below a folder of a project, as paths relative to its root with `/`, in order."""
     found: list[str] = []
-    for folder, names, files in os.walk(root):
+    for folder, names, files in os.walk(root / start):
         inner = os.path.relpath(folder, root).replace(os.sep, "/")
         names[:] = [name for name in names if not _is_generated(name, inner) and not _is_lock(folder, name)]
         links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118

@@ -155,7 +155,8 @@ def _name_and_version(folder: Path) -> tuple[str, str]:
 class CondaRecord:
     """A conda package. paths: everything that it owns, relative to the environment.
 
-    files: those with a hash: (path, SHA-256 in RECORD's form, size). problem: why its list can't be read; then the rest
+    files: those with a hash: (path, SHA-256 in RECORD's form, size). channel: its address, which may hold credentials.
+    requested: the match specs by which it was requested, if it was. problem: why its list can't be read; then the rest
     is empty.
     """
 
@@ -166,6 +167,10 @@ class CondaRecord:
     sha256: str = ""
     paths: frozenset[str] = frozenset()
     files: tuple[tuple[str, str, int], ...] = ()
+    channel: str = ""
+    subdir: str = ""
+    depends: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -195,6 +200,10 @@ def _conda_record(file: str, data: Any) -> CondaRecord:
         str(data.get("sha256") or ""),
         frozenset(paths),
         tuple(files),
+        str(data.get("url") or "").rpartition("/")[0].rpartition("/")[0] or str(data.get("channel") or ""),
+        str(data.get("subdir") or ""),
+        tuple(map(str, data.get("depends") or ())),
+        tuple(map(str, data.get("requested_specs") or filter(None, [data.get("requested_spec")]))),
     )
 
 
