@@ -13,6 +13,8 @@ from envspec import documents
 from envspec.credentials import shown
 from envspec.errors import UsageError
 
+#: Series of Python if the sources allow several, the preferred one first: 3.12 has wheels of every torch since 2.2.
+PYTHON_SERIES: Final = ("3.12", "3.11", "3.10", "3.13", "3.9", "3.14", "3.8")
 #: In bytes: lock files of large projects have several megabytes.
 MAX_SOURCE_BYTES: Final = 32 << 20
 

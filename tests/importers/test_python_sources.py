@@ -233,3 +233,35 @@ def test_groups_of_uv_and_poetry_are_taken_by_name(tmp_path: Path) -> None:
     poetry = write(tmp_path / "b", pyproject_toml=text)
     assert lines(imported(poetry)) == []
     assert lines(imported(poetry, groups=["test", "dev"])) == ["pytest>=8.1,<9", "ruff"]
+
+
+@pytest.mark.parametrize(
+    ("value", "as_of"),
+    [
+        ("2026-03-01T12:00:00Z", "2026-03-01T12:00:00Z"),
+        # A date includes its day, as in uv.
+        ("2026-03-01", "2026-03-02T00:00:00Z"),
+        ("7 days", "7 days ago"),
+        ("1 week", "1 week ago"),
+        ("P7D", None),
+    ],
+)
+def test_exclude_newer(tmp_path: Path, value: str, as_of: str | None) -> None:
+    found = imported(write(tmp_path, pyproject_toml=f"[tool.uv]\nexclude-newer = '{value}'\n"))
+    assert [each.value for each in found.draft.as_ofs] == ([as_of] if as_of else [])
+    assert found.ledger[0].outcome is (Outcome.TRANSLATED if as_of else Outcome.NOT_UNDERSTOOD)
+
+
+@pytest.mark.parametrize(
+    ("pythons", "version"),
+    [(">=3.9", "2.0"), ("==3.10.*", "1.0"), (">=3.13", "3.0"), (">=4", "2.0"), ("nonsense", "2.0")],
+)
+def test_a_lock_of_several_pythons_has_the_versions_of_one(tmp_path: Path, pythons: str, version: str) -> None:
+    markers = {"1.0": "<= '3.10'", "2.0": "in '3.11 3.12'", "3.0": ">= '3.13'"}
+    packages = [
+        f"[[package]]\nname = '{name}'\nversion = '{each}'\nresolution-markers = [\"python_version {marker}\"]\n"
+        for name in ("a", "b")
+        for each, marker in markers.items()
+    ]
+    text = f"requires-python = '{pythons}'\n" + "".join(packages)
+    assert imported(write(tmp_path, uv_lock=text)).draft.versions == {"a": version, "b": version}
