@@ -17,7 +17,17 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.facts import Facts
 from envspec.facts.gpu import UnknownGpu, find_gpu
-from envspec.importers.types import CPU, Clue, Draft, DraftIndex, DraftRequirement, Import, LedgerEntry, Outcome
+from envspec.importers.types import (
+    CPU,
+    PYTHON_SERIES,
+    Clue,
+    Draft,
+    DraftIndex,
+    DraftRequirement,
+    Import,
+    LedgerEntry,
+    Outcome,
+)
 from envspec.lockfile.toml_writer import Value, string, time_text
 from envspec.models import Decision, Platform
 from envspec.names import normalised
@@ -27,8 +37,6 @@ from envspec.spec.errors import BadValue
 from envspec.spec.requirements import read_constraint, read_preference, read_requirement
 from envspec.spec.values import env_name, read_index_url, read_python
 
-#: Series of Python if the sources allow several, the preferred one first: 3.12 has wheels of every torch since 2.2.
-_SERIES: Final = ("3.12", "3.11", "3.10", "3.13", "3.9", "3.14", "3.8")
 _NOTHING: Final = "nothing in the sources says"
 #: The table of a spec if the sources say nothing of GPUs.
 _NO_CUDA: Final = """
@@ -126,6 +134,15 @@ class _Writer:
             },
         )
 
+    def _as_of(self) -> Value:
+        """The sources' bound on the times of uploads if it is earlier: what is locked by it is not newer."""
+        for clue in self._draft.as_ofs:
+            bound = read_as_of(clue.value)
+            if isinstance(bound, Age) or bound < self._choices.as_of:
+                self._decide("env.as_of", clue.value, clue.why, str(clue.source))
+                return str(bound) if isinstance(bound, Age) else bound
+        return self._choices.as_of
+
     def _decide(self, what: str, value: str, why: str, source: str = "") -> str:
         self.decisions.append(Decision(what, value, why, source or _NOTHING))
         return value
@@ -198,9 +215,9 @@ class _Writer:
         bounds = [(each, bound) for each in clues if (bound := _specifiers(each.value)) is not None]
         allowed = [
             series
-            for series in _SERIES
+            for series in PYTHON_SERIES
             if all(any(bound.contains(f"{series}.{n}") for n in (0, 9)) for _, bound in bounds)
-        ] or list(_SERIES)
+        ] or list(PYTHON_SERIES)
         rows = [row for row in self._facts.torch if torch and torch.contains(row.version) and row.pythons]
         with_wheels = [
             series for series in allowed if not rows or any(series in row.pythons for row in rows)
