@@ -76,12 +76,12 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
 
     FROM are files: requirements.txt, pyproject.toml (with uv.lock, poetry.lock or pylock.toml beside it),
     environment.yml, conda-lock.yml, pixi.toml, Dockerfile, devcontainer.json, cog.yaml; or the folder of an
-    environment. Without FROM, the current folder's are proposed. Every line of them is listed with what it became.
+    environment. Without FROM, those of the current folder are proposed. Every line is listed with what it became.
 
     \b
     envspec init requirements.txt --gpu A100
     envspec init pyproject.toml --extra gpu
-    envspec init --prefix .venv              and compare the lock with it, file by file
+    envspec init --prefix .venv           and compare the lock with it
 
     Exit code: 0 if the spec has all that the sources have, 10 if lines are not in it.
     """
@@ -114,7 +114,7 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
     error = found.error
     if error is None and found.lost and not chosen["accept_loss"]:
         error = _Lost(
-            f"{len(found.lost)} lines of the sources are not in the spec",
+            _lost_text(len(found.lost)),
             hint=f"add to {found.spec} what matters of them; `--accept-loss` says that nothing does",
         )
     return in_formats(IMPORT, found, error=error)
@@ -157,3 +157,9 @@ def _proposed(request: InitRequest) -> InitRequest:
 def _gpus() -> tuple[str, ...]:
     text = click.prompt("GPUs that must run it, such as A100, H100 (empty: not known)", default="", err=True)
     return tuple(filter(None, (each.strip() for each in text.split(","))))
+
+
+def _lost_text(count: int) -> str:
+    from envspec.context import counted
+
+    return f"{counted(count, 'line')} of the sources {'is' if count == 1 else 'are'} not in the spec"

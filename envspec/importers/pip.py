@@ -81,7 +81,9 @@ def add_requirement(
     if use is Use.VERSIONS:
         if pin is None:
             return Verdict(Outcome.TRANSLATED, "; ".join(["it is no pin: the lock decides its version", *more]))
-        imported.draft.versions.setdefault(requirement.name, pin)
+        existing = imported.draft.versions.setdefault(requirement.name, pin)
+        if existing.partition("+")[0] != pin.partition("+")[0]:
+            return Verdict(Outcome.TRANSLATED, f"not preferred: {existing} is, of a source that was read before")
     else:
         draft = imported.draft
         lines = draft.dependencies if use is Use.DEPENDENCIES else draft.constraints
@@ -153,8 +155,9 @@ def _without_label(requirement: Requirement, by: Source, imported: Import) -> tu
     """
     label = _LABEL.search(requirement.text) if requirement.url is None else None
     clue = cuda_of(label[2] if label else requirement.url or "")
-    if clue and (label or requirement.url):
+    if clue and requirement.url:
         add_cuda(clue, by, imported, f"the build of {requirement.name}")
+    note_build(requirement.name, pinned(requirement) or "", by, imported)
     if label is None or requirement.name not in INDEX_FAMILY:
         return requirement, []
     bare = read_requirement(_LABEL.sub(r"\1", requirement.text))
@@ -174,8 +177,18 @@ def cuda_of(text: str) -> str | None:
     return f"{found[1]}.{found[2]}" if found else None
 
 
+def note_build(name: str, version: str, by: Source, imported: Import) -> None:
+    """Note the CUDA of a package's build, by its label, and that of torch by the runtime library it requires."""
+    label = version.partition("+")[2]
+    cuda = "cpu" if label == "cpu" and name in INDEX_FAMILY else cuda_of(label)
+    if re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", name) and version.count(".") >= 2:
+        cuda = ".".join(version.split(".")[:2])
+    if cuda:
+        add_cuda(cuda, by, imported, f"the build of {name}")
+
+
 def add_cuda(cuda: str, by: Source, imported: Import, why: str) -> None:
-    """Note a CUDA version, once for each file and reason."""
+    """Note a CUDA version, or `cpu`, once for each file and reason."""
     cudas = imported.draft.cudas
     if not any((each.value, each.source.file, each.why) == (cuda, by.file, why) for each in cudas):
         cudas.append(Clue(cuda, by, why))
@@ -288,5 +301,6 @@ def _pytorch(path: str, cuda: str | None, packages: tuple[str, ...], by: Source,
         add_cuda(cuda, by, imported, "PyTorch's index")
         return Verdict(Outcome.TRANSLATED, f"[cuda] version = {cuda}")
     if path.startswith("cpu"):
+        add_cuda("cpu", by, imported, "PyTorch's index")
         return Verdict(Outcome.TRANSLATED, "without [cuda], torch is its build for the CPU")
     return Verdict(Outcome.TRANSLATED, "PyTorch's index is used if [cuda] version needs it")

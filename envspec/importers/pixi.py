@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from envspec.importers.pip import add_cuda, add_index
 from envspec.importers.pip import add_requirement as add_pip_requirement
 from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.names import normalised
+from envspec.spec.dates import read_as_of
 from envspec.spec.errors import KeyPath
 from envspec.spec.positions import Positions, positions_of
 
@@ -37,6 +39,7 @@ _ABOUT: Final = frozenset(
     {"version", "description", "authors", "license", "license-file", "readme", "homepage", "repository"}
     | {"documentation", "preview", "requires-pixi", "conda-pypi-map", "s3-options", "pinning-strategy"}
 )
+_UNITS: Final = {"h": "hour", "d": "day", "w": "week"}
 _NOT_DEFAULT: Final = "not in pixi's default environment, which is the one that is imported"
 _WAYS_OUT: Final = {
     "tasks": "a task is no part of an environment: run it with `envspec run`",
@@ -137,12 +140,26 @@ def _workspace(manifest: _Manifest, workspace: dict[str, Any], table: str) -> No
         elif key == "channel-priority":
             outcome = Outcome.TRANSLATED if value == "strict" else Outcome.REFUSED
             manifest.add((table, key), outcome, "channels have strict priority, in their order")
-        elif key == "exclude-newer":
-            manifest.add((table, key), Outcome.REFUSED, "write it as [env] as_of")
+        elif key == "exclude-newer" and (time := _as_of(value)):
+            imported.draft.as_ofs.append(Clue(time, source, "exclude-newer of pixi"))
+            manifest.add((table, key), Outcome.TRANSLATED, f"[env] as_of = {time}")
         elif key in _ABOUT:
             manifest.add_all(value, (table, key), Outcome.TRANSLATED, "it is about the project, not its environment")
         else:
             manifest.add_all(value, (table, key), Outcome.NOT_UNDERSTOOD, f"no key of [{table}] that is known")
+
+
+def _as_of(value: object) -> str:
+    """pixi's date, time or age as [env] as_of has it; empty if it can't."""
+    if isinstance(value, (date, datetime)):
+        value = value.isoformat()
+    age = re.fullmatch(r"(\d{1,4}) ?(h|d|w|hour|day|week)s?", str(value))
+    text = f"{age[1]} {_UNITS.get(age[2], age[2])}s ago" if age else str(value)
+    try:
+        read_as_of(text)
+    except (ValueError, OverflowError):
+        return ""
+    return text
 
 
 def _features(manifest: _Manifest, environments: dict[str, Any]) -> set[str]:

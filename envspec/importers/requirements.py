@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from envspec.importers.pip import Use, add_option, add_requirement, is_required_by_torch
+from envspec.importers.python_locks import Package, choice, python_versions
 from envspec.importers.types import Import, Outcome, Source, Unreadable
 from envspec.names import normalised
 from envspec.origins import INDEX_FAMILY
@@ -156,7 +157,7 @@ def _is_pinned(lines: list[_Line]) -> bool:
 
 def _compiled_from(path: Path, lines: list[_Line], imported: Import) -> list[Path]:
     """The files that a compiled one was made of; empty unless all that it names exist."""
-    named = dict.fromkeys(source for line in lines for via in line.via if (source := _file_of(via)))
+    named = dict.fromkeys(filter(None, (_file_of(via) for line in lines for via in line.via)))
     beside = path.with_suffix(".in")
     if not named:
         return [beside] if path.suffix == ".txt" and beside.is_file() else []
@@ -181,21 +182,46 @@ def _add(path: Path, lines: list[_Line], imported: Import, use: Use) -> None:
     name = imported.shown(path)
     names = {line.name for line in lines}
     has_torch = not names.isdisjoint(INDEX_FAMILY)
-    is_compiled = any(line.via for line in lines)
+    others = _for_others(lines, name, imported)
     for line in lines:
         by = Source(name, line.number)
         reason = "its version is preferred" if use is Use.VERSIONS else ""
         if use is Use.DEPENDENCIES and line.name and line.is_pin:
-            if is_compiled and line.via and not _is_direct(line.via, names):
-                reason = f"{', '.join(line.via[:3])} requires it: its version is preferred"
+            if line.via and not _is_direct(line.via, names):
+                reason = f"required by {', '.join(line.via[:3])}: its version is preferred"
             elif has_torch and is_required_by_torch(line.name):
-                reason = "torch requires it: its version is preferred"
+                reason = "required by torch: its version is preferred"
         if line.is_option or not reason:
             add_line(line.text, by, imported, path.parent, use)
+        elif line.number in others:
+            imported.add(by, line.text, Outcome.TRANSLATED, others[line.number])
         else:
             text = line.text.removeprefix("-e ").strip()
             verdict = add_requirement(text, by, imported, path.parent, Use.VERSIONS, (reason,))
             imported.add(by, line.text, *verdict)
+
+
+def _for_others(lines: list[_Line], file: str, imported: Import) -> dict[int, str]:
+    """The numbers of lines with pins of a name that has a better one, by their markers, and why."""
+    by_name: dict[str, list[Package]] = {}
+    for line in lines:
+        if (found := _PIN.match(line.text)) and line.name:
+            version = re.search(r"==+\s*([^\s;,]+)", line.text)
+            marker = re.search(r";\s*([^#]*?)(?:\s--?[a-z].*)?$", line.text)
+            markers = (marker[1].strip(),) if marker else ()
+            package = Package(line.name, version[1] if version else "", Source(file, line.number), markers)
+            by_name.setdefault(normalised(found[1]), []).append(package)
+    found_others = {}
+    for several in by_name.values():
+        chosen, why = choice(several, python_versions(imported), ())
+        found_others.update(
+            {
+                each.by.line: f"not preferred: {chosen.version} is{why}"
+                for each in several
+                if chosen and each is not chosen
+            }
+        )
+    return found_others
 
 
 def _is_direct(via: tuple[str, ...], names: set[str]) -> bool:

@@ -125,7 +125,6 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
     if path.exists() and not request.overwrite and not dry_run:
         raise UsageError(f"{path} exists", hint="write another file with --output FILE, or replace it with --force")
     if not dry_run:
-        path.parent.mkdir(parents=True, exist_ok=True)
         replace_user_file(path, text.encode())
     return Imported(name, path, text, tuple(imported.ledger), decisions), imported
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -35,11 +35,13 @@ from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in
 from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of, without_preferences
 from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
-from envspec.spec.errors import KeyPath, RefusedValues
-from envspec.spec.identity import with_groups
+from envspec.spec.document import root_of
+from envspec.spec.errors import KeyPath, RefusedValues, SpecError
+from envspec.spec.identity import whole_document
 from envspec.spec.load import read_text, spec_error
+from envspec.spec.sections import BasePackages
 from envspec.spec.targets import targets_of
-from envspec.spec.variants import BASE, document_of, variant_directory
+from envspec.spec.variants import document_of, variant_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,13 @@ def preview(request: LockRequest, new: Compiled) -> LockPreview:
 def compiled(request: LockRequest, context: Context, base: Compiled | None, text: str | None) -> Compiled:
     """What a spec compiles to; writes nothing but the cache.
 
-    base: for a variant, what the spec itself compiles to. text: the spec's, if it is not to be its file's.
+    base: for a variant, what the spec itself compiles to. text: the spec's, if it is not to be the request's or its
+    file's.
     """
     started = context.now().replace(microsecond=0)
     written = base.spec.decode() if base and base.spec else read_text(request.spec_path)
+    text = text if text is not None else request.text
+    is_of_file = text is None
     text = written if text is None or base else text
     if not request.variant:
         text = _upgraded_text(text, request, started)
@@ -85,10 +90,10 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     warnings: list[str] = []
     context = _recording(context, warnings).with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
     key = None
-    if request.upgrade is Upgrade.KEEP and not request.upgrade_packages and request.as_of is None:
+    if is_of_file and request.upgrade is Upgrade.KEEP and not request.upgrade_packages and request.as_of is None:
         key = key_of(request, load_facts().version, context.environ, base)
     facts = load_facts(spec.facts.tables())
-    check_cuda(spec, facts, request.spec_path, request.variant)
+    check_cuda(spec, facts, request)
     with closing(Store(context.cache)) as store:
         document = _document(text, request)
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)
@@ -127,10 +132,10 @@ def _upgraded_text(text: str, request: LockRequest, now: datetime) -> str:
     """The spec's text with the date that is requested, and without preferred versions of what may move."""
     if request.as_of is not None and not request.upgrade_packages:
         _parsed(text, request, now)
-        text = set_as_of(text, request.as_of)
+        text = set_as_of(text, request.as_of, root_of(request.spec_path))
     if request.upgrade is Upgrade.ALL or request.upgrade_packages:
         _parsed(text, request, now)
-        text = without_preferences(text, request.upgrade_packages or None)
+        text = without_preferences(text, request.upgrade_packages or None, root_of(request.spec_path))
     return text
 
 
@@ -140,7 +145,7 @@ def _parsed(text: str, request: LockRequest, now: datetime) -> Spec:
 
 
 def _document(text: str, request: LockRequest) -> dict[str, Any]:
-    return with_groups(documents.parse_toml(text), request.spec_path.parent)
+    return whole_document(documents.parse_toml(text), request.spec_path)
 
 
 def beside(state: LockState, document: bytes) -> LockState:
@@ -160,7 +165,7 @@ def beside(state: LockState, document: bytes) -> LockState:
     )
 
 
-def check_cuda(spec: Spec, facts: Facts, where: Path, variant: str = BASE) -> None:
+def check_cuda(spec: Spec, facts: Facts, request: LockRequest) -> None:
     """Fail on what no resolution changes: unknown GPUs, and a driver that is too old for [cuda] version or a GPU.
 
     Raises:
@@ -168,7 +173,7 @@ def check_cuda(spec: Spec, facts: Facts, where: Path, variant: str = BASE) -> No
     """
     found = dict.fromkeys(each for platform in spec.env.platforms for each in _cuda_problems(spec, platform, facts))
     if found:
-        raise spec_error(where, found, variant)
+        raise _spec_error(request, found)
 
 
 def _cuda_problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[KeyPath, str, str]]:
@@ -211,11 +216,11 @@ def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
     missing = [(path, name) for path, text in found if (name := unset(text, context.environ))]
     if missing and not context.is_offline:
         path, name = missing[0]
-        unset_login = f"the login is in the variable {name}, which is not set"
-        raise spec_error(request.spec_path, [(path, unset_login, f"set {name} in the environment")], request.variant)
+        reason = (path, f"the login is in the variable {name}, which is not set", f"set {name} in the environment")
+        raise _spec_error(request, [reason])
     for path, text in (*found, *channels):
         if has_open_secret(text, channel=path[0] == "conda"):
-            [place] = spec_error(request.spec_path, [(path, "", "")], request.variant).problems
+            [place] = _spec_error(request, [(path, "", "")]).problems
             context.reporter.warning(
                 f"{place.where}:{place.line}: {place.key} contains a password or a token, visible to everybody who "
                 "sees the spec: use variables instead, as in https://${USER}:${PASSWORD}@host"
@@ -276,7 +281,7 @@ def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
     if state.old is not None:
         state = replace(state, old=replace(state.old, package_ages=moved.package_ages))
     if times:
-        text = set_package_as_of(text, times)
+        text = set_package_as_of(text, times, root_of(state.request.spec_path))
         spec = _parsed(text, state.request, state.started).variant(state.request.variant)
         state = replace(state, spec=spec, document=_document(text, state.request))
     made = make(state)
@@ -367,16 +372,26 @@ def make(state: LockState) -> Lock:
     try:
         return _made(state)
     except RefusedValues as error:
-        raise spec_error(state.request.spec_path, error.found, state.request.variant) from None
+        raise _spec_error(state.request, error.found) from None
     except RefusedLines as error:
         lines = error.of_lines(state.spec.pip.dependencies)
-        raise spec_error(state.request.spec_path, lines, state.request.variant) from None
+        raise _spec_error(state.request, lines) from None
+
+
+def _spec_error(request: LockRequest, found: Iterable[tuple[KeyPath, str, str]]) -> SpecError:
+    return spec_error(request.spec_path, found, request.variant, request.text)
 
 
 def _made(state: LockState) -> Lock:
+    given = None
+    if state.spec.pip.on_top_of or state.spec.image.packages is BasePackages.KEEP:
+        from envspec.operations.lock_beneath import pythons_of, with_beneath
+
+        state = with_beneath(state)
+        given = pythons_of(state.beneath, state.spec)
     of_conda = names_in_conda(state.upgraded, state.old, _required_from_conda(state.spec))
     conda = _conda(state, of_conda)
-    targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons)
+    targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons, given)
     of_pypi = [name for name in state.upgraded if name not in of_conda]
     pypi = _pypi(state, targets, conda, of_pypi)
     # Imported by now, while the engines ran.
@@ -477,10 +492,11 @@ def lock_files(lock: Lock) -> dict[str, bytes]:
     """
     if not lock.base_images:
         return files_of(lock)
-    return files_of(lock, _container_config(lock.image))
+    return files_of(lock, container_config(lock.image))
 
 
-def _container_config(settings: ImageSettings) -> ContainerConfig:
+def container_config(settings: ImageSettings) -> ContainerConfig:
+    """How a container of an image with these settings starts. Raises UsageError: as `lock_files`."""
     # Imported only for locks with an image.
     from envspec.image.layers.types import EntryKind, InMemory
     from envspec.image.services import HOME, USER, ServicesSource, services_config

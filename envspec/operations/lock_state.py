@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from envspec.facts import Facts
     from envspec.io.store import Store
     from envspec.models import (
+        BaseImage,
         CondaChannel,
         CondaPackage,
         Decision,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
         Target,
     )
     from envspec.resolve.pypi.resolve import TargetRequest
-    from envspec.resolve.types import CondaProvided
+    from envspec.resolve.types import CondaProvided, FoundEnvironment
     from envspec.spec import Spec
 
 #: For a registry that a lock does not depend on: one that is silent is not waited for like an index.
@@ -78,7 +79,8 @@ class LockRequest:
 
     resolver, conda_resolver: names in `envspec.resolve`. upgrade_packages: normalised names that may move although the
     rest stays. as_of: the date to write into the spec, of everything or of upgrade_packages. channel_repodata: channel
-    name -> a folder with its repodata, used instead of it.
+    name -> a folder with its repodata, used instead of it. text: the spec's new text, to be written with the lock; None
+    for its file's.
     """
 
     spec_path: Path
@@ -90,6 +92,7 @@ class LockRequest:
     channel_repodata: Mapping[str, Path] = field(default_factory=dict)
     as_of: datetime | Age | None = None
     variant: str = BASE
+    text: str | None = None
 
     @property
     def base_directory(self) -> Path:
@@ -100,7 +103,7 @@ class LockRequest:
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """files: of the lock that a spec compiles to; none if its lock stays as it is. read: the spec's text. spec: its new
-    one, if the request changes dates.
+    one, if the request changes it.
     """
 
     files: Mapping[str, bytes]
@@ -117,13 +120,24 @@ def variants_of(request: LockRequest) -> tuple[LockRequest, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Beneath:
+    """What is there before the lock's packages, on platforms where there is anything. image: the base image that has
+    it, with the digests by which it was read.
+    """
+
+    found: Mapping[Platform, FoundEnvironment] = field(default_factory=dict)
+    image: BaseImage | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LockState:
     """What the stages of one lock share. started: the time of this run. upgraded: what `--upgrade-package` may move.
 
     document: the spec, parsed. as_of: up to when releases are considered, except for packages with a time of their own.
     newest: up to when those of `upgraded` are. old: what of the existing lock may decide anything. before: that lock,
     whose recorded images and built wheels hold for the new one if all that they follow from is the same. base: the lock
-    of the spec itself, whose versions its variant prefers; base_sha256: of what it installs.
+    of the spec itself, whose versions its variant prefers; base_sha256: of what it installs. beneath: what it is
+    installed on top of.
     """
 
     request: LockRequest
@@ -140,6 +154,7 @@ class LockState:
     before: Lock | None = None
     base: Lock | None = None
     base_sha256: str = ""
+    beneath: Beneath = field(default_factory=Beneath)
 
     @property
     def input_sha256(self) -> str:

@@ -126,6 +126,10 @@ def _image(image: ImageExplanation) -> Iterator[Row]:
     settings = image.settings
     yield row("working directory", settings.workdir)
     yield row("compiler", settings.compiler)
+    if settings.project:
+        yield row("project", settings.project)
+    if settings.copy:
+        yield row("copied code", " ".join(settings.copy))
     for service in settings.services:
         logs = f", logs in {service.logdir}" if service.logdir else ""
         yield row(service.name, f"on port {service.port}{logs}")

@@ -73,7 +73,9 @@ def option_error(text: str, read: Callable[[str], object]) -> BadValue:
     if name == "editable" and value:
         return InFolder(found, f"write {_item(named(value))}", lambda folder: f"write {_item(named(value, folder))}")
     if name == "group" and value:
-        return BadValue(found, f"remove it, and add groups = [{_item(value)}] to [pip]")
+        file, colon, group = value.rpartition(":")
+        lines = _item(f"{file}{colon}group:{group}")
+        return BadValue(found, f"remove it, and add `dependencies-from = [{lines}]` at the top")
     if name in ("index-url", "extra-index-url", "find-links") and value:
         return BadValue(found, _index(name, quoted(without_credentials(value), _MOST_CHARACTERS)[1:-1]))
     return BadValue(found, _OTHERS.get(name, "remove it: a spec has no options of pip"))
@@ -162,7 +164,7 @@ def project_name(folder: Path) -> str | None:
 
 def _pyproject_name(folder: Path) -> object:
     try:
-        document = documents.read_spec(folder / "pyproject.toml")
+        document = documents.read_toml(folder / "pyproject.toml")
     except (OSError, ValueError):
         return None
     for keys in (("project",), ("tool", "poetry")):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
 
 import tomlkit
 
@@ -18,14 +18,17 @@ _READERS: Final[Mapping[str, Callable[[str], str]]] = {
 }
 
 
-def without_preferences(text: str, names: Collection[str] | None = None) -> str:
+def without_preferences(text: str, names: Collection[str] | None = None, root: Sequence[str] = ()) -> str:
     """The text of a valid spec without the versions that it prefers, or without those of some normalised names.
 
-    Comments and layout of everything else stay as they are.
+    root: the table of the document that is the spec. Comments and layout of everything else stay as they are.
     """
     document = tomlkit.parse(text)
+    spec: Any = document
     is_changed = False
-    for table in (document, *document.get("variants", {}).values()):
+    for key in root:
+        spec = spec[key]
+    for table in (spec, *spec.get("variants", {}).values()):
         for section, read in _READERS.items():
             listed = table.get(section, {}).get(_KEY)
             leaving = [at for at, each in enumerate(listed or ()) if names is None or read(str(each)) in names]

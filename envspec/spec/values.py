@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
@@ -302,6 +303,17 @@ def _read_word(text: str) -> str:
     return text
 
 
+def _read_project_path(text: str) -> str:
+    # Imports the parsers of archives, which few specs need.
+    from envspec.io.archives import path_problem
+
+    path = posixpath.normpath(_read_word(text))
+    inner = path.removeprefix("../")
+    if why := None if inner in (".", "..") else path_problem(inner):
+        raise BadValue(f"{quoted(text)} {why}", 'write a path from the spec\'s folder on: "src", "../src"')
+    return path
+
+
 def _read_env_variable(text: str) -> str:
     if "\0" in text:
         raise BadValue("holds a NUL character", "no environment can carry it: remove it")
@@ -372,6 +384,9 @@ ImageReference = Annotated[str, OfText(_read_image)]
 Folder = Annotated[
     str, matching(r"/[^\0\n]*", "is not a folder of the image", 'write a whole path: "/workspace"', pattern="^/")
 ]
+ListFile = Annotated[
+    str, matching(r"[^/\0\n\\][^\0\n\\]*", "is not the path of a file beside the spec", 'write "colab.json"')
+]
 AptPackage = Annotated[
     str,
     # Source: Debian Policy 5.6.1 (names) and 5.6.12 (versions).
@@ -401,6 +416,7 @@ VirtualName = Annotated[
 ]
 VirtualValue = Annotated[str, OfText(read_virtual_value)]
 Word = Annotated[str, OfText(_read_word)]
+ProjectPath = Annotated[str, OfText(_read_project_path)]
 EnvVariable = Annotated[str, OfText(_read_env_variable)]
 VariableName = Annotated[
     str,

@@ -31,7 +31,7 @@ from envspec.image.sources.bytecode import (
     read_content,
     with_bytecode,
 )
-from envspec.models import Python
+from envspec.models import OnTopOf, Python
 from envspec.names import normalised
 
 _FORM: Final = "standalone 2"
@@ -170,18 +170,23 @@ class _Survey:
 
 
 _VENV_FORM: Final = "venv 1"
+#: The file by which a base's own Python imports the packages on top of it, and that by which theirs imports from a
+#: virtual environment of the base. Each line is a folder, or code that `site` runs: `addsitedir` reads .pth files too.
+_PTH: Final = "envspec.pth"
 
 
 @dataclass(frozen=True, slots=True)
 class Venv:
-    """home: the folder of the interpreter in the image, absolute."""
+    """home: the folder of the interpreter in the image, absolute. below: what has the packages beside its own."""
 
     python: Python
     home: str = "/usr/bin"
+    below: OnTopOf | None = None
 
     @property
     def key(self) -> str:
-        parts = [_VENV_FORM, PREFIX, self.python.version, self.home]
+        below = [self.below.site, self.below.nested] if self.below else []
+        parts = [_VENV_FORM, PREFIX, self.python.version, self.home, *below]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     @property
@@ -201,17 +206,28 @@ class Venv:
         for name in ("python3", f"python{series}"):
             yield Entry(f"{PREFIX}/bin/{name}", 0o777, EntryKind.SYMLINK, target="python")
         yield Entry(f"{PREFIX}/include/site/python{series}", 0o755, EntryKind.FOLDER)
-        yield Entry(f"{PREFIX}/lib/python{series}/site-packages", 0o755, EntryKind.FOLDER)
+        site = f"{PREFIX}/lib/python{series}/site-packages"
+        yield Entry(site, 0o755, EntryKind.FOLDER)
+        if self.below:
+            if self.below.nested:
+                yield _pth(site, self.below.nested)
+            # Programs of the base, torchrun for example, start its own Python.
+            yield _pth((self.below.nested or self.below.site).lstrip("/"), f"/{site}")
         yield Entry(f"{PREFIX}/lib64", 0o777, EntryKind.SYMLINK, target="lib")
         yield Entry(f"{PREFIX}/pyvenv.cfg", 0o644, data=InMemory(self._config().encode()))
 
     def _config(self) -> str:
         return (
             f"home = {self.home}\n"
-            "include-system-site-packages = false\n"
+            f"include-system-site-packages = {'true' if self.below and self.below.site else 'false'}\n"
             f"version = {self.python.version}\n"
             f"executable = {self.home}/python{self.python.series}\n"
         )
+
+
+def _pth(folder: str, imported: str) -> Entry:
+    line = f"import site; site.addsitedir({imported!r})\n"
+    return Entry(f"{folder}/{_PTH}", 0o644, data=InMemory(line.encode()))
 
 
 def home_of(python: Python, environ: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -14,10 +14,20 @@ from packaging.version import Version
 
 from envspec.context import counted
 from envspec.credentials import without_credentials
-from envspec.models import DEFAULT_INDEX, DIRECT_URL, SPEC, Dependent, Package, Rejected, Resolution, WheelFile
+from envspec.models import (
+    DEFAULT_INDEX,
+    DIRECT_URL,
+    SPEC,
+    Dependent,
+    Package,
+    Rejected,
+    Resolution,
+    WheelFile,
+)
 from envspec.names import normalised
 from envspec.resolve.pypi.errors import torch_family_conflict, unknown_extras
 from envspec.resolve.pypi.extensions import labels_of
+from envspec.resolve.pypi.found import is_release
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import Rules
 from envspec.resolve.pypi.index.selection import upload_time, version_of
@@ -34,7 +44,7 @@ from envspec.resolve.pypi.metadata import (
 )
 from envspec.resolve.pypi.refused_lines import no_wheel_for
 from envspec.resolve.pypi.resolver import Pins, PypiRequest, ResolverError
-from envspec.resolve.types import required_by
+from envspec.resolve.types import CondaProvided, FoundPackage, ProvidedPackage, required_by
 from envspec.verifier.owned import Overlap
 
 #: A package this much older than `as_of` is reported if something else than the spec holds it back.
@@ -66,7 +76,7 @@ class _Node:
 async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins, view: View) -> Resolution:
     """Everything that one target installs from indexes, from a resolver's pins and the index's pages.
 
-    What conda provides is no package here, but part of the graph.
+    What is from no index is no package here, but part of the graph.
 
     Raises:
         RefusedLines: the spec names extras that packages do not have.
@@ -128,8 +138,20 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     skipped = (f"{name} {version} was left out: {why}" for (name, version), why in sorted(request.excluded.items()))
     overlapping = (_overlapping(each, nodes) for each in view.overlaps({node.name: node.file for node in installed}))
     old = _by_python(held_back, request.target.python.series)
-    warnings = (*filter(None, (*old, *compiled, *untagged)), *yanked, *skipped, *lacking, *overlapping)
-    return Resolution(request.target, packages, warnings)
+    existing = tuple(
+        replace(each.recorded, required_by=tuple(sorted(nodes[name].askers)) if name in nodes else ())
+        for name, each in sorted(rules.provided.items())
+        if isinstance(each, FoundPackage)
+    )
+    unmet = (text for each in existing if each.required_by for text in _unmet_there(rules.provided[each.name]))
+    warnings = (*filter(None, (*old, *compiled, *untagged)), *yanked, *skipped, *lacking, *overlapping, *unmet)
+    return Resolution(request.target, packages, warnings, installed=existing)
+
+
+def _unmet_there(package: ProvidedPackage) -> Iterator[str]:
+    """A warning for requirements of a package that its environment does not meet."""
+    if isinstance(package, FoundPackage) and package.unmet:
+        yield f"{package}, which requires {', '.join(package.unmet)}: left as it is"
 
 
 def _overlapping(found: Overlap, nodes: Mapping[str, _Node]) -> str:
@@ -175,12 +197,15 @@ def _compiled_beside(node: _Node, view: View, environment: Mapping[str, str]) ->
     torch = view.rules.provided.get("torch")
     if torch is None or node.file.filename.split("-")[-2] == "none" or not node.file.filename.endswith(".whl"):
         return None
+    if isinstance(torch, FoundPackage) and is_release(torch.version):
+        return None
     required = applicable(node.requires, environment, frozenset(node.extras))
     if all(normalised(requirement.name) != "torch" for requirement in required):
         return None
+    instead = f"take {node.name} from conda as well" if isinstance(torch, CondaProvided) else "build it for that torch"
     return (
         f"{node.name} {node.version} is compiled and needs torch: its wheel was built against PyPI's, and {torch}; "
-        f"if it does not load, take {node.name} from conda as well"
+        f"if it does not load, {instead}"
     )
 
 

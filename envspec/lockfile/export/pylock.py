@@ -1,0 +1,169 @@
+"""pylock.<name>.toml (PEP 751): the PyPI packages of all platforms, for pip, uv and scanners.
+
+Written on demand: it names the URL of every file, which a lock does not for the default index.
+
+Source: Python Packaging User Guide, "pylock.toml Specification", version 1.0. What differs between platforms has two or
+more entries, whose markers exclude each other. An entry of several platforms has a wheel for each of them, of which an
+installer takes by its tags the one that was locked: the only one that the platform can load, or its best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from envspec.credentials import without_credentials
+from envspec.lockfile import toml_writer
+from envspec.lockfile.document import canonical, identity
+from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, is_source, project_of
+from envspec.lockfile.toml_writer import Value
+from envspec.models import DIRECT_URL, GIT, LOCAL, Package, Resolution, Target
+from envspec.spec.targets import marker_environment
+
+_VERSION: Final = "1.0"
+#: Keys of a marker that tell platforms apart.
+_MARKERS: Final = ("sys_platform", "platform_machine")
+
+
+class _OnTarget(NamedTuple):
+    target: Target
+    package: Package
+
+
+def text(request: ExportRequest) -> Exported:
+    """The file of all platforms of a request, and what of their builds it can't say."""
+    resolutions = canonical(request.lock).resolutions
+    wanted = {each.target.platform for each in request.resolutions}
+    resolutions = tuple(each for each in resolutions if each.target.platform in wanted)
+    targets = [each.target for each in resolutions]
+    missing = [*request.missing({Content.DRIVER}), *_rebuilt(resolutions)]
+    comments = [
+        *request.header(missing),
+        "To install it:",
+        "  pip install -r FILE        (pip 26.1 or newer)",
+        "  uv pip sync FILE",
+    ]
+    series = sorted({target.python.series for target in targets})
+    head: Mapping[str, Value] = {
+        "lock-version": _VERSION,
+        "environments": [_marker([target]) for target in targets],
+        "requires-python": f"=={series[0]}.*" if len(series) == 1 else None,
+        "created-by": "envspec",
+    }
+    lines = "".join(f"# {line}\n" for line in comments)
+    packages = [_entry(request, group, targets) for group in _groups(resolutions)]
+    tool = toml_writer.table("tool.envspec", _about(request))
+    return Exported(f"{lines}{toml_writer.pairs(head)}{toml_writer.tables('packages', packages)}{tool}", missing)
+
+
+def _marker(targets: Sequence[Target]) -> str:
+    """A marker that holds on these platforms and on no other one that envspec locks for."""
+    found = []
+    for target in targets:
+        environment = marker_environment(target)
+        found.append(" and ".join(f"{key} == '{environment[key]}'" for key in _MARKERS))
+    return found[0] if len(found) == 1 else " or ".join(f"({each})" for each in found)
+
+
+def _groups(resolutions: Sequence[Resolution]) -> list[list[_OnTarget]]:
+    """The packages that are one entry, sorted by name."""
+    groups: dict[tuple[str, ...], list[_OnTarget]] = {}
+    for resolution in resolutions:
+        for package in resolution.packages:
+            groups.setdefault(_key(package), []).append(_OnTarget(resolution.target, package))
+    return sorted(groups.values(), key=lambda group: _key(group[0].package))
+
+
+def _key(package: Package) -> tuple[str, ...]:
+    """What has to be the same for platforms to share an entry: all, except for the wheel of an index."""
+    file = package.file
+    is_listed = file.index not in {DIRECT_URL, GIT, LOCAL} and file.filename.endswith(".whl")
+    return (package.name, package.version, file.index, *(() if is_listed else (file.sha256, file.url or "")))
+
+
+def _entry(request: ExportRequest, group: Sequence[_OnTarget], targets: Sequence[Target]) -> Mapping[str, Value]:
+    first = group[0].package
+    own = [each.target for each in group]
+    location = request.locations.get(first.file.sha256)
+    built = {each.package.wheel.filename: each.package.wheel.sha256 for each in group if is_source(each.package)}
+    wheels: list[Value] = [
+        {"name": name, "hashes": {"sha256": sha256}} for name, sha256 in built.items() if name.endswith(".whl")
+    ]
+    return {
+        "name": first.name,
+        # A project's own version may change with its sources.
+        "version": None if is_project(first) else first.version,
+        "marker": None if len(own) == len(targets) else _marker(own),
+        "index": (location.pages or None) if location else None,
+        **_source(request, [each.package for each in group]),
+        "tool": {"envspec": {"built-wheels": wheels}} if wheels else None,
+    }
+
+
+def _source(request: ExportRequest, packages: Sequence[Package]) -> Mapping[str, Value]:
+    """The key of a package's source and its value."""
+    first = packages[0]
+    if first.file.index == GIT:
+        address = git_of(first)
+        vcs = {
+            "type": "git",
+            "url": address.url,
+            "commit-id": address.ref,
+            "subdirectory": address.subdirectory or None,
+        }
+        return {"vcs": vcs}
+    if first.file.index == LOCAL:
+        return {"directory": {"path": request.projects[project_of(first)]}}
+    if first.file.index == DIRECT_URL:
+        return {"archive": {"url": without_credentials(first.file.url or ""), **_file(first)}}
+    if not first.file.filename.endswith(".whl"):
+        return {"sdist": _listed(request, first)}
+    by_hash = {each.file.sha256: each for each in packages}
+    return {"wheels": [_listed(request, each) for each in by_hash.values()]}
+
+
+def _listed(request: ExportRequest, package: Package) -> Mapping[str, Value]:
+    url = request.locations[package.file.sha256].url
+    return {"name": package.file.filename, "url": url, **_file(package)}
+
+
+def _file(package: Package) -> Mapping[str, Value]:
+    return {
+        "upload-time": package.uploaded,
+        "size": package.file.size_bytes,
+        "hashes": {"sha256": package.file.sha256},
+    }
+
+
+def _rebuilt(resolutions: Sequence[Resolution]) -> Iterator[str]:
+    """Packages that every installer builds anew, and in an environment that is not the locked one."""
+    names = {f"{each.name} {each.version}": None for part in resolutions for each in part.packages if is_source(each)}
+    if names:
+        yield f"wheels that envspec built: {', '.join(names)} (an installer builds them again from the same sources)"
+
+
+def _about(request: ExportRequest) -> Mapping[str, Value]:
+    """What no key of the standard is for: informing only."""
+    lock = canonical(request.lock)
+    parts = [(each.target, lock.on(each.target.platform)) for each in request.resolutions]
+    gpu_code: list[Value] = [
+        {
+            "package": code.package,
+            "version": code.version,
+            "platform": code.platform.value,
+            "variant": code.variant,
+            "sm": list(code.sm),
+            "ptx": list(code.ptx),
+        }
+        for code in lock.gpu_code
+        if any(code.platform is target.platform for target, _ in parts)
+    ]
+    return {
+        "name": lock.name,
+        "lock": f"sha256:{identity(lock)}",
+        "as-of": lock.as_of,
+        "gpus": list(lock.gpus),
+        "python": {target.platform.value: target.python.version for target, _ in parts},
+        "driver": {target.platform.value: own.driver.minimum for target, own in parts if own.driver},
+        "gpu-code": gpu_code,
+    }
