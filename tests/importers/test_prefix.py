@@ -206,7 +206,8 @@ def test_what_is_broken_has_an_entry(env: Environment, tmp_path: Path) -> None:
     (env.site / "torn-1.0.dist-info").mkdir()
     linked = env.add("linked", "1.0")
     (linked / "METADATA").unlink()
-    (linked / "METADATA").symlink_to("/dev/zero")
+    for name in ("METADATA", "RECORD"):
+        (linked / name).symlink_to("/dev/zero")
     (env.site / "by_hand.pth").write_text("# a comment\n/opt/code\nimport sys\n")
     project = tmp_path / "developed"
     project.mkdir()
