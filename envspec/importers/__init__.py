@@ -21,7 +21,7 @@ IMPORTERS: Final[tuple[tuple[str, str], ...]] = (
     (r"conda(?:-.+)?\.lock", "envspec.importers.conda:read_explicit"),
     (r"(?:.*[-_.])?(?:environment|env|conda)(?:[-_.].*)?\.ya?ml", "envspec.importers.conda:read_environment"),
     (r"cog\.ya?ml", "envspec.importers.cog:read_cog"),
-    (r"devcontainer\.json", "envspec.importers.devcontainer:read_devcontainer"),
+    (r"\.?devcontainer\.json", "envspec.importers.devcontainer:read_devcontainer"),
     (r"(?:.*\.)?(?:Dockerfile|Containerfile)(?:[._-].*)?", "envspec.importers.dockerfile:read_dockerfile"),
     (r".*\.(?:txt|in|pip)", "envspec.importers.requirements:read_requirements"),
 )

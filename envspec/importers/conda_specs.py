@@ -145,16 +145,16 @@ def add_name(imported: Import, source: Source, name: str) -> None:
     imported.add(source, f"name: {name}", outcome, "" if own == name else f"`{own}`")
 
 
-def add_variable(imported: Import, source: Source, name: str, value: str) -> None:
-    """A variable of the environment's programs."""
+def add_variable(imported: Import, source: Source, name: str, value: str, text: str = "") -> None:
+    """A variable of the environment's programs. text: the line."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
-        imported.add(source, f"{name}: {value}", Outcome.REFUSED, "no environment variable")
+        imported.add(source, text or f"{name}: {value}", Outcome.REFUSED, "no environment variable")
     elif _SECRET.search(name):
         reason = "it may be a secret, which everybody who has the image could read: set it when the container starts"
         imported.add(source, f"{name}: \u2026", Outcome.REFUSED, reason)
     else:
         imported.draft.env[name] = value
-        imported.add(source, f"{name}: {value}", Outcome.KEPT)
+        imported.add(source, text or f"{name}: {value}", Outcome.KEPT)
 
 
 def add_requirement(

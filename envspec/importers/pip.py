@@ -77,21 +77,25 @@ def add_requirement(
     if has_open_secret(requirement.text):
         requirement = requirement.without_credentials()
         reasons.append("without its login, which must not be in a spec: write it as `${TOKEN}@`")
-    pin = pinned(requirement)
     if use is Use.VERSIONS:
-        if pin is None:
-            return Verdict(Outcome.TRANSLATED, "; ".join(["it is no pin: the lock decides its version", *more]))
-        existing = imported.draft.versions.setdefault(requirement.name, pin)
-        if existing.partition("+")[0] != pin.partition("+")[0]:
-            return Verdict(Outcome.TRANSLATED, f"not preferred: {existing} is, of a source that was read before")
-    else:
-        draft = imported.draft
-        lines = draft.dependencies if use is Use.DEPENDENCIES else draft.constraints
-        lines.append(DraftRequirement(requirement.text, by, project))
+        return Verdict(Outcome.TRANSLATED, _prefer(requirement, imported) or "; ".join(reasons))
+    lines = imported.draft.dependencies if use is Use.DEPENDENCIES else imported.draft.constraints
+    lines.append(DraftRequirement(requirement.text, by, project))
     if is_lossy:
         return Verdict(Outcome.REFUSED, "; ".join(reasons))
-    is_same = use is not Use.VERSIONS and not reasons and requirement.text == text
+    is_same = not reasons and requirement.text == text
     return Verdict(Outcome.KEPT if is_same else Outcome.TRANSLATED, "; ".join(reasons))
+
+
+def _prefer(requirement: Requirement, imported: Import) -> str:
+    """Prefer the version of a pin; why it is not preferred, if so."""
+    pin = pinned(requirement)
+    if pin is None:
+        return "it is no pin: the lock decides its version"
+    existing = imported.draft.versions.setdefault(requirement.name, pin)
+    # A label that a requirement has lost is in `versions` already.
+    is_other = existing.partition("+")[0] != pin.partition("+")[0]
+    return f"not preferred: {existing} is, of a source that was read before" if is_other else ""
 
 
 _OTHERS_OF_A_LINE: Final = "a spec has no options of pip; [build.NAME] has the variables of a package's build"
@@ -260,13 +264,15 @@ def add_index(  # noqa: PLR0913
         address = read_index_url(address)
     except BadValue as error:
         return Verdict(Outcome.REFUSED, _sentence(error))
+    if is_default and not packages:
+        reason = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(address)}"
+        return Verdict(Outcome.TRANSLATED, reason)
     row = next((row for row in load_facts().links if url.startswith(row.url)), None)
     names = tuple(map(normalised, packages)) or (row.packages if row else ())
     index = DraftIndex(address, by, name, names, "links" if is_links or row else "simple")
     _merge(index, imported)
     reason = f"[[pip.index]] for {', '.join(names)}" if names else "[[pip.index]]: its packages are to be named"
-    default = "; if it replaces the default index, set ENVSPEC_DEFAULT_INDEX to it" if is_default else ""
-    return Verdict(Outcome.TRANSLATED, f"{reason}{default}{login}")
+    return Verdict(Outcome.TRANSLATED, f"{reason}{login}")
 
 
 def _merge(index: DraftIndex, imported: Import) -> None:

@@ -12,6 +12,7 @@ from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as Pep508
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from envspec.credentials import shown
 from envspec.importers import poetry
 from envspec.importers.pip import Use, Verdict, add_index, add_requirement
 from envspec.importers.python_locks import PYTHONS, holds, read_poetry_lock, read_pylock, read_uv_lock
@@ -95,8 +96,17 @@ class _Project:
         if python := text_of(project, "requires-python"):
             self.python(python, ("project", "requires-python"), "requires-python")
         for at, text in enumerate(list_of(project, "dependencies")):
-            self.requirement(text, ("project", "dependencies", at))
-        taken = self._with_named(self.extras)
+            if self._own_extras(text):
+                self.note(("project", "dependencies", at), text, "the lines of these extras")
+            else:
+                self.requirement(text, ("project", "dependencies", at))
+        self._extras()
+        self._dynamic()
+
+    def _extras(self) -> None:
+        project = self.file.table("project")
+        own = (self._own_extras(text) for text in list_of(project, "dependencies"))
+        taken = self._with_named(self.extras.union(*own))
         optional = table_of(project, "optional-dependencies")
         for extra, listed in optional.items():
             for at, text in enumerate(listed if isinstance(listed, list) else ()):
@@ -107,10 +117,10 @@ class _Project:
                     self.requirement(text, path, extra=normalised(extra))
                 else:
                     self.note(path, text, "the lines of these extras")
-        known = {*map(normalised, optional), *map(normalised, self.file.table("tool", "poetry", "extras"))}
+        others = (("tool", "poetry", "extras"), ("tool", "setuptools", "dynamic", "optional-dependencies"))
+        known = {*map(normalised, optional), *(normalised(key) for path in others for key in self.file.table(*path))}
         for extra in sorted(self.extras - known):
             self.add(("project",), f"extra {extra}", Verdict(Outcome.REFUSED, f"the project has no extra {extra}"))
-        self._dynamic()
 
     def _with_named(self, extras: frozenset[str]) -> frozenset[str]:
         """Extras, and those that they name: `all = ["project[gpu]"]`."""
@@ -161,12 +171,16 @@ class _Project:
             self.imported.include(self.file.path.parent / str(name), self.file.at(*path), f"file = {name}")
 
     def _dependency_groups(self) -> None:
-        named = [f"group:{each}" for each in self._known_groups()]
-        found = read_whole({DEPENDENCIES_FROM: named}, self.file.path.with_name("spec.toml"))
+        groups = self._known_groups()
+        found = read_whole(
+            {DEPENDENCIES_FROM: [f"group:{each}" for each in groups]}, self.file.path.with_name("spec.toml")
+        )
         taken = {place.path for place in found.lines.values()}
         for place, problem in found.problems:
             if place.path not in taken:
-                self.add(place.path, str(place.path[-1]), Verdict(Outcome.REFUSED, f"{problem}; {problem.hint}"))
+                path = place.path if place.file else ("dependency-groups",)
+                text = f"group {place.path[1] if place.file else groups[int(place.path[-1])]}"
+                self.add(path, text, Verdict(Outcome.REFUSED, f"{problem}; {problem.hint}"))
         for group, listed in self.file.table("dependency-groups").items():
             for at, item in enumerate(listed if isinstance(listed, list) else ()):
                 path = ("dependency-groups", group, at)
@@ -406,7 +420,8 @@ class _Project:
                 else:
                     self.note(path, text, _not_taken("group", group))
         for name, version in table_of(tool, "resolution", "overrides").items():
-            text = f"{name}{version}" if re.match(r"[=<>!~]", str(version)) else f"{name}=={version}"
+            operator = "" if re.match(r"[=<>!~]", str(version)) else " @ " if "://" in str(version) else "=="
+            text = f"{name}{operator}{version}"
             self.override(text, ("tool", "pdm", "resolution", "overrides", name), "resolution.overrides of PDM")
         for at, source in enumerate(list_of(tool, "source")):
             self._index_of_tool(source, ("tool", "pdm", "source", at), by_name=False)
@@ -436,7 +451,7 @@ class _Project:
         if not isinstance(text, str):
             self.add(path, _written(text), Verdict(Outcome.NOT_UNDERSTOOD, "it is not a requirement"))
             return
-        notes: tuple[str, ...] = ("converted",) if written else ()
+        notes: tuple[str, ...] = (f"as {shown(text)}",) if written else ()
         found = re.match(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?[^;]*(;.*)?$", text)
         name = normalised(found[1]) if found else ""
         if name == self.name and name and use is Use.DEPENDENCIES and " @ " not in text:

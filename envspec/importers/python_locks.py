@@ -6,8 +6,9 @@ those of the lock's own project, or the packages that no other package requires.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,13 +16,15 @@ from packaging.markers import InvalidMarker, Marker
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from envspec.credentials import without_credentials
 from envspec.importers.graph import roots
 from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import Clue, Import, Outcome, Source
+from envspec.io.http_settings import default_index_url
 from envspec.models import Platform
 from envspec.names import COMMIT, NAME, VERSION, normalised
-from envspec.origins import PYTORCH_PAGES
+from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
 from envspec.spec.targets import marker_values
 
 _PYPROJECT: Final = "pyproject.toml"
@@ -203,7 +206,9 @@ def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
     if not has_graph:
         note = "nothing says which packages are required by others: all are dependencies"
     imported.add(Source(name), name, Outcome.TRANSLATED, note)
-    by_name = {each.name: each for each in here if has_graph or not is_required_by_torch(each.name)}
+    has_torch = any(each.name in INDEX_FAMILY for each in here)
+    brought = {each.name for each in here if not has_graph and has_torch and is_required_by_torch(each.name)}
+    by_name = {each.name: each for each in here if each.name not in brought}
     for root in roots({each.name: each.requires for each in by_name.values()}):
         package = by_name[root]
         text = f"{package.name} @ {package.url}" if package.url else package.name
@@ -212,6 +217,11 @@ def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
 
 def _add(packages: list[Package], imported: Import, conflicts: Collection[str] = ()) -> None:
     """The versions of a lock, and an entry for each of its packages. conflicts: extras as uv's markers name them."""
+    mirror = _mirror(packages)
+    if mirror:
+        why = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(mirror)}"
+        imported.add(Source(packages[0].by.file), mirror, Outcome.TRANSLATED, why)
+        packages = [replace(each, index="") if each.index == mirror else each for each in packages]
     pythons = python_versions(imported)
     by_name: dict[str, list[Package]] = {}
     for package in packages:
@@ -227,6 +237,15 @@ def _add(packages: list[Package], imported: Import, conflicts: Collection[str] =
                 imported.add(package.by, text, Outcome.TRANSLATED, other)
             else:
                 imported.add(package.by, text, Outcome.TRANSLATED, _prefer(package, imported) + why)
+
+
+def _mirror(packages: list[Package]) -> str:
+    """The index from which most packages are, if none is from the default one; empty otherwise."""
+    counts = Counter(each.index for each in packages if each.index and not PYTORCH_PAGES.match(each.index))
+    is_default = any(each.rstrip("/") == default_index_url({}).rstrip("/") for each in counts)
+    if is_default or not counts or any(not (each.index or each.url or each.is_local) for each in packages):
+        return ""
+    return counts.most_common(1)[0][0]
 
 
 def _prefer(package: Package, imported: Import) -> str:

@@ -40,6 +40,11 @@ class _Line(NamedTuple):
         return normalised(found[1]) if found else ""
 
     @property
+    def shown(self) -> str:
+        """As the ledger has it: a compiled line can have a hundred hashes."""
+        return re.sub(r"(?:\s+--hash[=\s]\S+){2,}", " --hash=...", self.text)
+
+    @property
     def is_option(self) -> bool:
         return self.text.startswith("-") and option_of(self.text)[0] != "editable"
 
@@ -73,14 +78,16 @@ def read_constraints(path: Path, imported: Import) -> None:
     _read(path, imported, Use.CONSTRAINTS)
 
 
-def add_line(text: str, by: Source, imported: Import, folder: Path, use: Use = Use.DEPENDENCIES) -> None:
+def add_line(
+    text: str, by: Source, imported: Import, folder: Path, use: Use = Use.DEPENDENCIES, shown: str = ""
+) -> None:
     """Read a line of a requirements file, or an argument of `pip install` with its value.
 
     text: without comments, continued lines joined. by: where it is written; its entries are added to the ledger, one
-    for each option. folder: that relative paths start from.
+    for each option. folder: that relative paths start from. shown: the line as its entry has it.
     """
     if not text.startswith("-"):
-        imported.add(by, text, *add_requirement(text, by, imported, folder, use))
+        imported.add(by, shown or text, *add_requirement(text, by, imported, folder, use))
         return
     try:
         options = list(_split(shlex.split(text)))
@@ -192,13 +199,13 @@ def _add(path: Path, lines: list[_Line], imported: Import, use: Use) -> None:
             elif has_torch and is_required_by_torch(line.name):
                 reason = "required by torch: its version is preferred"
         if line.is_option or not reason:
-            add_line(line.text, by, imported, path.parent, use)
+            add_line(line.text, by, imported, path.parent, use, line.shown)
         elif line.number in others:
-            imported.add(by, line.text, Outcome.TRANSLATED, others[line.number])
+            imported.add(by, line.shown, Outcome.TRANSLATED, others[line.number])
         else:
             text = line.text.removeprefix("-e ").strip()
             verdict = add_requirement(text, by, imported, path.parent, Use.VERSIONS, (reason,))
-            imported.add(by, line.text, *verdict)
+            imported.add(by, line.shown, *verdict)
 
 
 def _for_others(lines: list[_Line], file: str, imported: Import) -> dict[int, str]:

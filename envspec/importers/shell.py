@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import ChainMap
 from collections.abc import Sequence
 from typing import Final
 
@@ -26,7 +27,7 @@ from envspec.importers.shell_syntax import (
     test_result,
 )
 from envspec.importers.types import Outcome, Source
-from envspec.importers.variables import VARIABLES
+from envspec.importers.variables import ignored
 
 #: Scripts in scripts: `bash -c "sh -c ..."`.
 MAX_NESTED: Final = 8
@@ -82,7 +83,7 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs:
     outer = Command((), source, step.text)
     try:
         words, assigned = _assignments(shell, step.words)
-        expanded = expand(words, {**shell.variables, **assigned} if assigned else shell.variables)
+        expanded = expand(words, ChainMap(assigned, shell.variables))
     except ValueError as error:
         shell.add(outer, Outcome.NOT_UNDERSTOOD, str(error))
         return Runs.YES
@@ -98,6 +99,9 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs:
     script = _inner_script(command, step)
     if script is not None and nested < MAX_NESTED and runs is Runs.YES:
         read_script(shell, script, nested + 1)
+    elif step.before in ("|", "|&") and program[:1] and program[0] in _SHELLS and shell.imported.ledger:
+        before = shell.imported.ledger[-1]
+        shell.add(command, before.outcome, f"runs what the command before it prints: {before.reason}")
     elif not program:
         _read_files(shell, command, step)
         for name, value in assigned.items():
@@ -112,7 +116,7 @@ def _assignments(shell: Shell, words: Sequence[str]) -> tuple[tuple[str, ...], d
     assigned: dict[str, str] = {}
     at = 0
     while at < len(words) and (found := _ASSIGNMENT.fullmatch(words[at])):
-        value = expand_text(found["value"], {**shell.variables, **assigned})
+        value = expand_text(found["value"], ChainMap(assigned, shell.variables))
         assigned[found["name"]] = value.words[0]
         at += 1
     return tuple(words[at:]), assigned
@@ -246,7 +250,7 @@ def _read_program(shell: Shell, command: Command, expanded: Expanded, runs: Runs
 def _read(shell: Shell, command: Command, reader: Reader, assigned: dict[str, str]) -> None:
     """Run a reader, after the variables in front of its program."""
     for name, value in assigned.items():
-        row = next((row for row in VARIABLES if re.fullmatch(row.names, name)), None)
+        row = ignored(name)
         if name == "TORCH_CUDA_ARCH_LIST":
             assign(shell, command, name, value)
         elif row is not None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from envspec.facts import load_facts
-from envspec.importers.conda_specs import add_channel, add_requirement
-from envspec.importers.pip import add_cuda, add_index
+from envspec.importers import conda_specs
+from envspec.importers.conda_specs import add_channel
+from envspec.importers.pip import add_cuda, add_index, add_requirement
 from envspec.importers.requirements import add_line
 from envspec.importers.shell_state import Clone, Command, Shell, split_options
 from envspec.importers.types import Clue, LedgerEntry, Outcome, Source
@@ -98,6 +99,8 @@ def _read_option(shell: Shell, command: Command, option: str, value: str, packag
     row, text = _OPTION.get(option), f"{option} {value}".rstrip()
     if row is None:
         shell.add(command, Outcome.NOT_UNDERSTOOD, f"envspec does not know this option of {command.words[0]}", text)
+    elif option == "--no-build-isolation" and packages and all(map(_has_build, packages)):
+        shell.add(command, Outcome.TRANSLATED, "needs nothing: they are built beside the lock's torch", text)
     elif option == "--torch-backend":
         _torch_backend(shell, command, value)
     elif row.line == "-e":
@@ -137,7 +140,7 @@ def _read_file(shell: Shell, command: Command, option: str, name: str) -> None:
                 add_line(requirement, Source(shell.file, line), shell.imported, shell.context)
     elif host is None:
         shell.add(command, Outcome.REFUSED, f"{name} {_NOT_COPIED}", text)
-    elif host.name == "pyproject.toml":
+    elif option == "-r":
         shell.imported.include(host, command.source, text)
     else:
         _add(shell, command, f"{option} {shlex.quote(_relative(host, shell.context))}")
@@ -171,7 +174,10 @@ def _read_local(shell: Shell, command: Command, name: str, option: str) -> None:
         _add(shell, command, text)
     elif host is not None:
         relative = _relative(host, shell.context)
-        _add(shell, command, f"{option}{relative if relative.startswith('.') else './' + relative}{extras}")
+        line = f"{relative if relative.startswith('.') else './' + relative}{extras}"
+        notes = ("not editable: a wheel is built of it",) if option else ()
+        verdict = add_requirement(line, command.source, shell.imported, shell.context, notes=notes)
+        shell.add(command, *verdict, text)
     elif clone is None:
         shell.add(command, Outcome.REFUSED, f"{path} {_NOT_COPIED}", text)
     else:
@@ -200,6 +206,11 @@ def _package_of(url: str) -> str | None:
         if any(page.lower().startswith(f"{repository}/") for page in row.pages):
             return row.package
     return None
+
+
+def _has_build(package: str) -> bool:
+    """Whether envspec knows how a package is compiled."""
+    return any(row.package == normalised(package) for row in load_facts().extensions)
 
 
 def read_setup_py(shell: Shell, command: Command) -> None:
@@ -287,7 +298,7 @@ def _read_spec(shell: Shell, source: Source, spec: str) -> None:
     if re.split(r"[\s=<>!~\[]", spec, maxsplit=1)[0] in ("conda", "mamba", "pip", "micromamba"):
         shell.imported.add(source, spec, Outcome.TRANSLATED, "needs nothing: envspec installs packages itself")
     else:
-        add_requirement(shell.imported, source, spec)
+        conda_specs.add_requirement(shell.imported, source, spec)
 
 
 def _read_conda_file(shell: Shell, command: Command, name: str) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from envspec.importers.types import Import, Outcome, Source
+
+#: Of files and folders that are copied to one path of a container.
+_MOST_COPIES: Final = 20
+#: Source: Linux, PATH_MAX.
+_LONGEST_PATH: Final = 4096
 
 
 class Command(NamedTuple):
@@ -32,17 +37,17 @@ class Shell:
     """The state in which commands are read.
 
     file: of the script, as messages name it. context: the project's folder, which paths of requirements start from.
-    variables: name -> value; what is not in there is unknown. copies: the container's paths, and what is copied there;
-    the last one counts. written: the container's paths -> lines of files that the script writes. clones: by the folder
+    variables: name -> value; what is not in there is unknown. copies: the container's paths -> what is copied there,
+    the last one first. written: the container's paths -> lines of files that the script writes. clones: by the folder
     in the container. has_system: False in a stage whose packages of the system are not in the final image.
     """
 
     imported: Import
     file: str
     context: Path
-    variables: dict[str, str] = field(default_factory=dict)
+    variables: MutableMapping[str, str] = field(default_factory=dict)
     workdir: str = "/"
-    copies: list[tuple[str, Path]] = field(default_factory=list)
+    copies: dict[str, list[Path]] = field(default_factory=dict)
     written: dict[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
     clones: dict[str, Clone] = field(default_factory=dict)
     has_system: bool = True
@@ -51,24 +56,32 @@ class Shell:
         """A path in the container, in full."""
         return posixpath.normpath(posixpath.join(self.workdir, name))
 
+    def start_from(self, other: Shell) -> None:
+        """Take the state of another stage, which is not changed afterwards."""
+        self.workdir, self.variables = other.workdir, dict(other.variables)
+        self.copies, self.written, self.clones = dict(other.copies), dict(other.written), dict(other.clones)
+
+    def copy(self, target: str, source: Path) -> None:
+        """A file or a folder of the project that is at a path in the container from now on."""
+        self.copies[target] = [source, *self.copies.get(target, [])][:_MOST_COPIES]
+
     def host(self, name: str) -> Path | None:
         """The project's file or folder at a path in the container; None if none is copied there."""
         path = self.path(name)
-        for target, source in reversed(self.copies):
-            rest = posixpath.relpath(path, target)
-            if rest == "." or not rest.startswith(".."):
-                found = source / rest if rest != "." else source
-                if found.exists() and _is_inside(found, source):
+        if len(path) > _LONGEST_PATH or not path.isprintable():
+            return None
+        parents = ["", *(part for part in path.split("/") if part)]
+        for length in range(len(parents), 0, -1):
+            folder, rest = "/".join(parents[:length]) or "/", parents[length:]
+            for source in self.copies.get(folder, []):
+                found = source.joinpath(*rest)
+                if found.exists() and found.resolve().is_relative_to(source.resolve()):
                     return found
         return None
 
     def add(self, command: Command, outcome: Outcome, reason: str = "", text: str = "") -> None:
         """An entry for a command, or for a part of it."""
         self.imported.add(command.source, text or command.text, outcome, reason)
-
-
-def _is_inside(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
 
 
 Reader = Callable[[Shell, Command], None]

@@ -77,16 +77,21 @@ VARIABLES: Final = (
 )
 
 
+def ignored(name: str) -> Variable | None:
+    """Why [image] env does not get a variable, whatever its value is; None if it does."""
+    return next((row for row in VARIABLES if re.fullmatch(row.names, name)), None)
+
+
 def read_variable(name: str, value: str, source: Source, text: str, imported: Import) -> None:
     """A variable that an image or a container sets, with its entry."""
     if name == "TORCH_CUDA_ARCH_LIST":
         gpus_of(value, source, text, imported)
         return
-    row = next((row for row in VARIABLES if re.fullmatch(row.names, name)), None)
+    row = ignored(name)
     if row is not None:
         imported.add(source, text, row.outcome, row.reason)
     else:
-        add_variable(imported, source, name, value)
+        add_variable(imported, source, name, value, text)
 
 
 def gpus_of(architectures: str, source: Source, text: str, imported: Import) -> None:

@@ -63,7 +63,11 @@ def read_yaml(path: Path, imported: Import) -> Value:
     Raises:
         Unreadable: as `Import.read`; it is not YAML, has a key twice, or is beyond the bounds.
     """
-    text = imported.read(path)
+    return parse_yaml(imported.read(path), path, imported)
+
+
+def parse_yaml(text: str, path: Path, imported: Import) -> Value:
+    """The text of a YAML file, which `path` names in errors; as `read_yaml`."""
     try:
         return _Builder(text).document()
     except _Refused as error:

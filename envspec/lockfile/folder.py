@@ -18,7 +18,6 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -106,6 +105,9 @@ def read_lock(directory: Path) -> Lock:
         UsageError: there is none, or it can't be read.
         StaleLock: it is not what envspec wrote, or has another format.
     """
+    # Imported here: `lock --check` has a small budget.
+    from dataclasses import replace
+
     from envspec.lockfile.document import load
 
     document = directory / LOCK_FILE

@@ -76,7 +76,7 @@ class ExportRequest:
 
 
 class Exported(NamedTuple):
-    """text: of the file. missing: what the lock has and the file has not, for a warning."""
+    """text: of the file. missing: what is in the lock and not in the file, for a warning."""
 
     text: str
     missing: Sequence[str] = ()
