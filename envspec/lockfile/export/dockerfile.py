@@ -368,7 +368,8 @@ def _code_lines(lock: Lock, container: ContainerConfig) -> Iterator[str]:
     copied = ["."] if image.project == EDITABLE else [in_project(lock.spec, each) for each in image.copy]
     for path in copied:
         owner = f" --chown={container.user}" if container.user else ""
-        yield f"COPY --from={_CODE}{owner} {json.dumps([path, posixpath.join(image.workdir, path)])}"
+        target = posixpath.join(image.workdir, "" if path == "." else path)
+        yield f"COPY --from={_CODE}{owner} {json.dumps([path, target])}"
 
 
 def _standalone(parts: Sequence[_Part]) -> str:
