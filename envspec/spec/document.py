@@ -65,7 +65,7 @@ def _only_python(versions: object) -> str | None:
 
 
 def project_of(spec: str) -> str:
-    """The folder of a spec's project, by the spec's path: the spec's own, or the one above if that is called `specs`."""
+    """The folder of a spec's project, by its path: the spec's own, or the one above if that is called `specs`."""
     folder = posixpath.dirname(spec)
     return posixpath.normpath(posixpath.join(folder, "..")) if _is_in_specs(spec) else folder
 
