@@ -21,7 +21,7 @@ _CONFINING = "unconfined_builds"
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A spec's file as TOML, with the lines of the dependency groups that it names; it need not be a valid spec.
+    """A spec's file as TOML, with what it names beside it, see `with_groups`; it need not be a valid spec.
 
     Raises:
         OSError: it can't be read. ValueError: it is not TOML, or a group can't be read.
@@ -38,14 +38,20 @@ def variants_in(path: Path) -> tuple[str, ...]:
 
 
 def with_groups(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A spec, parsed, with the lines of the dependency groups that it names. folder: the spec's.
+    """A spec, parsed, with the lines of the dependency groups that it names, and the hash of its `pip.on_top_of`.
+
+    folder: the spec's.
 
     Raises:
         ValueError: a group can't be read.
     """
     variants = data.get("variants")
     tables = (data, *(variants.values() if isinstance(variants, Mapping) else ()))
-    if not any(map(_names_groups, tables)):
+    if any(_names(table, "on_top_of") for table in tables):
+        data = _with_list(data, folder)
+        if isinstance(variants, Mapping):
+            data["variants"] = {name: _with_list(own, folder) for name, own in variants.items()}
+    if not any(_names(table, "groups") for table in tables):
         return data
     # Imported here: `lock --check` has a small budget.
     from envspec.spec.groups import read_groups
@@ -56,9 +62,22 @@ def with_groups(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     return found.document
 
 
-def _names_groups(table: object) -> bool:
+def _names(table: object, key: str) -> bool:
     pip = table.get("pip") if isinstance(table, Mapping) else None
-    return isinstance(pip, Mapping) and "groups" in pip
+    return isinstance(pip, Mapping) and key in pip
+
+
+def _with_list(table: Any, folder: Path) -> Any:
+    """A spec or a variant with the SHA-256 of the file of `pip.on_top_of`; empty for a file that can't be read, which
+    whoever reads its content reports.
+    """
+    if not _names(table, "on_top_of"):
+        return table
+    try:
+        digest = hashlib.sha256((folder / table["pip"]["on_top_of"]).read_bytes()).hexdigest()
+    except (OSError, ValueError, TypeError):
+        digest = ""
+    return {**table, "pip": {**table["pip"], "on_top_of_sha256": digest}}
 
 
 def input_sha256(data: Mapping[str, Any], variant: str = BASE) -> str:
