@@ -19,7 +19,7 @@ from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
 
 SERIES = ".".join(RUNNING.split(".")[:2])
-TORCH = "2.8.0+cu126"
+TORCH = "2.8.0+cu128"
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_what_is_listed_is_never_locked(user: User, form: str) -> None:
     assert user.pins() == {"needs-torch": "1.0.0", "extra-part": "2.0.0"}
     part = user.document()["resolution"][0]
     assert {each["name"]: each["version"] for each in part["installed"]} == {"torch": TORCH, "numpy": "1.26.4"}
-    assert part["on_top_of"] == {"source": "system.txt", "torch_build": "cu126"}
+    assert part["on_top_of"] == {"source": "system.txt", "torch_build": "cu128"}
     assert part["python"]["source"] == "spec"
     assert any("does not have what its packages require" in text for text in ran.warnings) is (form != "inspect")
 
@@ -90,7 +90,7 @@ def test_the_file_belongs_to_the_spec(user: User) -> None:
 
 
 def test_the_family_comes_from_the_index_of_that_torch(user: User) -> None:
-    (user.folder / "system.txt").write_text(LISTS["inspect"])
+    (user.folder / "system.txt").write_text(inspected(("torch", "2.8.0+cu126", []), ("numpy", "1.26.4", [])))
     with IndexServer(ecosystem.pytorch_index("cu126"), PLAIN, prefix="/whl/cu126") as index:
         user.environ["ENVSPEC_PYTORCH_INDEX"] = index.url.replace("cu126", "{variant}")
         wants(user, "torchvision", rest='[cuda]\ngpus = ["H100"]\n')
