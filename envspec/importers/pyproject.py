@@ -14,7 +14,7 @@ from packaging.requirements import Requirement as Pep508
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import shown
-from envspec.importers import poetry
+from envspec.importers import pixi, poetry
 from envspec.importers.pip import Use, Verdict, add_index, add_requirement
 from envspec.importers.python_locks import PYTHONS, holds, read_poetry_lock, read_pylock, read_uv_lock
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
@@ -444,8 +444,7 @@ class _Project:
             reason = "an environment of Hatch: not taken; copy what is needed into [pip] dependencies"
             self.note(("tool", "hatch", "envs", name), f"[tool.hatch.envs.{name}]", reason)
         if self.file.table("tool", "pixi"):
-            reason = "not read here: copy [tool.pixi] into a pixi.toml, and import that"
-            self.add(("tool", "pixi"), "[tool.pixi]", Verdict(Outcome.REFUSED, reason))
+            pixi.read_tables(self.file, self.imported, "tool", "pixi")
 
     # What all of them do
 

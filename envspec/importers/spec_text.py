@@ -50,11 +50,12 @@ _NO_CUDA: Final = """
 class Choices:
     """What the user decides, before anything that the sources imply. Empty: not decided.
 
-    as_of: of the spec. folder: of its file.
+    folder: of the spec's file.
     """
 
-    as_of: datetime
+    now: datetime
     folder: Path
+    as_of: datetime | Age | None = None
     name: str = ""
     python: str = ""
     platforms: tuple[Platform, ...] = ()
@@ -185,6 +186,19 @@ class _Writer:
             if normalised(line.name) == "torch":
                 found &= line.specifier
         return found
+
+    def _as_of(self) -> datetime | str:
+        chosen = self._choices.as_of
+        if chosen is not None:
+            return chosen if isinstance(chosen, datetime) else str(chosen)
+        for clue in self._draft.as_ofs:
+            try:
+                found = read_as_of(clue.value)
+            except ValueError:
+                continue
+            self._decide("env.as_of", clue.value, clue.why, str(clue.source))
+            return found if isinstance(found, datetime) else str(found)
+        return self._choices.now
 
     def _python(self, torch: SpecifierSet) -> str:
         if self._choices.python:

@@ -99,7 +99,7 @@ class Draft:
     versions: normalised names of PyPI packages -> the version that is installed or locked, with its local label.
     pythons: a series, an exact version, or a specifier such as `>=3.9,<3.13`. platforms: conda's names. overrides:
     requirement and reason. conda: match spec, and the platform if it is of one only. conda_versions: conda's names ->
-    `VERSION BUILD`, or `VERSION` if the source has no builds. cudas: `12.4`, or `cpu`. gpus: names or compute
+    `VERSION BUILD`, or `VERSION` if the source has no builds. cudas: `12.4`, or CPU. gpus: names or compute
     capabilities as [cuda] gpus takes them. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda]
     flavor. bases: references of base images that a spec names itself. as_ofs: as [env] as_of. groups: of a
     pyproject.toml that a spec can refer to. extras: the project's own.

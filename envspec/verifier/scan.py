@@ -122,10 +122,10 @@ def _distribution(site: Path, folder: str) -> Distribution:
         problem = "it has no RECORD: setuptools installed it"
     else:
         try:
-            text = (site / folder / "RECORD").read_text(encoding="utf-8", errors="surrogateescape")
-            entries, problem = tuple(record_entries(text)), ""
-        except FileNotFoundError:
-            pass
+            # A link to a device or a pipe has no end.
+            if (record := site / folder / "RECORD").is_file():
+                text = record.read_text(encoding="utf-8", errors="surrogateescape")
+                entries, problem = tuple(record_entries(text)), ""
         except (OSError, BadRecord) as error:
             problem = str(error)
     return Distribution(site, folder, name, version, entries, problem)
@@ -138,6 +138,8 @@ def _name_and_version(folder: Path) -> tuple[str, str]:
     fields = {"name": name, "version": version}
     for file in ("METADATA", "PKG-INFO"):
         try:
+            if not (folder / file).is_file():
+                continue
             with (folder / file).open(encoding="utf-8", errors="replace") as lines:
                 for line in lines:
                     if not line.strip():
