@@ -77,7 +77,9 @@ class _Project:
         """The importer of a lock beside the project."""
         if lock.name == "uv.lock":
             return lambda path, imported: read_uv_lock(path, imported, extras=self.extras, groups=self.taken_groups)
-        return read_poetry_lock if lock.name == "poetry.lock" else read_pylock
+        if lock.name == "poetry.lock":
+            return lambda path, imported: read_poetry_lock(path, imported, groups=self.taken_groups)
+        return read_pylock
 
     def read(self) -> None:
         self._metadata()

@@ -18,7 +18,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from envspec.credentials import without_credentials
-from envspec.importers.graph import roots
+from envspec.importers.graph import reached, roots
 from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import PYTHON_SERIES, Clue, Import, Outcome, Source
@@ -63,17 +63,20 @@ def read_uv_lock(path: Path, imported: Import, *, extras: Collection[str] = (), 
     conflicts = [f"extra-{len(name)}-{name}-{each}" for name in _roots(file) for each in extras]
     conflicts += [f"group-{len(name)}-{name}-{each}" for name in _roots(file) for each in groups]
     packages = [found for table, by in file.tables("package") if (found := _uv_package(table, by, imported))]
-    _add(packages, imported, conflicts)
+    _add(packages, imported, conflicts, _not_reached(file, {*extras}, {*groups}))
 
 
-def read_poetry_lock(path: Path, imported: Import) -> None:
-    """Read poetry.lock, of Poetry 1 and 2."""
+def read_poetry_lock(path: Path, imported: Import, *, groups: Collection[str] = ()) -> None:
+    """Read poetry.lock, of Poetry 1 and 2. groups: normalised names of those that are taken."""
     file = TomlFile(path, imported)
+    # Poetry 2 writes the groups of each package.
+    of = {normalised(text_of(table, "name")): list_of(table, "groups") for table, _ in file.tables("package")}
+    others = {name for name, own in of.items() if own and {"main", *groups}.isdisjoint(map(normalised, map(str, own)))}
     packages = [found for table, by in file.tables("package") if (found := _poetry_package(table, by, imported))]
     if not _has_project(path, imported):
         _clue_python(file, imported, text_of(file.table("metadata"), "python-versions"))
-        _add_roots(packages, path, imported)
-    _add(packages, imported)
+        _add_roots([each for each in packages if each.name not in others], path, imported)
+    _add(packages, imported, others=others)
 
 
 def read_pylock(path: Path, imported: Import) -> None:
@@ -110,6 +113,21 @@ def _is_root(source: Mapping[str, Any]) -> bool:
 def _roots(file: TomlFile) -> list[str]:
     """Names of the projects whose lock it is."""
     return [text_of(table, "name") for table, _ in file.tables("package") if _is_root(table_of(table, "source"))]
+
+
+def _not_reached(file: TomlFile, extras: Set[str], groups: Set[str]) -> Set[str]:
+    """Normalised names of packages that only extras and groups of the project require that are not taken."""
+    graph: dict[str, set[str]] = {}
+    for table, _ in file.tables("package"):
+        lists = [list_of(table, "dependencies")]
+        is_root = _is_root(table_of(table, "source"))
+        for key, taken in (("optional-dependencies", extras), ("dev-dependencies", groups)):
+            listed = table_of(table, key)
+            lists += [list_of(listed, each) for each in listed if not is_root or normalised(each) in taken]
+        names = {normalised(text_of(each, "name")) for edges in lists for each in edges}
+        graph.setdefault(normalised(text_of(table, "name")), set()).update(names)
+    start = [normalised(each) for each in _roots(file)]
+    return graph.keys() - reached(graph, start) if start else frozenset()
 
 
 def _requires_dist(table: Mapping[str, Any], by: Source, folder: Path, imported: Import) -> None:
@@ -216,8 +234,13 @@ def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
         add_requirement(text, package.by, imported, path.parent)
 
 
-def _add(packages: list[Package], imported: Import, conflicts: Collection[str] = ()) -> None:
-    """The versions of a lock, and an entry for each of its packages. conflicts: extras as uv's markers name them."""
+def _add(
+    packages: list[Package], imported: Import, conflicts: Collection[str] = (), others: Set[str] = frozenset()
+) -> None:
+    """The versions of a lock, and an entry for each of its packages.
+
+    conflicts: extras as uv's markers name them. others: packages of extras and groups that are not taken.
+    """
     mirror = _mirror(packages)
     if mirror:
         why = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(mirror)}"
@@ -233,6 +256,9 @@ def _add(packages: list[Package], imported: Import, conflicts: Collection[str] =
             text = f"{package.name} {package.version}".strip()
             if package.is_local:
                 imported.add(package.by, text, Outcome.TRANSLATED, "a local project: its version is that of its folder")
+            elif package.name in others:
+                reason = "only for extras or groups that are not taken"
+                imported.add(package.by, text, Outcome.TRANSLATED, reason)
             elif package is not chosen:
                 other = f"not preferred: {chosen.version} is{why}" if chosen else "not preferred"
                 imported.add(package.by, text, Outcome.TRANSLATED, other)
