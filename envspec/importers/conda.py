@@ -43,7 +43,8 @@ _RUNTIME: Final = frozenset(
 
 
 def read_environment(path: Path, imported: Import) -> None:
-    """environment.yml, written by hand or by `conda env export`, with what conda-lock adds to it.
+    """environment.yml, written by hand or by `conda env export`, with what conda-lock adds to it, and the versions of
+    the conda-lock.yml beside it.
 
     Raises:
         Unreadable: it is not YAML, or not an environment of conda.
@@ -63,6 +64,17 @@ def read_environment(path: Path, imported: Import) -> None:
         reason = "it lists no channels: conda would use those of its own configuration, envspec uses conda-forge"
         imported.add(Source(file), "channels", Outcome.TRANSLATED, reason)
         use_channel(imported, "conda-forge")
+    _include_lock(imported, path)
+
+
+def _include_lock(imported: Import, path: Path) -> None:
+    """The versions of a conda-lock.yml beside the file, if it was made of it."""
+    for name in ("conda-lock.yml", "conda-lock.yaml"):
+        lock = path.with_name(name)
+        if lock.is_file() and lock.resolve() not in imported.done:
+            sources = read_yaml(lock, imported).get("metadata", "sources").items
+            if path.resolve() in ((path.parent / item.text).resolve() for item in sources):
+                imported.include(lock, Source(imported.shown(path)), f"{name} beside it")
 
 
 def _scalars(imported: Import, source: Source, value: Value, key: str) -> Iterator[tuple[Source, Value]]:
