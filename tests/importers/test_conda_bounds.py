@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envspec.importers import new_import
-from envspec.importers.conda import read_conda_lock, read_environment, read_explicit
+from envspec.importers.conda import read_environment
+from envspec.importers.conda_locks import read_conda_lock, read_explicit
 from envspec.importers.graph import reached, roots
 from envspec.importers.pixi import read_pixi
 from envspec.importers.types import Import, Outcome, Unreadable
