@@ -487,6 +487,11 @@ class ImageSettings:
     project: Line = ""
     copy: tuple[Line, ...] = ()
 
+    @property
+    def has_code(self) -> bool:
+        """Whether the image contains code that is not of the lock."""
+        return bool(self.project or self.copy)
+
 
 @dataclass(frozen=True, slots=True)
 class SystemLayer:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from envspec.facts import load_facts
 from envspec.facts.torch import fitting_set
+from envspec.importers.pip import add_cuda
 from envspec.importers.types import Clue, DraftRequirement, Import, Outcome, Source
 from envspec.registry.reference import BadReference, Reference, parse
 from envspec.spec.sections import Flavor, Os
@@ -131,7 +132,7 @@ class _Part(NamedTuple):
 
 
 def _cuda(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    imported.draft.cudas.append(Clue(value, source, f"the tag of {reference}"))
+    add_cuda(value, source, imported, f"the tag of {reference}")
     return _Part(f"[cuda] version {value}, of whose releases envspec takes the newest")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from envspec.importers.conda_specs import add_cuda
+from envspec.importers.pip import add_cuda
 from envspec.importers.requirements import add_line
 from envspec.importers.shell import read_script
 from envspec.importers.shell_programs import add_system_package
@@ -91,7 +91,7 @@ class _Reader:
 
     def cpu(self, value: Value, why: str) -> None:
         """No GPU: torch is its build for the CPU."""
-        self.imported.draft.cudas.append(Clue("cpu", self.at(value), why))
+        add_cuda("cpu", self.at(value), self.imported, why)
         self.imported.add(self.at(value), "build.gpu: false", Outcome.TRANSLATED, f"no [cuda]: {why}")
 
     def gpu(self, key: str, value: Value) -> None:
@@ -105,8 +105,9 @@ class _Reader:
             self.add(key, value, Outcome.TRANSLATED, reason)
 
     def cuda(self, key: str, value: Value) -> None:
-        if re.fullmatch(r"\d+\.\d+(\.\d+)?", value.text):
-            self.add(key, value, Outcome.TRANSLATED, add_cuda(self.imported, self.at(value), value.text, "build.cuda"))
+        if found := re.fullmatch(r"(\d+\.\d+)(\.\d+)?", value.text):
+            add_cuda(found[1], self.at(value), self.imported, "build.cuda")
+            self.add(key, value, Outcome.TRANSLATED, f"[cuda] version {found[1]}")
         else:
             self.add(key, value, Outcome.NOT_UNDERSTOOD, "not a version of CUDA")
 

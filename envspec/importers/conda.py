@@ -13,7 +13,6 @@ from envspec.importers.conda_specs import (
     add_pinned,
     add_platform,
     add_requirement,
-    add_variable,
     platforms_of,
     python_marker,
     selected,
@@ -22,6 +21,7 @@ from envspec.importers.conda_specs import (
 from envspec.importers.pip import add_index
 from envspec.importers.requirements import add_line
 from envspec.importers.types import Import, Outcome, Source, Unreadable
+from envspec.importers.variables import read_variable
 from envspec.importers.yaml_lines import Value, read_yaml
 
 #: `name=version=build`, as `conda env export` and `conda list --export` write it, or without the build.
@@ -102,7 +102,7 @@ def _indexes(imported: Import, source: Source, value: Value, _folder: Path) -> N
 
 def _variables(imported: Import, source: Source, value: Value, _folder: Path) -> None:
     for name, each in value.keys.items():
-        add_variable(imported, Source(source.file, each.line), name, each.text)
+        read_variable(name, each.text, Source(source.file, each.line), f"{name}: {each.text}", imported)
     if not value.keys and value.text:
         imported.add(source, f"variables: {value.text}", Outcome.NOT_UNDERSTOOD, "not a mapping")
 

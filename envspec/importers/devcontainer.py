@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from envspec.importers.base_images import read_base_image
-from envspec.importers.conda_specs import add_cuda, add_name
+from envspec.importers.conda_specs import add_name
 from envspec.importers.dockerfile import read_build
+from envspec.importers.pip import add_cuda
 from envspec.importers.shell import read_script
 from envspec.importers.shell_programs import add_system_package
 from envspec.importers.shell_state import Command, Shell
@@ -255,9 +256,9 @@ class _Reader:
 
     def _cuda(self, reference: str, options: Value) -> None:
         version, reasons = options.get("cudaVersion").text, []
-        if re.fullmatch(r"\d+\.\d+(\.\d+)?", version):
-            add_cuda(self.imported, self.at(options), version, f"the feature {reference}")
-            reasons.append(f"[cuda] version {version}")
+        if found := re.fullmatch(r"(\d+\.\d+)(\.\d+)?", version):
+            add_cuda(found[1], self.at(options), self.imported, f"the feature {reference}")
+            reasons.append(f"[cuda] version {found[1]}")
         flavor = "devel" if options.get("installToolkit").text == "true" else ""
         if options.get("installCudnn").text == "true" or options.get("installCudnnDev").text == "true":
             flavor = f"cudnn-{flavor or 'runtime'}"

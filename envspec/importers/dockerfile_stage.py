@@ -182,15 +182,16 @@ class StageReader:
         """Where an instruction begins."""
         return Source(self.shell.file, each.line)
 
-    def _value(self, each: Instruction, text: str) -> str | None:
-        """A text with its variables; None, with an entry, if one is not known."""
+    def _value(self, each: Instruction, text: str, shown: str = "") -> str | None:
+        """A text with its variables; None, with an entry, if one is not known. shown: the text of the entry."""
         try:
             expanded = expand_text(text, self.shell.variables)
         except ValueError as error:
-            self._add(each, Outcome.NOT_UNDERSTOOD, str(error))
+            self._add(each, Outcome.NOT_UNDERSTOOD, str(error), shown)
             return None
         if expanded.unknown:
-            self._add(each, Outcome.NOT_UNDERSTOOD, f"the value of {', '.join(expanded.unknown)} is not in this file")
+            reason = f"the value of {', '.join(expanded.unknown)} is not in this file"
+            self._add(each, Outcome.NOT_UNDERSTOOD, reason, shown)
             return None
         return expanded.words[0]
 
@@ -238,7 +239,7 @@ class StageReader:
                 expanded = expand_text(raw, self.shell.variables)
                 if not expanded.unknown:
                     values[name] = expanded.words[0]
-            elif (value := self._value(each, raw)) is not None:
+            elif (value := self._value(each, raw, text)) is not None:
                 values[name] = value
                 read_variable(name, value, self.at(each), text, self.imported)
         # Variables of one instruction do not see each other. Source: Dockerfile reference, "Environment replacement".

@@ -6,6 +6,7 @@ import posixpath
 import re
 from typing import Final, NamedTuple
 
+from envspec.importers.pip import add_cuda
 from envspec.importers.shell_python import (
     read_conda,
     read_conda_config,
@@ -56,6 +57,9 @@ APT: Final = (
         r".*[/*].*|.+\.deb", Outcome.REFUSED, "[system] apt takes names and exact versions: write which ones are meant"
     ),
 )
+#: Packages that newer releases do not have -> those that they only required.
+#: Source: Ubuntu's package lists; libgl1-mesa-glx is in 22.04, as a package that depends on libgl1, and not in 24.04.
+RENAMED: Final = {"libgl1-mesa-glx": "libgl1"}
 _APT_VALUED: Final = frozenset({"-t", "--target-release", "-o", "--option", "-c", "--config-file"})
 
 
@@ -83,7 +87,7 @@ def add_system_package(shell: Shell, command: Command, name: str) -> None:
     for row in APT:
         if found := re.fullmatch(row.names, plain if row.outcome is Outcome.TRANSLATED else name):
             if found.groupdict().get("major"):
-                draft.cudas.append(Clue(f"{found['major']}.{found['minor']}", command.source, name))
+                add_cuda(f"{found['major']}.{found['minor']}", command.source, shell.imported, name)
                 draft.flavors.append(Clue("devel", command.source, name))
             if python := re.fullmatch(r"python(3\.\d+)(-.+)?", plain):
                 draft.pythons.append(Clue(python[1], command.source, name))
@@ -92,9 +96,13 @@ def add_system_package(shell: Shell, command: Command, name: str) -> None:
     if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+~:-]+)?", name):
         shell.add(command, Outcome.NOT_UNDERSTOOD, "no name of a package", name)
         return
-    if name not in draft.apt:
-        draft.apt.append(name)
-    shell.add(command, Outcome.KEPT, text=name)
+    own = RENAMED.get(plain, name)
+    if own not in draft.apt:
+        draft.apt.append(own)
+    if own == name:
+        shell.add(command, Outcome.KEPT, text=name)
+    else:
+        shell.add(command, Outcome.TRANSLATED, f"{own}: newer releases have no {plain}, which only requires it", name)
 
 
 # Everything else

@@ -17,17 +17,26 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.facts import Facts
 from envspec.facts.gpu import UnknownGpu, find_gpu
-from envspec.importers.types import CPU, Clue, Draft, DraftIndex, DraftRequirement, Import, LedgerEntry, Outcome
+from envspec.importers.types import (
+    CPU,
+    PYTHON_SERIES,
+    Clue,
+    Draft,
+    DraftIndex,
+    DraftRequirement,
+    Import,
+    LedgerEntry,
+    Outcome,
+)
 from envspec.lockfile.toml_writer import Value, string, time_text
 from envspec.models import Decision, Platform
 from envspec.names import normalised
 from envspec.spec.conda import read_match_spec, read_preferred_record
+from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import BadValue
 from envspec.spec.requirements import read_constraint, read_preference, read_requirement
 from envspec.spec.values import env_name, read_index_url, read_python
 
-#: Series of Python if the sources allow several, the preferred one first: 3.12 has wheels of every torch since 2.2.
-_SERIES: Final = ("3.12", "3.11", "3.10", "3.13", "3.9", "3.14", "3.8")
 _NOTHING: Final = "nothing in the sources says"
 #: The table of a spec if the sources say nothing of GPUs.
 _NO_CUDA: Final = """
@@ -41,11 +50,12 @@ _NO_CUDA: Final = """
 class Choices:
     """What the user decides, before anything that the sources imply. Empty: not decided.
 
-    as_of: of the spec. folder: of its file.
+    folder: of the spec's file.
     """
 
-    as_of: datetime
+    now: datetime
     folder: Path
+    as_of: datetime | Age | None = None
     name: str = ""
     python: str = ""
     platforms: tuple[Platform, ...] = ()
@@ -93,7 +103,7 @@ class _Writer:
                 "name": self.name,
                 "python": self._python(torch),
                 "platforms": [each.value for each in dict.fromkeys(platforms or (Platform.LINUX_64,))],
-                "as_of": choices.as_of,
+                "as_of": self._as_of(),
             },
         )
         yield self._cuda(torch)
@@ -123,6 +133,15 @@ class _Writer:
                 "workdir": draft.workdir or None,
             },
         )
+
+    def _as_of(self) -> Value:
+        """The sources' bound on the times of uploads if it is earlier: what is locked by it is not newer."""
+        for clue in self._draft.as_ofs:
+            bound = read_as_of(clue.value)
+            if isinstance(bound, Age) or bound < self._choices.as_of:
+                self._decide("env.as_of", clue.value, clue.why, str(clue.source))
+                return str(bound) if isinstance(bound, Age) else bound
+        return self._choices.as_of
 
     def _decide(self, what: str, value: str, why: str, source: str = "") -> str:
         self.decisions.append(Decision(what, value, why, source or _NOTHING))
@@ -168,6 +187,19 @@ class _Writer:
                 found &= line.specifier
         return found
 
+    def _as_of(self) -> datetime | str:
+        chosen = self._choices.as_of
+        if chosen is not None:
+            return chosen if isinstance(chosen, datetime) else str(chosen)
+        for clue in self._draft.as_ofs:
+            try:
+                found = read_as_of(clue.value)
+            except ValueError:
+                continue
+            self._decide("env.as_of", clue.value, clue.why, str(clue.source))
+            return found if isinstance(found, datetime) else str(found)
+        return self._choices.now
+
     def _python(self, torch: SpecifierSet) -> str:
         if self._choices.python:
             return self._choices.python
@@ -183,9 +215,9 @@ class _Writer:
         bounds = [(each, bound) for each in clues if (bound := _specifiers(each.value)) is not None]
         allowed = [
             series
-            for series in _SERIES
+            for series in PYTHON_SERIES
             if all(any(bound.contains(f"{series}.{n}") for n in (0, 9)) for _, bound in bounds)
-        ] or list(_SERIES)
+        ] or list(PYTHON_SERIES)
         rows = [row for row in self._facts.torch if torch and torch.contains(row.version) and row.pythons]
         with_wheels = [
             series for series in allowed if not rows or any(series in row.pythons for row in rows)

@@ -13,6 +13,8 @@ from envspec import documents
 from envspec.credentials import shown
 from envspec.errors import UsageError
 
+#: Series of Python if the sources allow several, the preferred one first: 3.12 has wheels of every torch since 2.2.
+PYTHON_SERIES: Final = ("3.12", "3.11", "3.10", "3.13", "3.9", "3.14", "3.8")
 #: In bytes: lock files of large projects have several megabytes.
 MAX_SOURCE_BYTES: Final = 32 << 20
 
@@ -187,11 +189,10 @@ class Import:
         by, text: that line, which gets its entry here.
         """
         name = self.shown(path)
-        importer = self.find(path)
-        if importer is None:
+        if not path.is_file():
+            self.add(by, text, Outcome.REFUSED, f"there is no file {name}")
+        elif (importer := self.find(path)) is None:
             self.add(by, text, Outcome.NOT_UNDERSTOOD, f"envspec does not read {name}")
-        elif not path.is_file():
-            self.add(by, text, Outcome.REFUSED, f"there is no {name}")
         else:
             self.add(by, text, Outcome.TRANSLATED, f"its lines, from {name}")
             self.run(importer, path)
