@@ -17,7 +17,7 @@ from envspec.importers.base_images import read_base_image
 from envspec.importers.dockerfile_syntax import Instruction
 from envspec.importers.shell import read_script, write
 from envspec.importers.shell_state import Command, Shell
-from envspec.importers.shell_syntax import expand_text
+from envspec.importers.shell_syntax import Expanded, expand_text
 from envspec.importers.types import Clue, Import, Outcome, Source
 from envspec.importers.variables import ignored, read_variable
 from envspec.models import Platform
@@ -65,9 +65,9 @@ def read_argument(
     imported: Import,
     source: Source,
     each: Instruction,
-    variables: MutableMapping[str, str],
+    variables: MutableMapping[str, str | None],
     given: Mapping[str, str],
-    defaults: Mapping[str, str],
+    defaults: Mapping[str, str | None],
 ) -> None:
     """Read an ARG into `variables`. given: arguments of the build. defaults: of arguments that have a value before."""
     for word in words_of(each.value):
@@ -130,7 +130,7 @@ class StageReader:
     shell: Shell
     contexts: tuple[Path, ...]
     stage: Callable[[str], Shell | None]
-    defaults: Mapping[str, str]
+    defaults: Mapping[str, str | None]
     given: Mapping[str, str]
     base: str = ""
     workdir: Instruction | None = None
@@ -184,14 +184,9 @@ class StageReader:
 
     def _value(self, each: Instruction, text: str, shown: str = "") -> str | None:
         """A text with its variables; None, with an entry, if one is not known. shown: the text of the entry."""
-        try:
-            expanded = expand_text(text, self.shell.variables)
-        except ValueError as error:
-            self._add(each, Outcome.NOT_UNDERSTOOD, str(error), shown)
-            return None
-        if expanded.unknown:
-            reason = f"the value of {', '.join(expanded.unknown)} is not in this file"
-            self._add(each, Outcome.NOT_UNDERSTOOD, reason, shown)
+        expanded = expand_text(text, self.shell.variables)
+        if expanded.problem:
+            self._add(each, Outcome.NOT_UNDERSTOOD, expanded.problem, shown)
             return None
         return expanded.words[0]
 
@@ -202,8 +197,8 @@ class StageReader:
             self.imported.draft.platforms.append(Clue(platform.value, self.at(each), each.text))
         if not self.base:
             self._add(each, Outcome.TRANSLATED, "starts from a stage before")
-        elif unknown := re.findall(r"\$\{?\w+\}?", self.base):
-            self._add(each, Outcome.NOT_UNDERSTOOD, f"the value of {', '.join(unknown)} is not in this file")
+        elif unknown := tuple(re.findall(r"\$\{?\w+\}?", self.base)):
+            self._add(each, Outcome.NOT_UNDERSTOOD, Expanded((), unknown).problem)
         else:
             read_base_image(self.base, self.at(each), each.text, self.imported)
 
@@ -227,18 +222,18 @@ class StageReader:
         words = words_of(each.value)
         if words and "=" not in words[0]:
             words = [f"{words[0]}={each.value.partition(words[0])[2].strip()}"]
-        values: dict[str, str] = {}
+        values: dict[str, str | None] = {}
         for word in words:
             name, _, raw = word.partition("=")
             text = f"ENV {word}"
-            # Of the base image's variables nothing is known: `PYTHONPATH=$PYTHONPATH:/app` adds to an empty one.
-            own = re.sub(rf"\$\{{?{re.escape(name)}\}}?:|:\$\{{?{re.escape(name)}\}}?$", "", raw)
-            raw = own if name not in self.shell.variables else raw
+            if name in raw and name not in self.shell.variables:
+                # Of the base image's variables nothing is known: `PYTHONPATH=$PYTHONPATH:/app` adds to an empty one.
+                own = rf"\$(?:{re.escape(name)}\b|\{{{re.escape(name)}\}})"
+                raw = re.sub(rf"{own}:|:{own}$", "", raw)
             if (row := ignored(name)) is not None and name != "TORCH_CUDA_ARCH_LIST":
                 self._add(each, row.outcome, row.reason, text)
                 expanded = expand_text(raw, self.shell.variables)
-                if not expanded.unknown:
-                    values[name] = expanded.words[0]
+                values[name] = None if expanded.unknown else expanded.words[0]
             elif (value := self._value(each, raw, text)) is not None:
                 values[name] = value
                 read_variable(name, value, self.at(each), text, self.imported)
@@ -270,7 +265,7 @@ class StageReader:
                 break
         for name, body in each.bodies:
             parts += [*body, (body[-1][0] + 1 if body else each.line, f"{name}\n")]
-        variables = ChainMap[str, str]({}, self.shell.variables)
+        variables = ChainMap[str, str | None]({}, self.shell.variables)
         shell = replace(self.shell, imported=self.imported, variables=variables)
         read_script(shell, parts)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from envspec.importers.shell_notes import NOTES
-from envspec.importers.shell_programs import READERS, assign
+from envspec.importers.shell_programs import READERS, assign, read_export
 from envspec.importers.shell_state import Command, Reader, Shell, split_options
 from envspec.importers.shell_syntax import (
     BadScript,
@@ -27,7 +27,7 @@ from envspec.importers.shell_syntax import (
     test_result,
 )
 from envspec.importers.types import Outcome, Source
-from envspec.importers.variables import ignored
+from envspec.importers.variables import gpus_of, ignored
 
 #: Scripts in scripts: `bash -c "sh -c ..."`.
 MAX_NESTED: Final = 8
@@ -72,6 +72,8 @@ def read_script(shell: Shell, parts: Sequence[tuple[int, str]], nested: int = 0)
             folders.append(shell.workdir)
         elif step.words == (")",) and folders:
             shell.workdir = folders.pop()
+        elif step.words[:1] in (("for",), ("select",), ("read",), ("unset",)):
+            shell.variables.update(dict.fromkeys(step.words[1:2]))
         command = flow.enter(step)
         if command is not None:
             flow.end(_read_step(shell, command, flow.runs, nested))
@@ -81,12 +83,8 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs:
     """Read one command; whether it succeeds."""
     source = Source(shell.file, step.line)
     outer = Command((), source, step.text)
-    try:
-        words, assigned = _assignments(shell, step.words)
-        expanded = expand(words, ChainMap(assigned, shell.variables))
-    except ValueError as error:
-        shell.add(outer, Outcome.NOT_UNDERSTOOD, str(error))
-        return Runs.YES
+    words, assigned = _assignments(shell, step.words)
+    expanded = expand(words, ChainMap(assigned, shell.variables))
     if runs is Runs.NO:
         shell.add(
             outer, Outcome.TRANSLATED, "does not run, by the conditions before it and the values of its variables"
@@ -111,13 +109,13 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs:
     return Runs.NO if program[:1] == ("false",) else Runs.YES
 
 
-def _assignments(shell: Shell, words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+def _assignments(shell: Shell, words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str | None]]:
     """The words after the assignments in front, and these."""
-    assigned: dict[str, str] = {}
+    assigned: dict[str, str | None] = {}
     at = 0
     while at < len(words) and (found := _ASSIGNMENT.fullmatch(words[at])):
         value = expand_text(found["value"], ChainMap(assigned, shell.variables))
-        assigned[found["name"]] = value.words[0]
+        assigned[found["name"]] = None if value.unknown else value.words[0]
         at += 1
     return tuple(words[at:]), assigned
 
@@ -222,7 +220,9 @@ def _read_files(shell: Shell, command: Command, step: Step) -> None:
         shell.add(command, Outcome.NOT_UNDERSTOOD, "no program that envspec knows reads or writes this")
 
 
-def _read_program(shell: Shell, command: Command, expanded: Expanded, runs: Runs, assigned: dict[str, str]) -> None:
+def _read_program(
+    shell: Shell, command: Command, expanded: Expanded, runs: Runs, assigned: dict[str, str | None]
+) -> None:
     head = _head(command.words)
     reader = next((read for pattern, read in READERS if re.fullmatch(pattern, head)), None)
     note = (
@@ -235,8 +235,9 @@ def _read_program(shell: Shell, command: Command, expanded: Expanded, runs: Runs
             command, Outcome.NOT_UNDERSTOOD, "whether it runs depends on the machine: see the condition before it"
         )
     elif expanded.unknown and (note is None or reader is not None):
-        names = ", ".join(expanded.unknown)
-        shell.add(command, Outcome.NOT_UNDERSTOOD, f"the value of {names} is not in this file")
+        shell.add(command, Outcome.NOT_UNDERSTOOD, expanded.problem)
+        if reader is read_export:
+            shell.variables.update(dict.fromkeys(word.partition("=")[0] for word in command.words[1:]))
     elif reader is not None:
         _read(shell, command, reader, assigned)
     elif note is not None:
@@ -247,12 +248,12 @@ def _read_program(shell: Shell, command: Command, expanded: Expanded, runs: Runs
         )
 
 
-def _read(shell: Shell, command: Command, reader: Reader, assigned: dict[str, str]) -> None:
+def _read(shell: Shell, command: Command, reader: Reader, assigned: dict[str, str | None]) -> None:
     """Run a reader, after the variables in front of its program."""
     for name, value in assigned.items():
         row = ignored(name)
-        if name == "TORCH_CUDA_ARCH_LIST":
-            assign(shell, command, name, value)
+        if name == "TORCH_CUDA_ARCH_LIST" and value is not None:
+            gpus_of(value, command.source, f"{name}={value}", shell.imported)
         elif row is not None:
             shell.add(command, row.outcome, row.reason, f"{name}={value}")
         else:

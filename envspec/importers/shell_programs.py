@@ -152,11 +152,13 @@ def read_export(shell: Shell, command: Command) -> None:
         shell.add(command, Outcome.TRANSLATED, "needs nothing: its value is used after it")
 
 
-def assign(shell: Shell, command: Command, name: str, value: str) -> None:
-    """A variable of the script itself, with its entry."""
+def assign(shell: Shell, command: Command, name: str, value: str | None) -> None:
+    """A variable of the script itself, with its entry. value: None if it is not known."""
     shell.variables[name] = value
     text = f"{name}={value}"
-    if name == "TORCH_CUDA_ARCH_LIST":
+    if value is None:
+        shell.add(command, Outcome.TRANSLATED, "lines that need its value are not understood")
+    elif name == "TORCH_CUDA_ARCH_LIST":
         gpus_of(value, command.source, text, shell.imported)
     else:
         shell.add(command, Outcome.TRANSLATED, "its value is used in the commands after it", text)
