@@ -250,15 +250,25 @@ class _Writer:
 
     def _system(self, version: str, torch: SpecifierSet) -> str:
         """Another system than the default one, if NVIDIA has no image of it for the CUDA."""
-        of_torch = [row for row in self._facts.torch if torch and torch.contains(row.version)]
-        variant = self._facts.default_variant(of_torch[-1].version, Platform.LINUX_64) if of_torch else None
-        if not version and variant and variant.startswith("cu"):
-            version = f"{variant[2:-1]}.{variant[-1]}"
+        version = version or self._cuda_of_pins(torch)
         found = {os for row in self._facts.images if row.cuda.startswith(f"{version}.") for os in row.os}
         usable = sorted((each.value for each in Os if each.value in found), reverse=True)
         if not version or not usable or _DEFAULT_SYSTEM in usable:
             return ""
         return self._decide("cuda.os", usable[0], f"NVIDIA has no image of CUDA {version} on {_DEFAULT_SYSTEM}")
+
+    def _cuda_of_pins(self, torch: SpecifierSet) -> str:
+        """The CUDA of torch's wheels on the default index, else that of another package of a known version."""
+        of_torch = [row for row in self._facts.torch if torch and torch.contains(row.version)]
+        variant = self._facts.default_variant(of_torch[-1].version, Platform.LINUX_64) if of_torch else None
+        if variant and variant.startswith("cu"):
+            return f"{variant[2:-1]}.{variant[-1]}"
+        pins = dict(self._draft.versions)
+        for each in self._draft.dependencies:
+            if found := re.match(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*==\s*([0-9][^\s;,*]*)(?=\s|;|$)", each.text):
+                pins[normalised(found[1])] = found[2]
+        builds = (self._facts.cuda_build(name, pinned, Platform.LINUX_64) for name, pinned in sorted(pins.items()))
+        return next((build.cuda for build in builds if build is not None), "")
 
     def _cuda_version(self, torch: SpecifierSet) -> str:
         """torch's build goes before the base image, whose CUDA no wheel of torch uses."""
