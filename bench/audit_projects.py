@@ -32,6 +32,7 @@ _ROW: Final = re.compile(r"\| (\S+) \| (\S+\.\S+|Dockerfile) \| (.+?) \| (.*?) \
 #: Informing findings are counted, not listed.
 _LISTED: Final = ("error", "warning")
 _NOT_RUN: Final = "not run"
+_DRIVER: Final = "driver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What was reported of a project. report: the JSON document; None if there was none. warm: of the fastest run after the first."""
+    """What was reported of a project. report: the JSON document; None if there was none. warm: of the fastest run after
+    the first.
+    """
 
     project: Project
     report: Mapping[str, Any] | None
@@ -105,7 +108,9 @@ def page(rows: Sequence[Audited], verdicts: Mapping[tuple[str, str, int], str]) 
         f"Errors and warnings: {len(listed)}; looked up by hand and right: {right}.",
         f"The slowest took {slowest:.1f} s with a warm cache (bound: {BOUND_S:.0f} s).",
         "",
-        *table(["project", "Python", "errors", "warnings", "notes", "not run", "s", "CPU s"], [_line(row) for row in rows]),
+        *table(
+            ["project", "Python", "errors", "warnings", "notes", "not run", "s", "CPU s"], [_line(row) for row in rows]
+        ),
         "",
         "## Errors and warnings",
         "",
@@ -124,21 +129,41 @@ def page(rows: Sequence[Audited], verdicts: Mapping[tuple[str, str, int], str]) 
             for row in ran
             if row.report
             for each in row.report["not_run"]
-            if not each["what"].startswith("driver")
+            if each["what"] != _DRIVER
         ),
         "",
-        "The driver was examined in none: no project names one.",
+        f"Not listed: the driver, which was examined in {len(ran) - sum(map(_lacks_driver, ran))} of {len(ran)}.",
     ]
     return "\n".join(text) + "\n"
 
 
+def _lacks_driver(row: Audited) -> bool:
+    return row.report is not None and any(each["what"] == _DRIVER for each in row.report["not_run"])
+
+
 def _line(row: Audited) -> list[str]:
     if row.report is None:
-        return [row.project.name, "", _NOT_RUN, _NOT_RUN, _NOT_RUN, "", f"{row.warm.wall_s:.1f}", f"{row.warm.cpu_s:.1f}"]
+        return [
+            row.project.name,
+            "",
+            _NOT_RUN,
+            _NOT_RUN,
+            _NOT_RUN,
+            "",
+            f"{row.warm.wall_s:.1f}",
+            f"{row.warm.cpu_s:.1f}",
+        ]
     counts = {name: sum(each["severity"] == name for each in row.report["findings"]) for name in (*_LISTED, "info")}
     numbers = [str(count) if count else "" for count in counts.values()]
     missing = len(row.report["not_run"])
-    return [row.project.name, row.report["python"], *numbers, str(missing) if missing else "", f"{row.warm.wall_s:.1f}", f"{row.warm.cpu_s:.1f}"]
+    return [
+        row.project.name,
+        row.report["python"],
+        *numbers,
+        str(missing) if missing else "",
+        f"{row.warm.wall_s:.1f}",
+        f"{row.warm.cpu_s:.1f}",
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
