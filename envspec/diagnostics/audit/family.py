@@ -21,8 +21,8 @@ MISNAMED: Final = Rule("ENV104", Severity.WARNING, "a name on the index belongs 
 SETUPTOOLS: Final = Rule("ENV105", Severity.WARNING, "a package does not work beside the newest setuptools")
 
 RULES: Final = (EXCLUDES, FAMILY, BESIDE, MISNAMED, SETUPTOOLS)
-#: Up to this Python, environments come with a setuptools, which pip keeps and uv does not have. Source: documentation of
-#: venv, changed in 3.12.
+#: Up to this Python, environments have a setuptools, which pip keeps; uv's have none. Source: documentation of venv,
+#: changed in 3.12.
 _WITH_SETUPTOOLS: Final = (3, 11)
 _FAMILY: Final = frozenset({"torch", "torchcodec", *MEMBERS})
 
