@@ -277,7 +277,7 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     target = audit.target
     bounds = (*(str(each.requirement) for each in audit.bounds), *constraints)
     request = TargetRequest(
-        PypiRequest(target, tuple(str(each.requirement) for each in resolved), bounds),
+        PypiRequest(target, tuple(str(each.requirement) for each in resolved), bounds, _installed(audit)),
         Rules(as_of, tuple(wheel_tags(target)), index, overrides=_overrides(audit)),
         marker_environment(target),
         ["audit", as_of.isoformat(), index.key, sorted(audit.draft.overrides)],
@@ -306,12 +306,19 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     return replace(audit, taken=found, left_out=(*audit.left_out, *left_out))
 
 
+def _installed(audit: Audit) -> tuple[tuple[str, str], ...]:
+    """What a base image has, and pip keeps if the requirements allow it."""
+    return tuple(sorted((name, version.partition("+")[0]) for name, version in audit.draft.versions.items()))
+
+
 def _without(audit: Audit, reason: str) -> Audit:
     return replace(audit, left_out=(*audit.left_out, NotRun("versions that installers take", reason)))
 
 
 def _unresolvable(audit: Audit, resolved: Sequence[Required]) -> str:
     """Why it can't be said what installers take; empty if it can."""
+    if audit.draft.bases:
+        return f"{audit.draft.bases[0].value} has packages of its own"
     if not resolved:
         return "no source requires a package of the default index by its name"
     if any(name_of_conda(text) not in ("python", "pip") for text, _ in audit.draft.conda):
