@@ -22,11 +22,14 @@ from bench.init_moves import locked_in
 from envspec.documents import parse_toml
 
 PROJECTS: Final = Path(__file__).parent / "projects"
-#: Those whose spec has the same lines as the project's file, and locks.
+#: Those whose specs lock without an edit.
 NAMES: Final = (
-    *("whisperx", "photomaker", "comfyui", "fooocus", "sd-webui-2023", "dinov2", "facefusion", "speechbrain"),
-    *("verl", "wan2.1-noflash", "pytorch-fsdp2", "alphafold", "lerobot", "litgpt", "gsplat", "openrlhf"),
+    *("audiosep", "colabfold", "comfyui", "dgl", "facefusion", "flax-testing", "fooocus", "litgpt", "llama-factory-ds"),
+    *("nemo-reqs", "photomaker", "pytorch-fsdp2", "sam2", "sglang-extra", "speechbrain", "tf-models"),
+    *("transformers-docker", "ultralytics", "verl", "vllm-latest", "wan2.1-noflash", "whisperx"),
 )
+#: More options of `init`: the specs have these lines too.
+_WORDS: Final[Mapping[str, Sequence[str]]] = {"litgpt": ("--extra", "extra")}
 _LIMIT_S: Final = 600
 
 
@@ -50,9 +53,9 @@ def imported(name: str, spec: Path, folder: Path, environ: Mapping[str, str]) ->
     words += ["--as-of", env["as_of"].isoformat(), "--accept-loss", "--format", "json", "-q"]
     words += [word for each in env.get("platforms", ()) for word in ("--platform", each)]
     words += [word for each in cuda.get("gpus", ()) for word in ("--gpu", each)]
-    for key in ("driver",):
-        words += [f"--{key}", cuda[key]] if key in cuda else []
+    words += ["--driver", cuda["driver"]] if "driver" in cuda else []
     words += ["--cuda", cuda["version"]] if "version" in cuda else []
+    words += _WORDS.get(name, ())
     row = Row(name)
     done = _run(words, folder, environ)
     answer: dict[str, Any] = parse_json(done.stdout)
@@ -95,8 +98,8 @@ def page(rows: Sequence[Row]) -> str:
         "# Projects that were imported",
         "",
         f"`python -m bench.import_projects FOLDER` on {machine['date']}: the requirement files of real projects, "
-        "imported with `envspec init` and locked; beside them the locks of specs that were written by hand from the same lines. "
-        f"{equal} of {len(rows)} have the same packages in the same versions.",
+        "imported with `envspec init` and locked; beside them the locks of specs that were written by hand from the same "
+        f"lines. {equal} of {len(rows)} have the same packages in the same versions.",
         "",
         *table(
             ("project", "packages alike", "different (import / by hand)", "lines not in the spec"),

@@ -33,12 +33,14 @@ class NoEnvironment(Exception):
 class PythonEnvironment:
     """prefix: its real path. sites: its site-packages.
 
-    path: Python's path in order, without its standard library; empty if shadowing is not checked.
+    path: Python's path in order, without its standard library; empty if shadowing is not checked. below: the folders
+    of Python's path outside of the environment.
     """
 
     prefix: Path
     sites: tuple[Path, ...]
     path: tuple[Path, ...] = ()
+    below: tuple[Path, ...] = ()
 
     def relative(self, path: str | Path) -> str:
         """A path relative to the environment, separated by `/`."""
@@ -61,7 +63,12 @@ def find_environment(prefix: Path, path: Sequence[str] = ()) -> PythonEnvironmen
     library |= {os.path.join(folder, "lib-dynload") for folder in library}  # noqa: PTH118 (strings are compared)
     folders = dict.fromkeys(os.path.realpath(each) for each in path)
     searched = tuple(Path(each) for each in folders if each not in library and Path(each).is_dir())
-    return PythonEnvironment(real, sites, searched)
+    return PythonEnvironment(real, sites, searched, outside(real, searched))
+
+
+def outside(prefix: Path, path: Iterable[str | Path]) -> tuple[Path, ...]:
+    """The folders of a Python's path outside of its environment."""
+    return tuple(folder for each in path if (folder := Path(each)).is_dir() and not folder.is_relative_to(prefix))
 
 
 @dataclass(frozen=True)

@@ -102,9 +102,10 @@ def builds(audit: Audit) -> Iterator[Finding]:
         return
     for clue in audit.draft.cudas:
         cuda = _cuda(clue)
-        # Of images, ENV401 and ENV403 report.
-        is_image = any(each.source == clue.source and _IMAGE.search(each.text) for each in audit.ledger)
-        if cuda is None or cuda == torch.cuda or is_image or torch.index == cuda.variant:
+        # Of images, ENV401 and ENV403 report; of indexes of PyTorch's, ENV305 and ENV306.
+        lines = [each.text for each in audit.ledger if each.source == clue.source]
+        is_reported = any(_IMAGE.search(text) or PYTORCH_PAGES.search(text) for text in lines)
+        if cuda is None or cuda == torch.cuda or is_reported:
             continue
         what = f"installers take {torch}, and {clue.source} names CUDA {cuda}"
         why = f"the default index has torch {torch.row.version} for CUDA {torch.cuda} alone"

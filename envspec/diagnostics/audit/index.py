@@ -8,6 +8,7 @@ from typing import Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from envspec.diagnostics.audit.family import EXCLUDES, requested
 from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity
 from envspec.importers.types import Source
 from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, ListedFile, PageListing
@@ -59,7 +60,13 @@ def projects(audit: Audit) -> Iterator[Finding]:
     for each in audit.required:
         name = each.requirement.name
         missing = audit.pages is not None and name in audit.pages and audit.pages[name] is None
-        if missing and each.requirement.kind is RequirementKind.NAME and not is_elsewhere(audit, name):
+        # Of a module's name, ENV104 says which package is meant.
+        if (
+            missing
+            and name not in audit.facts.misnamed
+            and each.requirement.kind is RequirementKind.NAME
+            and not is_elsewhere(audit, name)
+        ):
             what = f"the default index does not have {name}"
             todo = "correct the name, or name the index that has it (--extra-index-url)"
             yield Finding(NO_PROJECT, each.source, what, "its page does not exist (404)", _PAGE, todo)
@@ -177,7 +184,7 @@ def _wheels(files: Sequence[ListedFile]) -> str:
 
 def unsolvable(audit: Audit) -> Iterator[Finding]:
     """Requirements of which no set of releases satisfies all."""
-    if audit.unresolved:
+    if audit.unresolved and not any(each.rule is EXCLUDES for each in requested(audit)):
         what = "no set of releases satisfies all requirements"
         source = next((each.source for each in audit.required if each.requirement.name in audit.unresolved), audit.top)
         todo = "loosen one of the requirements named"

@@ -39,7 +39,8 @@ def named_python(audit: Audit, option: str | None) -> str:
         raise UsageError(f"--python {option}: not a version", hint="write it as 3.12 or 3.12.4")
     named = (clue.value for clue in audit.draft.pythons if series_of(clue.value))
     systems = (audit.facts.system(clue.value) for clue in audit.draft.systems)
-    own = (row.python for row in systems if row and row.python and "python3" in audit.draft.apt)
+    is_installed = any(each.text == "python3" for each in audit.ledger)
+    own = (row.python for row in systems if row and row.python and is_installed)
     return option or next(named, next(own, ""))
 
 

@@ -253,6 +253,10 @@ def _image_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig)
     if (python := parts[0].python).source == "standalone":
         # Wheels need it by its name; see `envspec.image.sources.python`.
         yield _run(f"ln -sf {_PREFIX}/lib/libpython{python.series}.so.1.0 /usr/lib/")
+    if below := parts[0].resolution.on_top_of:
+        site = f"{_PREFIX}/lib/python{python.series}/site-packages"
+        files = below.path_files(site).items()
+        yield _run(*(f"echo {shlex.quote(line)} > {shlex.quote(path)}" for path, line in files))
     yield from files_lines(container)
     variables = {"PATH": f'"{_PREFIX}/bin:$PATH"'}
     if lock.is_for_gpus:
@@ -336,12 +340,14 @@ def _environment_stage(parts: Sequence[_Part]) -> Iterator[str]:
     elif source == "conda":
         yield _conda(parts)
     else:
-        yield from _venv(parts[0].python)
+        yield from _venv(parts[0])
     if any(part.resolution.packages for part in parts):
         yield "ARG PIP_INDEX_URL"
         found = f" --find-links {_FILES}/wheels" if any(map(_built_in, parts)) else ""
         words = f"{_INSTALL} --no-deps --require-hashes{found} --requirement {_FILES}/requirements.txt"
-        yield _run(*_pip(parts[0].python, words))
+        install = _pip(parts[0].python, words)
+        # The lock's versions fit a base's constraints already, which have no hashes.
+        yield _run(*(["export PIP_CONSTRAINT=", *install] if parts[0].resolution.on_top_of else install))
     yield ""
 
 
@@ -392,18 +398,20 @@ def _conda(parts: Sequence[_Part]) -> str:
     )
 
 
-def _venv(python: Python) -> Iterator[str]:
+def _venv(part: _Part) -> Iterator[str]:
     """An environment of the Python that the image has, without a pip in it."""
+    python, below = part.python, part.resolution.on_top_of
     install = (
         "apt-get update",
         f"DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends {_SYSTEM_PIP}",
     )
-    interpreter = f"python{python.series}"
+    interpreter = shlex.quote(f"{below.home}/python{python.series}") if below else f"python{python.series}"
+    options = "--without-pip --system-site-packages" if below and below.site else "--without-pip"
     if python.source == "system":
         yield _run(*install)
     else:
         yield f"RUN {interpreter} -c 'import pip' || (" + " && ".join(install) + ")"
-    yield _run(f"{interpreter} -m venv --without-pip {_PREFIX}")
+    yield _run(f"{interpreter} -m venv {options} {_PREFIX}")
 
 
 def _pip(python: Python, install: str) -> Sequence[str]:
