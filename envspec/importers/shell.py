@@ -40,7 +40,7 @@ _RESULTS: Final = {
     ":": Runs.YES,
     "echo": Runs.YES,
     "false": Runs.NO,
-    **dict.fromkeys(("command", "which", "type", "hash", "grep", "dpkg", "nvidia-smi", "nvcc", "ls"), Runs.MAYBE),
+    **dict.fromkeys(("command", "which", "type", "hash", "grep", "dpkg", "nvidia-smi", "nvcc"), Runs.MAYBE),
 }
 #: Programs that run what the command before them prints.
 _READ_INPUT: Final = _SHELLS | {"python"}

@@ -304,7 +304,7 @@ def test_hostile_files_are_read_in_time(text: str, tmp_path: Path) -> None:
 
 def test_scripts_in_scripts_have_a_bound(tmp_path: Path) -> None:
     script = "pip install deep"
-    for _ in range(12):
+    for _ in range(10):
         script = f"bash -c {shlex.quote(script)}"
     found = dockerfile(tmp_path, f"FROM ubuntu:24.04\nRUN {script}\n")
     assert found.draft.dependencies == []
