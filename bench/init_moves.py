@@ -102,8 +102,8 @@ def installed_in(prefix: Path) -> dict[str, str]:
 
 
 def locked_in(folder: Path) -> dict[str, str]:
-    """Names and versions in a lock, of its only platform."""
-    [resolution] = parse_toml((folder / "envspec.lock").read_text(encoding="utf-8"))["resolution"]
+    """Names and versions in a lock, of its first platform."""
+    resolution = parse_toml((folder / "envspec.lock").read_text(encoding="utf-8"))["resolution"][0]
     return {each["name"]: each["version"] for each in resolution.get("package", ())}
 
 

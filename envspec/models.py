@@ -298,6 +298,10 @@ class InstalledPackage:
     required_by: tuple[Dependent, ...] = ()
 
 
+#: In folders of packages of an image that has those of its base.
+PATH_FILE: Final = "envspec.pth"
+
+
 @dataclass(frozen=True, slots=True)
 class OnTopOf:
     """What an environment is installed on top of.
@@ -314,6 +318,18 @@ class OnTopOf:
     nested: ImagePath = ""
     torch_build: Line = ""
     gpu_code: GpuCodeFound | None = None
+
+    def path_files(self, site: str) -> dict[str, str]:
+        """The files by which Pythons of an image find each other's packages: their paths, and texts on one line.
+
+        site: the environment's own folder of packages, absolute. Programs of the base, torchrun for example, start its
+        own Python; a virtual environment of another one does not find the packages of the base's by itself. `site` runs
+        such a line; `addsitedir` reads the folder's own .pth files too.
+        """
+        pairs = [(self.nested or self.site, site), *([(site, self.nested)] if self.nested else [])]
+        return {
+            f"{folder}/{PATH_FILE}": f"import site; site.addsitedir({found!r})" for folder, found in pairs if folder
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,6 +502,11 @@ class ImageSettings:
     services: tuple[Service, ...] = ()
     project: Line = ""
     copy: tuple[Line, ...] = ()
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the image contains code that is not of the lock."""
+        return bool(self.project or self.copy)
 
 
 @dataclass(frozen=True, slots=True)

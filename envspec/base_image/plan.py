@@ -511,7 +511,8 @@ def _services(spec: Spec, linux: Sequence[Resolution]) -> tuple[Service, ...]:
     services = tuple(service for service in named if service)
     for service in services:
         package = _RUNS.get(service.name)
-        without = [each for each in linux if package and package not in _names(each)]
+        there = {each: {one.name for one in each.installed} for each in linux}
+        without = [each for each in linux if package and package not in _names(each) | there[each]]
         if without:
             where = ", ".join(resolution.target.platform.value for resolution in without)
             section = "conda" if all(resolution.conda for resolution in without) else "pip"

@@ -64,6 +64,7 @@ class _Lost(EnvspecError):
 @click.option("--cuda", metavar="V", default="", help="CUDA's minor version.")
 @click.option("--extra", "extras", multiple=True, metavar="NAME", help="An extra of pyproject.toml to include.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of pyproject.toml to include.")
+@click.option("--as-of", metavar="DATE", help="The spec's as_of: nothing uploaded later counts (default: now).")
 @click.option("--accept-loss", is_flag=True, help="Exit with 0 although lines of the sources are not in the spec.")
 @click.option("--no-lock", is_flag=True, help="Write the spec alone.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; print the spec.")
@@ -87,8 +88,9 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
     """
     from envspec.models import Platform
     from envspec.operations.init import InitRequest, write_spec
+    from envspec.operations.lock_state import as_of_option
 
-    root = Path()
+    root, now = Path(), datetime.now(timezone.utc).replace(microsecond=0)
     request = InitRequest(
         root=root,
         sources=(*sources, *prefixes),
@@ -99,13 +101,14 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
         gpus=chosen["gpus"],
         driver=chosen["driver"],
         cuda=chosen["cuda"],
+        as_of=None if chosen["as_of"] is None else as_of_option(chosen["as_of"], now),
         extras=chosen["extras"],
         groups=chosen["groups"],
         overwrite=chosen["force"],
     )
     if not request.sources:
         request = _proposed(request)
-    found, imported = write_spec(request, datetime.now(timezone.utc).replace(microsecond=0), dry_run=chosen["dry_run"])
+    found, imported = write_spec(request, now, dry_run=chosen["dry_run"])
     if chosen["dry_run"]:
         output.info(f"would write {found.spec}:")
         terminal.report(found.text)

@@ -22,7 +22,7 @@ from envspec.fetch.types import OnFetched, ignore_fetched
 from envspec.fetch.wheels import fetch_wheels, wheel_path
 from envspec.image.base import ManifestCache, base_for
 from envspec.image.base_layers import BaseLayers, PythonLayers
-from envspec.image.code import has_code, read_code
+from envspec.image.code import read_code
 from envspec.image.config import Base, annotations_of, image_config, image_of
 from envspec.image.layers.ownership import OwnedPathCache, entry_owners
 from envspec.image.layers.partition import partition
@@ -152,7 +152,7 @@ class ImageBuilder:
     async def _plan(self, resolution: Resolution, base: Base) -> _Plan:
         lock, python = self._options.lock, resolution.target.python
         has_project = bool(lock.image.project)
-        budget = MAX_LAYERS - len(base.layers) - bool(lock.image.apt) - 1 - has_project - has_code(lock)
+        budget = MAX_LAYERS - len(base.layers) - bool(lock.image.apt) - 1 - has_project - lock.image.has_code
         if budget < _MIN_LAYERS:
             raise UsageError(
                 f"{base.name} has {len(base.layers)} layers, and an image has at most {MAX_LAYERS}",

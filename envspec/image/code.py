@@ -22,12 +22,10 @@ from envspec.io.archives import path_problem
 from envspec.io.files import project_files, read_untrusted, tree_sha256
 from envspec.models import EDITABLE, WHEEL, Lock
 from envspec.names import normalised
-from envspec.spec.document import PYPROJECT
+from envspec.spec.document import PYPROJECT, in_project, project_of
 
 #: Of the code, in bytes, all of which is in memory: code of 10,000 files has less. Data belongs into a volume.
 MAX_CODE_BYTES: Final = 256 << 20
-#: The folder of specs, whose project is the folder above.
-_SPECS: Final = "specs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +41,6 @@ class CodeSource:
 
     def entries(self) -> Iterator[Entry]:
         return iter(self.files)
-
-
-def has_code(lock: Lock) -> bool:
-    """Whether an image of the lock contains code that the lock does not."""
-    return bool(lock.image.project or lock.image.copy)
 
 
 def project_folder(lock: Lock) -> Path:
@@ -67,7 +60,7 @@ def project_folder(lock: Lock) -> Path:
             f"the image of {lock.name} contains the code of the project of {spec}, and there is no such file",
             hint="build it in a copy of the project, or lock again if the spec was moved",
         )
-    return spec.parent.parent if spec.parent.name == _SPECS else spec.parent
+    return Path(project_of(spec.as_posix()))
 
 
 def code_key(lock: Lock) -> str:
@@ -162,14 +155,13 @@ def project_name(folder: Path) -> str:
 def _copied(lock: Lock) -> tuple[str, ...]:
     """Paths from the project's folder on, without those in others of them."""
     settings = lock.image
-    inner = _SPECS if settings.copy and Path(lock.spec).parent.name == _SPECS else ""
     paths = []
     for each in settings.copy:
-        path = posixpath.normpath(posixpath.join(inner, each))
+        path = in_project(lock.spec, each)
         if path.startswith(("/", "..")):
             raise UsageError(
                 f"[image] copy: {each} is outside of the project's folder, {project_folder(lock)}",
-                hint=f"move it there; the project of a spec in a folder `{_SPECS}` is in the folder above",
+                hint="move it there; the project of a spec in a folder `specs` is in the folder above",
             )
         paths.append(path)
     if settings.project == EDITABLE:

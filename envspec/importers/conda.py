@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
+
+from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 
 from envspec.credentials import channels_without_credentials
 from envspec.importers.conda_specs import (
@@ -253,7 +255,7 @@ def _locked(imported: Import, file: str, package: Value, rooted: Collection[str]
         if is_required:
             _require_wheel(imported, source, name)
         imported.add(source, text, Outcome.TRANSLATED, f"{required}{_preferred(first, version, version)}")
-    elif not (parts := archive_parts(unquote(urlsplit(url).path).rpartition("/")[2])):
+    elif not (parts := archive_parts(_filename(url))):
         imported.add(source, text, Outcome.NOT_UNDERSTOOD, "the URL has no conda archive")
     else:
         known = imported.draft.conda_versions.get(name.lower())
@@ -297,23 +299,27 @@ def read_explicit(path: Path, imported: Import) -> None:
 
 
 def _explicit_wheel(imported: Import, source: Source, text: str, name: str, url: str) -> None:
-    filename = unquote(urlsplit(url).path).rpartition("/")[2]
-    found = re.fullmatch(r"[^-]+-([^-]+)(?:-[^-]+){3,4}\.whl", filename) or re.fullmatch(
-        r".+-([^-]+)\.(?:tar\.gz|zip)", filename
-    )
     _require_wheel(imported, source, name)
-    if found:
-        imported.draft.versions.setdefault(name, found[1])
-        imported.add(source, text, Outcome.TRANSLATED, f"`{name}`, preferred version {found[1]}")
-    else:
+    filename = _filename(url)
+    try:
+        parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
+        version = str(parse(filename)[1])
+    except (InvalidWheelFilename, InvalidSdistFilename):
         imported.add(source, text, Outcome.TRANSLATED, f"`{name}`: the URL does not say its version")
+        return
+    imported.draft.versions.setdefault(name, version)
+    imported.add(source, text, Outcome.TRANSLATED, f"`{name}`, preferred version {version}")
+
+
+def _filename(url: str) -> str:
+    """The file that a URL is of; URLs of broken files too, which `urlsplit` refuses."""
+    return unquote(re.split(r"[?#]", url, maxsplit=1)[0].rpartition("/")[2])
 
 
 def _explicit(imported: Import, source: Source, text: str) -> None:
     url = text.partition("#")[0].strip()
-    folder, _, filename = url.rpartition("/")
-    channel, _, _subdir = folder.rpartition("/")
-    parts = archive_parts(unquote(filename))
+    channel = url.rpartition("/")[0].rpartition("/")[0]
+    parts = archive_parts(_filename(url))
     if parts is None or not channel:
         imported.add(source, text, Outcome.NOT_UNDERSTOOD, "not the URL of a conda archive")
         return

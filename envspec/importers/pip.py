@@ -210,8 +210,14 @@ def add_option(name: str, value: str, by: Source, imported: Import, folder: Path
     return _OPTIONS.get(name, Verdict(Outcome.NOT_UNDERSTOOD, "it is not an option of pip's requirements files"))
 
 
+_NO_EFFECT: Final = (
+    *("upgrade", "U", "quiet", "q", "verbose", "v", "user", "force-reinstall", "no-cache-dir", "no-input"),
+    *("disable-pip-version-check", "break-system-packages", "no-compile", "ignore-installed", "I", "no-clean"),
+)
+
 #: Source: pip's documentation, "Requirements File Format" and "pip install" (pip 25.3).
 _OPTIONS: Final = {
+    **dict.fromkeys(_NO_EFFECT, Verdict(Outcome.TRANSLATED, "it does not decide what is installed")),
     "pre": Verdict(Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
     "no-binary": Verdict(Outcome.REFUSED, "a wheel is built only if a release has none: name the packages"),
     "only-binary": Verdict(
@@ -233,6 +239,18 @@ _OPTIONS: Final = {
     "global-option": Verdict(Outcome.REFUSED, _OTHERS_OF_A_LINE),
     "use-feature": Verdict(Outcome.REFUSED, "it is a feature of pip's own"),
 }
+
+
+#: Options without a value.
+_FLAGS: Final = frozenset(
+    {"pre", "prefer-binary", "require-hashes", "no-index", "no-deps", "no-dependencies", "no-build-isolation"}
+    | {*_NO_EFFECT, "system"}
+)
+
+
+def is_flag(word: str) -> bool:
+    """Whether a word is an option that takes no value."""
+    return option_of(word)[0] in _FLAGS
 
 
 def add_index(  # noqa: PLR0913

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +26,11 @@ from envspec.importers.conda_specs import (
 )
 from envspec.importers.pip import add_cuda, add_index
 from envspec.importers.pip import add_requirement as add_pip_requirement
+from envspec.importers.toml_lines import TomlFile, table_of
 from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.names import normalised
+from envspec.spec.dates import read_as_of
 from envspec.spec.errors import KeyPath
-from envspec.spec.positions import Positions, positions_of
 
 _WORKSPACES: Final = ("workspace", "project")
 _DEPENDENCIES: Final = ("dependencies", "host-dependencies", "build-dependencies")
@@ -37,6 +39,7 @@ _ABOUT: Final = frozenset(
     {"version", "description", "authors", "license", "license-file", "readme", "homepage", "repository"}
     | {"documentation", "preview", "requires-pixi", "conda-pypi-map", "s3-options", "pinning-strategy"}
 )
+_UNITS: Final = {"h": "hour", "d": "day", "w": "week"}
 _NOT_DEFAULT: Final = "not in pixi's default environment, which is the one that is imported"
 _WAYS_OUT: Final = {
     "tasks": "a task is no part of an environment: run it with `envspec run`",
@@ -51,16 +54,15 @@ class _Manifest:
     """The tables of pixi, where they are. prefix: `("tool", "pixi")` in pyproject.toml."""
 
     imported: Import
-    path: Path
+    file: TomlFile
     prefix: KeyPath
-    positions: Positions
 
     def source(self, *keys: str | int) -> Source:
-        return Source(self.imported.shown(self.path), self.positions.line((*self.prefix, *keys)) or 0)
+        return self.file.at(*self.prefix, *keys)
 
     def text(self, *keys: str | int) -> str:
         """A key and its value as they are written, or an item of a list."""
-        written = self.positions.written((*self.prefix, *keys)) or ""
+        written = self.file.written(*self.prefix, *keys)
         return written if isinstance(keys[-1], int) else f"{keys[-1]} = {written}"
 
     def add(self, keys: Iterable[str | int], outcome: Outcome, reason: str = "") -> None:
@@ -85,20 +87,20 @@ def read_pixi(path: Path, imported: Import) -> None:
     Raises:
         Unreadable: it is not TOML, or has no workspace.
     """
-    document = imported.read_toml(path)
-    if not any(isinstance(document.get(name), dict) for name in (*_WORKSPACES, "package")):
+    file = TomlFile(path, imported)
+    if not any(isinstance(file.data.get(name), dict) for name in (*_WORKSPACES, "package")):
         raise Unreadable(f"{imported.shown(path)} is not a manifest of pixi: it has no [workspace]")
-    read_tables(document, path, imported)
+    read_tables(file, imported)
 
 
-def read_tables(tables: Mapping[str, Any], path: Path, imported: Import, prefix: KeyPath = ()) -> None:
-    """The tables of a manifest. prefix: `("tool", "pixi")` for those of a pyproject.toml."""
-    manifest = _Manifest(imported, path, prefix, positions_of(imported.read(path)))
+def read_tables(file: TomlFile, imported: Import, *prefix: str) -> None:
+    """The tables of a manifest. prefix: `tool`, `pixi` for those of a pyproject.toml."""
+    manifest, tables = _Manifest(imported, file, prefix), file.table(*prefix)
     for name in _WORKSPACES:
-        _workspace(manifest, _table(tables, name), name)
-    default = _features(manifest, _table(tables, "environments"))
+        _workspace(manifest, table_of(tables, name), name)
+    default = _features(manifest, table_of(tables, "environments"))
     _feature(manifest, tables, ())
-    for name, feature in _table(tables, "feature").items():
+    for name, feature in table_of(tables, "feature").items():
         if name in default and isinstance(feature, dict):
             _feature(manifest, feature, ("feature", name))
         else:
@@ -110,16 +112,11 @@ def read_tables(tables: Mapping[str, Any], path: Path, imported: Import, prefix:
             manifest.add((key,), Outcome.TRANSLATED, "it is for editors")
         elif key not in (*_WORKSPACES, *_FEATURE_KEYS, "feature", "environments", "target"):
             manifest.add_all(tables[key], (key,), Outcome.NOT_UNDERSTOOD, "no table of pixi's manifests that is known")
-    if (lock := path.with_name("pixi.lock")).is_file():
+    if (lock := file.path.with_name("pixi.lock")).is_file():
         _read_lock(imported, lock)
 
 
-def _table(tables: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = tables.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _workspace(manifest: _Manifest, workspace: dict[str, Any], table: str) -> None:
+def _workspace(manifest: _Manifest, workspace: Mapping[str, Any], table: str) -> None:
     imported = manifest.imported
     # Requirements of a platform depend on the list of platforms.
     for key, value in workspace.items():
@@ -137,15 +134,29 @@ def _workspace(manifest: _Manifest, workspace: dict[str, Any], table: str) -> No
         elif key == "channel-priority":
             outcome = Outcome.TRANSLATED if value == "strict" else Outcome.REFUSED
             manifest.add((table, key), outcome, "channels have strict priority, in their order")
-        elif key == "exclude-newer":
-            manifest.add((table, key), Outcome.REFUSED, "write it as [env] as_of")
+        elif key == "exclude-newer" and (time := _as_of(value)):
+            imported.draft.as_ofs.append(Clue(time, source, "exclude-newer of pixi"))
+            manifest.add((table, key), Outcome.TRANSLATED, f"[env] as_of = {time}")
         elif key in _ABOUT:
             manifest.add_all(value, (table, key), Outcome.TRANSLATED, "it is about the project, not its environment")
         else:
             manifest.add_all(value, (table, key), Outcome.NOT_UNDERSTOOD, f"no key of [{table}] that is known")
 
 
-def _features(manifest: _Manifest, environments: dict[str, Any]) -> set[str]:
+def _as_of(value: object) -> str:
+    """pixi's date, time or age as [env] as_of has it; empty if it can't."""
+    if isinstance(value, (date, datetime)):
+        value = value.isoformat()
+    age = re.fullmatch(r"(\d{1,4}) ?(h|d|w|hour|day|week)s?", str(value))
+    text = f"{age[1]} {_UNITS.get(age[2], age[2])}s ago" if age else str(value)
+    try:
+        read_as_of(text)
+    except (ValueError, OverflowError):
+        return ""
+    return text
+
+
+def _features(manifest: _Manifest, environments: Mapping[str, Any]) -> set[str]:
     """The features of the default environment; entries for all environments."""
     found: set[str] = set()
     for name, value in environments.items():
@@ -163,7 +174,7 @@ def _feature(manifest: _Manifest, tables: Mapping[str, Any], at: tuple[str, ...]
     for key, read in _FEATURE_KEYS.items():
         if key in tables and (at or key not in ("channels", "platforms")):
             read(manifest, tables[key], (*at, key), ())
-    for target, own in _table(tables, "target").items():
+    for target, own in table_of(tables, "target").items():
         platforms = selected(target, platforms_of(manifest.imported))
         for key, value in (own if isinstance(own, dict) else {}).items():
             keys = (*at, "target", target, key)
@@ -240,7 +251,7 @@ def _match_spec(name: str, value: object) -> str | None:
 
 
 def _pypi(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
-    folder = manifest.path.parent
+    folder = manifest.file.path.parent
     for name, each in _entries(manifest, value, keys):
         where, table = (*keys, name), each if isinstance(each, dict) else {"version": each}
         text = _pep508(name, table, platforms)

@@ -22,7 +22,9 @@ def read_prefix(path: Path, imported: Import) -> None:
     records = [*conda_records(path)]
     sites: tuple[Path, ...] = ()
     try:
-        sites = find_environment(path).sites
+        environment = find_environment(path)
+        # Named as the user did, behind whatever links.
+        sites = tuple(path / environment.relative(site) for site in environment.sites)
     except NoEnvironment as error:
         if not records:
             raise Unreadable(f"{imported.shown(path)} is no environment: {error}") from None

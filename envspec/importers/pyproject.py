@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +14,15 @@ from packaging.requirements import Requirement as Pep508
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import shown
-from envspec.importers import poetry
+from envspec.importers import pixi, poetry
 from envspec.importers.pip import Use, Verdict, add_index, add_requirement
 from envspec.importers.python_locks import PYTHONS, holds, read_poetry_lock, read_pylock, read_uv_lock
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import Clue, Import, Outcome, Source
+from envspec.lockfile.toml_writer import time_text
 from envspec.models import Platform
 from envspec.names import normalised
+from envspec.spec.dates import Age, read_as_of
 from envspec.spec.document import DEPENDENCIES_FROM
 from envspec.spec.errors import BadValue, KeyPath
 from envspec.spec.pip_lines import project_name
@@ -232,10 +235,7 @@ class _Project:
             urls = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
             return _joined(add_index(url, by, self.imported, is_links=is_links, is_default=is_default) for url in urls)
         if key == "exclude-newer" and isinstance(value, str):
-            age = re.fullmatch(r"(\d{1,4}) (hour|day|week)s?", value)
-            time = f"{value} ago" if age else value
-            self.imported.draft.as_ofs.append(Clue(time, by, "exclude-newer of uv"))
-            return Verdict(Outcome.TRANSLATED, f"[env] as_of = {time}")
+            return self._exclude_newer(value, by)
         if key in ("no-binary-package", "no-build-isolation-package") and isinstance(value, list):
             self.imported.draft.allow_sdist += [each for each in value if isinstance(each, str)]
             return Verdict(Outcome.TRANSLATED, "[pip] allow_sdist: built if a release has no wheel")
@@ -243,6 +243,17 @@ class _Project:
             listed = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             return Verdict(Outcome.TRANSLATED, f"taken if named: --group {listed}")
         return _UV_KEYS.get(key, Verdict(Outcome.NOT_UNDERSTOOD, "it is not a setting of uv that is read"))
+
+    def _exclude_newer(self, value: str, by: Source) -> Verdict:
+        # A date includes its day: of 2026-01-05, uv 0.13.8 writes 2026-01-06T00:00:00Z into uv.lock.
+        is_date = re.fullmatch(r"\d{4}-\d\d-\d\d", value)
+        try:
+            bound = read_as_of(f"{value} ago" if re.fullmatch(r"\d+ [a-z]+", value) else value)
+            time = str(bound) if isinstance(bound, Age) else time_text(bound + timedelta(days=bool(is_date)))
+        except (ValueError, OverflowError):
+            return Verdict(Outcome.NOT_UNDERSTOOD, "it is neither a time nor an age such as 7 days")
+        self.imported.draft.as_ofs.append(Clue(time, by, "exclude-newer of uv"))
+        return Verdict(Outcome.TRANSLATED, f"[env] as_of = {time}")
 
     def _platforms(self, text: object, path: KeyPath) -> None:
         """The platforms on which a marker of `environments` can hold."""
@@ -431,8 +442,7 @@ class _Project:
             reason = "an environment of Hatch: not taken; copy what is needed into [pip] dependencies"
             self.note(("tool", "hatch", "envs", name), f"[tool.hatch.envs.{name}]", reason)
         if self.file.table("tool", "pixi"):
-            reason = "not read here: copy [tool.pixi] into a pixi.toml, and import that"
-            self.add(("tool", "pixi"), "[tool.pixi]", Verdict(Outcome.REFUSED, reason))
+            pixi.read_tables(self.file, self.imported, "tool", "pixi")
 
     # What all of them do
 

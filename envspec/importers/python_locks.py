@@ -6,6 +6,7 @@ those of the lock's own project, or the packages that no other package requires.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from envspec.credentials import without_credentials
 from envspec.importers.graph import roots
 from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
-from envspec.importers.types import Clue, Import, Outcome, Source
+from envspec.importers.types import PYTHON_SERIES, Clue, Import, Outcome, Source
 from envspec.io.http_settings import default_index_url
 from envspec.models import Platform
 from envspec.names import COMMIT, NAME, VERSION, normalised
@@ -28,8 +29,8 @@ from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
 from envspec.spec.targets import marker_values
 
 _PYPROJECT: Final = "pyproject.toml"
-#: Exact versions of the series that a spec can have, to evaluate markers with.
-PYTHONS: Final = tuple(f"3.{minor}.0" for minor in range(8, 15))
+#: Exact versions of the series that a spec can have, to evaluate markers with; the preferred series first.
+PYTHONS: Final = tuple(f"{series}.0" for series in PYTHON_SERIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +191,8 @@ def _package(  # noqa: PLR0913
     if not NAME.fits(name) or not (VERSION.fits(version) or not version):
         imported.add(by, f"{name} {version}", Outcome.NOT_UNDERSTOOD, "it is no name and version of a package")
         return None
-    requires = table.get("dependencies", [])
-    names = list(requires) if isinstance(requires, Mapping) else [text_of(each, "name") for each in requires or ()]
+    listed = list_of(table, "dependencies")
+    names = [*table_of(table, "dependencies"), *(text_of(each, "name") for each in listed)]
     texts = tuple(each for each in markers if isinstance(each, str) and each)
     found = tuple(map(normalised, names))
     return Package(normalised(name), version, by, texts, index, url, found, is_local)
@@ -282,24 +283,38 @@ def _pin_url(package: Package, imported: Import) -> str:
 
 def python_versions(imported: Import) -> list[str]:
     """Exact versions that all clues allow so far, one of each series; all if they contradict each other."""
-    sets = []
+    found = list(PYTHONS)
     for clue in imported.draft.pythons:
+        if series := re.match(r"3\.\d+(?=\.\d+$|$)", clue.value):
+            found = [each for each in found if each.startswith(f"{series[0]}.")]
+            continue
         try:
-            sets.append(SpecifierSet(clue.value))
+            versions = SpecifierSet(clue.value)
         except InvalidSpecifier:
             continue
-    return [each for each in PYTHONS if all(each in one for one in sets)] or list(PYTHONS)
+        found = [each for each in found if each in versions]
+    return found or list(PYTHONS)
 
 
 def choice(several: list[Package], pythons: Iterable[str], conflicts: Collection[str]) -> tuple[Package | None, str]:
-    """Which of several packages of one name is preferred, and what to say of it: the one for linux-64."""
+    """Which of several packages of one name is preferred, and what to say of it: the one for linux-64.
+
+    pythons: exact versions, the preferred one first.
+    """
     if len(several) == 1:
         return several[0], ""
-    fitting = [each for each in several if _is_for(Platform.LINUX_64, each, pythons, conflicts)]
-    if len(fitting) == 1:
-        return fitting[0], ": it is the one for linux-64"
-    newest = max(fitting or several, key=lambda each: _order(each.version))
-    return newest, ": the newest of those that the lock has for linux-64, for other Pythons or extras"
+    by_python = {
+        each: [one for one in several if _is_for(Platform.LINUX_64, one, (each,), conflicts)] for each in pythons
+    }
+    python, fitting = next(((each, found) for each, found in by_python.items() if found), ("", several))
+    newest = max(fitting, key=lambda each: _order(each.version))
+    if not python:
+        return newest, ": the newest, and none is for linux-64"
+    if len(fitting) > 1:
+        return newest, ": the newest of those for linux-64"
+    if all(found in ([], fitting) for found in by_python.values()):
+        return newest, ": it is the one for linux-64"
+    return newest, f": it is the one for Python {python.rpartition('.')[0]}"
 
 
 def _is_for(platform: Platform, package: Package, pythons: Iterable[str], conflicts: Collection[str] = ()) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from envspec.importers.pip import Use, add_option, add_requirement, is_required_by_torch
+from envspec.importers.pip import Use, add_option, add_requirement, is_flag, is_required_by_torch
 from envspec.importers.python_locks import Package, choice, python_versions
 from envspec.importers.types import Import, Outcome, Source, Unreadable
 from envspec.names import normalised
@@ -21,6 +21,8 @@ _MOST_FILES: Final = 100
 _MOST_LINES: Final = 20_000
 #: From so many pins on, and if there is nothing else, a file was probably written by `pip freeze`.
 _FROZEN: Final = 20
+#: A line copied from a README.
+_COMMAND: Final = re.compile(r"(?:python3?\s+-m\s+|uv\s+)?pip3?\s+install\s")
 _COMMENT: Final = re.compile(r"(?:^|\s)#(.*)$")
 _PIN: Final = re.compile(rf"\s*({NAME})\s*(?:\[[^\]]*\])?\s*(?:===?\s*[^\s,;*]+\s*(?:$|[;\s\\])|@\s)")
 _NAMED: Final = re.compile(rf"\s*({NAME})")
@@ -86,11 +88,12 @@ def add_line(
     text: without comments, continued lines joined. by: where it is written; its entries are added to the ledger, one
     for each option. folder: that relative paths start from. shown: the line as its entry has it.
     """
-    if not text.startswith("-"):
+    command = _COMMAND.match(text)
+    if not (text.startswith("-") or command):
         imported.add(by, shown or text, *add_requirement(text, by, imported, folder, use))
         return
     try:
-        options = list(_split(shlex.split(text)))
+        options = list(_split(shlex.split(text[command.end() :] if command else text)))
     except ValueError as error:
         imported.add(by, text, Outcome.NOT_UNDERSTOOD, f"it is not an option of pip: {str(error).lower()}")
         return
@@ -98,19 +101,22 @@ def add_line(
         name, value = option_of(option)
         if name in ("requirement", "constraint"):
             _include(option, name, value, by, imported, folder)
-        else:
+        elif name:
             imported.add(by, option, *add_option(name, value, by, imported, folder, use))
+        else:
+            imported.add(by, option, *add_requirement(option, by, imported, folder, use))
 
 
 def _split(words: list[str]) -> Iterator[str]:
-    """Each option of a line with its value."""
-    option = words[:1]
-    for word in words[1:]:
-        if word.startswith("-"):
+    """Each option of a line with its value, and each requirement."""
+    option: list[str] = []
+    for word in words:
+        if option and (word.startswith("-") or is_flag(option[0]) or not option[0].startswith("-")):
             yield " ".join(option)
             option = []
         option.append(word)
-    yield " ".join(option)
+    if option:
+        yield " ".join(option)
 
 
 def _include(text: str, name: str, value: str, by: Source, imported: Import, folder: Path) -> None:
@@ -123,10 +129,10 @@ def _include(text: str, name: str, value: str, by: Source, imported: Import, fol
         imported.add(by, text, Outcome.REFUSED, f"more than {_MOST_FILES} files include each other")
     elif name == "requirement":
         imported.include(path, by, text)
+    elif not path.is_file():
+        imported.add(by, text, Outcome.REFUSED, f"there is no file {shown}")
     elif imported.find(path) is not read_requirements:
         imported.add(by, text, Outcome.NOT_UNDERSTOOD, f"{shown} is not named as a requirements file")
-    elif not path.is_file():
-        imported.add(by, text, Outcome.REFUSED, f"there is no {shown}")
     else:
         imported.add(by, text, Outcome.TRANSLATED, f"[pip] constraints: the lines of {shown}")
         # What was read as requirements is bounded by them already.

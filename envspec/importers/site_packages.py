@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from envspec.importers.graph import roots
-from envspec.importers.pip import add_cuda, add_requirement
+from envspec.importers.pip import add_cuda, add_requirement, note_build
 from envspec.importers.types import CPU, MAX_SOURCE_BYTES, Clue, DraftRequirement, Import, Outcome, Source
 from envspec.models import Platform, Python, Target
 from envspec.names import normalised
@@ -33,7 +33,6 @@ _TAGS: Final = (
 )
 #: In torch/version.py. Source: torch 1.13 to 2.9.
 _TORCH: Final = re.compile(r"^(cuda|hip|xpu)\b[^=\n]*= *(?:None|['\"]([\w.+-]+)['\"]) *$", re.MULTILINE)
-_RUNTIME: Final = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
 #: Files that virtualenv and uv write into an environment of theirs.
 _OF_VENVS: Final = ("_virtualenv.pth", "distutils-precedence.pth")
 
@@ -51,7 +50,7 @@ class Site:
     owned: frozenset[str]
 
     def is_of_conda(self, name: str) -> bool:
-        inner = (self.path / name).relative_to(self.prefix.resolve()).as_posix()
+        inner = (self.path / name).relative_to(self.prefix).as_posix()
         return any(f"{inner}{end}" in self.owned for end in ("", "/METADATA", "/PKG-INFO", "/RECORD"))
 
 
@@ -89,8 +88,7 @@ def read_site(site: Site, imported: Import) -> None:
     if torch := packages.get("torch"):
         _read_torch(site.path / "torch" / "version.py", torch, imported)
     for name, each in packages.items():
-        if _RUNTIME.fullmatch(name):
-            add_cuda(".".join(each.version.split(".")[:2]), each.source, imported, f"{name} {each.version}")
+        note_build(name, each.version, each.source, imported)
     _read_paths(site, imported)
 
 
@@ -307,6 +305,8 @@ def _read_paths(site: Site, imported: Import) -> None:
             continue
         for line in _lines_of(path):
             reason = "a folder on Python's path that no package installed: name its project in [pip] dependencies"
+            if re.match(r"import[ \t]", line):
+                reason = "code that runs whenever Python starts, which no package installed"
             imported.add(Source(imported.shown(path)), line, Outcome.REFUSED, reason)
 
 

@@ -17,18 +17,29 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.facts import Facts
 from envspec.facts.gpu import UnknownGpu, find_gpu
-from envspec.importers.types import CPU, Clue, Draft, DraftIndex, DraftRequirement, Import, LedgerEntry, Outcome
+from envspec.importers.types import (
+    CPU,
+    PYTHON_SERIES,
+    Clue,
+    Draft,
+    DraftIndex,
+    DraftRequirement,
+    Import,
+    LedgerEntry,
+    Outcome,
+)
 from envspec.lockfile.toml_writer import Value, string, time_text
 from envspec.models import Decision, Platform
 from envspec.names import normalised
 from envspec.spec.conda import read_match_spec, read_preferred_record
+from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import BadValue
 from envspec.spec.requirements import read_constraint, read_preference, read_requirement
+from envspec.spec.sections import Os
 from envspec.spec.values import env_name, read_index_url, read_python
 
-#: Series of Python if the sources allow several, the preferred one first: 3.12 has wheels of every torch since 2.2.
-_SERIES: Final = ("3.12", "3.11", "3.10", "3.13", "3.9", "3.14", "3.8")
 _NOTHING: Final = "nothing in the sources says"
+_DEFAULT_SYSTEM: Final = Os.UBUNTU_24_04.value
 #: The table of a spec if the sources say nothing of GPUs.
 _NO_CUDA: Final = """
 [cuda]
@@ -41,11 +52,12 @@ _NO_CUDA: Final = """
 class Choices:
     """What the user decides, before anything that the sources imply. Empty: not decided.
 
-    as_of: of the spec. folder: of its file.
+    folder: of the spec's file.
     """
 
-    as_of: datetime
+    now: datetime
     folder: Path
+    as_of: datetime | Age | None = None
     name: str = ""
     python: str = ""
     platforms: tuple[Platform, ...] = ()
@@ -93,7 +105,7 @@ class _Writer:
                 "name": self.name,
                 "python": self._python(torch),
                 "platforms": [each.value for each in dict.fromkeys(platforms or (Platform.LINUX_64,))],
-                "as_of": choices.as_of,
+                "as_of": self._as_of(),
             },
         )
         yield self._cuda(torch)
@@ -168,6 +180,21 @@ class _Writer:
                 found &= line.specifier
         return found
 
+    def _as_of(self) -> datetime | str:
+        chosen = self._choices.as_of
+        if chosen is not None:
+            return chosen if isinstance(chosen, datetime) else str(chosen)
+        for clue in self._draft.as_ofs:
+            try:
+                found = read_as_of(clue.value)
+            except ValueError:
+                continue
+            if isinstance(found, Age) or found < self._choices.now:
+                # What is locked or installed is not newer.
+                self._decide("env.as_of", clue.value, clue.why, str(clue.source))
+                return found if isinstance(found, datetime) else str(found)
+        return self._choices.now
+
     def _python(self, torch: SpecifierSet) -> str:
         if self._choices.python:
             return self._choices.python
@@ -183,9 +210,9 @@ class _Writer:
         bounds = [(each, bound) for each in clues if (bound := _specifiers(each.value)) is not None]
         allowed = [
             series
-            for series in _SERIES
+            for series in PYTHON_SERIES
             if all(any(bound.contains(f"{series}.{n}") for n in (0, 9)) for _, bound in bounds)
-        ] or list(_SERIES)
+        ] or list(PYTHON_SERIES)
         rows = [row for row in self._facts.torch if torch and torch.contains(row.version) and row.pythons]
         with_wheels = [
             series for series in allowed if not rows or any(series in row.pythons for row in rows)
@@ -204,7 +231,8 @@ class _Writer:
         version = choices.cuda or self._cuda_version(torch)
         gpus = list(choices.gpus) or self._gpus()
         driver = choices.driver or self._first("cuda.driver", draft.drivers)
-        flavor, system = self._first("cuda.flavor", draft.flavors), self._first("cuda.os", draft.systems)
+        flavor = self._first("cuda.flavor", draft.flavors)
+        system = self._first("cuda.os", draft.systems) or self._system(version, torch)
         table = {
             "version": version or None,
             "driver": driver or None,
@@ -219,6 +247,28 @@ class _Writer:
             self._decide("cuda", "as torch's wheels require", f"{_NOTHING} which GPUs, driver or CUDA")
             return _NO_CUDA
         return _table("cuda", table)
+
+    def _system(self, version: str, torch: SpecifierSet) -> str:
+        """Another system than the default one, if NVIDIA has no image of it for the CUDA."""
+        version = version or self._cuda_of_pins(torch)
+        found = {os for row in self._facts.images if row.cuda.startswith(f"{version}.") for os in row.os}
+        usable = sorted((each.value for each in Os if each.value in found), reverse=True)
+        if not version or not usable or _DEFAULT_SYSTEM in usable:
+            return ""
+        return self._decide("cuda.os", usable[0], f"NVIDIA has no image of CUDA {version} on {_DEFAULT_SYSTEM}")
+
+    def _cuda_of_pins(self, torch: SpecifierSet) -> str:
+        """The CUDA of torch's wheels on the default index, else that of another package of a known version."""
+        of_torch = [row for row in self._facts.torch if torch and torch.contains(row.version)]
+        variant = self._facts.default_variant(of_torch[-1].version, Platform.LINUX_64) if of_torch else None
+        if variant and variant.startswith("cu"):
+            return f"{variant[2:-1]}.{variant[-1]}"
+        pins = dict(self._draft.versions)
+        for each in self._draft.dependencies:
+            if found := re.match(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*==\s*([0-9][^\s;,*]*)(?=\s|;|$)", each.text):
+                pins[normalised(found[1])] = found[2]
+        builds = (self._facts.cuda_build(name, pinned, Platform.LINUX_64) for name, pinned in sorted(pins.items()))
+        return next((build.cuda for build in builds if build is not None), "")
 
     def _cuda_version(self, torch: SpecifierSet) -> str:
         """torch's build goes before the base image, whose CUDA no wheel of torch uses."""

@@ -33,6 +33,10 @@ class TomlFile:
         """Where a value is written, or the table around it."""
         return Source(self.shown, self._positions.line(path) or 0)
 
+    def written(self, *path: str | int) -> str:
+        """A value as the file has it; empty if there is none."""
+        return self._positions.written(path) or ""
+
     def table(self, *keys: str) -> Mapping[str, Any]:
         """A table; empty if there is none."""
         return table_of(self.data, *keys)

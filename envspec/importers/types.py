@@ -13,6 +13,8 @@ from envspec import documents
 from envspec.credentials import shown
 from envspec.errors import UsageError
 
+#: Series of Python if the sources allow several, the preferred one first: 3.12 has wheels of every torch since 2.2.
+PYTHON_SERIES: Final = ("3.12", "3.11", "3.10", "3.13", "3.9", "3.14", "3.8")
 #: In bytes: lock files of large projects have several megabytes.
 MAX_SOURCE_BYTES: Final = 32 << 20
 
@@ -97,7 +99,7 @@ class Draft:
     versions: normalised names of PyPI packages -> the version that is installed or locked, with its local label.
     pythons: a series, an exact version, or a specifier such as `>=3.9,<3.13`. platforms: conda's names. overrides:
     requirement and reason. conda: match spec, and the platform if it is of one only. conda_versions: conda's names ->
-    `VERSION BUILD`, or `VERSION` if the source has no builds. cudas: `12.4`, or `cpu`. gpus: names or compute
+    `VERSION BUILD`, or `VERSION` if the source has no builds. cudas: `12.4`, or CPU. gpus: names or compute
     capabilities as [cuda] gpus takes them. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda]
     flavor. bases: references of base images that a spec names itself. as_ofs: as [env] as_of. groups: of a
     pyproject.toml that a spec can refer to. extras: the project's own.
@@ -129,6 +131,9 @@ class Draft:
 
 class Unreadable(UsageError):
     """A source that can't be read at all."""
+
+    def __init__(self, message: str, *, hint: str = "correct it, or leave it out of the import") -> None:
+        super().__init__(message, hint=hint)
 
 
 @dataclass(slots=True)
@@ -187,11 +192,10 @@ class Import:
         by, text: that line, which gets its entry here.
         """
         name = self.shown(path)
-        importer = self.find(path)
-        if importer is None:
+        if not path.is_file():
+            self.add(by, text, Outcome.REFUSED, f"there is no file {name}")
+        elif (importer := self.find(path)) is None:
             self.add(by, text, Outcome.NOT_UNDERSTOOD, f"envspec does not read {name}")
-        elif not path.is_file():
-            self.add(by, text, Outcome.REFUSED, f"there is no {name}")
         else:
             self.add(by, text, Outcome.TRANSLATED, f"its lines, from {name}")
             self.run(importer, path)

@@ -17,7 +17,6 @@ from envspec.errors import NetworkError, StaleLock, UnfitMachine, UsageError
 from envspec.image import outputs
 from envspec.image.base import ManifestCache
 from envspec.image.build import BuiltImage, ImageBuilder, WheelBuilds
-from envspec.image.code import has_code
 from envspec.image.config import OCI_CONFIG, annotations_of, index_of
 from envspec.image.layers.gzip import ArchiveMissing
 from envspec.image.layers.store import BlobStore, LayerStore, StreamedBlob
@@ -276,7 +275,7 @@ def _compare(options: ImageOptions, built: BuiltImage) -> None:
     pyc, platform = options.bytecode is Bytecode.COMPILED, built.image.platform
     for row in options.lock.images:
         if row.platform is platform and row.pyc is pyc and row.id != built.locked_id:
-            without = ", without the project's code," if has_code(options.lock) else ""
+            without = ", without the project's code," if options.lock.image.has_code else ""
             raise StaleLock(
                 f"the image of {options.lock.name} on {platform.value}{without} is {built.locked_id}; the lock records "
                 f"{row.id}",

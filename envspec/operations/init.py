@@ -23,6 +23,7 @@ from envspec.models import Decision, Lock, Platform, Resolution
 from envspec.operations.environment import verify
 from envspec.operations.lock_all import ContextOf, compile_all, write_all
 from envspec.operations.lock_state import Compiled, LockRequest, variants_of
+from envspec.spec.dates import Age
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class InitRequest:
     gpus: tuple[str, ...] = ()
     driver: str = ""
     cuda: str = ""
+    as_of: datetime | Age | None = None
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     overwrite: bool = False
@@ -109,6 +111,7 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
         choices = Choices(
             now,
             folder,
+            request.as_of,
             request.name,
             request.python,
             request.platforms,

@@ -179,6 +179,8 @@ def _platform(item: PlatformExplanation) -> Iterator[Row]:
         f"{name} {level[0]}.{level[1]}" for name, level in (("glibc", item.glibc), ("macOS", item.macos)) if level
     ]
     yield row(f"Python {', '.join((item.python.version + source, *levels))}")
+    if item.on_top_of:
+        yield row(f"on top of {item.on_top_of}, which has {counted(item.installed, 'package')}")
     if item.conda is not None:
         yield from _download("conda", "package", item.conda)
     yield from _download("wheels" if item.conda else "download", "file", item.download)
@@ -208,6 +210,14 @@ def _package(found: PackageExplanation) -> Iterator[Table]:
         kind = " from a wheel" if found.conda else ""
         title = f"{found.name}{extras} {wheel.version}{kind}"
         yield from _variant(title, wheel, _files(wheel), wheel.gpu_code_read)
+    for there in found.installed:
+        digest = [f"RECORD sha256:{there.record_sha256}"] if there.record_sha256 else []
+        yield listing(
+            f"{found.name} {there.version} on {there.platform.value}",
+            [row(f"is there already: {there.place} has it", notes=digest)],
+        )
+        yield listing("required by", _tree(there.chains, with_channels=True))
+        yield listing("GPU code", _gpu_code(there.gpu_code))
     if found.absent:
         yield listing(f"not on {_listed(found.absent)}", [row("")])
 

@@ -5,6 +5,7 @@ On the path of `envspec lock --check`: it imports next to nothing.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,10 @@ _ONE_PYTHON: Final = re.compile(
     r"==(?P<patch>\d+\.\d+\.\d+)|==(?P<any>\d+\.\d+)\.\*|~=(?P<from>\d+\.\d+)\.0"
     r"|>=(?P<least>3\.\d+)(?:\.0)?,<3\.(?P<next>\d+)"
 )
+
+
+#: The folder of specs, whose project is the folder above.
+_SPECS: Final = "specs"
 
 
 def root_of(path: Path) -> tuple[str, ...]:
@@ -57,6 +62,21 @@ def _only_python(versions: object) -> str | None:
     if found and found["least"] and int(found["next"]) != int(found["least"][2:]) + 1:
         return None
     return found["patch"] or found["any"] or found["from"] or found["least"] if found else None
+
+
+def project_of(spec: str) -> str:
+    """The folder of a spec's project, by its path: the spec's own, or the one above if that is called `specs`."""
+    folder = posixpath.dirname(spec)
+    return posixpath.normpath(posixpath.join(folder, "..")) if _is_in_specs(spec) else folder
+
+
+def in_project(spec: str, path: str) -> str:
+    """A path from a spec's folder on, from its project's on: begins with `/` or `..` if it is outside of that."""
+    return posixpath.normpath(posixpath.join(_SPECS if _is_in_specs(spec) else "", path))
+
+
+def _is_in_specs(spec: str) -> bool:
+    return posixpath.basename(posixpath.dirname(spec)) == _SPECS
 
 
 def read_spec(path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _CONFINING = "unconfined_builds"
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A spec's file as TOML, with the lines of `dependencies-from`; it need not be a valid spec.
+    """A spec's file as TOML, with what it takes from other files, see `whole_document`; it need not be a valid spec.
 
     Raises:
         OSError: it can't be read. ValueError: it is not TOML, or such a line can't be read.
@@ -39,7 +39,9 @@ def variants_in(path: Path) -> tuple[str, ...]:
 
 
 def whole_document(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The spec in a file, parsed, with the lines of `dependencies-from`. path: of that file.
+    """The spec in a file, parsed, with the lines of `dependencies-from`, and the hash of its `pip.on_top_of`.
+
+    path: of that file.
 
     Raises:
         ValueError: such a line can't be read.
@@ -47,15 +49,37 @@ def whole_document(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     spec = spec_in(data, path)
     variants = spec.get("variants")
     tables = (spec, *(variants.values() if isinstance(variants, Mapping) else ()))
-    if not any(isinstance(each, Mapping) and DEPENDENCIES_FROM in each for each in tables):
-        return spec
-    # Imported here: `lock --check` has a small budget.
-    from envspec.spec.pyproject import read_whole
+    if any(isinstance(each, Mapping) and DEPENDENCIES_FROM in each for each in tables):
+        # Imported here: `lock --check` has a small budget.
+        from envspec.spec.pyproject import read_whole
 
-    found = read_whole(data, path)
-    for _, problem in found.problems:
-        raise problem
-    return found.document
+        found = read_whole(data, path)
+        for _, problem in found.problems:
+            raise problem
+        spec = found.document
+    if any(_names_list(table) for table in tables):
+        spec = _with_list(spec, path.parent)
+        if isinstance(variants, Mapping):
+            spec["variants"] = {name: _with_list(own, path.parent) for name, own in spec["variants"].items()}
+    return spec
+
+
+def _names_list(table: object) -> bool:
+    pip = table.get("pip") if isinstance(table, Mapping) else None
+    return isinstance(pip, Mapping) and "on_top_of" in pip
+
+
+def _with_list(table: Any, folder: Path) -> Any:
+    """A spec or a variant with the SHA-256 of the file of `pip.on_top_of`; empty for a file that can't be read, which
+    whoever reads its content reports.
+    """
+    if not _names_list(table):
+        return table
+    try:
+        digest = hashlib.sha256((folder / table["pip"]["on_top_of"]).read_bytes()).hexdigest()
+    except (OSError, ValueError, TypeError):
+        digest = ""
+    return {**table, "pip": {**table["pip"], "on_top_of_sha256": digest}}
 
 
 def input_sha256(data: Mapping[str, Any], variant: str = BASE) -> str:

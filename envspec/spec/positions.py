@@ -257,8 +257,9 @@ def set_value(text: str, path: tuple[str, ...], value: str) -> str:
             return f"{text[: header.start]}{{ {path[-1]} = {value} }}{text[header.end :]}"
         newline = "\r\n" if text.startswith("\r\n", header.end) else "\n"
         return f"{text[: header.end]}{newline}{path[-1]} = {value}{text[header.end :]}"
-    places = ((value, positions.by_path[table + (key,)]) for key, value in values.items())  # noqa: RUF005
-    own = [place for value, place in places if not (isinstance(value, dict) and text[place.start] == "[")]
+    places = (positions.by_path[table + (key,)] for key in values)  # noqa: RUF005
+    # Behind the line of a table of its own a key would be in that table.
+    own = [place for place in places if text[text.rfind("\n", 0, place.start) + 1 : place.start].strip()]
     if not own:
         raise ValueError(f"no key in [{'.'.join(table)}]")
     return _added(positions, table, max(own, key=lambda position: position.end), path[-1], value)

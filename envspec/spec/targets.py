@@ -189,8 +189,7 @@ def _python(spec: Spec, facts: Facts, platform: Platform, time: datetime | None)
 
 def _given(spec: Spec, facts: Facts, platform: Platform, found: GivenPython) -> tuple[Python, Decision]:
     source, why = ("base" if found.is_base else "spec"), f"the Python of {found.place}"
-    series = facts.python_series.get(spec.env.python_series)
-    version = found.version or spec.env.exact_python or (series.newest if series else "")
+    version = found.version or spec.env.exact_python or facts.newest_python(spec.env.python_series) or ""
     if not version:
         raise UnknownPython(
             f"the patch of Python {spec.env.python} is unknown", hint='write it: python = "3.12.11", in [env]'

@@ -150,3 +150,14 @@ def test_conda_and_indexes(tmp_path: Path) -> None:
         ("wheels-example", "simple"),
         ("wheels-example-pyg-html", "links"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("bound", "as_of"),
+    [("2026-03-01T00:00:00Z", "2026-03-01"), ("2027-01-01T00:00:00Z", "2026-11-20"), ("7 days ago", "7 days ago")],
+)
+def test_an_earlier_bound_on_uploads_is_the_specs(tmp_path: Path, bound: str, as_of: str) -> None:
+    clue = Clue(bound, Source("pyproject.toml", 3), "exclude-newer of uv")
+    spec, decided = written(imported(tmp_path, "rich", as_ofs=[clue]), tmp_path)
+    assert str(spec.env.as_of)[: len(as_of)] == as_of
+    assert ("env.as_of" in decided) == (as_of != "2026-11-20")

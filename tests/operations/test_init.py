@@ -100,9 +100,9 @@ def test_a_spec_that_cannot_be_locked_is_written_all_the_same(user: User) -> Non
 
 @pytest.mark.parametrize(
     ("word", "message"),
-    [("none.txt", "there is no none.txt"), ("home", "is no Python environment"), ("a.docx", "no importer reads")],
+    [("none.txt", "there is no none.txt"), ("home", "home is no environment"), ("a.docx", "no importer reads")],
 )
 def test_a_source_that_is_none_is_refused(user: User, word: str, message: str) -> None:
     (user.folder / "a.docx").write_text("")
     error = refused(init(user, word), 2)
-    assert message in error or "site-packages" in error
+    assert message in error

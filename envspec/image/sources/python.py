@@ -170,9 +170,6 @@ class _Survey:
 
 
 _VENV_FORM: Final = "venv 1"
-#: The file by which a base's own Python imports the packages on top of it, and that by which theirs imports from a
-#: virtual environment of the base. Each line is a folder, or code that `site` runs: `addsitedir` reads .pth files too.
-_PTH: Final = "envspec.pth"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +205,8 @@ class Venv:
         yield Entry(f"{PREFIX}/include/site/python{series}", 0o755, EntryKind.FOLDER)
         site = f"{PREFIX}/lib/python{series}/site-packages"
         yield Entry(site, 0o755, EntryKind.FOLDER)
-        if self.below:
-            if self.below.nested:
-                yield _pth(site, self.below.nested)
-            # Programs of the base, torchrun for example, start its own Python.
-            yield _pth((self.below.nested or self.below.site).lstrip("/"), f"/{site}")
+        for path, line in self.below.path_files(f"/{site}").items() if self.below else ():
+            yield Entry(path.lstrip("/"), 0o644, data=InMemory(f"{line}\n".encode()))
         yield Entry(f"{PREFIX}/lib64", 0o777, EntryKind.SYMLINK, target="lib")
         yield Entry(f"{PREFIX}/pyvenv.cfg", 0o644, data=InMemory(self._config().encode()))
 
@@ -223,11 +217,6 @@ class Venv:
             f"version = {self.python.version}\n"
             f"executable = {self.home}/python{self.python.series}\n"
         )
-
-
-def _pth(folder: str, imported: str) -> Entry:
-    line = f"import site; site.addsitedir({imported!r})\n"
-    return Entry(f"{folder}/{_PTH}", 0o644, data=InMemory(line.encode()))
 
 
 def home_of(python: Python, environ: Mapping[str, str]) -> str:

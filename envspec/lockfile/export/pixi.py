@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from envspec.credentials import without_credentials
 from envspec.lockfile import toml_writer
 from envspec.lockfile.document import canonical
 from envspec.lockfile.export.environment_yml import channel_name, channels_of, python_missing
-from envspec.lockfile.export.requirements import is_overridden
+from envspec.lockfile.export.requirements import is_overridden, public_url
 from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, project_of
 from envspec.lockfile.toml_writer import Value
 from envspec.models import DEFAULT_INDEX, GIT, CondaPackage, Lock, Package, Resolution
@@ -135,7 +134,7 @@ def _requirement(request: ExportRequest, package: Package) -> Value:
         return {"path": request.projects[project_of(package)]}
     if file.index == DEFAULT_INDEX or file.url is None:
         return f"=={package.version}"
-    return {"url": without_credentials(file.url)}
+    return {"url": public_url(file.url)}
 
 
 def _overrides(parts: Sequence[Resolution]) -> _Table:

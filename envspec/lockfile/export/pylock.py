@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from envspec.credentials import without_credentials
 from envspec.lockfile import toml_writer
 from envspec.lockfile.document import canonical, identity
+from envspec.lockfile.export.requirements import public_url
 from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, is_source, project_of
 from envspec.lockfile.toml_writer import Value
 from envspec.models import DIRECT_URL, GIT, LOCAL, Package, Resolution, Target
@@ -115,7 +115,7 @@ def _source(request: ExportRequest, packages: Sequence[Package]) -> Mapping[str,
     if first.file.index == LOCAL:
         return {"directory": {"path": request.projects[project_of(first)]}}
     if first.file.index == DIRECT_URL:
-        return {"archive": {"url": without_credentials(first.file.url or ""), **_file(first)}}
+        return {"archive": {"url": public_url(first.file.url or ""), **_file(first)}}
     if not first.file.filename.endswith(".whl"):
         return {"sdist": _listed(request, first)}
     by_hash = {each.file.sha256: each for each in packages}
@@ -123,7 +123,7 @@ def _source(request: ExportRequest, packages: Sequence[Package]) -> Mapping[str,
 
 
 def _listed(request: ExportRequest, package: Package) -> Mapping[str, Value]:
-    url = request.locations[package.file.sha256].url
+    url = public_url(request.locations[package.file.sha256].url)
     return {"name": package.file.filename, "url": url, **_file(package)}
 
 

@@ -72,7 +72,12 @@ def pin(package: Package) -> str:
     url = package.file.url
     if package.file.index == DEFAULT_INDEX or url is None:
         return f"{package.name}=={package.version}"
-    return f"{package.name} @ {quote(without_credentials(url), safe=_IN_URLS)}"
+    return f"{package.name} @ {public_url(url)}"
+
+
+def public_url(url: str) -> str:
+    """A URL without credentials, in which no reader replaces or splits anything."""
+    return quote(without_credentials(url), safe=_IN_URLS)
 
 
 def is_overridden(resolution: Resolution) -> bool:
