@@ -189,6 +189,7 @@ def test_an_override_is_one_of_pixi_and_pip_is_said_to_refuse_it() -> None:
     table = documents.parse_toml(exported(overridden, "pixi.toml").text)
     assert table["pypi-options"]["dependency-overrides"] == {"plain": "==1.0"}
     assert any("overrides" in each for each in exported(overridden, "environment.yml").missing)
+    assert "pip install --no-deps -r FILE" in exported(overridden, "pylock.toml").text
 
 
 #: Key of devcontainer.json -> what its value is. Source: devContainer.base.schema.json in devcontainers/spec on GitHub,
@@ -223,3 +224,11 @@ def test_devcontainer_json_has_the_keys_of_its_schema(case: str) -> None:
 def test_an_image_by_digest_is_the_locked_one() -> None:
     named = replace(request(lock_of("two-platforms")), image=f"registry.example.com/a@sha256:{'0' * 64}")
     assert not any("digest" in each for each in devcontainer.text(named).missing)
+
+
+def test_on_top_of_conda_no_installer_removes_or_adds_packages_by_pylock() -> None:
+    text = exported(ALL_LOCKS["conda-and-wheels"], "pylock.toml").text
+    assert "# To install it on top of conda-linux-64.lock or conda-linux-aarch64.lock:\n" in text
+    assert "#   pip install --no-deps -r FILE " in text
+    assert "uv pip sync" not in text
+    assert "conda packages, on which the wheels depend\n" in text

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from envspec.context import counted
 from envspec.lockfile import toml_writer
 from envspec.lockfile.document import canonical, identity
-from envspec.lockfile.export.requirements import public_url
+from envspec.lockfile.export.conda import explicit_name
+from envspec.lockfile.export.requirements import is_overridden, public_url
 from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, is_source, project_of
 from envspec.lockfile.toml_writer import Value
 from envspec.models import DIRECT_URL, GIT, LOCAL, Package, Resolution, Target
@@ -36,13 +38,8 @@ def text(request: ExportRequest) -> Exported:
     wanted = {each.target.platform for each in request.resolutions}
     resolutions = tuple(each for each in resolutions if each.target.platform in wanted)
     targets = [each.target for each in resolutions]
-    missing = [*request.missing({Content.DRIVER}), *_rebuilt(resolutions)]
-    comments = [
-        *request.header(missing),
-        "To install it:",
-        "  pip install -r FILE        (pip 26.1 or newer)",
-        "  uv pip sync FILE",
-    ]
+    missing = [*request.missing({Content.DRIVER}), *_own_missing(resolutions)]
+    comments = [*request.header(missing), *_commands(resolutions)]
     series = sorted({target.python.series for target in targets})
     head: Mapping[str, Value] = {
         "lock-version": _VERSION,
@@ -135,8 +132,22 @@ def _file(package: Package) -> Mapping[str, Value]:
     }
 
 
-def _rebuilt(resolutions: Sequence[Resolution]) -> Iterator[str]:
-    """Packages that every installer builds anew, and in an environment that is not the locked one."""
+def _commands(resolutions: Sequence[Resolution]) -> Iterator[str]:
+    conda = [explicit_name(each.target.platform) for each in resolutions if each.conda]
+    # pip resolves what it installs by pylock (26.3): it refuses what the metadata excludes, and looks for what is not
+    # listed, such as conda's packages.
+    no_deps = "--no-deps " if conda or any(map(is_overridden, resolutions)) else ""
+    yield f"To install it{' on top of ' + ' or '.join(conda) if conda else ''}:"
+    yield f"  pip install {no_deps}-r FILE        (pip 26.1 or newer)"
+    # A sync would remove conda's packages.
+    yield "  uv pip install -r FILE" if conda else "  uv pip sync FILE"
+
+
+def _own_missing(resolutions: Sequence[Resolution]) -> Iterator[str]:
+    """Conda packages, and wheels that every installer builds anew, in an environment that is not the locked one."""
+    count = len({(each.name, each.version) for part in resolutions for each in part.conda})
+    if count:
+        yield f"{counted(count, 'conda package')}, on which the wheels depend"
     names = {f"{each.name} {each.version}": None for part in resolutions for each in part.packages if is_source(each)}
     if names:
         yield f"wheels that envspec built: {', '.join(names)} (an installer builds them again from the same sources)"
