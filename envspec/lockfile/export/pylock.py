@@ -138,7 +138,10 @@ def _commands(resolutions: Sequence[Resolution]) -> Iterator[str]:
     # listed, such as conda's packages.
     no_deps = "--no-deps " if conda or any(map(is_overridden, resolutions)) else ""
     yield f"To install it{' on top of ' + ' or '.join(conda) if conda else ''}:"
-    yield f"  pip install {no_deps}-r FILE        (pip 26.1 or newer)"
+    if any(is_project(each) for part in resolutions for each in part.packages):
+        yield "  (pip 26.3 can't: it requires hashes, and a repository or a folder has none)"
+    else:
+        yield f"  pip install {no_deps}-r FILE        (pip 26.1 or newer)"
     # A sync would remove conda's packages.
     yield "  uv pip install -r FILE" if conda else "  uv pip sync FILE"
 
