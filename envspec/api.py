@@ -52,8 +52,8 @@ def lock(
 
     The result is the lock of the spec itself, or of the variant that is named.
 
-    spec: a .toml file, or a name under `specs/`. output: the lock's folder, by default `locks/<name>`. upgrade: all
-    packages, or those named. channel_repodata: channel -> a folder with its repodata.
+    spec: a .toml file, a folder with a pyproject.toml, or a name under `specs/`. output: the lock's folder, by default
+    `locks/<name>`. upgrade: all packages, or those named. channel_repodata: channel -> a folder with its repodata.
 
     Raises:
         SpecError, NoSolution, NetworkError, UsageError: the old locks are then unchanged.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 from envspec import names
@@ -35,6 +36,7 @@ WheelName: TypeAlias = Annotated[str, names.WHEEL]
 ReleaseFile: TypeAlias = Annotated[str, names.RELEASE_FILE]
 CondaArchive: TypeAlias = Annotated[str, names.CONDA_ARCHIVE]
 InnerPath: TypeAlias = Annotated[str, names.INNER_PATH]
+ImagePath: TypeAlias = Annotated[str, names.IMAGE_PATH]
 
 
 class Platform(Enum):
@@ -155,7 +157,7 @@ class Dependent:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The newest candidate that was rejected, and why."""
+    """A candidate that was rejected, and why."""
 
     version: str
     why: str
@@ -175,7 +177,7 @@ class Package:
     """A pinned package on one platform. built: the wheel of a source, once it has been built: then `file` is an sdist,
     or for `git` and `local` the same wheel. record_sha256: over the files that the wheel installs
     (`envspec.verifier.record`), None if it is not known. removed: requirements of its metadata that overrides of the
-    spec remove.
+    spec remove. rejected: the newest candidate. preferred: the version that the spec prefers, if it is another one.
     """
 
     name: Name
@@ -188,6 +190,7 @@ class Package:
     built: BuiltWheel | None = None
     record_sha256: Sha256 | None = None
     removed: tuple[Line, ...] = ()
+    preferred: Rejected | None = None
 
     @property
     def wheel(self) -> BuiltWheel | WheelFile:
@@ -203,6 +206,10 @@ class Provided:
     version: Version
 
 
+#: Fields of a CondaPackage that change nothing that is installed.
+CONDA_REASONS: Final = ("provides", "required_by", "rejected", "preferred")
+
+
 @dataclass(frozen=True, slots=True)
 class CondaPackage:
     """A pinned conda package on one platform: its channel's row, whole, and why it is here.
@@ -211,6 +218,7 @@ class CondaPackage:
     `noarch`. timestamp_ms: when it was built, milliseconds since 1970. noarch: `python`, `generic` or empty.
     python_site_packages_path: of a Python with another layout than its series' (free-threaded), None elsewhere.
     provides: the Python packages in it, as far as they are known. rejected: the newest candidate that was rejected.
+    preferred: the version and build that the spec prefers, if it is another one.
     """
 
     name: Name
@@ -236,6 +244,7 @@ class CondaPackage:
     provides: tuple[Provided, ...] = ()
     required_by: tuple[Dependent, ...] = ()
     rejected: Rejected | None = None
+    preferred: Rejected | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +284,54 @@ class NamedIndex:
     format: Line = ""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class InstalledPackage:
+    """A Python package that is there before the lock's: in the base image, or in the system that it is installed over.
+
+    version: PEP 440's, with its label. record_sha256: of the distribution's RECORD, which lists its files by their
+    hashes; None if it has none. required_by: what of the lock requires it.
+    """
+
+    name: Name
+    version: Version
+    record_sha256: Sha256 | None = None
+    required_by: tuple[Dependent, ...] = ()
+
+
+#: In folders of packages of an image that has those of its base.
+PATH_FILE: Final = "envspec.pth"
+
+
+@dataclass(frozen=True, slots=True)
+class OnTopOf:
+    """What an environment is installed on top of.
+
+    source: the base image's name, or the file of `pip.on_top_of`. home: the folder of its Python in the image; empty
+    outside of an image. site: the folder there from which this Python imports packages; empty if they do not count.
+    nested: the same of a virtual environment that is the base's Python; empty if that is none. torch_build: `cu128`,
+    `cpu`, empty if it is unknown. gpu_code: of its torch, as far as it was read.
+    """
+
+    source: Line
+    home: ImagePath = ""
+    site: ImagePath = ""
+    nested: ImagePath = ""
+    torch_build: Line = ""
+    gpu_code: GpuCodeFound | None = None
+
+    def path_files(self, site: str) -> dict[str, str]:
+        """The files by which Pythons of an image find each other's packages: their paths, and texts on one line.
+
+        site: the environment's own folder of packages, absolute. Programs of the base, torchrun for example, start its
+        own Python; a virtual environment of another one does not find the packages of the base's by itself. `site` runs
+        such a line; `addsitedir` reads the folder's own .pth files too.
+        """
+        pairs = [(self.nested or self.site, site), *([(site, self.nested)] if self.nested else [])]
+        return {
+            f"{folder}/{PATH_FILE}": f"import site; site.addsitedir({found!r})" for folder, found in pairs if folder
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
     """How a package is built beside the lock's own torch: what the spec's [build.NAME] and the facts say.
@@ -302,7 +359,8 @@ class Resolution:
 
     packages: the wheels. conda: the conda packages, which they are installed on top of.
     warnings: what the user should know (a package years older than `as_of`, a family that could not be checked).
-    builds: of the packages that are built beside others.
+    builds: of the packages that are built beside others. on_top_of, installed: what is there before them, and its
+    packages, of which nothing is installed again.
     """
 
     target: Target
@@ -310,6 +368,8 @@ class Resolution:
     warnings: tuple[str, ...] = ()
     conda: tuple[CondaPackage, ...] = ()
     builds: tuple[BuildSettings, ...] = ()
+    on_top_of: OnTopOf | None = None
+    installed: tuple[InstalledPackage, ...] = ()
 
     def build_of(self, name: str) -> BuildSettings | None:
         """How a package is built beside others; None if it is built alone."""
@@ -391,6 +451,11 @@ class BaseImage:
     os: str
     digests: tuple[PinnedDigest, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """With its tag, if it has one."""
+        return f"{self.repository}:{self.tag}" if self.tag else self.repository
+
 
 @dataclass(frozen=True, slots=True)
 class Driver:
@@ -414,13 +479,19 @@ class Service:
     logdir: str | None = None
 
 
+#: How an image has the project of its spec: installed, or as its files, which Python imports from the working folder.
+WHEEL: Final = "wheel"
+EDITABLE: Final = "editable"
+
+
 @dataclass(frozen=True, slots=True)
 class ImageSettings:
     """The image's content and configuration beside the packages: `[image]`, `[system]` and `[services]`, decided.
 
     workdir: an absolute folder. env: (name, value), sorted. compiler: `apt`, `conda` or `none`. apt: every package that
     the system layer installs, sorted: the spec's own, the services' and the compiler's. snapshot: the time of the
-    archive that they come from, None for what the archive has when the layer is made.
+    archive that they come from, None for what the archive has when the layer is made. project: WHEEL, EDITABLE, or
+    empty for none. copy: paths of the project's code, from the spec's folder on. The code itself is not of the lock.
     """
 
     workdir: str = "/workspace"
@@ -429,6 +500,13 @@ class ImageSettings:
     apt: tuple[AptPackage, ...] = ()
     snapshot: datetime | None = None
     services: tuple[Service, ...] = ()
+    project: Line = ""
+    copy: tuple[Line, ...] = ()
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the image contains code that is not of the lock."""
+        return bool(self.project or self.copy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,6 +579,7 @@ class Lock:
     platform_cuda: what differs from base_image and driver; see `on`.
     image: what the image is to be. system, images: what builds have found. conformance: None where the spec asks for no
     checks of its own. These three are no part of `lockfile.document.identity`.
+    directory: where the lock was read, which is not written.
     """
 
     format: int
@@ -527,6 +606,7 @@ class Lock:
     base_sha256: str = ""
     platform_cuda: tuple[PlatformCuda, ...] = ()
     package_ages: tuple[PackageAge, ...] = ()
+    directory: Path | None = field(default=None, compare=False, repr=False)
 
     def on(self, platform: Platform) -> Lock:
         """The lock as one platform sees it: base_image and driver are its own."""

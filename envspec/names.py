@@ -108,6 +108,8 @@ APT: Final = Form("an apt package", r"[a-z0-9][a-z0-9.+-]*(?::[a-z0-9-]+)?(?:=[A
 _INNER: Final = r"(?!\.\.?(?:/|$))[^/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]+"
 #: A path below a folder; `.` and `..` are no part of it.
 INNER_PATH: Final = Form("a path below its folder", rf"{_INNER}(?:/{_INNER})*", 4096)
+#: A folder or a file of an image.
+IMAGE_PATH: Final = Form("an absolute path", rf"(?:/{_INNER})+", 4096)
 
 #: Without blanks, quotation marks, angle brackets, braces, `\` (which clients take for `/`), `^`, `|` and controls. The
 #: characters that may stand are listed, ASCII first: that matches twice as fast as listing the others.

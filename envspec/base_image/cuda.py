@@ -19,6 +19,7 @@ from envspec.models import (
     Decision,
     Driver,
     GpuCode,
+    GpuCodeFound,
     Platform,
     PlatformCuda,
     Resolution,
@@ -96,11 +97,14 @@ class PackageSource(Enum):
 
     PYPI = "the wheels"
     CONDA = "conda's packages"
+    FOUND = "the packages that are there"
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One package. build: `cu128`, `cpu`; None if it is unknown. origin: a wheel's index, a conda package's channel."""
+    """One package. build: `cu128`, `cpu`; None if it is unknown. origin: a wheel's index, a conda package's channel, or
+    what has one that is there already.
+    """
 
     source: PackageSource
     name: str
@@ -109,7 +113,7 @@ class Pin:
     origin: str
 
     def __str__(self) -> str:
-        return f"{self.name} {self.version}" + (f" of {self.origin}" if self.source is PackageSource.CONDA else "")
+        return f"{self.name} {self.version}" + ("" if self.source is PackageSource.PYPI else f" of {self.origin}")
 
     @property
     def channel(self) -> str:
@@ -123,7 +127,7 @@ class Pin:
 
 
 def pins_of(resolution: Resolution) -> tuple[Pin, ...]:
-    """The wheels and conda packages of one target, in the order of the lock."""
+    """The wheels and conda packages of one target, and those that are there before, in the order of the lock."""
     found = []
     for wheel in resolution.packages:
         of_index = re.search(r"(?:^|-)(cu\d+|cpu)$", wheel.file.index)
@@ -132,6 +136,10 @@ def pins_of(resolution: Resolution) -> tuple[Pin, ...]:
     for each in resolution.conda:
         variant = variant_of_build(each.build)
         found.append(Pin(PackageSource.CONDA, each.name, each.version, variant, channel_name(each.channel)))
+    if below := resolution.on_top_of:
+        for there in resolution.installed:
+            variant = below.torch_build or None if there.name == "torch" else None
+            found.append(Pin(PackageSource.FOUND, there.name, there.version, variant, below.source))
     return tuple(found)
 
 
@@ -151,15 +159,17 @@ def channel_name(channel: str) -> str:
     return path.rstrip("/").rpartition("/")[2] or channel
 
 
+_WHEEL_LIBRARIES: Final = {
+    "cudart": re.compile(r"nvidia-cuda-runtime(-cu\d+)?"),
+    "cublas": re.compile(r"nvidia-cublas(-cu\d+)?"),
+    "nccl": re.compile(r"nvidia-nccl-cu\d+"),
+    "cudnn": re.compile(r"nvidia-cudnn-cu\d+"),
+}
 #: CUDA library -> the packages that bring it. Wheels: `-cu12` is gone from the names since CUDA 13, but for cuDNN and
 #: NCCL. conda: `cudatoolkit` held them all but cuDNN and NCCL up to CUDA 11.
 LIBRARIES: Final[Mapping[PackageSource, Mapping[str, re.Pattern[str]]]] = {
-    PackageSource.PYPI: {
-        "cudart": re.compile(r"nvidia-cuda-runtime(-cu\d+)?"),
-        "cublas": re.compile(r"nvidia-cublas(-cu\d+)?"),
-        "nccl": re.compile(r"nvidia-nccl-cu\d+"),
-        "cudnn": re.compile(r"nvidia-cudnn-cu\d+"),
-    },
+    PackageSource.PYPI: _WHEEL_LIBRARIES,
+    PackageSource.FOUND: _WHEEL_LIBRARIES,
     PackageSource.CONDA: {
         "cudart": re.compile(r"cuda-cudart|cudatoolkit"),
         "cublas": re.compile(r"libcublas|cudatoolkit"),
@@ -182,10 +192,10 @@ class CudaEvidence(Enum):
 #: What names the CUDA of a source: the first entry that finds a package decides, within it the first pattern. What is
 #: loaded goes before what bounds it: beside cuda-cudart 12.1.105 the nvidia channel's cuda-version may be 12.5, and its
 #: metapackages require "this release or a newer one".
+_OF_WHEELS: Final = {r"cuda-toolkit": CudaEvidence.RELEASE, r"nvidia-cuda-runtime(-cu\d+)?": CudaEvidence.RUNTIME}
 _CUDA_PACKAGES: Final[Mapping[PackageSource, Sequence[Mapping[str, CudaEvidence]]]] = {
-    PackageSource.PYPI: (
-        {r"cuda-toolkit": CudaEvidence.RELEASE, r"nvidia-cuda-runtime(-cu\d+)?": CudaEvidence.RUNTIME},
-    ),
+    PackageSource.PYPI: (_OF_WHEELS,),
+    PackageSource.FOUND: (_OF_WHEELS,),
     PackageSource.CONDA: (
         {r"cuda-cudart(_.+)?": CudaEvidence.RUNTIME, r"cudatoolkit": CudaEvidence.TOOLKIT},
         {r"cuda|cuda-(toolkit|runtime|libraries)": CudaEvidence.RELEASE},
@@ -222,7 +232,9 @@ class TorchBuild(Pin):
         return self.is_default_index or (self.source is PackageSource.PYPI and self.origin == f"pytorch-{self.build}")
 
     def __str__(self) -> str:
-        """`torch 2.8.0`, `conda-forge's pytorch 2.8.0`."""
+        """`torch 2.8.0`, `conda-forge's pytorch 2.8.0`, `torch 2.8.0 of nvcr.io/nvidia/pytorch:25.09-py3`."""
+        if self.source is PackageSource.FOUND:
+            return super(TorchBuild, self).__str__()
         return f"{self.channel}'s {self.name} {self.version}" if self.channel else f"torch {self.version}"
 
 
@@ -230,7 +242,7 @@ class TorchBuild(Pin):
 class CudaPins:
     """One platform. python: its series. cudas: newest first; more than one is two CUDAs in one environment. libraries:
     library -> pins that contain it. builds: packages whose CUDA only a fact states. sources: those that the lock has
-    packages of.
+    packages of. gpu_code: of a torch that is there already, as it was read.
     """
 
     platform: Platform
@@ -240,6 +252,7 @@ class CudaPins:
     torch: TorchBuild | None
     builds: tuple[tuple[Pin, CudaBuildRow], ...]
     sources: frozenset[PackageSource]
+    gpu_code: GpuCodeFound | None = None
 
 
 def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
@@ -252,7 +265,9 @@ def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
         torch = TorchBuild(pin.source, pin.name, pin.version, variant, pin.origin)
     rows = ((pin, facts.cuda_build(pin.name, pin.version, platform)) for pin in pins if pin.is_default_index)
     builds = tuple((pin, row) for pin, row in rows if row)
-    return CudaPins(platform, python, cudas, libraries_of(pins), torch, builds, frozenset(pin.source for pin in pins))
+    code = resolution.on_top_of.gpu_code if resolution.on_top_of else None
+    sources = frozenset(pin.source for pin in pins)
+    return CudaPins(platform, python, cudas, libraries_of(pins), torch, builds, sources, code)
 
 
 def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
@@ -268,8 +283,9 @@ def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
 
 def _torch(pins: Sequence[Pin]) -> Pin | None:
     wheel = next((pin for pin in pins if pin.source is PackageSource.PYPI and pin.name == "torch"), None)
+    there = next((pin for pin in pins if pin.source is PackageSource.FOUND and pin.name == "torch"), None)
     conda = {pin.name: pin for pin in pins if pin.source is PackageSource.CONDA}
-    return wheel or next((conda[name] for name in _TORCH if name in conda), None)
+    return wheel or there or next((conda[name] for name in _TORCH if name in conda), None)
 
 
 def _cudas(pins: Sequence[Pin], facts: Facts) -> tuple[PinnedCuda, ...]:
@@ -377,6 +393,8 @@ def _within(pin: Pin, cuda: CudaVersion, version: CudaVersion) -> bool:
 
 
 def _instead(pin: Pin, version: CudaVersion) -> str:
+    if pin.source is PackageSource.FOUND:
+        return f"install on top of another one, for CUDA {version}"
     if pin.source is PackageSource.PYPI:
         return f"remove what requires {pin.name}"
     return f'require builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'

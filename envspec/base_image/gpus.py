@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from envspec.base_image.cuda import CudaPins, CudaRequest, GpuNotServed, TorchBuild
+from envspec.base_image.cuda import CudaPins, CudaRequest, GpuNotServed, PackageSource, TorchBuild
 from envspec.facts import Facts
 from envspec.facts.gpu import (
     ComputeCapability,
@@ -19,6 +19,7 @@ from envspec.facts.gpu import (
 )
 from envspec.facts.tables import GpuRow, at_least, numeric, ranges_text
 from envspec.models import CudaVersion, Decision, GpuCode, Platform
+from envspec.resolve.pypi.found import is_release
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,10 @@ def code_of(pins: CudaPins, facts: Facts) -> GpuCode | None:
     own = pins.platform, torch.name, torch.version, torch.build
     if torch.build == "cpu":
         return GpuCode(*own, (), (), "a CPU build")
+    if torch.source is PackageSource.FOUND and pins.gpu_code is not None:
+        return GpuCode(*own, pins.gpu_code.sm, pins.gpu_code.ptx, f"the libraries of torch in {torch.origin}")
+    if torch.source is PackageSource.FOUND and not is_release(torch.version):
+        return None
     row = facts.gpu_code_of(torch.version, torch.build, pins.platform, torch.channel)
     if row is None:
         return None
@@ -156,6 +161,8 @@ def _change(
     code: of the locked torch. What no known build for its platform runs is left out of `gpus`.
     """
     own = next(each for each in pins if each.platform is code.platform)
+    if own.torch and own.torch.source is PackageSource.FOUND:
+        return f"install on top of a torch that has code for {_sm(gpus)}, or remove {_sm(unserved)} from [cuda] gpus"
     channel = own.torch.channel if own.torch else ""
 
     def builds_of(found: Sequence[GpuRow]) -> tuple[OtherBuild, ...]:
@@ -238,6 +245,8 @@ def _unknown_code(platform: Platform, torch: TorchBuild) -> tuple[str, str]:
     """`linux-64: the GPU code of conda-forge's pytorch 2.7.1 (cu129) is unknown`, and what to do about it."""
     variant = f" ({torch.build})" if torch.build else ""
     unknown = f"{platform.value}: the GPU code of {torch}{variant} is unknown"
+    if torch.source is PackageSource.FOUND and not is_release(torch.version):
+        return unknown, "It is no release of PyTorch's, and its libraries were not read"
     return unknown, missing_code(torch.version, torch.build, platform, torch.channel)
 
 

@@ -45,6 +45,7 @@ from envspec.models import (
     Target,
 )
 from envspec.spec import Compiler, Libraries, Spec
+from envspec.spec.sections import ProjectInImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,6 +486,8 @@ def decide_settings(
         apt=tuple(sorted({package for packages, _ in groups for package in packages})),
         snapshot=spec.system.snapshot if spec.system else None,
         services=services,
+        project="" if spec.image.project is ProjectInImage.NONE else spec.image.project.value,
+        copy=spec.image.copied,
     )
     decisions = [*compiler_decisions]
     if image.apt:
@@ -508,7 +511,8 @@ def _services(spec: Spec, linux: Sequence[Resolution]) -> tuple[Service, ...]:
     services = tuple(service for service in named if service)
     for service in services:
         package = _RUNS.get(service.name)
-        without = [each for each in linux if package and package not in _names(each)]
+        there = {each: {one.name for one in each.installed} for each in linux}
+        without = [each for each in linux if package and package not in _names(each) | there[each]]
         if without:
             where = ", ".join(resolution.target.platform.value for resolution in without)
             section = "conda" if all(resolution.conda for resolution in without) else "pip"

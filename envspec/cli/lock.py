@@ -90,7 +90,8 @@ LOCKING: Final = combined(
 def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Result:
     """Compile specs into locks: pinned, hashed, coherent.
 
-    SPEC is a .toml file, or a name under specs/. The lock is written to locks/<name>/. Prints the paths that changed.
+    SPEC is a .toml file, a pyproject.toml with [tool.envspec] or its folder, or a name under specs/. The lock is
+    written to locks/<name>/. Prints the paths that changed.
 
     \b
     envspec lock pytorch-2.9                             specs/pytorch-2.9.toml

@@ -27,6 +27,7 @@ from envspec.models import (
     GpuCodeFound,
     ImageId,
     ImageSettings,
+    InstalledPackage,
     Lock,
     Package,
     Platform,
@@ -72,12 +73,18 @@ class _Step(NamedTuple):
         return self.source, self.dependent.name
 
 
+_AnyPackage: TypeAlias = Package | CondaPackage | InstalledPackage
+
+
 class LockedPackages:
-    """The packages of one platform by name: wheels, conda's, and conda's by PyPI's names of what is in them."""
+    """The packages of one platform by name: wheels, conda's, conda's by PyPI's names of what is in them, and those on
+    top of which it is installed.
+    """
 
     def __init__(self, resolution: Resolution) -> None:
         self.wheels = {package.name: package for package in resolution.packages}
         self.conda = {package.name: package for package in resolution.conda}
+        self.installed = {package.name: package for package in resolution.installed}
         self._provided = {each.name: package for package in resolution.conda for each in package.provides}
 
     def named(self, normal: str) -> tuple[Package | None, tuple[CondaPackage, ...]]:
@@ -89,9 +96,9 @@ class LockedPackages:
         ]
         return self.wheels.get(normal), tuple(conda)
 
-    def chains(self, package: Package | CondaPackage) -> tuple[tuple[Link, ...], ...]:
+    def chains(self, package: _AnyPackage) -> tuple[tuple[Link, ...], ...]:
         """The shortest chain from the spec down to each dependent."""
-        source = ChainSource.WHEELS if isinstance(package, Package) else ChainSource.CONDA
+        source = ChainSource.CONDA if isinstance(package, CondaPackage) else ChainSource.WHEELS
         start = (source, package.name)
         return tuple(self._chain(self._step(source, dependent), start) for dependent in package.required_by)
 
@@ -123,8 +130,11 @@ class LockedPackages:
             return _Step(ChainSource.CONDA, Dependent(self._provided[dependent.name].name, dependent.requirement))
         return _Step(source, dependent)
 
-    def _package(self, step: _Step) -> Package | CondaPackage | None:
-        return (self.wheels if step.source is ChainSource.WHEELS else self.conda).get(step.dependent.name)
+    def _package(self, step: _Step) -> _AnyPackage | None:
+        name = step.dependent.name
+        if step.source is ChainSource.CONDA:
+            return self.conda.get(name)
+        return self.wheels.get(name) or self.installed.get(name)
 
     def _link(self, step: _Step) -> Link:
         package = self._package(step)
@@ -235,7 +245,7 @@ class PlatformExplanation:
     """One platform of a lock. glibc, macos: the newest and the oldest that its wheels may need.
 
     download: wheels. shared: CUDA libraries in both the base image and the packages. conda: packages from channels;
-    None if there are none.
+    None if there are none. on_top_of, installed: what it is installed on top of, and the number of its packages.
     """
 
     platform: Platform
@@ -246,6 +256,8 @@ class PlatformExplanation:
     warnings: tuple[str, ...]
     shared: tuple[SharedLibrary, ...]
     conda: Download | None = None
+    on_top_of: str = ""
+    installed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +301,7 @@ class Variant:
     extras: tuple[str, ...]
     chains: tuple[tuple[Link, ...], ...]
     rejected: Rejected | None
+    preferred: Rejected | None
     files: tuple[PackageFile, ...]
     gpu_code: tuple[GpuCode, ...]
     gpu_code_read: tuple[GpuCode, ...] = ()
@@ -320,20 +333,34 @@ class CondaVariant:
     provides: tuple[Provided, ...]
     chains: tuple[tuple[Link, ...], ...]
     rejected: Rejected | None
+    preferred: Rejected | None
     files: tuple[CondaFile, ...]
     gpu_code: tuple[GpuCode, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class InstalledVariant:
+    """A package of what the lock is installed on top of. place: the base image, or the file that lists it."""
+
+    platform: Platform
+    version: str
+    place: str
+    chains: tuple[tuple[Link, ...], ...]
+    gpu_code: tuple[GpuCode, ...]
+    record_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class PackageExplanation:
     """The packages of a name. variants: wheels. conda: conda packages of that name, or with a Python package of that
-    name in them. absent: platforms of the lock without the package.
+    name in them. absent: platforms of the lock without the package. installed: those that were there before.
     """
 
     name: str
     variants: tuple[Variant, ...]
     absent: tuple[Platform, ...]
     conda: tuple[CondaVariant, ...] = ()
+    installed: tuple[InstalledVariant, ...] = ()
 
 
 def explain_lock(
@@ -380,15 +407,20 @@ def explain_package(lock: Lock, name: str, cached: CachedGpuCode = no_cached_cod
     variants: dict[tuple[object, ...], Variant] = {}
     conda: dict[tuple[object, ...], CondaVariant] = {}
     absent: list[Platform] = []
+    installed: list[InstalledVariant] = []
     for resolution in lock.resolutions:
         platform = resolution.target.platform
         pins = LockedPackages(resolution)
         package, records = pins.named(normal)
-        if package is None and not records:
+        if there := pins.installed.get(normal):
+            place = resolution.on_top_of.source if resolution.on_top_of else ""
+            found = (place, pins.chains(there), _code(lock, platform, normal), there.record_sha256)
+            installed.append(InstalledVariant(platform, there.version, *found))
+        elif package is None and not records:
             absent.append(platform)
         if package is not None:
             one = _variant(lock, package, pins, platform, cached)
-            key = (one.version, one.extras, one.chains, one.rejected)
+            key = (one.version, one.extras, one.chains, one.rejected, one.preferred)
             previous = variants.get(key)
             if previous:
                 one = replace(
@@ -397,12 +429,15 @@ def explain_package(lock: Lock, name: str, cached: CachedGpuCode = no_cached_cod
             variants[key] = one
         for record in records:
             other = _conda_variant(lock, record, pins, platform)
-            conda_key = (other.name, other.version, other.channel, other.provides, other.chains, other.rejected)
+            conda_key = (
+                *(other.name, other.version, other.channel, other.provides, other.chains),
+                *(other.rejected, other.preferred),
+            )
             before = conda.get(conda_key)
             conda[conda_key] = replace(other, **_joined(before, other)) if before else other
-    if not variants and not conda:
+    if not (variants or conda or installed):
         raise _unknown(lock, name, normal)
-    return PackageExplanation(normal, tuple(variants.values()), tuple(absent), tuple(conda.values()))
+    return PackageExplanation(normal, tuple(variants.values()), tuple(absent), tuple(conda.values()), tuple(installed))
 
 
 def _platform(resolution: Resolution, shared: Sequence[SharedLibrary]) -> PlatformExplanation:
@@ -417,6 +452,8 @@ def _platform(resolution: Resolution, shared: Sequence[SharedLibrary]) -> Platfo
         resolution.warnings,
         tuple(shared),
         download_of(conda) if conda else None,
+        resolution.on_top_of.source if resolution.on_top_of else "",
+        len(resolution.installed),
     )
 
 
@@ -426,6 +463,7 @@ def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platf
         extras=package.extras,
         chains=pins.chains(package),
         rejected=package.rejected,
+        preferred=package.preferred,
         files=(PackageFile(platform, package.file, package.uploaded),),
         gpu_code=_code(lock, platform, package.name),
         gpu_code_read=code_read(capabilities_of(load_facts(), lock.gpus), package, platform, cached),
@@ -453,6 +491,7 @@ def _conda_variant(lock: Lock, package: CondaPackage, pins: LockedPackages, plat
         provides=package.provides,
         chains=pins.chains(package),
         rejected=package.rejected,
+        preferred=package.preferred,
         files=(file,),
         # The GPU code of what only a conda package holds goes by conda's name for it.
         gpu_code=() if package.name in pins.wheels else _code(lock, platform, package.name),
@@ -476,6 +515,7 @@ def _unknown(lock: Lock, name: str, normal: str) -> UsageError:
             )
     names = {package.name for resolution in lock.resolutions for package in resolution.packages}
     for resolution in lock.resolutions:
+        names |= {package.name for package in resolution.installed}
         for package in resolution.conda:
             names |= {package.name, *(each.name for each in package.provides)}
     close = difflib.get_close_matches(normal, sorted(names), n=3, cutoff=0.6)

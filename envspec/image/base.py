@@ -26,8 +26,12 @@ async def base_for(lock: Lock, platform: Platform, documents: ManifestCache) -> 
         UsageError: the lock has no base image, or no digest of it. ImageNotFound: the registry does not have it any
         more. BadBase: it can't be read.
     """
-    image, pinned = pinned_base(lock, platform)
-    name = f"{image.repository}:{image.tag}" if image.tag else image.repository
+    return await base_at(*pinned_base(lock, platform), documents)
+
+
+async def base_at(image: BaseImage, pinned: PinnedDigest, documents: ManifestCache) -> Base:
+    """A base on the platform of one of its digests; raises as `base_for`."""
+    name, platform = image.name, pinned.platform
     reference = parse(image.repository).at(pinned.digest or "")
     manifest = await documents.manifest(reference)
     if manifest.kind is ManifestKind.INDEX:

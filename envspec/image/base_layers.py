@@ -67,6 +67,9 @@ class PythonLayers:
             series = python.series if any(package.name == "python" for package in resolution.conda) else None
             conda = conda_sources(resolution.conda, folder, series, pyc, conda_layer_budget(resolution, most))
             return BaseLayers(conda, lambda: self._link(conda, resolution.conda, resolution.target.platform, folder))
+        if resolution.on_top_of and resolution.on_top_of.home:
+            below = resolution.on_top_of
+            return BaseLayers((Venv(python, below.home, below),), lambda: asyncio.sleep(0))
         if python.source in {"system", "base"}:
             env = dict(variable.partition("=")[::2] for variable in (base.config.get("config") or {}).get("Env") or ())
             return BaseLayers((Venv(python, home_of(python, env)),), lambda: asyncio.sleep(0))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 import tarfile
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -12,14 +16,18 @@ from envspec.context import Context, Step
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
 from envspec.installer import uv
 from envspec.installer.request import InstallRequest, InstallStage
-from envspec.installer.staging import FOLDER, StagingFolder
-from envspec.io.process import Interpreter, probe_interpreter
-from envspec.models import Python
+from envspec.installer.staging import FOLDER, StagingFolder, site_packages
+from envspec.io.process import Interpreter, probe_interpreter, run
+from envspec.models import PATH_FILE, Python, Resolution
 from envspec.names import is_whiteout
+from envspec.verifier.compare import compare_beneath
+from envspec.verifier.types import ExpectedPackage
 
 #: The folder of a standalone build in an environment, which needs nothing from the cache.
 BUILD: Final = "python"
 _REPORT: Final = "report this with the lock"
+#: Differences that one message lists.
+_MOST_SHOWN: Final = 20
 
 
 async def find_python(request: InstallRequest, context: Context) -> Interpreter:
@@ -29,12 +37,16 @@ async def find_python(request: InstallRequest, context: Context) -> Interpreter:
         UsageError: --python is not a CPython of the locked series. UnfitMachine: none is installed.
     """
     locked = request.resolution.target.python
-    if request.python is not None:
-        return await _named(request.python, locked, context)
+    named = request.python
+    if named is None and request.resolution.on_top_of:
+        # The Python whose pip listed the packages, as a rule.
+        named = Path(found) if (found := shutil.which("python3", path=context.environ.get("PATH"))) else None
+    if named is not None:
+        return await _named(named, locked, context)
     variables = uv.environ(context)
-    found = await uv.run_uv(["python", "find", "--no-project", "--system", locked.version], variables)
-    if found.status == 0 and found.lines:
-        interpreter = await probe_interpreter(Path(found.lines[-1]), context.environ)
+    exact = await uv.run_uv(["python", "find", "--no-project", "--system", locked.version], variables)
+    if exact.status == 0 and exact.lines:
+        interpreter = await probe_interpreter(Path(exact.lines[-1]), context.environ)
         if interpreter is not None and interpreter.version == locked.version:
             return interpreter
     other = await uv.run_uv(["python", "find", "--no-project", "--system", locked.series], variables)
@@ -118,15 +130,69 @@ def _extract(archive: Path, folder: Path, stopping: threading.Event) -> None:
 
 
 async def make_venv(interpreter: Interpreter, request: InstallRequest, context: Context, site: StagingFolder) -> None:
-    """Create a venv of the interpreter in the existing site.
+    """Create a venv of the interpreter in the existing site; on top of its packages if the lock is on top of any.
 
     Raises:
-        UvError
+        UvError. UnfitMachine: the interpreter has other packages than those that the lock is on top of.
     """
     context.reporter.progress(Step(InstallStage.PYTHON))
     arguments = ["venv", "--allow-existing", "--no-project", "--python", str(interpreter.path)]
     arguments += ["--prompt", request.lock.name, str(site.path)]
+    below = await python_path(interpreter.path, context.environ) if request.resolution.on_top_of else None
+    if below and not below.is_isolated:
+        arguments.append("--system-site-packages")
     variables = uv.environ(context)
     ended = await uv.run_uv(arguments, variables, site)
     if ended.status != 0:
         raise uv.error_of(ended)
+    if below:
+        _check_beneath(request.resolution, below, interpreter.path)
+        for folder in site_packages(site.path) if below.nested else ():
+            line = f"import site; site.addsitedir({below.nested!r})\n"
+            (folder / PATH_FILE).write_text(line, encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonPath:
+    """Where a Python finds packages. folders: in order. nested: its own folder of packages if it is that of a virtual
+    environment, else empty; is_isolated: such a one without the packages of the Python behind it.
+    """
+
+    folders: tuple[str, ...]
+    nested: str
+    is_isolated: bool
+
+
+#: `-E`: without PYTHONPATH, as an environment is compared; a user's own folder of packages counts.
+_PATH: Final = """
+import json, sys, sysconfig
+nested = sys.prefix != sys.base_prefix
+outside = [each for each in sys.path if each.endswith("-packages") and not each.startswith(sys.prefix)]
+print(json.dumps([sys.path[1:], sysconfig.get_path("purelib") if nested else "", nested and not outside]))
+"""
+
+
+async def python_path(python: Path, environ: Mapping[str, str]) -> PythonPath:
+    """Ask a Python where it finds packages. Raises UnfitMachine: it does not say."""
+    try:
+        ended = await run([str(python), "-E", "-B", "-c", _PATH], environ=environ, cwd=Path("/"))
+        folders, nested, is_isolated = json.loads(ended.stdout)
+        return PythonPath(tuple(map(str, folders)), str(nested), bool(is_isolated))
+    except (OSError, ValueError, TypeError) as error:
+        raise UnfitMachine(
+            f"{python} does not list its path: {error}", hint="check that this Python runs on this machine"
+        ) from error
+
+
+def _check_beneath(resolution: Resolution, below: PythonPath, python: Path) -> None:
+    expected = [ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.installed]
+    folders = [folder for each in below.folders if (folder := Path(each)).is_dir()]
+    found = list(compare_beneath(expected, folders))
+    if found:
+        place = resolution.on_top_of.source if resolution.on_top_of else ""
+        shown = "".join(f"\n  {each.package}: {each.text}" for each in found[:_MOST_SHOWN])
+        more = f"\n  and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
+        raise UnfitMachine(
+            f"{python} does not have the packages of {place}, on top of which the lock is:{shown}{more}",
+            hint="name the Python that has them by --python; or list its packages anew, and lock again",
+        )

@@ -36,6 +36,8 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 COMPILED: Final = "compiled"
 #: rattler's. Packages set modes of their own, and rattler checks the hash of every file before it links one.
 CONDA_PACKAGES: Final = "conda-packages"
+#: What was read of base images' layers.
+BASE_CONTENTS: Final = "base-contents"
 
 
 class CacheError(EnvspecError):

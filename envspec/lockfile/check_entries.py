@@ -84,7 +84,8 @@ def _mismatches(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> Itera
             *(text for entry in conda for text in _conda_entry(entry, platform, channels)),
             *_conda_dependents(spec, conda),
             *(text for entry in wheels for text in sources.mismatches(entry)),
-            *_dependents(sources.requested, wheels, conda),
+            *_dependents(sources.requested, wheels, conda, part.get("installed", [])),
+            *_installed(spec, part),
             *_replaced(wheels, {name for name, _, _ in overrides}),
             *_files(part, wheels, conda, files),
             *_builds(spec, part),
@@ -284,8 +285,26 @@ def _is_same_version(found: str, locked: str) -> bool:
         return False
 
 
-def _dependents(requested: frozenset[str], wheels: Sequence[_Table], conda: Sequence[_Table]) -> Iterator[str]:
-    names = {entry["name"] for entry in wheels}
+def _installed(spec: _Table, part: _Table) -> Iterator[str]:
+    """What the environment is installed on top of is the spec's base, or its list."""
+    below, there = part.get("on_top_of"), part.get("installed", [])
+    base = spec.get("image", {}).get("base", "") if spec.get("image", {}).get("packages") == "keep" else ""
+    place = base.partition("@")[0] or spec.get("pip", {}).get("on_top_of", "")
+    if not place or (base and not part["platform"].startswith("linux")):
+        if below or there:
+            yield "it is installed on top of other packages, which the spec does not name"
+        return
+    if not below or below["source"] != place:
+        yield f"it is installed on top of {below['source'] if below else 'nothing'}, the spec's is {place}"
+    wheels = {entry["name"] for entry in part.get("package", [])}
+    if twice := sorted(wheels & {entry["name"] for entry in there}):
+        yield f"{', '.join(twice)}: installed by the lock, and on what it is installed on top of"
+
+
+def _dependents(
+    requested: frozenset[str], wheels: Sequence[_Table], conda: Sequence[_Table], there: Sequence[_Table]
+) -> Iterator[str]:
+    names = {entry["name"] for entry in (*wheels, *there)}
     names |= {provided["name"] for entry in conda for provided in entry.get("provides", ())}
     for entry in wheels:
         dependents = {each["name"] for each in entry.get("required_by", ())}

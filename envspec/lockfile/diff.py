@@ -45,6 +45,9 @@ def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], s
         shown = ((name, text if text and text.isprintable() else string(text)) for name, text in image.env)
         values |= {(f"image.env.{name}", None): text for name, text in shown}
         services = ((each.name, str(each.port), each.logdir) for each in image.services)
+        values["image.project", None] = image.project
+        paths = (path if path.isprintable() and " " not in path else string(path) for path in image.copy)
+        values["image.copy", None] = " ".join(paths)
         values["image.services", None] = " ".join(":".join(filter(None, words)) for words in services)
     made = {layer.platform for layer in other.system}
     for layer in lock.system:
@@ -277,6 +280,7 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
         values["python.sha256", platform] = target.python.sha256
         values["glibc", platform] = _level(target.glibc)
         values["macos", platform] = _level(target.macos)
+        values |= _beneath(resolutions[platform])
     for pinned in (pinned for image in lock.base_images for pinned in image.digests):
         values["image.digest", pinned.platform] = pinned.digest or "unresolved"
     values |= image_values(lock, other)
@@ -295,6 +299,13 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
     for code in lock.gpu_code:
         values[f"gpu_code.{code.package}", code.platform] = " ".join((f"{code.variant}:", *code.sm, *code.ptx))
     return {key: value for key, value in values.items() if value and (key[1] is None or key[1] in both)}
+
+
+def _beneath(part: Resolution) -> _Values:
+    """What a platform's part is installed on top of, and its packages."""
+    platform = part.target.platform
+    values: _Values = {(f"base.{each.name}", platform): each.version for each in part.installed}
+    return {**values, ("base", platform): part.on_top_of.source} if part.on_top_of else values
 
 
 def _pip_values(lock: Lock) -> _Values:

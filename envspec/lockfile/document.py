@@ -48,12 +48,12 @@ _KEYS: Final[Mapping[type, str]] = {
     "platform_cuda image "
     "conformance system_layer=system image_id=images gpu_code resolution=resolutions",
     # The keys of its target stand before them.
-    Resolution: "warnings conda package=packages build=builds",
+    Resolution: "warnings on_top_of installed conda package=packages build=builds",
     Decision: "what platform value why source",
     GpuCode: "package version platform variant sm ptx source",
     WheelFile: "index filename size_bytes sha256 hash url",
     BuiltWheel: "filename size_bytes sha256",
-    Package: "name version extras uploaded file built record_sha256 required_by removed rejected",
+    Package: "name version extras uploaded file built record_sha256 required_by removed rejected preferred",
 }
 #: Fields of a Lock that the header has.
 _HEADER_FIELDS: Final = (
@@ -374,7 +374,7 @@ def _header(lock: Lock, files: Mapping[str, str]) -> str:
 
 
 def _resolution_text(table: Mapping[str, Any]) -> str:
-    arrays = ("conda", "package", "build")
+    arrays = ("installed", "conda", "package", "build")
     text = toml_writer.tables("resolution", [{key: value for key, value in table.items() if key not in arrays}])
     return text + "".join(toml_writer.tables(f"resolution.{key}", table[key]) for key in arrays)
 
@@ -396,6 +396,10 @@ def _canonical_resolution(resolution: Resolution) -> Resolution:
         packages=tuple(packages),
         conda=tuple(conda),
         builds=tuple(sorted(builds, key=lambda item: item.name)),
+        installed=tuple(
+            replace(each, required_by=_canonical_dependents(each.required_by, without_credentials))
+            for each in sorted(resolution.installed)
+        ),
     )
 
 

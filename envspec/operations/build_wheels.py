@@ -346,6 +346,7 @@ def unmet_requirements(
     """The requirements of a package's METADATA that the packages of a resolution do not meet, each with the reason."""
     versions = {each.name: (each.version, frozenset(each.extras)) for each in part.packages}
     provided = {each.name: each.version for conda in part.conda for each in conda.provides}
+    provided |= {each.name: each.version for each in part.installed}
     left = tuple(filter(None, (override(text, overrides) for text in declared(metadata))))
     found = []
     for requirement in applicable(left, marker_environment(part.target), frozenset(package.extras)):

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from envspec.io.cache import COMPILED, CONDA_PACKAGES, CacheInUse, only_user_of
+from envspec.io.cache import BASE_CONTENTS, COMPILED, CONDA_PACKAGES, CacheInUse, only_user_of
 from envspec.io.files import remove_tree
 
 #: Kind -> what it is; in the order of reports.
@@ -45,6 +45,7 @@ _PLACES: Final = {
     CONDA_PACKAGES: _Place("unpacked"),
     "blobs": _Place("images", 2),
     "wheel-content": _Place("images"),
+    BASE_CONTENTS: _Place("images"),
     "image-known": _Place("images"),
     "image-layers": _Place("images"),
     "image-owned": _Place("images"),

@@ -362,6 +362,7 @@ def _locked_stack(lock: Lock, platform: Platform) -> LockedStack:
         python=part.target.python.version,
         # A wheel on top of conda's package of that name is what Python imports.
         packages={
+            **{each.name: each.version for each in part.installed},
             **{each.name: each.version for each in part.conda},
             **{each.name: each.version for package in part.conda for each in package.provides},
             **{each.name: each.version for each in part.packages},

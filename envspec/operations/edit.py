@@ -12,6 +12,7 @@ from envspec.errors import StaleLock, UsageError
 from envspec.models import SPEC, Lock
 from envspec.names import NAME, normalised
 from envspec.spec import Spec, edit, parse_spec
+from envspec.spec.document import root_of
 from envspec.spec.edit import Edit, RequirementList
 from envspec.spec.errors import BadValue, nearest, quoted
 from envspec.spec.load import read_text
@@ -43,7 +44,7 @@ def add(path: Path, packages: Sequence[str], to: RequirementList, now: datetime)
     edits: list[Edit] = []
     for package in packages:
         try:
-            text, edited = edit.add(text, to, package)
+            text, edited = edit.add(text, to, package, root_of(path))
         except BadValue as error:
             problem = error.found if package.strip() in error.found else f"{quoted(package)}: {error.found}"
             raise UsageError(problem, hint=error.hint_in(path.parent)) from None
@@ -66,22 +67,24 @@ def remove(path: Path, names: Sequence[str], of: RequirementList, lock: Lock | N
     for name in names:
         if not NAME.fits(name):
             raise UsageError(f"{quoted(name)} is not the name of a package", hint="name packages without versions")
-        text, gone = edit.remove(text, of, normalised(name))
+        text, gone = edit.remove(text, of, normalised(name), root_of(path))
         if not gone:
-            raise _not_listed(normalised(name), of, text, spec, lock)
+            raise _not_listed(normalised(name), of, (text, root_of(path)), spec, lock)
         edits += gone
     parse_spec(text, str(path), now, path.parent)
     return EditedSpec(text, edits)
 
 
-def _not_listed(name: str, of: RequirementList, text: str, spec: Spec, lock: Lock | None) -> UsageError:
-    """Why a package can't be removed, and where it is instead."""
+def _not_listed(
+    name: str, of: RequirementList, text: tuple[str, tuple[str, ...]], spec: Spec, lock: Lock | None
+) -> UsageError:
+    """Why a package can't be removed, and where it is instead. text: the file's, and the table that is the spec."""
     problem = f"{name} is not in {of}"
     for other in RequirementList:
-        if any(other.package(each) == name for each in other.of(text)):
+        if any(other.package(each) == name for each in other.of(*text)):
             return UsageError(f"{problem}, but in {other}", hint=f"run `envspec remove{_OPTIONS[other]} {name}`")
     if of is RequirementList.DEPENDENCIES and any(each.name == name for each in spec.pip.dependencies):
-        return UsageError(f"{problem}: one of [pip] groups has it", hint="remove it from the group in pyproject.toml")
+        return UsageError(f"{problem}: `dependencies-from` takes it from pyproject.toml", hint="remove it there")
     by = sorted(set(_dependents(name, lock)) - {SPEC}) if lock else []
     if by:
         shown = ", ".join(by[:5]) + (f" and {len(by) - 5} more" if len(by) > 5 else "")
@@ -89,7 +92,7 @@ def _not_listed(name: str, of: RequirementList, text: str, spec: Spec, lock: Loc
             f"{problem}: it is locked because {shown} require{'s' * (len(by) == 1)} it",
             hint="remove what requires it",
         )
-    near = nearest(name, map(of.package, of.of(text)))
+    near = nearest(name, map(of.package, of.of(*text)))
     return UsageError(problem, hint=f"did you mean {near}?" if near else "look at the list in the spec")
 
 

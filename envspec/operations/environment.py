@@ -28,7 +28,7 @@ from envspec.models import Library, Lock, Package, Platform, Resolution
 from envspec.names import normalised
 from envspec.operations.lock_state import is_open
 from envspec.verifier.compare import compare, read_installed
-from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment
+from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment, outside
 from envspec.verifier.types import Drift, DriftFinding, Expected, ExpectedConda, ExpectedPackage, VerifyResult
 
 
@@ -282,6 +282,7 @@ def expected_of(resolution: Resolution) -> Expected:
     return Expected(
         packages=tuple(ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.packages),
         conda=tuple(ExpectedConda(each.name, each.version, each.build, each.sha256) for each in resolution.conda),
+        beneath=tuple(ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.installed),
     )
 
 
@@ -312,6 +313,9 @@ def verify(lock: Lock, platform: Platform, prefix: Path) -> VerifyResult:
     except NoEnvironment as error:
         raise UsageError(str(error), hint="name the folder of a virtual or a conda environment by --prefix") from error
     part = part_of(lock, platform)
+    if part.installed:
+        path = run_interruptible(python.python_path(prefix / "bin" / "python", os.environ))
+        place = replace(place, below=outside(place.prefix, path.folders))
     found = compare(expected_of(part), read_installed(place))
     return replace(found, findings=(*_python(part.target.python.series, place), *found.findings))
 

@@ -26,18 +26,20 @@ from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
 from envspec.lockfile.folder import folder_changes, read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.lockfile.toml_writer import time_text
-from envspec.models import ImageSettings, Lock, Platform, Resolution, Target
+from envspec.models import ImageSettings, Lock, Platform, Rejected, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
 from envspec.operations.lock_state import SOURCE, Compiled, CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.types import RefusedLines
 from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in_conda
-from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
+from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of, without_preferences
 from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
+from envspec.spec.document import root_of
 from envspec.spec.errors import KeyPath, RefusedValues, SpecError
-from envspec.spec.identity import with_groups
+from envspec.spec.identity import whole_document
 from envspec.spec.load import read_text, spec_error
+from envspec.spec.sections import BasePackages
 from envspec.spec.targets import targets_of
 from envspec.spec.variants import document_of, variant_directory
 
@@ -78,9 +80,8 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     text = text if text is not None else request.text
     is_of_file = text is None
     text = written if text is None or base else text
-    if request.as_of is not None and not request.upgrade_packages and not request.variant:
-        _parsed(text, request, started)
-        text = set_as_of(text, request.as_of)
+    if not request.variant:
+        text = _upgraded_text(text, request, started)
     whole = _parsed(text, request, started)
     spec = whole.variant(request.variant)
     check_owner(request)
@@ -115,6 +116,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
             made = _upgraded(state)
         from envspec.operations.lock_assemble import is_open
 
+        _report_moved(made, context)
         files = lock_files(made)
         _check_hosts(request.spec_path, document_of(_document(text, request), request.variant), files)
         if is_looked_up:
@@ -126,13 +128,24 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     return Compiled(files, written, None if text == written else text.encode())
 
 
+def _upgraded_text(text: str, request: LockRequest, now: datetime) -> str:
+    """The spec's text with the date that is requested, and without preferred versions of what may move."""
+    if request.as_of is not None and not request.upgrade_packages:
+        _parsed(text, request, now)
+        text = set_as_of(text, request.as_of, root_of(request.spec_path))
+    if request.upgrade is Upgrade.ALL or request.upgrade_packages:
+        _parsed(text, request, now)
+        text = without_preferences(text, request.upgrade_packages or None, root_of(request.spec_path))
+    return text
+
+
 def _parsed(text: str, request: LockRequest, now: datetime) -> Spec:
     """The spec with all its variants."""
     return parse_spec(text, str(request.spec_path), now, request.spec_path.parent)
 
 
 def _document(text: str, request: LockRequest) -> dict[str, Any]:
-    return with_groups(documents.parse_toml(text), request.spec_path.parent)
+    return whole_document(documents.parse_toml(text), request.spec_path)
 
 
 def beside(state: LockState, document: bytes) -> LockState:
@@ -268,7 +281,7 @@ def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
     if state.old is not None:
         state = replace(state, old=replace(state.old, package_ages=moved.package_ages))
     if times:
-        text = set_package_as_of(text, times)
+        text = set_package_as_of(text, times, root_of(state.request.spec_path))
         spec = _parsed(text, state.request, state.started).variant(state.request.variant)
         state = replace(state, spec=spec, document=_document(text, state.request))
     made = make(state)
@@ -341,6 +354,19 @@ def _report_unmoved(state: LockState, made: Lock) -> None:
             )
 
 
+def moved_preferences(lock: Lock) -> list[tuple[str, Rejected]]:
+    """The versions that the spec prefers and the lock does not have: each package's name, and the reason."""
+    found = [(each.name, each.preferred) for part in lock.resolutions for each in part.conda]
+    found += [(each.name, each.preferred) for part in lock.resolutions for each in part.packages]
+    return list(dict.fromkeys((name, preferred) for name, preferred in found if preferred is not None))
+
+
+def _report_moved(lock: Lock, context: Context) -> None:
+    if found := moved_preferences(lock):
+        lines = "".join(f"\n  {name} {each.version}: {each.why}" for name, each in found)
+        context.reporter.warning(f"not locked although the spec prefers them:{lines}")
+
+
 def make(state: LockState) -> Lock:
     """The lock that a spec compiles to; writes nothing."""
     try:
@@ -357,9 +383,15 @@ def _spec_error(request: LockRequest, found: Iterable[tuple[KeyPath, str, str]])
 
 
 def _made(state: LockState) -> Lock:
+    given = None
+    if state.spec.pip.on_top_of or state.spec.image.packages is BasePackages.KEEP:
+        from envspec.operations.lock_beneath import pythons_of, with_beneath
+
+        state = with_beneath(state)
+        given = pythons_of(state.beneath, state.spec)
     of_conda = names_in_conda(state.upgraded, state.old, _required_from_conda(state.spec))
     conda = _conda(state, of_conda)
-    targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons)
+    targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons, given)
     of_pypi = [name for name in state.upgraded if name not in of_conda]
     pypi = _pypi(state, targets, conda, of_pypi)
     # Imported by now, while the engines ran.

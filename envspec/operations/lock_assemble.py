@@ -25,12 +25,13 @@ from envspec.models import (
     Decision,
     ImageSettings,
     Lock,
+    OnTopOf,
     PinnedDigest,
     Platform,
     Resolution,
 )
 from envspec.operations.build_settings import same_build, with_builds
-from envspec.operations.lock_state import BRIEF, CondaResult, LockState, PypiResult, Upgrade
+from envspec.operations.lock_state import BRIEF, Beneath, CondaResult, LockState, PypiResult, Upgrade
 from envspec.resolve.pypi.request import indexes_of
 from envspec.spec import Spec
 from envspec.spec.dates import Age
@@ -48,13 +49,15 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     indexes = public_indexes(indexes_of(spec))
     resolutions = tuple(replace(r, conda=conda.packages.get(r.target.platform, ())) for r in pypi.resolutions)
     resolutions = tuple(with_builds(each, spec, facts) for each in resolutions)
-    resolutions = _with_built(resolutions, state)
+    resolutions = _installed_on(_with_built(resolutions, state), state.beneath)
     requests = _cuda_requests(spec, pypi.cutoffs.get("torch", state.as_of))
     plan = plan_platforms(requests, resolutions, facts, spec.image.base)
     old = None if state.request.upgrade is Upgrade.ALL else state.old
-    base, failure = _with_digests(plan.base_image, old.base_image if old else None, context)
+    # A base whose packages were read has the digests by which it was.
+    known = state.beneath.image
+    base, failure = _with_digests(plan.base_image, known or (old.base_image if old else None), context)
     own = [
-        _with_digests(each.base_image, old.on(each.platform).base_image if old else None, context)
+        _with_digests(each.base_image, known or (old.on(each.platform).base_image if old else None), context)
         for each in plan.platform_cuda
     ]
     settings, reasons = decide_settings(spec, resolutions, facts) if base else (ImageSettings(), ())
@@ -84,6 +87,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
             *decisions,
             *conda.decisions,
             *pypi.decisions,
+            *_constraints_of(state.beneath),
             *(d for q in decided for d in q.decisions),
             *_as_pinned(plan.decisions, [base, *(image for image, _ in own)]),
             *reasons,
@@ -113,6 +117,28 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     for text in dict.fromkeys(warnings):
         context.reporter.warning(text)
     return lock
+
+
+def _installed_on(resolutions: Sequence[Resolution], beneath: Beneath) -> tuple[Resolution, ...]:
+    """The resolutions, each with what it is installed on top of."""
+
+    def on_top(part: Resolution) -> Resolution:
+        found = beneath.found.get(part.target.platform)
+        if found is None:
+            return part
+        below = OnTopOf(found.place, found.home, found.site, found.nested, found.torch_build, found.gpu_code)
+        installed = part.installed or tuple(each.recorded for _, each in sorted(found.packages.items()))
+        return replace(part, on_top_of=below, installed=installed)
+
+    return tuple(map(on_top, resolutions))
+
+
+def _constraints_of(beneath: Beneath) -> Iterator[Decision]:
+    """What the lock records of the constraints that were found."""
+    for platform, found in beneath.found.items():
+        if found.constraints:
+            why = f"{found.place} states them for all that is installed there (PIP_CONSTRAINT)"
+            yield Decision("base.constraints", "; ".join(found.constraints), why, found.place, platform)
 
 
 def _with_built(resolutions: tuple[Resolution, ...], state: LockState) -> tuple[Resolution, ...]:
@@ -186,12 +212,16 @@ def _cuda_requests(spec: Spec, as_of: datetime) -> dict[Platform, CudaRequest]:
 def _with_digests(
     base: BaseImage | None, before: BaseImage | None, context: Context
 ) -> tuple[BaseImage | None, NetworkError | None]:
+    return run_interruptible(with_digests(base, before, context)) if base else (None, None)
+
+
+async def with_digests(
+    base: BaseImage, before: BaseImage | None, context: Context
+) -> tuple[BaseImage, NetworkError | None]:
     """The image with the old lock's digests of the same tag; else the registry's; else the recorded ones.
 
     With the error of the registry, if it did not respond.
     """
-    if base is None:
-        return None, None
     failure: NetworkError | None = None
     planned = {pinned.platform: pinned for pinned in base.digests}
     found = dict(planned)
@@ -200,7 +230,7 @@ def _with_digests(
     missing = [d.platform for d in base.digests if found[d.platform] is d and d.source != "spec"]
     if missing and not context.is_offline:
         try:
-            found |= {d.platform: d for d in run_interruptible(_registry_digests(context, base, missing))}
+            found |= {d.platform: d for d in await _registry_digests(context, base, missing)}
         except NetworkError as error:
             # A lock must not need a registry: the recorded digests are right, too.
             failure = error

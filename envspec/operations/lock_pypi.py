@@ -38,7 +38,7 @@ from envspec.resolve.pypi.request import (
 from envspec.resolve.pypi.resolve import StatedSdists, TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.pypi.url_wheels import fetch_wheel
-from envspec.resolve.types import LOOSEN, CondaProvided, Cutoffs
+from envspec.resolve.types import LOOSEN, Cutoffs, ProvidedPackage
 from envspec.resolve.upgrade import moved_pypi, with_base, with_old_pins, without_packages
 from envspec.spec import Requirement, Spec
 from envspec.spec.errors import quoted
@@ -63,7 +63,7 @@ class Pypi:
         self,
         state: LockState,
         targets: Sequence[Target],
-        provided: Mapping[Platform, Mapping[str, CondaProvided]],
+        provided: Mapping[Platform, Mapping[str, ProvidedPackage]],
         upgraded: Sequence[str],
     ) -> None:
         self._state = state
@@ -233,7 +233,12 @@ class Pypi:
                 target,
                 state.facts,
                 cutoffs,
-                GivenPackages(self._wheels, self._sources.get(target, {}), self._provided.get(target.platform, {})),
+                GivenPackages(
+                    self._wheels,
+                    self._sources.get(target, {}),
+                    self._provided.get(target.platform, {}),
+                    state.beneath.found.get(target.platform),
+                ),
                 self._urls,
             )
             for target in self._targets

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from envspec.facts import Facts
     from envspec.io.store import Store
     from envspec.models import (
+        BaseImage,
         CondaChannel,
         CondaPackage,
         Decision,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
         Target,
     )
     from envspec.resolve.pypi.resolve import TargetRequest
-    from envspec.resolve.types import CondaProvided
+    from envspec.resolve.types import CondaProvided, FoundEnvironment
     from envspec.spec import Spec
 
 #: For a registry that a lock does not depend on: one that is silent is not waited for like an index.
@@ -119,13 +120,24 @@ def variants_of(request: LockRequest) -> tuple[LockRequest, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Beneath:
+    """What is there before the lock's packages, on platforms where there is anything. image: the base image that has
+    it, with the digests by which it was read.
+    """
+
+    found: Mapping[Platform, FoundEnvironment] = field(default_factory=dict)
+    image: BaseImage | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LockState:
     """What the stages of one lock share. started: the time of this run. upgraded: what `--upgrade-package` may move.
 
     document: the spec, parsed. as_of: up to when releases are considered, except for packages with a time of their own.
     newest: up to when those of `upgraded` are. old: what of the existing lock may decide anything. before: that lock,
     whose recorded images and built wheels hold for the new one if all that they follow from is the same. base: the lock
-    of the spec itself, whose versions its variant prefers; base_sha256: of what it installs.
+    of the spec itself, whose versions its variant prefers; base_sha256: of what it installs. beneath: what it is
+    installed on top of.
     """
 
     request: LockRequest
@@ -142,6 +154,7 @@ class LockState:
     before: Lock | None = None
     base: Lock | None = None
     base_sha256: str = ""
+    beneath: Beneath = field(default_factory=Beneath)
 
     @property
     def input_sha256(self) -> str:

@@ -126,6 +126,10 @@ def _image(image: ImageExplanation) -> Iterator[Row]:
     settings = image.settings
     yield row("working directory", settings.workdir)
     yield row("compiler", settings.compiler)
+    if settings.project:
+        yield row("project", settings.project)
+    if settings.copy:
+        yield row("copied code", " ".join(settings.copy))
     for service in settings.services:
         logs = f", logs in {service.logdir}" if service.logdir else ""
         yield row(service.name, f"on port {service.port}{logs}")
@@ -175,6 +179,8 @@ def _platform(item: PlatformExplanation) -> Iterator[Row]:
         f"{name} {level[0]}.{level[1]}" for name, level in (("glibc", item.glibc), ("macOS", item.macos)) if level
     ]
     yield row(f"Python {', '.join((item.python.version + source, *levels))}")
+    if item.on_top_of:
+        yield row(f"on top of {item.on_top_of}, which has {counted(item.installed, 'package')}")
     if item.conda is not None:
         yield from _download("conda", "package", item.conda)
     yield from _download("wheels" if item.conda else "download", "file", item.download)
@@ -204,6 +210,14 @@ def _package(found: PackageExplanation) -> Iterator[Table]:
         kind = " from a wheel" if found.conda else ""
         title = f"{found.name}{extras} {wheel.version}{kind}"
         yield from _variant(title, wheel, _files(wheel), wheel.gpu_code_read)
+    for there in found.installed:
+        digest = [f"RECORD sha256:{there.record_sha256}"] if there.record_sha256 else []
+        yield listing(
+            f"{found.name} {there.version} on {there.platform.value}",
+            [row(f"is there already: {there.place} has it", notes=digest)],
+        )
+        yield listing("required by", _tree(there.chains, with_channels=True))
+        yield listing("GPU code", _gpu_code(there.gpu_code))
     if found.absent:
         yield listing(f"not on {_listed(found.absent)}", [row("")])
 
@@ -212,11 +226,12 @@ def _variant(
     title: str, variant: Variant | CondaVariant, files: Iterable[Row], code: Iterable[GpuCode] = (), note: str = ""
 ) -> list[Table]:
     """code: read from a wheel."""
-    rejected = variant.rejected
+    rejected, preferred = variant.rejected, variant.preferred
     return [
         listing(f"{title} on {_listed(file.platform for file in variant.files)}", [row(note)]),
         listing("required by", _tree(variant.chains, with_channels=isinstance(variant, Variant))),
         listing("newest version, rejected", [row(rejected.version, notes=[rejected.why])] if rejected else []),
+        listing("version that the spec prefers", [row(preferred.version, notes=[preferred.why])] if preferred else []),
         listing("GPU code", _gpu_code(variant.gpu_code)),
         listing("GPU code read from the wheel", _gpu_code(code)),
         listing("files", files),

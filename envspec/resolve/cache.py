@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from envspec.io.store import Store
-from envspec.models import BuiltWheel, Dependent, Package, Rejected, Resolution, Target, WheelFile
+from envspec.models import BuiltWheel, Dependent, InstalledPackage, Package, Rejected, Resolution, Target, WheelFile
 
 #: Part of every key. Change it if the same request gives another result, or its stored form changes.
-FORMAT: Final = "15"
+FORMAT: Final = "16"
 
 
 def key_of(parts: object) -> str:
@@ -27,14 +27,22 @@ def get(store: Store, key: str, target: Target) -> tuple[Resolution, tuple[tuple
     stored = store.answer(key)
     if stored is None:
         return None
-    resolution = Resolution(target, tuple(map(_package, stored["packages"])), tuple(stored["warnings"]))
+    installed = tuple(map(_installed, stored["installed"]))
+    packages = tuple(map(_package, stored["packages"]))
+    resolution = Resolution(target, packages, tuple(stored["warnings"]), installed=installed)
     return resolution, tuple((name, filename) for name, filename in stored["stated"])
 
 
 def put(store: Store, key: str, resolution: Resolution, stated: Sequence[tuple[str, str]] = ()) -> None:
     """stated: names and file names of sdists that were passed over for what they state."""
     packages = [asdict(package) for package in resolution.packages]
-    store.put_answer(key, {"packages": packages, "warnings": list(resolution.warnings), "stated": list(stated)})
+    installed = [asdict(package) for package in resolution.installed]
+    lists = {"packages": packages, "installed": installed, "warnings": [*resolution.warnings], "stated": [*stated]}
+    store.put_answer(key, lists)
+
+
+def _installed(fields: dict[str, Any]) -> InstalledPackage:
+    return InstalledPackage(**{**fields, "required_by": tuple(Dependent(**each) for each in fields["required_by"])})
 
 
 def _package(fields: dict[str, Any]) -> Package:
@@ -43,6 +51,7 @@ def _package(fields: dict[str, Any]) -> Package:
         "required_by": tuple(Dependent(**each) for each in fields["required_by"]),
         "uploaded": datetime.fromisoformat(fields["uploaded"]) if fields["uploaded"] else None,
         "rejected": Rejected(**fields["rejected"]) if fields["rejected"] else None,
+        "preferred": Rejected(**fields["preferred"]) if fields["preferred"] else None,
         "extras": tuple(fields["extras"]),
         "removed": tuple(fields["removed"]),
         "built": BuiltWheel(**fields["built"]) if fields["built"] else None,

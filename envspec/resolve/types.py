@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 from packaging.version import Version
 
 from envspec.errors import NoSolution
-from envspec.models import SPEC, CondaPackage, CudaVersion, Dependent, Platform
+from envspec.models import SPEC, CondaPackage, CudaVersion, Dependent, GpuCodeFound, InstalledPackage, Platform
 from envspec.spec.errors import KeyPath
 from envspec.spec.requirements import Requirement
 
@@ -41,17 +42,86 @@ def required_by(askers: Iterable[Dependent]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class CondaProvided:
-    """A Python package that conda installs.
+class ProvidedPackage:
+    """A Python package that comes from no index: conda installs it, or it is there before.
 
-    name: normalised (PEP 503). version: PEP 440's. package: the conda package that contains it. channel: its channel as
-    the spec names it. askers: what requires the conda package.
+    name: normalised (PEP 503). version: PEP 440's.
     """
 
     name: str
     version: str
-    package: str
-    channel: str
+
+    @property
+    def description(self) -> str:
+        """Where it comes from, in words."""
+        return str(self)
+
+    @property
+    def identity(self) -> list[object]:
+        """JSON of all that resolvers see of it."""
+        return [self.name, self.version]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPackage(ProvidedPackage):
+    """A Python package that is installed before anything of the lock is.
+
+    place: where, as messages name it. metadata: its METADATA; None if nobody has it: then that of its release on the
+    index counts. record_sha256: of its RECORD. unmet: what it requires and its environment does not meet.
+    """
+
+    place: str = ""
+    metadata: bytes | None = None
+    record_sha256: str | None = None
+    unmet: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.place} has {self.name} {self.version}"
+
+    @property
+    def identity(self) -> list[object]:
+        content = hashlib.sha256(self.metadata).hexdigest() if self.metadata is not None else None
+        return [self.name, self.version, self.place, content, self.record_sha256]
+
+    @property
+    def recorded(self) -> InstalledPackage:
+        """As a lock has it."""
+        return InstalledPackage(self.name, self.version, self.record_sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEnvironment:
+    """What an environment is installed on top of. Of a base image, or of a file that lists a system's packages.
+
+    place: as messages name it. packages: by name. python: exact; empty if it is unknown. glibc: None if it is unknown.
+    home, site, nested: see `models.OnTopOf`. constraints: lines that hold for everything that is installed there
+    (`PIP_CONSTRAINT`). torch_build: `cu128`, `cpu`, empty if it is unknown. gpu_code: of its torch. notes: for the
+    user.
+    """
+
+    place: str
+    packages: Mapping[str, FoundPackage]
+    python: str = ""
+    glibc: tuple[int, int] | None = None
+    home: str = ""
+    site: str = ""
+    nested: str = ""
+    constraints: tuple[str, ...] = ()
+    torch_build: str = ""
+    gpu_code: GpuCodeFound | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CondaProvided(ProvidedPackage):
+    """A Python package that conda installs.
+
+    package: the conda package that contains it. channel: its channel as the spec names it. askers: what requires the
+    conda package.
+    """
+
+    package: str = ""
+    channel: str = ""
     askers: tuple[Dependent, ...] = ()
 
     def __str__(self) -> str:
@@ -64,6 +134,10 @@ class CondaProvided:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         required = f", required by {', '.join(names[:3])}{more}" if names else ""
         return f"{self} (conda's {self.package}{required})"
+
+    @property
+    def identity(self) -> list[object]:
+        return [self.name, self.version, self.package, self.channel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +181,8 @@ class CondaRequest:
     builds are ignored. constraints: match specs for packages that something else requires. of_platform: the
     requirements of this platform's own table. cuda: packages that have CUDA builds must come as one, for this CUDA;
     None: builds for the CPU are meant. undated: whether records without a build time count. cutoffs: names with an
-    `as_of` of their own. locked: packages to keep if the requirements allow them.
+    `as_of` of their own. locked: packages to keep if the requirements allow them. preferred: name, version and build
+    (empty: any) that the spec prefers for names that are not locked.
     """
 
     platform: Platform
@@ -121,6 +196,7 @@ class CondaRequest:
     undated: bool = False
     cutoffs: Mapping[str, datetime] = field(default_factory=dict)
     locked: tuple[CondaPackage, ...] = ()
+    preferred: tuple[tuple[str, str, str], ...] = ()
 
     def cutoff_of(self, name: str) -> datetime:
         return self.cutoffs.get(name, self.as_of)

@@ -391,15 +391,42 @@ def _custom_base(data: Document) -> Iterator[Found]:
     if not isinstance(image, Mapping):
         return
     if "base" not in image:
-        for key in ("glibc", "python"):
-            if key in image:
+        for key in ("glibc", "python", "packages"):
+            if key in image and image[key] != "ignore":
                 yield ("image", key), "describes a custom base, but there is none", "add `base`, or remove this key"
-    elif "glibc" not in image and get(data, "cuda", "os") is None:
+    elif "glibc" not in image and image.get("packages") != "keep" and get(data, "cuda", "os") is None:
         yield (
             ("image", "base"),
             "the base's glibc is unknown: it limits which wheels can be loaded",
             "add `glibc`, as `docker run --rm IMAGE ldd --version` prints it, or `os` to [cuda]",
         )
+
+
+def _installed_on_top(data: Document) -> Iterator[Found]:
+    """What is there already has a Python and packages of its own: nothing else may bring them."""
+    keeps, listed = get(data, "image", "packages") == "keep", get(data, "pip", "on_top_of") is not None
+    path: KeyPath = ("image", "packages") if keeps else ("pip", "on_top_of")
+    if not (keeps or listed):
+        return
+    if keeps and listed:
+        yield (
+            ("pip", "on_top_of"),
+            "says what is installed already, and so does `image.packages`",
+            "keep one of the two: an image has the packages of its base, another system those of the file",
+        )
+    if isinstance(get(data, "conda"), Mapping):
+        yield path, "is for wheels on top of what is there, but the spec has [conda]", "remove this key or [conda]"
+    source = get(data, "env", "python_source")
+    if source not in (None, "auto", *(("base",) if keeps else ())):
+        yield (
+            ("env", "python_source"),
+            f"`{source}`, but packages are installed on top of a Python that is there",
+            f"remove this key, or {'.'.join(map(str, path))}",
+        )
+    if listed and get(data, "image", "base") is not None:
+        yield path, "is no image's, but the spec has `image.base`", 'write [image] packages = "keep" instead'
+    if listed and len(_platforms(data)) > 1:
+        yield path, "lists one system's packages, but the spec is for several platforms", "leave one in env.platforms"
 
 
 def _python_of_base(data: Document) -> Iterator[Found]:
@@ -414,7 +441,8 @@ def _python_of_base(data: Document) -> Iterator[Found]:
             "make the two agree",
         )
     source = get(data, "env", "python_source")
-    if source == "base" and in_base is None and get(data, "conda") is None:
+    keeps = get(data, "image", "packages") == "keep"
+    if source == "base" and in_base is None and not keeps and get(data, "conda") is None:
         yield (
             ("env", "python_source"),
             "the spec does not say which Python the base has",
@@ -465,6 +493,7 @@ _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _index_patterns,
     _cuda_without_linux,
     _custom_base,
+    _installed_on_top,
     _python_of_base,
     _ports,
     _unlisted_platforms,

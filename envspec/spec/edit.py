@@ -35,10 +35,10 @@ class RequirementList(Enum):
             return normalised(name_of(read_match_spec(text)))
         return (read_constraint if self is RequirementList.CONSTRAINTS else read_requirement)(text).name
 
-    def of(self, text: str) -> tuple[str, ...]:
-        """Its items in a spec's text, which is valid."""
+    def of(self, text: str, root: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Its items in a text, of which the table `root` is a valid spec."""
         table, key = self.value
-        return tuple(documents.parse_toml(text).get(table, {}).get(key, ()))
+        return tuple(_at(documents.parse_toml(text), root).get(table, {}).get(key, ()))
 
 
 class Edit(NamedTuple):
@@ -49,17 +49,18 @@ class Edit(NamedTuple):
     new: str
 
 
-def add(text: str, to: RequirementList, requirement: str) -> tuple[str, Edit]:
+def add(text: str, to: RequirementList, requirement: str, root: tuple[str, ...] = ()) -> tuple[str, Edit]:
     """A spec's text with a requirement, in place of the one of the same package if there is one.
 
-    A new one is sorted in if the list is sorted by names; else it is the last one. text: a valid spec.
+    A new one is sorted in if the list is sorted by names; else it is the last one. root: the table of the text that is
+    a valid spec.
 
     Raises:
         BadValue: it is no requirement, or the package is required more than once. UsageError: the text can't be edited.
     """
     requirement = requirement.strip()
     name = to.package(requirement)
-    items = to.of(text)
+    items = to.of(text, root)
     names = [to.package(each) for each in items]
     found = [at for at, each in enumerate(names) if each == name]
     if len(found) > 1:
@@ -68,19 +69,19 @@ def add(text: str, to: RequirementList, requirement: str) -> tuple[str, Edit]:
     if found:
         edit = Edit(name, items[found[0]], requirement)
         new = [*items[: found[0]], requirement, *items[found[0] + 1 :]]
-        return _edited(text, to, new, lambda array: array.__setitem__(found[0], requirement)), edit
+        return _edited(text, to, root, new, lambda array: array.__setitem__(found[0], requirement)), edit
     at = bisect(names, name) if len(names) > 1 and names == sorted(names) else len(names)
     new = [*items[:at], requirement, *items[at:]]
-    return _edited(text, to, new, lambda array: array.insert(at, requirement)), Edit(name, "", requirement)
+    return _edited(text, to, root, new, lambda array: array.insert(at, requirement)), Edit(name, "", requirement)
 
 
-def remove(text: str, of: RequirementList, name: str) -> tuple[str, list[Edit]]:
+def remove(text: str, of: RequirementList, name: str, root: tuple[str, ...] = ()) -> tuple[str, list[Edit]]:
     """A spec's text without the requirements of a package, and these; none if the list has none. name: normalised.
 
     Raises:
         UsageError: the text can't be edited.
     """
-    items = of.of(text)
+    items = of.of(text, root)
     gone = [at for at, each in enumerate(items) if of.package(each) == name]
     if not gone:
         return text, []
@@ -90,29 +91,38 @@ def remove(text: str, of: RequirementList, name: str) -> tuple[str, list[Edit]]:
             del array[at]
 
     kept = [each for at, each in enumerate(items) if at not in gone]
-    return _edited(text, of, kept, delete), [Edit(name, items[at], "") for at in gone]
+    return _edited(text, of, root, kept, delete), [Edit(name, items[at], "") for at in gone]
 
 
-def _edited(text: str, which: RequirementList, items: Sequence[str], change: Callable[[Any], object]) -> str:
+def _at(document: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        document = document[key]
+    return document
+
+
+def _edited(
+    text: str, which: RequirementList, root: tuple[str, ...], items: Sequence[str], change: Callable[[Any], object]
+) -> str:
     """The text whose list has these items, and whose other values are the same."""
     table, key = which.value
     expected = documents.parse_toml(text)
-    is_new = key not in expected.get(table, {})
-    expected.setdefault(table, {})[key] = list(items)
+    spec = _at(expected, root)
+    is_new = key not in spec.get(table, {})
+    spec.setdefault(table, {})[key] = list(items)
     written = f"[{', '.join(tomlkit.string(each).as_string() for each in items)}]"
 
     def in_place() -> str:
         document: Any = tomlkit.parse(text)
-        change(document[table][key])
+        change(_at(document, root)[table][key])
         return tomlkit.dumps(document)
 
     def new_key() -> str:
-        return set_value(text, which.value, written)
+        return set_value(text, (*root, table, key), written)
 
     def new_table() -> str:
         newline = "\r\n" if "\r\n" in text else "\n"
         start = text if text.endswith("\n") else text + newline
-        return f"{start}{newline}[{table}]{newline}{key} = {written}{newline}"
+        return f"{start}{newline}[{'.'.join((*root, table))}]{newline}{key} = {written}{newline}"
 
     for attempt in (new_key, new_table) if is_new else (in_place,):
         try:

@@ -262,16 +262,16 @@ class Pip(Section):
         description="Requirements (PEP 508); wheels by `name @ https://...whl#sha256=...`.",
         examples=[["torch==2.9.*", "transformers[torch]>=4.57"]],
     )
-    groups: f.ListOf[f.Word] = Field(
-        default=(),
-        description="Dependency groups (PEP 735) of the pyproject.toml beside the spec, or of another one by its path: "
-        "their lines count like those of `dependencies`.",
-        examples=[["train", "../pyproject.toml:test"]],
-    )
     constraints: f.ListOf[f.ConstraintText] = Field(
         default=(),
         description="Bounds on versions of packages that other packages require.",
         examples=[["numpy<2.4"]],
+    )
+    prefer: f.ListOf[f.PreferenceText] = Field(
+        default=(),
+        description="Versions to lock wherever everything else allows them, such as those that were installed before. "
+        "The lock has the reason for each that it does not have. `envspec lock --upgrade` removes them.",
+        examples=[["numpy==1.26.4"]],
     )
     overrides: f.ListOf[Override] = Field(
         default=(),
@@ -292,6 +292,12 @@ class Pip(Section):
         default=False,
         description="Whether locking may build sources with the rights of whoever runs it, on machines where neither "
         "bubblewrap nor a container confines the build.",
+    )
+    on_top_of: f.ListFile | None = Field(
+        default=None,
+        description="A file with the output of `pip inspect`, `pip list --format json` or `pip freeze`, beside the "
+        "spec: what it lists is installed already, on the system that the environment is installed over.",
+        examples=["colab.json"],
     )
     index: f.ListOf[IndexSection] = Field(
         default=(), description="Private or extra indexes, each with the names it serves."
@@ -369,6 +375,12 @@ class Conda(Section):
         default=(),
         description="Conda match specs; a bare version is exactly that version.",
         examples=[["ffmpeg >=7"]],
+    )
+    prefer: f.ListOf[f.PreferredRecord] = Field(
+        default=(),
+        description="Versions, perhaps with their builds, to lock wherever everything else allows them, as in "
+        "[pip] `prefer`.",
+        examples=[["numpy ==1.26.4 py311h64a7726_0"]],
     )
     undated: Annotated[UndatedFiles, f.OneOf()] = Field(
         default=UndatedFiles.REFUSE,
@@ -467,6 +479,21 @@ class Services(Section):
     ssh: Ssh | None = Field(default=None, description="An SSH server, with keys only.", examples=[{"port": 2222}])
 
 
+class ProjectInImage(Enum):
+    """What an image has of the project: WHEEL, its wheel, installed; EDITABLE, its files, which Python imports."""
+
+    WHEEL = "wheel"
+    EDITABLE = "editable"
+    NONE = "none"
+
+
+class BasePackages(Enum):
+    """What counts of the Python packages that a base of the user's own has."""
+
+    IGNORE = "ignore"
+    KEEP = "keep"
+
+
 class ImageSection(Section):
     """The image."""
 
@@ -481,6 +508,11 @@ class ImageSection(Section):
     python: f.ExactPython | None = Field(
         default=None, description="Exact Python of the custom base.", examples=["3.11.7"]
     )
+    packages: Annotated[BasePackages, f.OneOf()] = Field(
+        default=BasePackages.IGNORE,
+        description="The custom base's Python packages: keep installs on top of them, with the base's Python; none of "
+        "them is installed again. Its layers are read for that, once.",
+    )
     compiler: Annotated[Compiler, f.OneOf()] = Field(
         default=Compiler.AUTO, description="The C compiler that torch.compile needs; auto: if the lock has Triton."
     )
@@ -488,6 +520,18 @@ class ImageSection(Section):
         default_factory=dict, description="Environment variables of the image.", examples=[{"OMP_NUM_THREADS": "8"}]
     )
     workdir: f.Folder = Field(default="/workspace", description="The folder that the container starts in.")
+    project: Annotated[ProjectInImage, f.OneOf()] = Field(
+        default=ProjectInImage.NONE,
+        description="The project of the spec's pyproject.toml: wheel, built and installed; editable, its files in the "
+        "working folder, from which Python imports it.",
+    )
+    copied: f.ListOf[f.ProjectPath] = Field(
+        default=(),
+        alias="copy",
+        description="Files and folders of the project, by their paths from the spec's folder on, which the last layer "
+        "has in the working folder. They are not of the lock: a change of them changes the image alone.",
+        examples=[["src", "configs"]],
+    )
 
 
 class RegistrySection(Section):
@@ -531,6 +575,13 @@ class Spec(Section):
     registry: RegistrySection = Field(default_factory=RegistrySection, description="Where images come from.")
     conformance: ConformanceSection | None = Field(default=None, description="Checks to run inside the image.")
     facts: NoFacts = Field(default_factory=NoFacts)
+    dependencies_from: f.ListOf[f.Word] = Field(
+        default=(),
+        alias="dependencies-from",
+        description="Lines of the pyproject.toml beside the spec, or of another one by its path, that count like those "
+        "of [pip] `dependencies`: of the project, of a dependency group (PEP 735), of an extra.",
+        examples=[["project", "group:train", "../pyproject.toml:extra:gpu"]],
+    )
     # Read by `envspec.spec.load`, each as a whole spec; its schema is in `envspec.spec.fact_rows`.
     variants: dict[str, Any] = Field(
         default_factory=dict,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Final
 
@@ -47,6 +48,20 @@ class UnknownPython(RefusedValues):
         super().__init__((("env", "python"), message, hint))
 
 
+@dataclass(frozen=True, slots=True)
+class GivenPython:
+    """A Python that is there before anything is installed.
+
+    version: exact; empty if it is unknown. glibc: None if it is unknown. is_base: whether it is a base image's. place:
+    as messages name it.
+    """
+
+    version: str
+    glibc: tuple[int, int] | None
+    is_base: bool
+    place: str
+
+
 #: glibc and macOS of a platform, None where it has none: see `Target`.
 Bounds = tuple[tuple[int, int] | None, tuple[int, int] | None]
 
@@ -56,11 +71,13 @@ def targets_of(
     facts: Facts,
     as_of: datetime | None = None,
     conda_pythons: Mapping[Platform, str] | None = None,
+    given: Mapping[Platform, GivenPython] | None = None,
 ) -> tuple[tuple[Target, ...], tuple[Decision, ...]]:
     """One target for each platform of the spec, in its order, and why they are what they are.
 
     as_of: bounds the age of a standalone Python where the spec has no date of its own: the time of the resolution.
-    conda_pythons: the exact Python of the solved conda packages on each platform; only for a spec with [conda].
+    conda_pythons: the exact Python of the solved conda packages on each platform; only for a spec with [conda]. given:
+    the Python of platforms on which one is there already; it is the target's.
 
     Python's source, the first that applies:
       1. `conda`: the spec has [conda];
@@ -81,9 +98,15 @@ def targets_of(
     for platform in spec.env.platforms:
         if spec.conda is not None:
             python, decision = _conda(spec, platform, conda_pythons or {})
+        elif given and platform in given:
+            python, decision = _given(spec, facts, platform, given[platform])
         else:
             python, decision = _python(spec, facts, platform, time)
         (glibc, macos), bound = bounds_of(spec, facts, platform)
+        if given and platform.is_linux and (found := given[platform]).glibc and not spec.image.glibc:
+            glibc = found.glibc
+            why = "the glibc there bounds the wheels that it can load"
+            bound = (Decision("glibc", ".".join(map(str, glibc)), why, found.place, platform),)
         targets.append(Target(platform, python, glibc, macos))
         decisions += [decision, *bound]
     return tuple(targets), tuple(decisions)
@@ -162,6 +185,18 @@ def _python(spec: Spec, facts: Facts, platform: Platform, time: datetime | None)
         key = "env.python" if env.exact_python else "image.python"
         return _stated(exact, "spec", "the spec names the patch itself", key, platform)
     return _standalone(spec, facts, platform, time)
+
+
+def _given(spec: Spec, facts: Facts, platform: Platform, found: GivenPython) -> tuple[Python, Decision]:
+    source, why = ("base" if found.is_base else "spec"), f"the Python of {found.place}"
+    version = found.version or spec.env.exact_python or facts.newest_python(spec.env.python_series) or ""
+    if not version:
+        raise UnknownPython(
+            f"the patch of Python {spec.env.python} is unknown", hint='write it: python = "3.12.11", in [env]'
+        )
+    if not found.version:
+        why = f"{found.place} does not state the Python: of {spec.env.python}"
+    return Python(version, source), Decision("python", f"{version} ({source})", why, found.place, platform)
 
 
 def _stated(version: str, source: str, why: str, key: str, platform: Platform) -> tuple[Python, Decision]:
@@ -260,16 +295,24 @@ def _unknown(spec: Spec, facts: Facts, platform: Platform) -> UnknownPython:
 
 
 def marker_environment(target: Target) -> dict[str, str]:
-    """What PEP 508 markers see on the target; kernel release and version, which differ between machines, are empty."""
+    """What PEP 508 markers see on the target."""
+    return marker_values(target.platform, target.python.version)
+
+
+def marker_values(platform: Platform, python: str) -> dict[str, str]:
+    """What PEP 508 markers see; kernel release and version, which differ between machines, are empty.
+
+    python: an exact version.
+    """
     return {
-        **_MACHINES[target.platform],
+        **_MACHINES[platform],
         "implementation_name": "cpython",
-        "implementation_version": target.python.version,
+        "implementation_version": python,
         "platform_python_implementation": "CPython",
         "platform_release": "",
         "platform_version": "",
-        "python_full_version": target.python.version,
-        "python_version": target.python.series,
+        "python_full_version": python,
+        "python_version": ".".join(python.split(".")[:2]),
     }
 
 

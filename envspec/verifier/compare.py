@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +40,9 @@ from envspec.verifier.types import (
     VerifyCounts,
     VerifyResult,
 )
+
+#: By which an environment finds packages of a base (`models.PATH_FILE`).
+_PATH_FILE = "envspec.pth"
 
 
 @dataclass
@@ -125,6 +130,7 @@ def compare(expected: Expected, installed: Installed) -> VerifyResult:
     findings = list(installed.unreadable)
     findings += _packages(expected, installed)
     findings += _conda(expected.conda, installed)
+    findings += compare_beneath(expected.beneath, environment.below)
     for one, hiding in shadows(installed.wheels, environment.path):
         findings.append(DriftFinding(one.name, Drift.SHADOWED, str(hiding)))
     for path, owner in files.unhashed.items():
@@ -141,7 +147,10 @@ def compare(expected: Expected, installed: Installed) -> VerifyResult:
         bytecode += (Path(path) for path in compiled if environment.relative(path) not in files.expected)
         start = len(str(environment.prefix)) + 1
         inside = (path[start:].replace(os.sep, "/") for path in paths)
-        findings += (DriftFinding("", Drift.UNOWNED, path) for path in inside if path not in files.owners)
+        own = {f"{environment.relative(site)}/{_PATH_FILE}"} if expected.beneath else set()
+        findings += (
+            DriftFinding("", Drift.UNOWNED, path) for path in inside if path not in (files.owners.keys() | own)
+        )
         for folder, reason in unreadable:
             findings.append(DriftFinding("", Drift.UNREADABLE, environment.relative(folder), found=reason))
     compared, wrong = compare_bytecode(bytecode)
@@ -197,6 +206,32 @@ def _distribution(
         digest = installed_sha256(one.entries, _depth(one, environment))
         if digest != locked.record_sha256:
             yield DriftFinding(one.name, Drift.RECORD, record, locked.record_sha256, digest or "it has other hashes")
+
+
+def compare_beneath(expected: Sequence[ExpectedPackage], folders: Sequence[Path]) -> Iterator[DriftFinding]:
+    """How packages differ from those that a lock is on top of. folders: of Python's path, in order."""
+    found: dict[str, Distribution] = {}
+    for folder in folders if expected else ():
+        # What can't be read is missing for Python too.
+        with suppress(OSError):
+            for one in distributions(folder):
+                found.setdefault(one.name, one)
+    for each in expected:
+        there = found.get(normalised(each.name))
+        if there is None:
+            yield DriftFinding(each.name, Drift.BENEATH_MISSING, expected=each.version)
+        elif not same_version(each.version, there.version):
+            yield DriftFinding(each.name, Drift.BENEATH, expected=each.version, found=there.version)
+        elif each.record_sha256 is not None and _record_sha256(there) != each.record_sha256:
+            text = f"another build of {there.version}"
+            yield DriftFinding(each.name, Drift.BENEATH, str(there.site / there.folder), each.version, text)
+
+
+def _record_sha256(one: Distribution) -> str | None:
+    try:
+        return hashlib.sha256((one.site / one.folder / "RECORD").read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def _is_version(locked: ExpectedPackage, version: str) -> bool:

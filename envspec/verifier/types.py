@@ -29,10 +29,13 @@ class ExpectedConda:
 
 @dataclass(frozen=True)
 class Expected:
-    """A whole environment. allowed: names of distributions that may be installed besides."""
+    """A whole environment. allowed: names of distributions that may be installed besides. beneath: those of the base
+    image, or of the system, on top of which it is installed; record_sha256 is then that of RECORD itself.
+    """
 
     packages: tuple[ExpectedPackage, ...]
     conda: tuple[ExpectedConda, ...] = ()
+    beneath: tuple[ExpectedPackage, ...] = ()
     allowed: tuple[str, ...] = ("pip", "setuptools", "wheel")
 
     @staticmethod
@@ -41,6 +44,7 @@ class Expected:
         return Expected(
             packages=tuple(ExpectedPackage(**each) for each in data["packages"]),
             conda=tuple(ExpectedConda(**each) for each in data["conda"]),
+            beneath=tuple(ExpectedPackage(**each) for each in data["beneath"]),
             allowed=tuple(data["allowed"]),
         )
 
@@ -61,6 +65,8 @@ class Drift(Enum):
     UNHASHED = "unhashed", "{path} is listed without a strong hash"
     UNOWNED = "unowned", "{path} belongs to no package"
     BYTECODE = "bytecode", "{path} was not compiled from its source"
+    BENEATH_MISSING = "beneath-missing", "{expected}, on top of which the lock is, is not on Python's path"
+    BENEATH = "beneath", "{found} is on Python's path, the lock is on top of {expected}"
     ARCHIVE = "archive", "was installed from another archive: SHA-256 {found}, the lock has {expected}"
 
     text: str

@@ -31,7 +31,7 @@ from envspec.image.sources.bytecode import (
     read_content,
     with_bytecode,
 )
-from envspec.models import Python
+from envspec.models import OnTopOf, Python
 from envspec.names import normalised
 
 _FORM: Final = "standalone 2"
@@ -174,14 +174,16 @@ _VENV_FORM: Final = "venv 1"
 
 @dataclass(frozen=True, slots=True)
 class Venv:
-    """home: the folder of the interpreter in the image, absolute."""
+    """home: the folder of the interpreter in the image, absolute. below: what has the packages beside its own."""
 
     python: Python
     home: str = "/usr/bin"
+    below: OnTopOf | None = None
 
     @property
     def key(self) -> str:
-        parts = [_VENV_FORM, PREFIX, self.python.version, self.home]
+        below = [self.below.site, self.below.nested] if self.below else []
+        parts = [_VENV_FORM, PREFIX, self.python.version, self.home, *below]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     @property
@@ -201,14 +203,17 @@ class Venv:
         for name in ("python3", f"python{series}"):
             yield Entry(f"{PREFIX}/bin/{name}", 0o777, EntryKind.SYMLINK, target="python")
         yield Entry(f"{PREFIX}/include/site/python{series}", 0o755, EntryKind.FOLDER)
-        yield Entry(f"{PREFIX}/lib/python{series}/site-packages", 0o755, EntryKind.FOLDER)
+        site = f"{PREFIX}/lib/python{series}/site-packages"
+        yield Entry(site, 0o755, EntryKind.FOLDER)
+        for path, line in self.below.path_files(f"/{site}").items() if self.below else ():
+            yield Entry(path.lstrip("/"), 0o644, data=InMemory(f"{line}\n".encode()))
         yield Entry(f"{PREFIX}/lib64", 0o777, EntryKind.SYMLINK, target="lib")
         yield Entry(f"{PREFIX}/pyvenv.cfg", 0o644, data=InMemory(self._config().encode()))
 
     def _config(self) -> str:
         return (
             f"home = {self.home}\n"
-            "include-system-site-packages = false\n"
+            f"include-system-site-packages = {'true' if self.below and self.below.site else 'false'}\n"
             f"version = {self.python.version}\n"
             f"executable = {self.home}/python{self.python.series}\n"
         )

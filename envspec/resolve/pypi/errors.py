@@ -13,11 +13,20 @@ from envspec.facts.torch import MEMBERS
 from envspec.models import SPEC, Dependent, Target
 from envspec.names import normalised
 from envspec.resolve.pypi.extensions import no_fitting_wheel
+from envspec.resolve.pypi.found import is_release
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, parsed
 from envspec.resolve.pypi.refused_lines import RENAME, no_wheel_for, refused_lines
 from envspec.resolve.pypi.resolver import PypiRequest, Unsolvable
-from envspec.resolve.types import LOOSEN, CondaProvided, RefusedLine, RefusedLines, required_by
+from envspec.resolve.types import (
+    LOOSEN,
+    CondaProvided,
+    FoundPackage,
+    ProvidedPackage,
+    RefusedLine,
+    RefusedLines,
+    required_by,
+)
 from envspec.spec import Requirement, RequirementKind
 from envspec.spec.errors import nearest
 from envspec.spec.sections import Pip
@@ -27,23 +36,56 @@ class PypiCondaConflict(NoSolution):
     """[pip] and [conda] require different things of one Python package."""
 
 
+class FoundConflict(NoSolution):
+    """[pip] requires something else than what is installed already."""
+
+
 def check_conflicts(
-    required: Sequence[Requirement], bounds: Iterable[Requirement], pip: Pip, provided: Mapping[str, CondaProvided]
+    required: Sequence[Requirement], bounds: Iterable[Requirement], pip: Pip, provided: Mapping[str, ProvidedPackage]
 ) -> None:
-    """Refuse requirements of [pip] that conda's packages do not satisfy.
+    """Refuse requirements of [pip] that packages from no index do not satisfy.
 
     required, bounds: the requirements and constraints that apply to the platform.
     """
     for requirement in required:
         provider = provided.get(requirement.name)
-        if provider is not None:
+        if isinstance(provider, CondaProvided):
             _check_requirement(requirement, pip, provider)
+        elif isinstance(provider, FoundPackage):
+            _check_existing(requirement, pip, provider)
     for bound in bounds:
         provider = provided.get(bound.name)
-        if provider is not None and not bound.specifier.contains(provider.version, prereleases=True):
-            raise PypiCondaConflict(
-                f"{provider.description}, but pip.constraints has {bound}", hint=_bound_in_conda(provider)
-            )
+        if provider is None or bound.specifier.contains(provider.version, prereleases=True):
+            continue
+        what = f"{provider.description}, but pip.constraints has {bound}"
+        if isinstance(provider, CondaProvided):
+            raise PypiCondaConflict(what, hint=_bound_in_conda(provider))
+        raise FoundConflict(what, hint=_ways_out(provider))
+
+
+def _check_existing(requirement: Requirement, pip: Pip, found: FoundPackage) -> None:
+    name = requirement.name
+    index = pip.index_for(name)
+    if requirement.kind is not RequirementKind.NAME:
+        raise FoundConflict(
+            f"{found}, but [pip] dependencies requires {name} by its URL",
+            hint=f"remove {name} from [pip] dependencies: what is there already is never installed again",
+        )
+    if index is not None and index.name and requirement.name in index.packages:
+        raise FoundConflict(
+            f"{found}, but [[pip.index]] {index.name} is to serve {name}",
+            hint=f"remove {name} from its `packages`: what is there already is never installed again",
+        )
+    if not requirement.specifier.contains(found.version, prereleases=True):
+        raise FoundConflict(f"{found}, but [pip] dependencies requires {requirement}", hint=_ways_out(found))
+
+
+def _ways_out(provider: ProvidedPackage) -> str:
+    name = provider.name
+    return (
+        f"require {name} without a version, or one that {provider.version} satisfies (a pre-release such as 2.9.0a0 "
+        f"satisfies `>=2.9.0a0`, not `>=2.9`); or install on top of another one, whose {name} fits"
+    )
 
 
 def _check_requirement(requirement: Requirement, pip: Pip, provider: CondaProvided) -> None:
@@ -74,9 +116,9 @@ def _bound_in_conda(provider: CondaProvided) -> str:
 
 
 def torch_family_conflict(
-    required: Mapping[str, Iterable[Dependent]], provided: Mapping[str, CondaProvided]
-) -> PypiCondaConflict | None:
-    """The error for PyPI's builds of the torch family beside conda's torch.
+    required: Mapping[str, Iterable[Dependent]], provided: Mapping[str, ProvidedPackage]
+) -> NoSolution | None:
+    """The error for PyPI's builds of the torch family beside a torch that is none of its project's releases.
 
     required: names from the default index, with what requires them.
     """
@@ -86,10 +128,15 @@ def torch_family_conflict(
         return None
     by = "; ".join(f"{name} is required by {', '.join(required_by(required[name]))}" for name in found)
     names = ", ".join(found)
-    return PypiCondaConflict(
-        f"{by}; {torch}, but PyPI's {names} {'is' if len(found) == 1 else 'are'} built for PyPI's torch",
-        hint=f"put {names} into [conda] dependencies",
-    )
+    if isinstance(torch, FoundPackage) and is_release(torch.version):
+        return None
+    text = f"{by}; {torch}, but PyPI's {names} {'is' if len(found) == 1 else 'are'} built for PyPI's torch"
+    if isinstance(torch, FoundPackage):
+        hint = (
+            f"leave {names} out, install on top of a torch that has it built for it, or name a [[pip.index]] that has"
+        )
+        return FoundConflict(text, hint=hint)
+    return PypiCondaConflict(text, hint=f"put {names} into [conda] dependencies")
 
 
 async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View) -> EnvspecError:
@@ -101,7 +148,7 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
             return unfit
     if refused := await refused_lines(request, view):
         return RefusedLines(refused)
-    excluded = list(excluded_conda_versions(error.message, view.rules.provided))
+    excluded = list(excluded_versions(error.message, view.rules.provided))
     bounds = _bounds(error.message)
     absences = [
         await _absence(name, bounds.get(name, ()), target, view)
@@ -268,14 +315,17 @@ def _bounds(message: str) -> dict[str, list[str]]:
     return bounds
 
 
-def excluded_conda_versions(message: str, provided: Mapping[str, CondaProvided]) -> Iterator[tuple[str, str]]:
-    """Each of conda's packages whose version a resolver's message excludes somewhere, with a hint."""
+def excluded_versions(message: str, provided: Mapping[str, ProvidedPackage]) -> Iterator[tuple[str, str]]:
+    """Each package from no index whose version a resolver's message excludes somewhere, with a hint."""
     bounds = _bounds(message)
     for name in sorted(bounds.keys() & provided.keys()):
         provider = provided[name]
         if any(not allows(bound, provider.version) for bound in bounds[name]):
-            bound_it = f"bound {provider.package} in [conda] dependencies"
-            yield provider.description, f"{bound_it}, or put what requires another {name} there as well"
+            hint = f"require a release of what requires another {name} that allows {provider.version}"
+            if isinstance(provider, CondaProvided):
+                bound_it = f"bound {provider.package} in [conda] dependencies"
+                hint = f"{bound_it}, or put what requires another {name} there as well"
+            yield provider.description, hint
 
 
 async def _absence(name: str, bounds: Sequence[str], target: Target, view: View) -> tuple[str, str]:

@@ -77,6 +77,11 @@ def overridden(metadata: bytes, overrides: Overrides) -> bytes:
     return _rewritten(metadata, lambda text: override(text, overrides)) if overrides else metadata
 
 
+def without_requirements(metadata: bytes, keeps: Callable[[str], bool]) -> bytes:
+    """METADATA with those of its requirements that `keeps` is true of."""
+    return _rewritten(metadata, lambda text: text if keeps(text) else None)
+
+
 #: `>=3.` and `>=1.9.*`, which tools before PEP 440 was enforced (setuptools 66) read as `>=3` and `>=1.9`.
 _LOOSE: Final = re.compile(r"([<>]=?\s*\d+(?:\.\d+)*)\.\*?(?=\s*[,);]|\s*$)")
 

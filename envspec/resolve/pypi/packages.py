@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -14,10 +14,20 @@ from packaging.version import Version
 
 from envspec.context import counted
 from envspec.credentials import without_credentials
-from envspec.models import DEFAULT_INDEX, DIRECT_URL, SPEC, Dependent, Package, Rejected, Resolution, WheelFile
+from envspec.models import (
+    DEFAULT_INDEX,
+    DIRECT_URL,
+    SPEC,
+    Dependent,
+    Package,
+    Rejected,
+    Resolution,
+    WheelFile,
+)
 from envspec.names import normalised
 from envspec.resolve.pypi.errors import torch_family_conflict, unknown_extras
 from envspec.resolve.pypi.extensions import labels_of
+from envspec.resolve.pypi.found import is_release
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import Rules
 from envspec.resolve.pypi.index.selection import upload_time, version_of
@@ -34,7 +44,7 @@ from envspec.resolve.pypi.metadata import (
 )
 from envspec.resolve.pypi.refused_lines import no_wheel_for
 from envspec.resolve.pypi.resolver import Pins, PypiRequest, ResolverError
-from envspec.resolve.types import required_by
+from envspec.resolve.types import CondaProvided, FoundPackage, ProvidedPackage, required_by
 from envspec.verifier.owned import Overlap
 
 #: A package this much older than `as_of` is reported if something else than the spec holds it back.
@@ -66,7 +76,7 @@ class _Node:
 async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins, view: View) -> Resolution:
     """Everything that one target installs from indexes, from a resolver's pins and the index's pages.
 
-    What conda provides is no package here, but part of the graph.
+    What is from no index is no package here, but part of the graph.
 
     Raises:
         RefusedLines: the spec names extras that packages do not have.
@@ -94,9 +104,10 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     )
     lacking = unknown_extras(dict(extras))
     await asyncio.gather(*(_measure(node, view) for node in installed if node.file.sha256 is None))
-    digests, rejected, sizes = await asyncio.gather(
+    digests, rejected, preferred, sizes = await asyncio.gather(
         asyncio.gather(*(view.record_digest(node.name, node.file) for node in installed)),
         asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in installed)),
+        asyncio.gather(*(_preferred(node, nodes, environment, request, view) for node in installed)),
         asyncio.gather(*(view.size_bytes(node.name, node.file) for node in installed)),
     )
     packages = tuple(
@@ -111,8 +122,9 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
             built=rules.sources[node.name].built if node.name in rules.sources else None,
             record_sha256=digest,
             removed=tuple(sorted(map(without_marker, applicable(node.removed, environment, frozenset(node.extras))))),
+            preferred=moved,
         )
-        for node, (refusal, _), size, digest in zip(installed, rejected, sizes, digests, strict=True)
+        for node, (refusal, _), moved, size, digest in zip(installed, rejected, preferred, sizes, digests, strict=True)
     )
     excluded = {name for name, _ in request.excluded}
     held_back = {
@@ -126,8 +138,20 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     skipped = (f"{name} {version} was left out: {why}" for (name, version), why in sorted(request.excluded.items()))
     overlapping = (_overlapping(each, nodes) for each in view.overlaps({node.name: node.file for node in installed}))
     old = _by_python(held_back, request.target.python.series)
-    warnings = (*filter(None, (*old, *compiled, *untagged)), *yanked, *skipped, *lacking, *overlapping)
-    return Resolution(request.target, packages, warnings)
+    existing = tuple(
+        replace(each.recorded, required_by=tuple(sorted(nodes[name].askers)) if name in nodes else ())
+        for name, each in sorted(rules.provided.items())
+        if isinstance(each, FoundPackage)
+    )
+    unmet = (text for each in existing if each.required_by for text in _unmet_there(rules.provided[each.name]))
+    warnings = (*filter(None, (*old, *compiled, *untagged)), *yanked, *skipped, *lacking, *overlapping, *unmet)
+    return Resolution(request.target, packages, warnings, installed=existing)
+
+
+def _unmet_there(package: ProvidedPackage) -> Iterator[str]:
+    """A warning for requirements of a package that its environment does not meet."""
+    if isinstance(package, FoundPackage) and package.unmet:
+        yield f"{package}, which requires {', '.join(package.unmet)}: left as it is"
 
 
 def _overlapping(found: Overlap, nodes: Mapping[str, _Node]) -> str:
@@ -173,12 +197,15 @@ def _compiled_beside(node: _Node, view: View, environment: Mapping[str, str]) ->
     torch = view.rules.provided.get("torch")
     if torch is None or node.file.filename.split("-")[-2] == "none" or not node.file.filename.endswith(".whl"):
         return None
+    if isinstance(torch, FoundPackage) and is_release(torch.version):
+        return None
     required = applicable(node.requires, environment, frozenset(node.extras))
     if all(normalised(requirement.name) != "torch" for requirement in required):
         return None
+    instead = f"take {node.name} from conda as well" if isinstance(torch, CondaProvided) else "build it for that torch"
     return (
         f"{node.name} {node.version} is compiled and needs torch: its wheel was built against PyPI's, and {torch}; "
-        f"if it does not load, take {node.name} from conda as well"
+        f"if it does not load, {instead}"
     )
 
 
@@ -276,23 +303,69 @@ async def _newest(
     # Of releases for this Python, the reason is what somebody can change.
     fitting = {each: file for each, file in candidates.items() if allows(file.requires_python or "", python)}
     version, file = max((fitting or candidates).items())
-    why = "; ".join(_excluding(node, version, request))
-    if not (why or fitting):
-        why = f"{_PYTHON} {file.requires_python}, the target has {python}"
-    if not why:
-        metadata = await view.metadata(node.name, file.filename)
-        # An index may not give the Python of an sdist.
-        if (needed := requires_python(metadata)) and not allows(needed, python):
-            why = f"{_PYTHON} {needed}, the target has {python}"
-        else:
-            release = node.name, version
-            why = request.excluded.get(release, "") or view.unreadable.get(release, "")
-    if not why:
-        required = applicable(declared(metadata), environment, frozenset(node.extras))
-        why, backtracked = await _unmet(required, nodes, view)
-        if why == _NO_SET and (node.name, str(node.version)) in request.preferences:
-            why, backtracked = f"{node.version} is kept, which fits too", False
+    why, backtracked = await _reason(node, (version, file), nodes, environment, request, view)
+    if why == _NO_SET and f"{node.name}=={node.version}" in request.preferred_pins:
+        why, backtracked = f"{node.version} is kept, which fits too", False
     return Rejected(str(version), why), backtracked
+
+
+async def _reason(
+    node: _Node,
+    release: tuple[Version, ListedFile],
+    nodes: Mapping[str, _Node],
+    environment: Mapping[str, str],
+    request: PypiRequest,
+    view: View,
+) -> tuple[str, bool]:
+    """Why another release of a package was not taken, and whether the resolver backtracked: nothing excludes it, but
+    its own requirements do not fit the others.
+    """
+    version, file = release
+    python = request.target.python.version
+    if why := "; ".join(_excluding(node, version, request)):
+        return why, False
+    if not allows(file.requires_python or "", python):
+        return f"{_PYTHON} {file.requires_python}, the target has {python}", False
+    metadata = await view.metadata(node.name, file.filename)
+    # An index may not give the Python of an sdist.
+    if (needed := requires_python(metadata)) and not allows(needed, python):
+        return f"{_PYTHON} {needed}, the target has {python}", False
+    excluded = request.excluded.get((node.name, version), "") or view.unreadable.get((node.name, version), "")
+    if excluded:
+        return excluded, False
+    required = applicable(declared(metadata), environment, frozenset(node.extras))
+    return await _unmet(required, nodes, view)
+
+
+async def _preferred(
+    node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: PypiRequest, view: View
+) -> Rejected | None:
+    """The version that the spec prefers, with the reason why another one is locked."""
+    text = dict(request.preferred).get(node.name)
+    if text is None or (version := Version(text)) == node.version or node.name in view.rules.direct:
+        return None
+    if (node.name, str(node.version)) in request.preferences:
+        return Rejected(text, "the lock that this one follows has another version")
+    files = {
+        file.filename: file
+        for file in (await view.selection(node.name)).files.values()
+        if version_of(file.filename) == version
+    }
+    if files:
+        file = files[min(files)]
+        why, _ = await _reason(node, (version, file), nodes, environment, request, view)
+        if why == _NO_SET and file.yanked is not None:
+            why = f"it was yanked{f' ({file.yanked})' if file.yanked else ''}"
+        return Rejected(text, why)
+    index = view.rules.index_of(node.name)
+    listed = [file for file in await view.listed(node.name) if version_of(file.filename) == version]
+    if not listed:
+        return Rejected(text, f"index {index.name} does not have it")
+    cutoff = view.rules.cutoff_of(node.name)
+    dated = [time for file in listed if file.uploaded and (time := upload_time(file.uploaded))]
+    if dated and min(dated) > cutoff:
+        return Rejected(text, f"it was uploaded after as_of ({min(dated):%Y-%m-%d})")
+    return Rejected(text, no_wheel_for(request.target))
 
 
 async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], view: View) -> tuple[str, bool]:

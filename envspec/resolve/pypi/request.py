@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -18,20 +19,22 @@ from envspec.facts.torch import (
     BuildChoice,
     CudaChoice,
     Machines,
+    NoSuchBuild,
     choose_build,
     family_mismatch,
     split_label,
 )
-from envspec.models import DEFAULT_INDEX, SPEC, Decision, Dependent, NamedIndex, Target
+from envspec.models import DEFAULT_INDEX, SPEC, CudaVersion, Decision, Dependent, NamedIndex, Target
 from envspec.names import REMOVE
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve.pypi.errors import check_conflicts, torch_family_conflict
+from envspec.resolve.pypi.found import bounds_of, is_release, shown
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import BuiltSource, Correction, PackageIndex, Route, Rules, routes_of
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
 from envspec.resolve.pypi.resolve import TargetRequest
 from envspec.resolve.pypi.resolver import PypiRequest
-from envspec.resolve.types import CondaProvided, Cutoffs
+from envspec.resolve.types import Cutoffs, FoundEnvironment, ProvidedPackage
 from envspec.spec import Requirement, RequirementKind, Spec, UndatedFiles
 from envspec.spec.errors import KeyPath, RefusedValues
 from envspec.spec.requirements import read_override
@@ -44,12 +47,14 @@ class GivenPackages:
     """Packages that come from no index.
 
     wheels: those that the spec names, by their URL without credentials. sources: what the spec names to be built, by
-    the requirement's text without credentials. provided: what conda installs on the platform, by PyPI's names.
+    the requirement's text without credentials. provided: what conda installs on the platform, by PyPI's names. found:
+    what the environment is installed on top of.
     """
 
     wheels: Mapping[str, ListedFile] = field(default_factory=dict)
     sources: Mapping[str, BuiltSource] = field(default_factory=dict)
-    provided: Mapping[str, CondaProvided] = field(default_factory=dict)
+    provided: Mapping[str, ProvidedPackage] = field(default_factory=dict)
+    found: FoundEnvironment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,9 @@ def target_request(
     required = [requirement for requirement in spec.pip.dependencies if requirement.applies_to(environment)]
     bounds = [requirement for requirement in spec.pip.constraints if requirement.applies_to(environment)]
     tags = tuple(wheel_tags(target))
-    provided = given.provided
+    provided, found = given.provided, given.found
+    existing = shown(found, environment) if found else {}
+    provided = {**provided, **existing}
     check_conflicts(required, bounds, spec.pip, provided)
     _check_addresses(spec, target)
     by_url = [r for r in required if r.kind is RequirementKind.WHEEL_URL]
@@ -114,13 +121,16 @@ def target_request(
     overrides = _overrides(spec, target)
     names = {r.name for r in required}
     family = {name: specifier for name, specifier in specifiers.items() if name in names}
-    family_facts = facts if has_cuda(spec, target.platform) else facts.without_cuda()
+    of_cuda = has_cuda(spec, target.platform) or bool(found and found.torch_build.startswith("cu"))
+    family_facts = facts if of_cuda else facts.without_cuda()
     build, requested = BuildChoice(None, "torch is from elsewhere", ""), SpecifierSet()
     if "torch" not in elsewhere:
         if mismatch := family_mismatch(family_facts, family):
             raise mismatch
         requested = specifiers.get("torch", SpecifierSet()) & (overrides.get("torch") or SpecifierSet())
         build = _torch_build(spec, target, facts, cutoffs, requested)
+    elif found is not None and "torch" in existing:
+        build = _build_of_found(found, family, family_facts, target)
     pytorch = _pytorch_index(build, urls.pytorch)
     rules = Rules(
         as_of=cutoffs.others or cutoffs.as_of,
@@ -138,13 +148,19 @@ def target_request(
     constraints = [*map(str, bounds), *([f"torch{build.constraint}"] if build.constraint else [])]
     why = "; ".join(filter(None, (build.why, build.left_out)))
     reasons = {constraints[-1]: why} if build.constraint and build.left_out else {}
+    if found is not None:
+        of_found = bounds_of(found, environment)
+        constraints, reasons = [*constraints, *of_found], {**of_found, **reasons}
     decisions = []
     if build.source:
         origin = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
         value = f"{build.variant or 'default'} from {origin}"
         decisions = [Decision("torch.build", value, why, build.source, target.platform)]
     lines = tuple(_line(r, direct) for r in required)
-    request = PypiRequest(target, lines, tuple(sorted(constraints)), reasons=reasons)
+    preferred = {each.name: _of_build(each, build) for each in spec.pip.prefer if each.applies_to(environment)}
+    request = PypiRequest(
+        target, lines, tuple(sorted(constraints)), preferred=tuple(sorted(preferred.items())), reasons=reasons
+    )
     return TargetRequest(
         request,
         rules,
@@ -175,7 +191,39 @@ def _torch_build(spec: Spec, target: Target, facts: Facts, cutoffs: Cutoffs, req
     return choose_build(facts, requested, cuda.version or CudaChoice.ANY, target.platform, as_of, machines)
 
 
-def _given_torch(direct: Mapping[str, ListedFile], provided: Mapping[str, CondaProvided]) -> Version | None:
+def _of_build(preferred: Requirement, build: BuildChoice) -> str:
+    """A preferred version, as the index from which the torch family comes writes it."""
+    [version] = (Version(each.version) for each in preferred.specifier)
+    if preferred.name not in INDEX_FAMILY or version.local is None:
+        return str(version)
+    return f"{version.public}+{build.variant}" if build.url is not None else version.public
+
+
+def _build_of_found(
+    found: FoundEnvironment, family: Mapping[str, SpecifierSet], facts: Facts, target: Target
+) -> BuildChoice:
+    """The build of a torch that is there: which index has its family, if it is a release of its project.
+
+    Raises:
+        FamilyMismatch: the spec requires members of the family that do not fit it.
+    """
+    torch = found.packages["torch"]
+    unknown = BuildChoice(found.torch_build or None, str(torch), "")
+    if not is_release(torch.version):
+        return unknown
+    exact = SpecifierSet(f"=={Version(torch.version).public}")
+    if mismatch := family_mismatch(facts, {**family, "torch": exact}):
+        mismatch.message = f"{torch}; {mismatch.message}"
+        raise mismatch
+    with suppress(NoSuchBuild):
+        cuda = CudaVersion.parse(found.torch_build) if found.torch_build.startswith("cu") else CudaChoice.CPU
+        return replace(
+            unknown, url=choose_build(facts, exact, cuda, target.platform).url if found.torch_build else None
+        )
+    return unknown
+
+
+def _given_torch(direct: Mapping[str, ListedFile], provided: Mapping[str, ProvidedPackage]) -> Version | None:
     """The version of a torch that is from no index."""
     if (torch := provided.get("torch")) is not None:
         return Version(torch.version)
@@ -310,6 +358,6 @@ def _identity(spec: Spec, rules: Rules, facts: Facts) -> object:
         "extensions": rules.extensions.identity,
         "facts": [facts.version, spec.facts.tables()],
         "overrides": sorted((name, str(versions)) for name, versions in rules.overrides.items()),
-        "provided": sorted((p.name, p.version, p.package, p.channel) for p in rules.provided.values()),
+        "provided": [rules.provided[name].identity for name in sorted(rules.provided)],
         "corrections": [[edge.package, edge.versions, edge.requires] for edge in facts.edges],
     }

@@ -149,20 +149,28 @@ class BaseMade:
         return BaseImage(CUDA, TAG, "12.8.1", "base", "ubuntu24.04", pinned)
 
 
-def make_base(*platforms: Platform, layers: int = 2) -> BaseMade:
-    """A base whose layers hold a small file each, not packed: the same bytes whatever zlib."""
+def make_base(
+    *platforms: Platform, layers: int = 2, blobs_of: Sequence[bytes] = (), env: Mapping[str, str] = {}
+) -> BaseMade:
+    """A base whose layers hold a small file each, not packed: the same bytes whatever zlib.
+
+    blobs_of: the tars of its layers instead, not packed. env: more variables.
+    """
     blobs: list[bytes] = []
     manifests = []
     for platform in platforms or (X86,):
         os, architecture = OCI_PLATFORMS[platform]
-        tars = [tar_of({f"etc/{architecture}-{number}": b"%d\n" % number}) for number in range(layers)]
+        tars = list(blobs_of) or [
+            tar_of({f"etc/{architecture}-{number}": b"%d\n" % number}) for number in range(layers)
+        ]
+        variables = {"PATH": "/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES": "all", **env}
         config = canonical(
             {
                 "os": os,
                 "architecture": architecture,
-                "config": {"Env": ["PATH=/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES=all"]},
+                "config": {"Env": [f"{name}={value}" for name, value in variables.items()]},
                 "rootfs": {"type": "layers", "diff_ids": [digest(each) for each in tars]},
-                "history": [{"created_by": f"ADD {number}"} for number in range(layers)],
+                "history": [{"created_by": f"ADD {number}"} for number in range(len(tars))],
             }
         )
         rows = [{"mediaType": PLAIN, "digest": digest(each), "size": len(each)} for each in tars]

@@ -19,7 +19,7 @@ from envspec.origins import PYTORCH_FILES, Bounds
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.metadata import Overrides
-from envspec.resolve.types import CondaProvided, Release
+from envspec.resolve.types import ProvidedPackage, Release
 
 
 class NotListed(Exception):
@@ -148,9 +148,9 @@ class Rules:
 
     cutoffs: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel,
     and names of sources, with the wheels built from them. sdists: which ones are candidates. provided: names that conda
-    installs; they come from no index. overrides: versions of names, in place of those that packages require. built: the
-    METADATA of wheels that were built of releases that are sdists alone; it counts instead of what the sdist states.
-    extensions: which wheels of CUDA extensions fit the target's torch.
+    installs, and those that are there before; they come from no index. overrides: versions of names, in place of those
+    that packages require. built: the METADATA of wheels that were built of releases that are sdists alone; it counts
+    instead of what the sdist states. extensions: which wheels of CUDA extensions fit the target's torch.
     """
 
     as_of: datetime
@@ -161,7 +161,7 @@ class Rules:
     direct: Mapping[str, ListedFile] = field(default_factory=dict)
     corrections: Mapping[str, tuple[Correction, ...]] = field(default_factory=dict)
     sdists: Sdists = Sdists.WITHOUT_WHEEL
-    provided: Mapping[str, CondaProvided] = field(default_factory=dict)
+    provided: Mapping[str, ProvidedPackage] = field(default_factory=dict)
     sources: Mapping[str, BuiltSource] = field(default_factory=dict)
     overrides: Overrides = field(default_factory=dict)
     built: Mapping[Release, bytes] = field(default_factory=dict)

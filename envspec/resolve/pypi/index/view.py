@@ -55,7 +55,7 @@ from envspec.resolve.pypi.metadata import (
     valid,
     with_version,
 )
-from envspec.resolve.types import CondaProvided, Release
+from envspec.resolve.types import FoundPackage, ProvidedPackage, Release
 from envspec.verifier.owned import Overlap, overlaps
 
 _LARGE_BYTES: Final = 8 << 20
@@ -130,8 +130,8 @@ def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
     return out.getvalue()
 
 
-def _provided_metadata(provider: CondaProvided, published: bytes) -> bytes:
-    """The METADATA of a conda package: conda installs what the package requires, but not what its extras do.
+def _provided_metadata(provider: ProvidedPackage, published: bytes) -> bytes:
+    """The METADATA of a package that is from no index: what it requires is there as well, but not what its extras do.
 
     published: the METADATA of the same version on its index, empty if there is none.
     """
@@ -272,7 +272,7 @@ class View:
 
     async def published_metadata(self, name: str, filename: str) -> bytes:
         """A wheel's METADATA, with corrections and valid requirements; of an sdist, that of its built wheel, else what
-        it states; of conda's package, its extras.
+        it states; of a package that is from no index, its own or its extras.
 
         Raises:
             KeyError: the view has no such file.
@@ -280,6 +280,8 @@ class View:
         file = await self._file(name, filename)
         provider = self.rules.provided.get(name)
         index = self.rules.index_of(name)
+        if isinstance(provider, FoundPackage) and provider.metadata is not None:
+            return valid(provider.metadata)
         if provider is not None:
             published = await self._published(provider)
             with self._recording():
@@ -310,8 +312,8 @@ class View:
     async def content(self, name: str, filename: str, bodies: Bodies = Bodies.WHOLE) -> bytes | Path:
         """A file's bytes, or where it is on this machine, or a stub with its metadata.
 
-        A package from conda is a stub; for builds it is the published wheel of its version, since they run in an
-        environment of their own, without conda.
+        A package from no index is a stub; for builds it is the published wheel of its version, since they run in an
+        environment of their own.
 
         Raises:
             KeyError: the view has no such file.
@@ -388,15 +390,15 @@ class View:
         return Selection({values[0]: ListedFile(*values) for values in fields["files"]}, fields["unloadable"])
 
     def _given(self, name: str) -> Selection | None:
-        """A wheel that the spec names by URL, or a package from conda."""
+        """A wheel that the spec names by URL, or a package from no index."""
         file = self.rules.direct.get(name)
         if (provider := self.rules.provided.get(name)) is not None:
-            # The only file of a conda package: any target loads it, without a hash.
+            # The only file of such a package: any target loads it, without a hash.
             filename = f"{name.replace('-', '_')}-{provider.version}-py3-none-any.whl"
             file = ListedFile(filename, filename)
         return Selection({file.filename: file}) if file is not None else None
 
-    async def _published(self, provider: CondaProvided) -> ListedFile | None:
+    async def _published(self, provider: ProvidedPackage) -> ListedFile | None:
         """The wheel of the same version for the target on the package's index; None if it has none."""
         try:
             files = (await self._indexed(provider.name)).files

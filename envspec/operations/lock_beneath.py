@@ -1,0 +1,159 @@
+"""What a lock is installed on top of: read from the layers of `[image] base`, or from the file of `[pip] on_top_of`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from envspec.base_image.plan import custom_image
+from envspec.context import Context
+from envspec.errors import NetworkError, UsageError
+from envspec.io.cache import BASE_CONTENTS, JsonCache
+from envspec.io.tasks import run_interruptible
+from envspec.models import BaseImage, Platform
+from envspec.operations.lock_assemble import with_digests
+from envspec.operations.lock_state import Beneath, LockState, Upgrade
+from envspec.resolve.pypi.found import BadList, read_list
+from envspec.resolve.types import FoundEnvironment
+from envspec.spec import Spec
+from envspec.spec.errors import RefusedValues
+from envspec.spec.sections import BasePackages
+from envspec.spec.targets import GivenPython
+
+if TYPE_CHECKING:
+    from envspec.operations.session import Session
+
+_STAGE: Final = "reading the base image's packages"
+
+
+def with_beneath(state: LockState) -> LockState:
+    """The state with what the lock is installed on top of; its notes are reported.
+
+    Raises:
+        UsageError: the base has no Python, or another one than the spec. NetworkError: its layers can't be read.
+        RefusedValues: the file of `[pip] on_top_of` lists no packages.
+    """
+    spec = state.spec
+    if spec.image.packages is BasePackages.KEEP and spec.image.base:
+        beneath = run_interruptible(_read_bases(state, spec.image.base))
+    elif spec.pip.on_top_of:
+        beneath = Beneath(dict.fromkeys(spec.env.platforms, _read_file(state, spec.pip.on_top_of)))
+    else:
+        return state
+    for text in dict.fromkeys(note for found in beneath.found.values() for note in found.notes):
+        state.context.reporter.warning(text)
+    return replace(state, beneath=beneath)
+
+
+def _read_file(state: LockState, name: str) -> FoundEnvironment:
+    path = ("pip", "on_top_of")
+    try:
+        found = read_list((state.request.spec_path.parent / name).read_bytes(), name)
+    except BadList as error:
+        hint = "write it there with `pip inspect > FILE`, which has the packages' requirements, or with `pip freeze`"
+        raise RefusedValues((path, f"{name} lists no packages: {error}", hint)) from None
+    except OSError as error:
+        raise RefusedValues((path, f"{name} can't be read: {error.strerror}", "correct its path")) from None
+    _check_python(found, state.spec)
+    if any(package.metadata is None for package in found.packages.values()):
+        text = (
+            f"{name} does not have what its packages require: whether packages on top of them fit these requirements "
+            "is not checked. `pip inspect` writes them"
+        )
+        found = replace(found, notes=(*found.notes, text))
+    return found
+
+
+async def _read_bases(state: LockState, base: str) -> Beneath:
+    from envspec.operations.session import Session
+
+    spec, context = state.spec, state.context
+    linux = [platform for platform in spec.env.platforms if platform.is_linux]
+    image = custom_image(base, "", linux, state.facts).image
+    old = None if state.request.upgrade is Upgrade.ALL or state.old is None else state.old.base_image
+    async with Session(context) as session:
+        image, failure = await with_digests(image, old, context)
+        if unknown := [pinned for pinned in image.digests if pinned.digest is None]:
+            why = failure.message if failure else unknown[0].note
+            raise NetworkError(
+                f'[image] packages = "keep": the digest of {image.name} is unknown ({why})',
+                hint="lock where its registry can be reached, or add its digest to [image] base",
+            )
+        found = {}
+        for pinned in image.digests:
+            found[pinned.platform] = await _read_base(image, pinned.platform, session, context)
+    for each in found.values():
+        _check_python(each, spec)
+    return Beneath(found, image)
+
+
+async def _read_base(image: BaseImage, platform: Platform, session: Session, context: Context) -> FoundEnvironment:
+    from envspec.image.base import ManifestCache, base_at
+    from envspec.image.base_contents import OpenBlob, read_base
+    from envspec.image.layers.store import BlobStore
+    from envspec.registry.pull import read_blob
+    from envspec.registry.reference import parse
+    from envspec.registry.types import Descriptor
+
+    blobs = BlobStore(context.cache)
+
+    def asking() -> None:
+        session.bytes_moved(_STAGE, 0)
+
+    pinned = next(each for each in image.digests if each.platform is platform)
+    base = await base_at(image, pinned, ManifestCache(blobs, session.registry, context.connectivity, asking))
+    moved = session.bytes_moved(_STAGE, sum(layer.blob.size_bytes for layer in base.layers))
+
+    async def opened(blob: Descriptor) -> OpenBlob:
+        if blobs.has(blob):
+            return lambda each: _stored(blobs.open(each).chunks())
+        if context.is_offline:
+            raise NetworkError(
+                f"layer {blob.digest} of {image.name} was not read yet, and --offline forbids fetching",
+                hint="run once without --offline",
+            )
+        registry = await session.registry()
+        return lambda each: read_blob(registry, parse(image.repository), each)
+
+    return await read_base(base, JsonCache(context.cache / BASE_CONTENTS), opened, context.jobs, moved)
+
+
+async def _stored(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """A blob of the cache."""
+    for chunk in chunks:
+        yield chunk
+
+
+def _check_python(found: FoundEnvironment, spec: Spec) -> None:
+    """Refuse another Python than the spec's.
+
+    Raises:
+        UsageError: the Python there has another version, or an unknown one.
+    """
+    wanted = spec.image.python or spec.env.exact_python or spec.env.python_series
+    if not found.python and found.home and not spec.image.python:
+        raise UsageError(
+            f"the version of the Python of {found.place} is not in its program",
+            hint='state it: [image] python = "3.12.3", as `docker run --rm IMAGE python3 --version` prints it',
+        )
+    if found.python and not f"{found.python}.".startswith(f"{wanted}."):
+        key = "image.python" if spec.image.python else "env.python"
+        raise UsageError(
+            f"{found.place} has Python {found.python}, but {key} is {wanted}",
+            hint=f'set {key} to "{found.python}"' if spec.image.python else f'set env.python to "{_series(found)}"',
+        )
+
+
+def _series(found: FoundEnvironment) -> str:
+    return ".".join(found.python.split(".")[:2])
+
+
+def pythons_of(beneath: Beneath, spec: Spec) -> dict[Platform, GivenPython]:
+    """The Python of each platform that is there before the lock."""
+    return {
+        platform: GivenPython(
+            spec.image.python or found.python, spec.image.glibc or found.glibc, bool(found.home), found.place
+        )
+        for platform, found in beneath.found.items()
+    }

@@ -1,0 +1,214 @@
+"""What is installed before the lock's packages: lists of pip, and what resolvers are shown of it. Pure.
+
+Sources: pip's documentation of `pip inspect`, `pip list --format json` and `pip freeze`; PyPA, "Core metadata".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from envspec import documents
+from envspec.facts.tables import numeric
+from envspec.models import CudaVersion, GpuCodeFound
+from envspec.names import NAME, VERSION, normalised
+from envspec.resolve.pypi.metadata import (
+    applicable,
+    declared,
+    metadata_file,
+    parsed,
+    without_marker,
+    without_requirements,
+)
+from envspec.resolve.types import FoundEnvironment, FoundPackage
+
+#: In bytes; a report of `pip inspect` of 1,000 packages has 10 million.
+MOST_BYTES: Final = 64 << 20
+_MOST_PACKAGES: Final = 20_000
+_PIN: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*={2,3}\s*([^\s;#]+)")
+_AT: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*@\s*(\S+)")
+#: Packages of NVIDIA whose version begins with CUDA's.
+_RUNTIME: Final = re.compile(r"nvidia-cuda-runtime(-cu\d+)?|cuda-toolkit")
+_LABEL: Final = re.compile(r"cu\d{2,3}")
+
+
+class BadList(ValueError):
+    """A file that lists no packages."""
+
+
+def read_list(body: bytes, place: str) -> FoundEnvironment:
+    """The packages in the output of `pip inspect`, `pip list --format json` or `pip freeze`. place: the file.
+
+    Raises:
+        BadList: it is none of these.
+    """
+    if len(body) > MOST_BYTES:
+        raise BadList(f"it has {len(body)} bytes, at most {MOST_BYTES} are read")
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadList(f"it is not UTF-8 at byte {error.start}") from None
+    notes: list[str] = []
+    if text.lstrip()[:1] in ("[", "{"):
+        try:
+            data = documents.parse_json(text.encode())
+        except ValueError as error:
+            raise BadList(f"it is not JSON: {error}") from None
+        packages, python = _of_json(data, place, notes), _python(data)
+    else:
+        packages, python = _of_freeze(text, place, notes), ""
+    if not packages:
+        raise BadList("it lists no package with a version")
+    if len(packages) > _MOST_PACKAGES:
+        raise BadList(f"it lists more than {_MOST_PACKAGES} packages")
+    found = {each.name: each for each in packages}
+    return FoundEnvironment(place, found, python, torch_build=torch_build(found, None, None), notes=tuple(notes))
+
+
+def _of_json(data: Any, place: str, notes: list[str]) -> list[FoundPackage]:
+    rows = data.get("installed") if isinstance(data, Mapping) else data
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        raise BadList("it is neither the report of `pip inspect` nor that of `pip list --format json`")
+    packages: list[FoundPackage] = []
+    for row in rows:
+        fields = row.get("metadata", row)
+        if not isinstance(fields, Mapping):
+            raise BadList("a package in it has no metadata")
+        name, version = str(fields.get("name", "")), str(fields.get("version", ""))
+        lists = (("Requires-Dist", "requires_dist"), ("Provides-Extra", "provides_extra"))
+        pairs = ((field, str(each)) for field, key in lists for each in _texts(fields.get(key)))
+        lines = [(field, value) for field, value in pairs if value.isprintable()]
+        # `pip list` gives names and versions alone.
+        packages += _package(name, version, place, notes, None if fields is row else lines)
+    return packages
+
+
+def _texts(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _python(data: Any) -> str:
+    environment = data.get("environment") if isinstance(data, Mapping) else None
+    version = environment.get("python_full_version") if isinstance(environment, Mapping) else None
+    return version if isinstance(version, str) and re.fullmatch(r"3\.\d{1,3}\.\d{1,3}", version) else ""
+
+
+def _of_freeze(text: str, place: str, notes: list[str]) -> list[FoundPackage]:
+    packages: list[FoundPackage] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if not bare or bare.startswith("#"):
+            continue
+        if pin := _PIN.match(bare):
+            packages += _package(pin[1], pin[2], place, notes, None)
+        elif (at := _AT.match(bare)) and (version := _version_of_file(at[2])):
+            packages += _package(at[1], version, place, notes, None)
+        else:
+            notes.append(
+                f"{place}:{number}: the version in {bare[:100]!r} is unknown: the package counts as not installed"
+            )
+    return packages
+
+
+def _version_of_file(url: str) -> str:
+    """The version in the name of a wheel or an sdist at a URL; empty if it is none."""
+    filename = url.partition("#")[0].partition("?")[0].rpartition("/")[2].replace("%2B", "+").replace("%2b", "+")
+    try:
+        read = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
+        return str(read(filename)[1])
+    except ValueError:
+        return ""
+
+
+def _package(
+    name: str, version: str, place: str, notes: list[str], fields: Iterable[tuple[str, str]] | None
+) -> Iterator[FoundPackage]:
+    name = normalised(name.strip())
+    try:
+        version = str(Version(version))
+    except InvalidVersion:
+        version = ""
+    if not (NAME.fits(name) and VERSION.fits(version)):
+        notes.append(f"{place}: {name[:100]!r} has no version that PEP 440 can read: it counts as not installed")
+        return
+    yield FoundPackage(name, version, place, None if fields is None else metadata_file(name, version, fields))
+
+
+def torch_build(packages: Mapping[str, FoundPackage], of_image: CudaVersion | None, code: GpuCodeFound | None) -> str:
+    """What a torch is built for: as its label says, else the CUDA runtime beside it, else the image.
+
+    code: of its libraries; None if nobody has read it. `cu128`, `cpu`; empty without torch, or if nothing says.
+    """
+    torch = packages.get("torch")
+    label = Version(torch.version).local if torch else None
+    if torch is None:
+        return ""
+    if label == "cpu" or code == GpuCodeFound():
+        return "cpu"
+    if label and _LABEL.fullmatch(label):
+        return label
+    versions = (numeric(each.version) for each in packages.values() if _RUNTIME.fullmatch(each.name))
+    runtime = max((found[:2] for found in versions if len(found) >= 2), default=None)
+    cuda = CudaVersion(*runtime) if runtime else of_image
+    return cuda.variant if cuda else ""
+
+
+def is_release(torch: str) -> bool:
+    """Whether a version of torch is one that its project publishes wheels for, whose family is built for it too."""
+    version = Version(torch)
+    is_labelled = version.local is not None and version.local != "cpu" and not _LABEL.fullmatch(version.local)
+    return not (is_labelled or version.is_prerelease)
+
+
+def shown(found: FoundEnvironment, environment: Mapping[str, str]) -> dict[str, FoundPackage]:
+    """The packages as resolvers see them: without requirements that the environment itself does not meet.
+
+    It is as its author left it: nothing of it moves, and nothing is added for it alone. environment: for markers.
+    """
+    return {name: _as_it_is(each, found.packages, environment) for name, each in found.packages.items()}
+
+
+def bounds_of(found: FoundEnvironment, environment: Mapping[str, str]) -> dict[str, str]:
+    """Constraints on what is installed on top of an environment, each with its reason.
+
+    They are those that the environment states, and what its packages require of others that it lacks. environment: for
+    markers.
+    """
+    bounds = {}
+    for line in found.constraints:
+        requirement = parsed(line)
+        if requirement is not None and requirement.url is None and not requirement.extras:
+            bounds[line] = f"{line} is a constraint of {found.place}"
+    for package in found.packages.values():
+        for requirement in applicable(declared(package.metadata or b""), environment, frozenset()):
+            name = normalised(requirement.name)
+            if name not in found.packages and requirement.specifier and requirement.url is None:
+                line = f"{name}{requirement.specifier}"
+                bounds.setdefault(line, f"{package}, which requires {line}")
+    return bounds
+
+
+def _as_it_is(
+    package: FoundPackage, packages: Mapping[str, FoundPackage], environment: Mapping[str, str]
+) -> FoundPackage:
+    if package.metadata is None:
+        return package
+    unmet = {}
+    for requirement in applicable(declared(package.metadata), environment, frozenset()):
+        other = packages.get(normalised(requirement.name))
+        if other is None or not requirement.specifier.contains(other.version, prereleases=True):
+            has = f"{other.name} is {other.version}" if other else f"{requirement.name} is not there"
+            unmet[str(requirement)] = f"{without_marker(requirement)} ({has})"
+    if not unmet:
+        return package
+
+    def is_met(text: str) -> bool:
+        requirement = parsed(text)
+        return requirement is None or str(requirement) not in unmet
+
+    return replace(package, metadata=without_requirements(package.metadata, is_met), unmet=tuple(unmet.values()))
