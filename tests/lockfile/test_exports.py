@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 import pytest
 import yaml
-from packaging.markers import Environment
+from packaging.markers import Environment, Marker
 from packaging.pylock import Pylock
 from rattler import MatchSpec, PackageRecord
 from rattler.package.build_string import BuildString
@@ -21,7 +21,7 @@ from envspec.lockfile.document import load
 from envspec.lockfile.export import devcontainer, environment_yml, pixi, pylock
 from envspec.lockfile.export.types import Exported, ExportRequest, Location, is_project, project_of
 from envspec.lockfile.folder import read_lock
-from envspec.models import DIRECT_URL, GIT, LOCAL, BuiltWheel, Dependent, Lock, Package, Platform, WheelFile
+from envspec.models import DIRECT_URL, GIT, LOCAL, SPEC, BuiltWheel, Dependent, Lock, Package, Platform, WheelFile
 from envspec.operations.lock import container_config
 from envspec.spec.targets import marker_environment, wheel_tags
 from tests.support.builders.locks import X86, lock, package, resolution, sha256
@@ -120,6 +120,23 @@ def test_an_installer_selects_the_locked_file_of_each_package_by_pylock(name: st
         found = {one.name: getattr(file, "hashes", None) for one, file in selected}
         hashes = {one.name: None if is_project(one) else {"sha256": one.file.sha256} for one in each.packages}
         assert found == hashes
+
+
+@pytest.mark.parametrize("name", ["two-platforms", "cuda-of-each-platform", "dev-3.12"])
+def test_pylock_has_the_dependencies_of_each_entry(name: str) -> None:
+    """Each names one entry, and on each platform they are what the lock has."""
+    locked = ALL_LOCKS[name]
+    packages = documents.parse_toml(exported(locked, "pylock.toml").text)["packages"]
+    for each in locked.resolutions:
+        environment = marker_environment(each.target)
+        here = [one for one in packages if "marker" not in one or Marker(one["marker"]).evaluate(environment)]
+        found = set()
+        for entry in here:
+            for dependency in entry.get("dependencies", ()):
+                (match,) = (one for one in packages if dependency.items() <= one.items())
+                found |= {(entry["name"], match["name"])} if match in here else set()
+        required = {(by.name, one.name) for one in each.packages for by in one.required_by if by.name != SPEC}
+        assert found == required
 
 
 def test_pylock_names_sources_as_they_are() -> None:
