@@ -17,6 +17,7 @@ from rattler import MatchSpec, PackageRecord
 from rattler.package.build_string import BuildString
 
 from envspec import documents
+from envspec.errors import UsageError
 from envspec.lockfile.document import load
 from envspec.lockfile.export import devcontainer, environment_yml, pixi, pylock
 from envspec.lockfile.export.types import Exported, ExportRequest, Location, is_project, project_of
@@ -237,6 +238,14 @@ def test_devcontainer_json_has_the_keys_of_its_schema(case: str) -> None:
     for key, value in document.items():
         assert DEVCONTAINER[key](value), key
     assert ("hostRequirements" in document) == ("--gpus" in document["runArgs"]) == lock_of(case).is_for_gpus
+
+
+def test_a_folder_that_would_mount_another_is_refused() -> None:
+    hostile = lock_of("services")
+    for folder in ("/work,source=/", "/work/${localEnv:HOME}"):
+        changed = replace(hostile, image=replace(hostile.image, workdir=folder))
+        with pytest.raises(UsageError, match="can't be mounted"):
+            exported(changed, "devcontainer.json")
 
 
 def test_an_image_by_digest_is_the_locked_one() -> None:
