@@ -54,8 +54,7 @@ def _check_torch(resolution: Resolution, package: Package) -> None:
         raise NoSolution(
             f"{package.name} {package.version} is compiled beside torch, which is not in the lock but in "
             f"{resolution.on_top_of.source}: envspec does not build beside it",
-            hint=f"name a wheel that was built for that torch, by its URL or its [[pip.index]], or leave {package.name} "
-            "out",
+            hint=f"name a wheel of {package.name} that was built for that torch, by its URL or its [[pip.index]]",
         )
 
 
