@@ -15,6 +15,7 @@ IMPORTERS: Final[tuple[tuple[str, str], ...]] = (
     (r"pyproject\.toml", "envspec.importers.pyproject:read_pyproject"),
     (r"uv\.lock", "envspec.importers.python_locks:read_uv_lock"),
     (r"poetry\.lock", "envspec.importers.python_locks:read_poetry_lock"),
+    (r"pdm\.lock", "envspec.importers.python_locks:read_pdm_lock"),
     (r"pylock(?:\.[^.]+)?\.toml", "envspec.importers.python_locks:read_pylock"),
     (r"pixi\.toml", "envspec.importers.pixi:read_pixi"),
     (r"conda-lock\.ya?ml", "envspec.importers.conda_locks:read_conda_lock"),

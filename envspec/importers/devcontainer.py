@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from os.path import normpath
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -211,7 +212,7 @@ class _Reader:
         path = self.path.parent / value.text
         context = build.get("context").text or self.document.get("context").text
         # The context is the folder of devcontainer.json by default.
-        contexts = [self.path.parent / context] if context else [self.path.parent, self.shell.context]
+        contexts = [Path(normpath(self.path.parent / context))] if context else [self.path.parent, self.shell.context]
         args = {name: each.text for name, each in build.get("args").keys.items() if not _VARIABLE.search(each.text)}
         if not path.is_file():
             self.add(key, value, Outcome.REFUSED, f"there is no {self.imported.shown(path)}")

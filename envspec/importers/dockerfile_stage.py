@@ -47,14 +47,14 @@ class _Note(NamedTuple):
 NOTES: Final = {
     "CMD": _Note(Outcome.REFUSED, _RUN),
     "ENTRYPOINT": _Note(Outcome.REFUSED, _RUN),
-    "EXPOSE": _Note(Outcome.REFUSED, "ports are opened at the start: `envspec run --port {value}:{value}`"),
+    "EXPOSE": _Note(Outcome.REFUSED, "ports are opened at the start: `envspec run --port HOST:CONTAINER`"),
     "USER": _Note(
         Outcome.REFUSED, "`envspec run` starts containers as the caller; images with [services] as `envspec`, 1000"
     ),
     "LABEL": _Note(Outcome.REFUSED, "an image has envspec's own labels: its lock and its base"),
     "MAINTAINER": _Note(Outcome.REFUSED, "an image has envspec's own labels: its lock and its base"),
     "HEALTHCHECK": _Note(Outcome.REFUSED, "only images with [services] have a health check, that of their services"),
-    "VOLUME": _Note(Outcome.REFUSED, "folders are mounted at the start: `envspec run --mount HOST:{value}`"),
+    "VOLUME": _Note(Outcome.REFUSED, "folders are mounted at the start: `envspec run --mount SRC:DST`"),
     "STOPSIGNAL": _Note(Outcome.REFUSED, "`envspec run` forwards every signal"),
     "SHELL": _Note(Outcome.TRANSLATED, "needs nothing: it concerns only the lines RUN"),
     "ONBUILD": _Note(Outcome.REFUSED, "it acts in images that are built on top: write it into their Dockerfiles"),
@@ -150,8 +150,11 @@ class StageReader:
             elif each.name == "FROM":
                 self._base_of_environment(each)
             else:
-                self._quietly(each)
-                self._add(each, Outcome.TRANSLATED, "needs nothing: only the stage's environment is in the image")
+                # For which GPUs the environment is compiled, a variable of the stage says.
+                gpus = self._quietly(each).draft.gpus
+                self.imported.draft.gpus += gpus
+                listed = f"; [cuda] gpus: {', '.join(each.value for each in gpus)}" if gpus else ""
+                self._add(each, Outcome.TRANSLATED, f"only the stage's environment is in the image{listed}")
 
     def read_unused(self, instructions: Sequence[Instruction], reason: str) -> None:
         """A stage that is not in the image: what it copies may be copied from it."""
@@ -169,11 +172,12 @@ class StageReader:
         else:
             self._add(each, Outcome.NOT_UNDERSTOOD, "no instruction of a Dockerfile")
 
-    def _quietly(self, each: Instruction) -> None:
-        """Follow an instruction that others may depend on, without draft and ledger."""
+    def _quietly(self, each: Instruction) -> Import:
+        """Follow an instruction that others may depend on, with a draft and a ledger of its own."""
+        scratch = Import(self.imported.root, self.imported.find)
         if each.name in ("ARG", "ENV", "WORKDIR", "COPY"):
-            scratch = Import(self.imported.root, self.imported.find)
             READERS[each.name](replace(self, imported=scratch), each)
+        return scratch
 
     def _add(self, each: Instruction, outcome: Outcome, reason: str = "", text: str = "") -> None:
         self.imported.add(self.at(each), text or each.text, outcome, reason)
@@ -226,17 +230,22 @@ class StageReader:
         for word in words:
             name, _, raw = word.partition("=")
             text = f"ENV {word}"
+            own = raw
             if name in raw and name not in self.shell.variables:
                 # Of the base image's variables nothing is known: `PYTHONPATH=$PYTHONPATH:/app` adds to an empty one.
-                own = rf"\$(?:{re.escape(name)}\b|\{{{re.escape(name)}\}})"
-                raw = re.sub(rf"{own}:|:{own}$", "", raw)
-            if (row := ignored(name)) is not None and name != "TORCH_CUDA_ARCH_LIST":
-                self._add(each, row.outcome, row.reason, text)
-                expanded = expand_text(raw, self.shell.variables)
+                before = rf"\$(?:{re.escape(name)}\b|\{{{re.escape(name)}\}})"
+                own = re.sub(rf"{before}:|:{before}$", "", raw)
+            if ignored(name) is not None:
+                expanded = expand_text(own, self.shell.variables)
                 values[name] = None if expanded.unknown else expanded.words[0]
-            elif (value := self._value(each, raw, text)) is not None:
-                values[name] = value
+                read_variable(name, own, self.at(each), text, self.imported)
+                continue
+            values[name] = value = self._value(each, own, text)
+            if value is not None and own == raw:
                 read_variable(name, value, self.at(each), text, self.imported)
+            elif value is not None:
+                self.imported.draft.env[name] = value
+                self._add(each, Outcome.TRANSLATED, f"{value}, without what the base image may set", text)
         # Variables of one instruction do not see each other. Source: Dockerfile reference, "Environment replacement".
         self.shell.variables.update(values)
 
@@ -332,15 +341,22 @@ class StageReader:
         names = ", ".join(json.dumps(self.imported.shown(file)) for file in found[:5])
         if not found:
             self._add(each, Outcome.REFUSED, f"no such file in {' or '.join(map(self.imported.shown, self.contexts))}")
-        elif all(file.is_file() and self.imported.find(file) is not None for file in found):
+        elif all(map(self._is_source, found)):
             self._add(each, Outcome.TRANSLATED, "read where a command names it")
         else:
             self._add(each, Outcome.REFUSED, f"the project's files are not in this spec: [image] copy = [{names}]")
 
+    def _is_source(self, file: Path) -> bool:
+        """Whether a file is read where a command names it, or a folder has only such files."""
+        if file in self.contexts:
+            return False
+        files = [*islice(file.iterdir(), _MOST_MATCHES + 1)] if file.is_dir() else [file]
+        return len(files) <= _MOST_MATCHES and all(each.is_file() and self.imported.find(each) for each in files)
+
     def _target(self, target: str, file: Path, sources: Sequence[str]) -> str:
         """Where a file is afterwards; of a folder, the content is copied."""
         path = self.shell.path(target)
-        is_folder = target.endswith("/") or len(sources) > 1 or target in (".", "..") or "*" in sources[0]
+        is_folder = target.endswith("/") or len(sources) > 1 or path == self.shell.workdir or "*" in sources[0]
         return posixpath.join(path, file.name) if file.is_file() and (is_folder or path in self.shell.copies) else path
 
     def _files(self, source: str) -> list[Path]:

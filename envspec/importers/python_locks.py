@@ -1,4 +1,4 @@
-"""uv.lock, poetry.lock and pylock.toml: the locked versions, which the first lock prefers.
+"""uv.lock, poetry.lock, pdm.lock and pylock.toml: the locked versions, which the first lock prefers.
 
 A lock beside a pyproject.toml is read with it, whose lines are the requirements. Without one, the requirements are
 those of the lock's own project, or the packages that no other package requires.
@@ -26,8 +26,11 @@ from envspec.io.http_settings import default_index_url
 from envspec.models import Platform
 from envspec.names import COMMIT, NAME, VERSION, normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
+from envspec.spec import pip_lines
 from envspec.spec.targets import marker_values
 
+#: Name, extras, address, its fragment, marker.
+_REQUIRED: Final = re.compile(rf"\s*({pip_lines.NAME})\s*(\[[^\]]*\])?\s*(?:@\s*([^\s;#]+)(#\S*)?|[^@;]*?)\s*(;.*)?")
 _PYPROJECT: Final = "pyproject.toml"
 #: Exact versions of the series that a spec can have, to evaluate markers with; the preferred series first.
 PYTHONS: Final = tuple(f"{series}.0" for series in PYTHON_SERIES)
@@ -70,13 +73,33 @@ def read_poetry_lock(path: Path, imported: Import, *, groups: Collection[str] = 
     """Read poetry.lock, of Poetry 1 and 2. groups: normalised names of those that are taken."""
     file = TomlFile(path, imported)
     # Poetry 2 writes the groups of each package.
-    of = {normalised(text_of(table, "name")): list_of(table, "groups") for table, _ in file.tables("package")}
-    others = {name for name, own in of.items() if own and {"main", *groups}.isdisjoint(map(normalised, map(str, own)))}
+    others = _of_other_groups(file, {"main", *groups})
     packages = [found for table, by in file.tables("package") if (found := _poetry_package(table, by, imported))]
     if not _has_project(path, imported):
         _clue_python(file, imported, text_of(file.table("metadata"), "python-versions"))
         _add_roots([each for each in packages if each.name not in others], path, imported)
     _add(packages, imported, others=others)
+
+
+def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()) -> None:
+    """Read pdm.lock. extras, groups: normalised names of those of the project that are taken."""
+    file = TomlFile(path, imported)
+    others = _of_other_groups(file, {"default", *extras, *groups})
+    packages = [found for table, by in file.tables("package") if (found := _pdm_package(table, by, imported))]
+    if not _has_project(path, imported):
+        for target in list_of(file.data, "metadata", "targets"):
+            _clue_python(file, imported, text_of(target, "requires_python"))
+        _add_roots([each for each in packages if each.name not in others], path, imported)
+    _add(packages, imported, others=others)
+
+
+def _of_other_groups(file: TomlFile, taken: Set[str]) -> Set[str]:
+    """Normalised names of packages whose groups are all not taken."""
+    of: dict[str, set[str]] = {}
+    for table, _ in file.tables("package"):
+        own = {normalised(str(each)) for each in list_of(table, "groups")} or {*taken}
+        of.setdefault(normalised(text_of(table, "name")), set()).update(own)
+    return {name for name, own in of.items() if own.isdisjoint(taken)}
 
 
 def read_pylock(path: Path, imported: Import) -> None:
@@ -177,6 +200,15 @@ def _poetry_package(table: Mapping[str, Any], by: Source, imported: Import) -> P
     return _package(table, by, imported, listed, index, address, is_local=kind in ("directory", "file"))
 
 
+# PDM
+
+
+def _pdm_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
+    git, marker = text_of(table, "git"), text_of(table, "marker")
+    address = f"git+{git}@{text_of(table, 'revision') or text_of(table, 'ref')}" if git else text_of(table, "url")
+    return _package(table, by, imported, [marker], "", address, is_local="path" in table)
+
+
 # PEP 751
 
 
@@ -211,6 +243,8 @@ def _package(  # noqa: PLR0913
         return None
     listed = list_of(table, "dependencies")
     names = [*table_of(table, "dependencies"), *(text_of(each, "name") for each in listed)]
+    # PDM's are requirements.
+    names += [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in listed if isinstance(each, str)]
     texts = tuple(each for each in markers if isinstance(each, str) and each)
     found = tuple(map(normalised, names))
     return Package(normalised(name), version, by, texts, index, url, found, is_local)
@@ -292,19 +326,21 @@ def _prefer(package: Package, imported: Import) -> str:
 
 
 def _pin_url(package: Package, imported: Import) -> str:
-    """A requirement of the same name that names a branch, or nothing, gets the locked commit."""
+    """Require a package from where it was locked, at its commit, if a requirement names it. The entry's reason."""
     commit = package.url.rpartition("@")[2]
+    is_commit = package.url.startswith("git+") and COMMIT.fits(commit)
     for at, line in enumerate(imported.draft.dependencies):
-        name, _, address = line.text.partition(" @ ")
-        if normalised(name.partition("[")[0].strip()) == package.name and address and COMMIT.fits(commit):
-            bare, _, marker = address.partition(" ;")
-            where, mark, fragment = bare.partition("#")
-            head, slash, last = where.rpartition("/")
-            pinned = f"{name} @ {head}{slash}{last.partition('@')[0]}@{commit}{mark}{fragment}"
-            pinned += f" ;{marker}" if marker else ""
-            imported.draft.dependencies[at] = line._replace(text=pinned)
-            return f"the requirement names its commit, {commit[:12]}"
-    return f"from {package.url.partition('#')[0]}, which a requirement names"
+        found = _REQUIRED.fullmatch(line.text)
+        if line.project is not None or found is None or normalised(found[1]) != package.name:
+            continue
+        where, fragment, marker = found[3] or "", found[4] or "", f" {found[5]}" if found[5] else ""
+        if where and not is_commit:
+            return "from the address that the requirement names"
+        head, slash, last = where.rpartition("/")
+        address = f"{head}{slash}{last.partition('@')[0]}@{commit}{fragment}" if where else package.url
+        imported.draft.dependencies[at] = line._replace(text=f"{found[1]}{found[2] or ''} @ {address}{marker}")
+        return f"the requirement names its commit, {commit[:12]}" if is_commit else "the requirement names its address"
+    return f"from {without_credentials(package.url.partition('#')[0])}, as what requires it says"
 
 
 def python_versions(imported: Import) -> list[str]:

@@ -11,6 +11,7 @@ from envspec.importers.shell_python import (
     read_conda,
     read_conda_config,
     read_pip,
+    read_pip_config,
     read_project,
     read_python_version,
     read_setup_py,
@@ -166,7 +167,8 @@ def assign(shell: Shell, command: Command, name: str, value: str | None) -> None
 
 #: First words of a command, as a pattern -> what reads it. The first that matches.
 READERS: Final[tuple[tuple[str, Reader], ...]] = (
-    (r"pip install( .*)?", read_pip),
+    (r"pip (install|wheel)( .*)?", read_pip),
+    (r"pip config .*", read_pip_config),
     (r"uv (pip (install|sync)|add)( .*)?", read_pip),
     (r"(uv sync|poetry install|pixi install)( .*)?", read_project),
     (r"poetry add [^@^]+", read_pip),

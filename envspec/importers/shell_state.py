@@ -38,8 +38,8 @@ class Shell:
 
     file: of the script, as messages name it. context: the project's folder, which paths of requirements start from.
     variables: name -> value; of None and of others it is not known. copies: the container's paths -> what is copied
-    there, the last one first. written: the container's paths -> lines of files that the script writes. clones: by the folder
-    in the container. has_system: False in a stage whose packages of the system are not in the final image.
+    there, the last one first. written: the container's paths -> lines of files that the script writes. clones: by the
+    folder in the container. has_system: False in a stage whose packages of the system are not in the final image.
     """
 
     imported: Import

@@ -367,6 +367,7 @@ class Runs(Enum):
 class _Block:
     """A construct that is open. word: that closes it. runs: its commands; None if that is not known. taken: whether a
     branch before ran. is_pattern: the next words are a pattern of `case`. around: whether the construct itself runs.
+    is_condition: the next commands are the condition of `if` or `elif`.
     """
 
     closed_by: str
@@ -374,6 +375,7 @@ class _Block:
     runs: bool | None = True
     taken: bool | None = False
     is_pattern: bool = False
+    is_condition: bool = False
 
 
 def _both(one: Runs, other: Runs) -> Runs:
@@ -393,7 +395,7 @@ class Flow:
         self.blocks: list[_Block] = []
         self.status: bool | None = True
         self._runs = Runs.YES
-        self._defines = False
+        self._defines = self._negates = False
 
     @property
     def runs(self) -> Runs:
@@ -409,7 +411,7 @@ class Flow:
         if step.after == "(" and len(words) == 1:
             self._defines = True
             return None
-        text = step.text
+        text, self._negates = step.text, False
         while words and self._grammar(words):
             text = text[text.find(words[0]) :] if words else ""
         if self.blocks and step.after in (";;", ";&", ";;&"):
@@ -441,19 +443,20 @@ class Flow:
         elif word == "do" and top is not None and top.closed_by == "done" and top.runs is not None:
             top.runs = True
         if word == "!":
-            self.status = None
+            self._negates = True
         del words[:1]
         return True
 
     def _open(self, word: str, words: list[str]) -> None:
         self.blocks.append(_Block(_CLOSERS[word], self._here(), runs=True if word == "if" else None))
-        if word == "case":
-            self.blocks[-1].is_pattern = True
+        self.blocks[-1].is_pattern = word == "case"
+        self.blocks[-1].is_condition = word == "if"
         if word in ("for", "select", "case"):
             # Their own words are names, lists and patterns, not commands.
             del words[1:]
 
     def _branch(self, block: _Block, word: str) -> None:
+        block.is_condition = word == "elif"
         if word == "elif":
             block.runs = True if block.taken is False else (False if block.taken else None)
             return
@@ -478,14 +481,21 @@ class Flow:
             return _both(self._here(), Runs.MAYBE if before in ("&&", "||") else Runs.YES)
         return _both(self._here(), Runs.YES if self.status == (before == "&&") else Runs.NO)
 
-    def end(self, result: Runs = Runs.YES) -> None:
-        """The result of the command that was entered: whether it succeeds. One that does not run leaves the last's."""
-        if self._runs is not Runs.NO:
-            certain = {Runs.YES: True, Runs.NO: False}.get(result)
-            self.status = certain if self._runs is Runs.YES else None
+    def end(self, result: Runs | None = None) -> None:
+        """The result of the command that was entered: whether it succeeds. One that does not run leaves the last's.
+
+        result: None for a command whose failure ends the build, unless it is a condition.
+        """
+        if self._runs is Runs.NO:
+            return
+        is_condition = self._negates or bool(self.blocks and self.blocks[-1].is_condition)
+        known = {Runs.YES: True, Runs.NO: False, Runs.MAYBE: None, None: None if is_condition else True}[result]
+        if self._negates and known is not None:
+            known = not known
+        self.status = known if self._runs is Runs.YES else None
 
 
-def test_result(words: Sequence[str], unknown: Sequence[str]) -> Runs:
+def result_of_test(words: Sequence[str], unknown: Sequence[str]) -> Runs:
     """Whether `test`, `[` and `[[` succeed where it follows from the words; MAYBE if it depends on the machine."""
     inner = [word for word in words[1:] if word not in ("]", "]]")]
     is_negated = inner[:1] == ["!"]
