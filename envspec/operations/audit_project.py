@@ -39,6 +39,7 @@ from envspec.resolve.pypi.index.routing import NotListed, PackageIndex, Rules
 from envspec.resolve.pypi.index.selection import own_files
 from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import PypiRequest
+from envspec.spec.conda import name_of
 from envspec.spec.errors import BadValue
 from envspec.spec.requirements import Requirement, RequirementKind, read_requirement
 from envspec.spec.targets import MACOS, marker_environment, wheel_tags
@@ -321,18 +322,13 @@ def _unresolvable(audit: Audit, resolved: Sequence[Required]) -> str:
         return f"{audit.draft.bases[0].value} has packages of its own"
     if not resolved:
         return "no source requires a package of the default index by its name"
-    if any(name_of_conda(text) not in ("python", "pip") for text, _ in audit.draft.conda):
+    if any(name_of(text) not in ("python", "pip") for text, _ in audit.draft.conda):
         return "conda brings packages, too; `envspec init` and `envspec lock` solve both"
     missing = [each.requirement.name for each in resolved if (audit.pages or {}).get(each.requirement.name) is None]
     if missing:
         return f"the page of {missing[0]} is not known"
     broken = [each for each in releases(audit) if each.rule in (GONE, NO_FILE)]
     return f"{broken[0].what}" if broken else ""
-
-
-def name_of_conda(text: str) -> str:
-    """The name in a match spec."""
-    return re.split(r"[\s=<>!~\[]", text.rpartition("::")[2].strip(), maxsplit=1)[0].lower()
 
 
 def _overrides(audit: Audit) -> dict[str, SpecifierSet | None]:

@@ -15,6 +15,7 @@ from envspec.facts.tables import FactRow
 from envspec.importers.types import Clue, LedgerEntry, Source
 from envspec.models import CudaVersion
 from envspec.origins import PYTORCH_INDEX, PYTORCH_PAGES
+from envspec.spec.conda import name_of
 from envspec.spec.requirements import RequirementKind
 
 OTHER: Final = Rule("ENV302", Severity.WARNING, "installers take a torch for another CUDA than the sources name")
@@ -264,7 +265,7 @@ def conda(audit: Audit) -> Iterator[Finding]:
     wanted = audit.first("torch")
     if wanted is None:
         return
-    names = {re.split(r"[\s=<>!~\[]", each.rpartition("::")[2].strip(), maxsplit=1)[0] for each, _ in audit.draft.conda}
+    names = {name_of(each) for each, _ in audit.draft.conda}
     torch = sorted(names & _CONDA_TORCH)
     toolkit = sorted(names & _CONDA_CUDA)
     if torch or toolkit:
