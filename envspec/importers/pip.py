@@ -17,6 +17,7 @@ from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
 from envspec.spec.errors import BadValue
 from envspec.spec.pip_lines import option_of, with_name, without_slips
 from envspec.spec.requirements import (
+    LONGEST,
     Requirement,
     RequirementKind,
     is_address,
@@ -57,6 +58,8 @@ def add_requirement(
     """Add a requirement to the draft. notes: what the entry says beside."""
     text = " ".join(text.split())
     bare, *options = re.split(r"\s(?=--?[a-z])", text)
+    if len(bare) > LONGEST:
+        return Verdict(Outcome.NOT_UNDERSTOOD, f"a requirement has {LONGEST} characters at most")
     reasons = [*notes]
     if is_lossy := bool([each for each in options if option_of(each.strip())[0] != "hash"]):
         reasons.append(f"without {', '.join(each.strip().partition('=')[0] for each in options)}: {_OTHERS_OF_A_LINE}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from envspec.names import normalised
 from envspec.spec.errors import BadValue, KeyPath
 from envspec.spec.pip_lines import project_name
 from envspec.spec.pyproject import git_address
-from envspec.spec.requirements import read_override
+from envspec.spec.requirements import LONGEST, read_override
 
 #: Of a workspace.
 _MOST_MEMBERS: Final = 1000
@@ -59,7 +60,7 @@ class Project:
     ) -> None:
         """Add a requirement, from the source that [tool.uv.sources] names. extra, group: in whose list it is."""
         by, folder = self.file.at(*path), self.file.path.parent
-        if not isinstance(text, str):
+        if not isinstance(text, str) or len(text) > LONGEST:
             self.add(path, written_value(text), Verdict(Outcome.NOT_UNDERSTOOD, "it is not a requirement"))
             return
         notes: tuple[str, ...] = (f"as {shown(text)}",) if written else ()
@@ -134,17 +135,16 @@ class Project:
 
     def _members(self) -> Iterator[Path]:
         """The folders of a workspace."""
-        count = 0
         for pattern in list_of(self.file.data, "tool", "uv", "workspace", "members"):
             # A pattern that leads out of the project is none of uv's.
             if not isinstance(pattern, str) or pattern.startswith("/") or ".." in pattern.split("/"):
                 continue
-            for folder in self.file.path.parent.glob(pattern):
-                count += 1
-                if count > _MOST_MEMBERS:
-                    return
-                if (folder / "pyproject.toml").is_file():
-                    yield folder
+            try:
+                for folder in islice(self.file.path.parent.glob(pattern), _MOST_MEMBERS):
+                    if (folder / "pyproject.toml").is_file():
+                        yield folder
+            except (ValueError, NotImplementedError):
+                continue
 
 
 def _is_for_linux(source: Mapping[str, Any]) -> bool:
