@@ -183,9 +183,8 @@ def _torch(value: str, reference: Reference, source: Source, imported: Import) -
         imported.draft.versions.setdefault(name, version)
     imported.draft.dependencies.append(DraftRequirement("torch", source))
     beside = ", ".join(f"{name} {version}" for name, version in _beside(value).items())
-    return _Part(
-        f"torch, {value} if nothing speaks against it" + (f" (beside it {beside}, if required)" if beside else "")
-    )
+    others = f", and if they are required {beside}" if beside else ""
+    return _Part(f"torch is required, and preferred are {value}{others}")
 
 
 def _beside(torch: str) -> dict[str, str]:
@@ -197,7 +196,7 @@ def _tensorflow(value: str, reference: Reference, source: Source, imported: Impo
     del reference
     imported.draft.versions.setdefault("tensorflow", value)
     imported.draft.dependencies.append(DraftRequirement("tensorflow", source))
-    return _Part(f"tensorflow, {value} if nothing speaks against it")
+    return _Part(f"tensorflow is required, and {value} is preferred")
 
 
 _GROUPS: Final[dict[str, Callable[[str, Reference, Source, Import], _Part]]] = {

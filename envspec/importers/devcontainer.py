@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from os.path import normpath
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,8 +27,8 @@ from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.importers.variables import ignored, read_variable
 from envspec.importers.yaml_lines import Value, parse_yaml
 
-#: In characters: the parser takes seconds for a megabyte.
-MAX_CHARACTERS: Final = 1 << 20
+#: In characters: the parser takes six seconds for a megabyte.
+MAX_CHARACTERS: Final = 1 << 18
 
 _STRING: Final = r'"(?:[^"\\\n]|\\.)*"'
 _COMMENT: Final = re.compile(rf"{_STRING}|//[^\n]*|/\*(?:[^*]|\*(?!/))*(?:\*/|\Z)")
@@ -132,8 +133,8 @@ def read_devcontainer(path: Path, imported: Import) -> None:
     """
     text = imported.read(path)
     if len(text) > MAX_CHARACTERS:
-        raise Unreadable(f"{imported.shown(path)} has more than {MAX_CHARACTERS >> 20} MB")
-    document = parse_yaml(_as_yaml(text), path, imported)
+        raise Unreadable(f"{imported.shown(path)} has more than {MAX_CHARACTERS >> 10} kB")
+    document = parse_yaml(_as_yaml(text), path, imported, "JSON")
     folder = next((each.parent for each in path.parents if each.name == ".devcontainer"), path.parent)
     workdir = document.get("workspaceFolder").text or f"/workspaces/{folder.resolve().name}"
     shell = Shell(imported, imported.shown(path), folder, workdir=_VARIABLE.sub("", workdir) or "/")
@@ -211,7 +212,7 @@ class _Reader:
         path = self.path.parent / value.text
         context = build.get("context").text or self.document.get("context").text
         # The context is the folder of devcontainer.json by default.
-        contexts = [self.path.parent / context] if context else [self.path.parent, self.shell.context]
+        contexts = [Path(normpath(self.path.parent / context))] if context else [self.path.parent, self.shell.context]
         args = {name: each.text for name, each in build.get("args").keys.items() if not _VARIABLE.search(each.text)}
         if not path.is_file():
             self.add(key, value, Outcome.REFUSED, f"there is no {self.imported.shown(path)}")

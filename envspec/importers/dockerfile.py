@@ -48,7 +48,7 @@ def read_build(
     """
     given = dict(args or {})
     #: Arguments before the first FROM: for the names of base images, and as defaults in stages.
-    before: dict[str, str] = {}
+    before: dict[str, str | None] = {}
     stages = _stages(path, imported, contexts[0], before, given)
     if not stages:
         imported.add(Source(imported.shown(path)), path.name, Outcome.NOT_UNDERSTOOD, "no FROM: it builds no image")
@@ -93,7 +93,7 @@ def _is_name(word: str) -> bool:
 
 
 def _stages(
-    path: Path, imported: Import, context: Path, before: dict[str, str], given: Mapping[str, str]
+    path: Path, imported: Import, context: Path, before: dict[str, str | None], given: Mapping[str, str]
 ) -> list[_Stage]:
     """The stages with their instructions. before: gets the arguments before the first one."""
     file = imported.shown(path)
@@ -111,7 +111,7 @@ def _stages(
     return stages
 
 
-def _open(each: Instruction, stages: Sequence[_Stage], shell: Shell, before: Mapping[str, str]) -> _Stage:
+def _open(each: Instruction, stages: Sequence[_Stage], shell: Shell, before: Mapping[str, str | None]) -> _Stage:
     words = [word for word in each.value.split() if not word.startswith("--")]
     name = words[2].lower() if len(words) == 3 and words[1].upper() == "AS" else ""
     base = expand_text(words[0] if words else "", before).words[0]

@@ -17,7 +17,7 @@ from envspec.importers.base_images import read_base_image
 from envspec.importers.dockerfile_syntax import Instruction
 from envspec.importers.shell import read_script, write
 from envspec.importers.shell_state import Command, Shell
-from envspec.importers.shell_syntax import expand_text
+from envspec.importers.shell_syntax import Expanded, expand_text
 from envspec.importers.types import Clue, Import, Outcome, Source
 from envspec.importers.variables import ignored, read_variable
 from envspec.models import Platform
@@ -47,14 +47,14 @@ class _Note(NamedTuple):
 NOTES: Final = {
     "CMD": _Note(Outcome.REFUSED, _RUN),
     "ENTRYPOINT": _Note(Outcome.REFUSED, _RUN),
-    "EXPOSE": _Note(Outcome.REFUSED, "ports are opened at the start: `envspec run --port {value}:{value}`"),
+    "EXPOSE": _Note(Outcome.REFUSED, "ports are opened at the start: `envspec run --port HOST:CONTAINER`"),
     "USER": _Note(
         Outcome.REFUSED, "`envspec run` starts containers as the caller; images with [services] as `envspec`, 1000"
     ),
     "LABEL": _Note(Outcome.REFUSED, "an image has envspec's own labels: its lock and its base"),
     "MAINTAINER": _Note(Outcome.REFUSED, "an image has envspec's own labels: its lock and its base"),
     "HEALTHCHECK": _Note(Outcome.REFUSED, "only images with [services] have a health check, that of their services"),
-    "VOLUME": _Note(Outcome.REFUSED, "folders are mounted at the start: `envspec run --mount HOST:{value}`"),
+    "VOLUME": _Note(Outcome.REFUSED, "folders are mounted at the start: `envspec run --mount SRC:DST`"),
     "STOPSIGNAL": _Note(Outcome.REFUSED, "`envspec run` forwards every signal"),
     "SHELL": _Note(Outcome.TRANSLATED, "needs nothing: it concerns only the lines RUN"),
     "ONBUILD": _Note(Outcome.REFUSED, "it acts in images that are built on top: write it into their Dockerfiles"),
@@ -65,9 +65,9 @@ def read_argument(
     imported: Import,
     source: Source,
     each: Instruction,
-    variables: MutableMapping[str, str],
+    variables: MutableMapping[str, str | None],
     given: Mapping[str, str],
-    defaults: Mapping[str, str],
+    defaults: Mapping[str, str | None],
 ) -> None:
     """Read an ARG into `variables`. given: arguments of the build. defaults: of arguments that have a value before."""
     for word in words_of(each.value):
@@ -130,7 +130,7 @@ class StageReader:
     shell: Shell
     contexts: tuple[Path, ...]
     stage: Callable[[str], Shell | None]
-    defaults: Mapping[str, str]
+    defaults: Mapping[str, str | None]
     given: Mapping[str, str]
     base: str = ""
     workdir: Instruction | None = None
@@ -150,8 +150,11 @@ class StageReader:
             elif each.name == "FROM":
                 self._base_of_environment(each)
             else:
-                self._quietly(each)
-                self._add(each, Outcome.TRANSLATED, "needs nothing: only the stage's environment is in the image")
+                # For which GPUs the environment is compiled, a variable of the stage says.
+                gpus = self._quietly(each).draft.gpus
+                self.imported.draft.gpus += gpus
+                listed = f"; [cuda] gpus: {', '.join(each.value for each in gpus)}" if gpus else ""
+                self._add(each, Outcome.TRANSLATED, f"only the stage's environment is in the image{listed}")
 
     def read_unused(self, instructions: Sequence[Instruction], reason: str) -> None:
         """A stage that is not in the image: what it copies may be copied from it."""
@@ -169,11 +172,12 @@ class StageReader:
         else:
             self._add(each, Outcome.NOT_UNDERSTOOD, "no instruction of a Dockerfile")
 
-    def _quietly(self, each: Instruction) -> None:
-        """Follow an instruction that others may depend on, without draft and ledger."""
+    def _quietly(self, each: Instruction) -> Import:
+        """Follow an instruction that others may depend on, with a draft and a ledger of its own."""
+        scratch = Import(self.imported.root, self.imported.find)
         if each.name in ("ARG", "ENV", "WORKDIR", "COPY"):
-            scratch = Import(self.imported.root, self.imported.find)
             READERS[each.name](replace(self, imported=scratch), each)
+        return scratch
 
     def _add(self, each: Instruction, outcome: Outcome, reason: str = "", text: str = "") -> None:
         self.imported.add(self.at(each), text or each.text, outcome, reason)
@@ -184,14 +188,9 @@ class StageReader:
 
     def _value(self, each: Instruction, text: str, shown: str = "") -> str | None:
         """A text with its variables; None, with an entry, if one is not known. shown: the text of the entry."""
-        try:
-            expanded = expand_text(text, self.shell.variables)
-        except ValueError as error:
-            self._add(each, Outcome.NOT_UNDERSTOOD, str(error), shown)
-            return None
-        if expanded.unknown:
-            reason = f"the value of {', '.join(expanded.unknown)} is not in this file"
-            self._add(each, Outcome.NOT_UNDERSTOOD, reason, shown)
+        expanded = expand_text(text, self.shell.variables)
+        if expanded.problem:
+            self._add(each, Outcome.NOT_UNDERSTOOD, expanded.problem, shown)
             return None
         return expanded.words[0]
 
@@ -202,8 +201,8 @@ class StageReader:
             self.imported.draft.platforms.append(Clue(platform.value, self.at(each), each.text))
         if not self.base:
             self._add(each, Outcome.TRANSLATED, "starts from a stage before")
-        elif unknown := re.findall(r"\$\{?\w+\}?", self.base):
-            self._add(each, Outcome.NOT_UNDERSTOOD, f"the value of {', '.join(unknown)} is not in this file")
+        elif unknown := tuple(re.findall(r"\$\{?\w+\}?", self.base)):
+            self._add(each, Outcome.NOT_UNDERSTOOD, Expanded((), unknown).problem)
         else:
             read_base_image(self.base, self.at(each), each.text, self.imported)
 
@@ -227,21 +226,26 @@ class StageReader:
         words = words_of(each.value)
         if words and "=" not in words[0]:
             words = [f"{words[0]}={each.value.partition(words[0])[2].strip()}"]
-        values: dict[str, str] = {}
+        values: dict[str, str | None] = {}
         for word in words:
             name, _, raw = word.partition("=")
             text = f"ENV {word}"
-            # Of the base image's variables nothing is known: `PYTHONPATH=$PYTHONPATH:/app` adds to an empty one.
-            own = re.sub(rf"\$\{{?{re.escape(name)}\}}?:|:\$\{{?{re.escape(name)}\}}?$", "", raw)
-            raw = own if name not in self.shell.variables else raw
-            if (row := ignored(name)) is not None and name != "TORCH_CUDA_ARCH_LIST":
-                self._add(each, row.outcome, row.reason, text)
-                expanded = expand_text(raw, self.shell.variables)
-                if not expanded.unknown:
-                    values[name] = expanded.words[0]
-            elif (value := self._value(each, raw, text)) is not None:
-                values[name] = value
+            own = raw
+            if name in raw and name not in self.shell.variables:
+                # Of the base image's variables nothing is known: `PYTHONPATH=$PYTHONPATH:/app` adds to an empty one.
+                before = rf"\$(?:{re.escape(name)}\b|\{{{re.escape(name)}\}})"
+                own = re.sub(rf"{before}:|:{before}$", "", raw)
+            if ignored(name) is not None:
+                expanded = expand_text(own, self.shell.variables)
+                values[name] = None if expanded.unknown else expanded.words[0]
+                read_variable(name, own, self.at(each), text, self.imported)
+                continue
+            values[name] = value = self._value(each, own, text)
+            if value is not None and own == raw:
                 read_variable(name, value, self.at(each), text, self.imported)
+            elif value is not None:
+                self.imported.draft.env[name] = value
+                self._add(each, Outcome.TRANSLATED, f"{value}, without what the base image may set", text)
         # Variables of one instruction do not see each other. Source: Dockerfile reference, "Environment replacement".
         self.shell.variables.update(values)
 
@@ -270,7 +274,7 @@ class StageReader:
                 break
         for name, body in each.bodies:
             parts += [*body, (body[-1][0] + 1 if body else each.line, f"{name}\n")]
-        variables = ChainMap[str, str]({}, self.shell.variables)
+        variables = ChainMap[str, str | None]({}, self.shell.variables)
         shell = replace(self.shell, imported=self.imported, variables=variables)
         read_script(shell, parts)
 
@@ -337,15 +341,22 @@ class StageReader:
         names = ", ".join(json.dumps(self.imported.shown(file)) for file in found[:5])
         if not found:
             self._add(each, Outcome.REFUSED, f"no such file in {' or '.join(map(self.imported.shown, self.contexts))}")
-        elif all(file.is_file() and self.imported.find(file) is not None for file in found):
+        elif all(map(self._is_source, found)):
             self._add(each, Outcome.TRANSLATED, "read where a command names it")
         else:
             self._add(each, Outcome.REFUSED, f"the project's files are not in this spec: [image] copy = [{names}]")
 
+    def _is_source(self, file: Path) -> bool:
+        """Whether a file is read where a command names it, or a folder has only such files."""
+        if file in self.contexts:
+            return False
+        files = [*islice(file.iterdir(), _MOST_MATCHES + 1)] if file.is_dir() else [file]
+        return len(files) <= _MOST_MATCHES and all(each.is_file() and self.imported.find(each) for each in files)
+
     def _target(self, target: str, file: Path, sources: Sequence[str]) -> str:
         """Where a file is afterwards; of a folder, the content is copied."""
         path = self.shell.path(target)
-        is_folder = target.endswith("/") or len(sources) > 1 or target in (".", "..") or "*" in sources[0]
+        is_folder = target.endswith("/") or len(sources) > 1 or path == self.shell.workdir or "*" in sources[0]
         return posixpath.join(path, file.name) if file.is_file() and (is_folder or path in self.shell.copies) else path
 
     def _files(self, source: str) -> list[Path]:

@@ -68,6 +68,8 @@ def _parsed(
 ) -> list[Instruction]:
     from dockerfile_parse import DockerfileParser
 
+    # An empty line ends an instruction whose last line is continued.
+    masked = [*masked, ""]
     content = "\n".join([*masked, ""]).encode()
     structure = [
         each for each in DockerfileParser(fileobj=io.BytesIO(content)).structure if each["instruction"] != "COMMENT"

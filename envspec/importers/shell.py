@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from envspec.importers.shell_notes import NOTES
-from envspec.importers.shell_programs import READERS, assign
+from envspec.importers.shell_programs import READERS, assign, read_export
 from envspec.importers.shell_state import Command, Reader, Shell, split_options
 from envspec.importers.shell_syntax import (
     BadScript,
@@ -23,17 +23,27 @@ from envspec.importers.shell_syntax import (
     Step,
     expand,
     expand_text,
+    result_of_test,
     steps,
-    test_result,
 )
 from envspec.importers.types import Outcome, Source
-from envspec.importers.variables import ignored
+from envspec.importers.variables import INDEXES, ignored, read_variable
 
 #: Scripts in scripts: `bash -c "sh -c ..."`.
 MAX_NESTED: Final = 8
 
 _ASSIGNMENT: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.ASCII | re.DOTALL)
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "zsh"})
+#: Commands whose result decides about others, not about the build.
+_RESULTS: Final = {
+    "true": Runs.YES,
+    ":": Runs.YES,
+    "echo": Runs.YES,
+    "false": Runs.NO,
+    **dict.fromkeys(("command", "which", "type", "hash", "grep", "dpkg", "nvidia-smi", "nvcc"), Runs.MAYBE),
+}
+#: Programs that run what the command before them prints.
+_READ_INPUT: Final = _SHELLS | {"python"}
 _TESTS: Final = frozenset({"[", "[[", "test"})
 #: Words in front of a program that leave open what it does: program -> its options with a value.
 _WRAPPERS: Final = {
@@ -72,21 +82,19 @@ def read_script(shell: Shell, parts: Sequence[tuple[int, str]], nested: int = 0)
             folders.append(shell.workdir)
         elif step.words == (")",) and folders:
             shell.workdir = folders.pop()
+        elif step.words[:1] in (("for",), ("select",), ("read",), ("unset",)):
+            shell.variables.update(dict.fromkeys(step.words[1:2]))
         command = flow.enter(step)
         if command is not None:
             flow.end(_read_step(shell, command, flow.runs, nested))
 
 
-def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs:
-    """Read one command; whether it succeeds."""
+def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs | None:
+    """Read one command; whether it succeeds, None if the build does only if it does."""
     source = Source(shell.file, step.line)
     outer = Command((), source, step.text)
-    try:
-        words, assigned = _assignments(shell, step.words)
-        expanded = expand(words, ChainMap(assigned, shell.variables))
-    except ValueError as error:
-        shell.add(outer, Outcome.NOT_UNDERSTOOD, str(error))
-        return Runs.YES
+    words, assigned = _assignments(shell, step.words)
+    expanded = expand(words, ChainMap(assigned, shell.variables))
     if runs is Runs.NO:
         shell.add(
             outer, Outcome.TRANSLATED, "does not run, by the conditions before it and the values of its variables"
@@ -99,31 +107,31 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs:
     script = _inner_script(command, step)
     if script is not None and nested < MAX_NESTED and runs is Runs.YES:
         read_script(shell, script, nested + 1)
-    elif step.before in ("|", "|&") and program[:1] and program[0] in _SHELLS and shell.imported.ledger:
+    elif step.before in ("|", "|&") and program[:1] and program[0] in _READ_INPUT and shell.imported.ledger:
         before = shell.imported.ledger[-1]
         shell.add(command, before.outcome, f"runs what the command before it prints: {before.reason}")
     elif not program:
         _read_files(shell, command, step)
         for name, value in assigned.items():
-            assign(shell, command, name, value)
+            assign(shell, command, name, value if runs is Runs.YES else None)
     elif not _written(shell, command, step):
         _read_program(shell, command, expanded, runs, assigned)
-    return Runs.NO if program[:1] == ("false",) else Runs.YES
+    return _RESULTS.get(program[0]) if program else None
 
 
-def _assignments(shell: Shell, words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+def _assignments(shell: Shell, words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str | None]]:
     """The words after the assignments in front, and these."""
-    assigned: dict[str, str] = {}
+    assigned: dict[str, str | None] = {}
     at = 0
     while at < len(words) and (found := _ASSIGNMENT.fullmatch(words[at])):
         value = expand_text(found["value"], ChainMap(assigned, shell.variables))
-        assigned[found["name"]] = value.words[0]
+        assigned[found["name"]] = None if value.unknown else value.words[0]
         at += 1
     return tuple(words[at:]), assigned
 
 
 def _read_test(shell: Shell, command: Command, expanded: Expanded) -> Runs:
-    result = test_result(expanded.words, expanded.unknown)
+    result = result_of_test(expanded.words, expanded.unknown)
     known = {Runs.YES: "it is true", Runs.NO: "it is false"}.get(result)
     if known is None:
         reason = "depends on the machine or on values that are not in this file: see the commands that it decides on"
@@ -222,7 +230,9 @@ def _read_files(shell: Shell, command: Command, step: Step) -> None:
         shell.add(command, Outcome.NOT_UNDERSTOOD, "no program that envspec knows reads or writes this")
 
 
-def _read_program(shell: Shell, command: Command, expanded: Expanded, runs: Runs, assigned: dict[str, str]) -> None:
+def _read_program(
+    shell: Shell, command: Command, expanded: Expanded, runs: Runs, assigned: dict[str, str | None]
+) -> None:
     head = _head(command.words)
     reader = next((read for pattern, read in READERS if re.fullmatch(pattern, head)), None)
     note = (
@@ -235,8 +245,9 @@ def _read_program(shell: Shell, command: Command, expanded: Expanded, runs: Runs
             command, Outcome.NOT_UNDERSTOOD, "whether it runs depends on the machine: see the condition before it"
         )
     elif expanded.unknown and (note is None or reader is not None):
-        names = ", ".join(expanded.unknown)
-        shell.add(command, Outcome.NOT_UNDERSTOOD, f"the value of {names} is not in this file")
+        shell.add(command, Outcome.NOT_UNDERSTOOD, expanded.problem)
+        if reader is read_export:
+            shell.variables.update(dict.fromkeys(word.partition("=")[0] for word in command.words[1:]))
     elif reader is not None:
         _read(shell, command, reader, assigned)
     elif note is not None:
@@ -247,17 +258,16 @@ def _read_program(shell: Shell, command: Command, expanded: Expanded, runs: Runs
         )
 
 
-def _read(shell: Shell, command: Command, reader: Reader, assigned: dict[str, str]) -> None:
+def _read(shell: Shell, command: Command, reader: Reader, assigned: dict[str, str | None]) -> None:
     """Run a reader, after the variables in front of its program."""
     for name, value in assigned.items():
-        row = ignored(name)
-        if name == "TORCH_CUDA_ARCH_LIST":
-            assign(shell, command, name, value)
-        elif row is not None:
-            shell.add(command, row.outcome, row.reason, f"{name}={value}")
+        text = f"{name}={value}"
+        if value is not None and (ignored(name) or name in INDEXES or name == "TORCH_CUDA_ARCH_LIST"):
+            read_variable(name, value, command.source, text, shell.imported)
         else:
-            reason = "a variable of a build: [build.NAME] env has those of one package"
-            shell.add(command, Outcome.REFUSED, reason, f"{name}={value}")
+            shell.add(
+                command, Outcome.REFUSED, "a variable of a build: [build.NAME] env has those of one package", text
+            )
     reader(shell, command)
 
 

@@ -119,12 +119,13 @@ NOTES: Final = (
         "needs nothing: folders appear with what is in them, and [image] workdir",
     ),
     Note(
-        r"echo( .*)?|true|:|set( .*)?|shopt .*|exit( .*)?|sleep .*|ls( .*)?|pwd|whoami|id|env|date|df .*|"
+        r"grep .*|echo( .*)?|true|:|set( .*)?|shopt .*|exit( .*)?|sleep .*|ls( .*)?|pwd|whoami|id|env|date|df .*|"
         r"du .*|nvidia-smi.*|nvcc( .*)?|which .*|command( .*)?|hash .*|type .*|ulimit .*|umask .*|unset .*|"
         r"popd|wait|test .*|trap .*|read .*",
         Outcome.TRANSLATED,
         "needs nothing: it changes no files",
     ),
+    Note(r"pre-commit .*", Outcome.TRANSLATED, "needs nothing: it concerns the repository, not the environment"),
     Note(
         r"git (config|lfs|submodule|fetch|pull|--version|rev-parse|log|status)( .*)?|ssh-keyscan .*",
         Outcome.TRANSLATED,

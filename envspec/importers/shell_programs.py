@@ -11,6 +11,7 @@ from envspec.importers.shell_python import (
     read_conda,
     read_conda_config,
     read_pip,
+    read_pip_config,
     read_project,
     read_python_version,
     read_setup_py,
@@ -152,11 +153,13 @@ def read_export(shell: Shell, command: Command) -> None:
         shell.add(command, Outcome.TRANSLATED, "needs nothing: its value is used after it")
 
 
-def assign(shell: Shell, command: Command, name: str, value: str) -> None:
-    """A variable of the script itself, with its entry."""
+def assign(shell: Shell, command: Command, name: str, value: str | None) -> None:
+    """A variable of the script itself, with its entry. value: None if it is not known."""
     shell.variables[name] = value
     text = f"{name}={value}"
-    if name == "TORCH_CUDA_ARCH_LIST":
+    if value is None:
+        shell.add(command, Outcome.TRANSLATED, "lines that need its value are not understood")
+    elif name == "TORCH_CUDA_ARCH_LIST":
         gpus_of(value, command.source, text, shell.imported)
     else:
         shell.add(command, Outcome.TRANSLATED, "its value is used in the commands after it", text)
@@ -164,7 +167,8 @@ def assign(shell: Shell, command: Command, name: str, value: str) -> None:
 
 #: First words of a command, as a pattern -> what reads it. The first that matches.
 READERS: Final[tuple[tuple[str, Reader], ...]] = (
-    (r"pip install( .*)?", read_pip),
+    (r"pip (install|wheel)( .*)?", read_pip),
+    (r"pip config .*", read_pip_config),
     (r"uv (pip (install|sync)|add)( .*)?", read_pip),
     (r"(uv sync|poetry install|pixi install)( .*)?", read_project),
     (r"poetry add [^@^]+", read_pip),

@@ -44,6 +44,7 @@ _WITH_VALUE: Final = (
     _Option("--trusted-host", "--trusted-host"),
     _Option("--global-option --build-option --install-option", "--global-option"),
     _Option("--torch-backend"),
+    _Option("-w --wheel-dir"),
     _Option(
         "-t --target --prefix --root",
         reason="a spec has one environment, without folders of packages beside it: require them like the others",
@@ -79,9 +80,12 @@ INSTALLERS: Final = frozenset(
 )
 
 
+_VERBS: Final = frozenset({"install", "add", "sync", "wheel"})
+
+
 def read_pip(shell: Shell, command: Command) -> None:
-    """`pip install`, `uv pip install`, `uv add`, `poetry add`."""
-    words = command.words[next(at for at, word in enumerate(command.words) if word in ("install", "add", "sync")) + 1 :]
+    """`pip install`, `uv pip install`, `uv add`, `poetry add`, and `pip wheel`, whose wheels are installed later."""
+    words = command.words[next(at for at, word in enumerate(command.words) if word in _VERBS) + 1 :]
     given, names = split_options(words, _VALUED)
     if command.words[:3] == ("uv", "pip", "sync"):
         given, names = [*given, *(("-r", name) for name in names)], []
@@ -113,6 +117,16 @@ def _read_option(shell: Shell, command: Command, option: str, value: str, packag
         _add(shell, command, f"{row.line} {shlex.quote(value)}" if value else row.line)
     elif row.reason:
         shell.add(command, Outcome.REFUSED, row.reason, text)
+
+
+def read_pip_config(shell: Shell, command: Command) -> None:
+    """`pip config set global.index-url URL`."""
+    words = command.words
+    found = re.fullmatch(r"(?:global|install|site|user)\.((?:extra-)?index-url|find-links)", " ".join(words[-2:-1]))
+    if found and "set" in words:
+        _add(shell, command, f"--{found[1]} {shlex.quote(words[-1])}")
+    else:
+        shell.add(command, Outcome.TRANSLATED, "needs nothing: it concerns only the installer")
 
 
 def _add(shell: Shell, command: Command, line: str) -> None:
@@ -170,6 +184,8 @@ def _read_local(shell: Shell, command: Command, name: str, option: str) -> None:
     found = re.fullmatch(r"(?:file:(?://)?)?(?P<path>[^\[]*)(?P<extras>(?:\[.*\])?)", name)
     path, extras = (found["path"] or ".", found["extras"]) if found else (name, "")
     host, clone = shell.host(path), shell.clones.get(shell.path(path))
+    if host is None and clone is None and (declares := shell.host(f"{path}/pyproject.toml")) is not None:
+        host = declares.parent
     if re.match(r"(?!file:)[a-z+]+://", name):
         _add(shell, command, text)
     elif host is not None:

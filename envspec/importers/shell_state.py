@@ -37,15 +37,15 @@ class Shell:
     """The state in which commands are read.
 
     file: of the script, as messages name it. context: the project's folder, which paths of requirements start from.
-    variables: name -> value; what is not in there is unknown. copies: the container's paths -> what is copied there,
-    the last one first. written: the container's paths -> lines of files that the script writes. clones: by the folder
-    in the container. has_system: False in a stage whose packages of the system are not in the final image.
+    variables: name -> value; of None and of others it is not known. copies: the container's paths -> what is copied
+    there, the last one first. written: the container's paths -> lines of files that the script writes. clones: by the
+    folder in the container. has_system: False in a stage whose packages of the system are not in the final image.
     """
 
     imported: Import
     file: str
     context: Path
-    variables: MutableMapping[str, str] = field(default_factory=dict)
+    variables: MutableMapping[str, str | None] = field(default_factory=dict)
     workdir: str = "/"
     copies: dict[str, list[Path]] = field(default_factory=dict)
     written: dict[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)

@@ -235,18 +235,31 @@ def _opens(text: str, at: int, top: str) -> str:
     return ")" if char == "(" and top == ")" else ""
 
 
+#: In place of what a word of more than MAX_EXPANDED characters has.
+TOO_LONG: Final = "..."
+
+
 class Expanded(NamedTuple):
-    """words: with values and without quotes. unknown: what no value is known of, as it is written; it stays there."""
+    """words: with values and without quotes. unknown: what no value is known of, as it is written; it stays there.
+
+    A word that becomes longer than MAX_EXPANDED is TOO_LONG, and TOO_LONG is unknown.
+    """
 
     words: tuple[str, ...]
     unknown: tuple[str, ...] = ()
 
+    @property
+    def problem(self) -> str:
+        """Why a command or an instruction with these words can't be read, for the ledger; empty if it can."""
+        if TOO_LONG in self.unknown:
+            return f"it is longer than {MAX_EXPANDED} characters with the values of its variables"
+        return f"the value of {', '.join(self.unknown)} is not in this file" if self.unknown else ""
 
-def expand(words: Sequence[str], variables: Mapping[str, str]) -> Expanded:
+
+def expand(words: Sequence[str], variables: Mapping[str, str | None]) -> Expanded:
     """The words of a command with the values of variables; a value outside of quotes may be several words.
 
-    Raises:
-        ValueError: a word becomes longer than MAX_EXPANDED.
+    variables: of None and of those that are not in there, the value is not known.
     """
     found: list[str] = []
     unknown: list[str] = []
@@ -259,12 +272,8 @@ def expand(words: Sequence[str], variables: Mapping[str, str]) -> Expanded:
     return Expanded(tuple(found), tuple(dict.fromkeys(unknown)))
 
 
-def expand_text(text: str, variables: Mapping[str, str]) -> Expanded:
-    """A text with the values of variables and without quotes, as one word: as Docker reads its instructions.
-
-    Raises:
-        ValueError: it becomes longer than MAX_EXPANDED.
-    """
+def expand_text(text: str, variables: Mapping[str, str | None]) -> Expanded:
+    """A text with the values of variables and without quotes, as one word: as Docker reads its instructions."""
     unknown: list[str] = []
     pieces = _pieces(text, variables, unknown)
     return Expanded(("".join(piece.text for piece in pieces),), tuple(dict.fromkeys(unknown)))
@@ -286,7 +295,7 @@ def _joined(last: str, piece: _Piece) -> list[str]:
     return [*before[:-1], before[-1] + words[0], *words[1:], *after] if words else before
 
 
-def _pieces(word: str, variables: Mapping[str, str], unknown: list[str]) -> list[_Piece]:
+def _pieces(word: str, variables: Mapping[str, str | None], unknown: list[str]) -> list[_Piece]:
     pieces: list[_Piece] = []
     at, size, is_quoted = 0, 0, False
     while at < len(word):
@@ -307,11 +316,12 @@ def _pieces(word: str, variables: Mapping[str, str], unknown: list[str]) -> list
         pieces.append(piece)
         size, at = size + len(piece.text), at + step
         if size > MAX_EXPANDED:
-            raise ValueError(f"its variables make more than {MAX_EXPANDED} characters of it")
+            unknown.append(TOO_LONG)
+            return [_Piece(TOO_LONG)]
     return pieces
 
 
-def _parameter(word: str, at: int, variables: Mapping[str, str]) -> tuple[str, int, bool]:
+def _parameter(word: str, at: int, variables: Mapping[str, str | None]) -> tuple[str, int, bool]:
     """Value, length in the word, and whether the value is known, of what begins with `$` or a backquote."""
     if found := _PARAMETER.match(word, at):
         name = found["name"] or found["braced"]
@@ -356,13 +366,21 @@ class Runs(Enum):
 @dataclass(slots=True)
 class _Block:
     """A construct that is open. word: that closes it. runs: its commands; None if that is not known. taken: whether a
-    branch before ran. is_pattern: the next words are a pattern of `case`.
+    branch before ran. is_pattern: the next words are a pattern of `case`. around: whether the construct itself runs.
+    is_condition: the next commands are the condition of `if` or `elif`.
     """
 
     closed_by: str
+    around: Runs
     runs: bool | None = True
     taken: bool | None = False
     is_pattern: bool = False
+    is_condition: bool = False
+
+
+def _both(one: Runs, other: Runs) -> Runs:
+    """Whether a command runs that depends on two conditions."""
+    return next((each for each in (Runs.NO, Runs.MAYBE) if each in (one, other)), Runs.YES)
 
 
 _CLOSERS: Final = {"if": "fi", "case": "esac", "for": "done", "select": "done", "while": "done", "until": "done"}
@@ -377,7 +395,7 @@ class Flow:
         self.blocks: list[_Block] = []
         self.status: bool | None = True
         self._runs = Runs.YES
-        self._defines = False
+        self._defines = self._negates = False
 
     @property
     def runs(self) -> Runs:
@@ -393,7 +411,7 @@ class Flow:
         if step.after == "(" and len(words) == 1:
             self._defines = True
             return None
-        text = step.text
+        text, self._negates = step.text, False
         while words and self._grammar(words):
             text = text[text.find(words[0]) :] if words else ""
         if self.blocks and step.after in (";;", ";&", ";;&"):
@@ -410,7 +428,7 @@ class Flow:
             self._open(word, words)
         elif word in ("{", "("):
             body = self._defines and word == "{"
-            self.blocks.append(_Block("}" if word == "{" else ")", runs=None if body else True))
+            self.blocks.append(_Block("}" if word == "{" else ")", self._here(), runs=None if body else True))
             self._defines = self._defines and word == "("
         elif word == "function":
             self._defines = True
@@ -425,19 +443,20 @@ class Flow:
         elif word == "do" and top is not None and top.closed_by == "done" and top.runs is not None:
             top.runs = True
         if word == "!":
-            self.status = None
+            self._negates = True
         del words[:1]
         return True
 
     def _open(self, word: str, words: list[str]) -> None:
-        self.blocks.append(_Block(_CLOSERS[word], runs=True if word == "if" else None))
-        if word == "case":
-            self.blocks[-1].is_pattern = True
+        self.blocks.append(_Block(_CLOSERS[word], self._here(), runs=True if word == "if" else None))
+        self.blocks[-1].is_pattern = word == "case"
+        self.blocks[-1].is_condition = word == "if"
         if word in ("for", "select", "case"):
             # Their own words are names, lists and patterns, not commands.
             del words[1:]
 
     def _branch(self, block: _Block, word: str) -> None:
+        block.is_condition = word == "elif"
         if word == "elif":
             block.runs = True if block.taken is False else (False if block.taken else None)
             return
@@ -450,22 +469,33 @@ class Flow:
             True if block.runs or block.taken else (None if block.runs is None or block.taken is None else False)
         )
 
+    def _here(self) -> Runs:
+        """Whether the commands of the innermost construct run."""
+        if not self.blocks:
+            return Runs.YES
+        top = self.blocks[-1]
+        return _both(top.around, {True: Runs.YES, False: Runs.NO, None: Runs.MAYBE}[top.runs])
+
     def _judge(self, before: str) -> Runs:
-        states = [block.runs for block in self.blocks]
-        if before in ("&&", "||"):
-            states.append(self.status if before == "&&" else None if self.status is None else not self.status)
-        if False in states:
-            return Runs.NO
-        return Runs.MAYBE if None in states else Runs.YES
+        if before not in ("&&", "||") or self.status is None:
+            return _both(self._here(), Runs.MAYBE if before in ("&&", "||") else Runs.YES)
+        return _both(self._here(), Runs.YES if self.status == (before == "&&") else Runs.NO)
 
-    def end(self, result: Runs = Runs.YES) -> None:
-        """The result of the command that was entered: whether it succeeds. One that does not run leaves the last's."""
-        if self._runs is not Runs.NO:
-            certain = {Runs.YES: True, Runs.NO: False}.get(result)
-            self.status = certain if self._runs is Runs.YES else None
+    def end(self, result: Runs | None = None) -> None:
+        """The result of the command that was entered: whether it succeeds. One that does not run leaves the last's.
+
+        result: None for a command whose failure ends the build, unless it is a condition.
+        """
+        if self._runs is Runs.NO:
+            return
+        is_condition = self._negates or bool(self.blocks and self.blocks[-1].is_condition)
+        known = {Runs.YES: True, Runs.NO: False, Runs.MAYBE: None, None: None if is_condition else True}[result]
+        if self._negates and known is not None:
+            known = not known
+        self.status = known if self._runs is Runs.YES else None
 
 
-def test_result(words: Sequence[str], unknown: Sequence[str]) -> Runs:
+def result_of_test(words: Sequence[str], unknown: Sequence[str]) -> Runs:
     """Whether `test`, `[` and `[[` succeed where it follows from the words; MAYBE if it depends on the machine."""
     inner = [word for word in words[1:] if word not in ("]", "]]")]
     is_negated = inner[:1] == ["!"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Final, NamedTuple
 
 from envspec.facts.gpu import ComputeCapability
 from envspec.importers.conda_specs import add_variable
+from envspec.importers.requirements import add_line
 from envspec.importers.types import Clue, Import, Outcome, Source
 
 #: Names in TORCH_CUDA_ARCH_LIST. Source: torch/utils/cpp_extension.py, _get_cuda_arch_flags.
@@ -26,6 +28,14 @@ ARCHITECTURES: Final = {
 }
 
 
+#: Variables of pip and uv that name indexes -> the same option of a requirements file; blanks separate several.
+INDEXES: Final = {
+    **dict.fromkeys(("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"), "--index-url"),
+    **dict.fromkeys(("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX"), "--extra-index-url"),
+    **dict.fromkeys(("PIP_FIND_LINKS", "UV_FIND_LINKS"), "--find-links"),
+}
+
+
 class Variable(NamedTuple):
     """names: a pattern of variables that [image] env does not get, and why."""
 
@@ -39,9 +49,15 @@ VARIABLES: Final = (
     Variable(r"PATH", Outcome.TRANSLATED, "needs nothing: the environment's programs are first in PATH"),
     Variable(r"DEBIAN_FRONTEND|DEBCONF_\w+|NEEDRESTART_\w+", Outcome.TRANSLATED, "needs nothing: concerns apt only"),
     Variable(
+        r"(PIP|UV)_(BUILD_)?(CONSTRAINT|REQUIREMENT|OVERRIDE)S?",
+        Outcome.REFUSED,
+        "a file of the image: write its lines into [pip] constraints",
+    ),
+    Variable(r"PIP_PRE|UV_PRERELEASE", Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
+    Variable(
         r"PIP_\w+|UV_\w+|POETRY_\w+|PIPENV_\w+|PIPX_\w+|PDM_\w+",
         Outcome.TRANSLATED,
-        "needs nothing: concerns the installer only; an index belongs into [[pip.index]]",
+        "needs nothing: it concerns only the installer",
     ),
     Variable(
         r"CONDA_\w+|MAMBA_\w+|VIRTUAL_ENV",
@@ -78,7 +94,9 @@ VARIABLES: Final = (
 
 
 def ignored(name: str) -> Variable | None:
-    """Why [image] env does not get a variable, whatever its value is; None if it does."""
+    """Why [image] env does not get a variable, whatever its value is; None if its value counts."""
+    if name in INDEXES or name == "TORCH_CUDA_ARCH_LIST":
+        return None
     return next((row for row in VARIABLES if re.fullmatch(row.names, name)), None)
 
 
@@ -86,9 +104,12 @@ def read_variable(name: str, value: str, source: Source, text: str, imported: Im
     """A variable that an image or a container sets, with its entry."""
     if name == "TORCH_CUDA_ARCH_LIST":
         gpus_of(value, source, text, imported)
-        return
-    row = ignored(name)
-    if row is not None:
+    elif name in INDEXES:
+        for url in value.split():
+            # uv names an index by `NAME=URL`.
+            address = re.sub(r"^[\w-]+=(?=https?:)", "", url)
+            add_line(f"{INDEXES[name]} {shlex.quote(address)}", source, imported, imported.root)
+    elif row := ignored(name):
         imported.add(source, text, row.outcome, row.reason)
     else:
         add_variable(imported, source, name, value, text)

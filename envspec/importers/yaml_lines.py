@@ -66,8 +66,8 @@ def read_yaml(path: Path, imported: Import) -> Value:
     return parse_yaml(imported.read(path), path, imported)
 
 
-def parse_yaml(text: str, path: Path, imported: Import) -> Value:
-    """The text of a YAML file, which `path` names in errors; as `read_yaml`."""
+def parse_yaml(text: str, path: Path, imported: Import, form: str = "YAML") -> Value:
+    """The text of a file, as `read_yaml`. form: of the file, as errors name it."""
     try:
         return _Builder(text).document()
     except _Refused as error:
@@ -75,9 +75,11 @@ def parse_yaml(text: str, path: Path, imported: Import) -> Value:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}" if mark else ""
-        raise Unreadable(f"{imported.shown(path)}{where} is not valid YAML: {error.problem or error.context}") from None
+        raise Unreadable(
+            f"{imported.shown(path)}{where} is not valid {form}: {error.problem or error.context}"
+        ) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise Unreadable(f"{imported.shown(path)} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise Unreadable(f"{imported.shown(path)} is not valid {form}: {' '.join(str(error).split())}") from None
 
 
 class _Refused(Exception):
