@@ -275,8 +275,6 @@ def add_index(  # noqa: PLR0913
     cuda = cuda_of(_path_of(url))
     if found := PYTORCH_PAGES.match(url):
         return _pytorch(found[1], cuda, packages, by, imported)
-    if cuda:
-        add_cuda(cuda, by, imported, "the address of an index")
     if without_credentials(url).rstrip("/") == default_index_url({}).rstrip("/"):
         return Verdict(Outcome.TRANSLATED, "it is the default index")
     if "://" not in url:
@@ -293,6 +291,11 @@ def add_index(  # noqa: PLR0913
     index = DraftIndex(address, by, name, names, "links" if is_links or row else "simple")
     _merge(index, imported)
     reason = f"[[pip.index]] for {', '.join(names)}" if names else "[[pip.index]]: its packages are to be named"
+    if cuda and names:
+        add_cuda(cuda, by, imported, "the address of an index")
+    elif cuda:
+        # What is there may be built for another CUDA than torch.
+        reason += f"; --cuda {cuda} if torch is to be of that CUDA too"
     return Verdict(Outcome.TRANSLATED, f"{reason}{login}")
 
 
