@@ -20,7 +20,7 @@ from envspec.importers.conda_specs import (
 )
 from envspec.importers.pip import add_index
 from envspec.importers.requirements import add_line
-from envspec.importers.types import Import, Outcome, Source, Unreadable
+from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.importers.variables import read_variable
 from envspec.importers.yaml_lines import Value, read_yaml
 
@@ -28,6 +28,8 @@ from envspec.importers.yaml_lines import Value, read_yaml
 _PINNED: Final = re.compile(
     r"(?:(?P<channel>[^\s\[\]]+)::)?(?P<name>[\w.-]+)==?(?P<version>[^\s=*,|<>]+)(?:=(?P<build>[^\s=*]+))?"
 )
+#: Packages of one platform, one of which each of its environments with Python has.
+_PLATFORM: Final = re.compile(r"ld_impl_(linux-64|linux-aarch64)$|^ucrt$")
 #: Libraries that nobody lists by hand: several of them in a list without builds show that a program wrote it.
 _RUNTIME: Final = frozenset(
     {"_libgcc_mutex", "bzip2", "ca-certificates", "libffi", "libgcc", "libgcc-ng", "ncurses", "openssl", "readline"}
@@ -148,6 +150,11 @@ def _is_exported(specs: list[str]) -> bool:
 def _exported(imported: Import, source: Source, text: str, pinned: re.Match[str]) -> None:
     name, version, build = pinned["name"].lower(), pinned["version"], pinned["build"] or ""
     reason = add_pinned(imported, name, version, build, source)
+    if found := _PLATFORM.search(name):
+        platform = found[1] or "win-64"
+        if platform not in (clue.value for clue in imported.draft.platforms):
+            imported.draft.platforms.append(Clue(platform, source, f"{name} is for it alone"))
+            reason += f"; it was exported on {platform}"
     if name == "python":
         imported.add(source, text, Outcome.TRANSLATED, f"[env] python, {reason}")
         return
