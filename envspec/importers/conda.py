@@ -13,6 +13,7 @@ from envspec.importers.conda_specs import (
     add_pinned,
     add_platform,
     add_requirement,
+    check_count,
     platforms_of,
     python_marker,
     selected,
@@ -121,6 +122,7 @@ def _category(imported: Import, source: Source, value: Value, _folder: Path) -> 
 
 def _dependencies(imported: Import, source: Source, value: Value, folder: Path) -> None:
     texts = [item.text for item in value.items if item.is_scalar]
+    check_count(source.file, len(value.items))
     is_exported = _is_exported(texts)
     for item in value.items:
         where = Source(source.file, item.line)
@@ -159,8 +161,7 @@ def _exported(imported: Import, source: Source, text: str, pinned: re.Match[str]
         imported.add(source, text, Outcome.TRANSLATED, f"[env] python, {reason}")
         return
     required = f"{pinned['channel']}::{name}" if pinned["channel"] else name
-    if (required, "") not in imported.draft.conda:
-        imported.draft.conda.append((required, ""))
+    imported.draft.conda.append((required, ""))
     imported.add(source, text, Outcome.TRANSLATED, f"`{required}`, {reason}")
 
 
