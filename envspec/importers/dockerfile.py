@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from envspec.importers.base_images import leave_replaced
 from envspec.importers.dockerfile_stage import ENVIRONMENTS, StageReader, flags_of, read_argument
 from envspec.importers.dockerfile_syntax import Instruction, read_instructions
 from envspec.importers.shell_state import Shell
@@ -72,9 +73,9 @@ def read_build(
         elif stage in sources:
             reader.read_environment(stage.instructions, base)
         else:
-            reader.read_unused(
-                stage.instructions, f"needs nothing: the stage {stage.name or number} is not in the image"
-            )
+            reason = f"needs nothing: the stage {stage.name or number} is not in the image"
+            reader.read_unused(stage.instructions, reason)
+    leave_replaced(imported)
 
 
 def _by_files(contexts: Sequence[Path], stages: Sequence[_Stage]) -> tuple[Path, ...]:

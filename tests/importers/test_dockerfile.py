@@ -244,6 +244,23 @@ def test_lines_of_a_builder_count_by_what_is_copied_from_it(tmp_path: Path) -> N
     assert (other.dependencies, other.pythons, other.gpus, other.apt) == ([], [], [], [])
 
 
+@pytest.mark.parametrize("line", ["torch>=2.5", "torch", "torchvision"])
+def test_the_torch_of_a_base_image_is_preferred(line: str, tmp_path: Path) -> None:
+    found = dockerfile(
+        tmp_path, f"FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime\nRUN pip install '{line}'\n"
+    ).draft
+    assert (found.versions["torch"], found.versions["torchvision"]) == ("2.6.0", "0.21.0")
+    assert [each.value for each in found.cudas] == ["12.4"]
+
+
+def test_the_torch_of_a_base_image_is_left_out_if_a_line_replaces_it(tmp_path: Path) -> None:
+    text = "FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime\nRUN pip install torch==2.7.1\n"
+    found = dockerfile(tmp_path, text)
+    assert (found.draft.versions, found.draft.cudas) == ({}, [])
+    assert [each.text for each in found.draft.dependencies] == ["torch==2.7.1"]
+    assert "torch==2.7.1 (Dockerfile:2) replaces its torch 2.6.0" in found.ledger[0].reason
+
+
 def test_files_outside_of_the_project_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("private==1\n")
     project = tmp_path / "project"
