@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 from envspec.facts import load_facts
 from envspec.importers import conda_specs
 from envspec.importers.conda_specs import add_channel
-from envspec.importers.pip import add_cuda, add_index, add_requirement
+from envspec.importers.pip import Use, add_index, add_requirement
 from envspec.importers.requirements import add_line
 from envspec.importers.shell_state import Clone, Command, Shell, split_options
 from envspec.importers.types import Clue, LedgerEntry, Outcome, Source
+from envspec.importers.variables import torch_backend
 from envspec.names import normalised
 from envspec.origins import PYTORCH_PAGES
 
@@ -80,6 +81,8 @@ INSTALLERS: Final = frozenset(
 )
 
 
+#: Addresses of mirrors of the default index.
+_MIRROR: Final = re.compile(r"/pypi/|//pypi\.")
 _VERBS: Final = frozenset({"install", "add", "sync", "wheel"})
 
 
@@ -90,13 +93,19 @@ def read_pip(shell: Shell, command: Command) -> None:
     if command.words[:3] == ("uv", "pip", "sync"):
         given, names = [*given, *(("-r", name) for name in names)], []
     before = len(shell.imported.ledger)
-    packages = tuple(found[0] for name in names if (found := re.match(r"[A-Za-z0-9][\w.-]*(?![\w.-]*[:/])", name)))
+    packages = tuple(name for name in map(_package_name, names) if name and name not in INSTALLERS)
     for option, value in given:
         _read_option(shell, command, option, value, packages)
     for name in names:
         _read_name(shell, command, name)
     if len(shell.imported.ledger) == before:
         shell.add(command, Outcome.TRANSLATED, "needs nothing: no packages")
+
+
+def _package_name(text: str) -> str:
+    """The package that a requirement names, normalised; empty for paths and addresses."""
+    found = re.match(r"[A-Za-z0-9][\w.-]*(?![\w.-]*[:/])", text)
+    return normalised(found[0]) if found else ""
 
 
 def _read_option(shell: Shell, command: Command, option: str, value: str, packages: tuple[str, ...]) -> None:
@@ -106,12 +115,12 @@ def _read_option(shell: Shell, command: Command, option: str, value: str, packag
     elif option == "--no-build-isolation" and packages and all(map(_has_build, packages)):
         shell.add(command, Outcome.TRANSLATED, "needs nothing: they are built beside the lock's torch", text)
     elif option == "--torch-backend":
-        _torch_backend(shell, command, value)
+        torch_backend(value, command.source, text, shell.imported)
     elif row.line == "-e":
         _read_local(shell, command, value, "-e ")
     elif row.line in ("-r", "-c") and "://" not in value:
         _read_file(shell, command, row.line, value)
-    elif row.line == "--index-url" and packages and not PYTORCH_PAGES.match(value):
+    elif row.line == "--index-url" and packages and not PYTORCH_PAGES.match(value) and not _MIRROR.search(value):
         shell.add(command, *add_index(value, command.source, shell.imported, packages=packages), text)
     elif row.line:
         _add(shell, command, f"{row.line} {shlex.quote(value)}" if value else row.line)
@@ -133,25 +142,16 @@ def _add(shell: Shell, command: Command, line: str) -> None:
     add_line(line, command.source, shell.imported, shell.context)
 
 
-def _torch_backend(shell: Shell, command: Command, value: str) -> None:
-    text = f"--torch-backend {value}"
-    if found := re.fullmatch(r"cu(\d+)(\d)", value):
-        cuda = f"{found[1]}.{found[2]}"
-        add_cuda(cuda, command.source, shell.imported, text)
-        shell.add(command, Outcome.TRANSLATED, f"[cuda] version {cuda}", text)
-    else:
-        shell.add(command, Outcome.TRANSLATED, "torch's build follows from [cuda]", text)
-
-
 def _read_file(shell: Shell, command: Command, option: str, name: str) -> None:
     written = shell.written.get(shell.path(name))
     text = f"{option} {name}"
     host = shell.host(name)
-    if written is not None and option == "-r":
+    if written is not None:
+        use = Use.DEPENDENCIES if option == "-r" else Use.CONSTRAINTS
         shell.add(command, Outcome.TRANSLATED, "its lines, from where they are written", text)
         for line, each in written:
-            if requirement := each.partition(" #")[0].strip().removeprefix("#"):
-                add_line(requirement, Source(shell.file, line), shell.imported, shell.context)
+            if requirement := re.sub(r"(^|\s)#.*", "", each).strip():
+                add_line(requirement, Source(shell.file, line), shell.imported, shell.context, use)
     elif host is None:
         shell.add(command, Outcome.REFUSED, f"{name} {_NOT_COPIED}", text)
     elif option == "-r":

@@ -282,6 +282,30 @@ def test_values_that_change_in_a_script(tmp_path: Path) -> None:
     ]
 
 
+def test_the_folder_of_copied_files_is_the_one_that_has_them(tmp_path: Path) -> None:
+    (tmp_path / "app" / "docker").mkdir(parents=True)
+    (tmp_path / "app" / "setup.py").write_text("")
+    (tmp_path / "app" / "requirements.txt").write_text("einops\n")
+    path = tmp_path / "app" / "docker" / "Dockerfile"
+    path.write_text("FROM ubuntu:24.04\nWORKDIR /x\nCOPY . .\nRUN pip install -r requirements.txt\n")
+    assert [each.text for each in imported(path, tmp_path).draft.dependencies] == ["einops"]
+
+
+def test_files_that_a_script_writes(tmp_path: Path) -> None:
+    entries = run_lines(
+        tmp_path, "echo a==1 > r.txt", "echo b >> r.txt", "pip install -r r.txt", "echo $X > r.txt", "echo hi"
+    )
+    assert [(entry.text, entry.outcome) for entry in entries] == [
+        ("echo a==1 > r.txt", Outcome.TRANSLATED),
+        ("echo b >> r.txt", Outcome.TRANSLATED),
+        ("-r r.txt", Outcome.TRANSLATED),
+        ("a==1", Outcome.KEPT),
+        ("b", Outcome.KEPT),
+        ("echo $X > r.txt", Outcome.NOT_UNDERSTOOD),
+        ("echo hi", Outcome.TRANSLATED),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
