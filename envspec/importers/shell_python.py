@@ -39,11 +39,13 @@ _WITH_VALUE: Final = (
     _Option("-i --index-url --default-index --pypi-url", "--index-url"),
     _Option("--extra-index-url --index", "--extra-index-url"),
     _Option("-f --find-links", "--find-links"),
-    _Option("-C --config-settings --config-setting", "--config-settings"),
     _Option("--no-binary", "--no-binary"),
     _Option("--only-binary", "--only-binary"),
     _Option("--trusted-host", "--trusted-host"),
-    _Option("--global-option --build-option --install-option", "--global-option"),
+    _Option(
+        "-C --config-settings --config-setting --global-option --build-option --install-option",
+        reason="a spec has no options of builds, only their variables: [build.NAME] env",
+    ),
     _Option("--torch-backend"),
     _Option("-w --wheel-dir"),
     _Option(
@@ -153,7 +155,10 @@ def _read_file(shell: Shell, command: Command, option: str, name: str) -> None:
             if requirement := re.sub(r"(^|\s)#.*", "", each).strip():
                 add_line(requirement, Source(shell.file, line), shell.imported, shell.context, use)
     elif host is None:
-        shell.add(command, Outcome.REFUSED, f"{name} {_NOT_COPIED}", text)
+        cloned, reason = shell.clone(name), _NOT_COPIED
+        if cloned is not None:
+            reason = f"is a file of {cloned[0].url}: save it in the project, and name it to `envspec init`"
+        shell.add(command, Outcome.REFUSED, f"{name} {reason}", text)
     elif option == "-r":
         shell.imported.include(host, command.source, text)
     else:
@@ -183,8 +188,8 @@ def _read_local(shell: Shell, command: Command, name: str, option: str) -> None:
     text = f"{option}{name}"
     found = re.fullmatch(r"(?:file:(?://)?)?(?P<path>[^\[]*)(?P<extras>(?:\[.*\])?)", name)
     path, extras = (found["path"] or ".", found["extras"]) if found else (name, "")
-    host, clone = shell.host(path), shell.clones.get(shell.path(path))
-    if host is None and clone is None and (declares := shell.host(f"{path}/pyproject.toml")) is not None:
+    host, cloned = shell.host(path), shell.clone(path)
+    if host is None and cloned is None and (declares := shell.host(f"{path}/pyproject.toml")) is not None:
         host = declares.parent
     if re.match(r"(?!file:)[a-z+]+://", name):
         _add(shell, command, text)
@@ -194,15 +199,16 @@ def _read_local(shell: Shell, command: Command, name: str, option: str) -> None:
         notes = ("not editable: a wheel is built of it",) if option else ()
         verdict = add_requirement(line, command.source, shell.imported, shell.context, notes=notes)
         shell.add(command, *verdict, text)
-    elif clone is None:
+    elif cloned is None:
         shell.add(command, Outcome.REFUSED, f"{path} {_NOT_COPIED}", text)
     else:
-        _read_clone(shell, command, clone, extras, text)
+        _read_clone(shell, command, *cloned, extras, text)
 
 
-def _read_clone(shell: Shell, command: Command, clone: Clone, extras: str, text: str) -> None:
+def _read_clone(shell: Shell, command: Command, clone: Clone, folder: str, extras: str, text: str) -> None:
     url = f"git+{clone.url}" + (f"@{clone.revision}" if clone.revision else "")
-    package = _package_of(clone.url)
+    url += f"#subdirectory={folder}" if folder else ""
+    package = None if folder else _package_of(clone.url)
     if package is None:
         hint = (
             f'add "NAME{extras} @ {url}" to [pip] dependencies, with the name that its pyproject.toml or setup.py has'

@@ -291,6 +291,13 @@ def test_the_folder_of_copied_files_is_the_one_that_has_them(tmp_path: Path) -> 
     assert [each.text for each in imported(path, tmp_path).draft.dependencies] == ["einops"]
 
 
+def test_files_of_a_cloned_repository_are_not_read(tmp_path: Path) -> None:
+    clone = "git clone -b v2 https://git.example.com/ui.git /ui"
+    entries = run_lines(tmp_path, clone, "cd /ui && pip install -r requirements.txt ./ops")
+    assert "requirements.txt is a file of https://git.example.com/ui.git" in entries[-2].reason
+    assert '"NAME @ git+https://git.example.com/ui.git@v2#subdirectory=ops"' in entries[-1].reason
+
+
 def test_files_that_a_script_writes(tmp_path: Path) -> None:
     entries = run_lines(
         tmp_path, "echo a==1 > r.txt", "echo b >> r.txt", "pip install -r r.txt", "echo $X > r.txt", "echo hi"
@@ -311,8 +318,8 @@ def test_files_that_a_script_writes(tmp_path: Path) -> None:
     [
         ("FROM x\nRUN <<END\necho\n", "Dockerfile:2: the here-document END has no end"),
         ("FROM x\n" + "RUN a\n" * 20_000, "more than 5000 instructions"),
-        ("FROM x\nRUN a" + " && \\\n b" * 100_000, "Dockerfile:2: an instruction of more than 5000 lines"),
-        ("#" * (5 << 20), "more than 4 MB"),
+        ("FROM x\nRUN a" + " && \\\n b" * 20_000, "Dockerfile:2: an instruction of more than 5000 lines"),
+        ("#" * (1 << 20), "more than 512 kB"),
     ],
 )
 def test_what_is_beyond_the_bounds_is_refused_with_its_line(text: str, error: str, tmp_path: Path) -> None:
