@@ -247,8 +247,9 @@ def _pyproject(old: str, new: str) -> Callable[[Path], None]:
 
 
 def _many(folder: Path) -> None:
-    with (folder / "src/large.bin").open("wb") as file:
-        file.truncate(300 << 20)
+    for name in ("one.bin", "two.bin"):
+        with (folder / "src" / name).open("wb") as file:
+            file.truncate(150 << 20)
 
 
 REFUSED: Final[dict[str, tuple[str, ImageSettings, Callable[[Path], object]]]] = {
@@ -272,7 +273,7 @@ REFUSED: Final[dict[str, tuple[str, ImageSettings, Callable[[Path], object]]]] =
         EDITABLE,
         lambda folder: Path(os.fsdecode(bytes(folder / "src/\udcff"))).touch(),
     ),
-    "too much": ("more than 256 MiB", EDITABLE, _many),
+    "too much": ("the code has more than 256 MiB, with", EDITABLE, _many),
     "a system's folder": ("workdir: /srv is a folder of the system", replace(EDITABLE, workdir="/srv"), lambda _: None),
     "no spec": ("and there is no such file", EDITABLE, lambda folder: (folder / "pyproject.toml").unlink()),
     "no name": ("it has no [project] name", EDITABLE, _pyproject('name = "my-trainer"', "")),
