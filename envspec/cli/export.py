@@ -47,7 +47,7 @@ def command(
 
     \b
     envspec export pytorch-2.9 --output .                       pylock.pytorch-2-9.toml
-    envspec export pytorch-2.9 --format devcontainer --output .devcontainer/devcontainer.json
+    envspec export pytorch-2.9 --format devcontainer --output .devcontainer/
     envspec export pytorch-2.9 --format pixi > pixi.toml
     """
     from envspec.cli.progress import reporting

@@ -199,14 +199,14 @@ def write(path: Path, text: str, *, force: bool = False) -> None:
 
 
 def destination(path: Path, form: str, name: str) -> Path:
-    """The file that `--output` names: itself, or the usual one in a folder. name: of the lock.
+    """The file that `--output` names: itself, or the usual one in a folder, which may be missing. name: of the lock.
 
     Raises:
         UsageError: pylock's readers would not take its name.
     """
     # The standard allows no dot in the name between the others.
     usual = FORMATS[form].name.format(name=name.replace(".", "-"))
-    path = path / usual if path.is_dir() else path
+    path = path / usual if path.is_dir() or not (path.suffix or path.exists()) else path
     if form == "pylock" and not re.fullmatch(r"pylock\.(?:[^.]+\.)?toml", path.name):
         raise UsageError(
             f"{path}: pip and uv read such a file only if its name is pylock.toml or pylock.NAME.toml",

@@ -161,6 +161,14 @@ def test_only_its_own_files_are_replaced(tmp_path: Path) -> None:
     assert own.read_bytes() == first
 
 
+def test_a_folder_gets_the_usual_name(tmp_path: Path) -> None:
+    user = holds(tmp_path, example())
+    succeeded(user.runs("export", user.lock, "--format", "devcontainer", "--output", ".devcontainer/"))
+    assert (
+        (tmp_path / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8").startswith("// pytorch-2.9 for")
+    )
+
+
 def test_what_a_format_has_no_place_for_is_a_warning_and_a_comment(tmp_path: Path) -> None:
     user = holds(tmp_path, example())
     ran = succeeded(user.runs("export", user.lock, "--format", "environment-yml", "--platform", "linux-64"))
