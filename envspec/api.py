@@ -212,16 +212,14 @@ def export(
         UsageError: the lock has nothing for the format, or too much; the file is not one of envspec's. NetworkError: an
             index does not list a file.
     """
-    from envspec.lockfile.folder import find_lock
-    from envspec.models import Lock, Platform
-    from envspec.operations.export import ExportOptions, destination, export, spec_folder_of, write
+    from envspec.models import Platform
+    from envspec.operations.export import ExportOptions, destination, export, write
 
     context = context or _context(usual_jobs=8)
-    folder = Path("locks", lock.name) if isinstance(lock, Lock) else find_lock(str(lock), Path())
     locked = _lock(lock)
     path = None if output is None else destination(Path(output), form, locked.name)
     options = ExportOptions(form, Platform(platform) if platform else None, image, without_conda)
-    exported = export(locked, options, context, spec_folder_of(locked, folder), path.parent if path else Path())
+    exported = export(locked, options, context, path.parent if path else Path())
     if exported.missing:
         context.reporter.warning(f"{locked.name}: {form} has no place for: {'; '.join(exported.missing)}")
     if path is not None:
