@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests.conftest import Serve
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import wheel
 from tests.support.servers.index import IndexServer
-from tests.support.user import NAME, User, refused, succeeded
+from tests.support.user import NAME, User, a_second_later, refused, succeeded
 
 SPEC = """\
 #:schema ../envspec.schema.json
@@ -61,6 +62,23 @@ def test_a_new_requirement_moves_nothing_else(user: User, index: IndexServer) ->
         f"locks/{NAME}/requirements.linux-64.txt",
     ]
     assert succeeded(user.runs("lock", NAME, "--check"))
+
+
+@pytest.mark.parametrize("date", ["", "as_of = 2025-06-01\n"])
+def test_a_release_after_the_date_of_the_lock_is_taken_if_that_is_said(
+    user: User, index: IndexServer, date: str
+) -> None:
+    user.writes(SPEC.replace("\n\n[pip]", f"\n{date}\n[pip]"))
+    succeeded(user.runs("lock", NAME))
+    a_second_later()
+    now = datetime.now(timezone.utc)
+    index.add(File(APP[1], uploaded=now), File(wheel("late", "1.0"), uploaded=now))
+    a_second_later()
+    assert "nothing of late was uploaded" in refused(user.runs("add", "late"), 2)
+    succeeded(user.runs("add", "late", "--upgrade"))
+    assert user.pins() == {"app": "1.0", "leaf": "2.0", "late": "1.0"}
+    assert ("package_as_of = { late = " in user.spec.read_text(encoding="utf-8")) == bool(date)
+    succeeded(user.runs("lock", NAME, "--check"))
 
 
 def test_what_a_new_requirement_excludes_moves_and_is_shown(user: User) -> None:
