@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Serve
+from tests.support.builders.conda_channel import row, write_channel
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import wheel
 from tests.support.servers.index import IndexServer
@@ -208,3 +209,26 @@ def test_a_pyproject_that_is_the_spec(index: IndexServer, tmp_path: Path) -> Non
     )
     succeeded(user.runs("remove", ".", "other"))
     assert user.pins() == {"app": "1.0", "leaf": "1.0"}
+
+
+def test_conda_packages_are_locked_too(user: User, tmp_path: Path) -> None:
+    old, new = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (2025, 2026))
+    rows = [row("python", "3.11.7", "h0_0", built=old), row("tool", "1.0", "h0_0", built=old, depends=["libtool"])]
+    rows += [row("libtool", version, "h0_0", built=built) for version, built in (("1.0", old), ("2.0", new))]
+    channel = write_channel(tmp_path / "channel", rows).as_uri()
+    user.writes(f'{SPEC}\n[conda]\nchannels = ["{channel}"]\ndependencies = ["tool"]\n')
+    succeeded(user.runs("lock", NAME))
+    assert {"tool", "libtool"} <= conda_pins(user).keys()
+    succeeded(user.runs("add", "--conda", "libtool <2"))
+    assert conda_pins(user)["libtool"] == "1.0"
+    assert user.pins() == {"app": "1.0", "leaf": "2.0"}
+    message = refused(user.runs("remove", "--conda", "python"), 2)
+    assert message.startswith("python is not in [conda] dependencies")
+    ran = succeeded(user.runs("remove", "--conda", "libtool"))
+    assert 'removed "libtool <2" from [conda] dependencies' in ran.stderr
+    # Without a date in the spec, conda packages stay at the lock's versions.
+    assert conda_pins(user)["libtool"] == "1.0"
+
+
+def conda_pins(user: User) -> dict[str, str]:
+    return {each["name"]: each["version"] for each in user.document()["resolution"][0]["conda"]}
