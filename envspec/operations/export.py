@@ -106,7 +106,9 @@ def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[R
             )
         found = [each for each in lock.resolutions if lock.on(each.target.platform).base_image]
         if not found:
-            raise UsageError(f"{lock.name} has no image", hint="add linux-64 to [env] platforms of its spec")
+            is_linux = any(each.target.platform.is_linux for each in lock.resolutions)
+            missing = "set [cuda] or `[image] base`" if is_linux else "add linux-64 to [env] platforms"
+            raise UsageError(f"{lock.name} has no image", hint=f"{missing} in the spec, and lock again")
         return found
     if platform:
         return [part_of(lock, platform)]
