@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from envspec.models import Lock, Platform
     from envspec.operations.environment import Outcome
     from envspec.operations.image import Built
+    from envspec.operations.lock_state import LockRequest
     from envspec.receipts.model import Receipt
     from envspec.verifier.types import VerifyResult
 
 _Path: TypeAlias = "str | Path"
 _LockOrPath: TypeAlias = "Lock | str | Path"
+_List: TypeAlias = "Literal['dependencies', 'constraints', 'conda']"
 _Gpus: TypeAlias = "Literal['auto', 'all', 'none'] | Sequence[str | int]"
 
 
@@ -50,19 +52,15 @@ def lock(
 
     The result is the lock of the spec itself, or of the variant that is named.
 
-    spec: a .toml file, or a name under `specs/`. output: the lock's folder, by default `locks/<name>`. upgrade: all
-    packages, or those named. channel_repodata: channel -> a folder with its repodata.
+    spec: a .toml file, a folder with a pyproject.toml, or a name under `specs/`. output: the lock's folder, by default
+    `locks/<name>`. upgrade: all packages, or those named. channel_repodata: channel -> a folder with its repodata.
 
     Raises:
         SpecError, NoSolution, NetworkError, UsageError: the old locks are then unchanged.
     """
-    from envspec.lockfile.folder import read_lock as read
     from envspec.names import normalised
-    from envspec.operations.lock_all import compile_all, write_all
-    from envspec.operations.lock_state import Compiled, LockRequest, Upgrade, variants_of
-    from envspec.spec.variants import variant_directory
+    from envspec.operations.lock_state import LockRequest, Upgrade
 
-    context = context or _context()
     path, folder = _spec_and_folder(spec, output)
     request = LockRequest(
         path,
@@ -73,12 +71,62 @@ def lock(
         () if isinstance(upgrade, bool) else tuple(map(normalised, upgrade)),
         {channel: Path(place).absolute() for channel, place in (channel_repodata or {}).items()},
     )
+    return _written(request, variant, context or _context())
+
+
+def _written(request: LockRequest, variant: str, context: Context) -> Lock:
+    """The lock of a spec or of one of its variants, after all of them are written."""
+    from envspec.lockfile.folder import read_lock as read
+    from envspec.operations.lock_all import compile_all, write_all
+    from envspec.operations.lock_state import Compiled, variants_of
+    from envspec.spec.variants import variant_directory
+
     requests = variants_of(request)
     made = compile_all(requests, lambda _: nullcontext(context))
     if errors := [each for each in made if not isinstance(each, Compiled)]:
         raise errors[0]
     write_all(requests, [each for each in made if isinstance(each, Compiled)])
-    return read(variant_directory(folder, variant))
+    return read(variant_directory(request.directory, variant))
+
+
+def add(
+    spec: _Path, *packages: str, to: _List = "dependencies", output: _Path | None = None, context: Context | None = None
+) -> Lock:
+    """Add requirements to a spec and lock it, like `envspec add`; one of the same package is replaced.
+
+    to: [pip] dependencies, [pip] constraints, or "conda" for [conda] dependencies. The result is the spec's own lock.
+
+    Raises:
+        SpecError, NoSolution, NetworkError, UsageError: spec and locks are then unchanged.
+    """
+    from envspec.operations.edit import add
+    from envspec.operations.lock_state import LockRequest
+    from envspec.spec.edit import RequirementList
+
+    path, folder = _spec_and_folder(spec, output)
+    context = context or _context()
+    text = add(path, packages, RequirementList[to.upper()], context.now()).text
+    return _written(LockRequest(path, folder, text=text), "", context)
+
+
+def remove(
+    spec: _Path, *packages: str, of: _List = "dependencies", output: _Path | None = None, context: Context | None = None
+) -> Lock:
+    """Remove requirements from a spec, by the names of packages, and lock it, like `envspec remove`.
+
+    of: see `add`. The result is the spec's own lock.
+
+    Raises:
+        SpecError, NoSolution, NetworkError, UsageError: spec and locks are then unchanged.
+    """
+    from envspec.operations.edit import lock_of, remove
+    from envspec.operations.lock_state import LockRequest
+    from envspec.spec.edit import RequirementList
+
+    path, folder = _spec_and_folder(spec, output)
+    context = context or _context()
+    text = remove(path, packages, RequirementList[of.upper()], lock_of(folder), context.now()).text
+    return _written(LockRequest(path, folder, text=text), "", context)
 
 
 def read_lock(lock: _Path) -> Lock:
@@ -142,6 +190,43 @@ def verify(lock: _LockOrPath, prefix: _Path, *, platform: str | Platform | None 
     from envspec.operations.environment import verify
 
     return verify(_lock(lock), Platform(platform) if platform else this_platform(), Path(prefix))
+
+
+def export(
+    lock: _LockOrPath,
+    form: Literal["pylock", "devcontainer", "environment-yml", "pixi"],
+    *,
+    output: _Path | None = None,
+    platform: str | Platform | None = None,
+    image: str | None = None,
+    without_conda: bool = False,
+    context: Context | None = None,
+) -> str:
+    """A lock as a file of another tool, like `envspec export`; its text. What it has no place for is logged.
+
+    output: write it to this file too, or with its usual name into this folder; relative paths in it begin there.
+    platform: by default all, or this machine's if the file is for one. image: the image's name in a registry.
+    without_conda: leave conda packages out of pylock.
+
+    Raises:
+        UsageError: the lock has nothing for the format, or too much; the file is not one of envspec's. NetworkError: an
+            index does not list a file.
+    """
+    from envspec.lockfile.folder import find_lock
+    from envspec.models import Lock, Platform
+    from envspec.operations.export import ExportOptions, destination, export, spec_folder_of, write
+
+    context = context or _context(usual_jobs=8)
+    folder = Path("locks", lock.name) if isinstance(lock, Lock) else find_lock(str(lock), Path())
+    locked = _lock(lock)
+    path = None if output is None else destination(Path(output), form, locked.name)
+    options = ExportOptions(form, Platform(platform) if platform else None, image, without_conda)
+    exported = export(locked, options, context, spec_folder_of(locked, folder), path.parent if path else Path())
+    if exported.missing:
+        context.reporter.warning(f"{locked.name}: {form} has no place for: {'; '.join(exported.missing)}")
+    if path is not None:
+        write(path, exported.text)
+    return exported.text
 
 
 def build_image(

@@ -186,7 +186,7 @@ def _shown(rest: str, scheme: str) -> str:
 
 def _is_random(part: str) -> bool:
     """Whether a part of a path was made at random: a long run of letters and digits that is no digest."""
-    if re.fullmatch(r"(?:sha256:)?[0-9a-f]{40,}", part) or "." in part:
+    if re.fullmatch(r"(?:sha256:|[\w-]+@)?[0-9a-f]{40,}", part) or "." in part:
         return False
     runs = re.findall(r"[A-Za-z0-9]{20,}", part)
     return any(re.search(r"\d", run) and re.search(r"[A-Za-z]", run) for run in runs)

@@ -49,8 +49,8 @@ def parse_toml(text: str) -> dict[str, Any]:
     return document
 
 
-def read_spec(path: Path) -> dict[str, Any]:
-    """A spec's file as TOML, whether or not it is a valid spec.
+def read_toml(path: Path) -> dict[str, Any]:
+    """A file as TOML: a spec, or a pyproject.toml.
 
     Raises:
         OSError: it can't be read. ValueError: as `parse_toml`; it has more than MAX_SPEC_BYTES.

@@ -2,7 +2,8 @@
 
 Exit codes: 0 done · 1 a fault of envspec's own · 2 spec or usage · 3 lock stale or changed by hand ·
 4 no solution · 5 network or registry · 6 this machine can't run it · 7 conformance failed ·
-8 the environment differs from its lock · 10 `diff` or `receipts` found differences
+8 the environment differs from its lock · 10 `diff` or `receipts` found differences,
+`init` left lines out, or `audit-project` found errors
 """
 
 from __future__ import annotations

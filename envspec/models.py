@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 from envspec import names
@@ -156,7 +157,7 @@ class Dependent:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The newest candidate that was rejected, and why."""
+    """A candidate that was rejected, and why."""
 
     version: str
     why: str
@@ -176,7 +177,7 @@ class Package:
     """A pinned package on one platform. built: the wheel of a source, once it has been built: then `file` is an sdist,
     or for `git` and `local` the same wheel. record_sha256: over the files that the wheel installs
     (`envspec.verifier.record`), None if it is not known. removed: requirements of its metadata that overrides of the
-    spec remove.
+    spec remove. rejected: the newest candidate. preferred: the version that the spec prefers, if it is another one.
     """
 
     name: Name
@@ -189,6 +190,7 @@ class Package:
     built: BuiltWheel | None = None
     record_sha256: Sha256 | None = None
     removed: tuple[Line, ...] = ()
+    preferred: Rejected | None = None
 
     @property
     def wheel(self) -> BuiltWheel | WheelFile:
@@ -204,6 +206,10 @@ class Provided:
     version: Version
 
 
+#: Fields of a CondaPackage that change nothing that is installed.
+CONDA_REASONS: Final = ("provides", "required_by", "rejected", "preferred")
+
+
 @dataclass(frozen=True, slots=True)
 class CondaPackage:
     """A pinned conda package on one platform: its channel's row, whole, and why it is here.
@@ -212,6 +218,7 @@ class CondaPackage:
     `noarch`. timestamp_ms: when it was built, milliseconds since 1970. noarch: `python`, `generic` or empty.
     python_site_packages_path: of a Python with another layout than its series' (free-threaded), None elsewhere.
     provides: the Python packages in it, as far as they are known. rejected: the newest candidate that was rejected.
+    preferred: the version and build that the spec prefers, if it is another one.
     """
 
     name: Name
@@ -237,6 +244,7 @@ class CondaPackage:
     provides: tuple[Provided, ...] = ()
     required_by: tuple[Dependent, ...] = ()
     rejected: Rejected | None = None
+    preferred: Rejected | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,13 +479,19 @@ class Service:
     logdir: str | None = None
 
 
+#: How an image has the project of its spec: installed, or as its files, which Python imports from the working folder.
+WHEEL: Final = "wheel"
+EDITABLE: Final = "editable"
+
+
 @dataclass(frozen=True, slots=True)
 class ImageSettings:
     """The image's content and configuration beside the packages: `[image]`, `[system]` and `[services]`, decided.
 
     workdir: an absolute folder. env: (name, value), sorted. compiler: `apt`, `conda` or `none`. apt: every package that
     the system layer installs, sorted: the spec's own, the services' and the compiler's. snapshot: the time of the
-    archive that they come from, None for what the archive has when the layer is made.
+    archive that they come from, None for what the archive has when the layer is made. project: WHEEL, EDITABLE, or
+    empty for none. copy: paths of the project's code, from the spec's folder on. The code itself is not of the lock.
     """
 
     workdir: str = "/workspace"
@@ -486,6 +500,13 @@ class ImageSettings:
     apt: tuple[AptPackage, ...] = ()
     snapshot: datetime | None = None
     services: tuple[Service, ...] = ()
+    project: Line = ""
+    copy: tuple[Line, ...] = ()
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the image contains code that is not of the lock."""
+        return bool(self.project or self.copy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,6 +579,7 @@ class Lock:
     platform_cuda: what differs from base_image and driver; see `on`.
     image: what the image is to be. system, images: what builds have found. conformance: None where the spec asks for no
     checks of its own. These three are no part of `lockfile.document.identity`.
+    directory: where the lock was read, which is not written.
     """
 
     format: int
@@ -584,6 +606,7 @@ class Lock:
     base_sha256: str = ""
     platform_cuda: tuple[PlatformCuda, ...] = ()
     package_ages: tuple[PackageAge, ...] = ()
+    directory: Path | None = field(default=None, compare=False, repr=False)
 
     def on(self, platform: Platform) -> Lock:
         """The lock as one platform sees it: base_image and driver are its own."""

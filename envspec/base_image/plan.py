@@ -45,6 +45,7 @@ from envspec.models import (
     Target,
 )
 from envspec.spec import Compiler, Libraries, Spec
+from envspec.spec.sections import ProjectInImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,6 +486,8 @@ def decide_settings(
         apt=tuple(sorted({package for packages, _ in groups for package in packages})),
         snapshot=spec.system.snapshot if spec.system else None,
         services=services,
+        project="" if spec.image.project is ProjectInImage.NONE else spec.image.project.value,
+        copy=spec.image.copied,
     )
     decisions = [*compiler_decisions]
     if image.apt:

@@ -95,7 +95,7 @@ def fit(
     from envspec.diagnostics.fit import FitVerdict
     from envspec.operations.inspect import fit
 
-    report = fit(read_lock_of(lock), context_of({}), driver=_version(driver), gpus=gpus, platform=platform)
+    report = fit(read_lock_of(lock), context_of({}), driver=driver_version(driver), gpus=gpus, platform=platform)
     return in_formats(FIT, report, 0 if report.verdict is FitVerdict.FITS else UnfitMachine.exit_code)
 
 
@@ -106,7 +106,7 @@ def _advice(more: tuple[str, ...], gpus: tuple[str, ...]) -> str:
     return "name a GPU by --gpu, a driver by --driver"
 
 
-def _version(driver: str | None) -> str | None:
+def driver_version(driver: str | None) -> str | None:
     """The version of a driver; a leading `v` is accepted."""
     if driver is None:
         return None

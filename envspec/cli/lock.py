@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from envspec.cli import output, terminal
-from envspec.cli.options import MIRROR, OFFLINE, UNCONFINED, context_of, jobs
+from envspec.cli.options import MIRROR, OFFLINE, UNCONFINED, combined, context_of, jobs
 from envspec.cli.output import Result, plain
 from envspec.cli.progress import TerminalReporter, reporting
 from envspec.errors import EnvspecError, StaleLock, UsageError
@@ -27,30 +27,39 @@ if TYPE_CHECKING:
     from envspec.operations.lock_state import Compiled, LockRequest
 
 
+#: Options of all commands that lock.
+LOCKING: Final = combined(
+    click.option(
+        "--output",
+        "folder",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Output folder: DIR for one spec, DIR/<name> for several (default: locks/<name>).",
+    ),
+    click.option(
+        "--resolver",
+        "resolvers",
+        type=click.Choice([*RESOLVERS, *SOLVERS]),
+        multiple=True,
+        metavar="NAME",
+        help=f"Resolver of PyPI's packages ({', '.join(RESOLVERS)}) or of conda's ({', '.join(SOLVERS)}); once for "
+        "each.",
+    ),
+    click.option(
+        "--channel-repodata",
+        multiple=True,
+        metavar="CHANNEL=DIR",
+        help="Solve this channel from DIR/<subdir>/repodata.json; the lock records it.",
+    ),
+    OFFLINE,
+    jobs("platforms to resolve", "4, or the number of processors"),
+    MIRROR,
+    UNCONFINED,
+)
+
+
 @click.command()
 @click.argument("specs", nargs=-1, required=True, metavar="SPEC...")
-@click.option(
-    "--output",
-    "folder",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Output folder: DIR for one spec, DIR/<name> for several (default: locks/<name>).",
-)
-@click.option(
-    "--resolver",
-    "resolvers",
-    type=click.Choice([*RESOLVERS, *SOLVERS]),
-    multiple=True,
-    metavar="NAME",
-    help=f"Resolver of PyPI's packages ({', '.join(RESOLVERS)}) or of conda's ({', '.join(SOLVERS)}); once for each.",
-)
-@click.option(
-    "--channel-repodata",
-    multiple=True,
-    metavar="CHANNEL=DIR",
-    help="Solve this channel from DIR/<subdir>/repodata.json; the lock records it.",
-)
-@OFFLINE
 @click.option(
     "--upgrade",
     is_flag=True,
@@ -76,14 +85,13 @@ if TYPE_CHECKING:
     help="Resolve again and compare every byte of the locks, without writing them; exit 3 if they differ.",
 )
 @click.option("--dry-run", is_flag=True, help="Resolve and show what would change; write no lock and no spec.")
-@jobs("platforms to resolve", "4, or the number of processors")
-@MIRROR
-@UNCONFINED
+@LOCKING
 @output.output()
 def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Result:
     """Compile specs into locks: pinned, hashed, coherent.
 
-    SPEC is a .toml file, or a name under specs/. The lock is written to locks/<name>/. Prints the paths that changed.
+    SPEC is a .toml file, a pyproject.toml with [tool.envspec] or its folder, or a name under specs/. The lock is
+    written to locks/<name>/. Prints the paths that changed.
 
     \b
     envspec lock pytorch-2.9                             specs/pytorch-2.9.toml
@@ -95,7 +103,7 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
 
     _refuse_pairs(chosen)
     paths = [find_spec(spec, Path()) for spec in specs]
-    locks = [_locks(path, _directory(path, folder, len(paths))) for path in paths]
+    locks = [targets_of(path, directory_of(path, folder, len(paths))) for path in paths]
     count = sum(map(len, locks))
     if chosen["check"]:
         return _result([_done(each, partial(_check, each), count) for of_spec in locks for each in of_spec], chosen)
@@ -106,10 +114,10 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
             for each in of_spec
         ]
         return _result(done, chosen)
-    return _result([each for of_spec in locks for each in _locked(of_spec, chosen, count)], chosen)
+    return _result([each for of_spec in locks for each in lock_together(of_spec, chosen, count)], chosen)
 
 
-class _Target(NamedTuple):
+class Target(NamedTuple):
     """A spec, or one of its variants, and the folder of its lock."""
 
     path: Path
@@ -120,12 +128,12 @@ class _Target(NamedTuple):
         return f"{self.path} [variants.{self.variant}]" if self.variant else str(self.path)
 
 
-def _locks(path: Path, directory: Path) -> list[_Target]:
+def targets_of(path: Path, directory: Path) -> list[Target]:
     """The spec itself first: its variants prefer its versions."""
     from envspec.spec.identity import variants_in
     from envspec.spec.variants import variant_directory
 
-    return [_Target(path, variant_directory(directory, name), name) for name in variants_in(path)]
+    return [Target(path, variant_directory(directory, name), name) for name in variants_in(path)]
 
 
 def _refuse_pairs(chosen: Mapping[str, Any]) -> None:
@@ -152,7 +160,7 @@ def _option(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class Done:
     """What was done for one spec. document: of its own JSON object. lines: of the text on stdout."""
 
     document: Mapping[str, object]
@@ -160,7 +168,7 @@ class _Done:
     exit_code: int = 0
 
 
-def _done(target: _Target, act: Callable[[], _Done], count: int) -> _Done:
+def _done(target: Target, act: Callable[[], Done], count: int) -> Done:
     """Do it also for the locks after one that fails."""
     about: dict[str, object] = {"spec": str(target.path), "directory": str(target.directory)}
     about |= {"variant": target.variant} if target.variant else {}
@@ -170,12 +178,17 @@ def _done(target: _Target, act: Callable[[], _Done], count: int) -> _Done:
         if count == 1:
             raise
         terminal.report_error(f"{target}: {error}")
-        return _Done({**about, "error": error.as_document()}, exit_code=error.exit_code)
+        return Done({**about, "error": error.as_document()}, exit_code=error.exit_code)
     return replace(found, document={**about, **found.document})
 
 
-def _locked(targets: Sequence[_Target], chosen: Mapping[str, Any], count: int) -> list[_Done]:
-    """Lock a spec and its variants, or show what that would change: all of them, or with every error none."""
+def lock_together(
+    targets: Sequence[Target], chosen: Mapping[str, Any], count: int, text: str | None = None
+) -> list[Done]:
+    """Lock a spec and its variants, or show what that would change: all of them, or with every error none.
+
+    text: the spec's new one, to be written with the locks; then what it changes in them is shown too.
+    """
     from envspec.operations.lock_all import compile_all, write_all
     from envspec.operations.lock_state import Compiled
 
@@ -184,10 +197,13 @@ def _locked(targets: Sequence[_Target], chosen: Mapping[str, Any], count: int) -
         with TerminalReporter(_label(request)) as reporter:
             yield _context(chosen, reporter)
 
-    requests = [_request(each, chosen) for each in targets]
+    requests = [replace(_request(each, chosen), text=text) for each in targets]
     found = compile_all(requests, running, cached=not chosen["dry_run"])
     made = [each for each in found if isinstance(each, Compiled)]
     errors = {at: each for at, each in enumerate(found) if isinstance(each, EnvspecError)}
+    previews: list[Done] = []
+    if not errors and (chosen["dry_run"] or text is not None):
+        previews = [_preview(request, each) for request, each in zip(requests, made, strict=True)]
     changed: list[tuple[Path, ...]] = []
     if not errors and not chosen["dry_run"]:
         try:
@@ -195,12 +211,15 @@ def _locked(targets: Sequence[_Target], chosen: Mapping[str, Any], count: int) -
         except EnvspecError as error:
             errors = {0: error}
 
-    def outcome(at: int) -> _Done:
+    def outcome(at: int) -> Done:
         if at in errors:
             raise errors[at]
         if errors:
-            return _Done({"changed": []})
-        return _preview(requests[at], made[at]) if chosen["dry_run"] else _written(requests[at], changed[at], chosen)
+            return Done({"changed": []})
+        if chosen["dry_run"]:
+            return previews[at]
+        written = _written(requests[at], changed[at], chosen)
+        return _with_diff(written, previews[at]) if previews else written
 
     done = [_done(target, partial(outcome, at), count) for at, target in enumerate(targets)]
     if errors and len(targets) > 1:
@@ -208,7 +227,16 @@ def _locked(targets: Sequence[_Target], chosen: Mapping[str, Any], count: int) -
     return done
 
 
-def _result(done: Sequence[_Done], chosen: Mapping[str, Any]) -> Result:
+def _with_diff(written: Done, previewed: Done) -> Done:
+    diff = previewed.lines[:-1]
+    return replace(
+        written,
+        document={**written.document, "diff": previewed.document["diff"]},
+        lines=[*diff, *([""] if diff else []), *written.lines],
+    )
+
+
+def _result(done: Sequence[Done], chosen: Mapping[str, Any]) -> Result:
     """All specs together. The first failure's exit code."""
     mode: dict[str, object] = {"dry_run": True} if chosen["dry_run"] else {}
     return plain(
@@ -226,7 +254,7 @@ def _one_of(named: tuple[str, ...], engines: Iterable[str]) -> str:
     return next(iter(found), next(iter(engines)))
 
 
-def _directory(path: Path, output: Path | None, count: int) -> Path:
+def directory_of(path: Path, output: Path | None, count: int) -> Path:
     if output is not None and count == 1:
         return output
     from envspec.spec.identity import env_name
@@ -234,14 +262,14 @@ def _directory(path: Path, output: Path | None, count: int) -> Path:
     return (output or Path("locks")) / env_name(path)
 
 
-def _check(target: _Target) -> _Done:
+def _check(target: Target) -> Done:
     """Check a lock without a network, and print why it is stale."""
     return _stale_done(_stale(*target), target.path)
 
 
-def _stale_done(reasons: Sequence[Reason], path: Path) -> _Done:
+def _stale_done(reasons: Sequence[Reason], path: Path) -> Done:
     texts = [{"why": reason.why.value, "text": reason.text, "hint": _hint(reason, path)} for reason in reasons]
-    return _Done({"fresh": not reasons, "reasons": texts}, exit_code=StaleLock.exit_code if reasons else 0)
+    return Done({"fresh": not reasons, "reasons": texts}, exit_code=StaleLock.exit_code if reasons else 0)
 
 
 def _stale(path: Path, directory: Path, variant: str) -> Sequence[Reason]:
@@ -261,7 +289,7 @@ def _hint(reason: Reason, path: Path) -> str:
     return reason.hint or f"run `envspec lock {path}` and commit what it writes"
 
 
-def _written(request: LockRequest, changed: Sequence[Path], chosen: Mapping[str, Any]) -> _Done:
+def _written(request: LockRequest, changed: Sequence[Path], chosen: Mapping[str, Any]) -> Done:
     """The paths that changed, with those of the images if they are to be recorded."""
     if chosen["image"]:
         from envspec.operations.image import record_images_of
@@ -272,10 +300,10 @@ def _written(request: LockRequest, changed: Sequence[Path], chosen: Mapping[str,
     if not changed:
         output.info(f"{request.directory}: nothing changed")
     paths = list(map(str, changed))
-    return _Done({"changed": paths}, paths)
+    return Done({"changed": paths}, paths)
 
 
-def _preview(request: LockRequest, made: Compiled) -> _Done:
+def _preview(request: LockRequest, made: Compiled) -> Done:
     """What a lock would change."""
     from envspec.context import counted
     from envspec.operations.lock import preview
@@ -285,15 +313,15 @@ def _preview(request: LockRequest, made: Compiled) -> _Done:
     paths, diff = list(map(str, found.changed)), found.diff
     document = {"changed": paths, "diff": None if diff is None else json.loads(LOCK_DIFF.render("json", diff))}
     if diff is None:
-        return _Done(document, [f"{request.directory}: would lock {counted(found.packages, 'package')}"])
+        return Done(document, [f"{request.directory}: would lock {counted(found.packages, 'package')}"])
     if not paths:
-        return _Done(document, [f"{request.directory}: nothing would change"])
+        return Done(document, [f"{request.directory}: nothing would change"])
     text = LOCK_DIFF.render("text", diff, terminal.width()) if not diff.is_empty else ""
     files = f"{request.directory}: would write {counted(len(paths), 'file')}"
-    return _Done(document, [*text.rstrip("\n").splitlines(), files])
+    return Done(document, [*text.rstrip("\n").splitlines(), files])
 
 
-def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
+def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> Done:
     """Resolve one spec again; every value of its lock that differs."""
     from envspec.lockfile.check import Why
 
@@ -326,7 +354,7 @@ def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> _Done:
     }
     failed = bool(checked.exit_code or verified.differences)
     lines = [f"{directory}: {each}" for each in verified.differences]
-    return _Done(document, lines, StaleLock.exit_code if failed else 0)
+    return Done(document, lines, StaleLock.exit_code if failed else 0)
 
 
 def _label(request: LockRequest) -> str:
@@ -337,7 +365,7 @@ def _context(chosen: Mapping[str, Any], reporter: Reporter) -> Context:
     return context_of(chosen, reporter, usual_jobs=max(4, os.cpu_count() or 1))
 
 
-def _request(target: _Target, chosen: Mapping[str, Any]) -> LockRequest:
+def _request(target: Target, chosen: Mapping[str, Any]) -> LockRequest:
     from envspec.names import normalised
     from envspec.operations.lock_state import LockRequest, Upgrade, as_of_option
 

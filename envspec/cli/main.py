@@ -17,14 +17,19 @@ from envspec.version import VERSION
 
 #: Command -> (module and attribute, one line of help). Modules are imported when a command runs: `--help` stays fast.
 COMMANDS: Final = {
+    "init": ("envspec.cli.init:command", "Write a spec and its lock from what a project has today."),
     "lock": ("envspec.cli.lock:command", "Compile specs into locks: pinned, hashed, coherent."),
+    "add": ("envspec.cli.edit:add", "Add requirements to a spec, and lock it."),
+    "remove": ("envspec.cli.edit:remove", "Remove requirements from a spec, and lock it."),
     "explain": ("envspec.cli.inspect:explain", "Show every decision of a lock, or of one of its packages."),
     "diff": ("envspec.cli.inspect:diff", "Show what differs between two locks."),
     "fit": ("envspec.cli.inspect:fit", "Check whether a machine can run a lock."),
+    "audit-project": ("envspec.cli.audit_project:command", "Report what is wrong with a project today; needs no spec."),
     "doctor": ("envspec.cli.inspect:doctor", "Check this machine: driver, engine, disk, network."),
     "config": ("envspec.cli.inspect:config", "Show the settings of this machine, and where each comes from."),
     "install": ("envspec.cli.environment:install", "Install a lock's environment on this machine."),
     "verify": ("envspec.cli.environment:verify", "Check an environment against its lock, file by file."),
+    "export": ("envspec.cli.export:command", "Write a lock as pylock.toml, devcontainer.json, pixi.toml and others."),
     "image": ("envspec.cli.image:command", "Build a lock's image, show its ID, compare images."),
     "conformance": ("envspec.cli.conformance:command", "Test that this machine runs a lock's stack."),
     "fleet": ("envspec.cli.fleet:command", "Run the suite on the nodes of a cluster, and compare them."),
@@ -73,7 +78,8 @@ class _Lazy(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 internal error, 2 spec or usage, 3 lock stale, 4 no solution, "
     "5 network or registry, 6 this machine can't run it, 7 conformance failed, 8 the environment differs "
-    "from its lock, 10 `diff` or `receipts` found differences.\n\n"
+    "from its lock, 10 `diff` or `receipts` found differences, `init` left lines out, or `audit-project` found "
+    "errors.\n\n"
     "Completion of commands, options and names of locks in bash (in zsh and fish: zsh_source, fish_source):\n\n"
     '\b\n  eval "$(_ENVSPEC_COMPLETE=bash_source envspec)"',
 )

@@ -301,6 +301,7 @@ class Variant:
     extras: tuple[str, ...]
     chains: tuple[tuple[Link, ...], ...]
     rejected: Rejected | None
+    preferred: Rejected | None
     files: tuple[PackageFile, ...]
     gpu_code: tuple[GpuCode, ...]
     gpu_code_read: tuple[GpuCode, ...] = ()
@@ -332,6 +333,7 @@ class CondaVariant:
     provides: tuple[Provided, ...]
     chains: tuple[tuple[Link, ...], ...]
     rejected: Rejected | None
+    preferred: Rejected | None
     files: tuple[CondaFile, ...]
     gpu_code: tuple[GpuCode, ...]
 
@@ -418,7 +420,7 @@ def explain_package(lock: Lock, name: str, cached: CachedGpuCode = no_cached_cod
             absent.append(platform)
         if package is not None:
             one = _variant(lock, package, pins, platform, cached)
-            key = (one.version, one.extras, one.chains, one.rejected)
+            key = (one.version, one.extras, one.chains, one.rejected, one.preferred)
             previous = variants.get(key)
             if previous:
                 one = replace(
@@ -427,7 +429,10 @@ def explain_package(lock: Lock, name: str, cached: CachedGpuCode = no_cached_cod
             variants[key] = one
         for record in records:
             other = _conda_variant(lock, record, pins, platform)
-            conda_key = (other.name, other.version, other.channel, other.provides, other.chains, other.rejected)
+            conda_key = (
+                *(other.name, other.version, other.channel, other.provides, other.chains),
+                *(other.rejected, other.preferred),
+            )
             before = conda.get(conda_key)
             conda[conda_key] = replace(other, **_joined(before, other)) if before else other
     if not (variants or conda or installed):
@@ -458,6 +463,7 @@ def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platf
         extras=package.extras,
         chains=pins.chains(package),
         rejected=package.rejected,
+        preferred=package.preferred,
         files=(PackageFile(platform, package.file, package.uploaded),),
         gpu_code=_code(lock, platform, package.name),
         gpu_code_read=code_read(capabilities_of(load_facts(), lock.gpus), package, platform, cached),
@@ -485,6 +491,7 @@ def _conda_variant(lock: Lock, package: CondaPackage, pins: LockedPackages, plat
         provides=package.provides,
         chains=pins.chains(package),
         rejected=package.rejected,
+        preferred=package.preferred,
         files=(file,),
         # The GPU code of what only a conda package holds goes by conda's name for it.
         gpu_code=() if package.name in pins.wheels else _code(lock, platform, package.name),

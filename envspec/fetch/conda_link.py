@@ -23,7 +23,7 @@ from envspec.errors import EnvspecError, UsageError
 from envspec.io.archives import max_unpacked_bytes, parents_of, path_problem
 from envspec.io.files import DiskFull
 from envspec.io.process import ParentLink, StopBy, run_streaming
-from envspec.models import CondaPackage, Platform
+from envspec.models import CONDA_REASONS, CondaPackage, Platform
 
 
 class LinkError(EnvspecError):
@@ -122,7 +122,7 @@ async def link(
 
 def _fields(package: CondaPackage) -> dict[str, object]:
     fields = asdict(package)
-    for name in ("provides", "required_by", "rejected"):
+    for name in CONDA_REASONS:
         del fields[name]
     return fields
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import netrc
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from envspec.context import Context
+from envspec.credentials import without_credentials
 from envspec.errors import NetworkError, UsageError
 from envspec.fetch.download import Downloads
 from envspec.fetch.types import Archive, OnFetched, Truncated, WrongArchive, archive_path, check, ignore_fetched
@@ -26,6 +27,7 @@ from envspec.io.http import Http, open_http
 from envspec.io.http_settings import default_index_url, keeps_logins
 from envspec.io.http_types import BadStatus, Credential, IncompleteResponse, Stalled, Unreachable
 from envspec.io.store import Store, StoredPage
+from envspec.io.tasks import gather_or_cancel
 from envspec.models import DEFAULT_INDEX, Package
 from envspec.origins import PYTORCH_INDEX, origin_of
 from envspec.resolve.pypi.index.client import IndexClient, unreadable_page
@@ -179,12 +181,21 @@ class WheelUrls:
         """The URL of an archive; it may contain its index's credentials.
 
         Raises:
+            NetworkError: as `listed`.
+        """
+        index, url = await self.listed(archive, lookup)
+        return url if index is None else self._upstream.authorised(index, url)
+
+    async def listed(self, archive: Archive, lookup: Lookup = Lookup.CACHED) -> tuple[PackageIndex | None, str]:
+        """The index whose page lists an archive, None if the lock has its URL; and the URL, as it is listed.
+
+        Raises:
             NetworkError: the index does not list it, lists it with another hash, or does not answer.
         """
         package = self._packages[archive.sha256, archive.filename]
         index = _index_of(package, self._environ)
         if index is None:
-            return archive.url
+            return None, archive.url
         found = await self._listed(index, package, _ANY_AGE) if lookup is Lookup.CACHED else None
         found = found or await self._listed(index, package, self._upstream.began)
         if found is None:
@@ -193,7 +204,7 @@ class WheelUrls:
                 f"{index.shown_url}",
                 hint="lock again, or set ENVSPEC_DEFAULT_INDEX to an index that still has the file",
             )
-        return self._upstream.authorised(index, found.url)
+        return index, found.url
 
     async def _listed(self, index: PackageIndex, package: Package, as_of: datetime) -> ListedFile | None:
         try:
@@ -285,12 +296,44 @@ async def fetch_wheels(
         WrongArchive: not the locked content. NetworkError: not available. UsageError: proxies, CA bundle or netrc can't
         be used. CacheError: the cache can't be written.
     """
+    async with _looking_up(packages, context) as (urls, opened):
+
+        async def locate(archive: Archive, lookup: Lookup) -> str:
+            await opened()
+            return await urls.of(archive, lookup)
+
+        downloads = Downloads(context, IndexTransport(opened, locate), stage)
+        return await downloads.fetch([archive_of(each) for each in packages], on_fetched)
+
+
+async def locate_wheels(packages: Sequence[Package], context: Context) -> dict[str, tuple[str, str]]:
+    """SHA-256 -> the URL of each package's locked file, and that of the index whose page lists it, empty if the lock
+    has the file's URL. Both without credentials.
+
+    Raises:
+        NetworkError: an index does not list a file, or does not answer. UsageError: as `fetch_wheels`.
+    """
+    async with _looking_up(packages, context) as (urls, opened):
+        if not context.is_offline:
+            await opened()
+
+        async def one(package: Package) -> tuple[str, tuple[str, str]]:
+            index, url = await urls.listed(archive_of(package))
+            return package.file.sha256, (without_credentials(url), without_credentials(index.url) if index else "")
+
+        return dict(await gather_or_cancel(map(one, packages), context.jobs))
+
+
+@asynccontextmanager
+async def _looking_up(
+    packages: Sequence[Package], context: Context
+) -> AsyncIterator[tuple[WheelUrls, Callable[[], Awaitable[Http]]]]:
+    """What finds the URLs of these packages, and what opens the connection for it, once."""
     async with AsyncExitStack() as stack:
         store = stack.enter_context(closing(Store(context.cache)))
         upstream = IndexClient(store, context.now)
         opening = asyncio.Lock()
         stack.push_async_callback(upstream.close)
-        urls = WheelUrls(packages, upstream, context.environ)
 
         async def opened() -> Http:
             async with opening:
@@ -305,9 +348,4 @@ async def fetch_wheels(
                     upstream.http = await stack.enter_async_context(http)
                 return upstream.http
 
-        async def locate(archive: Archive, lookup: Lookup) -> str:
-            await opened()
-            return await urls.of(archive, lookup)
-
-        downloads = Downloads(context, IndexTransport(opened, locate), stage)
-        return await downloads.fetch([archive_of(each) for each in packages], on_fetched)
+        yield WheelUrls(packages, upstream, context.environ), opened

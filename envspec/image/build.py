@@ -1,6 +1,6 @@
 """Builds one platform's image from a lock: base, layers, config.
 
-Sources follow from the lock alone, so the ID of an image with cached layers needs no wheel.
+Sources follow from the lock alone, but for the project's code, so the ID of an image with cached layers needs no wheel.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from envspec.context import Context, Step
 from envspec.credentials import without_credentials
@@ -22,6 +22,7 @@ from envspec.fetch.types import OnFetched, ignore_fetched
 from envspec.fetch.wheels import fetch_wheels, wheel_path
 from envspec.image.base import ManifestCache, base_for
 from envspec.image.base_layers import BaseLayers, PythonLayers
+from envspec.image.code import read_code
 from envspec.image.config import Base, annotations_of, image_config, image_of
 from envspec.image.layers.ownership import OwnedPathCache, entry_owners
 from envspec.image.layers.partition import partition
@@ -37,6 +38,7 @@ from envspec.io.archives import FileConflict, parents_of
 from envspec.io.cache import as_cache_error
 from envspec.io.tasks import gather_or_cancel
 from envspec.models import DIRECT_URL, Package, Platform, Resolution, SystemLayer, WheelContent
+from envspec.registry.types import digest_of
 
 #: moby's maxLayerDepth is 125; some are left for images built on this one.
 MAX_LAYERS: Final = 120
@@ -46,22 +48,25 @@ _MIN_LAYERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The layers above the base, in order."""
+    """The layers above the base, in order. code: how many of the last ones are of the project, and not of the lock."""
 
     system: SystemLayer | None
     system_files: SystemSource | None
     below: BaseLayers
     wheels: tuple[WheelSource, ...]
     sources: tuple[LayerSource, ...]
+    code: int
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltImage:
-    """system: the layer for the lock's record. system_files: what it consists of. wheels: what their libraries contain
-    and need, by the wheel's SHA-256; only of wheels with libraries.
+    """locked_id: the ID of the image without the project's code: it follows from the lock alone. system: the layer for
+    the lock's record. system_files: what it consists of. wheels: what their libraries contain and need, by the wheel's
+    SHA-256; only of wheels with libraries.
     """
 
     image: Image
+    locked_id: str
     base: Base
     system: SystemLayer | None
     system_files: SystemSource | None
@@ -89,11 +94,19 @@ class _Arrivals:
                 await self._files.setdefault(sha256, asyncio.Event()).wait()
 
 
+class WheelBuilds(NamedTuple):
+    """Callbacks, because building needs stages of `operations`. sources: fetches or builds the wheels of sources.
+    project: makes the wheel of the project.
+    """
+
+    sources: Callable[[Sequence[Package]], Awaitable[object]]
+    project: Callable[[Resolution], Awaitable[Package]]
+
+
 class ImageBuilder:
     """Builds the images of one lock. `close` removes the linked conda packages.
 
-    local: this machine's platform. with_built: fetches or builds the wheels of sources; a callback, because building
-    needs stages of `operations`.
+    local: this machine's platform.
     """
 
     def __init__(
@@ -103,14 +116,14 @@ class ImageBuilder:
         store: LayerStore,
         manifests: ManifestCache,
         local: Platform,
-        with_built: Callable[[Sequence[Package]], Awaitable[object]],
+        builds: WheelBuilds,
     ) -> None:
         self._options = options
         self._context = context
         self._store = store
         self._manifests = manifests
         self._local = local
-        self._with_built = with_built
+        self._builds = builds
         self._owned = OwnedPathCache(context.cache)
         self._python = PythonLayers(context, local, lambda source: self._cached(source) is not None)
 
@@ -129,15 +142,17 @@ class ImageBuilder:
         base = await base_for(lock, platform, self._manifests)
         plan = await self._plan(resolution, base)
         layers = await self._layers(resolution, plan)
-        config = image_config(lock, self._options.identity, platform, base, layers, services_config(lock.image))
-        annotations = annotations_of(lock, self._options.identity, base)
-        image = image_of(platform, config, (*base.layers, *layers), annotations)
+        identity, run = self._options.identity, services_config(lock.image)
+        config = image_config(lock, identity, platform, base, layers, run)
+        locked = image_config(lock, identity, platform, base, layers[: len(layers) - plan.code], run)
+        image = image_of(platform, config, (*base.layers, *layers), annotations_of(lock, identity, base))
         wheels = dict(pair for layer in layers for pair in layer.wheels)
-        return BuiltImage(image, base, plan.system, plan.system_files, wheels)
+        return BuiltImage(image, digest_of(locked), base, plan.system, plan.system_files, wheels)
 
     async def _plan(self, resolution: Resolution, base: Base) -> _Plan:
         lock, python = self._options.lock, resolution.target.python
-        budget = MAX_LAYERS - len(base.layers) - bool(lock.image.apt) - 1
+        has_project = bool(lock.image.project)
+        budget = MAX_LAYERS - len(base.layers) - bool(lock.image.apt) - 1 - has_project - lock.image.has_code
         if budget < _MIN_LAYERS:
             raise UsageError(
                 f"{base.name} has {len(base.layers)} layers, and an image has at most {MAX_LAYERS}",
@@ -147,18 +162,24 @@ class ImageBuilder:
         files: SystemSource | None = None
         if lock.image.apt:
             system, files = await self._system_layer(resolution.target.platform, base)
+        packages = (await self._builds.project(resolution),) if has_project else ()
+        copied = await asyncio.to_thread(read_code, lock)
 
         def plan(pyc: PycCompiler | None) -> _Plan:
+            cache = self._context.cache
             below = self._python.below(resolution, base, pyc, budget - 1)
-            wheels = wheel_sources(resolution, self._context.cache, pyc, budget - len(below.sources))
-            sources: tuple[LayerSource, ...] = (*below.sources, *wheels, ServicesSource(lock.image))
-            return _Plan(system, files, below, wheels, (files, *sources) if files else sources)
+            wheels = wheel_sources(resolution, cache, pyc, budget - len(below.sources))
+            project = wheel_sources(replace(resolution, packages=packages), cache, pyc, 1) if packages else ()
+            code: tuple[LayerSource, ...] = (*project, *((copied,) if copied else ()))
+            locked: tuple[LayerSource, ...] = (*below.sources, *wheels, ServicesSource(lock.image))
+            sources = (*((files,) if files else ()), *locked, *code)
+            return _Plan(system, files, below, (*wheels, *project), sources, len(code))
 
         if self._options.bytecode is Bytecode.NONE:
             return plan(None)
-        # Bytecode follows from the version alone: an interpreter is only needed if a layer is not cached.
+        # Bytecode follows from the version alone: an interpreter is only needed if a layer with modules is not cached.
         cached = plan(PycCompiler(Path(), python.version))
-        if all(self._cached(source) for source in cached.sources):
+        if all(self._cached(source) for source in (*cached.below.sources, *cached.wheels)):
             return cached
         return plan(await self._compiler(resolution))
 
@@ -168,7 +189,7 @@ class ImageBuilder:
     async def _layers(self, resolution: Resolution, plan: _Plan) -> list[Layer]:
         cached = [self._cached(source) for source in plan.sources]
         missing = [source for source, layer in zip(plan.sources, cached, strict=True) if layer is None]
-        checked = self._conflict_mark(resolution, plan.below)
+        checked = self._conflict_mark(plan)
         is_checked = checked.exists()
         if not missing and is_checked:
             return [layer for layer in cached if layer is not None]
@@ -252,7 +273,7 @@ class ImageBuilder:
         if published:
             await fetch_wheels(published, self._context, arrived, ImageStage.FETCHING)
         if len(published) < len(packages):
-            await self._with_built([each for each in packages if each.built])
+            await self._builds.sources([each for each in packages if each.built])
 
     async def _system_layer(self, platform: Platform, base: Base) -> tuple[SystemLayer, SystemSource]:
         """The layer of the packages that `[system]`, the services and the compiler need.
@@ -294,10 +315,10 @@ class ImageBuilder:
             other=python.other_build(target.python),
         )
 
-    def _conflict_mark(self, resolution: Resolution, below: BaseLayers) -> Path:
+    def _conflict_mark(self, plan: _Plan) -> Path:
         """A file that exists once these packages were checked for conflicts."""
-        hashes = sorted(each.wheel.sha256 for each in resolution.packages)
-        hashes += [source.key for source in below.sources]
+        hashes = sorted(wheel.sha256 for source in plan.wheels for wheel in source.wheels)
+        hashes += [source.key for source in plan.below.sources]
         return self._context.cache / "image-owners" / hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 

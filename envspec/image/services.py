@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -77,11 +77,7 @@ class ServicesSource:
 
     @property
     def key(self) -> str:
-        parts = []
-        for entry in self.entries():
-            digest = hashlib.sha256(entry.data.content).hexdigest() if isinstance(entry.data, InMemory) else ""
-            parts.append((entry.path, entry.mode, entry.kind.value, entry.uid, entry.gid, digest))
-        return hashlib.sha256(json.dumps(["services", parts]).encode()).hexdigest()
+        return key_of("services", self.entries())
 
     @property
     def title(self) -> str:
@@ -90,13 +86,32 @@ class ServicesSource:
 
     def entries(self) -> Iterator[Entry]:
         """Only small files: the key is computed from them."""
-        found: dict[str, Entry] = {}
-        for entry in _own_entries(self.settings):
-            for parent in reversed(PurePosixPath(entry.path).parents):
-                if str(parent) != ".":
-                    found.setdefault(str(parent), Entry(str(parent), _MODES.get(str(parent), 0o755), EntryKind.FOLDER))
-            found[entry.path] = entry
-        yield from (found[path] for path in sorted(found, key=lambda path: path.split("/")))
+        return in_order(_own_entries(self.settings))
+
+
+def key_of(form: str, entries: Iterable[Entry]) -> str:
+    """The key of a layer of generated files. form: what kind of layer it is."""
+    parts = []
+    for entry in entries:
+        digest = hashlib.sha256(entry.data.content).hexdigest() if isinstance(entry.data, InMemory) else ""
+        parts.append((entry.path, entry.mode, entry.kind.value, entry.uid, entry.gid, digest, entry.target))
+    return hashlib.sha256(json.dumps([form, parts]).encode()).hexdigest()
+
+
+def in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The entries of a layer by path, with the folders above them as the system has them."""
+    found: dict[str, Entry] = {}
+    for entry in entries:
+        for parent in reversed(PurePosixPath(entry.path).parents):
+            if str(parent) != ".":
+                found.setdefault(str(parent), Entry(str(parent), _MODES.get(str(parent), 0o755), EntryKind.FOLDER))
+        found[entry.path] = entry
+    yield from (found[path] for path in sorted(found, key=lambda path: path.split("/")))
+
+
+def owner_of(settings: ImageSettings) -> tuple[int, int]:
+    """User and group who own the working folder and what is in it."""
+    return (UID, GID) if settings.services else (0, 0)
 
 
 def workdir_path(workdir: str) -> str | None:
@@ -126,7 +141,7 @@ def workdir_path(workdir: str) -> str | None:
 
 
 def _own_entries(settings: ImageSettings) -> Iterator[Entry]:
-    uid, gid = (UID, GID) if settings.services else (0, 0)
+    uid, gid = owner_of(settings)
     workdir = workdir_path(settings.workdir)
     if workdir is not None:
         yield Entry(workdir, 0o755, EntryKind.FOLDER, uid=uid, gid=gid)

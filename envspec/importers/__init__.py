@@ -15,14 +15,23 @@ IMPORTERS: Final[tuple[tuple[str, str], ...]] = (
     (r"pyproject\.toml", "envspec.importers.pyproject:read_pyproject"),
     (r"uv\.lock", "envspec.importers.python_locks:read_uv_lock"),
     (r"poetry\.lock", "envspec.importers.python_locks:read_poetry_lock"),
+    (r"pdm\.lock", "envspec.importers.python_locks:read_pdm_lock"),
     (r"pylock(?:\.[^.]+)?\.toml", "envspec.importers.python_locks:read_pylock"),
     (r"pixi\.toml", "envspec.importers.pixi:read_pixi"),
-    (r"conda-lock\.ya?ml", "envspec.importers.conda:read_conda_lock"),
+    (r"conda-lock\.ya?ml", "envspec.importers.conda_locks:read_conda_lock"),
+    (r"conda(?:-.+)?\.lock", "envspec.importers.conda_locks:read_explicit"),
     (r"(?:.*[-_.])?(?:environment|env|conda)(?:[-_.].*)?\.ya?ml", "envspec.importers.conda:read_environment"),
     (r"cog\.ya?ml", "envspec.importers.cog:read_cog"),
-    (r"devcontainer\.json", "envspec.importers.devcontainer:read_devcontainer"),
+    (r"\.?devcontainer\.json", "envspec.importers.devcontainer:read_devcontainer"),
     (r"(?:.*\.)?(?:Dockerfile|Containerfile)(?:[._-].*)?", "envspec.importers.dockerfile:read_dockerfile"),
     (r".*\.(?:txt|in|pip)", "envspec.importers.requirements:read_requirements"),
+)
+
+#: Where a project keeps them: patterns of paths in its folder, those that decide most first.
+FOLDER_SOURCES: Final = (
+    *("pyproject.toml", "requirements*.txt", "requirements/*.txt"),
+    *("environment*.y*ml", "conda*.y*ml", "pixi.toml", "cog.y*ml"),
+    *("Dockerfile", "docker/Dockerfile", ".devcontainer/devcontainer.json"),
 )
 
 

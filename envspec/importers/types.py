@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -9,10 +10,17 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from envspec import documents
+from envspec.credentials import shown
 from envspec.errors import UsageError
 
+#: Series of Python if the sources allow several, the preferred one first: 3.12 has wheels of every torch since 2.2.
+PYTHON_SERIES: Final = ("3.12", "3.11", "3.10", "3.13", "3.9", "3.14", "3.8")
 #: In bytes: lock files of large projects have several megabytes.
 MAX_SOURCE_BYTES: Final = 32 << 20
+
+
+#: A value of `Draft.cudas`: a source says that the environment is for the CPU.
+CPU: Final = "cpu"
 
 
 class Outcome(Enum):
@@ -45,7 +53,7 @@ class Source(NamedTuple):
 
 class LedgerEntry(NamedTuple):
     """One line of a source. text: as it is written, in one line. reason: what it became, or why it is not in the spec;
-    empty if it is kept.
+    of a line that is kept, what else follows from it, or empty.
     """
 
     source: Source
@@ -91,9 +99,10 @@ class Draft:
     versions: normalised names of PyPI packages -> the version that is installed or locked, with its local label.
     pythons: a series, an exact version, or a specifier such as `>=3.9,<3.13`. platforms: conda's names. overrides:
     requirement and reason. conda: match spec, and the platform if it is of one only. conda_versions: conda's names ->
-    `VERSION BUILD`. cudas: `12.4`. gpus: names or compute capabilities as [cuda] gpus takes them. drivers: `535`,
-    `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda] flavor. bases: references of base images that a spec names
-    itself. groups: of a pyproject.toml that a spec can refer to. extras: the project's own.
+    `VERSION BUILD`, or `VERSION` if the source has no builds. cudas: `12.4`, or CPU. gpus: names or compute
+    capabilities as [cuda] gpus takes them. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda]
+    flavor. bases: references of base images that a spec names itself. as_ofs: as [env] as_of. groups: of a
+    pyproject.toml that a spec can refer to. extras: the project's own.
     """
 
     name: str = ""
@@ -114,6 +123,7 @@ class Draft:
     systems: list[Clue] = field(default_factory=list)
     flavors: list[Clue] = field(default_factory=list)
     bases: list[Clue] = field(default_factory=list)
+    as_ofs: list[Clue] = field(default_factory=list)
     apt: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = ""
@@ -121,6 +131,9 @@ class Draft:
 
 class Unreadable(UsageError):
     """A source that can't be read at all."""
+
+    def __init__(self, message: str, *, hint: str = "correct it, or leave it out of the import") -> None:
+        super().__init__(message, hint=hint)
 
 
 @dataclass(slots=True)
@@ -147,7 +160,7 @@ class Import:
         """The text of a source.
 
         Raises:
-            Unreadable: it is missing, too large, or not UTF-8.
+            Unreadable: it is missing, too large, or neither UTF-8 nor, with its mark, UTF-16.
         """
         try:
             content = path.read_bytes()
@@ -155,8 +168,10 @@ class Import:
             raise Unreadable(f"{self.shown(path)} can't be read: {error.strerror}") from None
         if len(content) > MAX_SOURCE_BYTES:
             raise Unreadable(f"{self.shown(path)} has more than {MAX_SOURCE_BYTES >> 20} MB")
+        # `pip freeze > requirements.txt` in Windows PowerShell 5.1 writes UTF-16; pip reads it by its mark.
+        encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
         try:
-            return content.decode("utf-8-sig")
+            return content.decode(encoding)
         except UnicodeDecodeError as error:
             raise Unreadable(f"{self.shown(path)} is not UTF-8 (byte {error.start})") from None
 
@@ -176,14 +191,13 @@ class Import:
 
         by, text: that line, which gets its entry here.
         """
-        shown = self.shown(path)
-        importer = self.find(path)
-        if importer is None:
-            self.add(by, text, Outcome.NOT_UNDERSTOOD, f"envspec does not read {shown}")
-        elif not path.is_file():
-            self.add(by, text, Outcome.REFUSED, f"there is no {shown}")
+        name = self.shown(path)
+        if not path.is_file():
+            self.add(by, text, Outcome.REFUSED, f"there is no file {name}")
+        elif (importer := self.find(path)) is None:
+            self.add(by, text, Outcome.NOT_UNDERSTOOD, f"envspec does not read {name}")
         else:
-            self.add(by, text, Outcome.TRANSLATED, f"its lines, from {shown}")
+            self.add(by, text, Outcome.TRANSLATED, f"its lines, from {name}")
             self.run(importer, path)
 
     def run(self, importer: Importer, path: Path) -> None:
@@ -193,8 +207,8 @@ class Import:
             importer(path, self)
 
     def add(self, source: Source, text: str, outcome: Outcome, reason: str = "") -> None:
-        """An entry of the ledger."""
-        self.ledger.append(LedgerEntry(source, " ".join(text.split()), outcome, reason))
+        """An entry of the ledger. text: the line, whose credentials are left out; reason: without any."""
+        self.ledger.append(LedgerEntry(source, shown(" ".join(text.split())), outcome, reason))
 
 
 #: Reads a source and adds what it finds to the draft, and an entry to the ledger for each line that has a meaning.

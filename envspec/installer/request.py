@@ -12,6 +12,7 @@ from typing import Final
 from envspec.context import Stages
 from envspec.errors import UnfitMachine
 from envspec.models import CondaPackage, Lock, Platform, Resolution
+from envspec.spec.targets import glibc_of
 
 
 class InstallStage(Stages):
@@ -147,19 +148,6 @@ def _missing_for_wheels(resolution: Resolution, host: HostFacts) -> list[str]:
     whose = sorted(name for name, need in needs.items() if need == newest)
     has = "it has {}.{}".format(*host.glibc) if host.glibc else "it has another C library"
     return [f"{_few(whose)} need{'s' if len(whose) == 1 else ''} glibc {newest[0]}.{newest[1]}, {has}"]
-
-
-def glibc_of(filename: str) -> tuple[int, int] | None:
-    """The oldest glibc that a wheel of this name supports; None if it needs none or is not a wheel."""
-    if not filename.endswith(".whl"):
-        return None
-    levels = []
-    for tag in filename.removesuffix(".whl").rpartition("-")[2].split("."):
-        if found := re.match(r"manylinux_(\d+)_(\d+)_", tag):
-            levels.append((int(found[1]), int(found[2])))
-        elif found := re.match(r"manylinux(1|2010|2014)_", tag):
-            levels.append({"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}[found[1]])
-    return min(levels, default=None)
 
 
 def _missing_for_conda(packages: Sequence[CondaPackage], host: HostFacts) -> list[str]:

@@ -73,15 +73,18 @@ def replace_content(path: Path, data: bytes) -> None:
 
 
 def replace_user_file(path: Path, data: bytes) -> None:
-    """As `replace_content`, for a file of the user's: synced, and a link stays one while its target is replaced.
+    """As `replace_content`, for a file of the user's: synced, and a link stays one while its target is replaced. The
+    file and its folders need not exist.
 
     Raises:
         UsageError: the file can't be written; what stood there is untouched.
     """
     real = Path(os.path.realpath(path))
     try:
+        real.parent.mkdir(parents=True, exist_ok=True)
         with replacing(real) as new, new.open("xb") as file:
-            new.chmod(real.stat().st_mode & 0o7777)
+            if real.exists():
+                new.chmod(real.stat().st_mode & 0o7777)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -221,10 +224,10 @@ _GENERATED_AT_TOP: Final = ("build", "dist")
 _OF_LOCKS: Final = "envspec.lock"
 
 
-def project_files(root: Path) -> Iterator[str]:
-    """The files and links below `root`, as paths relative to it with `/`, in order."""
+def project_files(root: Path, start: str = ".") -> Iterator[str]:
+    """The files and links below a folder of a project, as paths relative to its root with `/`, in order."""
     found: list[str] = []
-    for folder, names, files in os.walk(root):
+    for folder, names, files in os.walk(root / start):
         inner = os.path.relpath(folder, root).replace(os.sep, "/")
         names[:] = [name for name in names if not _is_generated(name, inner) and not _is_lock(folder, name)]
         links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118

@@ -19,6 +19,7 @@ from envspec.lockfile.check_entries import mismatches
 from envspec.lockfile.folder import read_current, state
 from envspec.lockfile.header import LOCK_FILE, Header, NewerFormat, pins_sha256, verify_checksum
 from envspec.names import FILE_NAME
+from envspec.spec.document import DEPENDENCIES_FROM
 from envspec.spec.identity import input_sha256, read_document
 from envspec.spec.owner import TWO_SPECS, other_owner
 from envspec.spec.variants import BASE, base_directory, document_of
@@ -118,9 +119,9 @@ def _base_reasons(base: Path, lock_dir: Path, header: Header) -> list[Reason]:
 def _changed(data: Mapping[str, Any], variant: str, spec_path: Path, lock_dir: Path, header: Header) -> Reason:
     other = other_owner(header.spec, header.name, spec_path, lock_dir)
     if other is None:
-        groups = document_of(data, variant).get("pip", {}).get("groups")
-        of_groups = f", or a dependency group that it names ({', '.join(groups)})," if groups else ""
-        return Reason(Why.SPEC, f"{spec_path}{of_groups} has changed since it was locked")
+        sources = document_of(data, variant).get(DEPENDENCIES_FROM)
+        of_sources = f", or a line that it takes from pyproject.toml ({', '.join(sources)})," if sources else ""
+        return Reason(Why.SPEC, f"{spec_path}{of_sources} has changed since it was locked")
     return Reason(Why.SPEC, f"{lock_dir} is the lock of {other}", TWO_SPECS)
 
 

@@ -45,6 +45,9 @@ def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], s
         shown = ((name, text if text and text.isprintable() else string(text)) for name, text in image.env)
         values |= {(f"image.env.{name}", None): text for name, text in shown}
         services = ((each.name, str(each.port), each.logdir) for each in image.services)
+        values["image.project", None] = image.project
+        paths = (path if path.isprintable() and " " not in path else string(path) for path in image.copy)
+        values["image.copy", None] = " ".join(paths)
         values["image.services", None] = " ".join(":".join(filter(None, words)) for words in services)
     made = {layer.platform for layer in other.system}
     for layer in lock.system:

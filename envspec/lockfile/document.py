@@ -53,7 +53,7 @@ _KEYS: Final[Mapping[type, str]] = {
     GpuCode: "package version platform variant sm ptx source",
     WheelFile: "index filename size_bytes sha256 hash url",
     BuiltWheel: "filename size_bytes sha256",
-    Package: "name version extras uploaded file built record_sha256 required_by removed rejected",
+    Package: "name version extras uploaded file built record_sha256 required_by removed rejected preferred",
 }
 #: Fields of a Lock that the header has.
 _HEADER_FIELDS: Final = (

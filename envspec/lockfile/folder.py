@@ -72,11 +72,11 @@ def find_lock(argument: str, cwd: Path) -> Path:
 
 
 def _not_a_lock(argument: str, cwd: Path) -> UsageError:
-    from envspec import documents
+    from envspec.spec.document import read_spec
 
     hint = f"name a folder with an {LOCK_FILE}, or a name under {LOCKS}/"
     try:
-        name = str(documents.read_spec(cwd / argument)["env"]["name"])
+        name = str(read_spec(cwd / argument)["env"]["name"])
     except (OSError, ValueError, LookupError, TypeError):
         return UsageError(f"{argument} is not a lock", hint=hint)
     is_locked = name in names_of_locks(cwd)
@@ -105,6 +105,9 @@ def read_lock(directory: Path) -> Lock:
         UsageError: there is none, or it can't be read.
         StaleLock: it is not what envspec wrote, or has another format.
     """
+    # Imported here: `lock --check` has a small budget.
+    from dataclasses import replace
+
     from envspec.lockfile.document import load
 
     document = directory / LOCK_FILE
@@ -114,7 +117,7 @@ def read_lock(directory: Path) -> Lock:
         raise DamagedLock(f"{document} is not text", hint="restore it from version control, or lock again") from error
     except OSError as error:
         raise UsageError(f"{document} can't be read: {error.strerror}", hint="`envspec lock SPEC` writes it") from error
-    return load(text, str(document))
+    return replace(load(text, str(document)), directory=directory)
 
 
 def read_with_digest(directory: Path) -> tuple[Lock, str]:

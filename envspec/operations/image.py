@@ -16,7 +16,7 @@ from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, StaleLock, UnfitMachine, UsageError
 from envspec.image import outputs
 from envspec.image.base import ManifestCache
-from envspec.image.build import BuiltImage, ImageBuilder
+from envspec.image.build import BuiltImage, ImageBuilder, WheelBuilds
 from envspec.image.config import OCI_CONFIG, annotations_of, index_of
 from envspec.image.layers.gzip import ArchiveMissing
 from envspec.image.layers.store import BlobStore, LayerStore, StreamedBlob
@@ -29,7 +29,7 @@ from envspec.io.tasks import gather_or_cancel, run_interruptible
 from envspec.lockfile.document import identity
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.lockfile.header import LOCK_FILE
-from envspec.models import ImageId, Lock, Package, Platform
+from envspec.models import ImageId, Lock, Package, Platform, Resolution
 from envspec.operations.lock_state import is_open
 from envspec.operations.session import Session
 from envspec.registry.reference import parse
@@ -59,7 +59,8 @@ class ImageSession(AsyncExitStack):
             context.connectivity,
             lambda: context.reporter.progress(Step(ImageStage.BASE)),
         )
-        self._builder = ImageBuilder(options, context, self.store, documents, this_platform(), self._built_wheels)
+        builds = WheelBuilds(self._built_wheels, self._project_wheel)
+        self._builder = ImageBuilder(options, context, self.store, documents, this_platform(), builds)
         # Left in the opposite order.
         self.push_async_exit(self.clients)
         self.callback(self._stopping.set)
@@ -147,6 +148,11 @@ class ImageSession(AsyncExitStack):
         for text in (*gpu_code, *_missing_libraries(self.options.lock, assembled, facts)):
             self.context.reporter.warning(text)
 
+    async def _project_wheel(self, part: Resolution) -> Package:
+        from envspec.operations.project_wheel import project_wheel
+
+        return await project_wheel(self.options.lock, self.options.identity, part, self.clients)
+
     async def _built_wheels(self, packages: Sequence[Package]) -> None:
         from envspec.operations.build_wheels import Builds
 
@@ -219,7 +225,7 @@ async def identify(options: ImageOptions, context: Context) -> Lock:
     async with ImageSession(options, context) as session:
         assembled = await session.build()
     pyc = options.bytecode is Bytecode.COMPILED
-    mine = [ImageId(each.image.platform, each.image.id, pyc) for each in assembled]
+    mine = [ImageId(each.image.platform, each.locked_id, pyc) for each in assembled]
     replaced = {(each.platform, each.pyc) for each in mine}
     others = [each for each in options.lock.images if (each.platform, each.pyc) not in replaced]
     systems = {each.platform: each for each in options.lock.system}
@@ -232,8 +238,8 @@ async def _build(options: ImageOptions, destinations: Destinations, context: Con
     async with ImageSession(options, context) as session:
         assembled = await session.build()
         images = tuple(each.image for each in assembled)
-        for image in images:
-            _compare(options, image)
+        for each in assembled:
+            _compare(options, each)
         index = index_of(images, annotations_of(options.lock, options.identity, None)) if len(images) > 1 else None
         if destinations.tar or destinations.layout:
             await session.fetch_base_layers(assembled)
@@ -265,12 +271,14 @@ async def _with_built(options: ImageOptions, context: Context) -> ImageOptions:
     return replace(options, lock=lock, identity=identity(lock))
 
 
-def _compare(options: ImageOptions, image: Image) -> None:
-    pyc = options.bytecode is Bytecode.COMPILED
+def _compare(options: ImageOptions, built: BuiltImage) -> None:
+    pyc, platform = options.bytecode is Bytecode.COMPILED, built.image.platform
     for row in options.lock.images:
-        if row.platform is image.platform and row.pyc is pyc and row.id != image.id:
+        if row.platform is platform and row.pyc is pyc and row.id != built.locked_id:
+            without = ", without the project's code," if options.lock.image.has_code else ""
             raise StaleLock(
-                f"the image of {options.lock.name} on {image.platform.value} is {image.id}; the lock records {row.id}",
+                f"the image of {options.lock.name} on {platform.value}{without} is {built.locked_id}; the lock records "
+                f"{row.id}",
                 hint="if the change is intended, record it by `envspec lock --image SPEC`; another envspec or another "
                 "patch of the compiling Python gives another image",
             )

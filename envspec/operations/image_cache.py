@@ -1,4 +1,4 @@
-"""What image to build, and the IDs of images built before, by the lock's bytes.
+"""What image to build, and the IDs of images built before, by the lock's bytes and by those of the project's code.
 
 `envspec image id`, and a push of an image that the registry has, read nothing else: few imports.
 """
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Part of every key: increase it if the same lock would give another image.
 FORM: Final = 2
+#: In a lock whose image contains code that is not of the lock, and perhaps in others.
+_OF_CODE: Final = (b"\nproject = ", b"\ncopy = ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class CachedIds:
 
 
 class ImageRequest:
-    """An image to build. The lock is read only if the cache does not answer from its bytes alone."""
+    """An image to build. The lock is read only if the cache does not answer from its bytes alone, and for code."""
 
     def __init__(
         self,
@@ -66,9 +68,14 @@ class ImageRequest:
         self._key: str | None = None
         # A Python that the user names may compile otherwise: what it gives is not remembered.
         if not python:
-            document = hashlib.sha256(read_current(self.folder, LOCK_FILE)).hexdigest()
+            body = read_current(self.folder, LOCK_FILE)
+            document = hashlib.sha256(body).hexdigest()
             where = platforms or ("this machine's", machine.system(), machine.machine())
             values = [FORM, VERSION, document, *where, "pyc" if bytecode else "no-pyc", compression]
+            if any(key in body for key in _OF_CODE):
+                from envspec.image.code import code_key
+
+                values.append(code_key(self.lock))
             self._key = hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
     def cached(self) -> CachedIds | None:

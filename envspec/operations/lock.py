@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,21 +26,22 @@ from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
 from envspec.lockfile.folder import folder_changes, read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.lockfile.toml_writer import time_text
-from envspec.models import ImageSettings, Lock, Platform, Resolution, Target
+from envspec.models import ImageSettings, Lock, Platform, Rejected, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
 from envspec.operations.lock_state import SOURCE, Compiled, CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.types import RefusedLines
 from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in_conda
-from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
+from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of, without_preferences
 from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
-from envspec.spec.errors import KeyPath, RefusedValues
-from envspec.spec.identity import with_groups
+from envspec.spec.document import root_of
+from envspec.spec.errors import KeyPath, RefusedValues, SpecError
+from envspec.spec.identity import whole_document
 from envspec.spec.load import read_text, spec_error
 from envspec.spec.sections import BasePackages
 from envspec.spec.targets import targets_of
-from envspec.spec.variants import BASE, document_of, variant_directory
+from envspec.spec.variants import document_of, variant_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,16 @@ def preview(request: LockRequest, new: Compiled) -> LockPreview:
 def compiled(request: LockRequest, context: Context, base: Compiled | None, text: str | None) -> Compiled:
     """What a spec compiles to; writes nothing but the cache.
 
-    base: for a variant, what the spec itself compiles to. text: the spec's, if it is not to be its file's.
+    base: for a variant, what the spec itself compiles to. text: the spec's, if it is not to be the request's or its
+    file's.
     """
     started = context.now().replace(microsecond=0)
     written = base.spec.decode() if base and base.spec else read_text(request.spec_path)
+    text = text if text is not None else request.text
+    is_of_file = text is None
     text = written if text is None or base else text
-    if request.as_of is not None and not request.upgrade_packages and not request.variant:
-        _parsed(text, request, started)
-        text = set_as_of(text, request.as_of)
+    if not request.variant:
+        text = _upgraded_text(text, request, started)
     whole = _parsed(text, request, started)
     spec = whole.variant(request.variant)
     check_owner(request)
@@ -87,10 +90,10 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     warnings: list[str] = []
     context = _recording(context, warnings).with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
     key = None
-    if request.upgrade is Upgrade.KEEP and not request.upgrade_packages and request.as_of is None:
+    if is_of_file and request.upgrade is Upgrade.KEEP and not request.upgrade_packages and request.as_of is None:
         key = key_of(request, load_facts().version, context.environ, base)
     facts = load_facts(spec.facts.tables())
-    check_cuda(spec, facts, request.spec_path, request.variant)
+    check_cuda(spec, facts, request)
     with closing(Store(context.cache)) as store:
         document = _document(text, request)
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)
@@ -113,6 +116,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
             made = _upgraded(state)
         from envspec.operations.lock_assemble import is_open
 
+        _report_moved(made, context)
         files = lock_files(made)
         _check_hosts(request.spec_path, document_of(_document(text, request), request.variant), files)
         if is_looked_up:
@@ -124,13 +128,24 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     return Compiled(files, written, None if text == written else text.encode())
 
 
+def _upgraded_text(text: str, request: LockRequest, now: datetime) -> str:
+    """The spec's text with the date that is requested, and without preferred versions of what may move."""
+    if request.as_of is not None and not request.upgrade_packages:
+        _parsed(text, request, now)
+        text = set_as_of(text, request.as_of, root_of(request.spec_path))
+    if request.upgrade is Upgrade.ALL or request.upgrade_packages:
+        _parsed(text, request, now)
+        text = without_preferences(text, request.upgrade_packages or None, root_of(request.spec_path))
+    return text
+
+
 def _parsed(text: str, request: LockRequest, now: datetime) -> Spec:
     """The spec with all its variants."""
     return parse_spec(text, str(request.spec_path), now, request.spec_path.parent)
 
 
 def _document(text: str, request: LockRequest) -> dict[str, Any]:
-    return with_groups(documents.parse_toml(text), request.spec_path.parent)
+    return whole_document(documents.parse_toml(text), request.spec_path)
 
 
 def beside(state: LockState, document: bytes) -> LockState:
@@ -150,7 +165,7 @@ def beside(state: LockState, document: bytes) -> LockState:
     )
 
 
-def check_cuda(spec: Spec, facts: Facts, where: Path, variant: str = BASE) -> None:
+def check_cuda(spec: Spec, facts: Facts, request: LockRequest) -> None:
     """Fail on what no resolution changes: unknown GPUs, and a driver that is too old for [cuda] version or a GPU.
 
     Raises:
@@ -158,7 +173,7 @@ def check_cuda(spec: Spec, facts: Facts, where: Path, variant: str = BASE) -> No
     """
     found = dict.fromkeys(each for platform in spec.env.platforms for each in _cuda_problems(spec, platform, facts))
     if found:
-        raise spec_error(where, found, variant)
+        raise _spec_error(request, found)
 
 
 def _cuda_problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[KeyPath, str, str]]:
@@ -201,11 +216,11 @@ def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
     missing = [(path, name) for path, text in found if (name := unset(text, context.environ))]
     if missing and not context.is_offline:
         path, name = missing[0]
-        unset_login = f"the login is in the variable {name}, which is not set"
-        raise spec_error(request.spec_path, [(path, unset_login, f"set {name} in the environment")], request.variant)
+        reason = (path, f"the login is in the variable {name}, which is not set", f"set {name} in the environment")
+        raise _spec_error(request, [reason])
     for path, text in (*found, *channels):
         if has_open_secret(text, channel=path[0] == "conda"):
-            [place] = spec_error(request.spec_path, [(path, "", "")], request.variant).problems
+            [place] = _spec_error(request, [(path, "", "")]).problems
             context.reporter.warning(
                 f"{place.where}:{place.line}: {place.key} contains a password or a token, visible to everybody who "
                 "sees the spec: use variables instead, as in https://${USER}:${PASSWORD}@host"
@@ -266,7 +281,7 @@ def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
     if state.old is not None:
         state = replace(state, old=replace(state.old, package_ages=moved.package_ages))
     if times:
-        text = set_package_as_of(text, times)
+        text = set_package_as_of(text, times, root_of(state.request.spec_path))
         spec = _parsed(text, state.request, state.started).variant(state.request.variant)
         state = replace(state, spec=spec, document=_document(text, state.request))
     made = make(state)
@@ -339,15 +354,32 @@ def _report_unmoved(state: LockState, made: Lock) -> None:
             )
 
 
+def moved_preferences(lock: Lock) -> list[tuple[str, Rejected]]:
+    """The versions that the spec prefers and the lock does not have: each package's name, and the reason."""
+    found = [(each.name, each.preferred) for part in lock.resolutions for each in part.conda]
+    found += [(each.name, each.preferred) for part in lock.resolutions for each in part.packages]
+    return list(dict.fromkeys((name, preferred) for name, preferred in found if preferred is not None))
+
+
+def _report_moved(lock: Lock, context: Context) -> None:
+    if found := moved_preferences(lock):
+        lines = "".join(f"\n  {name} {each.version}: {each.why}" for name, each in found)
+        context.reporter.warning(f"not locked although the spec prefers them:{lines}")
+
+
 def make(state: LockState) -> Lock:
     """The lock that a spec compiles to; writes nothing."""
     try:
         return _made(state)
     except RefusedValues as error:
-        raise spec_error(state.request.spec_path, error.found, state.request.variant) from None
+        raise _spec_error(state.request, error.found) from None
     except RefusedLines as error:
         lines = error.of_lines(state.spec.pip.dependencies)
-        raise spec_error(state.request.spec_path, lines, state.request.variant) from None
+        raise _spec_error(state.request, lines) from None
+
+
+def _spec_error(request: LockRequest, found: Iterable[tuple[KeyPath, str, str]]) -> SpecError:
+    return spec_error(request.spec_path, found, request.variant, request.text)
 
 
 def _made(state: LockState) -> Lock:
@@ -460,10 +492,11 @@ def lock_files(lock: Lock) -> dict[str, bytes]:
     """
     if not lock.base_images:
         return files_of(lock)
-    return files_of(lock, _container_config(lock.image))
+    return files_of(lock, container_config(lock.image))
 
 
-def _container_config(settings: ImageSettings) -> ContainerConfig:
+def container_config(settings: ImageSettings) -> ContainerConfig:
+    """How a container of an image with these settings starts. Raises UsageError: as `lock_files`."""
     # Imported only for locks with an image.
     from envspec.image.layers.types import EntryKind, InMemory
     from envspec.image.services import HOME, USER, ServicesSource, services_config

@@ -63,7 +63,7 @@ def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list
     """Write the locks, and the spec if its dates have changed; the paths that were written or removed, the spec first.
 
     made: of each request. Each folder is written as one step; a run that is killed between two of them leaves locks of
-    which `--check` finds one stale.
+    which `--check` finds one stale. If the first can't be written the spec is as it was.
 
     Raises:
         UsageError: another run has changed the spec, or locked another one, or a folder can't be written.
@@ -78,7 +78,12 @@ def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list
         if read_text(path) != made[0].read:
             raise UsageError(f"{path} was changed while it was locked", hint="lock it again")
         replace_user_file(path, spec)
-    changed = [
-        write_folder(q.directory, each.files) if each.files else () for q, each in zip(requests, made, strict=True)
-    ]
+    changed: list[tuple[Path, ...]] = []
+    try:
+        for request, each in zip(requests, made, strict=True):
+            changed.append(write_folder(request.directory, each.files) if each.files else ())
+    except UsageError:
+        if spec is not None and not any(changed):
+            replace_user_file(path, made[0].read.encode())
+        raise
     return [(path, *changed[0]) if spec is not None else changed[0], *changed[1:]]

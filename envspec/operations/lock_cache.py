@@ -98,6 +98,8 @@ def recalled(request: LockRequest, context: Context, base: Compiled | None = Non
     """
     if request.upgrade is Upgrade.ALL or request.upgrade_packages or request.as_of is not None:
         return None
+    if request.text is not None:
+        return None
     if owner_of(request) is not None:
         return None
     # A variant that is up to date is so beside the spec's lock of today.

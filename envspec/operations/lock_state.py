@@ -79,7 +79,8 @@ class LockRequest:
 
     resolver, conda_resolver: names in `envspec.resolve`. upgrade_packages: normalised names that may move although the
     rest stays. as_of: the date to write into the spec, of everything or of upgrade_packages. channel_repodata: channel
-    name -> a folder with its repodata, used instead of it.
+    name -> a folder with its repodata, used instead of it. text: the spec's new text, to be written with the lock; None
+    for its file's.
     """
 
     spec_path: Path
@@ -91,6 +92,7 @@ class LockRequest:
     channel_repodata: Mapping[str, Path] = field(default_factory=dict)
     as_of: datetime | Age | None = None
     variant: str = BASE
+    text: str | None = None
 
     @property
     def base_directory(self) -> Path:
@@ -101,7 +103,7 @@ class LockRequest:
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """files: of the lock that a spec compiles to; none if its lock stays as it is. read: the spec's text. spec: its new
-    one, if the request changes dates.
+    one, if the request changes it.
     """
 
     files: Mapping[str, bytes]

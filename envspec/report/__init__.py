@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
+    from envspec.diagnostics.audit.types import AuditReport
     from envspec.diagnostics.explain import Explanation, PackageExplanation
     from envspec.diagnostics.fit import FitReport
     from envspec.image.diff import ImageDiff
+    from envspec.importers.result import Imported
     from envspec.lockfile.diff import LockDiff
     from envspec.receipts.compare import Comparison
     from envspec.receipts.fleet import Fleet
@@ -70,6 +72,10 @@ EXPLANATION: Final[Formats[Explanation | PackageExplanation]] = Formats(
     {"text": "explanation:as_text", "json": "explanation:as_json"}
 )
 FIT: Final[Formats[FitReport]] = Formats({"text": "explanation:fit_as_text", "json": "explanation:fit_as_json"})
+AUDIT: Final[Formats[AuditReport]] = Formats(
+    {"text": "audit:as_text", "json": "audit:as_json", "github": "audit:as_github", "sarif": "audit:as_sarif"}
+)
+IMPORT: Final[Formats[Imported]] = Formats({"text": "importing:as_text", "json": "importing:as_json"})
 IMAGE_DIFF: Final[Formats[ImageDiff]] = Formats({"text": "diff:image_as_text", "json": "diff:image_as_json"})
 
 #: Files of a receipt's folder -> format.

@@ -126,6 +126,10 @@ def _image(image: ImageExplanation) -> Iterator[Row]:
     settings = image.settings
     yield row("working directory", settings.workdir)
     yield row("compiler", settings.compiler)
+    if settings.project:
+        yield row("project", settings.project)
+    if settings.copy:
+        yield row("copied code", " ".join(settings.copy))
     for service in settings.services:
         logs = f", logs in {service.logdir}" if service.logdir else ""
         yield row(service.name, f"on port {service.port}{logs}")
@@ -222,11 +226,12 @@ def _variant(
     title: str, variant: Variant | CondaVariant, files: Iterable[Row], code: Iterable[GpuCode] = (), note: str = ""
 ) -> list[Table]:
     """code: read from a wheel."""
-    rejected = variant.rejected
+    rejected, preferred = variant.rejected, variant.preferred
     return [
         listing(f"{title} on {_listed(file.platform for file in variant.files)}", [row(note)]),
         listing("required by", _tree(variant.chains, with_channels=isinstance(variant, Variant))),
         listing("newest version, rejected", [row(rejected.version, notes=[rejected.why])] if rejected else []),
+        listing("version that the spec prefers", [row(preferred.version, notes=[preferred.why])] if preferred else []),
         listing("GPU code", _gpu_code(variant.gpu_code)),
         listing("GPU code read from the wheel", _gpu_code(code)),
         listing("files", files),

@@ -51,6 +51,7 @@ def _package(fields: dict[str, Any]) -> Package:
         "required_by": tuple(Dependent(**each) for each in fields["required_by"]),
         "uploaded": datetime.fromisoformat(fields["uploaded"]) if fields["uploaded"] else None,
         "rejected": Rejected(**fields["rejected"]) if fields["rejected"] else None,
+        "preferred": Rejected(**fields["preferred"]) if fields["preferred"] else None,
         "extras": tuple(fields["extras"]),
         "removed": tuple(fields["removed"]),
         "built": BuiltWheel(**fields["built"]) if fields["built"] else None,

@@ -181,7 +181,8 @@ class CondaRequest:
     builds are ignored. constraints: match specs for packages that something else requires. of_platform: the
     requirements of this platform's own table. cuda: packages that have CUDA builds must come as one, for this CUDA;
     None: builds for the CPU are meant. undated: whether records without a build time count. cutoffs: names with an
-    `as_of` of their own. locked: packages to keep if the requirements allow them.
+    `as_of` of their own. locked: packages to keep if the requirements allow them. preferred: name, version and build
+    (empty: any) that the spec prefers for names that are not locked.
     """
 
     platform: Platform
@@ -195,6 +196,7 @@ class CondaRequest:
     undated: bool = False
     cutoffs: Mapping[str, datetime] = field(default_factory=dict)
     locked: tuple[CondaPackage, ...] = ()
+    preferred: tuple[tuple[str, str, str], ...] = ()
 
     def cutoff_of(self, name: str) -> datetime:
         return self.cutoffs.get(name, self.as_of)

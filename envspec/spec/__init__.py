@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from envspec.spec.load import parse_spec as parse_spec
     from envspec.spec.positions import set_as_of as set_as_of
     from envspec.spec.positions import set_package_as_of as set_package_as_of
+    from envspec.spec.preferences import without_preferences as without_preferences
     from envspec.spec.requirements import Requirement as Requirement
     from envspec.spec.requirements import RequirementKind as RequirementKind
     from envspec.spec.sections import Compiler as Compiler
@@ -32,6 +33,7 @@ _NAMES = {
     "identity": "find_spec",
     "load": "load_spec parse_spec",
     "positions": "set_as_of set_package_as_of",
+    "preferences": "without_preferences",
     "requirements": "Requirement RequirementKind",
     "sections": "Compiler Conda Libraries PythonSource Spec System UndatedFiles",
 }

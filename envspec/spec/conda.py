@@ -201,12 +201,43 @@ def _written(version: str | None, build: str | None, keys: dict[str, str], was: 
     return blank + plain + (f"[{brackets}]" if keys else "")
 
 
+_EXACT: Final = re.compile(rf"\s==(?P<version>{VERSION})(?: (?P<build>{BUILD}))?")
+
+
+def read_preferred_record(text: str) -> str:
+    """One item of `conda.prefer`: a name, one exact version and perhaps a build; BadValue for anything else."""
+    spec = read_match_spec(text)
+    name = name_of(spec)
+    if not _EXACT.fullmatch(spec[len(name) :]) or spec[: len(name)].lower() != name or "*" in spec:
+        raise BadValue(f"{quoted(text)} is not one version", f'write "{name} ==1.2.3" or "{name} ==1.2.3 h0123abc_0"')
+    return spec
+
+
+def preferred_record(spec: str) -> tuple[str, str, str]:
+    """Name, version and build of what `read_preferred_record` gives; the build is empty if any will do."""
+    name, version, build = (*spec.split(), "")[:3]
+    return name, version.removeprefix("=="), build
+
+
 def name_of(spec: str) -> str:
     """The package that a match spec requires, in lower case."""
     head = _HEAD.fullmatch(spec.strip())
     if not head:
         raise ValueError(f"no match spec: {spec!r}")
     return head["name"].lower()
+
+
+def parts_of(spec: str) -> tuple[str, str, str]:
+    """(name in lower case, condition on the version, condition on the build) of a spec that `read_match_spec` takes;
+    empty if there is none.
+    """
+    head = _HEAD.fullmatch(spec.strip())
+    rest = _REST.fullmatch(head["rest"]) if head else None
+    if not head or not rest:
+        raise ValueError(f"no match spec: {spec!r}")
+    version, build = _words(spec, _joined(rest["plain"]))
+    keys = _keys(spec, rest["keys"])
+    return head["name"].lower(), version or keys.get("version", ""), build or keys.get("build", "")
 
 
 def channel_of(spec: str) -> str | None:

@@ -7,6 +7,7 @@ from datetime import date, datetime, time
 from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from envspec.spec.conda import unsecret
 from envspec.spec.errors import BadValue, KeyPath, dotted, nearest, quoted
@@ -40,7 +41,7 @@ def _repeats(found: dict[str, Any], mistyped: set[KeyPath]) -> bool:
 
 
 def _close(path: KeyPath) -> str | None:
-    return nearest(str(path[-1]), _section(path[:-1]).model_fields)
+    return nearest(str(path[-1]), _keys(_section(path[:-1])))
 
 
 def _problem(found: dict[str, Any], written: Callable[[KeyPath], str | None]) -> tuple[KeyPath, BadValue]:
@@ -59,7 +60,7 @@ def _problem(found: dict[str, Any], written: Callable[[KeyPath], str | None]) ->
 
 def _unknown(path: KeyPath) -> BadValue:
     key = str(path[-1])
-    known = list(_section(path[:-1]).model_fields)
+    known = list(_keys(_section(path[:-1])))
     close = _close(path)
     if close:
         return BadValue("unknown key", f"did you mean `{close}`?")
@@ -71,7 +72,7 @@ def _unknown(path: KeyPath) -> BadValue:
 
 
 def _missing(path: KeyPath) -> BadValue:
-    field = _section(path[:-1]).model_fields[str(path[-1])]
+    field = _keys(_section(path[:-1]))[str(path[-1])]
     example = _written((field.examples or ["..."])[0])
     if len(path) == 1:
         return BadValue("missing", f'add [{path[-1]}] with `name = "my-env"` and `python = "3.11"`')
@@ -99,10 +100,10 @@ def _how_to_write(kind: str, path: KeyPath) -> str:
     """How a table, a list or a number is written at `path`."""
     if isinstance(path[-1], int) and kind == "string_type":
         path = path[:-1]
-    field = _section(path[:-1]).model_fields.get(str(path[-1]))
+    field = _keys(_section(path[:-1])).get(str(path[-1]))
     example = _written(field.examples[0]) if field and field.examples else None
     if kind == "model_type" and isinstance(path[-1], int):
-        listed = _section(path[:-2]).model_fields.get(str(path[-2]))
+        listed = _keys(_section(path[:-2])).get(str(path[-2]))
         one = _written(listed.examples[0][0]) if listed and listed.examples else ""
         return f"write {one}" if one else f"write each as a table of its own: [[{dotted(path[:-1])}]]"
     if kind == "tuple_type" and field and _model_in(field.annotation):
@@ -152,12 +153,17 @@ def _written(example: object) -> str:
     return str(example)
 
 
+def _keys(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The keys of a section, as they are written."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
 def _section(path: KeyPath) -> type[BaseModel]:
     """The section that stands at `path`."""
     section: type[BaseModel] = SpecWithFacts
     for part in path:
         # What is no field is a key that the user chose, of a table of tables, whose section the field named already.
-        if isinstance(part, str) and (field := section.model_fields.get(part)):
+        if isinstance(part, str) and (field := _keys(section).get(part)):
             section = _model_in(field.annotation) or section
     return section
 
@@ -172,7 +178,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def _homes(section: type[BaseModel], path: KeyPath) -> list[KeyPath]:
     """Every key of a spec."""
     homes: list[KeyPath] = []
-    for name, field in section.model_fields.items():
+    for name, field in _keys(section).items():
         homes.append((*path, name))
         model = _model_in(field.annotation)
         if model:

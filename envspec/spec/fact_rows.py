@@ -249,8 +249,9 @@ def _add_variants(sections: dict[str, Any], definitions: dict[str, Any]) -> None
     """The schema of `[variants]`: a spec's sections, of which nothing is required, and `false` for one less."""
     env = {key: value for key, value in definitions["Env"].items() if key != "required"}
     env["properties"] = {key: value for key, value in env["properties"].items() if key not in SHARED}
+    descriptions = {field.alias or name: field.description for name, field in SpecWithFacts.model_fields.items()}
     parts = {
-        key: {"description": SpecWithFacts.model_fields[key].description, "anyOf": [value, {"const": False}]}
+        key: {"description": descriptions[key], "anyOf": [value, {"const": False}]}
         for key, value in sections.items()
         if key not in ("env", "variants")
     }

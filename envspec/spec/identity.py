@@ -15,63 +15,65 @@ from typing import Any
 from envspec import documents
 from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.errors import UsageError
+from envspec.spec.document import DEPENDENCIES_FROM, PYPROJECT, read_spec, spec_in
 from envspec.spec.variants import BASE, variant_names
 
 _CONFINING = "unconfined_builds"
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A spec's file as TOML, with what it names beside it, see `with_groups`; it need not be a valid spec.
+    """A spec's file as TOML, with what it takes from other files, see `whole_document`; it need not be a valid spec.
 
     Raises:
-        OSError: it can't be read. ValueError: it is not TOML, or a group can't be read.
+        OSError: it can't be read. ValueError: it is not TOML, or such a line can't be read.
     """
-    return with_groups(documents.read_spec(path), path.parent)
+    return whole_document(documents.read_toml(path), path)
 
 
 def variants_in(path: Path) -> tuple[str, ...]:
     """The spec itself and its variants; the spec alone if it can't be read, which whoever reads all of it reports."""
     try:
-        return (BASE, *variant_names(documents.read_spec(path)))
+        return (BASE, *variant_names(read_spec(path)))
     except (OSError, ValueError):
         return (BASE,)
 
 
-def with_groups(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A spec, parsed, with the lines of the dependency groups that it names, and the hash of its `pip.on_top_of`.
+def whole_document(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The spec in a file, parsed, with the lines of `dependencies-from`, and the hash of its `pip.on_top_of`.
 
-    folder: the spec's.
+    path: of that file.
 
     Raises:
-        ValueError: a group can't be read.
+        ValueError: such a line can't be read.
     """
-    variants = data.get("variants")
-    tables = (data, *(variants.values() if isinstance(variants, Mapping) else ()))
-    if any(_names(table, "on_top_of") for table in tables):
-        data = _with_list(data, folder)
+    spec = spec_in(data, path)
+    variants = spec.get("variants")
+    tables = (spec, *(variants.values() if isinstance(variants, Mapping) else ()))
+    if any(isinstance(each, Mapping) and DEPENDENCIES_FROM in each for each in tables):
+        # Imported here: `lock --check` has a small budget.
+        from envspec.spec.pyproject import read_whole
+
+        found = read_whole(data, path)
+        for _, problem in found.problems:
+            raise problem
+        spec = found.document
+    if any(_names_list(table) for table in tables):
+        spec = _with_list(spec, path.parent)
         if isinstance(variants, Mapping):
-            data["variants"] = {name: _with_list(own, folder) for name, own in variants.items()}
-    if not any(_names(table, "groups") for table in tables):
-        return data
-    # Imported here: `lock --check` has a small budget.
-    from envspec.spec.groups import read_groups
-
-    found = read_groups(data, folder)
-    for _, problem in found.problems:
-        raise problem
-    return found.document
+            spec["variants"] = {name: _with_list(own, path.parent) for name, own in spec["variants"].items()}
+    return spec
 
 
-def _names(table: object, key: str) -> bool:
+def _names_list(table: object) -> bool:
     pip = table.get("pip") if isinstance(table, Mapping) else None
-    return isinstance(pip, Mapping) and key in pip
+    return isinstance(pip, Mapping) and "on_top_of" in pip
 
 
 def _with_list(table: Any, folder: Path) -> Any:
     """A spec or a variant with the SHA-256 of the file of `pip.on_top_of`; empty for a file that can't be read, which
     whoever reads its content reports.
     """
-    if not _names(table, "on_top_of"):
+    if not _names_list(table):
         return table
     try:
         digest = hashlib.sha256((folder / table["pip"]["on_top_of"]).read_bytes()).hexdigest()
@@ -82,7 +84,7 @@ def _with_list(table: Any, folder: Path) -> Any:
 
 def input_sha256(data: Mapping[str, Any], variant: str = BASE) -> str:
     """SHA-256, in hexadecimal, of the canonical form of a parsed TOML document: of the spec itself, or of it and one
-    variant. data: with the lines of its groups.
+    variant. data: with the lines of `dependencies-from`.
 
     Comments, layout, the order of keys and tables, the offset a time is written in and credentials in URLs and in
     conda's channels do not matter; `[registry.mirrors]` and whether builds are confined do not belong. Every other
@@ -150,7 +152,7 @@ _FOLDER = "specs"
 
 
 def find_spec(argument: str, cwd: Path) -> Path:
-    """The file that SPEC names: a `.toml` file, or a name under `specs/` in `cwd`.
+    """The file that SPEC names: a `.toml` file, a folder with a pyproject.toml, or a name under `specs/` in `cwd`.
 
     A relative `cwd`, such as `Path()`, gives a relative answer, which messages then show as the user knows it.
 
@@ -158,13 +160,28 @@ def find_spec(argument: str, cwd: Path) -> Path:
         UsageError: there is no such file.
     """
     # A lock is named as one when it is read.
-    is_path = argument.endswith((".toml", "envspec.lock")) or "/" in argument or "\\" in argument
+    is_path = argument.endswith((".toml", "envspec.lock")) or "/" in argument or "\\" in argument or argument == "."
     path = cwd / argument if is_path else cwd / _FOLDER / f"{argument}.toml"
+    if is_path and "\0" not in argument and (path / PYPROJECT).is_file():
+        path /= PYPROJECT
     if "\0" not in argument and path.is_file():
-        if path.suffix != ".toml" or path.name == "pyproject.toml":
+        if path.suffix != ".toml" or path.name == PYPROJECT:
             _refuse_other(path, cwd)
         return path
     raise _no_spec(argument, path, cwd, is_path=is_path)
+
+
+def specs_in(cwd: Path) -> list[Path]:
+    """The specs of a project: those under `specs/` and in its folder."""
+    return [path for folder in (cwd / _FOLDER, cwd) for path in sorted(folder.glob("*.toml")) if _is_spec(path)]
+
+
+def _is_spec(path: Path) -> bool:
+    try:
+        return bool(read_spec(path)) if path.name == PYPROJECT else "env" in read_spec(path)
+    except (OSError, ValueError):
+        # What is wrong with it is reported when it is read as a spec.
+        return path.parent.name == _FOLDER
 
 
 def env_name(path: Path) -> str:
@@ -174,7 +191,7 @@ def env_name(path: Path) -> str:
         SpecError: there is none; with all problems of the spec.
     """
     try:
-        name = documents.read_spec(path)["env"]["name"]
+        name = read_spec(path)["env"]["name"]
     except (OSError, ValueError, KeyError, TypeError):
         name = None
     if isinstance(name, str) and name and "/" not in name and "\\" not in name and name not in (".", ".."):
@@ -192,7 +209,11 @@ _OTHERS = (
     ("*.txt", "a requirements file", 'write its lines into [pip] dependencies: dependencies = ["numpy>=2"]'),
     ("*.in", "a requirements file", 'write its lines into [pip] dependencies: dependencies = ["numpy>=2"]'),
     ("*.y*ml", "a YAML file", "write the channels and packages of a conda environment into [conda]"),
-    ("pyproject.toml", "a pyproject.toml", "write its dependencies into [pip] dependencies"),
+    (
+        PYPROJECT,
+        "a pyproject.toml without [tool.envspec]",
+        f'add [tool.envspec] with `{DEPENDENCIES_FROM} = ["project"]`',
+    ),
 )
 
 
@@ -204,13 +225,17 @@ def _refuse_other(path: Path, cwd: Path) -> None:
         head = file.read(1000)
     if _LOCKED in head:
         raise _is_lock(path, cwd)
-    if path.name == "pyproject.toml" and b"[env]" in path.read_bytes():
-        return
+    if path.name == PYPROJECT:
+        try:
+            if read_spec(path):
+                return
+        except (OSError, ValueError):
+            # Whoever reads all of it says what is wrong.
+            return
     for pattern, what, hint in _OTHERS:
         if fnmatchcase(path.name, pattern):
-            raise UsageError(
-                f"{path} is {what}, not a spec", hint=f'{hint} of a spec, and add [env] with name = "..." and python'
-            )
+            own = "" if pattern == PYPROJECT else ' of a spec, and add [env] with name = "..." and python'
+            raise UsageError(f"{path} is {what}, not a spec", hint=f"{hint}{own}")
 
 
 def _is_lock(path: Path, cwd: Path) -> UsageError:

@@ -15,9 +15,10 @@ from pydantic import ValidationError
 
 from envspec import documents
 from envspec.spec.consistency import check
+from envspec.spec.document import root_of
 from envspec.spec.errors import BadValue, KeyPath, Problem, SpecError, dotted, quoted
-from envspec.spec.groups import Grouped, Place, read_groups
 from envspec.spec.positions import Positions, positions_of
+from envspec.spec.pyproject import Place, WholeSpec, read_whole
 from envspec.spec.sections import Spec
 from envspec.spec.values import VARIANT
 from envspec.spec.variants import BASE, SHARED, WITHOUT, Merged, variant_names
@@ -71,7 +72,8 @@ def _decoded(data: bytes, where: str) -> str:
 def parse_spec(text: str, where: str, now: datetime, folder: Path | None = None) -> Spec:
     """Read a spec's text; `where` is what messages call it, `now` bounds `as_of`.
 
-    folder: of the spec, where its groups are, and files that hints read.
+    folder: of the spec, from which paths in it go, and files that hints read. The last part of `where` is the file's
+    name: of a pyproject.toml, [tool.envspec] is the spec.
 
     Raises:
         SpecError: with every problem.
@@ -79,12 +81,17 @@ def parse_spec(text: str, where: str, now: datetime, folder: Path | None = None)
     data, positions = _document(text, where)
     if not data:
         raise _whole(where, "the file has no settings", f"the smallest spec is {_SMALLEST}")
+    root, path = root_of(Path(where)), (folder or Path()) / Path(where).name
+    if root and (misplaced := [_misplaced(where, positions, key, root) for key in data if key in _TABLES]):
+        raise SpecError(misplaced)
     if "input_sha256" in data:
         own = data.get("spec")
         named = f", {posixpath.normpath(posixpath.join(posixpath.dirname(where), own))}" if isinstance(own, str) else ""
         raise _whole(where, "this is a lock, not a spec", f"name its spec{named}")
-    grouped = read_groups(data, folder or Path())
-    places, data = _Places(where, folder or Path(), positions, grouped), grouped.document
+    positions, whole = positions.below(root), read_whole(data, path)
+    if not whole.document:
+        raise _whole(where, "there is no [tool.envspec]", f"the smallest spec is {_SMALLEST}")
+    places, data = _Places(where, path.parent, positions, whole), whole.document
     _check_lengths(data, where)
     spec, problems = _checked(Merged(data, BASE), positions, now)
     known = {path for path, _ in problems}
@@ -103,38 +110,59 @@ def parse_spec(text: str, where: str, now: datetime, folder: Path | None = None)
             for path, bad in found
             if path not in known
         ]
-    of_lines = [(places.of(path), bad) for path, bad in problems]
-    if (of_lines := [*grouped.problems, *of_lines]) or spec is None:
+    known_places = {place for place, _ in whole.problems}
+    of_lines = [(place, bad) for path, bad in problems if (place := places.of(path)) not in known_places]
+    if (of_lines := [*whole.problems, *of_lines]) or spec is None:
         raise SpecError(places.problem(place, bad.found, bad.hint_in(folder)) for place, bad in of_lines)
     return spec.model_copy(update={"variants": variants})
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the values of a spec are written: in its text, or in files with groups that it names."""
+    """Where the values of a spec are written: in its own text, or in a pyproject.toml that it takes lines from."""
 
     where: str
     folder: Path
     positions: Positions
-    grouped: Grouped
+    whole: WholeSpec
 
     def of(self, path: KeyPath) -> Place:
-        return self.grouped.lines.get(path, Place("", path))
+        return self.whole.lines.get(path, Place("", path))
 
     def problem(self, place: Place, found: str, hint: str) -> Problem:
-        where, positions = self.where, self.positions
+        where, positions, root = self.where, self.positions, root_of(Path(self.where))
+        if root:
+            # What is to be pasted goes below the spec's own table.
+            found, hint = (_HEADER.sub(rf"\1{'.'.join(root)}.\2", text) for text in (found, hint))
         if place.file:
             where = os.path.normpath(Path(where).parent / place.file)
             positions = positions_of(read_text(self.folder / place.file, where))
-        return Problem(where, positions.line(place.path), dotted(place.path), found, hint)
+        key = dotted(place.path if place.file else (*root, *place.path))
+        return Problem(where, positions.line(place.path), key, found, hint)
 
 
-def spec_error(path: Path, found: Iterable[tuple[KeyPath, str, str]], variant: str = BASE) -> SpecError:
-    """The error for values of a spec, or of its variant, that a later stage refuses: key, problem and hint of each."""
-    text = read_text(path)
+#: The tables of a spec, and the header of one in a text.
+_TABLES: Final = tuple(Spec.model_fields)
+_HEADER: Final = re.compile(rf"(\[{{1,2}})((?:{'|'.join(_TABLES)})[.\]])")
+
+
+def _misplaced(where: str, positions: Positions, key: str, root: tuple[str, ...]) -> Problem:
+    hint = f"write [{'.'.join((*root, key))}], and the same for tables in it"
+    return Problem(where, positions.line((key,)), key, f"belongs below [{'.'.join(root)}]", hint)
+
+
+def spec_error(
+    path: Path, found: Iterable[tuple[KeyPath, str, str]], variant: str = BASE, text: str | None = None
+) -> SpecError:
+    """The error for values of a spec, or of its variant, that a later stage refuses: key, problem and hint of each.
+
+    text: the spec's, if it is not that of its file.
+    """
+    text = read_text(path) if text is None else text
     data, positions = _document(text, str(path))
-    grouped = read_groups(data, path.parent)
-    merged, places = Merged(grouped.document, variant), _Places(str(path), path.parent, positions, grouped)
+    whole = read_whole(data, path)
+    merged = Merged(whole.document, variant)
+    places = _Places(str(path), path.parent, positions.below(root_of(path)), whole)
     return SpecError(places.problem(places.of(merged.origin(key)), problem, hint) for key, problem, hint in found)
 
 

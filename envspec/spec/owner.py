@@ -9,7 +9,7 @@ import os.path
 from pathlib import Path
 from typing import Final
 
-from envspec import documents
+from envspec.spec.document import read_spec
 from envspec.spec.variants import all_lock_names
 
 #: What to do about two specs with one name.
@@ -41,6 +41,6 @@ def other_owner(locked: str, name: str, spec: Path, directory: Path) -> Path | N
     try:
         if not path.is_file() or path.samefile(spec):
             return None
-        return path if name in all_lock_names(documents.read_spec(path)) else None
+        return path if name in all_lock_names(read_spec(path)) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

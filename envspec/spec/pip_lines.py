@@ -62,9 +62,7 @@ def option_error(text: str, read: Callable[[str], object]) -> BadValue:
     read: reads a requirement; BadValue if it is none.
     """
     found = f"{quoted(text)} is an option of pip, not a requirement"
-    match = _OPTION.fullmatch(re.sub(r"\s+#.*", "", text))
-    name = (match[1] or _SHORT.get(match[2], match[2])) if match else ""
-    value = match[3].strip().strip("\"'") if match else ""
+    name, value = option_of(re.sub(r"\s+#.*", "", text))
     if name in ("requirement", "constraint") and value:
         key = "dependencies" if name == "requirement" else "constraints"
         return InFolder(
@@ -75,10 +73,18 @@ def option_error(text: str, read: Callable[[str], object]) -> BadValue:
     if name == "editable" and value:
         return InFolder(found, f"write {_item(named(value))}", lambda folder: f"write {_item(named(value, folder))}")
     if name == "group" and value:
-        return BadValue(found, f"remove it, and add groups = [{_item(value)}] to [pip]")
+        file, colon, group = value.rpartition(":")
+        lines = _item(f"{file}{colon}group:{group}")
+        return BadValue(found, f"remove it, and add `dependencies-from = [{lines}]` at the top")
     if name in ("index-url", "extra-index-url", "find-links") and value:
         return BadValue(found, _index(name, quoted(without_credentials(value), _MOST_CHARACTERS)[1:-1]))
     return BadValue(found, _OTHERS.get(name, "remove it: a spec has no options of pip"))
+
+
+def option_of(text: str) -> tuple[str, str]:
+    """The long name of an option of pip, without its dashes, and its value; both empty if it is none."""
+    match = _OPTION.fullmatch(text)
+    return (match[1] or _SHORT.get(match[2], match[2]), match[3].strip().strip("\"'")) if match else ("", "")
 
 
 #: What replaces other options.
@@ -134,25 +140,51 @@ def _short(url: str) -> str:
 
 def named(address: str, folder: Path | None = None) -> str:
     """The requirement for what pip takes by its address alone. folder: of the spec, to read the project's name."""
-    address = without_credentials(address)
+    return without_credentials(with_name(address, folder))
+
+
+def with_name(address: str, folder: Path | None = None) -> str:
+    """As `named`, with the credentials of the address."""
     bare, _, fragment = address.partition("#")
     if "://" not in bare:
         path, extras = re.fullmatch(r"(.*?)(\[[^\]]*\])?", bare, re.DOTALL).groups()  # type: ignore[union-attr]
         is_folder = folder is not None and (folder / path).is_dir()
-        name = (_project_name(folder / path) if folder and is_folder else None) or _name_in(path)
+        name = (project_name(folder / path) if folder and is_folder else None) or _name_in(path)
         return f"{name}{extras or ''} @ {path}"
-    egg = parse_qs(fragment).get("egg", [""])[0]
+    egg = re.match(rf"{NAME}(?:\[[^\]]*\])?", parse_qs(fragment).get("egg", [""])[0])
     kept = "&".join(part for part in fragment.split("&") if part and not part.startswith("egg="))
-    return f"{egg or _name_in(bare)} @ {bare}{f'#{kept}' if kept else ''}"
+    return f"{egg[0] if egg else _name_in(bare)} @ {bare}{f'#{kept}' if kept else ''}"
 
 
-def _project_name(folder: Path) -> str | None:
+def project_name(folder: Path) -> str | None:
+    """The name of a project, by its pyproject.toml or setup.cfg, else the folder's; None if that can't name one."""
+    names = (read(folder) for read in (_pyproject_name, _setup_name, lambda folder: folder.resolve().name))
+    return next((name for name in names if isinstance(name, str) and re.fullmatch(NAME, name)), None)
+
+
+def _pyproject_name(folder: Path) -> object:
     try:
-        project = documents.parse_toml((folder / "pyproject.toml").read_text(encoding="utf-8"))
-        name = project["project"]["name"]
-    except (OSError, ValueError, KeyError, TypeError):
-        name = folder.resolve().name
-    return name if isinstance(name, str) and re.fullmatch(NAME, name) else None
+        document = documents.read_toml(folder / "pyproject.toml")
+    except (OSError, ValueError):
+        return None
+    for keys in (("project",), ("tool", "poetry")):
+        table: object = document
+        for key in keys:
+            table = table.get(key) if isinstance(table, dict) else None
+        if isinstance(table, dict) and "name" in table:
+            return table["name"]
+    return None
+
+
+def _setup_name(folder: Path) -> object:
+    import configparser
+
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(documents.spec_bytes(folder / "setup.cfg").decode("utf-8"))
+    except (OSError, ValueError, configparser.Error):
+        return None
+    return parser.get("metadata", "name", fallback=None)
 
 
 def _name_in(address: str) -> str:
@@ -163,15 +195,21 @@ def _name_in(address: str) -> str:
 
 def corrected(text: str, is_readable: Callable[[str], bool]) -> str | None:
     """The list item that a line with common slips was meant to be; None if it is not readable without them either."""
+    meant = without_slips(text, is_readable)
+    comment = re.search(r"(?:^|\s)(#.*)$", text)
+    if meant is None:
+        return None
+    return f"{_item(meant)},  {without_credentials(comment[1])}" if comment else _item(meant)
+
+
+def without_slips(text: str, is_readable: Callable[[str], bool]) -> str | None:
+    """The requirement that a line with common slips was meant to be; None as in `corrected`."""
     if len(text) > _MOST_CHARACTERS:
         return None
     meant = text
     for pattern, instead in _SLIPS:
         meant = re.sub(pattern, instead, meant).strip()
-    comment = re.search(r"(?:^|\s)(#.*)$", text)
-    if not meant or meant == text or not is_readable(meant):
-        return None
-    return f"{_item(meant)},  {without_credentials(comment[1])}" if comment else _item(meant)
+    return meant if meant and meant != text and is_readable(meant) else None
 
 
 def _item(text: str) -> str:

@@ -52,11 +52,16 @@ class Positions:
 
     def line(self, path: KeyPath) -> int | None:
         """Line of `path`, or of the nearest table or list around it; None for the document itself."""
-        for length in range(len(path), 0, -1):
+        for length in range(len(path), -1, -1):
             position = self.by_path.get(path[:length])
             if position:
                 return position.line
         return None
+
+    def below(self, table: KeyPath) -> Positions:
+        """The places in a table, by their paths in it."""
+        inner = len(table)
+        return Positions(self.text, {at[inner:]: each for at, each in self.by_path.items() if at[:inner] == table})
 
     def written(self, path: KeyPath) -> str | None:
         """The value at `path` as the text has it: `3.10` for a number that reads as 3.1."""
@@ -192,48 +197,69 @@ class _Walk:
         return True
 
 
-def set_as_of(text: str, value: datetime | Age) -> str:
+def set_as_of(text: str, value: datetime | Age, root: tuple[str, ...] = ()) -> str:
     """`text`, a valid spec, with `[env] as_of` set, times in UTC; everything else stays byte for byte.
+
+    root: the table that the spec is.
 
     Raises:
         ValueError: `text` is not TOML, or has no table `env` with a key in it.
     """
-    return _set(text, ("env", "as_of"), _written(value))
+    return set_value(_with_env(text, root), (*root, "env", "as_of"), _written(value))
 
 
-def set_package_as_of(text: str, times: Mapping[str, datetime]) -> str:
+def set_package_as_of(text: str, times: Mapping[str, datetime], root: tuple[str, ...] = ()) -> str:
     """The same for `[env] package_as_of`: times by normalised names."""
-    table = ("env", "package_as_of")
+    table = (*root, "env", "package_as_of")
+    text = _with_env(text, root)
     for name, time in sorted(times.items()):
-        listed = documents.parse_toml(text)["env"].get("package_as_of")
+        listed = _at(documents.parse_toml(text), table[:-1]).get("package_as_of")
         if listed is None:
-            text = _set(text, table, f"{{ {name} = {_written(time)} }}")
+            text = set_value(text, table, f"{{ {name} = {_written(time)} }}")
         else:
             existing = next((each for each in listed if normalised(each) == normalised(name)), name)
-            text = _set(text, (*table, existing), _written(time))
+            text = set_value(text, (*table, existing), _written(time))
     return text
+
+
+def _with_env(text: str, root: tuple[str, ...]) -> str:
+    """The text of a pyproject.toml with a table for `[env]`, which it does without as long as it sets nothing there."""
+    if not root or "env" in _at(documents.parse_toml(text), root):
+        return text
+    newline = "\r\n" if "\r\n" in text else "\n"
+    return f"{text}{'' if text.endswith(newline) else newline}{newline}[{'.'.join(root)}.env]{newline}"
+
+
+def _at(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
+    for key in path:
+        document = document.get(key, {})
+    return document
 
 
 def _written(value: datetime | Age) -> str:
     return f'"{value}"' if isinstance(value, Age) else value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
-def _set(text: str, path: tuple[str, ...], value: str) -> str:
-    """The text with `value` at `path`, in a table that exists."""
-    values: Any = documents.parse_toml(text)
+def set_value(text: str, path: tuple[str, ...], value: str) -> str:
+    """The text with `value`, which is TOML, at `path`, in a table that exists.
+
+    Raises:
+        ValueError: as `set_as_of`.
+    """
     positions = positions_of(text)
     if old := positions.by_path.get(path):
         return text[: old.start] + value + text[old.end :]
     table = path[:-1]
-    for key in table:
-        values = values.get(key, {})
+    values = _at(documents.parse_toml(text), table)
     if not values and (header := positions.by_path.get(table)):
         # Without a key: `[env.package_as_of]` or `{}`.
         if text[header.start] == "{":
             return f"{text[: header.start]}{{ {path[-1]} = {value} }}{text[header.end :]}"
-        return f"{text[: header.end]}\n{path[-1]} = {value}{text[header.end :]}"
-    places = ((value, positions.by_path[table + (key,)]) for key, value in values.items())  # noqa: RUF005
-    own = [place for value, place in places if not (isinstance(value, dict) and text[place.start] == "[")]
+        newline = "\r\n" if text.startswith("\r\n", header.end) else "\n"
+        return f"{text[: header.end]}{newline}{path[-1]} = {value}{text[header.end :]}"
+    places = (positions.by_path[table + (key,)] for key in values)  # noqa: RUF005
+    # Behind the line of a table of its own a key would be in that table.
+    own = [place for place in places if text[text.rfind("\n", 0, place.start) + 1 : place.start].strip()]
     if not own:
         raise ValueError(f"no key in [{'.'.join(table)}]")
     return _added(positions, table, max(own, key=lambda position: position.end), path[-1], value)

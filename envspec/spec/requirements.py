@@ -148,6 +148,18 @@ def read_constraint(text: str) -> Requirement:
     return found
 
 
+def read_preference(text: str) -> Requirement:
+    """Parse one item of `pip.prefer`: a name and one exact version, perhaps a marker; BadValue for anything else."""
+    found = read_constraint(text)
+    [*bounds] = found.specifier
+    if [each.operator for each in bounds] != ["=="] or bounds[0].version.endswith("*"):
+        raise BadValue(
+            f"{quoted(text)} is not one version",
+            f'write `"{found.name}==1.2.3"`; a range of versions belongs in `pip.constraints`',
+        )
+    return found
+
+
 def read_override(text: str) -> Requirement:
     """Parse the requirement of one item of `pip.overrides`: a name, perhaps versions and a marker; BadValue if not."""
     found = read_requirement(text)
@@ -173,6 +185,11 @@ def read_sdist_name(text: str) -> str:
     return text if text == "*" else read_name(text)
 
 
+def is_address(text: str) -> bool:
+    """Whether a requirement is a URL or a path without a name before it, as pip takes it."""
+    return bool(_ADDRESS.match(text)) or (text.endswith(".whl") and "@" not in text)
+
+
 def _refuse_other_forms(text: str) -> None:
     if not text:
         raise BadValue("an empty requirement", 'remove it, or name a package: `"numpy>=1.26"`')
@@ -180,7 +197,7 @@ def _refuse_other_forms(text: str) -> None:
         raise option_error(text, read_requirement)
     if text.startswith("#"):
         raise BadValue(f"{quoted(text)} is a comment", "remove its quotes: TOML's comments start with #")
-    if _ADDRESS.match(text) or (text.endswith(".whl") and "@" not in text):
+    if is_address(text):
         address, _, marker = re.sub(r"\s#.*", "", text).partition(";")
         condition = f" ; {marker.strip()}" if marker else ""
         raise InFolder(
@@ -203,7 +220,7 @@ def _parsed(text: str) -> Pep508:
         # The rest of an address may be that of a password.
         is_shown = rest not in ('""', shown) and not ("://" in text and "@" in rest)
         location = f": it can't be read from {rest} on" if is_shown else ""
-        meant = corrected(text, _is_readable)
+        meant = corrected(text, is_pep508)
         hint = f"write {meant}" if meant else _EXAMPLES
         raise BadValue(f"{shown} is not a requirement{location}", hint) from None
 
@@ -214,7 +231,8 @@ def _unread(error: InvalidRequirement, text: str) -> str:
     return text[end:].strip()
 
 
-def _is_readable(text: str) -> bool:
+def is_pep508(text: str) -> bool:
+    """Whether a text has the form of a requirement, whatever a spec makes of it."""
     try:
         Pep508(text)
     except (InvalidRequirement, RecursionError):

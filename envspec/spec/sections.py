@@ -262,16 +262,16 @@ class Pip(Section):
         description="Requirements (PEP 508); wheels by `name @ https://...whl#sha256=...`.",
         examples=[["torch==2.9.*", "transformers[torch]>=4.57"]],
     )
-    groups: f.ListOf[f.Word] = Field(
-        default=(),
-        description="Dependency groups (PEP 735) of the pyproject.toml beside the spec, or of another one by its path: "
-        "their lines count like those of `dependencies`.",
-        examples=[["train", "../pyproject.toml:test"]],
-    )
     constraints: f.ListOf[f.ConstraintText] = Field(
         default=(),
         description="Bounds on versions of packages that other packages require.",
         examples=[["numpy<2.4"]],
+    )
+    prefer: f.ListOf[f.PreferenceText] = Field(
+        default=(),
+        description="Versions to lock wherever everything else allows them, such as those that were installed before. "
+        "The lock has the reason for each that it does not have. `envspec lock --upgrade` removes them.",
+        examples=[["numpy==1.26.4"]],
     )
     overrides: f.ListOf[Override] = Field(
         default=(),
@@ -376,6 +376,12 @@ class Conda(Section):
         description="Conda match specs; a bare version is exactly that version.",
         examples=[["ffmpeg >=7"]],
     )
+    prefer: f.ListOf[f.PreferredRecord] = Field(
+        default=(),
+        description="Versions, perhaps with their builds, to lock wherever everything else allows them, as in "
+        "[pip] `prefer`.",
+        examples=[["numpy ==1.26.4 py311h64a7726_0"]],
+    )
     undated: Annotated[UndatedFiles, f.OneOf()] = Field(
         default=UndatedFiles.REFUSE,
         description="Whether packages without a build time, which `as_of` can't bound, are allowed.",
@@ -473,6 +479,14 @@ class Services(Section):
     ssh: Ssh | None = Field(default=None, description="An SSH server, with keys only.", examples=[{"port": 2222}])
 
 
+class ProjectInImage(Enum):
+    """What an image has of the project: WHEEL, its wheel, installed; EDITABLE, its files, which Python imports."""
+
+    WHEEL = "wheel"
+    EDITABLE = "editable"
+    NONE = "none"
+
+
 class BasePackages(Enum):
     """What counts of the Python packages that a base of the user's own has."""
 
@@ -506,6 +520,18 @@ class ImageSection(Section):
         default_factory=dict, description="Environment variables of the image.", examples=[{"OMP_NUM_THREADS": "8"}]
     )
     workdir: f.Folder = Field(default="/workspace", description="The folder that the container starts in.")
+    project: Annotated[ProjectInImage, f.OneOf()] = Field(
+        default=ProjectInImage.NONE,
+        description="The project of the spec's pyproject.toml: wheel, built and installed; editable, its files in the "
+        "working folder, from which Python imports it.",
+    )
+    copied: f.ListOf[f.ProjectPath] = Field(
+        default=(),
+        alias="copy",
+        description="Files and folders of the project, by their paths from the spec's folder on, which the last layer "
+        "has in the working folder. They are not of the lock: a change of them changes the image alone.",
+        examples=[["src", "configs"]],
+    )
 
 
 class RegistrySection(Section):
@@ -549,6 +575,13 @@ class Spec(Section):
     registry: RegistrySection = Field(default_factory=RegistrySection, description="Where images come from.")
     conformance: ConformanceSection | None = Field(default=None, description="Checks to run inside the image.")
     facts: NoFacts = Field(default_factory=NoFacts)
+    dependencies_from: f.ListOf[f.Word] = Field(
+        default=(),
+        alias="dependencies-from",
+        description="Lines of the pyproject.toml beside the spec, or of another one by its path, that count like those "
+        "of [pip] `dependencies`: of the project, of a dependency group (PEP 735), of an extra.",
+        examples=[["project", "group:train", "../pyproject.toml:extra:gpu"]],
+    )
     # Read by `envspec.spec.load`, each as a whole spec; its schema is in `envspec.spec.fact_rows`.
     variants: dict[str, Any] = Field(
         default_factory=dict,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -294,16 +295,24 @@ def _unknown(spec: Spec, facts: Facts, platform: Platform) -> UnknownPython:
 
 
 def marker_environment(target: Target) -> dict[str, str]:
-    """What PEP 508 markers see on the target; kernel release and version, which differ between machines, are empty."""
+    """What PEP 508 markers see on the target."""
+    return marker_values(target.platform, target.python.version)
+
+
+def marker_values(platform: Platform, python: str) -> dict[str, str]:
+    """What PEP 508 markers see; kernel release and version, which differ between machines, are empty.
+
+    python: an exact version.
+    """
     return {
-        **_MACHINES[target.platform],
+        **_MACHINES[platform],
         "implementation_name": "cpython",
-        "implementation_version": target.python.version,
+        "implementation_version": python,
         "platform_python_implementation": "CPython",
         "platform_release": "",
         "platform_version": "",
-        "python_full_version": target.python.version,
-        "python_version": target.python.series,
+        "python_full_version": python,
+        "python_version": ".".join(python.split(".")[:2]),
     }
 
 
@@ -335,3 +344,16 @@ def _manylinux(platform: Platform, glibc: tuple[int, int]) -> Iterator[str]:
         if minor in _LEGACY:
             yield f"{_LEGACY[minor]}_{machine}"
     yield f"linux_{machine}"
+
+
+def glibc_of(filename: str) -> tuple[int, int] | None:
+    """The oldest glibc that a wheel of this name supports; None if it needs none or is not a wheel."""
+    if not filename.endswith(".whl"):
+        return None
+    levels = []
+    for tag in filename.removesuffix(".whl").rpartition("-")[2].split("."):
+        if found := re.match(r"manylinux_(\d+)_(\d+)_", tag):
+            levels.append((int(found[1]), int(found[2])))
+        elif found := re.match(r"manylinux(1|2010|2014)_", tag):
+            levels.append((2, next(minor for minor, name in _LEGACY.items() if name == f"manylinux{found[1]}")))
+    return min(levels, default=None)

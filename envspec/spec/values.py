@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
@@ -23,7 +24,13 @@ from envspec.credentials import has_secret_path, without_registry_login
 from envspec.models import CudaVersion, Platform
 from envspec.names import normalised
 from envspec.origins import origin_of
-from envspec.spec.conda import read_channel, read_conda_name, read_match_spec, read_virtual_value
+from envspec.spec.conda import (
+    read_channel,
+    read_conda_name,
+    read_match_spec,
+    read_preferred_record,
+    read_virtual_value,
+)
 from envspec.spec.dates import Age, read_as_of, read_time
 from envspec.spec.errors import BadValue, nearest, quoted, refuse_open_secrets
 from envspec.spec.requirements import (
@@ -31,6 +38,7 @@ from envspec.spec.requirements import (
     read_constraint,
     read_name,
     read_override,
+    read_preference,
     read_requirement,
     read_sdist_name,
 )
@@ -125,12 +133,18 @@ VARIANT: Final = r"[a-z0-9]+(?:[._-][a-z0-9]+)*"
 def _read_env_name(text: str) -> str:
     if re.fullmatch(_ENV_NAME, text) and len(text) <= 64:
         return text
-    mended = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\.{2,}", "-", text.lower()))
-    mended = re.sub(r"-?\.-|-\.", "-", mended).strip("-.")[:64].rstrip("-.") or "my-env"
     raise BadValue(
         f"{quoted(text)} can't name a folder and an image",
-        f"lower-case letters and digits, joined by `.`, `_` or `-`, 64 at most: `{mended}`",
+        f"lower-case letters and digits, joined by `.`, `_` or `-`, 64 at most: `{env_name(text)}`",
     )
+
+
+def env_name(text: str) -> str:
+    """A name for an environment, as close to `text` as folders and images can have it."""
+    if re.fullmatch(_ENV_NAME, text) and len(text) <= 64:
+        return text
+    mended = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\.{2,}", "-", text.lower()))
+    return re.sub(r"-?\.-|-\.", "-", mended).strip("-.")[:64].rstrip("-.") or "my-env"
 
 
 # torch 1.8 to 2.4 have wheels for 3.8; nothing older is supported by uv.
@@ -289,6 +303,17 @@ def _read_word(text: str) -> str:
     return text
 
 
+def _read_project_path(text: str) -> str:
+    # Imports the parsers of archives, which few specs need.
+    from envspec.io.archives import path_problem
+
+    path = posixpath.normpath(_read_word(text))
+    inner = path.removeprefix("../")
+    if why := None if inner in (".", "..") else path_problem(inner):
+        raise BadValue(f"{quoted(text)} {why}", 'write a path from the spec\'s folder on: "src", "../src"')
+    return path
+
+
 def _read_env_variable(text: str) -> str:
     if "\0" in text:
         raise BadValue("holds a NUL character", "no environment can carry it: remove it")
@@ -347,6 +372,7 @@ Glibc = Annotated[tuple[int, int], OfText(_read_glibc, pattern=f"^{_GLIBC}$")]
 RequirementText = Annotated[Requirement, OfText(read_requirement)]
 BuildRequirementText = Annotated[Requirement, OfText(_read_build_requirement)]
 ConstraintText = Annotated[Requirement, OfText(read_constraint)]
+PreferenceText = Annotated[Requirement, OfText(read_preference)]
 OverrideText = Annotated[Requirement, OfText(read_override)]
 PackageName = Annotated[str, OfText(read_name)]
 SdistName = Annotated[str, OfText(read_sdist_name)]
@@ -371,6 +397,7 @@ AptPackage = Annotated[
     ),
 ]
 ChannelText = Annotated[str, OfText(read_channel)]
+PreferredRecord = Annotated[str, OfText(read_preferred_record)]
 MatchSpec = Annotated[str, OfText(read_match_spec)]
 CondaName = Annotated[str, OfText(read_conda_name, pattern=r"^[a-z0-9_][a-z0-9_.-]*$")]
 PyPINames = Annotated[
@@ -389,6 +416,7 @@ VirtualName = Annotated[
 ]
 VirtualValue = Annotated[str, OfText(read_virtual_value)]
 Word = Annotated[str, OfText(_read_word)]
+ProjectPath = Annotated[str, OfText(_read_project_path)]
 EnvVariable = Annotated[str, OfText(_read_env_variable)]
 VariableName = Annotated[
     str,

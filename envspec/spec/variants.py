@@ -18,8 +18,10 @@ KeyPath = tuple[str | int, ...]
 BASE: Final = ""
 #: Lists that a variant adds to; an entry replaces the base's of the same package or index. It replaces other lists.
 _ADDED: Final = (
-    *(("pip", each) for each in ("dependencies", "groups", "constraints", "overrides", "allow_sdist", "index")),
+    ("dependencies-from",),
+    *(("pip", each) for each in ("dependencies", "constraints", "prefer", "overrides", "allow_sdist", "index")),
     ("conda", "dependencies"),
+    ("conda", "prefer"),
     ("conda", "platform", "*", "dependencies"),
     ("system", "apt"),
 )
@@ -28,7 +30,7 @@ WITHOUT: Final = "without"
 _DEPENDENCIES: Final = tuple(path for path in _ADDED if path[-1] == "dependencies")
 #: Keys that all variants have from the spec.
 SHARED: Final = ("name", "as_of", "package_as_of")
-_NAME: Final = re.compile(r"\s*(?:[^\s\[]*::)?([A-Za-z0-9_][A-Za-z0-9._-]*)")
+_NAME: Final = re.compile(r"\s*(?:[^\s\[]*::)?([A-Za-z0-9_][A-Za-z0-9._-]*)(?![A-Za-z0-9._:-])")
 
 
 def variant_names(document: Mapping[str, Any]) -> tuple[str, ...]:

@@ -129,10 +129,10 @@ def _distribution(site: Path, folder: str) -> Distribution:
         problem = "it has no RECORD: setuptools installed it"
     else:
         try:
-            text = (site / folder / "RECORD").read_text(encoding="utf-8", errors="surrogateescape")
-            entries, problem = tuple(record_entries(text)), ""
-        except FileNotFoundError:
-            pass
+            # A link to a device or a pipe has no end.
+            if (record := site / folder / "RECORD").is_file():
+                text = record.read_text(encoding="utf-8", errors="surrogateescape")
+                entries, problem = tuple(record_entries(text)), ""
         except (OSError, BadRecord) as error:
             problem = str(error)
     return Distribution(site, folder, name, version, entries, problem)
@@ -145,6 +145,8 @@ def _name_and_version(folder: Path) -> tuple[str, str]:
     fields = {"name": name, "version": version}
     for file in ("METADATA", "PKG-INFO"):
         try:
+            if not (folder / file).is_file():
+                continue
             with (folder / file).open(encoding="utf-8", errors="replace") as lines:
                 for line in lines:
                     if not line.strip():
@@ -162,7 +164,8 @@ def _name_and_version(folder: Path) -> tuple[str, str]:
 class CondaRecord:
     """A conda package. paths: everything that it owns, relative to the environment.
 
-    files: those with a hash: (path, SHA-256 in RECORD's form, size). problem: why its list can't be read; then the rest
+    files: those with a hash: (path, SHA-256 in RECORD's form, size). channel: its address, which may hold credentials.
+    requested: the match specs by which it was requested, if it was. problem: why its list can't be read; then the rest
     is empty.
     """
 
@@ -173,6 +176,10 @@ class CondaRecord:
     sha256: str = ""
     paths: frozenset[str] = frozenset()
     files: tuple[tuple[str, str, int], ...] = ()
+    channel: str = ""
+    subdir: str = ""
+    depends: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -202,6 +209,10 @@ def _conda_record(file: str, data: Any) -> CondaRecord:
         str(data.get("sha256") or ""),
         frozenset(paths),
         tuple(files),
+        str(data.get("url") or "").rpartition("/")[0].rpartition("/")[0] or str(data.get("channel") or ""),
+        str(data.get("subdir") or ""),
+        tuple(map(str, data.get("depends") or ())),
+        tuple(map(str, data.get("requested_specs") or filter(None, [data.get("requested_spec")]))),
     )
 
 

@@ -15,12 +15,13 @@ import pytest
 from envspec.errors import EnvspecError, NoSolution, UnfitMachine, UsageError
 from envspec.fetch.types import is_transient, rattler_error
 from envspec.installer import conda, staging
-from envspec.installer.request import HostFacts, check_machine, glibc_of, x86_levels
+from envspec.installer.request import HostFacts, check_machine, x86_levels
 from envspec.installer.staging import relocate
 from envspec.installer.uv import error_of
 from envspec.io import process as io_process
 from envspec.io.process import Finished
 from envspec.models import CondaPackage, Platform
+from envspec.spec.targets import glibc_of
 from tests.support.builders.environments import make_lock
 from tests.support.builders.locks import package, wheel
 

@@ -97,7 +97,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if issubclass(hint, Enum):
         return st.sampled_from(hint)
     hints = get_type_hints(hint, include_extras=True)
-    return st.builds(hint, **{field.name: values(hints[field.name]) for field in fields(hint)})
+    return st.builds(hint, **{field.name: values(hints[field.name]) for field in fields(hint) if field.compare})
 
 
 LOCKS = values(Lock).map(lambda lock: replace(lock, format=FORMAT))

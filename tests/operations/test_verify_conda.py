@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from envspec.diagnostics.machine import this_platform
+from envspec.importers import new_import
+from envspec.importers.prefix import read_prefix
 from envspec.models import CondaPackage
 from envspec.verifier.record import wheel_sha256
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_channel import CondaChannel, write
-from tests.support.builders.environments import SERIES, conda_row, installs, make_lock, pin, write_lock
+from tests.support.builders.environments import RUNNING, SERIES, conda_row, installs, make_lock, pin, write_lock
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import wheel
 from tests.support.builders.zips import member
@@ -62,6 +64,19 @@ def test_it_is_what_the_lock_says(made: Path) -> None:
     counts = message["counts"]
     assert isinstance(counts, dict)
     assert (counts["conda"], counts["packages"], counts["against_lock"]) == (len(NAMES), 1, 1)
+
+
+def test_it_is_imported_with_what_it_has(made: Path) -> None:
+    imported = new_import(made)
+    read_prefix(made / "env", imported)
+    draft = imported.draft
+    installed = {name: version.partition(" ")[0] for name, version in draft.conda_versions.items()}
+    assert installed.keys() == set(NAMES)
+    assert installed["python"] == RUNNING
+    assert (draft.versions, [each.text for each in draft.dependencies]) == ({"tool": "1.0"}, ["tool"])
+    assert draft.conda == [("greet", ""), ("numpy", ""), ("pathwise", "")]
+    assert draft.channels == [(made / "forge").as_uri()]
+    assert not [each for each in imported.ledger if each.outcome.is_lost]
 
 
 def test_files_of_both_halves(made: Path, tmp_path: Path) -> None:

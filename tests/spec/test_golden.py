@@ -1,6 +1,6 @@
-"""Each folder under golden/spec is a spec and what reading it gives: `expected.txt` for one that is refused, in whole,
-`expected.json` for one that is read. Each folder under golden/targets is a spec and the targets that it means, or why
-it means none: `expected.txt`.
+"""Each folder under golden/spec is a spec, in spec.toml or else in pyproject.toml, and what reading it gives:
+`expected.txt` for one that is refused, in whole, `expected.json` for one that is read. Each folder under golden/targets
+is a spec and the targets that it means, or why it means none: `expected.txt`.
 
 `conda.toml`, if there is one, has the Python of the solved conda packages on each platform. The facts are the few rows
 beside the cases, not envspec's data, whose next refresh would change the results.
@@ -30,10 +30,16 @@ REFUSED = sorted(path.parent.name for path in CASES.glob("*/expected.txt"))
 READ = sorted(path.parent.name for path in CASES.glob("*/expected.json"))
 
 
+def spec_file(case: str) -> Path:
+    path = CASES / case / "spec.toml"
+    return path if path.exists() else path.with_name("pyproject.toml")
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case: str) -> None:
+    path = spec_file(case)
     with pytest.raises(SpecError) as caught:
-        load_spec(CASES / case / "spec.toml", NOW, "spec.toml")
+        load_spec(path, NOW, path.name)
     assert str(caught.value) + "\n" == (CASES / case / "expected.txt").read_text(encoding="utf-8")
     assert caught.value.exit_code == 2
     assert caught.value.problems
@@ -41,7 +47,7 @@ def test_refused(case: str) -> None:
 
 @pytest.mark.parametrize("case", READ)
 def test_read(case: str) -> None:
-    spec = load_spec(CASES / case / "spec.toml", NOW)
+    spec = load_spec(spec_file(case), NOW)
     data = {**spec.model_dump(exclude={"facts"}), "facts": spec.facts.tables()}
     text = json.dumps(_text_keys(data), default=str, indent=1, ensure_ascii=False)
     assert text + "\n" == (CASES / case / "expected.json").read_text(encoding="utf-8")

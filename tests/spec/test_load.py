@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from envspec import documents
 from envspec.errors import UsageError
 from envspec.spec import SpecError, find_spec, load_spec, parse_spec, set_as_of
 
@@ -153,6 +154,33 @@ TIME = datetime(2026, 11, 15, 1, 30, tzinfo=timezone(timedelta(hours=1)))
 )
 def test_set_as_of(text: str, changed: str) -> None:
     assert set_as_of(text, TIME) == changed
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("[tool.envspec]\npip = {}", "[tool.envspec]\npip = {}\n\n[tool.envspec.env]\nas_of = 2026-11-15T00:30:00Z"),
+        (
+            "[tool]\r\nenvspec.pip = {}\r\n",
+            "[tool]\r\nenvspec.pip = {}\r\n\r\n[tool.envspec.env]\r\nas_of = 2026-11-15T00:30:00Z\r\n",
+        ),
+        (
+            '[tool.envspec.env]\npython = "3.11"\n[x]\n',
+            '[tool.envspec.env]\npython = "3.11"\nas_of = 2026-11-15T00:30:00Z\n[x]\n',
+        ),
+        (
+            '[tool.envspec]\nenv.python = "3.11"\n[x]\n',
+            '[tool.envspec]\nenv.python = "3.11"\nenv.as_of = 2026-11-15T00:30:00Z\n[x]\n',
+        ),
+        (
+            '[tool]\nenvspec = { env = { python = "3.11" } }\n',
+            '[tool]\nenvspec = { env = { python = "3.11", as_of = 2026-11-15T00:30:00Z } }\n',
+        ),
+    ],
+)
+def test_set_as_of_in_a_table(text: str, changed: str) -> None:
+    assert set_as_of(text, TIME, ("tool", "envspec")).rstrip("\n") == changed.rstrip("\n")
+    documents.parse_toml(changed)
 
 
 def test_set_as_of_again_changes_nothing() -> None:

@@ -14,8 +14,10 @@ from envspec import documents
 from envspec.data import DATA
 from envspec.facts import load_facts
 from envspec.spec import json_schema, parse_spec
+from envspec.spec.document import read_spec
 from envspec.spec.fact_rows import AddedFacts
 from envspec.spec.sections import Spec
+from tests.spec.test_golden import spec_file
 from tests.support.schema import Schema, refusals
 
 SCHEMA: Schema = json_schema()
@@ -50,7 +52,7 @@ def test_it_is_draft_7_and_knows_no_null() -> None:
     assert SCHEMA["$schema"] == "http://json-schema.org/draft-07/schema#"
     assert SCHEMA["title"]
     assert "null" not in repr(SCHEMA) and "$defs" not in repr(SCHEMA)
-    assert set(SCHEMA["properties"]) == set(Spec.model_fields)
+    assert set(SCHEMA["properties"]) == {field.alias or name for name, field in Spec.model_fields.items()}
 
 
 def test_nothing_stands_beside_a_reference() -> None:
@@ -73,7 +75,7 @@ READ = sorted(path.parent.name for path in CASES.glob("*/expected.json"))
 
 @pytest.mark.parametrize("case", READ)
 def test_it_takes_what_the_parser_takes(case: str) -> None:
-    data = documents.parse_toml((CASES / case / "spec.toml").read_text(encoding="utf-8"))
+    data = read_spec(spec_file(case))
     assert list(refusals(SCHEMA, data)) == []
 
 

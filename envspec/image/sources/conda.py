@@ -21,7 +21,7 @@ from envspec.image.layers.partition import partition
 from envspec.image.layers.types import PREFIX, Entry, EntryKind, InMemory, OnDisk, with_folders
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytecode
 from envspec.io.archives import FileConflict, parents_of, path_problem
-from envspec.models import CondaPackage
+from envspec.models import CONDA_REASONS, CondaPackage
 
 
 async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, Path]) -> None:
@@ -77,7 +77,6 @@ _FILE_FIELDS: Final = (
     *("file_mode", "no_link", "path_type", "prefix_placeholder", "sha256", "sha256_in_prefix", "size_in_bytes"),
 )
 #: Fields about why a package is in the lock: its files do not depend on them.
-_REASONS: Final = ("provides", "required_by", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class CondaSource:
     def key(self) -> str:
         """Of the packages' records, the prefix and Python, without any path of this machine."""
         records = [
-            {name: value for name, value in asdict(package).items() if name not in _REASONS}
+            {name: value for name, value in asdict(package).items() if name not in CONDA_REASONS}
             for package in self.packages
         ]
         parts = [_FORM, PREFIX, records, self.series, self.pyc.key if self.pyc else None, self.has_history]

@@ -132,11 +132,11 @@ def conda_lock_files(lock: Lock) -> dict[str, str]:
         "version: 1",
         "metadata:",
         "  content_hash:",
-        *(f"    {_text(platform)}: {_text(lock.input_sha256)}" for platform in platforms),
+        *(f"    {yaml_text(platform)}: {yaml_text(lock.input_sha256)}" for platform in platforms),
         "  channels:",
-        *(f"  - url: {_text(unexpanded(channel.url))}\n    used_env_vars: []" for channel in lock.channels),
+        *(f"  - url: {yaml_text(unexpanded(channel.url))}\n    used_env_vars: []" for channel in lock.channels),
         "  platforms:",
-        *(f"  - {_text(platform)}" for platform in platforms),
+        *(f"  - {yaml_text(platform)}" for platform in platforms),
         "  sources: []",
         "package:",
         *(line for platform, package in packages for line in _package_lines(platform, package)),
@@ -164,22 +164,22 @@ def _packages(lock: Lock) -> Iterator[tuple[Platform, CondaPackage]]:
 
 def _package_lines(platform: Platform, package: CondaPackage) -> Iterator[str]:
     needs = dependencies(package.depends)
-    yield f"- name: {_text(package.name)}"
-    yield f"  version: {_text(package.version)}"
+    yield f"- name: {yaml_text(package.name)}"
+    yield f"  version: {yaml_text(package.version)}"
     yield '  manager: "conda"'
-    yield f"  platform: {_text(platform.value)}"
+    yield f"  platform: {yaml_text(platform.value)}"
     yield "  dependencies:" if needs else "  dependencies: {}"
     for name, version in needs.items():
-        yield f"    {_text(name)}: {_text(version)}"
-    yield f"  url: {_text(unexpanded(package.url))}"
+        yield f"    {yaml_text(name)}: {yaml_text(version)}"
+    yield f"  url: {yaml_text(unexpanded(package.url))}"
     yield "  hash:"
-    yield f"    md5: {_text(package.md5 or '')}"
-    yield f"    sha256: {_text(package.sha256)}"
+    yield f"    md5: {yaml_text(package.md5 or '')}"
+    yield f"    sha256: {yaml_text(package.sha256)}"
     yield '  category: "main"'
     yield "  optional: false"
 
 
-def _text(text: str) -> str:
+def yaml_text(text: str) -> str:
     """A JSON string that YAML reads as the same text."""
     return _NOT_ASCII.sub(_escape, json.dumps(text, ensure_ascii=False))
 

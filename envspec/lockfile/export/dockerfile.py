@@ -11,6 +11,7 @@ builds every stage, also those of other platforms: those contain files and run n
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,8 +23,9 @@ from envspec.facts import load_facts
 from envspec.lockfile.document import canonical, identity
 from envspec.lockfile.export.conda import explicit_name
 from envspec.lockfile.export.requirements import requirements_name
-from envspec.models import GIT, LOCAL, BaseImage, Driver, Lock, Platform, Python, Resolution, WheelFile
+from envspec.models import EDITABLE, GIT, LOCAL, BaseImage, Driver, Lock, Platform, Python, Resolution, WheelFile
 from envspec.registry.reference import parse
+from envspec.spec.document import in_project, project_of
 
 DOCKERFILE_NAME: Final = "Dockerfile"
 #: The environment's folder in every image.
@@ -38,7 +40,9 @@ _BUILT_FOLDER: Final = "wheels"
 #: Sources of Python that an image can be built with; for `spec`, whoever installs the lock brings it.
 _IN_IMAGES: Final = frozenset({"standalone", "system", "base", "conda"})
 _FILES: Final = "/tmp/envspec"  # noqa: S108 (inside a stage that is thrown away)
-_INSTALL: Final = "install --no-cache-dir --disable-pip-version-check --no-deps --require-hashes"
+_INSTALL: Final = "install --no-cache-dir --disable-pip-version-check"
+#: The build context of the project's folder.
+_CODE: Final = "code"
 # pip's wheel as Debian and Ubuntu package it, for programs that bring pip into environments.
 _SYSTEM_PIP: Final = "python3-pip-whl"
 _NS: Final = 1_000_000_000
@@ -127,10 +131,12 @@ def files(lock: Lock, container: ContainerConfig) -> dict[str, str]:
         f"ARG REGISTRY={parse(parts[0].base.repository).registry}",
         *(["ARG ARCHITECTURE=${TARGETARCH:-amd64}"] if len(parts) > 1 else []),
         "",
+        *_code_stage(lock),
         *_base_stages(parts),
         *_system_stage(lock, parts, container),
         *_files_stages(parts),
         *_environment_stage(parts),
+        *_project_stage(lock, parts),
         *_image_stage(lock, parts, container),
     ]
     return {DOCKERFILE_NAME: "\n".join(lines) + "\n"}
@@ -165,9 +171,16 @@ def _parts(lock: Lock) -> list[_Part]:
 def _header(lock: Lock, parts: Sequence[_Part]) -> Iterator[str]:
     platforms = " and ".join(part.platform.value for part in parts)
     yield f"# {lock.name} for {platforms}: written by `envspec lock`. Edit the spec, not this file."
+    has_code = lock.image.has_code
+    folder = (project_of(lock.spec) or ".") if lock.spec else "FOLDER"
+    context = f" --build-context {_CODE}={shlex.quote(folder)}" if has_code else ""
     yield "# To build it, in this folder:"
-    yield f"#   docker build --tag {lock.name} ."
-    if len(parts) > 1:
+    yield f"#   docker build --tag {lock.name}{context} ."
+    if has_code:
+        yield "# It needs BuildKit: the last layers are of the project's folder, without what its .dockerignore lists."
+        if lock.image.project:
+            yield "# pip builds the project by whatever build backend the index has on that day."
+    if len(parts) > 1 and not has_code:
         yield "# Without BuildKit, it is built for amd64; for arm64:"
         yield f"#   docker build --tag {lock.name} --build-arg ARCHITECTURE=arm64 ."
     yield "# To use another registry, and another index for pip:"
@@ -178,6 +191,13 @@ def _header(lock: Lock, parts: Sequence[_Part]) -> Iterator[str]:
         yield "# or from a server of the folder `archives` of the cache that they were built in:"
         yield f"#   --build-arg {_BUILT_WHEELS}=URL"
     yield ""
+
+
+def _code_stage(lock: Lock) -> Iterator[str]:
+    if lock.image.has_code:
+        yield f"# Without --build-context {_CODE}=FOLDER, which replaces it, nothing can be copied from it."
+        yield f"FROM scratch AS {_CODE}"
+        yield ""
 
 
 def _base_stages(parts: Sequence[_Part]) -> Iterator[str]:
@@ -256,6 +276,7 @@ def _image_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig)
     # The rest of the line, with variables and escapes in it.
     yield f"WORKDIR {quoted(lock.image.workdir)[1:-1]}"
     yield from _start_lines(container)
+    yield from _code_lines(lock, container)
 
 
 def _labels(lock: Lock, parts: Sequence[_Part]) -> dict[str, str]:
@@ -323,10 +344,38 @@ def _environment_stage(parts: Sequence[_Part]) -> Iterator[str]:
     if any(part.resolution.packages for part in parts):
         yield "ARG PIP_INDEX_URL"
         found = f" --find-links {_FILES}/wheels" if any(map(_built_in, parts)) else ""
-        install = _pip(parts[0].python, found)
+        words = f"{_INSTALL} --no-deps --require-hashes{found} --requirement {_FILES}/requirements.txt"
+        install = _pip(parts[0].python, words)
         # The lock's versions fit a base's constraints already, which have no hashes.
         yield _run(*(["export PIP_CONSTRAINT=", *install] if parts[0].resolution.on_top_of else install))
     yield ""
+
+
+def _project_stage(lock: Lock, parts: Sequence[_Part]) -> Iterator[str]:
+    """The stage `project`, with the project's wheel or its editable install, by its own build backend."""
+    if lock.image.project:
+        folder, option = (
+            (lock.image.workdir, "--editable ") if lock.image.project == EDITABLE else (f"{_FILES}/code", "")
+        )
+        yield "FROM environment AS project"
+        yield f"COPY --from={_CODE} {json.dumps(['.', f'{folder}/'])}"
+        if not any(part.resolution.packages for part in parts):
+            yield "ARG PIP_INDEX_URL"
+        words = f"{_INSTALL} --no-deps --root {_FILES}/root --prefix {_PREFIX} {option}{shlex.quote(folder)}"
+        yield _run(*_pip(parts[0].python, words))
+        yield ""
+
+
+def _code_lines(lock: Lock, container: ContainerConfig) -> Iterator[str]:
+    """The project, and the code that is copied: the last layers."""
+    image = lock.image
+    if image.project:
+        yield f"COPY --from=project {_FILES}/root{_PREFIX} {_PREFIX}"
+    copied = ["."] if image.project == EDITABLE else [in_project(lock.spec, each) for each in image.copy]
+    for path in copied:
+        owner = f" --chown={container.user}" if container.user else ""
+        target = posixpath.join(image.workdir, "" if path == "." else path)
+        yield f"COPY --from={_CODE}{owner} {json.dumps([path, target])}"
 
 
 def _standalone(parts: Sequence[_Part]) -> str:
@@ -365,16 +414,15 @@ def _venv(part: _Part) -> Iterator[str]:
     yield _run(f"{interpreter} -m venv {options} {_PREFIX}")
 
 
-def _pip(python: Python, more: str) -> Sequence[str]:
-    """Install the wheels by a pip that is no part of the environment, but for a standalone Python's own.
+def _pip(python: Python, install: str) -> Sequence[str]:
+    """Install by a pip that is no part of the environment, but for a standalone Python's own.
 
     A folder or a wheel is run as pip by any Python of its series. What lies beside it is not in the environment, and so
-    not installed. more: options for pip.
+    not installed. install: pip's command.
     """
-    wheels = f"{_INSTALL}{more} --requirement {_FILES}/requirements.txt"
     start = f"PIP_ROOT_USER_ACTION=ignore {_PREFIX}/bin/python"
     if python.source == "standalone":
-        return (f"{start} -m pip {wheels}",)
+        return (f"{start} -m pip {install}",)
     of_system = "$(ls /usr/share/python-wheels/pip-*.whl)/pip"
     if python.source == "conda":
         found = f"$(ls {_PREFIX}/lib/python{python.series}*/ensurepip/_bundled/pip-*.whl)/pip"
@@ -383,7 +431,7 @@ def _pip(python: Python, more: str) -> Sequence[str]:
     else:
         own = f"python{python.series} -c 'import os, pip; print(os.path.dirname(pip.__file__))'"
         found = f"$({own} || echo {of_system})"
-    return (f"pip={found}", f'{start} "$pip" {wheels} --ignore-installed')
+    return (f"pip={found}", f'{start} "$pip" {install} --ignore-installed')
 
 
 def _checked(name: str, sums: Mapping[str, str]) -> Sequence[str]:

@@ -50,9 +50,7 @@ def _header(lock: Lock, resolution: Resolution) -> str:
     where = f"on top of {explicit_name(platform)}" if resolution.conda else "into an environment of that Python"
     # On top of conda the pins are what conda does not provide: pip must not look for the rest, and a sync would remove
     # conda's own packages. pip refuses what a package's own metadata excludes, and the spec overrides.
-    packages = resolution.packages
-    overridden = any(each.removed or any(by.replaces for by in each.required_by) for each in packages)
-    no_deps = "--no-deps " if overridden or python.source == "conda" else ""
+    no_deps = "--no-deps " if is_overridden(resolution) or python.source == "conda" else ""
     commands = [f"pip install {no_deps}--require-hashes -r {name}"]
     if python.source != "conda":
         commands.append(f"uv pip sync --require-hashes {name}")
@@ -66,12 +64,25 @@ def _pin(package: Package) -> str:
     file = package.file
     if file.index in {GIT, LOCAL}:
         return _built(package)
-    pin = (
-        f"{package.name}=={package.version}"
-        if file.index == DEFAULT_INDEX or file.url is None
-        else f"{package.name} @ {quote(without_credentials(file.url), safe=_IN_URLS)}"
-    )
-    return f"{pin} \\\n    --hash=sha256:{file.sha256}\n{_via(package)}"
+    return f"{pin(package)} \\\n    --hash=sha256:{file.sha256}\n{_via(package)}"
+
+
+def pin(package: Package) -> str:
+    """The requirement of one file of an index, or at a URL."""
+    url = package.file.url
+    if package.file.index == DEFAULT_INDEX or url is None:
+        return f"{package.name}=={package.version}"
+    return f"{package.name} @ {public_url(url)}"
+
+
+def public_url(url: str) -> str:
+    """A URL without credentials, in which no reader replaces or splits anything."""
+    return quote(without_credentials(url), safe=_IN_URLS)
+
+
+def is_overridden(resolution: Resolution) -> bool:
+    """Whether the metadata of some packages excludes what is locked beside them, and the spec overrides it."""
+    return any(each.removed or any(by.replaces for by in each.required_by) for each in resolution.packages)
 
 
 def _built(package: Package) -> str:

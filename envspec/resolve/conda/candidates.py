@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 
-from envspec.models import Rejected
+from envspec.models import CondaPackage, Rejected
 from envspec.resolve.conda.channels import is_in_time, utc_text
 from envspec.resolve.conda.records import constrained_name, cuda_builds, cuda_constraint, is_cuda_build, name_of
 from envspec.resolve.types import CondaRequest
@@ -219,6 +219,30 @@ def rejected_candidate(chosen: ChosenRecords, name: str, records: Iterable[RepoD
     return Rejected(rejected, fewest[0] if fewest else _unexplained(chosen, name, rejected))
 
 
+def preferred_candidate(
+    chosen: ChosenRecords, package: CondaPackage, preferred: tuple[str, str] | None, records: Iterable[RepoDataRecord]
+) -> Rejected | None:
+    """The version and build that the spec prefers, with the reason why another one was chosen.
+
+    preferred: version and build (empty: any). records: all of the name.
+    """
+    if preferred is None or preferred in ((package.version, ""), (package.version, package.build)):
+        return None
+    version, build = preferred
+    text = " ".join(filter(None, preferred))
+    existing = [record for record in records if str(record.version) == version]
+    same = [record for record in existing if not build or str(record.build) == build]
+    if not same and package.version != version:
+        same = existing
+    if not same:
+        return Rejected(text, "its channel does not have it")
+    timely = [record for record in same if is_in_time(record, chosen.request)]
+    if not timely:
+        return Rejected(text, f"it {RequestLimits(chosen.request, {}, {}).too_late(same)}")
+    fewest = min((list(chosen.against(each)) for each in timely), key=lambda reasons: (len(reasons), reasons))
+    return Rejected(text, fewest[0] if fewest else "its requirements conflict with the rest")
+
+
 def _unexplained(chosen: ChosenRecords, name: str, rejected: str) -> str:
     """Why a version was not chosen that nothing excludes: it is newer than the lock, which is kept."""
     record = cast("RepoDataRecord", chosen.records[name])
@@ -227,7 +251,8 @@ def _unexplained(chosen: ChosenRecords, name: str, rejected: str) -> str:
         return "its requirements conflict with the rest"
     if locked.rejected is not None and locked.rejected.version == rejected:
         return locked.rejected.why
-    return f"the lock keeps {record.version}; `--upgrade-package {name}` moves it"
+    keeps = "the spec prefers" if name in {each for each, _, _ in chosen.request.preferred} else "the lock keeps"
+    return f"{keeps} {record.version}; `--upgrade-package {name}` moves it"
 
 
 def _newest(records: Iterable[RepoDataRecord], version: Version, request: CondaRequest) -> list[RepoDataRecord]:

@@ -15,7 +15,7 @@ from envspec.models import CondaPackage, CudaVersion, Decision, Platform
 from envspec.origins import channel_url
 from envspec.resolve.types import Channel, CondaRequest, Cutoffs, VirtualPackage
 from envspec.spec import Spec, UndatedFiles
-from envspec.spec.conda import ARCHSPEC, CUDA, CUDA_ARCH, version_and_build
+from envspec.spec.conda import ARCHSPEC, CUDA, CUDA_ARCH, preferred_record, version_and_build
 from envspec.spec.targets import bounds_of, has_cuda
 
 #: The oldest supported kernel; conda-lock assumes the same.
@@ -94,6 +94,7 @@ def conda_request(
         undated=conda is not None and conda.undated is UndatedFiles.ACCEPT,
         cutoffs=cutoffs.names,
         locked=locked,
+        preferred=tuple(map(preferred_record, conda.prefer if conda else ())),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 from envspec.context import Context, Step, counted
 from envspec.errors import UsageError
 from envspec.models import CondaChannel, CondaPackage, Platform
-from envspec.resolve.conda.candidates import ChosenRecords, machine_records, rejected_candidate
+from envspec.resolve.conda.candidates import (
+    ChosenRecords,
+    machine_records,
+    newest_first,
+    preferred_candidate,
+    rejected_candidate,
+)
 from envspec.resolve.conda.channel_client import SharedChannelError
 from envspec.resolve.conda.channels import Channels, is_in_time, locked_channel, opened
 from envspec.resolve.conda.errors import (
@@ -110,7 +116,7 @@ _Solved = tuple[CondaRequest, Sequence["RepoDataRecord"], tuple[CondaPackage, ..
 
 async def _solve(first: CondaRequest, solver: CondaSolver, channels: Channels) -> _Solved:
     """Solve without builds for the CPU of packages that have CUDA builds, if CUDA is meant."""
-    request = first
+    request = await _with_preferred(first, channels)
     fallbacks: list[RepoDataRecord] = []
     while True:
         try:
@@ -136,16 +142,43 @@ async def _solve(first: CondaRequest, solver: CondaSolver, channels: Channels) -
         request = replace(request, constraints=(*request.constraints, *added))
 
 
+async def _with_preferred(request: CondaRequest, channels: Channels) -> CondaRequest:
+    """The request that locks the records which the spec prefers, where no older lock decides."""
+    locked = {package.name for package in request.locked}
+    names = {name for name, _, _ in request.preferred} - locked
+    if not names:
+        return request
+    records = by_name(await channels.records(request, names))
+    found = (_preferred_record(request, each, records) for each in request.preferred if each[0] in names)
+    packages = (package_of(record, request.channels) for record in found if record is not None)
+    return replace(request, locked=(*request.locked, *packages))
+
+
+def _preferred_record(
+    request: CondaRequest, preferred: tuple[str, str, str], records: Mapping[str, Sequence[RepoDataRecord]]
+) -> RepoDataRecord | None:
+    """The record that the spec prefers, or the newest build of its version; None if the channel has none in time."""
+    name, version, build = preferred
+    timely = [record for record in newest_first(records.get(name, ())) if is_in_time(record, request)]
+    same = [record for record in timely if str(record.version) == version]
+    return next((record for record in same if str(record.build) == build), same[0] if same else None)
+
+
 def _packages(
     request: CondaRequest, chosen: Sequence[RepoDataRecord], records: Iterable[RepoDataRecord]
 ) -> tuple[CondaPackage, ...]:
     """records: all records of the chosen names."""
     by_chosen = ChosenRecords(request, {each.name.normalized: each for each in chosen} | machine_records(request))
     grouped = by_name(records)
-    return tuple(
-        replace(package, rejected=rejected_candidate(by_chosen, package.name, grouped.get(package.name, ())))
-        for package in with_askers([package_of(each, request.channels) for each in chosen], request.requirements)
-    )
+    preferred = {name: (version, build) for name, version, build in request.preferred}
+
+    def explained(package: CondaPackage) -> CondaPackage:
+        of_name = grouped.get(package.name, ())
+        moved = preferred_candidate(by_chosen, package, preferred.get(package.name), of_name)
+        return replace(package, rejected=rejected_candidate(by_chosen, package.name, of_name), preferred=moved)
+
+    packages = [package_of(each, request.channels) for each in chosen]
+    return tuple(map(explained, with_askers(packages, request.requirements)))
 
 
 def _fallbacks(

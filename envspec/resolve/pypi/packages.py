@@ -104,9 +104,10 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     )
     lacking = unknown_extras(dict(extras))
     await asyncio.gather(*(_measure(node, view) for node in installed if node.file.sha256 is None))
-    digests, rejected, sizes = await asyncio.gather(
+    digests, rejected, preferred, sizes = await asyncio.gather(
         asyncio.gather(*(view.record_digest(node.name, node.file) for node in installed)),
         asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in installed)),
+        asyncio.gather(*(_preferred(node, nodes, environment, request, view) for node in installed)),
         asyncio.gather(*(view.size_bytes(node.name, node.file) for node in installed)),
     )
     packages = tuple(
@@ -121,8 +122,9 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
             built=rules.sources[node.name].built if node.name in rules.sources else None,
             record_sha256=digest,
             removed=tuple(sorted(map(without_marker, applicable(node.removed, environment, frozenset(node.extras))))),
+            preferred=moved,
         )
-        for node, (refusal, _), size, digest in zip(installed, rejected, sizes, digests, strict=True)
+        for node, (refusal, _), moved, size, digest in zip(installed, rejected, preferred, sizes, digests, strict=True)
     )
     excluded = {name for name, _ in request.excluded}
     held_back = {
@@ -301,23 +303,69 @@ async def _newest(
     # Of releases for this Python, the reason is what somebody can change.
     fitting = {each: file for each, file in candidates.items() if allows(file.requires_python or "", python)}
     version, file = max((fitting or candidates).items())
-    why = "; ".join(_excluding(node, version, request))
-    if not (why or fitting):
-        why = f"{_PYTHON} {file.requires_python}, the target has {python}"
-    if not why:
-        metadata = await view.metadata(node.name, file.filename)
-        # An index may not give the Python of an sdist.
-        if (needed := requires_python(metadata)) and not allows(needed, python):
-            why = f"{_PYTHON} {needed}, the target has {python}"
-        else:
-            release = node.name, version
-            why = request.excluded.get(release, "") or view.unreadable.get(release, "")
-    if not why:
-        required = applicable(declared(metadata), environment, frozenset(node.extras))
-        why, backtracked = await _unmet(required, nodes, view)
-        if why == _NO_SET and (node.name, str(node.version)) in request.preferences:
-            why, backtracked = f"{node.version} is kept, which fits too", False
+    why, backtracked = await _reason(node, (version, file), nodes, environment, request, view)
+    if why == _NO_SET and f"{node.name}=={node.version}" in request.preferred_pins:
+        why, backtracked = f"{node.version} is kept, which fits too", False
     return Rejected(str(version), why), backtracked
+
+
+async def _reason(
+    node: _Node,
+    release: tuple[Version, ListedFile],
+    nodes: Mapping[str, _Node],
+    environment: Mapping[str, str],
+    request: PypiRequest,
+    view: View,
+) -> tuple[str, bool]:
+    """Why another release of a package was not taken, and whether the resolver backtracked: nothing excludes it, but
+    its own requirements do not fit the others.
+    """
+    version, file = release
+    python = request.target.python.version
+    if why := "; ".join(_excluding(node, version, request)):
+        return why, False
+    if not allows(file.requires_python or "", python):
+        return f"{_PYTHON} {file.requires_python}, the target has {python}", False
+    metadata = await view.metadata(node.name, file.filename)
+    # An index may not give the Python of an sdist.
+    if (needed := requires_python(metadata)) and not allows(needed, python):
+        return f"{_PYTHON} {needed}, the target has {python}", False
+    excluded = request.excluded.get((node.name, version), "") or view.unreadable.get((node.name, version), "")
+    if excluded:
+        return excluded, False
+    required = applicable(declared(metadata), environment, frozenset(node.extras))
+    return await _unmet(required, nodes, view)
+
+
+async def _preferred(
+    node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: PypiRequest, view: View
+) -> Rejected | None:
+    """The version that the spec prefers, with the reason why another one is locked."""
+    text = dict(request.preferred).get(node.name)
+    if text is None or (version := Version(text)) == node.version or node.name in view.rules.direct:
+        return None
+    if (node.name, str(node.version)) in request.preferences:
+        return Rejected(text, "the lock that this one follows has another version")
+    files = {
+        file.filename: file
+        for file in (await view.selection(node.name)).files.values()
+        if version_of(file.filename) == version
+    }
+    if files:
+        file = files[min(files)]
+        why, _ = await _reason(node, (version, file), nodes, environment, request, view)
+        if why == _NO_SET and file.yanked is not None:
+            why = f"it was yanked{f' ({file.yanked})' if file.yanked else ''}"
+        return Rejected(text, why)
+    index = view.rules.index_of(node.name)
+    listed = [file for file in await view.listed(node.name) if version_of(file.filename) == version]
+    if not listed:
+        return Rejected(text, f"index {index.name} does not have it")
+    cutoff = view.rules.cutoff_of(node.name)
+    dated = [time for file in listed if file.uploaded and (time := upload_time(file.uploaded))]
+    if dated and min(dated) > cutoff:
+        return Rejected(text, f"it was uploaded after as_of ({min(dated):%Y-%m-%d})")
+    return Rejected(text, no_wheel_for(request.target))
 
 
 async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], view: View) -> tuple[str, bool]:

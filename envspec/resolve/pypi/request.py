@@ -157,7 +157,10 @@ def target_request(
         value = f"{build.variant or 'default'} from {origin}"
         decisions = [Decision("torch.build", value, why, build.source, target.platform)]
     lines = tuple(_line(r, direct) for r in required)
-    request = PypiRequest(target, lines, tuple(sorted(constraints)), reasons=reasons)
+    preferred = {each.name: _of_build(each, build) for each in spec.pip.prefer if each.applies_to(environment)}
+    request = PypiRequest(
+        target, lines, tuple(sorted(constraints)), preferred=tuple(sorted(preferred.items())), reasons=reasons
+    )
     return TargetRequest(
         request,
         rules,
@@ -186,6 +189,14 @@ def _torch_build(spec: Spec, target: Target, facts: Facts, cutoffs: Cutoffs, req
     gpus = tuple(find_gpu(facts, name) for name in cuda.gpus)
     machines = Machines(cuda.driver, gpus, target.python.series)
     return choose_build(facts, requested, cuda.version or CudaChoice.ANY, target.platform, as_of, machines)
+
+
+def _of_build(preferred: Requirement, build: BuildChoice) -> str:
+    """A preferred version, as the index from which the torch family comes writes it."""
+    [version] = (Version(each.version) for each in preferred.specifier)
+    if preferred.name not in INDEX_FAMILY or version.local is None:
+        return str(version)
+    return f"{version.public}+{build.variant}" if build.url is not None else version.public
 
 
 def _build_of_found(

@@ -84,7 +84,7 @@ class TargetRequest:
     def answer_key(self, resolver: Resolver) -> str:
         request = self.request
         lists = sorted(request.requirements), sorted(request.bounds)
-        return cache.key_of([self.view_key, resolver.version, *lists, request.preferences])
+        return cache.key_of([self.view_key, resolver.version, *lists, request.preferences, request.preferred])
 
 
 async def resolve_all(
@@ -306,6 +306,7 @@ async def _resolved(request: PypiRequest, resolver: Resolver, view: View, worksp
         requirements=tuple(map(shown_line, request.requirements)),
         constraints=tuple(map(shown_line, request.constraints)),
         preferences=tuple((name, shown(name, version)) for name, version in request.preferences),
+        preferred=tuple((name, shown(name, version)) for name, version in request.preferred),
     )
     try:
         pins = await resolver.resolve(asked, workspace)

@@ -22,7 +22,8 @@ from envspec.resolve.types import Release
 class PypiRequest:
     """What a resolver resolves for one target.
 
-    requirements, constraints: PEP 508 lines. preferences: (name, version) to keep if the requirements allow it.
+    requirements, constraints: PEP 508 lines. preferred: (name, version) that the spec prefers if the requirements allow
+    it. preferences: those of an older lock, which go before.
     excluded: releases that cannot be built for the target, with the reason. reasons: of constraints that leave
     out newer releases, and are not the spec's.
     """
@@ -31,6 +32,7 @@ class PypiRequest:
     requirements: tuple[str, ...]
     constraints: tuple[str, ...] = ()
     preferences: tuple[tuple[str, str], ...] = ()
+    preferred: tuple[tuple[str, str], ...] = ()
     excluded: Mapping[Release, str] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
 
@@ -41,7 +43,8 @@ class PypiRequest:
 
     @property
     def preferred_pins(self) -> list[str]:
-        return [f"{name}=={version}" for name, version in self.preferences]
+        kept = {**dict(self.preferred), **dict(self.preferences)}
+        return [f"{name}=={version}" for name, version in sorted(kept.items())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ class Uv:
             *("--python-platform", _platform_name(request.target)),
             *("--only-binary", ":all:"),
             *(("--constraints", str(constraints)) if request.bounds else ()),
-            *(("--output-file", str(pins)) if request.preferences else ()),
+            *(("--output-file", str(pins)) if request.preferred_pins else ()),
         ]
         environ = workspace.environ()
         if request.target.macos is not None:
@@ -155,7 +158,7 @@ class Uv:
         stdin = "\n".join(request.requirements) + "\n"
         done = await run(command, environ=environ, cwd=workspace.work, stdin=stdin)
         if done.status == 0:
-            return read_pins(pins.read_text(encoding="utf-8") if request.preferences else done.stdout)
+            return read_pins(pins.read_text(encoding="utf-8") if request.preferred_pins else done.stdout)
         if "No solution found" in done.stderr or done.status == 1:
             raise Unsolvable(uv_reason(done.stderr))
         raise ResolverError(

@@ -1,0 +1,168 @@
+"""`envspec init`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from envspec.cli import output, terminal
+from envspec.cli.options import OFFLINE, PLATFORMS, UNCONFINED, context_of, jobs
+from envspec.cli.output import Result, in_formats
+from envspec.cli.progress import reporting
+from envspec.errors import EnvspecError, UsageError
+from envspec.report import IMPORT
+
+if TYPE_CHECKING:
+    from envspec.context import Context
+    from envspec.importers.result import Imported
+    from envspec.operations.init import InitRequest
+    from envspec.operations.lock_state import LockRequest
+
+#: Exit code if the spec lacks lines of the sources.
+LOST: Final = 10
+
+
+class _Lost(EnvspecError):
+    """The spec lacks lines of the sources."""
+
+    exit_code = LOST
+    code = "lines-lost"
+
+
+@click.command()
+@click.argument("sources", nargs=-1, type=click.Path(path_type=Path), metavar="[FROM...]")
+@click.option(
+    "--prefix",
+    "prefixes",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="An environment that works: a venv or a conda prefix. What is installed is read, nothing is run.",
+)
+@click.option("--name", metavar="NAME", default="", help="Name of the environment (default: the project's).")
+@click.option(
+    "--output", "path", type=click.Path(path_type=Path), metavar="FILE", help="The spec (default: specs/<name>.toml)."
+)
+@click.option("--force", is_flag=True, help="Replace a spec that exists.")
+@click.option("--python", metavar="V", default="", help="Python's series or exact version.")
+@click.option(
+    "--platform",
+    "platforms",
+    multiple=True,
+    type=click.Choice(PLATFORMS),
+    help="A platform to lock for (default: linux-64); once for each.",
+)
+@click.option("--gpu", "gpus", multiple=True, metavar="NAME", help="A GPU that must run it; once for each kind.")
+@click.option("--driver", metavar="V", default="", help="The oldest NVIDIA driver that must run it.")
+@click.option("--cuda", metavar="V", default="", help="CUDA's minor version.")
+@click.option("--extra", "extras", multiple=True, metavar="NAME", help="An extra of pyproject.toml to include.")
+@click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of pyproject.toml to include.")
+@click.option("--as-of", metavar="DATE", help="The spec's as_of: nothing uploaded later counts (default: now).")
+@click.option("--accept-loss", is_flag=True, help="Exit with 0 although lines of the sources are not in the spec.")
+@click.option("--no-lock", is_flag=True, help="Write the spec alone.")
+@click.option("--dry-run", is_flag=True, help="Write nothing; print the spec.")
+@OFFLINE
+@jobs("platforms to resolve", "4, or the number of processors")
+@UNCONFINED
+@output.output(IMPORT)
+def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | None, **chosen: Any) -> Result:
+    """Write a spec and its lock from what a project has today, with the versions that it has today.
+
+    FROM are files: requirements.txt, pyproject.toml (with uv.lock, poetry.lock or pylock.toml beside it),
+    environment.yml, conda-lock.yml, pixi.toml, Dockerfile, devcontainer.json, cog.yaml; or the folder of an
+    environment. Without FROM, those of the current folder are proposed. Every line is listed with what it became.
+
+    \b
+    envspec init requirements.txt --gpu A100
+    envspec init pyproject.toml --extra gpu
+    envspec init --prefix .venv           and compare the lock with it
+
+    Exit code: 0 if the spec has all that the sources have, 10 if lines are not in it.
+    """
+    from envspec.models import Platform
+    from envspec.operations.init import InitRequest, write_spec
+    from envspec.operations.lock_state import as_of_option
+
+    root, now = Path(), datetime.now(timezone.utc).replace(microsecond=0)
+    request = InitRequest(
+        root=root,
+        sources=(*sources, *prefixes),
+        output=path,
+        name=chosen["name"],
+        python=chosen["python"],
+        platforms=tuple(map(Platform, chosen["platforms"])),
+        gpus=chosen["gpus"],
+        driver=chosen["driver"],
+        cuda=chosen["cuda"],
+        as_of=None if chosen["as_of"] is None else as_of_option(chosen["as_of"], now),
+        extras=chosen["extras"],
+        groups=chosen["groups"],
+        overwrite=chosen["force"],
+    )
+    if not request.sources:
+        request = _proposed(request)
+    found, imported = write_spec(request, now, dry_run=chosen["dry_run"])
+    if chosen["dry_run"]:
+        output.info(f"would write {found.spec}:")
+        terminal.report(found.text)
+    elif not chosen["no_lock"]:
+        found = _locked(request, found, imported.draft, chosen)
+    error = found.error
+    if error is None and found.lost and not chosen["accept_loss"]:
+        error = _Lost(
+            _lost_text(len(found.lost)),
+            hint=f"add to {found.spec} what matters of them; `--accept-loss` says that nothing does",
+        )
+    return in_formats(IMPORT, found, error=error)
+
+
+def _locked(request: InitRequest, found: Imported, draft: Any, chosen: dict[str, Any]) -> Imported:
+    from envspec.operations.init import lock_imported
+
+    @contextmanager
+    def running(_: LockRequest) -> Iterator[Context]:
+        with reporting(found.name) as reporter:
+            yield context_of(chosen, reporter)
+
+    try:
+        _, done = lock_imported(found, draft, request.prefixes, request.root / "locks" / found.name, running)
+    except EnvspecError as error:
+        return replace(found, error=error)
+    return done
+
+
+def _proposed(request: InitRequest) -> InitRequest:
+    """With the sources of the folder; on a terminal, the user confirms them and names GPUs."""
+    from envspec.operations.init import proposed
+
+    found = proposed(request.root)
+    if not found:
+        raise UsageError(
+            "no requirements, pyproject.toml, environment.yml or Dockerfile in this folder",
+            hint="name the sources: `envspec init requirements.txt`, or an environment: `envspec init --prefix .venv`",
+        )
+    if not (terminal.is_terminal(sys.stdin) and terminal.is_terminal(sys.stderr)):
+        output.info(f"importing {', '.join(map(str, found))}")
+        return replace(request, sources=found)
+    chosen = tuple(each for each in found if click.confirm(f"import {each}?", default=True, err=True))
+    if not chosen:
+        raise UsageError("no source is left", hint="name the sources: `envspec init requirements.txt`")
+    return replace(request, sources=chosen, gpus=request.gpus or _gpus())
+
+
+def _gpus() -> tuple[str, ...]:
+    text = click.prompt("GPUs that must run it, such as A100, H100 (empty: not known)", default="", err=True)
+    return tuple(filter(None, (each.strip() for each in text.split(","))))
+
+
+def _lost_text(count: int) -> str:
+    from envspec.context import counted
+
+    return f"{counted(count, 'line')} of the sources {'is' if count == 1 else 'are'} not in the spec"

@@ -1,0 +1,74 @@
+"""What is wrong with a project's environment today: rules over its sources, the facts, and what an index has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from envspec.diagnostics.audit import cuda, family, gpu, index, python
+from envspec.diagnostics.audit.types import Audit, Finding, Need, NotRun, Rule, Severity
+
+_RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+class Check(NamedTuple):
+    """A group of rules. name: of what it examines. find: what is wrong."""
+
+    name: str
+    find: Callable[[Audit], Iterator[Finding]]
+    needs: tuple[Need, ...] = ()
+
+
+#: Every rule is reported by one of these; in the order of `examined`.
+CHECKS: Final = (
+    Check("requirements of the torch family", family.requested),
+    Check("versions that do not work together", family.taken, (Need.TAKEN,)),
+    Check("GPU code", gpu.gpu_code, (Need.GPUS,)),
+    Check("driver", gpu.drivers, (Need.DRIVER,)),
+    Check("labels of builds", cuda.labels),
+    Check("CUDA of torch", cuda.builds),
+    Check("indexes of PyTorch", cuda.indexes),
+    Check("CUDA images", cuda.images),
+    Check("CUDA of conda", cuda.conda),
+    Check("packages of the index", index.projects, (Need.PAGES,)),
+    Check("versions of the index", index.releases, (Need.PAGES,)),
+    Check("solution", index.unsolvable),
+    Check("Python", python.pythons),
+    Check("extensions of torch", python.extensions),
+    Check("open versions", python.loose),
+    Check("lines not understood", python.unread),
+)
+
+#: All rules, by their codes.
+RULES: Final[dict[str, Rule]] = {
+    rule.code: rule
+    for rule in sorted(
+        (*family.RULES, *gpu.RULES, *cuda.RULES, *index.RULES, *python.RULES), key=lambda rule: rule.code
+    )
+}
+
+
+def examine(audit: Audit) -> tuple[tuple[Finding, ...], tuple[NotRun, ...], tuple[str, ...]]:
+    """All findings, the worst first; what was not run; and the names of the checks that ran."""
+    has = {
+        Need.PAGES: audit.pages is not None,
+        Need.TAKEN: audit.taken is not None,
+        Need.GPUS: bool(audit.gpus),
+        Need.DRIVER: audit.driver is not None,
+    }
+    found: dict[tuple[object, ...], Finding] = {}
+    not_run = list(audit.left_out)
+    examined = []
+    for check in CHECKS:
+        missing = [need.value for need in check.needs if not has[need]]
+        if missing:
+            not_run.append(NotRun(check.name, missing[0]))
+            continue
+        examined.append(check.name)
+        for each in check.find(audit):
+            found.setdefault((each.rule.code, each.source, each.what), each)
+    ordered = sorted(
+        found.values(),
+        key=lambda each: (_RANKS[each.rule.severity], each.source.file, each.source.line, each.rule.code),
+    )
+    return tuple(ordered), tuple(not_run), tuple(examined)

@@ -1,0 +1,271 @@
+"""Which CUDA the sources name, which one installers take, and how often an image has it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from packaging.specifiers import SpecifierSet
+
+from envspec.base_image.cuda import FLAVOR_LIBRARIES, LIBRARIES, PackageSource
+from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity, Taken
+from envspec.facts.gpu import has_wheel
+from envspec.facts.tables import FactRow
+from envspec.importers.types import Clue, LedgerEntry, Source
+from envspec.models import CudaVersion
+from envspec.origins import PYTORCH_INDEX, PYTORCH_PAGES
+from envspec.spec.requirements import RequirementKind
+
+OTHER: Final = Rule("ENV302", Severity.WARNING, "installers take a torch for another CUDA than the sources name")
+CPU: Final = Rule("ENV303", Severity.WARNING, "torch is a CPU build, and the sources mean GPUs")
+LABEL: Final = Rule("ENV304", Severity.ERROR, "a label such as +cu124 without an index that has it")
+EITHER: Final = Rule("ENV305", Severity.WARNING, "two indexes have torch, and installers choose differently")
+NO_BUILD: Final = Rule("ENV306", Severity.ERROR, "this torch was never published for that CUDA")
+TWICE: Final = Rule("ENV401", Severity.WARNING, "the image has CUDA twice")
+CONDA: Final = Rule("ENV402", Severity.WARNING, "CUDA or torch comes from conda and from wheels")
+COMPILER: Final = Rule("ENV403", Severity.ERROR, "nvcc of the image is of another CUDA major than torch")
+TAG: Final = Rule("ENV404", Severity.WARNING, "the CUDA image is past its end of life, or was never published")
+
+RULES: Final = (OTHER, CPU, LABEL, EITHER, NO_BUILD, TWICE, CONDA, COMPILER, TAG)
+
+_VARIANT: Final = re.compile(r"cpu|cu\d{3}")
+#: `torch==2.6.0+cu124`
+_LABELLED: Final = re.compile(r"\b(torch|torchvision|torchaudio|torchtext)\s*===?\s*[\w.]+\+(cpu|cu\d{3})\b")
+#: `FROM docker.io/nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04 AS build`
+_IMAGE: Final = re.compile(r"(?:^|[\s/\"'])nvidia/cuda:([\w.-]+)")
+_TAG: Final = re.compile(r"(\d+(?:\.\d+)+)-(?:(cudnn)\d*-)?(base|runtime|devel)-(\w+[\d.]*)")
+#: conda packages that bring CUDA's libraries.
+_CONDA_CUDA: Final = frozenset(
+    {"cudatoolkit", "cuda-toolkit", "cuda", "pytorch-cuda", "cuda-runtime", "cuda-libraries"}
+)
+_CONDA_TORCH: Final = frozenset({"pytorch", "pytorch-gpu", "torchvision", "torchaudio"})
+_PIP: Final = "pip reads both indexes and takes the highest version; uv takes the first index that has the name"
+
+
+class PytorchIndex(NamedTuple):
+    """An index of PyTorch's that a source names. variant: `cu128`, `cpu`; empty for a page of all, or of no release.
+
+    is_extra: whether pip reads the default index, too.
+    """
+
+    variant: str
+    source: Source
+    is_extra: bool
+
+
+def pytorch_indexes(ledger: Iterable[LedgerEntry]) -> list[PytorchIndex]:
+    """Those of all lines: importers make a version of CUDA of them."""
+    found = []
+    for entry in ledger:
+        for page in PYTORCH_PAGES.finditer(entry.text):
+            path = re.match(r"[\w./-]*", page[1])
+            parts = path[0].strip("/").split("/") if path else []
+            variant = parts[0] if len(parts) == 1 and _VARIANT.fullmatch(parts[0]) else ""
+            found.append(PytorchIndex(variant, entry.source, "--extra-index-url" in entry.text))
+    return found
+
+
+def labels(audit: Audit) -> Iterator[Finding]:
+    """Labels, and the indexes that have them."""
+    indexes = pytorch_indexes(audit.ledger)
+    variants = {each.variant for each in indexes}
+    if "" in variants or any(not each.packages or "torch" in each.packages for each in audit.draft.indexes):
+        return
+    has = f"the sources name {', '.join(sorted(variants))}" if variants else "the sources name no index of PyTorch's"
+    for entry in audit.ledger:
+        for found in () if entry.source.file.endswith(".lock") else _LABELLED.finditer(entry.text):
+            if found[2] not in variants:
+                yield Finding(
+                    LABEL,
+                    entry.source,
+                    f"no index of the sources has `{found[0]}`",
+                    f"only PyTorch's own index of {found[2]} has releases with that label; {has}",
+                    "PEP 440: public indexes have no local versions",
+                    f"add `--extra-index-url {PYTORCH_INDEX.format(variant=found[2])}`",
+                )
+
+
+def builds(audit: Audit) -> Iterator[Finding]:
+    """The CUDA of torch, and the CUDA that the sources name."""
+    torch, gpu = audit.torch, audit.means_gpu
+    if torch is None:
+        return
+    if torch.cuda is None:
+        if gpu is not None:
+            named = gpu.source if gpu.source.file else "the command"
+            what = f"installers take {torch}, and {named} names {gpu.value}"
+            why = f"the index of {torch.index} has CPU builds" if torch.index else "it is the default index's build"
+            place = f"for {audit.target.platform.value}" if not torch.index else "that the sources name"
+            todo = f"take an index of PyTorch's with CUDA, such as {PYTORCH_INDEX.format(variant='cu128')}"
+            yield Finding(CPU, torch.source, what, f"{why} {place}", torch.row.source, todo)
+        return
+    for clue in audit.draft.cudas:
+        cuda = _cuda(clue)
+        # Of images, ENV401 and ENV403 report; of indexes of PyTorch's, ENV305 and ENV306.
+        lines = [each.text for each in audit.ledger if each.source == clue.source]
+        is_reported = any(_IMAGE.search(text) or PYTORCH_PAGES.search(text) for text in lines)
+        if cuda is None or cuda == torch.cuda or is_reported:
+            continue
+        what = f"installers take {torch}, and {clue.source} names CUDA {cuda}"
+        why = f"the default index has torch {torch.row.version} for CUDA {torch.cuda} alone"
+        todo = f"take what is built for CUDA {torch.cuda}, or an older torch"
+        if cuda.variant in torch.row.published:
+            todo = f"take torch from {PYTORCH_INDEX.format(variant=cuda.variant)}"
+        yield Finding(OTHER, clue.source, what, why, torch.row.source, todo)
+        break
+
+
+def _cuda(clue: Clue) -> CudaVersion | None:
+    try:
+        return CudaVersion.parse(clue.value)
+    except ValueError:
+        return None
+
+
+def indexes(audit: Audit) -> Iterator[Finding]:
+    """An index of PyTorch's beside the default one, where the choice between both changes the build."""
+    specifiers = [each.requirement.specifier for each in audit.required if each.requirement.name == "torch"]
+    if not specifiers or any(_LABELLED.search(each.text) for each in audit.ledger):
+        return
+    bound = SpecifierSet(",".join(str(each) for each in specifiers if str(each)))
+    series, platform = audit.target.python.series, audit.target.platform
+    rows = [row for row in audit.facts.torch if has_wheel(row, platform, series)]
+    matching = [row for row in rows if bound.contains(row.version, prereleases=True)]
+    for index in pytorch_indexes(audit.ledger):
+        published = [row for row in matching if index.variant in row.published]
+        if not index.variant or not matching or matching[-1] in published:
+            continue
+        newest = matching[-1]
+        if not published:
+            yield Finding(
+                NO_BUILD,
+                index.source,
+                f"torch{bound} was never published for {index.variant}",
+                f"torch {newest.version} was published for {', '.join(newest.published)}",
+                newest.source,
+                "name the index of one of these, or another torch",
+            )
+        elif index.is_extra:
+            default, older = newest.default.get(platform.value, "?"), published[-1].version
+            yield Finding(
+                EITHER,
+                index.source,
+                f"pip takes torch {newest.version} for {default} from the default index, and uv torch {older} for "
+                f"{index.variant} from this one",
+                _PIP,
+                "documentation of pip (--extra-index-url) and of uv (index strategy first-index)",
+                f"write `torch=={published[-1].version}+{index.variant}`",
+            )
+
+
+def images(audit: Audit) -> Iterator[Finding]:
+    """NVIDIA's images that the sources name: their CUDA beside that of the wheels, and their age."""
+    seen = set()
+    for entry in audit.ledger:
+        found = _IMAGE.search(entry.text)
+        tag = _TAG.fullmatch(found[1]) if found else None
+        if found is None or found[1] in seen:
+            continue
+        seen.add(found[1])
+        if tag is None:
+            continue
+        release, cudnn, flavor, system = tag.groups()
+        flavor = f"{cudnn}-{flavor}" if cudnn else flavor
+        yield from _age(audit, found[1], release, system, entry.source)
+        yield from _twice(audit, release, flavor, entry.source)
+        if "devel" in flavor:
+            yield from _compiler(audit, release, entry.source)
+
+
+def _age(audit: Audit, tag: str, release: str, system: str, source: Source) -> Iterator[Finding]:
+    rows = [row for row in audit.facts.images if row.cuda == release]
+    ended = [row for row in rows if system in row.os and row.status == "ended"]
+    is_two_parts = release.count(".") == 1 and CudaVersion.parse(release).major >= 12
+    newest = next((r for r in reversed(audit.facts.releases_of(CudaVersion.parse(release)))), "")
+    if ended and not any(system in row.os and row.status == "supported" for row in rows):
+        yield _tag_finding(source, f"nvidia/cuda:{tag} is past its end of life", ended[0], newest, release)
+    elif is_two_parts and audit.facts.images:
+        row = audit.facts.images[0]
+        yield _tag_finding(source, f"nvidia/cuda:{tag} was never published", row, newest, release)
+
+
+def _tag_finding(source: Source, what: str, row: FactRow, newest: str, release: str) -> Finding:
+    why = "NVIDIA deletes tags six months after their end of life; tags name a patch release (X.Y.Z)"
+    todo = f"take {newest}, or pin the digest and mirror the image" if newest and newest != release else ""
+    return Finding(TAG, source, what, why, row.source, todo or "take a newer release, or mirror the image")
+
+
+def _twice(audit: Audit, release: str, flavor: str, source: Source) -> Iterator[Finding]:
+    """Libraries both in the image and in wheels."""
+    wheels = _cuda_wheels(audit)
+    both = {library: wheel for library, wheel in wheels.items() if library in FLAVOR_LIBRARIES.get(flavor, ())}
+    # The runtime library alone is small.
+    if not set(both) - {"cudart"}:
+        return
+    sizes = [each.size_bytes for each in both.values() if each.size_bytes]
+    amount = f", {sum(sizes) / 1e6:,.0f} MB of compressed wheels" if sizes else ""
+    names = ", ".join(f"{each.name} {each.version}" for each in both.values())
+    compiles = " (build in a `devel` stage, and copy)" if "devel" in flavor else ""
+    yield Finding(
+        TWICE,
+        source,
+        f"the image of CUDA {release} ({flavor}) and the wheels both have {', '.join(both)}",
+        f"installers take {names}{amount}; torch loads those of the wheels",
+        "Dockerfiles of nvidia/cuda (libraries of each flavor); files on the index",
+        f"take the flavor `base`{compiles}",
+    )
+
+
+def _cuda_wheels(audit: Audit) -> dict[str, Taken]:
+    """CUDA library -> the wheel that brings it."""
+    names = LIBRARIES[PackageSource.PYPI]
+    found = (audit.taken or {}).values()
+    pairs = ((library, each) for each in found for library, form in names.items() if form.fullmatch(each.name))
+    return dict(pairs)
+
+
+def _compiler(audit: Audit, release: str, source: Source) -> Iterator[Finding]:
+    """What is compiled with the image's nvcc beside a torch for another CUDA."""
+    torch, cuda = audit.torch, CudaVersion.parse(release)
+    if torch is None or torch.cuda is None or torch.cuda.major == cuda.major:
+        return
+    compiled = compiled_extensions(audit)
+    if compiled:
+        yield Finding(
+            COMPILER,
+            source,
+            f"{', '.join(compiled)} {'is' if len(compiled) == 1 else 'are'} compiled by CUDA {cuda}, beside {torch}",
+            "torch.utils.cpp_extension refuses a compiler of another major version than torch's",
+            "torch/utils/cpp_extension.py, _check_cuda_version",
+            f"take an image of CUDA {torch.cuda}, or torch for CUDA {cuda} from "
+            f"{PYTORCH_INDEX.format(variant=cuda.variant)}",
+        )
+
+
+def compiled_extensions(audit: Audit) -> list[str]:
+    """Extensions of torch that installers compile: from git, or of which they take an sdist."""
+    from_git = (
+        each.requirement.name
+        for each in audit.required
+        if each.requirement.kind in (RequirementKind.GIT, RequirementKind.SDIST_URL)
+    )
+    sdists = (each.name for each in (audit.taken or {}).values() if each.is_sdist)
+    rows = ((name, audit.facts.extension(name)) for name in dict.fromkeys((*from_git, *sdists)))
+    # A build that imports nothing compiles nothing: deepspeed's operators are compiled at their first use.
+    return [name for name, row in rows if row is not None and row.requires]
+
+
+def conda(audit: Audit) -> Iterator[Finding]:
+    """conda's CUDA or torch, and pip's torch in the same environment."""
+    wanted = audit.first("torch")
+    if wanted is None:
+        return
+    names = {re.split(r"[\s=<>!~\[]", each.rpartition("::")[2].strip(), maxsplit=1)[0] for each, _ in audit.draft.conda}
+    torch = sorted(names & _CONDA_TORCH)
+    toolkit = sorted(names & _CONDA_CUDA)
+    if torch or toolkit:
+        what = f"conda's {', '.join((*torch, *toolkit))} and pip's torch are in one environment"
+        why = "pip's torch brings CUDA's libraries as wheels, and replaces a conda torch of another version"
+        todo = f"remove {'pip' if torch else 'conda'}'s {'torch' if torch else ', '.join(toolkit)}"
+        yield Finding(CONDA, wanted, what, why, "metadata of torch's wheels: it requires nvidia-*", todo)

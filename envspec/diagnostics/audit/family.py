@@ -1,0 +1,93 @@
+"""The torch family, and other packages whose metadata allows what they do not work with. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from packaging.requirements import Requirement as Pep508
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from envspec.diagnostics.audit.types import Audit, Finding, Required, Rule, Severity
+from envspec.facts.tables import EdgeRow
+from envspec.facts.torch import MEMBERS, family_mismatch, fitting_set
+from envspec.spec.requirements import RequirementKind
+
+EXCLUDES: Final = Rule("ENV101", Severity.ERROR, "requirements on the torch family exclude each other")
+FAMILY: Final = Rule("ENV102", Severity.ERROR, "the torch family that installers take is not imported together")
+BESIDE: Final = Rule("ENV103", Severity.ERROR, "a package does not work beside what installers take with it")
+MISNAMED: Final = Rule("ENV104", Severity.WARNING, "a name on the index belongs to another package")
+
+RULES: Final = (EXCLUDES, FAMILY, BESIDE, MISNAMED)
+_FAMILY: Final = frozenset({"torch", "torchcodec", *MEMBERS})
+
+
+def requested(audit: Audit) -> Iterator[Finding]:
+    """What the sources' own lines show, whatever an index has."""
+    facts = audit.facts if _has_cuda(audit) else audit.facts.without_cuda()
+    together: dict[str, SpecifierSet] = {}
+    for each in (*audit.required, *audit.bounds):
+        name = each.requirement.name
+        together[name] = together.get(name, SpecifierSet()) & each.requirement.specifier
+    names = {each.requirement.name for each in audit.required if not _is_unlisted(audit, each)}
+    mismatch = family_mismatch(facts, {name: bound for name, bound in together.items() if name in names})
+    if mismatch is not None:
+        named = [name for name in (*MEMBERS, "triton", "torch") if name in names and together[name]]
+        source = audit.bringing(next((name for name in named if name in mismatch.message), named[0]))
+        text, _, why = mismatch.message.partition(": ")
+        yield Finding(
+            EXCLUDES,
+            source,
+            text if why else mismatch.message,
+            why or "each release of a member is made for one torch",
+            "metadata of the releases (envspec/data/family.toml)",
+            mismatch.hint or "leave one of the versions open",
+        )
+    for required in audit.required:
+        row = audit.facts.misnamed.get(required.requirement.name)
+        # A name whose sdists are the right package is no mistake; one with a placeholder is, in that release alone.
+        is_named = required.requirement.kind is RequirementKind.NAME
+        if row and is_named and not row.sdists and (not row.placeholder or required.pin == row.placeholder):
+            todo = row.hint or f"write `{row.instead}`"
+            what = f"{required.requirement.name} is not the package that its name suggests"
+            yield Finding(MISNAMED, required.source, what, row.reason, row.source, todo)
+
+
+def taken(audit: Audit) -> Iterator[Finding]:
+    """Versions that installers take, and that a fact says do not work together."""
+    facts = audit.facts if _has_cuda(audit) else audit.facts.without_cuda()
+    for edge in facts.edges:
+        found = (audit.taken or {}).get(edge.package)
+        if found is None or not SpecifierSet(edge.versions).contains(found.version, prereleases=True):
+            continue
+        for line in map(Pep508, edge.requires):
+            other = (audit.taken or {}).get(line.name)
+            if other is not None and not line.specifier.contains(Version(other.version).public, prereleases=True):
+                yield _beside(audit, edge, found.version, line, other.version)
+
+
+def _beside(audit: Audit, edge: EdgeRow, version: str, line: Pep508, other: str) -> Finding:
+    is_family = {edge.package, line.name} <= _FAMILY
+    torch = Version(other).public if line.name == "torch" else ""
+    fitting = fitting_set(audit.facts, torch).get(edge.package) if torch else None
+    todo = f"require `{line}`, or a {edge.package} that is not {edge.versions}"
+    if fitting:
+        todo = f"write `{edge.package}=={fitting}`, the release for torch {torch}"
+        if audit.torch and audit.torch.row is audit.facts.torch[-1] and line.specifier:
+            todo += f", or `torch{line.specifier}`"
+    what = f"{edge.package} {version} is taken with {line.name} {other}, and works with {line} only"
+    return Finding(FAMILY if is_family else BESIDE, audit.bringing(edge.package), what, edge.reason, edge.source, todo)
+
+
+def _is_unlisted(audit: Audit, each: Required) -> bool:
+    """Whether it pins a release of a member that the data does not list: then nothing is known of it."""
+    rows = [row.version for row in audit.facts.members if row.package == each.requirement.name]
+    return bool(rows and each.pin) and not any(
+        each.requirement.specifier.contains(row, prereleases=True) for row in rows
+    )
+
+
+def _has_cuda(audit: Audit) -> bool:
+    """Whether torch is a CUDA build, as far as it is known."""
+    return audit.target.platform.is_linux and (audit.torch is None or audit.torch.cuda is not None)

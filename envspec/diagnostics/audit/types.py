@@ -1,0 +1,205 @@
+"""What rules of `envspec audit-project` read, and what they report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from packaging.version import Version
+
+from envspec.facts.tables import Facts, GpuRow, TorchRelease
+from envspec.importers.types import Clue, Draft, LedgerEntry, Source
+from envspec.models import CudaVersion, Package, Target
+from envspec.resolve.pypi.index.page import PageListing
+from envspec.spec.requirements import Requirement
+
+
+class Severity(Enum):
+    """ERROR: it fails today, or runs elsewhere than is meant; the only one that fails the command. WARNING: it works,
+    and something else happens than the sources say. INFO: worth knowing.
+    """
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Rule(NamedTuple):
+    """code: stable. title: what a finding means, in a few words."""
+
+    code: str
+    severity: Severity
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. what: a sentence without its end. why: how it is known. fact: where that is from.
+
+    todo: what to do, beginning with a verb.
+    """
+
+    rule: Rule
+    source: Source
+    what: str
+    why: str
+    fact: str
+    todo: str
+
+
+class NotRun(NamedTuple):
+    """What was not examined, and why: it is neither wrong nor right."""
+
+    what: str
+    reason: str
+
+
+class Need(Enum):
+    """What a group of rules needs beside the sources; the value says so if it is missing."""
+
+    NOTHING = ""
+    PAGES = "needs the index's pages"
+    TAKEN = "needs the versions that installers take today"
+    GPUS = "needs --gpu, or a source that names GPUs"
+    DRIVER = "needs --driver, or a source that names one"
+
+
+class Required(NamedTuple):
+    """A requirement of a source that applies to the target."""
+
+    requirement: Requirement
+    source: Source
+
+    @property
+    def pin(self) -> str:
+        """The only version that it allows, as it is written; empty if there are several."""
+        clauses = [each for each in self.requirement.specifier if each.operator in ("==", "===")]
+        return next((each.version for each in clauses if not each.version.endswith(".*")), "")
+
+
+class Taken(NamedTuple):
+    """The release that installers take. filename, size_bytes: of its file; empty and None if a lock file names it.
+
+    required_by: names of what requires it, empty for the project itself.
+    """
+
+    name: str
+    version: str
+    filename: str = ""
+    size_bytes: int | None = None
+    required_by: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, package: Package, project: str) -> Taken:
+        """project: how the package's `required_by` names what the sources require."""
+        by = tuple(dict.fromkeys("" if each.name == project else each.name for each in package.required_by))
+        return cls(package.name, package.version, package.file.filename, package.file.size_bytes, by)
+
+    @property
+    def is_sdist(self) -> bool:
+        return bool(self.filename) and not self.filename.endswith(".whl")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchBuild:
+    """The build of torch that installers take. variant: `cu128`, `cpu`. index: PyTorch's variant that a source names.
+
+    source: the line that brings it.
+    """
+
+    row: TorchRelease
+    version: str
+    variant: str
+    source: Source
+    index: str = ""
+
+    @property
+    def cuda(self) -> CudaVersion | None:
+        return None if self.variant == "cpu" else CudaVersion.parse(self.variant)
+
+    def __str__(self) -> str:
+        built = f"CUDA {self.cuda}" if self.cuda else "the CPU alone"
+        return f"torch {Version(self.version).public} for {built}"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """A project, and what is known of it.
+
+    is_python_assumed: whether no source names a Python. required: what applies to the target; bounds: constraints.
+    taken: None if it is not known what installers take. pages: of names on the default index; None for a name that it
+    does not have. gpus: with the line that names each; an empty file for the command's own options, as of the driver.
+    unresolved: why installers take nothing at all; empty if they do.
+    """
+
+    draft: Draft
+    ledger: tuple[LedgerEntry, ...]
+    facts: Facts
+    target: Target
+    required: tuple[Required, ...] = ()
+    bounds: tuple[Required, ...] = ()
+    is_python_assumed: bool = False
+    gpus: tuple[tuple[GpuRow, Source], ...] = ()
+    driver: Clue | None = None
+    pages: Mapping[str, PageListing | None] | None = None
+    taken: Mapping[str, Taken] | None = None
+    torch: TorchBuild | None = None
+    unresolved: str = ""
+    left_out: tuple[NotRun, ...] = field(default=())
+
+    def first(self, name: str) -> Source | None:
+        """The line that requires a package; None if none does."""
+        return next((each.source for each in self.required if each.requirement.name == name), None)
+
+    def bringing(self, name: str) -> Source:
+        """The line that requires a package, or something that leads to it; the first source if that is not known."""
+        seen, open_names = {name}, [name]
+        for each in open_names:
+            if (source := self.first(each)) is not None:
+                return source
+            found = self.taken.get(each) if self.taken else None
+            fresh = [by for by in (found.required_by if found else ()) if by and by not in seen]
+            seen.update(fresh)
+            open_names += fresh
+        locked = self.taken.get(name) if self.taken else None
+        entries = (each for each in self.ledger if locked and name in each.text and locked.version in each.text)
+        return next((each.source for each in entries), self.top)
+
+    @property
+    def top(self) -> Source:
+        """The first source as a whole."""
+        return Source(self.ledger[0].source.file) if self.ledger else Source("the project")
+
+    def entries(self, *parts: str) -> Iterator[LedgerEntry]:
+        """The lines with all of these texts in them."""
+        return (each for each in self.ledger if all(part in each.text for part in parts))
+
+    @property
+    def means_gpu(self) -> Clue | None:
+        """What says that the project is for GPUs; None if nothing does."""
+        found = [*self.draft.cudas, *self.draft.gpus, *self.draft.drivers]
+        asked = [Clue(gpu.name, source, "--gpu") for gpu, source in self.gpus if not source.file]
+        return next((each for each in (*asked, *found) if each.value != "cpu"), None)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """findings: the worst first. examined: names of the groups of rules that ran. python, platform: what was examined.
+
+    sources: the files that were read. ignored: how many findings the user does not want. as_of: up to when releases
+    count.
+    """
+
+    findings: tuple[Finding, ...]
+    not_run: tuple[NotRun, ...]
+    examined: tuple[str, ...]
+    sources: tuple[str, ...]
+    python: str
+    platform: str
+    as_of: str
+    ignored: int = 0
+
+    def count(self, severity: Severity) -> int:
+        return sum(each.rule.severity is severity for each in self.findings)

@@ -1,0 +1,223 @@
+"""The project's own code in an image: files below the working folder, as the last layer.
+
+A function of the lock and of the files' names, contents and executable bits: times, owners and other modes are the same
+on every machine. Everything is read once, before it is named by its hash, so that no edit meanwhile gets under it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envspec.errors import UsageError
+from envspec.image.layers.types import Entry, EntryKind, InMemory
+from envspec.image.services import in_order, key_of, owner_of, workdir_path
+from envspec.io.archives import path_problem
+from envspec.io.files import project_files, read_untrusted, tree_sha256
+from envspec.models import EDITABLE, WHEEL, Lock
+from envspec.names import normalised
+from envspec.spec.document import PYPROJECT, in_project, project_of
+
+#: Of the code, in bytes, all of which is in memory: code of 10,000 files has less. Data belongs into a volume.
+MAX_CODE_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSource:
+    """The last layer: the project's code. files: below the image's root, in order, with their folders."""
+
+    title: str
+    files: tuple[Entry, ...]
+
+    @property
+    def key(self) -> str:
+        return key_of("code", self.files)
+
+    def entries(self) -> Iterator[Entry]:
+        return iter(self.files)
+
+
+def project_folder(lock: Lock) -> Path:
+    """The folder of the project that a lock's image contains: its spec's, or the one above if that is called `specs`.
+
+    Raises:
+        UsageError: the lock does not know its spec, or that is not there.
+    """
+    if lock.directory is None or not lock.spec:
+        raise UsageError(
+            f"the image of {lock.name} contains the project's code, and where that is is not known",
+            hint="name the lock's folder, in a copy of the project",
+        )
+    spec = Path(os.path.normpath(lock.directory / lock.spec))
+    if not spec.is_file():
+        raise UsageError(
+            f"the image of {lock.name} contains the code of the project of {spec}, and there is no such file",
+            hint="build it in a copy of the project, or lock again if the spec was moved",
+        )
+    return Path(project_of(spec.as_posix()))
+
+
+def code_key(lock: Lock) -> str:
+    """A text that changes with everything of the project that its image depends on.
+
+    Raises:
+        UsageError: as `read_code`.
+    """
+    folder = project_folder(lock)
+    source = read_code(lock)
+    keys = [source.key if source else ""]
+    if lock.image.project == WHEEL:
+        keys.append(tree_sha256(folder))
+    elif lock.image.project == EDITABLE:
+        keys.append(tree_sha256(folder / PYPROJECT))
+    return " ".join(keys)
+
+
+def read_code(lock: Lock) -> CodeSource | None:
+    """The code that an image of the lock contains beside a wheel; None for none.
+
+    Raises:
+        UsageError: a path is missing, not in the project, or can't be in an image; too much of it.
+    """
+    settings = lock.image
+    paths = _copied(lock)
+    if not paths:
+        return None
+    workdir = workdir_path(settings.workdir)
+    if workdir is None:
+        raise UsageError(
+            f"[image] workdir: {settings.workdir} is a folder of the system, and the project's code is copied into it",
+            hint='use a folder of your own, such as "/workspace"',
+        )
+    folder = project_folder(lock)
+    owner = owner_of(settings)
+    found = {
+        posixpath.join(workdir, inner): entry for path in paths for inner, entry in _files(folder, path, workdir, owner)
+    }
+    if sum(entry.size_bytes for entry in found.values()) > MAX_CODE_BYTES:
+        raise UsageError(
+            f"[image] copy: {', '.join(paths)} of {folder} have more than {MAX_CODE_BYTES >> 20} MiB",
+            hint="copy code only; mount data into the container",
+        )
+    _check_links(found)
+    folders = [workdir, *(each for path in found for each in _between(workdir, path))]
+    entries = {each: Entry(each, 0o755, EntryKind.FOLDER, uid=owner[0], gid=owner[1]) for each in folders} | found
+    return CodeSource(f"code of {lock.name}: {', '.join(paths)}", tuple(in_order(entries.values())))
+
+
+def source_root(folder: Path, name: str, copied: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Where Python finds the modules of a project, from its folder on, and the paths that an image needs for it.
+
+    name: the project's. copied: paths that the spec names. That is `src`, or the project's folder.
+
+    Raises:
+        UsageError: neither has a module, as far as names show.
+    """
+    if (folder / "src").is_dir() and not (folder / "src" / "__init__.py").exists():
+        return "src", ("src",)
+    module = normalised(name).replace("-", "_")
+    own = next((each for each in (module, f"{module}.py") if _is_module(folder / each)), None)
+    if own is None and not any("/" not in each and _is_module(folder / each) for each in copied):
+        raise UsageError(
+            f"[image] project: {folder} has neither src nor {module}, where an editable install would find its modules",
+            hint='name the folders of its modules in [image] copy, or write project = "wheel"',
+        )
+    return "", (own,) if own else ()
+
+
+def _is_module(path: Path) -> bool:
+    return (path / "__init__.py").is_file() or (path.suffix == ".py" and path.is_file())
+
+
+def project_name(folder: Path) -> str:
+    """The name of the project in a folder.
+
+    Raises:
+        UsageError: it has no pyproject.toml with one.
+    """
+    from envspec import documents
+
+    path = folder / PYPROJECT
+    try:
+        name = documents.read_toml(path)["project"]["name"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        why = getattr(error, "strerror", None) or "it has no [project] name that can be read"
+        raise UsageError(f"[image] project: {path}: {why}", hint="add pyproject.toml with [project] to it") from None
+    return str(name)
+
+
+def _copied(lock: Lock) -> tuple[str, ...]:
+    """Paths from the project's folder on, without those in others of them."""
+    settings = lock.image
+    paths = []
+    for each in settings.copy:
+        path = in_project(lock.spec, each)
+        if path.startswith(("/", "..")):
+            raise UsageError(
+                f"[image] copy: {each} is outside of the project's folder, {project_folder(lock)}",
+                hint="move it there; the project of a spec in a folder `specs` is in the folder above",
+            )
+        paths.append(path)
+    if settings.project == EDITABLE:
+        folder = project_folder(lock)
+        paths += source_root(folder, project_name(folder), paths)[1]
+    whole = sorted(set(paths))
+    return tuple(each for each in whole if not any(_is_in(each, other) for other in whole if other != each))
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return folder == "." or path.startswith(f"{folder}/")
+
+
+def _files(folder: Path, path: str, workdir: str, owner: tuple[int, int]) -> Iterator[tuple[str, Entry]]:
+    """The files and links of a copied path, by their paths from the project's folder on."""
+    start = folder / path
+    if not start.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"[image] copy: {path} leads out of {folder}", hint="copy what is in the project's folder")
+    if not start.exists():
+        raise UsageError(f"[image] copy: there is no {path} in {folder}", hint="correct the path in the spec")
+    names = list(project_files(folder, path)) if start.is_dir() else [path]
+    if not names:
+        raise UsageError(f"[image] copy: there is nothing to copy in {start}", hint="take it out of the spec")
+    for name in names:
+        if why := path_problem(name):
+            raise UsageError(f"[image] copy: {name!r} {why}", hint="rename it")
+        yield name, _entry(folder / name, f"{workdir}/{name}", owner)
+
+
+def _entry(path: Path, target: str, owner: tuple[int, int]) -> Entry:
+    uid, gid = owner
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        return Entry(target, 0o777, EntryKind.SYMLINK, target=str(path.readlink()), uid=uid, gid=gid)
+    try:
+        content = read_untrusted(path, MAX_CODE_BYTES)
+    except OSError as error:
+        why = f"has more than {MAX_CODE_BYTES >> 20} MiB" if error.errno == errno.EFBIG else f"{error.strerror}"
+        raise UsageError(f"[image] copy: {path}: {why}", hint="copy files of code only") from error
+    return Entry(target, 0o755 if mode & stat.S_IXUSR else 0o644, data=InMemory(content), uid=uid, gid=gid)
+
+
+def _check_links(found: dict[str, Entry]) -> None:
+    """Refuse links to what is not copied."""
+    for path, entry in found.items():
+        if entry.kind is not EntryKind.SYMLINK:
+            continue
+        end = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.target))
+        if entry.target.startswith("/") or not any(each == end or each.startswith(f"{end}/") for each in found):
+            raise UsageError(
+                f"[image] copy: the link {path} leads to {entry.target!r}, which is not copied",
+                hint="copy what it leads to as well, by a relative link, or remove the link",
+            )
+
+
+def _between(workdir: str, path: str) -> Iterator[str]:
+    """The folders between the working folder and a path."""
+    while (path := posixpath.dirname(path)) != workdir:
+        yield path

@@ -1,0 +1,212 @@
+"""Names of base images -> what a spec has of them: CUDA, flavor, system, Python, torch.
+
+Only the name is read, nothing is pulled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from envspec.facts import load_facts
+from envspec.facts.torch import fitting_set
+from envspec.importers.pip import add_cuda
+from envspec.importers.types import Clue, DraftRequirement, Import, Outcome, Source
+from envspec.registry.reference import BadReference, Reference, parse
+from envspec.spec.sections import Flavor, Os
+
+
+class BaseImage(NamedTuple):
+    """A row of the table. repository, tag: patterns; named groups of the tag are keys of `_GROUPS`.
+
+    note: what else to know of the image. outcome: of images whose packages a spec does not need or can't have.
+    """
+
+    repository: str
+    tag: str
+    note: str = ""
+    outcome: Outcome = Outcome.TRANSLATED
+
+
+_SERIES: Final = r"(?P<python>3\.\d+(?:\.\d+)?)"
+_CODE_NAMES: Final = {"focal": "20.04", "jammy": "22.04", "noble": "24.04", "resolute": "26.04"}
+_UBUNTU: Final = rf"(?:ubuntu-?)?(?P<ubuntu>\d\d\.\d\d|{'|'.join(_CODE_NAMES)})"
+_CUDA_SYSTEM: Final = r"(?P<system>[a-z]+\d+(?:\.\d+)?)"
+_CONDA: Final = "conda's packages are those of [conda]"
+
+#: The first that matches. Forms of tags: the images' pages on their registries, and Dockerfiles that use them.
+BASE_IMAGES: Final = (
+    BaseImage(r"(docker\.io|nvcr\.io)/nvidia/cuda", r"(?P<cuda>\d+\.\d+)(\.\d+)?"),
+    BaseImage(
+        r"(docker\.io|nvcr\.io)/nvidia/cuda",
+        rf"(?P<cuda>\d+\.\d+)(\.\d+)?-(?P<flavor>(cudnn\d*-)?(base|runtime|devel))-{_CUDA_SYSTEM}",
+    ),
+    BaseImage(
+        r"(docker\.io|ghcr\.io)/pytorch/pytorch",
+        r"(?P<torch>\d+\.\d+\.\d+)-cuda(?P<cuda>\d+\.\d+)-cudnn\d+-(?P<kind>runtime|devel)",
+        "the tag does not say which Python it has",
+    ),
+    BaseImage(r"nvcr\.io/nvidia/(pytorch|l4t-pytorch)", r"(?P<base>.+)"),
+    BaseImage(r"docker\.io/dustynv/(l4t-)?pytorch", r"(?P<base>.+)"),
+    BaseImage(
+        r"docker\.io/tensorflow/tensorflow",
+        r"(?P<tensorflow>\d+\.\d+\.\d+)(-gpu)?(-jupyter)?",
+        "the tag does not say which CUDA and Python it has",
+    ),
+    BaseImage(
+        r"docker\.io/library/python",
+        rf"{_SERIES}(-alpine[\d.]*)",
+        "musl: a spec's images have glibc, so its apk lines have no counterpart",
+        Outcome.REFUSED,
+    ),
+    BaseImage(r"docker\.io/library/python", rf"{_SERIES}(-.+)?", "on Ubuntu in place of Debian"),
+    BaseImage(r"docker\.io/library/ubuntu", _UBUNTU),
+    BaseImage(
+        r"docker\.io/library/debian", r".+", "a spec's system is Ubuntu: `[image] base` and `glibc` keep this one"
+    ),
+    BaseImage(r"ghcr\.io/astral-sh/uv", rf"([\d.]+-)?python{_SERIES}(-.+)?"),
+    BaseImage(
+        r"ghcr\.io/astral-sh/uv|docker\.io/astral/uv", r".+", "envspec installs packages without uv in the image"
+    ),
+    BaseImage(r"docker\.io/(continuumio|anaconda)/(mini|ana)conda3?", r".+", f"{_CONDA}; its channel is `defaults`"),
+    BaseImage(r"docker\.io/condaforge/(miniforge3|mambaforge)", r".+", f"{_CONDA}; its channel is conda-forge"),
+    BaseImage(
+        r"(docker\.io|ghcr\.io)/(mambaorg|mamba-org)/micromamba",
+        rf"(.+-)?{_UBUNTU}-cuda-(?P<cuda>\d+\.\d+)(\.\d+)?",
+        _CONDA,
+    ),
+    BaseImage(r"(docker\.io|ghcr\.io)/(mambaorg|mamba-org)/micromamba", r".+", _CONDA),
+    BaseImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/python", rf"([\d.]+-)?{_SERIES}(-.+)?"),
+    BaseImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/base", rf"([\d.]+-)?{_UBUNTU}"),
+    BaseImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/(mini|ana)conda", r".+", _CONDA),
+    BaseImage(
+        r"docker\.io/rocm/.+|.+/rocm",
+        r".+",
+        "AMD's GPUs: envspec locks builds for CUDA and for the CPU",
+        Outcome.REFUSED,
+    ),
+)
+
+
+def read_base_image(text: str, source: Source, line: str, imported: Import) -> None:
+    """Add what a base image's name implies to the draft, and an entry to the ledger.
+
+    text: the reference. line: the line as it is written.
+    """
+    try:
+        reference = parse(text)
+    except BadReference as error:
+        imported.add(source, line, Outcome.NOT_UNDERSTOOD, str(error))
+        return
+    same_name = [row for row in BASE_IMAGES if re.fullmatch(row.repository, reference.name)]
+    for row in same_name:
+        if found := re.fullmatch(row.tag, reference.tag or ""):
+            _take(row, found, reference, source, line, imported)
+            return
+    known = (
+        f"the tag {reference.tag!r} names no version" if same_name else f"envspec does not know what {text} contains"
+    )
+    hint = "name it as `[image] base`, and its Python as `[image] python`, if the environment belongs on top of it"
+    imported.add(source, line, Outcome.NOT_UNDERSTOOD, f"{known}; {hint}")
+
+
+def _take(
+    row: BaseImage, found: re.Match[str], reference: Reference, source: Source, line: str, imported: Import
+) -> None:
+    parts, is_lost = [], False
+    for group, value in found.groupdict().items():
+        if value is not None:
+            part = _GROUPS[group](value, reference, source, imported)
+            parts.append(part.text)
+            is_lost |= part.is_lost
+    outcome = Outcome.REFUSED if is_lost else row.outcome
+    imported.add(source, line, outcome, "; ".join([*parts, *([row.note] if row.note else [])]))
+
+
+class _Part(NamedTuple):
+    """What a part of a tag became, for the ledger. is_lost: no spec has it."""
+
+    text: str
+    is_lost: bool = False
+
+
+def _cuda(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    add_cuda(value, source, imported, f"the tag of {reference}")
+    return _Part(f"[cuda] version {value}, of whose releases envspec takes the newest")
+
+
+def _flavor(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    flavor = re.sub(r"^cudnn\d+", "cudnn", value)
+    known = [each.value for each in Flavor]
+    # NVIDIA has no cudnn-base; every flavor of the table is one of the spec's.
+    if flavor not in known:
+        return _Part(f"no spec has the flavor {value}", is_lost=True)
+    imported.draft.flavors.append(Clue(flavor, source, f"the tag of {reference}"))
+    return _Part(f"[cuda] flavor {flavor}")
+
+
+def _kind(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    """pytorch/pytorch: nvcc is in its devel images; the libraries of the others are torch's own."""
+    return (
+        _flavor(value, reference, source, imported) if value == "devel" else _Part("CUDA's libraries are torch's own")
+    )
+
+
+def _system(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    if value not in [each.value for each in Os]:
+        return _Part(f"a base with CUDA is Ubuntu in a spec, not {value}: `[image] base` keeps it", is_lost=True)
+    imported.draft.systems.append(Clue(value, source, f"the tag of {reference}"))
+    return _Part(f"system {value}")
+
+
+def _ubuntu(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    return _system(f"ubuntu{_CODE_NAMES.get(value, value)}", reference, source, imported)
+
+
+def _python(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    imported.draft.pythons.append(Clue(value, source, f"the tag of {reference}"))
+    return _Part(f"[env] python {value}")
+
+
+def _base(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    del value
+    imported.draft.bases.append(Clue(str(reference), source, "its packages, torch among them, are part of it"))
+    return _Part(f"[image] base {reference}, whose packages stay")
+
+
+def _torch(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    del reference
+    # The images of PyTorch's releases contain torchvision and torchaudio of the same release.
+    # Source: pytorch/pytorch, Dockerfile: it installs the three together.
+    for name, version in {"torch": value, **_beside(value)}.items():
+        imported.draft.versions.setdefault(name, version)
+    imported.draft.dependencies.append(DraftRequirement("torch", source))
+    beside = ", ".join(f"{name} {version}" for name, version in _beside(value).items())
+    others = f", and if they are required {beside}" if beside else ""
+    return _Part(f"torch is required, and preferred are {value}{others}")
+
+
+def _beside(torch: str) -> dict[str, str]:
+    fitting = fitting_set(load_facts(), torch)
+    return {name: fitting[name] for name in ("torchvision", "torchaudio") if name in fitting}
+
+
+def _tensorflow(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    del reference
+    imported.draft.versions.setdefault("tensorflow", value)
+    imported.draft.dependencies.append(DraftRequirement("tensorflow", source))
+    return _Part(f"tensorflow is required, and {value} is preferred")
+
+
+_GROUPS: Final[dict[str, Callable[[str, Reference, Source, Import], _Part]]] = {
+    "cuda": _cuda,
+    "flavor": _flavor,
+    "kind": _kind,
+    "system": _system,
+    "ubuntu": _ubuntu,
+    "python": _python,
+    "base": _base,
+    "torch": _torch,
+    "tensorflow": _tensorflow,
+}

@@ -1,0 +1,163 @@
+"""Importer of cog.yaml.
+
+Source: replicate/cog, docs/yaml.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from envspec.importers.pip import add_cuda
+from envspec.importers.requirements import add_line
+from envspec.importers.shell import read_script
+from envspec.importers.shell_programs import add_system_package
+from envspec.importers.shell_state import Command, Shell
+from envspec.importers.types import Clue, Import, Outcome, Source
+from envspec.importers.variables import read_variable
+from envspec.importers.yaml_lines import Value, read_yaml
+
+
+class _Note(NamedTuple):
+    outcome: Outcome
+    reason: str
+
+
+_SERVER: Final = "cog's server is not part of an image: `envspec run LOCK -- ...` starts a program"
+#: Keys that add nothing to a spec.
+NOTES: Final = {
+    "build.cudnn": _Note(Outcome.TRANSLATED, "cuDNN comes with torch's wheels, or by [cuda] flavor cudnn-runtime"),
+    "build.fast": _Note(Outcome.TRANSLATED, "needs nothing: it concerns only cog's build"),
+    "build.cog_runtime": _Note(Outcome.TRANSLATED, _SERVER),
+    "build.sdk_version": _Note(Outcome.TRANSLATED, _SERVER),
+    "image": _Note(Outcome.REFUSED, "`envspec image build --push NAME` names the image"),
+    "predict": _Note(Outcome.REFUSED, _SERVER),
+    "train": _Note(Outcome.REFUSED, _SERVER),
+    "run": _Note(Outcome.REFUSED, _SERVER),
+    "concurrency": _Note(Outcome.REFUSED, _SERVER),
+    "weights": _Note(Outcome.REFUSED, "models are not part of an image: `envspec run` mounts the Hugging Face cache"),
+    "tests": _Note(Outcome.REFUSED, "[conformance] has the suite's checks; run your own by `envspec run LOCK -- ...`"),
+}
+
+
+def read_cog(path: Path, imported: Import) -> None:
+    """Read a cog.yaml.
+
+    Raises:
+        Unreadable: it can't be read, is not YAML, or is beyond the bounds.
+    """
+    document = read_yaml(path, imported)
+    # cog runs the commands of `run` before it copies the project: only requirements are there.
+    shell = Shell(imported, imported.shown(path), path.parent, workdir="/src")
+    reader = _Reader(imported, path, shell, document)
+    for key, value in document.keys.items():
+        reader.read(key, value)
+    if "gpu" not in document.get("build").keys:
+        reader.cpu(document, "build.gpu is not set: cog's images are for the CPU by default")
+
+
+@dataclass(slots=True)
+class _Reader:
+    imported: Import
+    path: Path
+    shell: Shell
+    document: Value
+
+    def at(self, value: Value) -> Source:
+        return Source(self.shell.file, value.line)
+
+    def add(self, key: str, value: Value, outcome: Outcome, reason: str = "") -> None:
+        """An entry for a key."""
+        self.imported.add(self.at(value), f"{key}: {value.shown()}", outcome, reason)
+
+    def read(self, key: str, value: Value) -> None:
+        """A key of the document, or of `build`."""
+        read, note = _KEYS.get(key), NOTES.get(key)
+        if read is not None:
+            read(self, key, value)
+        elif note is not None:
+            self.add(key, value, note.outcome, note.reason)
+        else:
+            self.add(key, value, Outcome.NOT_UNDERSTOOD, "envspec does not know this key of cog.yaml")
+
+    def below(self, key: str, value: Value) -> None:
+        if value.is_scalar:
+            self.add(key, value, Outcome.NOT_UNDERSTOOD, "not a table")
+        for name, own in value.keys.items():
+            self.read(f"{key}.{name}", own)
+
+    def cpu(self, value: Value, why: str) -> None:
+        """No GPU: torch is its build for the CPU."""
+        add_cuda("cpu", self.at(value), self.imported, why)
+        self.imported.add(self.at(value), "build.gpu: false", Outcome.TRANSLATED, f"no [cuda]: {why}")
+
+    def gpu(self, key: str, value: Value) -> None:
+        if value.text.lower() != "true":
+            self.cpu(value, "gpu is false")
+        elif self.document.get("build", "cuda").text:
+            self.add(key, value, Outcome.TRANSLATED, "[cuda]")
+        else:
+            # docs/yaml.md, "gpu": cog derives CUDA from the versions of Python, PyTorch and TensorFlow.
+            reason = "[cuda]: cog takes the CUDA that it knows for the pinned torch, envspec that of torch's wheels"
+            self.add(key, value, Outcome.TRANSLATED, reason)
+
+    def cuda(self, key: str, value: Value) -> None:
+        if found := re.fullmatch(r"(\d+\.\d+)(\.\d+)?", value.text):
+            add_cuda(found[1], self.at(value), self.imported, "build.cuda")
+            self.add(key, value, Outcome.TRANSLATED, f"[cuda] version {found[1]}")
+        else:
+            self.add(key, value, Outcome.NOT_UNDERSTOOD, "not a version of CUDA")
+
+    def python(self, key: str, value: Value) -> None:
+        if re.fullmatch(r"3\.\d+(\.\d+)?", value.text):
+            self.imported.draft.pythons.append(Clue(value.text, self.at(value), "build.python_version"))
+            self.add(key, value, Outcome.TRANSLATED, f"[env] python {value.text}")
+        else:
+            self.add(key, value, Outcome.NOT_UNDERSTOOD, "not a version of Python 3")
+
+    def packages(self, key: str, value: Value) -> None:
+        del key
+        for each in value.items:
+            add_line(each.text, self.at(each), self.imported, self.path.parent)
+
+    def requirements(self, key: str, value: Value) -> None:
+        path = self.path.parent / value.text
+        self.shell.copy(f"/src/{value.text}", path)
+        self.imported.include(path, self.at(value), f"{key}: {value.text}")
+
+    def system(self, key: str, value: Value) -> None:
+        del key
+        for each in value.items:
+            add_system_package(self.shell, Command((), self.at(each), each.text), each.text)
+
+    def commands(self, key: str, value: Value) -> None:
+        for each in value.items or ((value,) if value.text else ()):
+            command = each.get("command") if each.keys else each
+            for name, own in each.keys.items():
+                if name != "command":
+                    reason = "a build of an image has no secrets and mounts: set them at the start"
+                    self.add(f"{key}.{name}", own, Outcome.REFUSED, reason)
+            lines = command.text.split("\n")
+            read_script(self.shell, [(command.line, f"{line}\n") for line in lines])
+
+    def variables(self, key: str, value: Value) -> None:
+        for each in value.items:
+            name, _, text = each.text.partition("=")
+            read_variable(name, text, self.at(each), f"{key}: {each.text}", self.imported)
+
+
+_KEYS: Final[Mapping[str, Callable[[_Reader, str, Value], None]]] = {
+    "build": _Reader.below,
+    "build.gpu": _Reader.gpu,
+    "build.cuda": _Reader.cuda,
+    "build.python_version": _Reader.python,
+    "build.python_packages": _Reader.packages,
+    "build.python_requirements": _Reader.requirements,
+    "build.system_packages": _Reader.system,
+    "build.run": _Reader.commands,
+    "build.pre_install": _Reader.commands,
+    "environment": _Reader.variables,
+}

@@ -1,0 +1,191 @@
+"""conda's environment.yml, and what conda-lock adds to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from envspec.importers.conda_specs import (
+    add_channel,
+    add_name,
+    add_pinned,
+    add_platform,
+    add_requirement,
+    platforms_of,
+    python_marker,
+    selected,
+    use_channel,
+)
+from envspec.importers.pip import add_index
+from envspec.importers.requirements import add_line
+from envspec.importers.types import Import, Outcome, Source, Unreadable
+from envspec.importers.variables import read_variable
+from envspec.importers.yaml_lines import Value, read_yaml
+
+#: `name=version=build`, as `conda env export` and `conda list --export` write it, or without the build.
+_PINNED: Final = re.compile(
+    r"(?:(?P<channel>[^\s\[\]]+)::)?(?P<name>[\w.-]+)==?(?P<version>[^\s=*,|<>]+)(?:=(?P<build>[^\s=*]+))?"
+)
+#: Libraries that nobody lists by hand: several of them in a list without builds show that a program wrote it.
+_RUNTIME: Final = frozenset(
+    {"_libgcc_mutex", "bzip2", "ca-certificates", "libffi", "libgcc", "libgcc-ng", "ncurses", "openssl", "readline"}
+    | {"tk", "ucrt", "vc", "xz", "zlib"}
+)
+
+
+def read_environment(path: Path, imported: Import) -> None:
+    """environment.yml, written by hand or by `conda env export`, with what conda-lock adds to it, and the versions of
+    the conda-lock.yml beside it.
+
+    Raises:
+        Unreadable: it is not YAML, or not an environment of conda.
+    """
+    top, file = read_yaml(path, imported), imported.shown(path)
+    if not {"dependencies", "channels"} & top.keys.keys():
+        raise Unreadable(f"{file} is not an environment of conda: it has no `dependencies`")
+    # Requirements depend on channels and platforms.
+    for key in sorted(top.keys, key=lambda key: (key not in _KEYS, [*_KEYS].index(key) if key in _KEYS else 0)):
+        value = top.keys[key]
+        source = Source(file, value.line)
+        if key in _KEYS:
+            _KEYS[key](imported, source, value, path.parent)
+        else:
+            imported.add(source, f"{key}: {value.shown()}", Outcome.NOT_UNDERSTOOD, "no key of conda's or conda-lock's")
+    if not top.get("channels").items and any(item.is_scalar for item in top.get("dependencies").items):
+        reason = "it lists no channels: conda would use those of its own configuration, envspec uses conda-forge"
+        imported.add(Source(file), "channels", Outcome.TRANSLATED, reason)
+        use_channel(imported, "conda-forge")
+    _include_lock(imported, path)
+
+
+def _include_lock(imported: Import, path: Path) -> None:
+    """The versions of a conda-lock.yml beside the file, if it was made of it."""
+    for name in ("conda-lock.yml", "conda-lock.yaml"):
+        lock = path.with_name(name)
+        if lock.is_file() and lock.resolve() not in imported.done:
+            sources = read_yaml(lock, imported).get("metadata", "sources").items
+            if path.resolve() in ((path.parent / item.text).resolve() for item in sources):
+                imported.include(lock, Source(imported.shown(path)), f"{name} beside it")
+
+
+def _scalars(imported: Import, source: Source, value: Value, key: str) -> Iterator[tuple[Source, Value]]:
+    """The items of a list of texts; an entry for what is something else."""
+    for item in value.items:
+        if item.is_scalar and item.text:
+            yield Source(source.file, item.line), item
+        else:
+            imported.add(Source(source.file, item.line), f"{key}: {item.shown()}", Outcome.NOT_UNDERSTOOD, "not a text")
+    if value.keys or value.text:
+        imported.add(source, f"{key}: {value.shown()}", Outcome.NOT_UNDERSTOOD, "not a list")
+
+
+def _name(imported: Import, source: Source, value: Value, _folder: Path) -> None:
+    add_name(imported, source, value.text)
+
+
+def _channels(imported: Import, source: Source, value: Value, _folder: Path) -> None:
+    for where, item in _scalars(imported, source, value, "channels"):
+        add_channel(imported, where, item.text, item.text)
+
+
+def _platforms(imported: Import, source: Source, value: Value, _folder: Path) -> None:
+    for where, item in _scalars(imported, source, value, "platforms"):
+        add_platform(imported, where, item.text)
+
+
+def _indexes(imported: Import, source: Source, value: Value, _folder: Path) -> None:
+    for where, item in _scalars(imported, source, value, "pip-repositories"):
+        imported.add(where, item.text, *add_index(item.text, where, imported))
+
+
+def _variables(imported: Import, source: Source, value: Value, _folder: Path) -> None:
+    for name, each in value.keys.items():
+        read_variable(name, each.text, Source(source.file, each.line), f"{name}: {each.text}", imported)
+    if not value.keys and value.text:
+        imported.add(source, f"variables: {value.text}", Outcome.NOT_UNDERSTOOD, "not a mapping")
+
+
+def _prefix(imported: Import, source: Source, value: Value, _folder: Path) -> None:
+    reason = "the folder of one machine's environment: `envspec install --prefix` chooses it"
+    imported.add(source, f"prefix: {value.text}", Outcome.TRANSLATED, reason)
+
+
+def _category(imported: Import, source: Source, value: Value, _folder: Path) -> None:
+    outcome, reason = Outcome.TRANSLATED, "the requirements of all categories are in the spec"
+    imported.add(source, f"category: {value.text}", outcome, reason)
+
+
+def _dependencies(imported: Import, source: Source, value: Value, folder: Path) -> None:
+    texts = [item.text for item in value.items if item.is_scalar]
+    is_exported = _is_exported(texts)
+    for item in value.items:
+        where = Source(source.file, item.line)
+        platforms = _selected(item.comment, imported)
+        if platforms is not None and not platforms and item.is_scalar:
+            imported.add(where, item.text, Outcome.TRANSLATED, f"{item.comment} is for none of the spec's platforms")
+        elif item.is_scalar and is_exported and (pinned := _PINNED.fullmatch(item.text)):
+            _exported(imported, where, item.text, pinned)
+        elif item.is_scalar:
+            add_requirement(imported, where, item.text, platforms or ())
+        elif item.keys.keys() == {"pip"}:
+            _pip(imported, Source(source.file, item.get("pip").line), item.get("pip"), folder)
+        else:
+            imported.add(where, item.shown(), Outcome.NOT_UNDERSTOOD, "neither a conda package nor a list for pip")
+    if value.keys or value.text:
+        imported.add(source, f"dependencies: {value.shown()}", Outcome.NOT_UNDERSTOOD, "not a list")
+
+
+def _is_exported(specs: list[str]) -> bool:
+    """Whether a program wrote the list: nearly all have their build, or all their version and libraries are listed."""
+    pinned = [found for found in map(_PINNED.fullmatch, specs) if found]
+    if sum(bool(found["build"]) for found in pinned) * 10 >= len(specs) * 9 > 0:
+        return True
+    return len(pinned) == len(specs) and len({found["name"] for found in pinned} & _RUNTIME) >= 3
+
+
+def _exported(imported: Import, source: Source, text: str, pinned: re.Match[str]) -> None:
+    name, version, build = pinned["name"].lower(), pinned["version"], pinned["build"] or ""
+    reason = add_pinned(imported, name, version, build, source)
+    if name == "python":
+        imported.add(source, text, Outcome.TRANSLATED, f"[env] python, {reason}")
+        return
+    required = f"{pinned['channel']}::{name}" if pinned["channel"] else name
+    if (required, "") not in imported.draft.conda:
+        imported.draft.conda.append((required, ""))
+    imported.add(source, text, Outcome.TRANSLATED, f"`{required}`, {reason}")
+
+
+def _selected(comment: str, imported: Import) -> tuple[str, ...] | None:
+    """The platforms of a selector behind a line; None if it is for all. conda takes others for comments."""
+    found = re.fullmatch(r"\[\s*(\w+)\s*\].*", comment)
+    return selected(found[1], platforms_of(imported)) if found else None
+
+
+def _pip(imported: Import, source: Source, value: Value, folder: Path) -> None:
+    """Lines for pip, which conda writes to a requirements file beside environment.yml."""
+    for where, item in _scalars(imported, source, value, "pip"):
+        platforms = _selected(item.comment, imported)
+        if platforms is None:
+            add_line(item.text, where, imported, folder)
+        elif not platforms:
+            imported.add(where, item.text, Outcome.TRANSLATED, f"{item.comment} is for none of the spec's platforms")
+        elif ";" in item.text or item.text.startswith("-"):
+            imported.add(where, item.text, Outcome.REFUSED, f"{item.comment}: write it as a marker of the requirement")
+        else:
+            add_line(f"{item.text} ; {python_marker(platforms)}", where, imported, folder)
+
+
+#: Keys of environment.yml, those first that others depend on. Source: conda's documentation, "Managing environments",
+#: and conda-lock 4.0.3, `src_parser/environment_yaml.py`.
+_KEYS: Final[Mapping[str, Callable[[Import, Source, Value, Path], None]]] = {
+    "name": _name,
+    "channels": _channels,
+    "platforms": _platforms,
+    "pip-repositories": _indexes,
+    "dependencies": _dependencies,
+    "variables": _variables,
+    "prefix": _prefix,
+    "category": _category,
+}

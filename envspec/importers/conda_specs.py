@@ -1,0 +1,250 @@
+"""What all files with conda packages have: channels, match specs, pinned packages, and what they imply."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from envspec.credentials import channel_without_credentials, channels_without_credentials
+from envspec.importers.pip import add_cuda
+from envspec.importers.types import CPU, Clue, Import, Outcome, Source
+from envspec.models import Platform
+from envspec.origins import CHANNEL_ALIAS
+from envspec.spec.conda import channel_of, parts_of, read_channel, read_match_spec
+from envspec.spec.errors import BadValue
+from envspec.spec.values import env_name
+
+#: The channels that conda calls `defaults`, outside of Windows. Source: conda's documentation, `default_channels`.
+DEFAULTS: Final = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r")
+#: Words for several platforms: selectors of conda-lock, `[target.WORD]` of pixi. Source: conda-lock 4.0.3,
+#: `src_parser/selectors.py`.
+_SELECTORS: Final[Mapping[str, frozenset[str]]] = {
+    "linux": frozenset({"linux-64", "linux-aarch64", "linux-ppc64le"}),
+    "linux64": frozenset({"linux-64"}),
+    "aarch64": frozenset({"linux-aarch64"}),
+    "ppc64le": frozenset({"linux-ppc64le"}),
+    "unix": frozenset({"linux-64", "linux-aarch64", "linux-ppc64le", "osx-64", "osx-arm64"}),
+    "osx": frozenset({"osx-64", "osx-arm64"}),
+    "osx64": frozenset({"osx-64"}),
+    "arm64": frozenset({"osx-arm64"}),
+    "win": frozenset({"win-64"}),
+    "win64": frozenset({"win-64"}),
+}
+#: The same in PEP 508's markers.
+_MARKERS: Final = {
+    "linux-64": "sys_platform == 'linux' and platform_machine == 'x86_64'",
+    "linux-aarch64": "sys_platform == 'linux' and platform_machine == 'aarch64'",
+    "osx-arm64": "sys_platform == 'darwin' and platform_machine == 'arm64'",
+    "win-64": "sys_platform == 'win32'",
+}
+_PLATFORMS: Final = tuple(platform.value for platform in Platform)
+
+#: What a channel means today. Source: pytorch/pytorch#138506, "Deprecating PyTorch's official Anaconda channel"
+#: (its last release is 2.5.1); conda-forge's documentation, "CUDA 12" (the toolkit's parts as packages of their own).
+_CHANNELS: Final = {
+    "pytorch": "its last pytorch is 2.5.1: newer ones are on conda-forge and on the Python package index",
+    "pytorch-nightly": "it has no new builds since 2024: nightly builds of torch are on PyTorch's own index only",
+    "nvidia": "CUDA's libraries; conda-forge has them too since CUDA 12",
+}
+#: Packages whose version is that of CUDA.
+_CUDA: Final = re.compile(r"cudatoolkit|pytorch-cuda|cuda(?:-(?:version|toolkit|runtime|libraries|cudart|nvcc))?")
+#: CUDA in the build of a package: `py3.11_cuda12.4_cudnn9.1.0_0` (pytorch), `cuda129_generic_py311_h...` (conda-forge).
+_CUDA_BUILD: Final = re.compile(r"(?<![a-z])cu(?:da)?_?(?:(\d{1,2})\.(\d)|(\d{2})(\d))(?![\d.])")
+_CPU_BUILD: Final = re.compile(r"(?:^|_)cpu(?:_|$)")
+_TORCH: Final = ("pytorch", "libtorch")
+_ONE_VERSION: Final = re.compile(r"(?:==|=|~=)?(\d+(?:\.\d+)*)(?:\.?\*)?")
+_SECRET: Final = re.compile(r"(?:^|_)(?:token|secret|passw(?:or)?d|key|credentials?)(?:_|$)", re.IGNORECASE)
+
+
+def add_channel(imported: Import, source: Source, channel: str, text: str) -> None:
+    """A channel of a list, in its order. text: the line."""
+    text = channels_without_credentials(text)
+    if channel == "nodefaults":
+        imported.add(source, text, Outcome.TRANSLATED, "only the channels of the spec are used")
+        return
+    urls, why = _channels(channel)
+    try:
+        read = [read_channel(url) for url in urls]
+    except BadValue as bad:
+        imported.add(source, text, Outcome.REFUSED, f"{bad.found}; {bad.hint}")
+        return
+    used = [use_channel(imported, url) for url in read]
+    why = why or (f"`{used[0]}`" if used != [channel] else "")
+    for found in re.finditer(r"/label/cuda-(\d+\.\d+)", channel):
+        add_cuda(found[1], source, imported, f"the channel {channel_without_credentials(channel)}")
+    if why:
+        imported.add(source, text, Outcome.TRANSLATED, why)
+    else:
+        imported.add(source, text, Outcome.KEPT, _CHANNELS.get(channel, ""))
+
+
+def use_channel(imported: Import, channel: str) -> str:
+    """Append a channel to those of the spec, unless it is there. Returns it as the spec has it."""
+    channel = channel.removeprefix(f"{CHANNEL_ALIAS}/")
+    if channel not in imported.draft.channels:
+        imported.draft.channels.append(channel)
+    return channel
+
+
+def _channels(channel: str) -> tuple[tuple[str, ...], str]:
+    """The channels of a spec for one that conda knows, and why they are others; empty if it stays."""
+    if channel == "defaults":
+        return DEFAULTS, f"`defaults` is conda's word for {' and '.join(DEFAULTS)}"
+    if found := re.fullmatch(r"(pkgs/\w+)(?:/[\w-]+-\d\d)?", channel):
+        return (f"https://repo.anaconda.com/{found[1]}",), f"https://repo.anaconda.com/{found[1]}"
+    bare = channel_without_credentials(channel)
+    why = "" if bare == channel else "without its login: write it as `${VARIABLE}`"
+    if found := re.fullmatch(r"(.+?)/(?:noarch|linux-\w+|osx-\w+|win-\w+)/?", bare):
+        return (found[1],), f"{found[1]}: a spec names the channel, not one of its platforms"
+    return (bare,), why
+
+
+def add_platform(imported: Import, source: Source, platform: str) -> None:
+    """A platform of a list."""
+    if platform not in _PLATFORMS:
+        imported.add(source, platform, Outcome.REFUSED, f"envspec locks for {', '.join(_PLATFORMS)}")
+        return
+    if platform not in platforms_of(imported) or not imported.draft.platforms:
+        imported.draft.platforms.append(Clue(platform, source, "it is listed there"))
+    imported.add(source, platform, Outcome.KEPT)
+
+
+def platforms_of(imported: Import) -> tuple[str, ...]:
+    """The platforms of the spec, as far as sources say."""
+    return tuple(clue.value for clue in imported.draft.platforms) or (Platform.LINUX_64.value,)
+
+
+def selected(word: str, platforms: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Those of the spec's platforms that a platform or a word for several stands for; None if it stands for all, or
+    for nothing that is known.
+    """
+    known = _SELECTORS.get(word, frozenset({word}) & frozenset(_MARKERS))
+    if not known and not re.fullmatch(r"(?:linux|osx|win|emscripten|wasi)-\w+", word):
+        return None
+    found = tuple(platform for platform in platforms if platform in known)
+    return None if found == platforms else found
+
+
+def python_marker(platforms: tuple[str, ...]) -> str:
+    """The marker of requirements that are for these platforms only; empty without any."""
+    return " or ".join(
+        f"({_MARKERS[platform]})" if len(platforms) > 1 else _MARKERS[platform] for platform in platforms
+    )
+
+
+def add_name(imported: Import, source: Source, name: str) -> None:
+    """The name of the environment; the first source that has one decides."""
+    if imported.draft.name:
+        imported.add(source, f"name: {name}", Outcome.TRANSLATED, f"the name is {imported.draft.name} already")
+        return
+    own = imported.draft.name = env_name(name)
+    outcome = Outcome.KEPT if own == name else Outcome.TRANSLATED
+    imported.add(source, f"name: {name}", outcome, "" if own == name else f"`{own}`")
+
+
+def add_variable(imported: Import, source: Source, name: str, value: str, text: str = "") -> None:
+    """A variable of the environment's programs. text: the line."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+        imported.add(source, text or f"{name}: {value}", Outcome.REFUSED, "no environment variable")
+    elif _SECRET.search(name):
+        reason = "it may be a secret, which everybody who has the image could read: set it when the container starts"
+        imported.add(source, f"{name}: \u2026", Outcome.REFUSED, reason)
+    else:
+        imported.draft.env[name] = value
+        imported.add(source, text or f"{name}: {value}", Outcome.KEPT)
+
+
+def add_requirement(
+    imported: Import, source: Source, spec: str, platforms: tuple[str, ...] = (), text: str = ""
+) -> None:
+    """A match spec that somebody requires. platforms: those that it is for, if not all. text: the line, unless the
+    spec.
+    """
+    is_same, text = text in ("", spec), channels_without_credentials(text or spec)
+    prefix, _, bare = spec.rpartition("::")
+    urls, why = _channels(prefix) if prefix else ((), "")
+    # A spec names a channel by its address in `channels` only.
+    own = bare.strip() if prefix and (len(urls) != 1 or "://" in urls[0]) else spec.strip()
+    if prefix and why and own == spec.strip():
+        own = f"{urls[0]}::{bare.strip()}"
+    try:
+        name, version, build = parts_of(read_match_spec(own))
+        channels = [read_channel(url) for url in urls]
+    except BadValue as bad:
+        imported.add(source, text, Outcome.REFUSED, f"{bad.found}; {bad.hint}")
+        return
+    for channel in channels:
+        use_channel(imported, channel)
+    if name == "python":
+        _add_python(imported, source, version, text)
+        return
+    for platform in platforms or ("",):
+        if (own, platform) not in imported.draft.conda:
+            imported.draft.conda.append((own, platform))
+    reasons = [] if is_same and own == spec.strip() else [f"`{own}`"]
+    reasons += [why or f"[conda] channels has {urls[0]}"] if own != spec.strip() else []
+    reasons += [f"on {' and '.join(platforms)} only"] if platforms else []
+    notes = [*_note(channel_of(own) or ""), *add_cuda_of(imported, source, name, version, build)]
+    outcome = Outcome.TRANSLATED if reasons else Outcome.KEPT
+    imported.add(source, text, outcome, "; ".join([*reasons, *notes]))
+
+
+def _note(channel: str) -> list[str]:
+    return [f"{channel}: {_CHANNELS[channel]}"] if channel in _CHANNELS else []
+
+
+def add_pinned(imported: Import, name: str, version: str, build: str, source: Source) -> str:
+    """An installed or locked package: its version is preferred. Returns what that means, for the ledger."""
+    draft = imported.draft
+    draft.conda_versions.setdefault(name.lower(), f"{version} {build}".strip())
+    if name == "python":
+        draft.pythons.append(Clue(version, source, f"conda's python {version}"))
+    reason = f"preferred version {version}{f' ({build})' if build else ''}"
+    return "; ".join([reason, *add_cuda_of(imported, source, name, version, build)])
+
+
+def add_cuda_of(imported: Import, source: Source, name: str, version: str, build: str) -> list[str]:
+    """The CUDA version that a package implies, as a clue. Returns it in words, for the ledger."""
+    found = _ONE_VERSION.fullmatch(version) if _CUDA.fullmatch(name) else None
+    number = ".".join(found[1].split(".")[:2]) if found and "." in found[1] else ""
+    if not number and (in_build := _CUDA_BUILD.search(build)):
+        major, minor = (in_build[1], in_build[2]) if in_build[1] else (in_build[3], in_build[4])
+        number = f"{major}.{minor}"
+    if not number and (name in ("cpuonly", "pytorch-cpu") or (name in _TORCH and _CPU_BUILD.search(build))):
+        add_cuda(CPU, source, imported, f"{name} {version} {build}".strip())
+        return ["a build for the CPU: the spec has no [cuda]"]
+    if not number:
+        return []
+    add_cuda(number, source, imported, f"{name} {version} {build}".strip())
+    return [f"it implies CUDA {number}"]
+
+
+def _add_python(imported: Import, source: Source, version: str, text: str) -> None:
+    if not version or version == "*":
+        imported.add(source, text, Outcome.TRANSLATED, "Python is in [env] python")
+    elif value := python_value(version):
+        imported.draft.pythons.append(Clue(value, source, f"`{text}`"))
+        imported.add(source, text, Outcome.TRANSLATED, f"[env] python: {value}")
+    else:
+        imported.add(source, text, Outcome.REFUSED, "[env] python is one series, or one version: write it")
+
+
+def python_value(version: str) -> str:
+    """conda's condition on Python as a clue has it: a series, a version or a specifier; empty if none says the same."""
+    if (found := _ONE_VERSION.fullmatch(version)) and not version.startswith("~="):
+        parts = found[1].split(".")
+        # `==3.11` is 3.11.0 to conda, and its author's series.
+        return ".".join(parts[:3]) if len(parts) > 1 else f">={parts[0]},<{int(parts[0]) + 1}"
+    try:
+        return str(SpecifierSet(version))
+    except InvalidSpecifier:
+        return ""
+
+
+def archive_parts(filename: str) -> tuple[str, str, str] | None:
+    """(name, version, build) of a conda archive's file name; None if it is none."""
+    stem = re.fullmatch(r"(.+)-([^-]+)-([^-]+)\.(?:conda|tar\.bz2)", filename)
+    return (stem[1].lower(), stem[2], stem[3]) if stem else None

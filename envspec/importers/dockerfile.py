@@ -1,0 +1,154 @@
+"""Importer of Dockerfiles.
+
+What counts is the last stage (or the target) and the stages that it starts from. Of the other stages, one counts if its
+environment is copied: a path such as `/opt/venv`, `site-packages` or `/opt/conda` (`ENVIRONMENTS`). Its Python and its
+packages are the image's then; the packages of its system and its CUDA are not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envspec.importers.dockerfile_stage import ENVIRONMENTS, StageReader, flags_of, read_argument
+from envspec.importers.dockerfile_syntax import Instruction, read_instructions
+from envspec.importers.shell_state import Shell
+from envspec.importers.shell_syntax import expand_text
+from envspec.importers.types import Import, Outcome, Source
+
+
+@dataclass(slots=True, eq=False)
+class _Stage:
+    """name: empty if it has none. base: as FROM names it. shell: its state behind the instructions that were read."""
+
+    name: str
+    base: str
+    shell: Shell
+    parent: _Stage | None = None
+    instructions: list[Instruction] = field(default_factory=list)
+
+
+def read_dockerfile(path: Path, imported: Import) -> None:
+    """Read a Dockerfile. Files that it copies are looked for in its own folder, then in the one of the import."""
+    read_build(path, imported, (path.parent, imported.root))
+
+
+def read_build(
+    path: Path, imported: Import, contexts: Sequence[Path], target: str = "", args: Mapping[str, str] | None = None
+) -> None:
+    """Read a Dockerfile as it is built.
+
+    contexts: folders of the files that it copies; the first that has a file counts. target: the stage to build, empty
+    for the last one. args: of the build, instead of its defaults.
+
+    Raises:
+        Unreadable: it can't be read, or is no Dockerfile.
+    """
+    given = dict(args or {})
+    #: Arguments before the first FROM: for the names of base images, and as defaults in stages.
+    before: dict[str, str | None] = {}
+    stages = _stages(path, imported, contexts[0], before, given)
+    if not stages:
+        imported.add(Source(imported.shown(path)), path.name, Outcome.NOT_UNDERSTOOD, "no FROM: it builds no image")
+        return
+    contexts = _by_files(contexts, stages)
+    final = [*_chain(_find(target, stages) or stages[-1])]
+    sources = _environments(final, stages)
+
+    def copied_from(name: str) -> Shell | None:
+        found = _find(name, stages)
+        return found.shell if found else None
+
+    for number, stage in enumerate(stages):
+        stage.shell.context = contexts[0]
+        if stage.parent is not None:
+            stage.shell.start_from(stage.parent.shell)
+        reader = StageReader(imported, stage.shell, contexts, copied_from, before, given)
+        base = stage.base if stage.parent is None else ""
+        if stage in final:
+            reader.read_image(stage.instructions, base, _last_workdir(final))
+        elif stage in sources:
+            reader.read_environment(stage.instructions, base)
+        else:
+            reader.read_unused(
+                stage.instructions, f"needs nothing: the stage {stage.name or number} is not in the image"
+            )
+
+
+def _by_files(contexts: Sequence[Path], stages: Sequence[_Stage]) -> tuple[Path, ...]:
+    """The folders, first the one that has most of the files that are copied: nothing else says which one it is."""
+    copied = [flags_of(each) for stage in stages for each in stage.instructions if each.name in ("COPY", "ADD")]
+    names = {word for given, words in copied if "from" not in given for word in words[:-1] if _is_name(word)}
+
+    def missing(folder: Path) -> int:
+        return sum(not (folder / name.lstrip("/")).exists() for name in names)
+
+    return tuple(sorted(dict.fromkeys(contexts), key=missing))
+
+
+def _is_name(word: str) -> bool:
+    return bool(re.fullmatch(r"(?!\.\.?/?$)[\w./-]{1,500}", word, re.ASCII))
+
+
+def _stages(
+    path: Path, imported: Import, context: Path, before: dict[str, str | None], given: Mapping[str, str]
+) -> list[_Stage]:
+    """The stages with their instructions. before: gets the arguments before the first one."""
+    file = imported.shown(path)
+    stages: list[_Stage] = []
+    for each in read_instructions(path, imported):
+        source = Source(file, each.line)
+        if each.name == "FROM":
+            stages.append(_open(each, stages, Shell(imported, file, context), before))
+        if stages:
+            stages[-1].instructions.append(each)
+        elif each.name == "ARG":
+            read_argument(imported, source, each, before, given, {})
+        else:
+            imported.add(source, each.text, Outcome.NOT_UNDERSTOOD, "an instruction before FROM")
+    return stages
+
+
+def _open(each: Instruction, stages: Sequence[_Stage], shell: Shell, before: Mapping[str, str | None]) -> _Stage:
+    words = [word for word in each.value.split() if not word.startswith("--")]
+    name = words[2].lower() if len(words) == 3 and words[1].upper() == "AS" else ""
+    base = expand_text(words[0] if words else "", before).words[0]
+    parent = next((stage for stage in reversed(stages) if stage.name and stage.name == base.lower()), None)
+    return _Stage(name, base, shell, parent)
+
+
+def _find(name: str, stages: Sequence[_Stage]) -> _Stage | None:
+    """A stage by its name or its number."""
+    if name.isdecimal() and len(name) < 6 and int(name) < len(stages):
+        return stages[int(name)]
+    return next((stage for stage in reversed(stages) if stage.name and stage.name == name.lower()), None)
+
+
+def _chain(stage: _Stage | None) -> Iterator[_Stage]:
+    """A stage, the one that it starts from, ..."""
+    while stage is not None:
+        yield stage
+        stage = stage.parent
+
+
+def _environments(final: Sequence[_Stage], stages: Sequence[_Stage]) -> list[_Stage]:
+    """The stages whose environments are copied into the image, and those that they start from."""
+    found: list[_Stage] = []
+    waiting = [*final]
+    while waiting:
+        for each in waiting.pop().instructions:
+            given, words = flags_of(each) if each.name == "COPY" else ({}, [])
+            stage = _find(given.get("from", ""), stages)
+            if stage is not None and any(ENVIRONMENTS.search(word) for word in words[:-1]):
+                new = [one for one in _chain(stage) if one not in found and one not in final]
+                found += new
+                waiting += new
+    return found
+
+
+def _last_workdir(final: Sequence[_Stage]) -> Instruction | None:
+    """The WORKDIR that the image has. final: the last stage first."""
+    instructions = (each for stage in final for each in reversed(stage.instructions))
+    return next((each for each in instructions if each.name == "WORKDIR"), None)

@@ -1,0 +1,389 @@
+"""The instructions of a stage of a Dockerfile -> the draft of a spec."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shlex
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from envspec.importers.base_images import read_base_image
+from envspec.importers.dockerfile_syntax import Instruction
+from envspec.importers.shell import read_script, write
+from envspec.importers.shell_state import Command, Shell
+from envspec.importers.shell_syntax import Expanded, expand_text
+from envspec.importers.types import Clue, Import, Outcome, Source
+from envspec.importers.variables import ignored, read_variable
+from envspec.models import Platform
+
+#: Set by the builder. Source: Dockerfile reference, "Predefined ARGs", "Automatic platform ARGs", "BuildKit built-in".
+_PREDEFINED: Final = re.compile(
+    r"(HTTPS?|FTP|NO|ALL)_PROXY|(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)|BUILDKIT_\w+", re.I
+)
+#: Docker's words for platforms of a spec.
+_PLATFORMS: Final = {"linux/amd64": Platform.LINUX_64, "linux/arm64": Platform.LINUX_AARCH64}
+#: Paths of a stage whose copies are the environment that the stage made.
+ENVIRONMENTS: Final = re.compile(
+    r"(^|/)(\.?venv|env|envs|virtualenvs?|site-packages|dist-packages|(mini|ana)?conda3?|mambaforge|miniforge3"
+    r"|\.local|install|wheels|wheelhouse|python[\d.]*)(/|$)|^/usr/local(/lib|/bin)?/?$"
+)
+#: Of files that a pattern in COPY matches.
+_MOST_MATCHES: Final = 100
+_RUN: Final = "an image of envspec starts as its base does: `envspec run LOCK -- {value}`"
+
+
+class _Note(NamedTuple):
+    outcome: Outcome
+    reason: str
+
+
+#: Instructions that a spec has no counterpart of. Their reasons may name the instruction's `value`.
+NOTES: Final = {
+    "CMD": _Note(Outcome.REFUSED, _RUN),
+    "ENTRYPOINT": _Note(Outcome.REFUSED, _RUN),
+    "EXPOSE": _Note(Outcome.REFUSED, "ports are opened at the start: `envspec run --port HOST:CONTAINER`"),
+    "USER": _Note(
+        Outcome.REFUSED, "`envspec run` starts containers as the caller; images with [services] as `envspec`, 1000"
+    ),
+    "LABEL": _Note(Outcome.REFUSED, "an image has envspec's own labels: its lock and its base"),
+    "MAINTAINER": _Note(Outcome.REFUSED, "an image has envspec's own labels: its lock and its base"),
+    "HEALTHCHECK": _Note(Outcome.REFUSED, "only images with [services] have a health check, that of their services"),
+    "VOLUME": _Note(Outcome.REFUSED, "folders are mounted at the start: `envspec run --mount SRC:DST`"),
+    "STOPSIGNAL": _Note(Outcome.REFUSED, "`envspec run` forwards every signal"),
+    "SHELL": _Note(Outcome.TRANSLATED, "needs nothing: it concerns only the lines RUN"),
+    "ONBUILD": _Note(Outcome.REFUSED, "it acts in images that are built on top: write it into their Dockerfiles"),
+}
+
+
+def read_argument(
+    imported: Import,
+    source: Source,
+    each: Instruction,
+    variables: MutableMapping[str, str | None],
+    given: Mapping[str, str],
+    defaults: Mapping[str, str | None],
+) -> None:
+    """Read an ARG into `variables`. given: arguments of the build. defaults: of arguments that have a value before."""
+    for word in words_of(each.value):
+        name, equals, raw = word.partition("=")
+        value = expand_text(raw, ChainMap(dict(defaults), variables)) if equals else None
+        text, reason = f"ARG {word}", "its default is used"
+        if name in given:
+            variables[name], reason = given[name], f"the build has {given[name]!r}"
+        elif value is not None and not value.unknown:
+            variables[name] = value.words[0]
+        elif name in defaults:
+            variables[name], reason = defaults[name], "its value is that before FROM"
+        elif _PREDEFINED.fullmatch(name):
+            reason = "set by the builder"
+        elif name not in variables:
+            reason = "it has no default: lines that need its value are not understood"
+            imported.add(source, text, Outcome.NOT_UNDERSTOOD, reason)
+            continue
+        imported.add(source, text, Outcome.TRANSLATED, reason)
+
+
+def flags_of(each: Instruction) -> tuple[dict[str, str], list[str]]:
+    """The options of an instruction, and its words, also those of its JSON form."""
+    given: dict[str, str] = {}
+    value = each.value
+    while found := re.match(r"\s*--([a-z-]+)(?:=(\S*))?(?:\s+|$)", value):
+        given[found[1]] = found[2] or ""
+        value = value[found.end() :]
+    return given, json_words(value) or words_of(value)
+
+
+def words_of(value: str) -> list[str]:
+    """The words of an instruction, with their quotes."""
+    from dockerfile_parse.util import WordSplitter
+
+    return [*WordSplitter(value).split(dequote=False)]
+
+
+def json_words(value: str) -> list[str]:
+    """The words of the form `["a", "b"]`; empty for the shell's form."""
+    if not value.lstrip().startswith("["):
+        return []
+    try:
+        words = json.loads(value)
+    except (ValueError, RecursionError):
+        return []
+    return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else []
+
+
+@dataclass(slots=True)
+class StageReader:
+    """Reads the instructions of one stage.
+
+    contexts: folders of files that are copied. stage: the shell of another stage, by its name or number. defaults: of
+    arguments. given: arguments of the build. base: the base image, empty if it is a stage. workdir: the instruction
+    that decides the image's working directory.
+    """
+
+    imported: Import
+    shell: Shell
+    contexts: tuple[Path, ...]
+    stage: Callable[[str], Shell | None]
+    defaults: Mapping[str, str | None]
+    given: Mapping[str, str]
+    base: str = ""
+    workdir: Instruction | None = None
+
+    def read_image(self, instructions: Sequence[Instruction], base: str, workdir: Instruction | None) -> None:
+        """A stage of the image."""
+        self.base, self.workdir = base, workdir
+        for each in instructions:
+            self._read(each)
+
+    def read_environment(self, instructions: Sequence[Instruction], base: str) -> None:
+        """A stage whose environment is copied into the image: its Python and its packages count."""
+        self.base, self.shell.has_system = base, False
+        for each in instructions:
+            if each.name in ("ARG", "WORKDIR", "RUN", "COPY", "ADD"):
+                self._read(each)
+            elif each.name == "FROM":
+                self._base_of_environment(each)
+            else:
+                # For which GPUs the environment is compiled, a variable of the stage says.
+                gpus = self._quietly(each).draft.gpus
+                self.imported.draft.gpus += gpus
+                listed = f"; [cuda] gpus: {', '.join(each.value for each in gpus)}" if gpus else ""
+                self._add(each, Outcome.TRANSLATED, f"only the stage's environment is in the image{listed}")
+
+    def read_unused(self, instructions: Sequence[Instruction], reason: str) -> None:
+        """A stage that is not in the image: what it copies may be copied from it."""
+        for each in instructions:
+            self._quietly(each)
+            self._add(each, Outcome.TRANSLATED, reason)
+
+    def _read(self, each: Instruction) -> None:
+        read, note = READERS.get(each.name), NOTES.get(each.name)
+        if read is not None:
+            read(self, each)
+        elif note is not None:
+            value = shlex.join(json_words(each.value)) or each.value
+            self._add(each, note.outcome, note.reason.format(value=value[:200]))
+        else:
+            self._add(each, Outcome.NOT_UNDERSTOOD, "no instruction of a Dockerfile")
+
+    def _quietly(self, each: Instruction) -> Import:
+        """Follow an instruction that others may depend on, with a draft and a ledger of its own."""
+        scratch = Import(self.imported.root, self.imported.find)
+        if each.name in ("ARG", "ENV", "WORKDIR", "COPY"):
+            READERS[each.name](replace(self, imported=scratch), each)
+        return scratch
+
+    def _add(self, each: Instruction, outcome: Outcome, reason: str = "", text: str = "") -> None:
+        self.imported.add(self.at(each), text or each.text, outcome, reason)
+
+    def at(self, each: Instruction) -> Source:
+        """Where an instruction begins."""
+        return Source(self.shell.file, each.line)
+
+    def _value(self, each: Instruction, text: str, shown: str = "") -> str | None:
+        """A text with its variables; None, with an entry, if one is not known. shown: the text of the entry."""
+        expanded = expand_text(text, self.shell.variables)
+        if expanded.problem:
+            self._add(each, Outcome.NOT_UNDERSTOOD, expanded.problem, shown)
+            return None
+        return expanded.words[0]
+
+    def read_from(self, each: Instruction) -> None:
+        """FROM: what the base image's name says."""
+        given, _ = flags_of(each)
+        if platform := _PLATFORMS.get(given.get("platform", "")):
+            self.imported.draft.platforms.append(Clue(platform.value, self.at(each), each.text))
+        if not self.base:
+            self._add(each, Outcome.TRANSLATED, "starts from a stage before")
+        elif unknown := tuple(re.findall(r"\$\{?\w+\}?", self.base)):
+            self._add(each, Outcome.NOT_UNDERSTOOD, Expanded((), unknown).problem)
+        else:
+            read_base_image(self.base, self.at(each), each.text, self.imported)
+
+    def _base_of_environment(self, each: Instruction) -> None:
+        scratch = Import(self.imported.root, self.imported.find)
+        replace(self, imported=scratch).read_from(each)
+        draft, own = self.imported.draft, scratch.draft
+        draft.pythons += own.pythons
+        draft.dependencies += own.dependencies
+        for name, version in own.versions.items():
+            draft.versions.setdefault(name, version)
+        python = f": [env] python {own.pythons[0].value}" if own.pythons else ""
+        self._add(each, Outcome.TRANSLATED, f"only the environment of the stage is in the image{python}")
+
+    def read_arg(self, each: Instruction) -> None:
+        """ARG, whose value a variable of ENV precedes."""
+        read_argument(self.imported, self.at(each), each, self.shell.variables, self.given, self.defaults)
+
+    def read_env(self, each: Instruction) -> None:
+        """ENV, also in its older form `ENV NAME VALUE`."""
+        words = words_of(each.value)
+        if words and "=" not in words[0]:
+            words = [f"{words[0]}={each.value.partition(words[0])[2].strip()}"]
+        values: dict[str, str | None] = {}
+        for word in words:
+            name, _, raw = word.partition("=")
+            text = f"ENV {word}"
+            own = raw
+            if name in raw and name not in self.shell.variables:
+                # Of the base image's variables nothing is known: `PYTHONPATH=$PYTHONPATH:/app` adds to an empty one.
+                before = rf"\$(?:{re.escape(name)}\b|\{{{re.escape(name)}\}})"
+                own = re.sub(rf"{before}:|:{before}$", "", raw)
+            if ignored(name) is not None:
+                expanded = expand_text(own, self.shell.variables)
+                values[name] = None if expanded.unknown else expanded.words[0]
+                read_variable(name, own, self.at(each), text, self.imported)
+                continue
+            values[name] = value = self._value(each, own, text)
+            if value is not None and own == raw:
+                read_variable(name, value, self.at(each), text, self.imported)
+            elif value is not None:
+                self.imported.draft.env[name] = value
+                self._add(each, Outcome.TRANSLATED, f"{value}, without what the base image may set", text)
+        # Variables of one instruction do not see each other. Source: Dockerfile reference, "Environment replacement".
+        self.shell.variables.update(values)
+
+    def read_workdir(self, each: Instruction) -> None:
+        """WORKDIR: the image has the last one."""
+        value = self._value(each, each.value)
+        if value is None:
+            return
+        self.shell.workdir = self.shell.path(value)
+        if each is self.workdir:
+            self.imported.draft.workdir = self.shell.workdir
+            self._add(each, Outcome.TRANSLATED, f"[image] workdir {self.shell.workdir}")
+        else:
+            self._add(each, Outcome.TRANSLATED, "paths after it start there")
+
+    def read_run(self, each: Instruction) -> None:
+        """RUN: its commands, each with an entry of its own."""
+        parts = [*each.parts]
+        words = json_words(each.value)
+        if words:
+            parts = [(each.line, f"{shlex.join(words)}\n")]
+        for at, (line, text) in enumerate(parts):
+            rest = self._without_flags(text)
+            parts[at] = (line, rest)
+            if rest.strip():
+                break
+        for name, body in each.bodies:
+            parts += [*body, (body[-1][0] + 1 if body else each.line, f"{name}\n")]
+        variables = ChainMap[str, str | None]({}, self.shell.variables)
+        shell = replace(self.shell, imported=self.imported, variables=variables)
+        read_script(shell, parts)
+
+    def _without_flags(self, text: str) -> str:
+        while found := re.match(r"\s*--[a-z]+=(\S*)\s*", text):
+            mount: dict[str, str] = dict(part.partition("=")[::2] for part in str(found[1]).split(","))
+            source, target = mount.get("source", mount.get("src", ".")), mount.get("target", mount.get("dst", ""))
+            if mount.get("type", "bind") == "bind" and target and "from" not in mount:
+                for file in self._files(source):
+                    self.shell.copy(self.shell.path(target), file)
+            text = text[found.end() :]
+        return text
+
+    def read_copy(self, each: Instruction) -> None:
+        """COPY and ADD: which of the project's files are where."""
+        given, words = flags_of(each)
+        values = [value for word in words if (value := self._value(each, word)) is not None]
+        if len(values) < len(words):
+            return
+        if len(values) < 2:
+            self._add(each, Outcome.NOT_UNDERSTOOD, "no destination")
+            return
+        *sources, target = values
+        path = self.shell.path(target)
+        if each.bodies:
+            name = path if not target.endswith("/") else posixpath.join(path, each.bodies[0][0])
+            write(
+                replace(self.shell, imported=self.imported),
+                Command((), self.at(each), each.text),
+                name,
+                each.bodies[0][1],
+            )
+        elif "from" in given:
+            self._copy_stage(each, given["from"], sources, target)
+        elif any(re.match(r"[a-z+]+://|git@", source) for source in sources):
+            self._add(
+                each, Outcome.REFUSED, "files from the network have no hash: [image] copy takes those of the project"
+            )
+        else:
+            self._copy_files(each, sources, target)
+
+    def _copy_stage(self, each: Instruction, name: str, sources: Sequence[str], target: str) -> None:
+        shell = self.stage(name)
+        if shell is None:
+            if re.search(r"astral(-sh)?/uv\b", name):
+                self._add(each, Outcome.TRANSLATED, "needs nothing: envspec installs packages itself")
+            else:
+                reason = f"an image has no files of {name}: install them by [system] apt, or choose it as [image] base"
+                self._add(each, Outcome.REFUSED, reason)
+            return
+        for source in sources:
+            if (host := shell.host(source)) is not None:
+                self.shell.copy(self._target(target, host, sources), host)
+        if any(ENVIRONMENTS.search(source) for source in sources):
+            self._add(each, Outcome.TRANSLATED, f"the packages that the stage {name} installs")
+        else:
+            reason = f"what the stage {name} builds is not in the image: build it into a wheel, or into [image] base"
+            self._add(each, Outcome.REFUSED, reason)
+
+    def _copy_files(self, each: Instruction, sources: Sequence[str], target: str) -> None:
+        found = [file for source in sources for file in self._files(source)]
+        for file in found:
+            self.shell.copy(self._target(target, file, sources), file)
+        names = ", ".join(json.dumps(self.imported.shown(file)) for file in found[:5])
+        if not found:
+            self._add(each, Outcome.REFUSED, f"no such file in {' or '.join(map(self.imported.shown, self.contexts))}")
+        elif all(map(self._is_source, found)):
+            self._add(each, Outcome.TRANSLATED, "read where a command names it")
+        else:
+            self._add(each, Outcome.REFUSED, f"the project's files are not in this spec: [image] copy = [{names}]")
+
+    def _is_source(self, file: Path) -> bool:
+        """Whether a file is read where a command names it, or a folder has only such files."""
+        if file in self.contexts:
+            return False
+        files = [*islice(file.iterdir(), _MOST_MATCHES + 1)] if file.is_dir() else [file]
+        return len(files) <= _MOST_MATCHES and all(each.is_file() and self.imported.find(each) for each in files)
+
+    def _target(self, target: str, file: Path, sources: Sequence[str]) -> str:
+        """Where a file is afterwards; of a folder, the content is copied."""
+        path = self.shell.path(target)
+        is_folder = target.endswith("/") or len(sources) > 1 or path == self.shell.workdir or "*" in sources[0]
+        return posixpath.join(path, file.name) if file.is_file() and (is_folder or path in self.shell.copies) else path
+
+    def _files(self, source: str) -> list[Path]:
+        """The project's files that COPY names, which are in its folder."""
+        relative = source.lstrip("/") or "."
+        if ".." in relative.split("/") or not relative.isprintable() or len(relative) > 1000:
+            return []
+        for context in self.contexts:
+            pattern = re.sub(r"\*+", "*", relative)
+            matches = context.glob(pattern) if re.search(r"[*?\[]", pattern) else iter([context / relative])
+            found = [file for file in islice(matches, _MOST_MATCHES) if _is_in(file, context)]
+            if found:
+                return sorted(found)
+        return []
+
+
+def _is_in(file: Path, folder: Path) -> bool:
+    return file.exists() and file.resolve().is_relative_to(folder.resolve())
+
+
+#: Instruction -> what reads it.
+READERS: Final[dict[str, Callable[[StageReader, Instruction], None]]] = {
+    "FROM": StageReader.read_from,
+    "ARG": StageReader.read_arg,
+    "ENV": StageReader.read_env,
+    "WORKDIR": StageReader.read_workdir,
+    "RUN": StageReader.read_run,
+    "COPY": StageReader.read_copy,
+    "ADD": StageReader.read_copy,
+}

@@ -1,0 +1,330 @@
+"""Requirements, options and indexes as pip takes them: what each adds to the draft, and what its entry says."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from envspec.credentials import has_open_secret, without_credentials
+from envspec.facts import load_facts
+from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Source
+from envspec.io.http_settings import default_index_url
+from envspec.names import normalised
+from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
+from envspec.spec.errors import BadValue
+from envspec.spec.pip_lines import option_of, with_name, without_slips
+from envspec.spec.requirements import (
+    Requirement,
+    RequirementKind,
+    is_address,
+    is_pep508,
+    read_constraint,
+    read_requirement,
+)
+from envspec.spec.values import read_index_url
+
+#: The CUDA in a local label, a file's name or a path: `cu124`, `pt20cu118`.
+_CUDA: Final = re.compile(r"(?<![A-Za-z])(?:pt\d+)?cu(1[0-9])(\d)(?!\d)")
+_LABEL: Final = re.compile(r"(={2,3}\s*[^\s,;+]+)\+([A-Za-z0-9._-]+)")
+#: The libraries that torch's wheels require one by one, each in one version. Source: metadata of torch 2.0 to 2.15.
+_OF_TORCH: Final = re.compile(
+    r"nvidia-(?:cublas|cuda-cupti|cuda-nvrtc|cuda-runtime|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparselt|nccl"
+    r"|nvjitlink|nvshmem|nvtx)(?:-cu\d+)?"
+)
+
+
+class Use(Enum):
+    """What requirements are for. VERSIONS: their pins are the versions that the first lock prefers."""
+
+    DEPENDENCIES = "dependencies"
+    CONSTRAINTS = "constraints"
+    VERSIONS = "versions"
+
+
+class Verdict(NamedTuple):
+    """What became of a line, or of a part of it. reason: as in the ledger."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+def add_requirement(
+    text: str, by: Source, imported: Import, folder: Path, use: Use = Use.DEPENDENCIES, notes: tuple[str, ...] = ()
+) -> Verdict:
+    """Add a requirement to the draft. notes: what the entry says beside."""
+    text = " ".join(text.split())
+    bare, *options = re.split(r"\s(?=--?[a-z])", text)
+    reasons = [*notes]
+    if is_lossy := bool([each for each in options if option_of(each.strip())[0] != "hash"]):
+        reasons.append(f"without {', '.join(each.strip().partition('=')[0] for each in options)}: {_OTHERS_OF_A_LINE}")
+    elif options:
+        reasons.append("the lock has the hash of every file")
+    try:
+        read, project, more = _read(bare.strip(), folder)
+        if use is Use.CONSTRAINTS:
+            read_constraint(read.text)
+    except BadValue as error:
+        outcome = Outcome.REFUSED if is_address(bare) or is_pep508(bare) else Outcome.NOT_UNDERSTOOD
+        return Verdict(outcome, _sentence(error))
+    reasons += more
+    requirement, more = _without_label(read, by, imported)
+    if requirement is None:
+        return Verdict(Outcome.REFUSED, "; ".join(more))
+    reasons += more
+    if has_open_secret(requirement.text):
+        requirement = requirement.without_credentials()
+        reasons.append("without its login, which must not be in a spec: write it as `${TOKEN}@`")
+    if use is Use.VERSIONS:
+        return Verdict(Outcome.TRANSLATED, _prefer(requirement, imported) or "; ".join(reasons))
+    lines = imported.draft.dependencies if use is Use.DEPENDENCIES else imported.draft.constraints
+    lines.append(DraftRequirement(requirement.text, by, project))
+    if is_lossy:
+        return Verdict(Outcome.REFUSED, "; ".join(reasons))
+    is_same = not reasons and requirement.text == text
+    return Verdict(Outcome.KEPT if is_same else Outcome.TRANSLATED, "; ".join(reasons))
+
+
+def _prefer(requirement: Requirement, imported: Import) -> str:
+    """Prefer the version of a pin; why it is not preferred, if so."""
+    pin = pinned(requirement)
+    if pin is None:
+        return "it is no pin: the lock decides its version"
+    existing = imported.draft.versions.setdefault(requirement.name, pin)
+    # A label that a requirement has lost is in `versions` already.
+    is_other = existing.partition("+")[0] != pin.partition("+")[0]
+    return f"not preferred: {existing} is, of a source that was read before" if is_other else ""
+
+
+_OTHERS_OF_A_LINE: Final = "a spec has no options of pip; [build.NAME] has the variables of a package's build"
+
+
+def pinned(requirement: Requirement) -> str | None:
+    """The version of a requirement that allows one only, with its label; None if it allows more or is a URL's."""
+    if requirement.wheel_version is not None:
+        return str(requirement.wheel_version)
+    exact = [each for each in requirement.specifier if each.operator in ("==", "===") and "*" not in each.version]
+    return exact[0].version if len(exact) == 1 and len(requirement.specifier) == 1 else None
+
+
+def is_required_by_torch(name: str) -> bool:
+    """Whether torch's wheels require a package of a normalised name in one version: its pin follows from torch's."""
+    return bool(_OF_TORCH.fullmatch(name))
+
+
+def _sentence(error: BadValue) -> str:
+    return f"{error}; {error.hint}"
+
+
+def _read(text: str, folder: Path) -> tuple[Requirement, Path | None, list[str]]:
+    """A requirement, the local project or file that it names, and what was changed.
+
+    Raises:
+        BadValue: it is none.
+    """
+    reasons: list[str] = []
+    address, _, marker = re.sub(r"\s;", ";", text).partition(";")
+    if is_address(text) or ("://" not in text and "/" in address and "@" not in address):
+        text = with_name(address.strip(), folder) + (f" ; {marker.strip()}" if marker else "")
+        reasons.append(f"named {text.partition(' @ ')[0]}")
+    try:
+        requirement = read_requirement(text)
+    except BadValue:
+        meant = without_slips(text, is_pep508)
+        if meant is None:
+            raise
+        requirement = read_requirement(meant)
+        reasons.append("corrected")
+    if requirement.kind is not RequirementKind.LOCAL or requirement.url is None:
+        return requirement, None, reasons
+    bare = requirement.url.partition("#")[0]
+    path = Path(unquote(urlsplit(bare).path)) if bare.startswith("file:") else folder / bare
+    if not path.exists():
+        raise BadValue(
+            f"there is no {without_credentials(bare)}",
+            f'it was on the machine that wrote this: write "{requirement.name}==VERSION"',
+        )
+    extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
+    condition = f" ; {requirement.marker}" if requirement.marker else ""
+    name = re.match(r"[\w.-]+", requirement.text)
+    text = f"{name[0] if name else requirement.name}{extras} @ {{path}}{condition}"
+    return read_requirement(text), path, reasons
+
+
+def _without_label(requirement: Requirement, by: Source, imported: Import) -> tuple[Requirement | None, list[str]]:
+    """A requirement without the local label of a build of torch, which decides [cuda]; None for builds that no spec
+    can have. Other packages keep their labels.
+    """
+    label = _LABEL.search(requirement.text) if requirement.url is None else None
+    clue = cuda_of(label[2] if label else requirement.url or "")
+    if clue and requirement.url:
+        add_cuda(clue, by, imported, f"the build of {requirement.name}")
+    note_build(requirement.name, pinned(requirement) or "", by, imported)
+    if label is None or requirement.name not in INDEX_FAMILY:
+        return requirement, []
+    bare = read_requirement(_LABEL.sub(r"\1", requirement.text))
+    if clue:
+        reason = f"as {bare.text}, and [cuda] version = {clue}"
+    elif label[2].startswith("cpu"):
+        reason = f"as {bare.text}: without [cuda], torch is its build for the CPU"
+    else:
+        return None, [f"only released builds for CUDA and the CPU are supported: write {bare.text}"]
+    imported.draft.versions.setdefault(bare.name, f"{pinned(bare)}+{label[2]}")
+    return bare, [reason]
+
+
+def cuda_of(text: str) -> str | None:
+    """`12.4` of a local label, a file's name or a URL that says `cu124`."""
+    found = _CUDA.search(unquote(text))
+    return f"{found[1]}.{found[2]}" if found else None
+
+
+def note_build(name: str, version: str, by: Source, imported: Import) -> None:
+    """Note the CUDA of a package's build, by its label, and that of torch by the runtime library it requires."""
+    label = version.partition("+")[2]
+    cuda = "cpu" if label == "cpu" and name in INDEX_FAMILY else cuda_of(label)
+    if re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", name) and version.count(".") >= 2:
+        cuda = ".".join(version.split(".")[:2])
+    if cuda:
+        add_cuda(cuda, by, imported, f"the build of {name}")
+
+
+def add_cuda(cuda: str, by: Source, imported: Import, why: str) -> None:
+    """Note a CUDA version, or `cpu`, once for each file and reason."""
+    cudas = imported.draft.cudas
+    if not any((each.value, each.source.file, each.why) == (cuda, by.file, why) for each in cudas):
+        cudas.append(Clue(cuda, by, why))
+
+
+def add_option(name: str, value: str, by: Source, imported: Import, folder: Path, use: Use) -> Verdict:
+    """Add to the draft what an option of pip does. name: the long one, without dashes; not `-r` and `-c`."""
+    if name == "editable":
+        return add_requirement(value, by, imported, folder, use, ("not editable: a wheel is built of it",))
+    if name in ("index-url", "extra-index-url", "find-links"):
+        return add_index(value, by, imported, is_links=name == "find-links", is_default=name == "index-url")
+    if name == "no-binary" and value not in (":all:", ":none:"):
+        imported.draft.allow_sdist += [each.strip() for each in value.split(",") if each.strip()]
+        return Verdict(Outcome.TRANSLATED, "[pip] allow_sdist: built if a release has no wheel")
+    return _OPTIONS.get(name, Verdict(Outcome.NOT_UNDERSTOOD, "it is not an option of pip's requirements files"))
+
+
+_NO_EFFECT: Final = (
+    *("upgrade", "U", "quiet", "q", "verbose", "v", "user", "force-reinstall", "no-cache-dir", "no-input"),
+    *("disable-pip-version-check", "break-system-packages", "no-compile", "ignore-installed", "I", "no-clean"),
+)
+
+#: Source: pip's documentation, "Requirements File Format" and "pip install" (pip 25.3).
+_OPTIONS: Final = {
+    **dict.fromkeys(_NO_EFFECT, Verdict(Outcome.TRANSLATED, "it does not decide what is installed")),
+    "pre": Verdict(Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
+    "no-binary": Verdict(Outcome.REFUSED, "a wheel is built only if a release has none: name the packages"),
+    "only-binary": Verdict(
+        Outcome.TRANSLATED, 'only sdists without compiled code are built, when locking; [pip] sdists = "none": none'
+    ),
+    "prefer-binary": Verdict(Outcome.TRANSLATED, "a wheel always goes before an sdist of the same release"),
+    "require-hashes": Verdict(Outcome.TRANSLATED, "the lock has the hash of every file"),
+    "hash": Verdict(Outcome.TRANSLATED, "the lock has the hash of every file"),
+    "trusted-host": Verdict(Outcome.REFUSED, "certificates are those of this machine (SSL_CERT_FILE)"),
+    "no-index": Verdict(Outcome.REFUSED, "an index is always read: ENVSPEC_DEFAULT_INDEX names another default one"),
+    "no-deps": Verdict(
+        Outcome.REFUSED, "a lock has what its packages require; [pip] overrides with remove = true leave one out"
+    ),
+    "no-dependencies": Verdict(
+        Outcome.REFUSED, "a lock has what its packages require; [pip] overrides with remove = true leave one out"
+    ),
+    "no-build-isolation": Verdict(Outcome.REFUSED, "name what its build imports in [build.NAME] requires"),
+    "config-settings": Verdict(Outcome.REFUSED, _OTHERS_OF_A_LINE),
+    "global-option": Verdict(Outcome.REFUSED, _OTHERS_OF_A_LINE),
+    "use-feature": Verdict(Outcome.REFUSED, "it is a feature of pip's own"),
+}
+
+
+#: Options without a value.
+_FLAGS: Final = frozenset(
+    {"pre", "prefer-binary", "require-hashes", "no-index", "no-deps", "no-dependencies", "no-build-isolation"}
+    | {*_NO_EFFECT, "system"}
+)
+
+
+def is_flag(word: str) -> bool:
+    """Whether a word is an option that takes no value."""
+    return option_of(word)[0] in _FLAGS
+
+
+def add_index(  # noqa: PLR0913
+    url: str,
+    by: Source,
+    imported: Import,
+    *,
+    name: str = "",
+    packages: tuple[str, ...] = (),
+    is_links: bool = False,
+    is_default: bool = False,
+) -> Verdict:
+    """Add an index or a page of links to the draft. PyTorch's own decides [cuda] instead.
+
+    packages: what comes from it, if the source says so. is_default: it replaces the default index.
+    """
+    address = without_credentials(url) if has_open_secret(url) else url
+    login = "; its login must not be in a spec: write it as `${USER}:${PASSWORD}@`" if address != url else ""
+    cuda = cuda_of(_path_of(url))
+    if found := PYTORCH_PAGES.match(url):
+        return _pytorch(found[1], cuda, packages, by, imported)
+    if cuda:
+        add_cuda(cuda, by, imported, "the address of an index")
+    if without_credentials(url).rstrip("/") == default_index_url({}).rstrip("/"):
+        return Verdict(Outcome.TRANSLATED, "it is the default index")
+    if "://" not in url:
+        return Verdict(Outcome.REFUSED, 'name each wheel by its path: "NAME @ ./wheels/NAME-1.0-py3-none-any.whl"')
+    try:
+        address = read_index_url(address)
+    except BadValue as error:
+        return Verdict(Outcome.REFUSED, _sentence(error))
+    if is_default and not packages:
+        reason = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(address)}"
+        return Verdict(Outcome.TRANSLATED, reason)
+    row = next((row for row in load_facts().links if url.startswith(row.url)), None)
+    names = tuple(map(normalised, packages)) or (row.packages if row else ())
+    index = DraftIndex(address, by, name, names, "links" if is_links or row else "simple")
+    _merge(index, imported)
+    reason = f"[[pip.index]] for {', '.join(names)}" if names else "[[pip.index]]: its packages are to be named"
+    return Verdict(Outcome.TRANSLATED, f"{reason}{login}")
+
+
+def _merge(index: DraftIndex, imported: Import) -> None:
+    """Add an index once, with the packages of all lines that name it."""
+    indexes = imported.draft.indexes
+    at = next((at for at, each in enumerate(indexes) if each.url == index.url), None)
+    if at is None:
+        indexes.append(index)
+    else:
+        old = indexes[at]
+        packages = tuple(dict.fromkeys((*old.packages, *index.packages)))
+        indexes[at] = old._replace(name=old.name or index.name, packages=packages)
+
+
+def _path_of(url: str) -> str:
+    """The path of a URL; empty if it has none that can be read."""
+    try:
+        return urlsplit(url).path
+    except ValueError:
+        return ""
+
+
+def _pytorch(path: str, cuda: str | None, packages: tuple[str, ...], by: Source, imported: Import) -> Verdict:
+    """PyTorch's own index: torch's family comes from there as [cuda] requires."""
+    others = sorted({normalised(each) for each in packages} - {*INDEX_FAMILY})
+    if others:
+        which = ", ".join(others)
+        return Verdict(Outcome.REFUSED, f"only torch's family is taken from PyTorch's index: name {which} by its wheel")
+    if re.match(r"rocm|xpu|nightly|test|preview", path):
+        return Verdict(Outcome.REFUSED, "only released builds for CUDA and the CPU are supported")
+    if cuda:
+        add_cuda(cuda, by, imported, "PyTorch's index")
+        return Verdict(Outcome.TRANSLATED, f"[cuda] version = {cuda}")
+    if path.startswith("cpu"):
+        add_cuda("cpu", by, imported, "PyTorch's index")
+        return Verdict(Outcome.TRANSLATED, "without [cuda], torch is its build for the CPU")
+    return Verdict(Outcome.TRANSLATED, "PyTorch's index is used if [cuda] version needs it")

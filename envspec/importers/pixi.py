@@ -1,0 +1,406 @@
+"""pixi.toml, the same tables in pyproject.toml, and the pixi.lock beside them.
+
+Source: pixi's documentation, "Pixi manifest" (0.81).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from envspec.facts import load_facts
+from envspec.importers.conda_specs import (
+    add_channel,
+    add_name,
+    add_pinned,
+    add_platform,
+    add_requirement,
+    platforms_of,
+    python_marker,
+    selected,
+)
+from envspec.importers.pip import add_cuda, add_index
+from envspec.importers.pip import add_requirement as add_pip_requirement
+from envspec.importers.toml_lines import TomlFile, table_of
+from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
+from envspec.importers.variables import read_variable
+from envspec.names import normalised
+from envspec.spec.dates import read_as_of
+from envspec.spec.errors import KeyPath
+
+_WORKSPACES: Final = ("workspace", "project")
+_DEPENDENCIES: Final = ("dependencies", "host-dependencies", "build-dependencies")
+#: Keys of [workspace] that say nothing of the environment's content.
+_ABOUT: Final = frozenset(
+    {"version", "description", "authors", "license", "license-file", "readme", "homepage", "repository"}
+    | {"documentation", "preview", "requires-pixi", "conda-pypi-map", "s3-options", "pinning-strategy"}
+)
+_UNITS: Final = {"h": "hour", "d": "day", "w": "week"}
+_NOT_DEFAULT: Final = "not in pixi's default environment, which is the one that is imported"
+_WAYS_OUT: Final = {
+    "tasks": "a task is no part of an environment: run it with `envspec run`",
+    "constraints": "[conda] has no constraints: require the package with its versions",
+    "dev": "source dependencies of packages that pixi builds are not supported",
+    "package": "packages that pixi builds are not supported: require the published package",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """The tables of pixi, where they are. prefix: `("tool", "pixi")` in pyproject.toml."""
+
+    imported: Import
+    file: TomlFile
+    prefix: KeyPath
+
+    def source(self, *keys: str | int) -> Source:
+        return self.file.at(*self.prefix, *keys)
+
+    def text(self, *keys: str | int) -> str:
+        """A key and its value as they are written, or an item of a list."""
+        written = self.file.written(*self.prefix, *keys)
+        return written if isinstance(keys[-1], int) else f"{keys[-1]} = {written}"
+
+    def add(self, keys: Iterable[str | int], outcome: Outcome, reason: str = "") -> None:
+        self.imported.add(self.source(*keys), _cut(self.text(*keys)), outcome, reason)
+
+    def add_all(self, value: object, keys: tuple[str | int, ...], outcome: Outcome, reason: str) -> None:
+        """One entry for each line of a table that is not in the spec."""
+        if isinstance(value, dict) and value and not self.text(*keys).partition("= ")[2].startswith("{"):
+            for key, each in value.items():
+                self.add_all(each, (*keys, key), outcome, reason)
+        else:
+            self.add(keys, outcome, reason)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:199]}\u2026"
+
+
+def read_pixi(path: Path, imported: Import) -> None:
+    """pixi.toml: its default environment, and the versions in pixi.lock.
+
+    Raises:
+        Unreadable: it is not TOML, or has no workspace.
+    """
+    file = TomlFile(path, imported)
+    if not any(isinstance(file.data.get(name), dict) for name in (*_WORKSPACES, "package")):
+        raise Unreadable(f"{imported.shown(path)} is not a manifest of pixi: it has no [workspace]")
+    read_tables(file, imported)
+
+
+def read_tables(file: TomlFile, imported: Import, *prefix: str) -> None:
+    """The tables of a manifest. prefix: `tool`, `pixi` for those of a pyproject.toml."""
+    manifest, tables = _Manifest(imported, file, prefix), file.table(*prefix)
+    for name in _WORKSPACES:
+        _workspace(manifest, table_of(tables, name), name)
+    default = _features(manifest, table_of(tables, "environments"))
+    _feature(manifest, tables, ())
+    for name, feature in table_of(tables, "feature").items():
+        if name in default and isinstance(feature, dict):
+            _feature(manifest, feature, ("feature", name))
+        else:
+            manifest.add_all(feature, ("feature", name), Outcome.REFUSED, f"the feature {name} is {_NOT_DEFAULT}")
+    for key in tables:
+        if key in _WAYS_OUT and key not in _FEATURE_KEYS:
+            manifest.add_all(tables[key], (key,), Outcome.REFUSED, _WAYS_OUT[key])
+        elif key == "$schema":
+            manifest.add((key,), Outcome.TRANSLATED, "it is for editors")
+        elif key not in (*_WORKSPACES, *_FEATURE_KEYS, "feature", "environments", "target"):
+            manifest.add_all(tables[key], (key,), Outcome.NOT_UNDERSTOOD, "no table of pixi's manifests that is known")
+    if (lock := file.path.with_name("pixi.lock")).is_file():
+        _read_lock(imported, lock)
+
+
+def _workspace(manifest: _Manifest, workspace: Mapping[str, Any], table: str) -> None:
+    imported = manifest.imported
+    # Requirements of a platform depend on the list of platforms.
+    for key, value in workspace.items():
+        source = manifest.source(table, key)
+        if key == "name" and isinstance(value, str):
+            add_name(imported, source, value)
+        elif key == "channels" and isinstance(value, list):
+            _channels(manifest, value, (table, key))
+        elif key == "platforms" and isinstance(value, list):
+            for at, platform in enumerate(value):
+                if isinstance(platform, str):
+                    add_platform(imported, manifest.source(table, key, at), platform)
+                else:
+                    manifest.add((table, key, at), Outcome.NOT_UNDERSTOOD, "a platform is a name here")
+        elif key == "channel-priority":
+            outcome = Outcome.TRANSLATED if value == "strict" else Outcome.REFUSED
+            manifest.add((table, key), outcome, "channels have strict priority, in their order")
+        elif key == "exclude-newer" and (time := _as_of(value)):
+            imported.draft.as_ofs.append(Clue(time, source, "exclude-newer of pixi"))
+            manifest.add((table, key), Outcome.TRANSLATED, f"[env] as_of = {time}")
+        elif key in _ABOUT:
+            manifest.add_all(value, (table, key), Outcome.TRANSLATED, "it is about the project, not its environment")
+        else:
+            manifest.add_all(value, (table, key), Outcome.NOT_UNDERSTOOD, f"no key of [{table}] that is known")
+
+
+def _as_of(value: object) -> str:
+    """pixi's date, time or age as [env] as_of has it; empty if it can't."""
+    if isinstance(value, (date, datetime)):
+        value = value.isoformat()
+    age = re.fullmatch(r"(\d{1,4}) ?(h|d|w|hour|day|week)s?", str(value))
+    text = f"{age[1]} {_UNITS.get(age[2], age[2])}s ago" if age else str(value)
+    try:
+        read_as_of(text)
+    except (ValueError, OverflowError):
+        return ""
+    return text
+
+
+def _features(manifest: _Manifest, environments: Mapping[str, Any]) -> set[str]:
+    """The features of the default environment; entries for all environments."""
+    found: set[str] = set()
+    for name, value in environments.items():
+        features = value.get("features", []) if isinstance(value, dict) else value
+        if name == "default" and isinstance(features, list):
+            found = {each for each in features if isinstance(each, str)}
+            manifest.add_all(value, ("environments", name), Outcome.TRANSLATED, "with these features")
+        else:
+            manifest.add_all(value, ("environments", name), Outcome.REFUSED, f"it is {_NOT_DEFAULT}")
+    return found
+
+
+def _feature(manifest: _Manifest, tables: Mapping[str, Any], at: tuple[str, ...]) -> None:
+    """The tables that a feature can have, which the manifest has itself too, for all platforms and for some."""
+    for key, read in _FEATURE_KEYS.items():
+        if key in tables and (at or key not in ("channels", "platforms")):
+            read(manifest, tables[key], (*at, key), ())
+    for target, own in table_of(tables, "target").items():
+        platforms = selected(target, platforms_of(manifest.imported))
+        for key, value in (own if isinstance(own, dict) else {}).items():
+            keys = (*at, "target", target, key)
+            if key not in _FEATURE_KEYS:
+                manifest.add_all(value, keys, Outcome.NOT_UNDERSTOOD, "no table of pixi's manifests that is known")
+            elif platforms is not None and not platforms:
+                manifest.add_all(value, keys, Outcome.TRANSLATED, f"{target} is none of the spec's platforms")
+            else:
+                _FEATURE_KEYS[key](manifest, value, keys, platforms or ())
+    for key in tables if at else ():
+        if key not in (*_FEATURE_KEYS, "target"):
+            manifest.add_all(tables[key], (*at, key), Outcome.NOT_UNDERSTOOD, "no key of a feature that is known")
+
+
+Keys = tuple[str | int, ...]
+
+
+def _channels(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...] = ()) -> None:
+    """By priority: that of a table first, then the order."""
+    listed = [(each, (*keys, at)) for at, each in enumerate(value if isinstance(value, list) else [])]
+    order = sorted(listed, key=lambda each: -_priority(each[0]))
+    for each, where in order:
+        channel = each.get("channel") if isinstance(each, dict) else each
+        if isinstance(channel, str):
+            add_channel(manifest.imported, manifest.source(*where), channel, manifest.text(*where).strip("'\""))
+        else:
+            manifest.add(where, Outcome.NOT_UNDERSTOOD, "not a channel")
+
+
+def _priority(channel: object) -> int:
+    value = channel.get("priority") if isinstance(channel, dict) else 0
+    return value if isinstance(value, int) else 0
+
+
+def _conda(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
+    for name, each in _entries(manifest, value, keys):
+        where = (*keys, name)
+        spec = _match_spec(name, each)
+        if spec is None:
+            reason = "packages by URL, path or repository are not supported: require a package of a channel"
+            manifest.add(where, Outcome.REFUSED, reason)
+        else:
+            text = _cut(manifest.text(*where))
+            add_requirement(manifest.imported, manifest.source(*where), spec, platforms, text)
+
+
+def _entries(manifest: _Manifest, value: object, keys: Keys) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from value.items()
+    else:
+        manifest.add(keys, Outcome.NOT_UNDERSTOOD, "not a table")
+
+
+def _match_spec(name: str, value: object) -> str | None:
+    """A dependency as a match spec; None if it is from nowhere that a spec can name."""
+    table = value if isinstance(value, dict) else {"version": value}
+    if not table.keys() <= {"version", "build", "build-number", "channel", "subdir", "md5", "sha256", "file-name"}:
+        return None
+    channel, version = table.get("channel"), table.get("version", "*")
+    more = {
+        "build": table.get("build"),
+        "build_number": table.get("build-number"),
+        "md5": table.get("md5"),
+        "sha256": table.get("sha256"),
+        "fn": table.get("file-name"),
+    }
+    pairs = [f"{key}='{each}'" for key, each in more.items() if each is not None]
+    spec = f"{channel}::{name}" if channel else name
+    if pairs and version != "*":
+        pairs.insert(0, f"version='{version}'")
+    if pairs:
+        return f"{spec}[{','.join(pairs)}]"
+    return spec if version == "*" else f"{spec} {version}"
+
+
+def _pypi(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
+    folder = manifest.file.path.parent
+    for name, each in _entries(manifest, value, keys):
+        where, table = (*keys, name), each if isinstance(each, dict) else {"version": each}
+        text = _pep508(name, table, platforms)
+        if text is None:
+            manifest.add(where, Outcome.NOT_UNDERSTOOD, "no form of a requirement that is known")
+            continue
+        source = manifest.source(*where)
+        notes: tuple[str, ...] = ("not editable: a wheel is built of it",) if table.get("editable") else ()
+        if isinstance(table.get("index"), str):
+            verdict = add_index(table["index"], source, manifest.imported, packages=(normalised(name),))
+            notes += (f"its index: {verdict.reason}",)
+        outcome, reason = add_pip_requirement(text, source, manifest.imported, folder, notes=notes)
+        if not outcome.is_lost:
+            outcome, reason = Outcome.TRANSLATED, "; ".join(filter(None, (f"`{text}`", reason)))
+        manifest.add(where, outcome, reason)
+
+
+def _pep508(name: str, table: Mapping[str, Any], platforms: tuple[str, ...]) -> str | None:
+    known = {"version", "extras", "git", "branch", "tag", "rev", "subdirectory", "path", "editable", "url", "index"}
+    if not table.keys() <= known | {"env-markers"}:
+        return None
+    extras = table.get("extras", [])
+    text = f"{name}[{','.join(map(str, extras))}]" if extras else name
+    below = f"#subdirectory={table['subdirectory']}" if "subdirectory" in table else ""
+    if "git" in table:
+        ref = table.get("rev") or table.get("tag") or table.get("branch")
+        address = str(table["git"]).removeprefix("git+")
+        text += f" @ git+{address}{f'@{ref}' if ref else ''}{below}"
+    elif "url" in table:
+        text += f" @ {table['url']}{below}"
+    elif "path" in table:
+        path = str(table["path"])
+        text += f" @ {path if path.startswith(('.', '/')) else f'./{path}'}"
+    else:
+        version = str(table.get("version", "*"))
+        text += "" if version == "*" else version if version[:1] in "=<>!~" else f"=={version}"
+    markers = [str(each) for each in (table.get("env-markers"), python_marker(platforms)) if each]
+    if len(markers) == 2:
+        markers = [f"({markers[0]}) and ({markers[1]})"]
+    return f"{text} ; {markers[0]}" if markers else text
+
+
+def _pypi_options(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
+    for name, each in _entries(manifest, value, keys):
+        where = (*keys, name)
+        if name == "index-url" and isinstance(each, str):
+            verdict = add_index(each, manifest.source(*where), manifest.imported, is_default=True)
+            manifest.add(where, *verdict)
+        elif name in ("extra-index-urls", "find-links") and isinstance(each, list):
+            for at, url in enumerate(each):
+                address = (
+                    next((str(url[key]) for key in ("url", "path") if key in url), "") if name == "find-links" else url
+                )
+                source, is_links = manifest.source(*where, at), name == "find-links"
+                manifest.add((*where, at), *add_index(str(address), source, manifest.imported, is_links=is_links))
+        elif name == "index-strategy":
+            manifest.add(where, Outcome.TRANSLATED, "each package comes from one index: [[pip.index]] packages")
+        else:
+            manifest.add_all(each, where, Outcome.NOT_UNDERSTOOD, "no option of a spec does the same")
+
+
+def _system(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
+    for name, each in _entries(manifest, value, keys):
+        where, source = (*keys, name), manifest.source(*keys, name)
+        version = str(each.get("version", "")) if isinstance(each, dict) else str(each)
+        family = next((row for row in load_facts().driver_families if str(row.cuda) == version), None)
+        if name == "cuda" and family:
+            # pixi's `__cuda`: the newest CUDA of the machine's driver.
+            why = f"{family.minimum} is the oldest that runs CUDA {version}"
+            manifest.imported.draft.drivers.append(Clue(family.minimum, source, why))
+            manifest.add(where, Outcome.TRANSLATED, f"[cuda] driver: {why}")
+        elif name == "cuda" and re.fullmatch(r"\d{1,2}(?:\.\d{1,2})+", version):
+            version = ".".join(version.split(".")[:2])
+            add_cuda(version, source, manifest.imported, "its [system-requirements]")
+            manifest.add(where, Outcome.TRANSLATED, f"it implies CUDA {version}")
+        elif name == "libc":
+            system = next((row for row in load_facts().systems if row.glibc == version and "ubuntu" in row.os), None)
+            if system:
+                manifest.imported.draft.systems.append(Clue(system.os, source, f"its glibc is {version}"))
+            reason = f"[cuda] os: {system.os} has this glibc" if system else "[cuda] os decides the glibc of the image"
+            manifest.add(where, Outcome.TRANSLATED, reason)
+        else:
+            reason = f'write it as [conda.virtual_packages] __{name.replace("macos", "osx")} = "{version}"'
+            manifest.add_all(each, where, Outcome.REFUSED, reason)
+
+
+def _activation(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
+    for name, each in _entries(manifest, value, keys):
+        if name != "env" or not isinstance(each, dict):
+            reason = "scripts of an activation do not run: set what they set in [image] env"
+            manifest.add_all(each, (*keys, name), Outcome.REFUSED, reason)
+            continue
+        for variable, text in each.items():
+            where = (*keys, name, variable)
+            if platforms:
+                manifest.add(where, Outcome.REFUSED, "[image] env is for all platforms")
+            elif "$" in str(text):
+                manifest.add(where, Outcome.REFUSED, "variables in values are not replaced: write the value")
+            else:
+                line = f'{variable} = "{text}"'
+                read_variable(variable, str(text), manifest.source(*where), line, manifest.imported)
+
+
+def _refused(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
+    manifest.add_all(value, keys, Outcome.REFUSED, _WAYS_OUT[str(keys[-1])])
+
+
+def _platforms(manifest: _Manifest, _value: object, keys: Keys, _of: tuple[str, ...]) -> None:
+    manifest.add(keys, Outcome.TRANSLATED, "the spec is for the platforms of the workspace")
+
+
+_FEATURE_KEYS: Final[Mapping[str, Callable[[_Manifest, object, Keys, tuple[str, ...]], None]]] = {
+    "channels": _channels,
+    "platforms": _platforms,
+    **dict.fromkeys(_DEPENDENCIES, _conda),
+    "pypi-options": _pypi_options,
+    "pypi-dependencies": _pypi,
+    "system-requirements": _system,
+    "activation": _activation,
+    "constraints": _refused,
+    "tasks": _refused,
+    "dev": _refused,
+}
+
+
+def _read_lock(imported: Import, path: Path) -> None:
+    """The versions of pixi.lock's default environment."""
+    file, text = imported.shown(path), imported.read(path)
+    # The library of all conda work is large, and few folders have a pixi.lock.
+    from rattler.lock import LockFile
+
+    try:
+        environment = LockFile.from_path(path).default_environment()
+        packages = environment.packages_by_platform() if environment else {}
+    # The errors of rattler have no class in common.
+    except Exception as error:
+        reason = f"py-rattler can't read it: {' '.join(str(error).split())[:200]}"
+        imported.add(Source(file), "pixi.lock", Outcome.NOT_UNDERSTOOD, reason)
+        return
+    lines = {line.strip().partition(": ")[2]: number for number, line in enumerate(text.splitlines(), 1)}
+    order = {platform: at for at, platform in enumerate(platforms_of(imported))}
+    for platform in sorted(packages, key=lambda each: order.get(each.name, len(order))):
+        for package in packages[platform]:
+            source = Source(file, lines.get(package.location, 0))
+            record = getattr(package, "package_record", None)
+            if record is not None:
+                reason = add_pinned(imported, record.name.normalized, str(record.version), str(record.build), source)
+            else:
+                version = str(getattr(package, "version", "") or "")
+                imported.draft.versions.setdefault(normalised(package.name), version)
+                reason = f"preferred version {version}"
+            imported.add(source, f"{package.name} on {platform.name}", Outcome.TRANSLATED, reason)

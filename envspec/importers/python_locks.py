@@ -1,0 +1,403 @@
+"""uv.lock, poetry.lock, pdm.lock and pylock.toml: the locked versions, which the first lock prefers.
+
+A lock beside a pyproject.toml is read with it, whose lines are the requirements. Without one, the requirements are
+those of the lock's own project, or the packages that no other package requires.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from packaging.markers import InvalidMarker, Marker
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from envspec.credentials import without_credentials
+from envspec.importers.graph import reached, roots
+from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
+from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
+from envspec.importers.types import PYTHON_SERIES, Clue, Import, Outcome, Source
+from envspec.io.http_settings import default_index_url
+from envspec.models import Platform
+from envspec.names import COMMIT, NAME, VERSION, normalised
+from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
+from envspec.spec import pip_lines
+from envspec.spec.targets import marker_values
+
+#: Name, extras, address, its fragment, marker.
+_REQUIRED: Final = re.compile(rf"\s*({pip_lines.NAME})\s*(\[[^\]]*\])?\s*(?:@\s*([^\s;#]+)(#\S*)?|[^@;]*?)\s*(;.*)?")
+_PYPROJECT: Final = "pyproject.toml"
+#: Exact versions of the series that a spec can have, to evaluate markers with; the preferred series first.
+PYTHONS: Final = tuple(f"{series}.0" for series in PYTHON_SERIES)
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package of a lock, or a pin of a compiled requirements file.
+
+    version: empty for projects whose version their build computes. markers: it is locked where one of them holds; none:
+    everywhere. index: the URL of the index that it comes from. url: what follows `@` if it comes from no index.
+    requires: normalised names. is_local: a project's folder.
+    """
+
+    name: str
+    version: str
+    by: Source
+    markers: tuple[str, ...] = ()
+    index: str = ""
+    url: str = ""
+    requires: tuple[str, ...] = ()
+    is_local: bool = False
+
+
+def read_uv_lock(path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()) -> None:
+    """Read uv.lock. extras, groups: normalised names of those of the project that are taken."""
+    file = TomlFile(path, imported)
+    if not _has_project(path, imported):
+        _clue_python(file, imported, text_of(file.data, "requires-python"))
+        for table, by in file.tables("package"):
+            if _is_root(table_of(table, "source")):
+                _requires_dist(table, by, path.parent, imported)
+    conflicts = [f"extra-{len(name)}-{name}-{each}" for name in _roots(file) for each in extras]
+    conflicts += [f"group-{len(name)}-{name}-{each}" for name in _roots(file) for each in groups]
+    packages = [found for table, by in file.tables("package") if (found := _uv_package(table, by, imported))]
+    _add(packages, imported, conflicts, _not_reached(file, {*extras}, {*groups}))
+
+
+def read_poetry_lock(path: Path, imported: Import, *, groups: Collection[str] = ()) -> None:
+    """Read poetry.lock, of Poetry 1 and 2. groups: normalised names of those that are taken."""
+    file = TomlFile(path, imported)
+    # Poetry 2 writes the groups of each package.
+    others = _of_other_groups(file, {"main", *groups})
+    packages = [found for table, by in file.tables("package") if (found := _poetry_package(table, by, imported))]
+    if not _has_project(path, imported):
+        _clue_python(file, imported, text_of(file.table("metadata"), "python-versions"))
+        _add_roots([each for each in packages if each.name not in others], path, imported)
+    _add(packages, imported, others=others)
+
+
+def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()) -> None:
+    """Read pdm.lock. extras, groups: normalised names of those of the project that are taken."""
+    file = TomlFile(path, imported)
+    others = _of_other_groups(file, {"default", *extras, *groups})
+    packages = [found for table, by in file.tables("package") if (found := _pdm_package(table, by, imported))]
+    if not _has_project(path, imported):
+        for target in list_of(file.data, "metadata", "targets"):
+            _clue_python(file, imported, text_of(target, "requires_python"))
+        _add_roots([each for each in packages if each.name not in others], path, imported)
+    _add(packages, imported, others=others)
+
+
+def _of_other_groups(file: TomlFile, taken: Set[str]) -> Set[str]:
+    """Normalised names of packages whose groups are all not taken."""
+    of: dict[str, set[str]] = {}
+    for table, _ in file.tables("package"):
+        own = {normalised(str(each)) for each in list_of(table, "groups")} or {*taken}
+        of.setdefault(normalised(text_of(table, "name")), set()).update(own)
+    return {name for name, own in of.items() if own.isdisjoint(taken)}
+
+
+def read_pylock(path: Path, imported: Import) -> None:
+    """Read pylock.toml (PEP 751)."""
+    file = TomlFile(path, imported)
+    packages = [found for table, by in file.tables("packages") if (found := _pylock_package(table, by, imported))]
+    if not _has_project(path, imported):
+        _clue_python(file, imported, text_of(file.data, "requires-python"))
+        _add_roots(packages, path, imported)
+    _add(packages, imported)
+
+
+def _has_project(path: Path, imported: Import) -> bool:
+    """Read the pyproject.toml beside a lock; whether there is one."""
+    project = path.parent / _PYPROJECT
+    importer = imported.find(project) if project.is_file() else None
+    if importer is not None:
+        imported.run(importer, project)
+    return importer is not None
+
+
+def _clue_python(file: TomlFile, imported: Import, python: str) -> None:
+    if python and python != "*":
+        imported.draft.pythons.append(Clue(python, Source(file.shown), "the Pythons of the lock"))
+
+
+# uv
+
+
+def _is_root(source: Mapping[str, Any]) -> bool:
+    return "." in (source.get("editable"), source.get("virtual"), source.get("directory"))
+
+
+def _roots(file: TomlFile) -> list[str]:
+    """Names of the projects whose lock it is."""
+    return [text_of(table, "name") for table, _ in file.tables("package") if _is_root(table_of(table, "source"))]
+
+
+def _not_reached(file: TomlFile, extras: Set[str], groups: Set[str]) -> Set[str]:
+    """Normalised names of packages that only extras and groups of the project require that are not taken."""
+    graph: dict[str, set[str]] = {}
+    for table, _ in file.tables("package"):
+        lists = [list_of(table, "dependencies")]
+        is_root = _is_root(table_of(table, "source"))
+        for key, taken in (("optional-dependencies", extras), ("dev-dependencies", groups)):
+            listed = table_of(table, key)
+            lists += [list_of(listed, each) for each in listed if not is_root or normalised(each) in taken]
+        names = {normalised(text_of(each, "name")) for edges in lists for each in edges}
+        graph.setdefault(normalised(text_of(table, "name")), set()).update(names)
+    start = [normalised(each) for each in _roots(file)]
+    return graph.keys() - reached(graph, start) if start else frozenset()
+
+
+def _requires_dist(table: Mapping[str, Any], by: Source, folder: Path, imported: Import) -> None:
+    """The project's own requirements, as uv keeps them in the lock."""
+    for item in list_of(table, "metadata", "requires-dist"):
+        name, marker = text_of(item, "name"), text_of(item, "marker")
+        extras = [each for each in list_of(item, "extras") if isinstance(each, str)]
+        text = f"{name}[{','.join(extras)}]" if extras else name
+        address = text_of(item, "url") or next(
+            (text_of(item, key) for key in ("editable", "directory", "path") if text_of(item, key)), ""
+        )
+        if git := text_of(item, "git"):
+            url, _, query = git.partition("?")
+            address = f"git+{url}" + (f"@{query.partition('=')[2]}" if query else "")
+        elif address and "://" not in address:
+            address = address if address.startswith((".", "/")) else f"./{address}"
+        text += f" @ {address}" if address else text_of(item, "specifier")
+        text += f" ; {marker}" if marker else ""
+        if "extra ==" in marker:
+            imported.add(by, text, Outcome.TRANSLATED, "of an extra: not taken")
+        else:
+            imported.add(by, text, *add_requirement(text, by, imported, folder))
+
+
+def _uv_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
+    source = table_of(table, "source")
+    git = text_of(source, "git")
+    where, _, commit = git.partition("#")
+    address = f"git+{where.partition('?')[0]}@{commit}" if git else text_of(source, "url")
+    registry = text_of(source, "registry")
+    is_local = any(key in source for key in ("editable", "virtual", "directory", "path"))
+    return _package(table, by, imported, list_of(table, "resolution-markers"), registry, address, is_local=is_local)
+
+
+# Poetry
+
+
+def _poetry_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
+    source = table_of(table, "source")
+    kind, url = text_of(source, "type"), text_of(source, "url")
+    address = url if kind == "url" else ""
+    if kind == "git":
+        address = f"git+{url}@{text_of(source, 'resolved_reference') or text_of(source, 'reference')}"
+    markers = table.get("markers", [])
+    listed = list(markers.values()) if isinstance(markers, Mapping) else [markers]
+    index = url if kind == "legacy" else ""
+    return _package(table, by, imported, listed, index, address, is_local=kind in ("directory", "file"))
+
+
+# PDM
+
+
+def _pdm_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
+    git, marker = text_of(table, "git"), text_of(table, "marker")
+    address = f"git+{git}@{text_of(table, 'revision') or text_of(table, 'ref')}" if git else text_of(table, "url")
+    return _package(table, by, imported, [marker], "", address, is_local="path" in table)
+
+
+# PEP 751
+
+
+def _pylock_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
+    vcs, archive = table_of(table, "vcs"), table_of(table, "archive")
+    address = f"git+{text_of(vcs, 'url')}@{text_of(vcs, 'commit-id')}" if vcs else text_of(archive, "url")
+    marker, index = text_of(table, "marker"), text_of(table, "index")
+    if not index:
+        # uv writes no index for the default one; files of PyTorch's say it by their URL.
+        urls = [text_of(wheel, "url") for wheel in list_of(table, "wheels")]
+        index = next((url for url in urls if PYTORCH_PAGES.match(url)), "")
+    return _package(table, by, imported, [marker] if marker else [], index, address, is_local="directory" in table)
+
+
+# What all of them have
+
+
+def _package(  # noqa: PLR0913
+    table: Mapping[str, Any],
+    by: Source,
+    imported: Import,
+    markers: list[Any],
+    index: str,
+    url: str,
+    *,
+    is_local: bool,
+) -> Package | None:
+    """A package; None, with an entry, if its name or version is none."""
+    name, version = text_of(table, "name"), text_of(table, "version")
+    if not NAME.fits(name) or not (VERSION.fits(version) or not version):
+        imported.add(by, f"{name} {version}", Outcome.NOT_UNDERSTOOD, "it is no name and version of a package")
+        return None
+    listed = list_of(table, "dependencies")
+    names = [*table_of(table, "dependencies"), *(text_of(each, "name") for each in listed)]
+    # PDM's are requirements.
+    names += [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in listed if isinstance(each, str)]
+    texts = tuple(each for each in markers if isinstance(each, str) and each)
+    found = tuple(map(normalised, names))
+    return Package(normalised(name), version, by, texts, index, url, found, is_local)
+
+
+def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
+    """Require the packages that no other one requires; all of them if the lock does not say what requires what."""
+    here = [each for each in packages if not each.is_local and _is_for(Platform.LINUX_64, each, PYTHONS)]
+    has_graph = any(each.requires for each in packages)
+    name = imported.shown(path)
+    note = "the requirements are the packages that no other one requires"
+    if not has_graph:
+        note = "nothing says which packages are required by others: all are dependencies"
+    imported.add(Source(name), name, Outcome.TRANSLATED, note)
+    has_torch = any(each.name in INDEX_FAMILY for each in here)
+    brought = {each.name for each in here if not has_graph and has_torch and is_required_by_torch(each.name)}
+    by_name = {each.name: each for each in here if each.name not in brought}
+    for root in roots({each.name: each.requires for each in by_name.values()}):
+        package = by_name[root]
+        text = f"{package.name} @ {package.url}" if package.url else package.name
+        add_requirement(text, package.by, imported, path.parent)
+
+
+def _add(
+    packages: list[Package], imported: Import, conflicts: Collection[str] = (), others: Set[str] = frozenset()
+) -> None:
+    """The versions of a lock, and an entry for each of its packages.
+
+    conflicts: extras as uv's markers name them. others: packages of extras and groups that are not taken.
+    """
+    mirror = _mirror(packages)
+    if mirror:
+        why = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(mirror)}"
+        imported.add(Source(packages[0].by.file), mirror, Outcome.TRANSLATED, why)
+        packages = [replace(each, index="") if each.index == mirror else each for each in packages]
+    pythons = python_versions(imported)
+    by_name: dict[str, list[Package]] = {}
+    for package in packages:
+        by_name.setdefault(package.name, []).append(package)
+    for several in by_name.values():
+        chosen, why = choice(several, pythons, conflicts)
+        for package in several:
+            text = f"{package.name} {package.version}".strip()
+            if package.is_local:
+                imported.add(package.by, text, Outcome.TRANSLATED, "a local project: its version is that of its folder")
+            elif package.name in others:
+                reason = "only for extras or groups that are not taken"
+                imported.add(package.by, text, Outcome.TRANSLATED, reason)
+            elif package is not chosen:
+                other = f"not preferred: {chosen.version} is{why}" if chosen else "not preferred"
+                imported.add(package.by, text, Outcome.TRANSLATED, other)
+            else:
+                imported.add(package.by, text, Outcome.TRANSLATED, _prefer(package, imported) + why)
+
+
+def _mirror(packages: list[Package]) -> str:
+    """The index from which most packages are, if none is from the default one; empty otherwise."""
+    counts = Counter(each.index for each in packages if each.index and not PYTORCH_PAGES.match(each.index))
+    is_default = any(each.rstrip("/") == default_index_url({}).rstrip("/") for each in counts)
+    if is_default or not counts or any(not (each.index or each.url or each.is_local) for each in packages):
+        return ""
+    return counts.most_common(1)[0][0]
+
+
+def _prefer(package: Package, imported: Import) -> str:
+    """Prefer a package's version, and note what it says of CUDA and of indexes. The entry's reason."""
+    draft = imported.draft
+    if package.url:
+        return _pin_url(package, imported)
+    if (existing := draft.versions.setdefault(package.name, package.version)) != package.version:
+        return f"not preferred: {existing} is, of a source that was read before"
+    is_pytorch = PYTORCH_PAGES.match(package.index)
+    note_build(package.name, package.version, package.by, imported)
+    if is_pytorch and (cuda := cuda_of(package.index)):
+        add_cuda(cuda, package.by, imported, "PyTorch's index")
+    if package.index and not is_pytorch:
+        add_index(package.index, package.by, imported, packages=(package.name,))
+    return "its version is preferred"
+
+
+def _pin_url(package: Package, imported: Import) -> str:
+    """Require a package from where it was locked, at its commit, if a requirement names it. The entry's reason."""
+    commit = package.url.rpartition("@")[2]
+    is_commit = package.url.startswith("git+") and COMMIT.fits(commit)
+    for at, line in enumerate(imported.draft.dependencies):
+        found = _REQUIRED.fullmatch(line.text)
+        if line.project is not None or found is None or normalised(found[1]) != package.name:
+            continue
+        where, fragment, marker = found[3] or "", found[4] or "", f" {found[5]}" if found[5] else ""
+        if where and not is_commit:
+            return "from the address that the requirement names"
+        head, slash, last = where.rpartition("/")
+        address = f"{head}{slash}{last.partition('@')[0]}@{commit}{fragment}" if where else package.url
+        imported.draft.dependencies[at] = line._replace(text=f"{found[1]}{found[2] or ''} @ {address}{marker}")
+        return f"the requirement names its commit, {commit[:12]}" if is_commit else "the requirement names its address"
+    return f"from {without_credentials(package.url.partition('#')[0])}, as what requires it says"
+
+
+def python_versions(imported: Import) -> list[str]:
+    """Exact versions that all clues allow so far, one of each series; all if they contradict each other."""
+    found = list(PYTHONS)
+    for clue in imported.draft.pythons:
+        if series := re.match(r"3\.\d+(?=\.\d+$|$)", clue.value):
+            found = [each for each in found if each.startswith(f"{series[0]}.")]
+            continue
+        try:
+            versions = SpecifierSet(clue.value)
+        except InvalidSpecifier:
+            continue
+        found = [each for each in found if each in versions]
+    return found or list(PYTHONS)
+
+
+def choice(several: list[Package], pythons: Iterable[str], conflicts: Collection[str]) -> tuple[Package | None, str]:
+    """Which of several packages of one name is preferred, and what to say of it: the one for linux-64.
+
+    pythons: exact versions, the preferred one first.
+    """
+    if len(several) == 1:
+        return several[0], ""
+    by_python = {
+        each: [one for one in several if _is_for(Platform.LINUX_64, one, (each,), conflicts)] for each in pythons
+    }
+    python, fitting = next(((each, found) for each, found in by_python.items() if found), ("", several))
+    newest = max(fitting, key=lambda each: _order(each.version))
+    if not python:
+        return newest, ": the newest, and none is for linux-64"
+    if len(fitting) > 1:
+        return newest, ": the newest of those for linux-64"
+    if all(found in ([], fitting) for found in by_python.values()):
+        return newest, ": it is the one for linux-64"
+    return newest, f": it is the one for Python {python.rpartition('.')[0]}"
+
+
+def _is_for(platform: Platform, package: Package, pythons: Iterable[str], conflicts: Collection[str] = ()) -> bool:
+    every = ((python, extra) for python in pythons for extra in conflicts or ("",))
+    return not package.markers or any(
+        holds(marker, platform, python, extra) for python, extra in every for marker in package.markers
+    )
+
+
+def holds(marker: str, platform: Platform, python: str, extra: str = "") -> bool:
+    """Whether a marker holds on a platform with a Python, an exact version; one that can't be read may."""
+    values: dict[str, str | Set[str]] = {**marker_values(platform, python), "extra": extra}
+    values |= {"extras": frozenset(), "dependency_groups": frozenset()}
+    try:
+        return Marker(marker).evaluate(values)
+    except (InvalidMarker, RecursionError, ValueError):
+        return True
+
+
+def _order(version: str) -> Version:
+    try:
+        return Version(version)
+    except InvalidVersion:
+        return Version("0")

@@ -1,0 +1,118 @@
+"""What an import gives: the spec, the ledger, and what the first lock has moved. Values, and their comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from envspec.errors import EnvspecError
+from envspec.facts import Facts
+from envspec.importers.types import Draft, LedgerEntry
+from envspec.models import DEFAULT_INDEX, CondaPackage, Decision, Package, Platform, Resolution
+from envspec.verifier.types import VerifyResult
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A package whose version differs from that of the sources. now: empty if it is not in the lock."""
+
+    name: str
+    before: str
+    now: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The environment of a source, compared file by file with the new lock."""
+
+    prefix: Path
+    result: VerifyResult
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What `init` did. text: of the spec. lock: the folder of its lock, None if it was not locked. moved: None then.
+
+    error: why it could not be locked, or not be compared.
+    """
+
+    name: str
+    spec: Path
+    text: str
+    ledger: tuple[LedgerEntry, ...]
+    decisions: tuple[Decision, ...]
+    lock: Path | None = None
+    moved: tuple[Moved, ...] | None = None
+    compared: int = 0
+    proofs: tuple[Proof, ...] = ()
+    error: EnvspecError | None = field(default=None, compare=False)
+
+    @property
+    def lost(self) -> tuple[LedgerEntry, ...]:
+        """The lines that the spec lacks."""
+        return tuple(each for each in self.ledger if each.outcome.is_lost)
+
+
+def moves(draft: Draft, part: Resolution, facts: Facts) -> tuple[tuple[Moved, ...], int]:
+    """The packages of the sources that the lock has in another version, or not at all; and how many were compared."""
+    wheels = {each.name: each for each in part.packages}
+    provided = {each.name: each.version for package in part.conda for each in package.provides}
+    conda = {each.name: each for each in part.conda}
+    found = [
+        *_moved_wheels(draft.versions, wheels, provided, facts, part.target.platform),
+        *_moved_conda(draft.conda_versions, conda),
+    ]
+    return tuple(found), len(draft.versions) + len(draft.conda_versions)
+
+
+def _moved_wheels(
+    versions: Mapping[str, str],
+    wheels: Mapping[str, Package],
+    provided: Mapping[str, str],
+    facts: Facts,
+    platform: Platform,
+) -> Iterator[Moved]:
+    for name, before in sorted(versions.items()):
+        package = wheels.get(name)
+        now = package.version if package else provided.get(name, "")
+        if not now:
+            yield Moved(name, before, "", "nothing in the lock requires it")
+        elif not _is_same(before, now):
+            yield Moved(name, before, now, _why(package, before, facts, platform))
+
+
+def _moved_conda(versions: Mapping[str, str], conda: Mapping[str, CondaPackage]) -> Iterator[Moved]:
+    for name, before in sorted(versions.items()):
+        package = conda.get(name)
+        if package is None:
+            yield Moved(name, before, "", "nothing in the lock requires it")
+        elif before not in (package.version, f"{package.version} {package.build}"):
+            why = package.preferred.why if package.preferred else "the spec requires another one"
+            yield Moved(name, before, f"{package.version} {package.build}", why)
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return one == other
+
+
+def _why(package: Package | None, before: str, facts: Facts, platform: Platform) -> str:
+    if package is None:
+        return "it comes from conda"
+    if package.preferred:
+        return package.preferred.why
+    old, new = Version(before), Version(package.version)
+    if old.public == new.public:
+        variant = facts.default_variant(new.public, platform) if package.file.index == DEFAULT_INDEX else None
+        if variant and variant == old.local:
+            return f"the default index has the build for {variant} without its label"
+        return "the same release, built for another CUDA"
+    if package.file.index not in (DEFAULT_INDEX,) and not package.uploaded:
+        return "the spec names its address"
+    return "the spec requires another one"

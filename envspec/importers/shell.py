@@ -1,0 +1,277 @@
+"""Lines of shell scripts that install packages, as Dockerfiles, dev containers and cog have them.
+
+Each command gets its entry in the ledger, or one for each of its packages; nothing is run.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import ChainMap
+from collections.abc import Sequence
+from typing import Final
+
+from envspec.importers.shell_notes import NOTES
+from envspec.importers.shell_programs import READERS, assign, read_export
+from envspec.importers.shell_state import Command, Reader, Shell, split_options
+from envspec.importers.shell_syntax import (
+    BadScript,
+    Expanded,
+    Flow,
+    Runs,
+    Script,
+    Step,
+    expand,
+    expand_text,
+    result_of_test,
+    steps,
+)
+from envspec.importers.types import Outcome, Source
+from envspec.importers.variables import INDEXES, ignored, read_variable
+
+#: Scripts in scripts: `bash -c "sh -c ..."`.
+MAX_NESTED: Final = 8
+
+_ASSIGNMENT: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.ASCII | re.DOTALL)
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "zsh"})
+#: Commands whose result decides about others, not about the build.
+_RESULTS: Final = {
+    "true": Runs.YES,
+    ":": Runs.YES,
+    "echo": Runs.YES,
+    "false": Runs.NO,
+    **dict.fromkeys(("command", "which", "type", "hash", "grep", "dpkg", "nvidia-smi", "nvcc"), Runs.MAYBE),
+}
+#: Programs that run what the command before them prints.
+_READ_INPUT: Final = _SHELLS | {"python"}
+_TESTS: Final = frozenset({"[", "[[", "test"})
+#: Words in front of a program that leave open what it does: program -> its options with a value.
+_WRAPPERS: Final = {
+    "sudo": ("-u", "-g", "-C", "--user"),
+    "env": ("-u",),
+    "exec": ("-a",),
+    "nohup": (),
+    "time": (),
+    "command": (),
+    "eatmydata": (),
+    "conda run": ("-n", "-p", "--name", "--prefix", "--cwd"),
+    "mamba run": ("-n", "-p", "--name", "--prefix", "--cwd"),
+    "micromamba run": ("-n", "-p", "--name", "--prefix", "--cwd", "-r"),
+    "uv run": ("-p", "--python", "--project", "--with", "--extra", "--group"),
+    "poetry run": (),
+}
+#: Modules of `python -m` that are programs of this name.
+_MODULES: Final = frozenset({"pip", "uv", "venv", "virtualenv", "pipx", "poetry"})
+
+
+def read_script(shell: Shell, parts: Sequence[tuple[int, str]], nested: int = 0) -> None:
+    """Read a script in a shell, whose state it changes.
+
+    parts: line in the source, and text: with a line end, unless the next part continues its line.
+    """
+    try:
+        found = steps(Script.of(parts))
+    except BadScript as error:
+        text = "".join(part for _, part in parts)[:200]
+        shell.imported.add(Source(shell.file, error.line), text, Outcome.NOT_UNDERSTOOD, str(error))
+        return
+    flow = Flow()
+    folders: list[str] = []
+    for step in found:
+        if step.words == ("(",):
+            folders.append(shell.workdir)
+        elif step.words == (")",) and folders:
+            shell.workdir = folders.pop()
+        elif step.words[:1] in (("for",), ("select",), ("read",), ("unset",)):
+            shell.variables.update(dict.fromkeys(step.words[1:2]))
+        command = flow.enter(step)
+        if command is not None:
+            flow.end(_read_step(shell, command, flow.runs, nested))
+
+
+def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs | None:
+    """Read one command; whether it succeeds, None if the build does only if it does."""
+    source = Source(shell.file, step.line)
+    outer = Command((), source, step.text)
+    words, assigned = _assignments(shell, step.words)
+    expanded = expand(words, ChainMap(assigned, shell.variables))
+    if runs is Runs.NO:
+        shell.add(
+            outer, Outcome.TRANSLATED, "does not run, by the conditions before it and the values of its variables"
+        )
+        return Runs.YES
+    if expanded.words[:1] and expanded.words[0] in _TESTS:
+        return _read_test(shell, outer, expanded)
+    program = program_words(expanded.words)
+    command = Command(program, source, step.text)
+    script = _inner_script(command, step)
+    if script is not None and nested < MAX_NESTED and runs is Runs.YES:
+        read_script(shell, script, nested + 1)
+    elif step.before in ("|", "|&") and program[:1] and program[0] in _READ_INPUT and shell.imported.ledger:
+        before = shell.imported.ledger[-1]
+        shell.add(command, before.outcome, f"runs what the command before it prints: {before.reason}")
+    elif not program:
+        _read_files(shell, command, step)
+        for name, value in assigned.items():
+            assign(shell, command, name, value if runs is Runs.YES else None)
+    elif not _written(shell, command, step):
+        _read_program(shell, command, expanded, runs, assigned)
+    return _RESULTS.get(program[0]) if program else None
+
+
+def _assignments(shell: Shell, words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str | None]]:
+    """The words after the assignments in front, and these."""
+    assigned: dict[str, str | None] = {}
+    at = 0
+    while at < len(words) and (found := _ASSIGNMENT.fullmatch(words[at])):
+        value = expand_text(found["value"], ChainMap(assigned, shell.variables))
+        assigned[found["name"]] = None if value.unknown else value.words[0]
+        at += 1
+    return tuple(words[at:]), assigned
+
+
+def _read_test(shell: Shell, command: Command, expanded: Expanded) -> Runs:
+    result = result_of_test(expanded.words, expanded.unknown)
+    known = {Runs.YES: "it is true", Runs.NO: "it is false"}.get(result)
+    if known is None:
+        reason = "depends on the machine or on values that are not in this file: see the commands that it decides on"
+        shell.add(command, Outcome.NOT_UNDERSTOOD, reason)
+    else:
+        shell.add(command, Outcome.TRANSLATED, f"decides which commands run: {known}")
+    return result
+
+
+def program_words(words: Sequence[str]) -> tuple[str, ...]:
+    """A command without what is in front of its program: `sudo -E python3 -m pip install` is `pip install`."""
+    words = tuple(words)
+    while words:
+        name = _plain_name(words[0])
+        wrapper = name if name in _WRAPPERS else " ".join((name, *words[1:2]))
+        if wrapper in _WRAPPERS and len(words) > wrapper.count(" ") + 1:
+            words = _after_options(words[wrapper.count(" ") + 1 :], _WRAPPERS[wrapper])
+        elif name == "python" and (module := _module(words)) is not None:
+            words = module
+        else:
+            return (name, *words[1:])
+    return ()
+
+
+def _plain_name(word: str) -> str:
+    name = posixpath.basename(word)
+    return re.sub(r"^(python|pip)(?:3(?:\.\d+)?)?$", r"\1", name)
+
+
+def _after_options(words: tuple[str, ...], valued: Sequence[str]) -> tuple[str, ...]:
+    at = 0
+    while at < len(words) and (words[at].startswith("-") or _ASSIGNMENT.fullmatch(words[at])):
+        at += 2 if words[at] in valued else 1
+    return words[at:]
+
+
+def _module(words: tuple[str, ...]) -> tuple[str, ...] | None:
+    """What `python -m MODULE` runs, if it is an installer."""
+    at = 1
+    while at < len(words) and words[at] in ("-u", "-I", "-E", "-s", "-B"):
+        at += 1
+    if words[at : at + 1] == ("-m",) and len(words) > at + 1 and words[at + 1] in _MODULES:
+        return words[at + 1 :]
+    return None
+
+
+def _inner_script(command: Command, step: Step) -> list[tuple[int, str]] | None:
+    """The script that a command consists of: of `bash -c`, or a here-document that a shell reads."""
+    bodies = [each.body for each in step.redirections if each.body]
+    if command.words and command.words[0] not in _SHELLS:
+        return None
+    if not command.words:
+        is_script = bool(bodies) and all(each.operator.startswith("<<") for each in step.redirections)
+        return _body_script(bodies[0]) if is_script and not step.words else None
+    given, names = split_options(command.words[1:], {"-o"})
+    if names and any(option == "-c" for option, _ in given):
+        # Its own lines are not known apart: quotes and line ends are gone.
+        return [(command.source.line, f"{line}\n") for line in names[0].split("\n")]
+    return _body_script(bodies[0]) if bodies and not names else None
+
+
+def _body_script(body: tuple[tuple[int, str], ...]) -> list[tuple[int, str]] | None:
+    """The lines of a here-document, unless another program than a shell is to run them."""
+    first = body[0][1] if body else ""
+    if first.startswith("#!") and not re.match(r"#!\s*\S*/(?:env\s+)?(?:ba|da|a|z)?sh\b", first):
+        return None
+    return list(body)
+
+
+def _written(shell: Shell, command: Command, step: Step) -> bool:
+    """Whether a command only writes the lines of a here-document to a file, which others may read."""
+    target = next((each.target for each in step.redirections if each.operator in (">", ">|")), "")
+    bodies = [each.body for each in step.redirections if each.body]
+    if command.words[0] == "tee" and len(command.words) == 2:
+        target = command.words[1]
+    if command.words[0] not in ("cat", "tee") or not target or not bodies:
+        return False
+    write(shell, command, expand_text(target, shell.variables).words[0], bodies[0])
+    return True
+
+
+def write(shell: Shell, command: Command, name: str, body: tuple[tuple[int, str], ...]) -> None:
+    """A file that a script writes."""
+    shell.written[shell.path(name)] = body
+    if re.search(r"\.(txt|in)$", name):
+        shell.add(command, Outcome.TRANSLATED, "read where a command names it")
+    else:
+        shell.add(
+            command, Outcome.REFUSED, f"an image has no files of its own: put {name} into the project, and [image] copy"
+        )
+
+
+def _read_files(shell: Shell, command: Command, step: Step) -> None:
+    """A redirection without a program: it makes an empty file, or a here-document that no shell reads."""
+    if step.redirections and not step.words:
+        shell.add(command, Outcome.NOT_UNDERSTOOD, "no program that envspec knows reads or writes this")
+
+
+def _read_program(
+    shell: Shell, command: Command, expanded: Expanded, runs: Runs, assigned: dict[str, str | None]
+) -> None:
+    head = _head(command.words)
+    reader = next((read for pattern, read in READERS if re.fullmatch(pattern, head)), None)
+    note = (
+        next((note for note in NOTES if re.fullmatch(note.command, head, re.DOTALL)), None) if reader is None else None
+    )
+    if note is not None and note.outcome is Outcome.TRANSLATED:
+        shell.add(command, note.outcome, note.reason)
+    elif runs is Runs.MAYBE:
+        shell.add(
+            command, Outcome.NOT_UNDERSTOOD, "whether it runs depends on the machine: see the condition before it"
+        )
+    elif expanded.unknown and (note is None or reader is not None):
+        shell.add(command, Outcome.NOT_UNDERSTOOD, expanded.problem)
+        if reader is read_export:
+            shell.variables.update(dict.fromkeys(word.partition("=")[0] for word in command.words[1:]))
+    elif reader is not None:
+        _read(shell, command, reader, assigned)
+    elif note is not None:
+        shell.add(command, note.outcome, note.reason)
+    else:
+        shell.add(
+            command, Outcome.NOT_UNDERSTOOD, f"envspec does not know what {command.words[0]!r} changes in an image"
+        )
+
+
+def _read(shell: Shell, command: Command, reader: Reader, assigned: dict[str, str | None]) -> None:
+    """Run a reader, after the variables in front of its program."""
+    for name, value in assigned.items():
+        text = f"{name}={value}"
+        if value is not None and (ignored(name) or name in INDEXES or name == "TORCH_CUDA_ARCH_LIST"):
+            read_variable(name, value, command.source, text, shell.imported)
+        else:
+            shell.add(
+                command, Outcome.REFUSED, "a variable of a build: [build.NAME] env has those of one package", text
+            )
+    reader(shell, command)
+
+
+def _head(words: Sequence[str]) -> str:
+    """Program and first words without options, for the tables."""
+    plain = [word for word in words[:40] if not word.startswith("-") or word in ("-", "--version")]
+    return " ".join([words[0], *(plain[1:9])])[:1000].lower() if words else ""

@@ -1,0 +1,187 @@
+"""Other programs in the shell scripts of images, and the table of all that are read."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Final, NamedTuple
+
+from envspec.importers.pip import add_cuda
+from envspec.importers.shell_python import (
+    read_conda,
+    read_conda_config,
+    read_pip,
+    read_pip_config,
+    read_project,
+    read_python_version,
+    read_setup_py,
+)
+from envspec.importers.shell_state import Clone, Command, Reader, Shell, split_options
+from envspec.importers.types import Clue, Outcome
+from envspec.importers.variables import gpus_of
+
+# The system's packages
+
+
+class AptRow(NamedTuple):
+    """names: a pattern of packages that a spec does not list."""
+
+    names: str
+    outcome: Outcome
+    reason: str
+
+
+#: The first that matches; all other packages are listed in [system] apt.
+APT: Final = (
+    AptRow(
+        r"(lib)?python3?(\.\d+)?(-(dev|full|minimal|pip|venv|distutils|setuptools|wheel|virtualenv|lib2to3))?"
+        r"|python-is-python3|pipx|virtualenv",
+        Outcome.TRANSLATED,
+        "needs nothing: the environment brings its Python, with its headers",
+    ),
+    AptRow(
+        r"python3?-.+",
+        Outcome.REFUSED,
+        "a module for the system's Python, which the environment does not use: add the package to [pip] dependencies",
+    ),
+    AptRow(
+        r"cuda(-toolkit|-compiler|-nvcc)?-(?P<major>\d+)-(?P<minor>\d+)",
+        Outcome.TRANSLATED,
+        "[cuda] version {major}.{minor}, flavor devel",
+    ),
+    AptRow(
+        r"cuda(-.+)?|nvidia-cuda-toolkit|lib(cudnn|nccl|cublas|cusparse|cusolver|cufft|curand|nvinfer|cutensor|npp).*",
+        Outcome.TRANSLATED,
+        "needs nothing: CUDA's libraries come from the wheels and the base image ([cuda] flavor)",
+    ),
+    AptRow(
+        r".*[/*].*|.+\.deb", Outcome.REFUSED, "[system] apt takes names and exact versions: write which ones are meant"
+    ),
+)
+#: Packages that newer releases do not have -> those that they only required.
+#: Source: Ubuntu's package lists; libgl1-mesa-glx is in 22.04, as a package that depends on libgl1, and not in 24.04.
+RENAMED: Final = {"libgl1-mesa-glx": "libgl1"}
+_APT_VALUED: Final = frozenset({"-t", "--target-release", "-o", "--option", "-c", "--config-file"})
+
+
+def read_apt(shell: Shell, command: Command) -> None:
+    """`apt-get install`."""
+    words = command.words[command.words.index("install") + 1 :]
+    given, names = split_options(words, _APT_VALUED)
+    for option, value in given:
+        if option in ("-t", "--target-release"):
+            reason = "a spec's packages come from the release's own archive: write the version that is meant"
+            shell.add(command, Outcome.REFUSED, reason, f"{option} {value}")
+    if not names:
+        shell.add(command, Outcome.TRANSLATED, "needs nothing: no packages")
+    for name in names:
+        add_system_package(shell, command, name)
+
+
+def add_system_package(shell: Shell, command: Command, name: str) -> None:
+    """One package of the system, with its version behind `=` if it has one."""
+    draft = shell.imported.draft
+    plain = name.partition("=")[0]
+    if not shell.has_system:
+        shell.add(command, Outcome.TRANSLATED, "needs nothing: it is only where the build ran", name)
+        return
+    for row in APT:
+        if found := re.fullmatch(row.names, plain if row.outcome is Outcome.TRANSLATED else name):
+            if found.groupdict().get("major"):
+                add_cuda(f"{found['major']}.{found['minor']}", command.source, shell.imported, name)
+                draft.flavors.append(Clue("devel", command.source, name))
+            if python := re.fullmatch(r"python(3\.\d+)(-.+)?", plain):
+                draft.pythons.append(Clue(python[1], command.source, name))
+            shell.add(command, row.outcome, row.reason.format(**found.groupdict()), name)
+            return
+    if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+~:-]+)?", name):
+        shell.add(command, Outcome.NOT_UNDERSTOOD, "no name of a package", name)
+        return
+    own = RENAMED.get(plain, name)
+    if own not in draft.apt:
+        draft.apt.append(own)
+    if own == name:
+        shell.add(command, Outcome.KEPT, text=name)
+    else:
+        shell.add(command, Outcome.TRANSLATED, f"{own}: newer releases have no {plain}, which only requires it", name)
+
+
+# Everything else
+
+
+def read_clone(shell: Shell, command: Command) -> None:
+    """`git clone`."""
+    words = command.words[command.words.index("clone") + 1 :]
+    valued = {"-b", "--branch", "--depth", "-c", "--config", "-j", "--jobs", "-o", "--filter", "--origin", "--revision"}
+    given, names = split_options(words, valued)
+    if not names:
+        shell.add(command, Outcome.NOT_UNDERSTOOD, "no repository")
+        return
+    url = re.sub(r"^git@([^:/]+):", r"ssh://git@\1/", names[0])
+    folder = names[1] if len(names) > 1 else re.sub(r"\.git$", "", posixpath.basename(url.rstrip("/")))
+    revision = next((value for option, value in given if option in ("-b", "--branch", "--revision")), "")
+    shell.clones[shell.path(folder)] = Clone(url, revision, len(shell.imported.ledger))
+    reason = f"an image has no sources of {url}: [image] copy puts a copy in the project there"
+    shell.add(command, Outcome.REFUSED, reason)
+
+
+def read_checkout(shell: Shell, command: Command) -> None:
+    """`git checkout` in a cloned repository."""
+    given, names = split_options(command.words, {"-C", "-b"})
+    folder = shell.path(next((value for option, value in given if option == "-C"), "."))
+    clone = shell.clones.get(folder)
+    if clone is None or len(names) < 3:
+        shell.add(command, Outcome.NOT_UNDERSTOOD, "not in a repository that was cloned before")
+        return
+    shell.clones[folder] = clone._replace(revision=names[2])
+    shell.add(command, Outcome.TRANSLATED, f"the revision of {clone.url}")
+
+
+def read_cd(shell: Shell, command: Command) -> None:
+    """`cd`: later paths start there."""
+    shell.workdir = shell.path(command.words[1] if len(command.words) > 1 else "/root")
+    shell.add(command, Outcome.TRANSLATED, "paths after it start there")
+
+
+def read_export(shell: Shell, command: Command) -> None:
+    """`export NAME=VALUE`: of use for the commands after it."""
+    for word in command.words[1:]:
+        name, equals, value = word.partition("=")
+        if equals:
+            assign(shell, command, name, value)
+    if not any("=" in word for word in command.words):
+        shell.add(command, Outcome.TRANSLATED, "needs nothing: its value is used after it")
+
+
+def assign(shell: Shell, command: Command, name: str, value: str | None) -> None:
+    """A variable of the script itself, with its entry. value: None if it is not known."""
+    shell.variables[name] = value
+    text = f"{name}={value}"
+    if value is None:
+        shell.add(command, Outcome.TRANSLATED, "lines that need its value are not understood")
+    elif name == "TORCH_CUDA_ARCH_LIST":
+        gpus_of(value, command.source, text, shell.imported)
+    else:
+        shell.add(command, Outcome.TRANSLATED, "its value is used in the commands after it", text)
+
+
+#: First words of a command, as a pattern -> what reads it. The first that matches.
+READERS: Final[tuple[tuple[str, Reader], ...]] = (
+    (r"pip (install|wheel)( .*)?", read_pip),
+    (r"pip config .*", read_pip_config),
+    (r"uv (pip (install|sync)|add)( .*)?", read_pip),
+    (r"(uv sync|poetry install|pixi install)( .*)?", read_project),
+    (r"poetry add [^@^]+", read_pip),
+    (r"python setup\.py (.* )?(install|develop)( .*)?", read_setup_py),
+    (
+        r"uv (venv|python (install|pin))( .*)?|(python )?venv .*|virtualenv .*|pyenv (install|global) .*",
+        read_python_version,
+    ),
+    (r"(conda|mamba|micromamba) (env )?(install|create|update|upgrade)( .*)?", read_conda),
+    (r"(conda|mamba|micromamba) config .*", read_conda_config),
+    (r"(apt|apt-get|aptitude|apt-install) (.* )?install( .*)?", read_apt),
+    (r"git (.* )?clone .*", read_clone),
+    (r"git (.* )?checkout .*", read_checkout),
+    (r"(cd|pushd)( .*)?", read_cd),
+    (r"export( .*)?", read_export),
+)

@@ -1,0 +1,342 @@
+"""`pip install`, `uv sync`, `conda install` and their like -> the draft of a spec."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from envspec.facts import load_facts
+from envspec.importers import conda_specs
+from envspec.importers.conda_specs import add_channel
+from envspec.importers.pip import add_cuda, add_index, add_requirement
+from envspec.importers.requirements import add_line
+from envspec.importers.shell_state import Clone, Command, Shell, split_options
+from envspec.importers.types import Clue, LedgerEntry, Outcome, Source
+from envspec.names import normalised
+from envspec.origins import PYTORCH_PAGES
+
+
+class _Option(NamedTuple):
+    """names: of options of pip and uv. line: the same option in a requirements file, if it has one. reason: of the
+    others; empty if they concern only the run of the program.
+    """
+
+    names: str
+    line: str = ""
+    reason: str = ""
+
+
+#: Sources: pip's and uv's references of their command lines (pip 25.3, uv 0.9).
+_WITH_VALUE: Final = (
+    _Option("-r --requirement --requirements", "-r"),
+    _Option("-c --constraint --constraints", "-c"),
+    _Option("-e --editable", "-e"),
+    _Option("-i --index-url --default-index --pypi-url", "--index-url"),
+    _Option("--extra-index-url --index", "--extra-index-url"),
+    _Option("-f --find-links", "--find-links"),
+    _Option("-C --config-settings --config-setting", "--config-settings"),
+    _Option("--no-binary", "--no-binary"),
+    _Option("--only-binary", "--only-binary"),
+    _Option("--trusted-host", "--trusted-host"),
+    _Option("--global-option --build-option --install-option", "--global-option"),
+    _Option("--torch-backend"),
+    _Option("-w --wheel-dir"),
+    _Option(
+        "-t --target --prefix --root",
+        reason="a spec has one environment, without folders of packages beside it: require them like the others",
+    ),
+    _Option("--group", reason='name the group in [pip] groups: `groups = ["NAME"]`'),
+    _Option(
+        "--platform --python-version --implementation --abi --python-platform",
+        reason="a spec has the platforms and the Python in [env]",
+    ),
+    _Option(
+        "-p --python --cache-dir --progress-bar --root-user-action --timeout --default-timeout --retries --src --cert "
+        "--client-cert --proxy --log --upgrade-strategy --use-feature --use-deprecated --exists-action --link-mode "
+        "--index-strategy --keyring-provider --report --allow-insecure-host --upgrade-package -P --reinstall-package "
+        "--resolution --config-file --directory --project"
+    ),
+)
+_WITHOUT_VALUE: Final = (
+    *(_Option(name, name) for name in ("--pre", "--no-index", "--prefer-binary", "--require-hashes")),
+    *(_Option(name, name) for name in ("--no-deps", "--no-build-isolation")),
+    _Option(
+        "-q -v -U -I -n -y --quiet --verbose --upgrade --user --system --break-system-packages --no-input --isolated "
+        "--no-cache-dir --no-cache --disable-pip-version-check --no-warn-script-location --no-warn-conflicts "
+        "--use-pep517 --no-use-pep517 --compile --no-compile --compile-bytecode --force-reinstall --ignore-installed "
+        "--reinstall --no-python-version-warning --require-virtualenv --no-color --no-progress --native-tls --offline "
+        "--refresh --strict --exact --no-config --active --no-sync --frozen --locked --inexact --no-clean"
+    ),
+)
+_OPTION: Final = {name: row for row in (*_WITH_VALUE, *_WITHOUT_VALUE) for name in row.names.split()}
+_VALUED: Final = frozenset(name for row in _WITH_VALUE for name in row.names.split())
+#: Packages that install packages: envspec does that itself.
+INSTALLERS: Final = frozenset(
+    {"pip", "wheel", "uv", "poetry", "pipenv", "pipx", "virtualenv", "pdm", "conda", "pip-tools"}
+)
+
+
+_VERBS: Final = frozenset({"install", "add", "sync", "wheel"})
+
+
+def read_pip(shell: Shell, command: Command) -> None:
+    """`pip install`, `uv pip install`, `uv add`, `poetry add`, and `pip wheel`, whose wheels are installed later."""
+    words = command.words[next(at for at, word in enumerate(command.words) if word in _VERBS) + 1 :]
+    given, names = split_options(words, _VALUED)
+    if command.words[:3] == ("uv", "pip", "sync"):
+        given, names = [*given, *(("-r", name) for name in names)], []
+    before = len(shell.imported.ledger)
+    packages = tuple(found[0] for name in names if (found := re.match(r"[A-Za-z0-9][\w.-]*(?![\w.-]*[:/])", name)))
+    for option, value in given:
+        _read_option(shell, command, option, value, packages)
+    for name in names:
+        _read_name(shell, command, name)
+    if len(shell.imported.ledger) == before:
+        shell.add(command, Outcome.TRANSLATED, "needs nothing: no packages")
+
+
+def _read_option(shell: Shell, command: Command, option: str, value: str, packages: tuple[str, ...]) -> None:
+    row, text = _OPTION.get(option), f"{option} {value}".rstrip()
+    if row is None:
+        shell.add(command, Outcome.NOT_UNDERSTOOD, f"envspec does not know this option of {command.words[0]}", text)
+    elif option == "--no-build-isolation" and packages and all(map(_has_build, packages)):
+        shell.add(command, Outcome.TRANSLATED, "needs nothing: they are built beside the lock's torch", text)
+    elif option == "--torch-backend":
+        _torch_backend(shell, command, value)
+    elif row.line == "-e":
+        _read_local(shell, command, value, "-e ")
+    elif row.line in ("-r", "-c") and "://" not in value:
+        _read_file(shell, command, row.line, value)
+    elif row.line == "--index-url" and packages and not PYTORCH_PAGES.match(value):
+        shell.add(command, *add_index(value, command.source, shell.imported, packages=packages), text)
+    elif row.line:
+        _add(shell, command, f"{row.line} {shlex.quote(value)}" if value else row.line)
+    elif row.reason:
+        shell.add(command, Outcome.REFUSED, row.reason, text)
+
+
+def read_pip_config(shell: Shell, command: Command) -> None:
+    """`pip config set global.index-url URL`."""
+    words = command.words
+    found = re.fullmatch(r"(?:global|install|site|user)\.((?:extra-)?index-url|find-links)", " ".join(words[-2:-1]))
+    if found and "set" in words:
+        _add(shell, command, f"--{found[1]} {shlex.quote(words[-1])}")
+    else:
+        shell.add(command, Outcome.TRANSLATED, "needs nothing: it concerns only the installer")
+
+
+def _add(shell: Shell, command: Command, line: str) -> None:
+    add_line(line, command.source, shell.imported, shell.context)
+
+
+def _torch_backend(shell: Shell, command: Command, value: str) -> None:
+    text = f"--torch-backend {value}"
+    if found := re.fullmatch(r"cu(\d+)(\d)", value):
+        cuda = f"{found[1]}.{found[2]}"
+        add_cuda(cuda, command.source, shell.imported, text)
+        shell.add(command, Outcome.TRANSLATED, f"[cuda] version {cuda}", text)
+    else:
+        shell.add(command, Outcome.TRANSLATED, "torch's build follows from [cuda]", text)
+
+
+def _read_file(shell: Shell, command: Command, option: str, name: str) -> None:
+    written = shell.written.get(shell.path(name))
+    text = f"{option} {name}"
+    host = shell.host(name)
+    if written is not None and option == "-r":
+        shell.add(command, Outcome.TRANSLATED, "its lines, from where they are written", text)
+        for line, each in written:
+            if requirement := each.partition(" #")[0].strip().removeprefix("#"):
+                add_line(requirement, Source(shell.file, line), shell.imported, shell.context)
+    elif host is None:
+        shell.add(command, Outcome.REFUSED, f"{name} {_NOT_COPIED}", text)
+    elif option == "-r":
+        shell.imported.include(host, command.source, text)
+    else:
+        _add(shell, command, f"{option} {shlex.quote(_relative(host, shell.context))}")
+
+
+_NOT_COPIED: Final = "is not among the files that are copied from the project: name it to `envspec init` as well"
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path, folder)).as_posix()
+
+
+def _read_name(shell: Shell, command: Command, name: str) -> None:
+    plain = normalised(re.split(r"[\[<>=!~;@ ]", name, maxsplit=1)[0])
+    is_path = name.startswith((".", "/", "~", "file:")) or ("/" in name and "://" not in name and "@" not in name)
+    if plain in INSTALLERS:
+        shell.add(command, Outcome.TRANSLATED, "needs nothing: envspec installs packages itself", name)
+    elif is_path or (re.search(r"\.(whl|tar\.gz|zip)$", name) and "://" not in name):
+        _read_local(shell, command, name, "")
+    else:
+        _add(shell, command, name)
+
+
+def _read_local(shell: Shell, command: Command, name: str, option: str) -> None:
+    """A local project or file, or the sources of a repository that was cloned."""
+    text = f"{option}{name}"
+    found = re.fullmatch(r"(?:file:(?://)?)?(?P<path>[^\[]*)(?P<extras>(?:\[.*\])?)", name)
+    path, extras = (found["path"] or ".", found["extras"]) if found else (name, "")
+    host, clone = shell.host(path), shell.clones.get(shell.path(path))
+    if host is None and clone is None and (declares := shell.host(f"{path}/pyproject.toml")) is not None:
+        host = declares.parent
+    if re.match(r"(?!file:)[a-z+]+://", name):
+        _add(shell, command, text)
+    elif host is not None:
+        relative = _relative(host, shell.context)
+        line = f"{relative if relative.startswith('.') else './' + relative}{extras}"
+        notes = ("not editable: a wheel is built of it",) if option else ()
+        verdict = add_requirement(line, command.source, shell.imported, shell.context, notes=notes)
+        shell.add(command, *verdict, text)
+    elif clone is None:
+        shell.add(command, Outcome.REFUSED, f"{path} {_NOT_COPIED}", text)
+    else:
+        _read_clone(shell, command, clone, extras, text)
+
+
+def _read_clone(shell: Shell, command: Command, clone: Clone, extras: str, text: str) -> None:
+    url = f"git+{clone.url}" + (f"@{clone.revision}" if clone.revision else "")
+    package = _package_of(clone.url)
+    if package is None:
+        hint = (
+            f'add "NAME{extras} @ {url}" to [pip] dependencies, with the name that its pyproject.toml or setup.py has'
+        )
+        shell.add(command, Outcome.REFUSED, f"which package {clone.url} contains is not in this file: {hint}", text)
+        return
+    _add(shell, command, f"{package}{extras} @ {url}")
+    entry = shell.imported.ledger[clone.entry]
+    reason = f"required from the repository: {package}"
+    shell.imported.ledger[clone.entry] = LedgerEntry(entry.source, entry.text, Outcome.TRANSLATED, reason)
+
+
+def _package_of(url: str) -> str | None:
+    """The package of a repository, if envspec's data names the repository; None otherwise."""
+    repository = re.sub(r"\.git$|/$", "", url).lower()
+    for row in load_facts().extensions:
+        if any(page.lower().startswith(f"{repository}/") for page in row.pages):
+            return row.package
+    return None
+
+
+def _has_build(package: str) -> bool:
+    """Whether envspec knows how a package is compiled."""
+    return any(row.package == normalised(package) for row in load_facts().extensions)
+
+
+def read_setup_py(shell: Shell, command: Command) -> None:
+    """`python setup.py install`, `develop`."""
+    option = "-e " if "develop" in command.words else ""
+    _read_local(shell, command, ".", option)
+
+
+#: Program -> its files of a project: the one that declares, and the lock.
+PROJECT_FILES: Final = {
+    "uv": ("pyproject.toml", "uv.lock"),
+    "poetry": ("pyproject.toml", "poetry.lock"),
+    "pixi": ("pixi.toml", "pixi.lock"),
+}
+
+
+def read_project(shell: Shell, command: Command) -> None:
+    """`uv sync`, `poetry install`, `pixi install`."""
+    declares, lock = PROJECT_FILES[command.words[0]]
+    host = shell.host(declares)
+    if host is None:
+        reason = f"{declares} {_NOT_COPIED}"
+        shell.add(command, Outcome.REFUSED, reason)
+        return
+    shell.imported.include(host, command.source, command.text)
+    found = shell.imported.find(host.with_name(lock)) if host.with_name(lock).is_file() else None
+    if found is not None:
+        shell.imported.run(found, host.with_name(lock))
+    for option, value in pairwise([*command.words, ""]):
+        if option in ("--extra", "--group", "--all-extras", "--all-groups", "--with", "-E", "--only-group"):
+            text = f"{option} {value}" if not option.startswith("--all") else option
+            reason = 'which groups and extras are required stands in the spec: [pip] groups = ["NAME"]'
+            shell.add(command, Outcome.REFUSED, reason, text)
+
+
+def read_python_version(shell: Shell, command: Command) -> None:
+    """`uv venv --python 3.11`, `uv python install 3.11`, `virtualenv -p python3.11`, `pyenv install 3.11.9`."""
+    found = re.search(r"(?:^|[ =@]|python|-p)(3\.\d+(?:\.\d+)?)(?=$| )", " ".join(command.words[1:]))
+    if found:
+        shell.imported.draft.pythons.append(Clue(found[1], command.source, command.text))
+    reason = f"[env] python {found[1]}" if found else "needs nothing: an image has one environment"
+    shell.add(command, Outcome.TRANSLATED, reason)
+
+
+# conda
+
+_CONDA_VALUED: Final = frozenset(
+    [
+        "-c",
+        "--channel",
+        "-n",
+        "--name",
+        "-p",
+        "--prefix",
+        "-f",
+        "--file",
+        "--solver",
+        "-r",
+        "--root-prefix",
+        "--platform",
+    ]
+)
+
+
+def read_conda(shell: Shell, command: Command) -> None:
+    """`conda install`, `create`, `env create`, `env update`, also mamba's and micromamba's."""
+    verbs = ("install", "create", "update", "upgrade")
+    words = command.words[next(at for at, word in enumerate(command.words) if word in verbs) + 1 :]
+    given, specs = split_options(words, _CONDA_VALUED)
+    before = len(shell.imported.ledger)
+    for option, value in given:
+        if option in ("-c", "--channel"):
+            add_channel(shell.imported, command.source, value, f"{option} {value}")
+        elif option in ("-f", "--file"):
+            _read_conda_file(shell, command, value)
+    for spec in specs:
+        _read_spec(shell, command.source, spec)
+    if command.words[1] == "env" and not any(option in ("-f", "--file") for option, _ in given):
+        _read_conda_file(shell, command, "environment.yml")
+    if len(shell.imported.ledger) == before:
+        shell.add(command, Outcome.TRANSLATED, "needs nothing: no packages")
+
+
+def _read_spec(shell: Shell, source: Source, spec: str) -> None:
+    if re.split(r"[\s=<>!~\[]", spec, maxsplit=1)[0] in ("conda", "mamba", "pip", "micromamba"):
+        shell.imported.add(source, spec, Outcome.TRANSLATED, "needs nothing: envspec installs packages itself")
+    else:
+        conda_specs.add_requirement(shell.imported, source, spec)
+
+
+def _read_conda_file(shell: Shell, command: Command, name: str) -> None:
+    host, text = shell.host(name), f"--file {name}"
+    if host is None:
+        shell.add(command, Outcome.REFUSED, f"{name} {_NOT_COPIED}", text)
+    elif host.suffix in (".yml", ".yaml", ".lock"):
+        shell.imported.include(host, command.source, text)
+    else:
+        shell.add(command, Outcome.TRANSLATED, f"its lines, from {shell.imported.shown(host)}", text)
+        for number, line in enumerate(shell.imported.read(host).splitlines(), start=1):
+            if spec := line.partition("#")[0].strip():
+                _read_spec(shell, Source(shell.imported.shown(host), number), spec)
+
+
+def read_conda_config(shell: Shell, command: Command) -> None:
+    """`conda config --add channels conda-forge`."""
+    words = command.words
+    added = [
+        words[at + 2] for at in range(len(words) - 2) if words[at + 1] == "channels" and words[at].startswith("--")
+    ]
+    if not added or "--remove" in words:
+        shell.add(command, Outcome.TRANSLATED, "needs nothing: envspec solves by the spec alone")
+    for channel in added:
+        add_channel(shell.imported, command.source, channel, command.text)

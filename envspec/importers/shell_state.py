@@ -1,0 +1,108 @@
+"""The state of a shell whose commands are read, and the commands' options."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Collection, Iterable, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from envspec.importers.types import Import, Outcome, Source
+
+#: Of files and folders that are copied to one path of a container.
+_MOST_COPIES: Final = 20
+#: Source: Linux, PATH_MAX.
+_LONGEST_PATH: Final = 4096
+
+
+class Command(NamedTuple):
+    """One command. words: the program without its folder, then its arguments. text: as it is written."""
+
+    words: tuple[str, ...]
+    source: Source
+    text: str
+
+
+class Clone(NamedTuple):
+    """A repository that was cloned. entry: of the ledger, by its index."""
+
+    url: str
+    revision: str
+    entry: int
+
+
+@dataclass(slots=True)
+class Shell:
+    """The state in which commands are read.
+
+    file: of the script, as messages name it. context: the project's folder, which paths of requirements start from.
+    variables: name -> value; of None and of others it is not known. copies: the container's paths -> what is copied
+    there, the last one first. written: the container's paths -> lines of files that the script writes. clones: by the
+    folder in the container. has_system: False in a stage whose packages of the system are not in the final image.
+    """
+
+    imported: Import
+    file: str
+    context: Path
+    variables: MutableMapping[str, str | None] = field(default_factory=dict)
+    workdir: str = "/"
+    copies: dict[str, list[Path]] = field(default_factory=dict)
+    written: dict[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
+    clones: dict[str, Clone] = field(default_factory=dict)
+    has_system: bool = True
+
+    def path(self, name: str) -> str:
+        """A path in the container, in full."""
+        return posixpath.normpath(posixpath.join(self.workdir, name))
+
+    def start_from(self, other: Shell) -> None:
+        """Take the state of another stage, which is not changed afterwards."""
+        self.workdir, self.variables = other.workdir, dict(other.variables)
+        self.copies, self.written, self.clones = dict(other.copies), dict(other.written), dict(other.clones)
+
+    def copy(self, target: str, source: Path) -> None:
+        """A file or a folder of the project that is at a path in the container from now on."""
+        self.copies[target] = [source, *self.copies.get(target, [])][:_MOST_COPIES]
+
+    def host(self, name: str) -> Path | None:
+        """The project's file or folder at a path in the container; None if none is copied there."""
+        path = self.path(name)
+        if len(path) > _LONGEST_PATH or not path.isprintable():
+            return None
+        parents = ["", *(part for part in path.split("/") if part)]
+        for length in range(len(parents), 0, -1):
+            folder, rest = "/".join(parents[:length]) or "/", parents[length:]
+            for source in self.copies.get(folder, []):
+                found = source.joinpath(*rest)
+                if found.exists() and found.resolve().is_relative_to(source.resolve()):
+                    return found
+        return None
+
+    def add(self, command: Command, outcome: Outcome, reason: str = "", text: str = "") -> None:
+        """An entry for a command, or for a part of it."""
+        self.imported.add(command.source, text or command.text, outcome, reason)
+
+
+Reader = Callable[[Shell, Command], None]
+
+
+def split_options(words: Iterable[str], valued: Collection[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Options with their values, and the other words. valued: the options that have a value."""
+    given: list[tuple[str, str]] = []
+    others: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        name, equals, value = word.partition("=")
+        if word == "--":
+            others += remaining
+        elif word in ("-", "") or not word.startswith("-"):
+            others.append(word)
+        elif word.startswith("--") or word in valued:
+            given.append((name, value if equals else next(remaining, "") if name in valued else ""))
+        elif word[:2] in valued:
+            given.append((word[:2], word[2:].removeprefix("=")))
+        else:
+            flags = [f"-{letter}" for letter in word[1:]]
+            given += [(flag, next(remaining, "") if flag in valued else "") for flag in flags]
+    return given, others

@@ -1,0 +1,316 @@
+"""The Python packages of a folder: versions, and which of them were asked for. Nothing of them is imported."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from packaging.markers import InvalidMarker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from envspec.importers.graph import roots
+from envspec.importers.pip import add_cuda, add_requirement, note_build
+from envspec.importers.types import CPU, MAX_SOURCE_BYTES, Clue, DraftRequirement, Import, Outcome, Source
+from envspec.models import Platform, Python, Target
+from envspec.names import normalised
+from envspec.spec.targets import marker_environment
+from envspec.verifier.scan import Distribution, distributions
+
+#: Requirements of one package that are read. The largest real packages have 500, with all of their extras.
+_MOST_REQUIREMENTS: Final = 5000
+#: Tags of wheels -> the platform that they are for.
+_TAGS: Final = (
+    (re.compile(r"linux\w*_x86_64"), Platform.LINUX_64),
+    (re.compile(r"linux\w*_aarch64"), Platform.LINUX_AARCH64),
+    (re.compile(r"macosx_\w+_arm64"), Platform.OSX_ARM64),
+    (re.compile(r"win_amd64"), Platform.WIN_64),
+)
+#: In torch/version.py. Source: torch 1.13 to 2.9.
+_TORCH: Final = re.compile(r"^(cuda|hip|xpu)\b[^=\n]*= *(?:None|['\"]([\w.+-]+)['\"]) *$", re.MULTILINE)
+#: Files that virtualenv and uv write into an environment of theirs.
+_OF_VENVS: Final = ("_virtualenv.pth", "distutils-precedence.pth")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """site-packages of a prefix. python: its version, empty if it is not known. seeds: packages that the tool which
+    made the environment installed. owned: paths of conda's packages, relative to the prefix.
+    """
+
+    prefix: Path
+    path: Path
+    python: str
+    seeds: frozenset[str]
+    owned: frozenset[str]
+
+    def is_of_conda(self, name: str) -> bool:
+        inner = (self.path / name).relative_to(self.prefix).as_posix()
+        return any(f"{inner}{end}" in self.owned for end in ("", "/METADATA", "/PKG-INFO", "/RECORD"))
+
+
+@dataclass(slots=True)
+class _Package:
+    """An installed package. origin: what direct_url.json says. requires: requirements that apply to this Python.
+
+    extras: extra -> the requirements that it adds. unread: requirements that are none.
+    """
+
+    name: str
+    version: str
+    source: Source
+    folder: Path
+    installer: str = ""
+    is_requested: bool = False
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    requires: list[Requirement] = field(default_factory=list)
+    extras: dict[str, list[Requirement]] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+
+
+def read_site(site: Site, imported: Import) -> None:
+    """Add the packages that conda did not install."""
+    packages = _packages(site, imported)
+    _platform(packages.values(), imported)
+    environment = _environment(site, imported)
+    for each in packages.values():
+        _read_metadata(each, environment)
+    graph = {name: _needs(packages, each.requires) for name, each in packages.items()}
+    direct = _direct(packages, graph, site.seeds)
+    for name, each in packages.items():
+        by = sorted(other for other, needs in graph.items() if name in needs and other != name)
+        _add(each, direct, by, site, imported)
+    if torch := packages.get("torch"):
+        _read_torch(site.path / "torch" / "version.py", torch, imported)
+    for name, each in packages.items():
+        note_build(name, each.version, each.source, imported)
+    _read_paths(site, imported)
+
+
+def _packages(site: Site, imported: Import) -> dict[str, _Package]:
+    """By name; entries for what is not a package, or twice there."""
+    found: dict[str, _Package] = {}
+    for each in distributions(site.path):
+        source = Source(imported.shown(site.path / each.folder))
+        if site.is_of_conda(each.folder):
+            continue
+        if each.folder.startswith(("~", "-")):
+            reason = "left by an installation that was interrupted; pip ignores it"
+            imported.add(source, each.folder, Outcome.TRANSLATED, reason)
+            continue
+        package = _package(each, source)
+        if package is None:
+            reason = "it has no readable metadata: its installation is broken; install it again"
+            imported.add(source, each.folder, Outcome.NOT_UNDERSTOOD, reason)
+        elif (other := found.get(package.name)) is None:
+            found[package.name] = package
+        else:
+            kept, dropped = sorted((other, package), key=_order)[::-1]
+            found[package.name] = kept
+            reason = f"{kept.version} is installed too, and the newer one is taken: install one of them again"
+            imported.add(dropped.source, f"{dropped.name} {dropped.version}", Outcome.NOT_UNDERSTOOD, reason)
+    return found
+
+
+def _order(package: _Package) -> tuple[bool, Version | str]:
+    try:
+        return True, Version(package.version)
+    except InvalidVersion:
+        return False, package.version
+
+
+def _package(found: Distribution, source: Source) -> _Package | None:
+    """A distribution with what its installer recorded; None if it is broken."""
+    folder = found.site / found.folder
+    if folder.suffix == ".egg-link":
+        lines = _text(folder).splitlines()
+        origin = {"url": Path(lines[0]).as_uri(), "dir_info": {"editable": True}} if _is_absolute(lines) else {}
+        return _Package(found.name, "", source, folder, origin=origin) if origin else None
+    has_metadata = folder.is_file() or any((folder / name).is_file() for name in ("METADATA", "PKG-INFO"))
+    if not has_metadata or not found.version:
+        return None
+    # distutils wrote the Python's series behind the version.
+    package = _Package(found.name, re.sub(r"-py3[\d.]*$", "", found.version), source, folder)
+    package.installer = _text(folder / "INSTALLER").strip().lower()
+    package.is_requested = (folder / "REQUESTED").is_file()
+    try:
+        origin = json.loads(_text(folder / "direct_url.json") or "{}")
+        package.origin = origin if isinstance(origin, dict) else {}
+    except (ValueError, RecursionError):
+        package.origin = {}
+    return package
+
+
+def _is_absolute(lines: list[str]) -> bool:
+    return bool(lines) and Path(lines[0]).is_absolute()
+
+
+def _text(path: Path) -> str:
+    """A file of an environment; empty if it is none, too large, or can't be read."""
+    try:
+        if path.is_file() and path.stat().st_size <= MAX_SOURCE_BYTES:
+            return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        pass
+    return ""
+
+
+def _platform(packages: Iterable[_Package], imported: Import) -> None:
+    """The platform that wheels were built for, which the spec is for."""
+    for each in packages:
+        for tag in re.findall(r"^Tag: (\S+)", _text(each.folder / "WHEEL"), re.MULTILINE):
+            platform = next((platform for form, platform in _TAGS if form.search(tag)), None)
+            if platform is not None:
+                clue = Clue(platform.value, each.source, f"{each.name} is built for {tag}")
+                if platform.value not in (known.value for known in imported.draft.platforms):
+                    imported.draft.platforms.append(clue)
+                return
+
+
+def _environment(site: Site, imported: Import) -> dict[str, str]:
+    """What markers see; empty if the Python is not known."""
+    if not site.python:
+        return {}
+    platform = imported.draft.platforms[0].value if imported.draft.platforms else Platform.LINUX_64.value
+    return marker_environment(Target(Platform(platform), Python(site.python, "spec")))
+
+
+def _read_metadata(package: _Package, environment: Mapping[str, str]) -> None:
+    """Fill in what a package requires."""
+    if package.folder.is_file() or (package.folder / "METADATA").is_symlink():
+        return
+    if not any(_text(package.folder / name) for name in ("METADATA", "PKG-INFO")):
+        return
+    for text in (metadata.Distribution.at(package.folder).requires or [])[:_MOST_REQUIREMENTS]:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            package.unread.append(text)
+            continue
+        named = re.findall(r"""extra\s*==\s*["']([^"']+)""", str(requirement.marker or ""))
+        if _applies(requirement, environment, ""):
+            package.requires.append(requirement)
+        else:
+            for extra in dict.fromkeys(map(normalised, named)):
+                if _applies(requirement, environment, extra):
+                    package.extras.setdefault(extra, []).append(requirement)
+
+
+def _applies(requirement: Requirement, environment: Mapping[str, str], extra: str) -> bool:
+    if requirement.marker is None:
+        return True
+    try:
+        return requirement.marker.evaluate({**environment, "extra": extra})
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, ValueError):
+        return not extra
+
+
+def _needs(packages: Mapping[str, _Package], requires: Iterable[Requirement]) -> set[str]:
+    """The installed packages that requirements name, with those of the extras in them."""
+    found: set[str] = set()
+    done: set[tuple[str, str]] = set()
+    queue = [*requires]
+    while queue:
+        requirement = queue.pop()
+        name = normalised(requirement.name)
+        if name not in packages:
+            continue
+        found.add(name)
+        for extra in map(normalised, requirement.extras):
+            if (name, extra) not in done:
+                done.add((name, extra))
+                queue += packages[name].extras.get(extra, [])
+    return found
+
+
+def _direct(packages: Mapping[str, _Package], graph: Mapping[str, set[str]], seeds: Collection[str]) -> set[str]:
+    """The packages that were asked for.
+
+    pip marks them by a file REQUESTED. Installers that mark every package, such as uv, mark nothing: of theirs, those
+    that no other package requires are taken. So are those that are left of packages that are not installed any more.
+    """
+    direct = {name for name, each in packages.items() if (each.origin or _is_marked(each)) and name not in seeds}
+    return {*direct, *roots(graph, direct)} - {*seeds}
+
+
+def _is_marked(package: _Package) -> bool:
+    return package.is_requested and package.installer == "pip"
+
+
+def _add(package: _Package, direct: Collection[str], by: list[str], site: Site, imported: Import) -> None:
+    """Add a package to the draft and the ledger. by: those that require it."""
+    name, text = package.name, f"{package.name} {package.version}".strip()
+    notes = [f"preferred version {package.version}"] if package.version else []
+    notes += [f"its requirement `{each[:80]}` can't be read" for each in package.unread[:3]]
+    if package.version:
+        imported.draft.versions.setdefault(name, package.version)
+    if name not in direct:
+        if by:
+            notes.append(f"{' and '.join(by[:2])} {'requires' if len(by) == 1 else 'require'} it")
+        else:
+            notes.insert(0, f"of the tool that made the environment: add `{name}` to [pip] if code imports it")
+        imported.add(package.source, text, Outcome.TRANSLATED, ", ".join(notes))
+    elif address := _address(package.origin):
+        outcome, reason = add_requirement(f"{name} @ {address}", package.source, imported, site.prefix)
+        reasons = [reason or f"`{name} @ {address}`", *([] if outcome.is_lost else notes)]
+        outcome = outcome if outcome.is_lost else Outcome.TRANSLATED
+        imported.add(package.source, text, outcome, ", ".join(reasons))
+    else:
+        imported.draft.dependencies.append(DraftRequirement(name, package.source))
+        imported.add(package.source, text, Outcome.TRANSLATED, ", ".join([f"`{name}`", *notes]))
+
+
+def _address(origin: Mapping[str, Any]) -> str:
+    """The address of PEP 610's direct_url.json, as a requirement has it; empty if it is from an index."""
+    url = origin.get("url")
+    if not isinstance(url, str) or not url:
+        return ""
+    fragments = [f"subdirectory={origin['subdirectory']}"] if isinstance(origin.get("subdirectory"), str) else []
+    vcs, archive = origin.get("vcs_info"), origin.get("archive_info")
+    if isinstance(vcs, dict):
+        url = f"{vcs.get('vcs')}+{url}@{vcs.get('commit_id')}"
+    elif isinstance(archive, dict):
+        hashes = archive.get("hashes")
+        digest = hashes.get("sha256") if isinstance(hashes, dict) else None
+        digest = digest or str(archive.get("hash") or "").removeprefix("sha256=")
+        fragments += [f"sha256={digest}"] if re.fullmatch(r"[0-9a-f]{64}", str(digest)) else []
+    return f"{url}#{'&'.join(fragments)}" if fragments else url
+
+
+def _read_torch(path: Path, torch: _Package, imported: Import) -> None:
+    """The CUDA of torch's build, which its version may lack, by the text of a module."""
+    values = dict(_TORCH.findall(_text(path)[:10_000]))
+    source = Source(imported.shown(path))
+    if values.get("cuda"):
+        add_cuda(values["cuda"], torch.source, imported, f"torch {torch.version} is built for it")
+    elif others := [f"{key} {value}" for key, value in values.items() if value]:
+        reason = "only builds for CUDA and the CPU are supported"
+        imported.add(source, f"torch {torch.version} for {' and '.join(others)}", Outcome.REFUSED, reason)
+    elif "cuda" in values:
+        add_cuda(CPU, torch.source, imported, f"torch {torch.version} is built for the CPU")
+
+
+def _read_paths(site: Site, imported: Import) -> None:
+    """Files that add folders to Python's path and belong to no package."""
+    owned = {
+        entry.path for each in distributions(site.path) for entry in each.entries or () if entry.path.endswith(".pth")
+    }
+    for path in sorted(site.path.glob("*.pth")):
+        if path.name in owned or path.name in _OF_VENVS or site.is_of_conda(path.name):
+            continue
+        for line in _lines_of(path):
+            reason = "a folder on Python's path that no package installed: name its project in [pip] dependencies"
+            if re.match(r"import[ \t]", line):
+                reason = "code that runs whenever Python starts, which no package installed"
+            imported.add(Source(imported.shown(path)), line, Outcome.REFUSED, reason)
+
+
+def _lines_of(path: Path) -> Iterator[str]:
+    for line in _text(path).splitlines()[:1000]:
+        if line.strip() and not line.startswith("#"):
+            yield line

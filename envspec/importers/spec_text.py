@@ -1,0 +1,422 @@
+"""The draft of a spec -> its text. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as Pep508
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from envspec.facts import Facts
+from envspec.facts.gpu import UnknownGpu, find_gpu
+from envspec.importers.types import (
+    CPU,
+    PYTHON_SERIES,
+    Clue,
+    Draft,
+    DraftIndex,
+    DraftRequirement,
+    Import,
+    LedgerEntry,
+    Outcome,
+)
+from envspec.lockfile.toml_writer import Value, string, time_text
+from envspec.models import Decision, Platform
+from envspec.names import normalised
+from envspec.spec.conda import read_match_spec, read_preferred_record
+from envspec.spec.dates import Age, read_as_of
+from envspec.spec.errors import BadValue
+from envspec.spec.requirements import read_constraint, read_preference, read_requirement
+from envspec.spec.sections import Os
+from envspec.spec.values import env_name, read_index_url, read_python
+
+_NOTHING: Final = "nothing in the sources says"
+_DEFAULT_SYSTEM: Final = Os.UBUNTU_24_04.value
+#: The table of a spec if the sources say nothing of GPUs.
+_NO_CUDA: Final = """
+[cuda]
+# gpus = ["A100", "H100"]  # the GPUs that must run it
+# driver = "535"           # the oldest driver that must run it
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the user decides, before anything that the sources imply. Empty: not decided.
+
+    folder: of the spec's file.
+    """
+
+    now: datetime
+    folder: Path
+    as_of: datetime | Age | None = None
+    name: str = ""
+    python: str = ""
+    platforms: tuple[Platform, ...] = ()
+    gpus: tuple[str, ...] = ()
+    driver: str = ""
+    cuda: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecDraft:
+    """name: of the environment. decisions: the values that follow from clues, or from nothing, each with its reason."""
+
+    name: str
+    text: str
+    decisions: tuple[Decision, ...]
+
+
+def spec_of(imported: Import, choices: Choices, facts: Facts) -> SpecDraft:
+    """The spec of a draft. Lines that no spec can have become refused entries of the ledger."""
+    writer = _Writer(imported, choices, facts)
+    text = "".join(writer.tables())
+    return SpecDraft(writer.name, text, tuple(writer.decisions))
+
+
+class _Writer:
+    def __init__(self, imported: Import, choices: Choices, facts: Facts) -> None:
+        self._imported = imported
+        self._draft: Draft = imported.draft
+        self._choices = choices
+        self._facts = facts
+        self.decisions: list[Decision] = []
+        self.name = env_name(choices.name or self._draft.name or imported.root.resolve().name)
+
+    def tables(self) -> Iterator[str]:
+        """The text of each table."""
+        draft, choices = self._draft, self._choices
+        dependencies = self._lines(draft.dependencies, read_requirement)
+        constraints = self._lines(draft.constraints, read_constraint)
+        torch = self._torch_bounds([*dependencies, *constraints])
+        yield "# Written by `envspec init`.\n"
+        platforms = choices.platforms or tuple(Platform(each.value) for each in draft.platforms)
+        yield _table(
+            "env",
+            {
+                "name": self.name,
+                "python": self._python(torch),
+                "platforms": [each.value for each in dict.fromkeys(platforms or (Platform.LINUX_64,))],
+                "as_of": self._as_of(),
+            },
+        )
+        yield self._cuda(torch)
+        prefer = [
+            text
+            for name, version in sorted(draft.versions.items())
+            if (text := f"{name}=={version}") not in dependencies and _is_valid(read_preference, text)
+        ]
+        pip: dict[str, Value] = {
+            "dependencies": dependencies,
+            "constraints": constraints,
+            "prefer": prefer,
+            "overrides": [{"requirement": text, "reason": reason} for text, reason in draft.overrides],
+            "allow_sdist": sorted(set(draft.allow_sdist)),
+        }
+        yield _table("pip", pip)
+        yield from self._indexes()
+        yield from self._conda()
+        yield _table("system", {"apt": sorted(set(draft.apt))})
+        bases = [each.value for each in draft.bases]
+        yield _table(
+            "image",
+            {
+                "base": bases[0] if bases else None,
+                "packages": "keep" if bases else None,
+                "env": draft.env,
+                "workdir": draft.workdir or None,
+            },
+        )
+
+    def _decide(self, what: str, value: str, why: str, source: str = "") -> str:
+        self.decisions.append(Decision(what, value, why, source or _NOTHING))
+        return value
+
+    def _lines(self, lines: Iterable[DraftRequirement], read: object) -> list[str]:
+        """The texts of a list of the spec, without doubles and without what a spec refuses."""
+        found: dict[str, None] = {}
+        for each in lines:
+            text = each.text
+            if each.project is not None:
+                path = os.path.relpath(each.project.resolve(), self._choices.folder.resolve()).replace(os.sep, "/")
+                text = text.replace("{path}", path if path.startswith(".") else f"./{path}")
+            try:
+                read(text)  # type: ignore[operator]
+            except BadValue as bad:
+                self._refuse(each, f"{bad.found} ({bad.hint})" if bad.hint else bad.found)
+            else:
+                found[text] = None
+        return list(found)
+
+    def _refuse(self, line: DraftRequirement | DraftIndex, why: str) -> None:
+        """Correct the entry of a line that its importer could translate, and a spec can't have."""
+        ledger = self._imported.ledger
+        for at, entry in enumerate(ledger):
+            if entry.source == line.source and not entry.outcome.is_lost:
+                ledger[at] = LedgerEntry(entry.source, entry.text, Outcome.REFUSED, why)
+                return
+        text = line.text if isinstance(line, DraftRequirement) else line.url
+        ledger.append(LedgerEntry(line.source, text, Outcome.REFUSED, why))
+
+    def _torch_bounds(self, lines: Sequence[str]) -> SpecifierSet:
+        """The versions of torch that the sources allow; the installed one alone if it is known."""
+        if (version := self._draft.versions.get("torch")) is not None:
+            return SpecifierSet(f"=={Version(version).public}")
+        found = SpecifierSet()
+        for text in lines:
+            try:
+                line = Pep508(text)
+            except InvalidRequirement:
+                continue
+            if normalised(line.name) == "torch":
+                found &= line.specifier
+        return found
+
+    def _as_of(self) -> datetime | str:
+        chosen = self._choices.as_of
+        if chosen is not None:
+            return chosen if isinstance(chosen, datetime) else str(chosen)
+        for clue in self._draft.as_ofs:
+            try:
+                found = read_as_of(clue.value)
+            except ValueError:
+                continue
+            if isinstance(found, Age) or found < self._choices.now:
+                # What is locked or installed is not newer.
+                self._decide("env.as_of", clue.value, clue.why, str(clue.source))
+                return found if isinstance(found, datetime) else str(found)
+        return self._choices.now
+
+    def _python(self, torch: SpecifierSet) -> str:
+        if self._choices.python:
+            return self._choices.python
+        clues = self._draft.pythons
+        exact = next((each for each in clues if _is_valid(read_python, each.value)), None)
+        if exact is not None:
+            series = ".".join(exact.value.split(".")[:2])
+            patches = {row.version for row in self._facts.standalone_pythons(series, Platform.LINUX_64)}
+            if exact.value in (series, *patches):
+                return self._decide("env.python", exact.value, exact.why, str(exact.source))
+            why = f"{exact.why}; {exact.value} has no standalone build, the series' newest patch is taken"
+            return self._decide("env.python", series, why, str(exact.source))
+        bounds = [(each, bound) for each in clues if (bound := _specifiers(each.value)) is not None]
+        allowed = [
+            series
+            for series in PYTHON_SERIES
+            if all(any(bound.contains(f"{series}.{n}") for n in (0, 9)) for _, bound in bounds)
+        ] or list(PYTHON_SERIES)
+        rows = [row for row in self._facts.torch if torch and torch.contains(row.version) and row.pythons]
+        with_wheels = [
+            series for series in allowed if not rows or any(series in row.pythons for row in rows)
+        ] or allowed
+        why = "; ".join([*dict.fromkeys(each.why for each, _ in bounds)] or [f"{_NOTHING} which Python"])
+        if with_wheels[0] != allowed[0]:
+            why += f"; torch{torch} has no wheel for {allowed[0]}"
+        return self._decide("env.python", with_wheels[0], why, ", ".join(str(each.source) for each, _ in bounds))
+
+    def _cuda(self, torch: SpecifierSet) -> str:
+        draft, choices = self._draft, self._choices
+        if not choices.cuda and draft.cudas and draft.cudas[0].value == CPU:
+            first = draft.cudas[0]
+            self._decide("cuda", "none", first.why, str(first.source))
+            return ""
+        version = choices.cuda or self._cuda_version(torch)
+        gpus = list(choices.gpus) or self._gpus()
+        driver = choices.driver or self._first("cuda.driver", draft.drivers)
+        flavor = self._first("cuda.flavor", draft.flavors)
+        system = self._first("cuda.os", draft.systems) or self._system(version, torch)
+        table = {
+            "version": version or None,
+            "driver": driver or None,
+            "gpus": gpus,
+            "flavor": flavor or None,
+            "os": system or None,
+        }
+        if draft.bases:
+            # The base has its own CUDA and system.
+            table = {"gpus": gpus, "version": version or None}
+        if not any(table.values()):
+            self._decide("cuda", "as torch's wheels require", f"{_NOTHING} which GPUs, driver or CUDA")
+            return _NO_CUDA
+        return _table("cuda", table)
+
+    def _system(self, version: str, torch: SpecifierSet) -> str:
+        """Another system than the default one, if NVIDIA has no image of it for the CUDA."""
+        version = version or self._cuda_of_pins(torch)
+        found = {os for row in self._facts.images if row.cuda.startswith(f"{version}.") for os in row.os}
+        usable = sorted((each.value for each in Os if each.value in found), reverse=True)
+        if not version or not usable or _DEFAULT_SYSTEM in usable:
+            return ""
+        return self._decide("cuda.os", usable[0], f"NVIDIA has no image of CUDA {version} on {_DEFAULT_SYSTEM}")
+
+    def _cuda_of_pins(self, torch: SpecifierSet) -> str:
+        """The CUDA of torch's wheels on the default index, else that of another package of a known version."""
+        of_torch = [row for row in self._facts.torch if torch and torch.contains(row.version)]
+        variant = self._facts.default_variant(of_torch[-1].version, Platform.LINUX_64) if of_torch else None
+        if variant and variant.startswith("cu"):
+            return f"{variant[2:-1]}.{variant[-1]}"
+        pins = dict(self._draft.versions)
+        for each in self._draft.dependencies:
+            if found := re.match(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*==\s*([0-9][^\s;,*]*)(?=\s|;|$)", each.text):
+                pins[normalised(found[1])] = found[2]
+        builds = (self._facts.cuda_build(name, pinned, Platform.LINUX_64) for name, pinned in sorted(pins.items()))
+        return next((build.cuda for build in builds if build is not None), "")
+
+    def _cuda_version(self, torch: SpecifierSet) -> str:
+        """torch's build goes before the base image, whose CUDA no wheel of torch uses."""
+        found = [each for each in self._draft.cudas if each.value != CPU]
+        of_base = {each.source for each in (*self._draft.flavors, *self._draft.systems)}
+        of_torch = [each for each in found if each.source not in of_base]
+        if of_torch:
+            chosen = of_torch[0]
+            others = sorted({each.value for each in found} - {chosen.value})
+            more = f" ({', '.join(others)} in the sources too)" if others else ""
+            return self._decide("cuda.version", chosen.value, chosen.why + more, str(chosen.source))
+        if not found:
+            return ""
+        base = found[0]
+        variants = {
+            self._facts.default_variant(row.version, Platform.LINUX_64)
+            for row in self._facts.torch
+            if torch.contains(row.version)
+        }
+        if not torch or f"cu{base.value.replace('.', '')}" in variants:
+            return self._decide("cuda.version", base.value, base.why, str(base.source))
+        self._decide(
+            "cuda.version",
+            "of torch's build",
+            f"the base image has CUDA {base.value}; the wheels of torch{torch} on PyPI bring another one of their own",
+            str(base.source),
+        )
+        return ""
+
+    def _gpus(self) -> list[str]:
+        found: dict[str, None] = {}
+        for each in self._draft.gpus:
+            try:
+                find_gpu(self._facts, each.value)
+            except UnknownGpu:
+                self._imported.add(each.source, each.value, Outcome.NOT_UNDERSTOOD, "no GPU of this name is known")
+                continue
+            found[each.value] = None
+        if found:
+            self._decide(
+                "cuda.gpus",
+                ", ".join(found),
+                "; ".join(dict.fromkeys(each.why for each in self._draft.gpus)),
+                ", ".join(dict.fromkeys(str(each.source) for each in self._draft.gpus)),
+            )
+        return list(found)
+
+    def _first(self, what: str, clues: Sequence[Clue]) -> str:
+        if not clues:
+            return ""
+        others = sorted({each.value for each in clues} - {clues[0].value})
+        more = f" ({', '.join(others)} in the sources too)" if others else ""
+        return self._decide(what, clues[0].value, clues[0].why + more, str(clues[0].source))
+
+    def _indexes(self) -> Iterator[str]:
+        taken: set[str] = set()
+        for each in self._draft.indexes:
+            if not _is_valid(read_index_url, each.url):
+                self._refuse(each, "it is no address that a spec can have")
+                continue
+            if not each.packages:
+                why = "which packages come from it is not known: add a [[pip.index]] with their names"
+                self._refuse(each, why)
+                continue
+            name = each.name or _index_name(each.url)
+            while name in taken:
+                name += "-2"
+            taken.add(name)
+            table: dict[str, Value] = {"name": name, "url": each.url, "packages": sorted(each.packages)}
+            if each.format != "simple":
+                table["format"] = each.format
+            yield _table("pip.index", table, is_array=True)
+
+    def _conda(self) -> Iterator[str]:
+        draft = self._draft
+        if not draft.conda and not draft.channels:
+            return
+        common = [text for text, platform in draft.conda if not platform]
+        prefer = [
+            text
+            for name, record in sorted(draft.conda_versions.items())
+            if _is_valid(read_preferred_record, text := f"{name} =={record}")
+        ]
+        yield _table(
+            "conda",
+            {
+                "channels": list(dict.fromkeys(draft.channels)) or ["conda-forge"],
+                "dependencies": [text for text in dict.fromkeys(common) if _is_valid(read_match_spec, text)],
+                "prefer": prefer,
+            },
+        )
+        of_platform: dict[str, list[str]] = {}
+        for text, platform in draft.conda:
+            if platform:
+                of_platform.setdefault(platform, []).append(text)
+        for platform, texts in sorted(of_platform.items()):
+            yield _table(f"conda.platform.{platform}", {"dependencies": texts})
+
+
+def _is_valid(read: object, text: str) -> bool:
+    try:
+        read(text)  # type: ignore[operator]
+    except (BadValue, InvalidVersion):
+        return False
+    return True
+
+
+def _specifiers(text: str) -> SpecifierSet | None:
+    try:
+        return SpecifierSet(text)
+    except InvalidSpecifier:
+        return None
+
+
+def _index_name(url: str) -> str:
+    host_and_path = re.sub(r"^[a-z+]+://(?:[^@/]*@)?", "", url.lower())
+    words = [word for word in re.split(r"[^a-z0-9]+", host_and_path) if word not in ("", "www", "simple", "com", "org")]
+    return "-".join(words[:4])[:40].strip("-") or "extra"
+
+
+def _table(name: str, values: Mapping[str, Value], *, is_array: bool = False) -> str:
+    """A table of a spec: lists of more than one line have an item in each; empty if there is no value."""
+    lines = []
+    for key, value in values.items():
+        if value is None or value in ((), [], {}):
+            continue
+        lines.append(f"{key} = {_value(value)}\n")
+    header = f"\n[[{name}]]\n" if is_array else f"\n[{name}]\n"
+    return header + "".join(lines) if lines else ""
+
+
+def _value(value: Value) -> str:
+    if isinstance(value, datetime):
+        return time_text(value)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        items = [_value(each) for each in value]
+        short = f"[{', '.join(items)}]"
+        return short if len(short) <= 90 else "[\n" + "".join(f"  {each},\n" for each in items) + "]"
+    return _text(value) if isinstance(value, str) else str(value).lower()
+
+
+def _text(text: str) -> str:
+    """A literal string if it has double quotes, as markers have."""
+    is_plain = '"' in text and "'" not in text and text.isprintable()
+    return f"'{text}'" if is_plain else string(text)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else string(key)

@@ -1,0 +1,132 @@
+"""Environment variables of images and containers -> [image] env, and what they imply of GPUs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Final, NamedTuple
+
+from envspec.facts.gpu import ComputeCapability
+from envspec.importers.conda_specs import add_variable
+from envspec.importers.requirements import add_line
+from envspec.importers.types import Clue, Import, Outcome, Source
+
+#: Names in TORCH_CUDA_ARCH_LIST. Source: torch/utils/cpp_extension.py, _get_cuda_arch_flags.
+ARCHITECTURES: Final = {
+    "Kepler+Tesla": "3.7",
+    "Kepler": "3.5+PTX",
+    "Maxwell+Tegra": "5.3",
+    "Maxwell": "5.0;5.2+PTX",
+    "Pascal": "6.0;6.1+PTX",
+    "Volta+Tegra": "7.2",
+    "Volta": "7.0+PTX",
+    "Turing": "7.5+PTX",
+    "Ampere+Tegra": "8.7",
+    "Ampere": "8.0;8.6+PTX",
+    "Ada": "8.9+PTX",
+    "Hopper": "9.0+PTX",
+}
+
+
+#: Variables of pip and uv that name indexes -> the same option of a requirements file; blanks separate several.
+INDEXES: Final = {
+    **dict.fromkeys(("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"), "--index-url"),
+    **dict.fromkeys(("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX"), "--extra-index-url"),
+    **dict.fromkeys(("PIP_FIND_LINKS", "UV_FIND_LINKS"), "--find-links"),
+}
+
+
+class Variable(NamedTuple):
+    """names: a pattern of variables that [image] env does not get, and why."""
+
+    names: str
+    outcome: Outcome
+    reason: str
+
+
+#: The first that matches.
+VARIABLES: Final = (
+    Variable(r"PATH", Outcome.TRANSLATED, "needs nothing: the environment's programs are first in PATH"),
+    Variable(r"DEBIAN_FRONTEND|DEBCONF_\w+|NEEDRESTART_\w+", Outcome.TRANSLATED, "needs nothing: concerns apt only"),
+    Variable(
+        r"(PIP|UV)_(BUILD_)?(CONSTRAINT|REQUIREMENT|OVERRIDE)S?",
+        Outcome.REFUSED,
+        "a file of the image: write its lines into [pip] constraints",
+    ),
+    Variable(r"PIP_PRE|UV_PRERELEASE", Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
+    Variable(
+        r"PIP_\w+|UV_\w+|POETRY_\w+|PIPENV_\w+|PIPX_\w+|PDM_\w+",
+        Outcome.TRANSLATED,
+        "needs nothing: it concerns only the installer",
+    ),
+    Variable(
+        r"CONDA_\w+|MAMBA_\w+|VIRTUAL_ENV",
+        Outcome.TRANSLATED,
+        "needs nothing: an image has one environment, always active",
+    ),
+    Variable(r"PYTHONDONTWRITEBYTECODE", Outcome.TRANSLATED, "needs nothing: modules are compiled in the image"),
+    Variable(
+        r"NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|NVIDIA_REQUIRE_\w+",
+        Outcome.TRANSLATED,
+        "envspec sets it for a lock with CUDA",
+    ),
+    Variable(
+        r"CUDA_HOME|CUDA_PATH|CUDA_ROOT|CUDA_VERSION|CUDNN_VERSION|NCCL_VERSION",
+        Outcome.TRANSLATED,
+        "needs nothing: the base image of [cuda] flavor devel sets what is in it",
+    ),
+    Variable(
+        r"LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|LD_PRELOAD",
+        Outcome.REFUSED,
+        "wheels find their libraries themselves, and other folders shadow them: add it to [image] env if it is needed",
+    ),
+    Variable(
+        r"MAX_JOBS|FORCE_CUDA|USE_NINJA|CMAKE_BUILD_PARALLEL_LEVEL|MAKEFLAGS",
+        Outcome.TRANSLATED,
+        "needs nothing: envspec decides how a package is compiled; [build.NAME] env changes it",
+    ),
+    Variable(
+        r"CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|CMAKE_ARGS|NVCC_\w+|CMAKE_\w+|TCNN_CUDA_ARCHITECTURES",
+        Outcome.REFUSED,
+        "a variable of builds: [build.NAME] env has those of one package",
+    ),
+)
+
+
+def ignored(name: str) -> Variable | None:
+    """Why [image] env does not get a variable, whatever its value is; None if its value counts."""
+    if name in INDEXES or name == "TORCH_CUDA_ARCH_LIST":
+        return None
+    return next((row for row in VARIABLES if re.fullmatch(row.names, name)), None)
+
+
+def read_variable(name: str, value: str, source: Source, text: str, imported: Import) -> None:
+    """A variable that an image or a container sets, with its entry."""
+    if name == "TORCH_CUDA_ARCH_LIST":
+        gpus_of(value, source, text, imported)
+    elif name in INDEXES:
+        for url in value.split():
+            # uv names an index by `NAME=URL`.
+            address = re.sub(r"^[\w-]+=(?=https?:)", "", url)
+            add_line(f"{INDEXES[name]} {shlex.quote(address)}", source, imported, imported.root)
+    elif row := ignored(name):
+        imported.add(source, text, row.outcome, row.reason)
+    else:
+        add_variable(imported, source, name, value, text)
+
+
+def gpus_of(architectures: str, source: Source, text: str, imported: Import) -> None:
+    """`8.0;9.0+PTX`, as TORCH_CUDA_ARCH_LIST has it: the GPUs for which the project compiles."""
+    found, others = [], []
+    expanded = ";".join(ARCHITECTURES.get(each, each) for each in re.split(r"[;,\s]+", architectures.strip()) if each)
+    for each in expanded.split(";"):
+        try:
+            found.append(str(ComputeCapability.parse(re.sub(r"[af]?(\+PTX)?$", "", each))))
+        except ValueError:
+            others.append(each)
+    imported.draft.gpus += [Clue(each, source, "TORCH_CUDA_ARCH_LIST") for each in dict.fromkeys(found)]
+    if others:
+        names = ", ".join(repr(each) for each in others)
+        imported.add(source, text, Outcome.NOT_UNDERSTOOD, f"no compute capability: {names}")
+    else:
+        imported.add(source, text, Outcome.TRANSLATED, f"[cuda] gpus: {', '.join(dict.fromkeys(found))}")

@@ -1,0 +1,66 @@
+"""devcontainer.json: a lock's image as the container that an editor opens a project in.
+
+Source: the Development Container Specification (containers.dev), its JSON reference and its schema
+`devContainer.base.schema.json`; the file is JSON with comments.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from envspec.errors import UsageError
+from envspec.escaping import one_line
+from envspec.lockfile.export.types import Content, Exported, ExportRequest
+
+# A comma ends a field of `workspaceMount`, and editors replace `${...}`.
+_PLAIN: Final = re.compile(r"""[^,"'$\s]+""")
+_PYTHON: Final = "/opt/env/bin/python"
+#: Of the engine, of which 64 MB are the default: too few for data loaders. It takes memory as it is used.
+_SHM: Final = "--shm-size=16g"
+
+
+def text(request: ExportRequest) -> Exported:
+    """The file; its image is built or pulled before, or when the container is made."""
+    missing = [one_line(each) for each in _missing(request)]
+    lines = [f"// {line}" for line in request.header(missing)]
+    document = json.dumps(_document(request), indent=2)
+    return Exported("".join(f"{line}\n" for line in lines) + document + "\n", missing)
+
+
+def _document(request: ExportRequest) -> dict[str, Any]:
+    lock, container = request.lock, request.container
+    folder = lock.image.workdir
+    if not _PLAIN.fullmatch(folder):
+        raise UsageError(
+            f"[image] workdir {folder!r} can't be mounted by a devcontainer.json",
+            hint="use a folder such as /workspace",
+        )
+    document: dict[str, Any] = {"name": lock.name, "image": request.image}
+    arguments = [_SHM]
+    if lock.is_for_gpus:
+        document["hostRequirements"] = {"gpu": True}
+        # An engine that knows GPUs by CDI alone has no runtime `nvidia`, by which editors recognise GPUs.
+        arguments = ["--gpus", "all", *arguments]
+    document["runArgs"] = arguments
+    document["workspaceMount"] = f"source=${{localWorkspaceFolder}},target={folder},type=bind"
+    document["workspaceFolder"] = folder
+    if container.user:
+        # By its number: images do not list the user in /etc/passwd.
+        document["remoteUser"] = container.user.partition(":")[0]
+    if lock.image.services:
+        # Else the editor starts its own command in place of the services.
+        document["overrideCommand"] = False
+        document["forwardPorts"] = sorted(each.port for each in lock.image.services)
+    settings = {"python.defaultInterpreterPath": _PYTHON}
+    document["customizations"] = {"vscode": {"extensions": ["ms-python.python"], "settings": settings}}
+    return document
+
+
+def _missing(request: ExportRequest) -> Iterator[str]:
+    drivers = [text for content, text in request.contents() if content is Content.DRIVER]
+    yield from drivers
+    if "@sha256:" not in request.image:
+        yield f"the image's digest: whatever is called {request.image} is used"

@@ -1,0 +1,148 @@
+"""pixi.toml: exact versions and builds of all platforms, from which `pixi lock` makes its own pixi.lock.
+
+Source: "Pixi Manifest" in pixi's documentation, 0.71. `[system-requirements]` is read by every pixi; newer ones move it
+into `[workspace] platforms`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from envspec.lockfile import toml_writer
+from envspec.lockfile.document import canonical
+from envspec.lockfile.export.environment_yml import channel_name, channels_of, python_missing
+from envspec.lockfile.export.requirements import is_overridden, public_url
+from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, project_of
+from envspec.lockfile.toml_writer import Value
+from envspec.models import DEFAULT_INDEX, GIT, CondaPackage, Lock, Package, Resolution
+from envspec.spec.targets import glibc_of
+
+_GLIBC: Final = re.compile(r"__glibc >=(\d+)\.(\d+)")
+_CUDA: Final = re.compile(r"\b__cuda=([0-9.]+)")
+
+_Table = Mapping[str, Value]
+
+
+def text(request: ExportRequest) -> Exported:
+    """The file of all platforms of a request."""
+    lock = canonical(request.lock)
+    wanted = {each.target.platform for each in request.resolutions}
+    parts = [each for each in lock.resolutions if each.target.platform in wanted]
+    cuda = _cuda(lock, parts)
+    missing = [*request.missing({Content.DRIVER} if cuda else ()), *_own_missing(parts)]
+    workspace: _Table = {
+        "name": lock.name,
+        "channels": channels_of(lock),
+        "platforms": [each.target.platform.value for each in parts],
+    }
+    comments = [*request.header(missing), "To install it: `pixi install`."]
+    text = "".join(f"# {line}\n" for line in comments) + toml_writer.table("workspace", workspace)
+    text += _filled("system-requirements", _system(cuda, parts))
+    channels = {each.name: channel_name(each) for each in lock.channels}
+    text += _tables("dependencies", parts, [_conda(each, channels) for each in parts])
+    text += _tables("pypi-dependencies", parts, [_pypi(request, each) for each in parts])
+    text += _filled("pypi-options.dependency-overrides", _overrides(parts))
+    return Exported(text, missing)
+
+
+def _own_missing(parts: Sequence[Resolution]) -> Iterator[str]:
+    yield "hashes: pixi.lock has those of the files that pixi finds"
+    yield from dict.fromkeys(python_missing(each) for each in parts if not each.conda)
+    if any(each.removed for part in parts for each in part.packages):
+        yield "requirements that the spec's overrides remove: pixi installs them"
+
+
+def _filled(name: str, values: _Table) -> str:
+    return toml_writer.table(name, values) if any(value is not None for value in values.values()) else ""
+
+
+def _cuda(lock: Lock, parts: Sequence[Resolution]) -> str | None:
+    """The CUDA that the driver has, as conda's packages were chosen for; else the oldest that runs the wheels.
+
+    With several platforms the newest: pixi has one value for all.
+    """
+    platforms = {None, *(each.target.platform for each in parts)}
+    solved = [
+        found[1]
+        for each in lock.decisions
+        if each.what == "conda.virtual_packages" and each.platform in platforms and (found := _CUDA.search(each.value))
+    ]
+    if solved:
+        return max(solved, key=_numbers)
+    bases = [lock.on(each.target.platform).base_image for each in parts]
+    # Any driver of CUDA 12 runs what is built for 12.8: minor-version compatibility.
+    majors = [base.cuda_release.partition(".")[0] for base in bases if base and base.cuda_release]
+    return max(majors, key=_numbers, default=None) if lock.is_for_gpus else None
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part]
+
+
+def _system(cuda: str | None, parts: Sequence[Resolution]) -> _Table:
+    glibc = max(_glibcs(parts), default=None)
+    macos = max((each.target.macos for each in parts if each.target.macos), default=None)
+    return {
+        "cuda": cuda,
+        "libc": {"family": "glibc", "version": f"{glibc[0]}.{glibc[1]}"} if glibc else None,
+        "macos": f"{macos[0]}.{macos[1]}" if macos else None,
+    }
+
+
+def _glibcs(parts: Sequence[Resolution]) -> Iterator[tuple[int, int]]:
+    """What the packages need: pixi installs nothing on a machine with less than the file names."""
+    for part in parts:
+        yield from filter(None, (glibc_of(each.file.filename) for each in part.packages))
+        for text in (text for each in part.conda for text in each.depends):
+            if found := _GLIBC.match(text):
+                yield int(found[1]), int(found[2])
+
+
+def _tables(name: str, parts: Sequence[Resolution], tables: Sequence[_Table]) -> str:
+    """One table of what is the same on all platforms, and one for each platform of what is not."""
+    first, *others = tables
+    shared = {key: value for key, value in first.items() if all(each.get(key) == value for each in others)}
+    text = _filled(name, shared)
+    for part, table in zip(parts, tables, strict=True):
+        own = {key: value for key, value in table.items() if key not in shared}
+        text += _filled(f"target.{part.target.platform.value}.{name}", own)
+    return text
+
+
+def _conda(part: Resolution, channels: Mapping[str, str]) -> _Table:
+    if not part.conda:
+        return {"python": f"{part.target.python.series}.*"}
+    return {each.name: _pinned(each, channels[each.channel] if len(channels) > 1 else None) for each in part.conda}
+
+
+def _pinned(package: CondaPackage, channel: str | None) -> _Table:
+    return {"version": f"=={package.version}", "build": package.build, "channel": channel}
+
+
+def _pypi(request: ExportRequest, part: Resolution) -> _Table:
+    return {each.name: _requirement(request, each) for each in part.packages}
+
+
+def _requirement(request: ExportRequest, package: Package) -> Value:
+    file = package.file
+    if file.index == GIT:
+        address = git_of(package)
+        return {"git": address.url, "rev": address.ref, "subdirectory": address.subdirectory or None}
+    if is_project(package):
+        return {"path": request.projects[project_of(package)]}
+    if file.index == DEFAULT_INDEX or file.url is None:
+        return f"=={package.version}"
+    return {"url": public_url(file.url)}
+
+
+def _overrides(parts: Sequence[Resolution]) -> _Table:
+    """The pins of what packages' own metadata excludes."""
+    return {
+        each.name: f"=={each.version}"
+        for part in parts
+        if is_overridden(part)
+        for each in part.packages
+        if any(by.replaces for by in each.required_by)
+    }

@@ -1,0 +1,117 @@
+"""What files that are exported on demand are made of, and what their formats have no place for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import NamedTuple
+
+from envspec.credentials import without_credentials
+from envspec.errors import UsageError
+from envspec.escaping import one_line
+from envspec.lockfile.export.dockerfile import DEFAULT, ContainerConfig
+from envspec.lockfile.export.requirements import public_url
+from envspec.models import GIT, LOCAL, Lock, Package, Resolution
+from envspec.names import COMMIT
+from envspec.spec.requirements import GitAddress, read_git
+
+
+class Content(Enum):
+    """What a lock has beside its Python and its packages."""
+
+    BASE = "base image"
+    SYSTEM = "system packages"
+    DRIVER = "driver"
+    VARIABLES = "variables"
+    SERVICES = "services"
+
+
+class Location(NamedTuple):
+    """Where a locked file is, without credentials. pages: of the index that lists it; empty if they are not known."""
+
+    url: str
+    pages: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """lock: what is exported. resolutions: of the platforms that are exported. locations: of locked files, by their
+    SHA-256. image: the name of the lock's image. container: how one of it starts. projects: local projects as the spec
+    names them -> their paths from the file's folder on.
+    """
+
+    lock: Lock
+    resolutions: Sequence[Resolution]
+    locations: Mapping[str, Location] = field(default_factory=dict)
+    image: str = ""
+    container: ContainerConfig = DEFAULT
+    projects: Mapping[str, str] = field(default_factory=dict)
+
+    def missing(self, carried: Collection[Content]) -> list[str]:
+        """What the lock has and the format has no place for. carried: what it has one for."""
+        return [one_line(text) for content, text in self.contents() if content not in carried]
+
+    def contents(self) -> Iterator[tuple[Content, str]]:
+        """Each part of the lock in words, once for all platforms that have it."""
+        lock = self.lock
+        parts = [lock.on(each.target.platform) for each in self.resolutions]
+        bases = {f"{each.base_image.repository}:{each.base_image.tag}": None for each in parts if each.base_image}
+        yield from ((Content.BASE, f"the base image {name}") for name in bases)
+        if lock.image.apt and bases:
+            yield Content.SYSTEM, f"system packages (apt): {', '.join(sorted(lock.image.apt))}"
+        drivers = {each.driver.minimum: None for each in parts if each.driver}
+        yield from ((Content.DRIVER, f"the NVIDIA driver, {minimum} or newer") for minimum in drivers)
+        if lock.image.env:
+            yield Content.VARIABLES, f"environment variables: {', '.join(name for name, _ in sorted(lock.image.env))}"
+        if lock.image.services:
+            yield Content.SERVICES, f"services: {', '.join(sorted(each.name for each in lock.image.services))}"
+
+    def header(self, missing: Sequence[str]) -> list[str]:
+        """The first comments of a file."""
+        where = ", ".join(each.target.platform.value for each in self.resolutions)
+        lines = [
+            f"{self.lock.name} for {where}: written by `envspec export`. Edit the spec, not this file.",
+        ]
+        return [*lines, *(("This format has no place for:", *(f"  {each}" for each in missing)) if missing else ())]
+
+
+class Exported(NamedTuple):
+    """text: of the file. missing: what is in the lock and not in the file, for a warning."""
+
+    text: str
+    missing: Sequence[str] = ()
+
+
+def git_of(package: Package) -> GitAddress:
+    """The repository that a package of a git project was built from, without credentials; its ref is the commit.
+
+    Raises:
+        UsageError: the lock names no commit.
+    """
+    address = read_git(_source(package))
+    if not COMMIT.fits(address.ref):
+        raise UsageError(
+            f"{package.name} {package.version}: the lock names no commit of {address.url}",
+            hint="run `envspec lock SPEC` to write the lock again",
+        )
+    return replace(address, url=public_url(address.url))
+
+
+def project_of(package: Package) -> str:
+    """The folder of a local project, as the spec names it."""
+    return _source(package)
+
+
+def _source(package: Package) -> str:
+    return without_credentials(package.file.url or "").partition("#sha256=")[0]
+
+
+def is_project(package: Package) -> bool:
+    """Whether a package was built from a repository or a folder."""
+    return package.file.index in {GIT, LOCAL}
+
+
+def is_source(package: Package) -> bool:
+    """Whether what is installed was built by envspec, or has to be."""
+    return is_project(package) or not package.file.filename.endswith(".whl")

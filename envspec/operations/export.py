@@ -1,0 +1,223 @@
+"""A lock as a file of another tool, written on demand: `envspec export`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from envspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from envspec.context import Context
+    from envspec.lockfile.export.types import Exported, Location
+    from envspec.models import Lock, Package, Platform, Resolution
+
+
+class Platforms(Enum):
+    """How many platforms a file is for. IMAGE: those of the image, whichever the engine takes."""
+
+    ALL = "all"
+    ONE = "one"
+    IMAGE = "image"
+
+
+class ExportFormat(NamedTuple):
+    """renderer: module below `envspec.lockfile.export` and function. name: of the file; `{name}` is the lock's."""
+
+    renderer: str
+    name: str
+    platforms: Platforms
+
+
+#: A format is a module of `envspec.lockfile.export` and a line here.
+FORMATS: Final = {
+    "pylock": ExportFormat("pylock:text", "pylock.{name}.toml", Platforms.ALL),
+    "devcontainer": ExportFormat("devcontainer:text", "devcontainer.json", Platforms.IMAGE),
+    "environment-yml": ExportFormat("environment_yml:text", "environment.yml", Platforms.ONE),
+    "pixi": ExportFormat("pixi:text", "pixi.toml", Platforms.ALL),
+}
+#: In the first line of every file that is written here.
+_MARK: Final = b"written by `envspec export`"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """form: one of FORMATS. platform: None for all, or for this machine's if a file is for one. image: the name under
+    which a registry or an engine has the lock's image. without_conda: whether conda packages are left out where the
+    format has no place for them.
+    """
+
+    form: str
+    platform: Platform | None = None
+    image: str | None = None
+    without_conda: bool = False
+
+
+def export(lock: Lock, options: ExportOptions, context: Context, spec_folder: Path, folder: Path) -> Exported:
+    """A lock in another format. spec_folder: of the lock's spec, which names local projects. folder: of the file.
+
+    Raises:
+        UsageError: the lock has nothing for the format, or too much. NetworkError: an index does not list a file.
+    """
+    from envspec.lockfile.export.dockerfile import DEFAULT
+    from envspec.lockfile.export.types import ExportRequest, is_project, project_of
+    from envspec.operations.lock import container_config
+
+    form = options.form
+    is_image = FORMATS[form].platforms is Platforms.IMAGE
+    if options.image and not is_image:
+        raise UsageError(f"--image is for devcontainer.json; {form} names no image", hint="remove --image")
+    resolutions = _resolutions(lock, form, options.platform)
+    packages = [package for each in resolutions for package in each.packages]
+    if form == "pylock":
+        _check_pylock(lock, resolutions, without_conda=options.without_conda)
+    elif options.without_conda:
+        raise UsageError("--without-conda is for pylock; the other formats have conda packages", hint="remove it")
+    request = ExportRequest(
+        lock,
+        resolutions,
+        locations=_locations(lock, packages, context) if form == "pylock" else {},
+        image=_image(lock, options.image) if is_image else "",
+        container=container_config(lock.image) if is_image else DEFAULT,
+        projects={name: _relative(spec_folder, name, folder) for name in map(project_of, filter(is_project, packages))},
+    )
+    module, _, function = FORMATS[form].renderer.partition(":")
+    rendered: Exported = getattr(import_module(f"envspec.lockfile.export.{module}"), function)(request)
+    return rendered
+
+
+def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[Resolution]:
+    from envspec.diagnostics.machine import this_platform
+    from envspec.operations.environment import part_of
+
+    platforms = FORMATS[form].platforms
+    if platforms is Platforms.IMAGE:
+        if platform:
+            raise UsageError(
+                f"{form} names the image, which has all platforms: the engine takes its own", hint="remove --platform"
+            )
+        found = [each for each in lock.resolutions if lock.on(each.target.platform).base_image]
+        if not found:
+            raise UsageError(f"{lock.name} has no image", hint="add linux-64 to [env] platforms of its spec")
+        return found
+    if platform:
+        return [part_of(lock, platform)]
+    if platforms is Platforms.ALL or len(lock.resolutions) == 1:
+        return lock.resolutions
+    locked = [each.target.platform for each in lock.resolutions]
+    if this_platform() not in locked:
+        raise UsageError(
+            f"{form} is for one platform, and {lock.name} is locked for {', '.join(each.value for each in locked)}",
+            hint="choose by --platform",
+        )
+    return [part_of(lock, this_platform())]
+
+
+def _check_pylock(lock: Lock, resolutions: Sequence[Resolution], *, without_conda: bool) -> None:
+    from envspec.lockfile.export.conda import explicit_name
+
+    if not any(each.packages for each in resolutions):
+        raise UsageError(
+            f"{lock.name} has no packages of PyPI, and pylock has no place for others",
+            hint="use --format environment-yml or pixi, or the lock's own conda-PLATFORM.lock",
+        )
+    if any(each.conda for each in resolutions) and not without_conda:
+        names = ", ".join(explicit_name(each.target.platform) for each in resolutions if each.conda)
+        raise UsageError(
+            f"{lock.name} has conda packages, and pylock has no place for them: its wheels alone are no environment",
+            hint="use --format environment-yml or pixi; or add --without-conda, and install the wheels on top of "
+            f"{names} without dependencies",
+        )
+
+
+def _image(lock: Lock, named: str | None) -> str:
+    """The image's name: as given, else that of `image build --load`."""
+    from envspec.operations.image_cache import default_tag
+    from envspec.registry.reference import parse
+
+    if named is None:
+        return default_tag(lock)
+    parse(named)
+    return named
+
+
+def _relative(spec_folder: Path, project: str, folder: Path) -> str:
+    """The path of a local project from the file's folder on, as installers on every system read it."""
+    from envspec.io.files import local_path
+
+    path = local_path(project, spec_folder)
+    found = os.path.relpath(path.absolute(), folder.absolute()).replace(os.sep, "/")
+    return found if found.startswith("../") else f"./{found}"
+
+
+def _locations(lock: Lock, packages: Sequence[Package], context: Context) -> Mapping[str, Location]:
+    """Where the files of an index are now."""
+    from envspec.fetch.wheels import PYTORCH, locate_wheels
+    from envspec.io.tasks import run_interruptible
+    from envspec.lockfile.export.types import Location, is_project
+    from envspec.models import DIRECT_URL
+    from envspec.origins import PYTORCH_INDEX
+
+    listed = {each.file.sha256: each for each in packages if not is_project(each) and each.file.index != DIRECT_URL}
+    indexes = {each.name: each.url for each in lock.indexes if not each.format}
+
+    def index_of(package: Package) -> str:
+        name = package.file.index
+        if name.startswith(PYTORCH):
+            return PYTORCH_INDEX.format(variant=name.removeprefix(PYTORCH))
+        return indexes.get(name, "")
+
+    found = run_interruptible(locate_wheels(list(listed.values()), context))
+    return {sha256: Location(url, index or index_of(listed[sha256])) for sha256, (url, index) in found.items()}
+
+
+def spec_folder_of(lock: Lock, folder: Path) -> Path:
+    """The folder of a lock's spec. folder: the lock's."""
+    return (folder / lock.spec).parent
+
+
+def write(path: Path, text: str, *, force: bool = False) -> None:
+    """Write an exported file.
+
+    Raises:
+        UsageError: a file of somebody else's is there, or it can't be written.
+    """
+    from envspec.io.files import write_file
+
+    if not force and path.exists() and not _is_ours(path):
+        raise UsageError(f"{path} exists, and `envspec export` did not write it", hint="name another file, or --force")
+    try:
+        write_file(path, text.encode())
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror}", hint="name another file") from error
+
+
+def destination(path: Path, form: str, name: str) -> Path:
+    """The file that `--output` names: itself, or the usual one in a folder. name: of the lock.
+
+    Raises:
+        UsageError: pylock's readers would not take its name.
+    """
+    # The standard allows no dot in the name between the others.
+    usual = FORMATS[form].name.format(name=name.replace(".", "-"))
+    path = path / usual if path.is_dir() else path
+    if form == "pylock" and not re.fullmatch(r"pylock\.(?:[^.]+\.)?toml", path.name):
+        raise UsageError(
+            f"{path}: pip and uv read such a file only if its name is pylock.toml or pylock.NAME.toml",
+            hint=f"name it {usual}",
+        )
+    return path
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return _MARK in file.readline(1000)
+    except OSError:
+        return False

@@ -1,0 +1,158 @@
+"""What a project has today -> a spec, and its first lock, in which nothing moves that need not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from envspec.diagnostics.machine import read_machine, this_platform
+from envspec.errors import EnvspecError, UsageError
+from envspec.facts import Facts, load_facts
+from envspec.facts.gpu import match_gpu
+from envspec.importers import FOLDER_SOURCES, importer_of, new_import
+from envspec.importers.result import Imported, Proof, moves
+from envspec.importers.spec_text import Choices, spec_of
+from envspec.importers.types import Clue, Draft, Import, Importer, Source
+from envspec.io.files import replace_user_file
+from envspec.lockfile.folder import read_lock
+from envspec.models import Decision, Lock, Platform, Resolution
+from envspec.operations.environment import verify
+from envspec.operations.lock_all import ContextOf, compile_all, write_all
+from envspec.operations.lock_state import Compiled, LockRequest, variants_of
+from envspec.spec.dates import Age
+
+
+@dataclass(frozen=True, slots=True)
+class InitRequest:
+    """sources: files, and folders of environments. output: the spec's file; None: specs/<name>.toml below `root`, the
+    current folder. extras, groups: of a pyproject.toml. overwrite: whether an existing spec is replaced.
+    """
+
+    root: Path
+    sources: tuple[Path, ...]
+    output: Path | None = None
+    name: str = ""
+    python: str = ""
+    platforms: tuple[Platform, ...] = ()
+    gpus: tuple[str, ...] = ()
+    driver: str = ""
+    cuda: str = ""
+    as_of: datetime | Age | None = None
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    overwrite: bool = False
+
+    @property
+    def prefixes(self) -> tuple[Path, ...]:
+        """The environments among the sources."""
+        return tuple(each for each in self.sources if each.is_dir())
+
+
+def proposed(folder: Path) -> tuple[Path, ...]:
+    """The sources in a folder, the most telling ones first: those that others of them include are left out later."""
+    found = [path for name in FOLDER_SOURCES for path in sorted(folder.glob(name)) if importer_of(path)]
+    return tuple(dict.fromkeys(path for path in found if path.is_file()))
+
+
+def read_sources(request: InitRequest, facts: Facts) -> Import:
+    """Draft and ledger of all sources.
+
+    Raises:
+        UsageError: a source is missing, can't be read, or is of no kind that is known.
+    """
+    imported = new_import(request.root)
+    for path in request.sources:
+        imported.run(_importer(path, request), path)
+    if request.prefixes and not (request.gpus or imported.draft.gpus):
+        _add_machine(imported.draft, facts)
+    return imported
+
+
+def _importer(path: Path, request: InitRequest) -> Importer:
+    if not path.exists():
+        raise UsageError(f"there is no {path}", hint="name a file such as requirements.txt, or the folder of a venv")
+    importer = importer_of(path)
+    if importer is None:
+        raise UsageError(
+            f"{path}: no importer reads files of this name",
+            hint="known are requirements files, pyproject.toml, uv.lock, poetry.lock, pylock.toml, environment.yml, "
+            "conda-lock.yml, pixi.toml, Dockerfile, devcontainer.json, cog.yaml, and folders of environments",
+        )
+    if path.name == "pyproject.toml" and (request.extras or request.groups):
+        return partial(cast("Callable[..., None]", importer), extras=request.extras, groups=request.groups)
+    return importer
+
+
+def _add_machine(draft: Draft, facts: Facts) -> None:
+    """The GPUs and the driver of this machine, on which the environment is installed."""
+    machine = read_machine()
+    source = Source("this machine")
+    for each in machine.gpus:
+        if (row := match_gpu(facts, each.name)) is not None:
+            draft.gpus.append(Clue(row.name, source, "the GPUs of this machine, by NVML"))
+    if machine.gpus and machine.driver and not draft.drivers:
+        draft.drivers.append(Clue(machine.driver, source, "the driver of this machine"))
+
+
+def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) -> tuple[Imported, Import]:
+    """Read the sources and write the spec.
+
+    Raises:
+        UsageError: as `read_sources`; the spec exists, and is not to be replaced.
+    """
+    facts = load_facts()
+    imported = read_sources(request, facts)
+
+    def drafted(folder: Path) -> tuple[str, str, tuple[Decision, ...]]:
+        choices = Choices(
+            now,
+            folder,
+            request.as_of,
+            request.name,
+            request.python,
+            request.platforms,
+            request.gpus,
+            request.driver,
+            request.cuda,
+        )
+        found = spec_of(imported, choices, facts)
+        return found.name, found.text, found.decisions
+
+    folder = request.output.parent if request.output else request.root / "specs"
+    name, text, decisions = drafted(folder)
+    path = request.output or folder / f"{name}.toml"
+    if path.exists() and not request.overwrite and not dry_run:
+        raise UsageError(f"{path} exists", hint="write another file with --output FILE, or replace it with --force")
+    if not dry_run:
+        replace_user_file(path, text.encode())
+    return Imported(name, path, text, tuple(imported.ledger), decisions), imported
+
+
+def lock_imported(
+    found: Imported, draft: Draft, prefixes: Collection[Path], directory: Path, context_of: ContextOf
+) -> tuple[Lock, Imported]:
+    """Lock the spec, and compare the lock with the versions of the sources, and with their environments.
+
+    Raises:
+        EnvspecError: the spec can't be locked.
+    """
+    requests = variants_of(LockRequest(found.spec, directory))
+    made = compile_all(requests, context_of)
+    if errors := [each for each in made if isinstance(each, EnvspecError)]:
+        raise errors[0]
+    write_all(requests, [each for each in made if isinstance(each, Compiled)])
+    lock = read_lock(directory)
+    part = _part(lock)
+    moved, compared = moves(draft, part, load_facts())
+    proofs = tuple(Proof(prefix, verify(lock, part.target.platform, prefix)) for prefix in prefixes)
+    return lock, replace(found, lock=directory, moved=moved, compared=compared, proofs=proofs)
+
+
+def _part(lock: Lock) -> Resolution:
+    """This machine's platform, else the lock's first."""
+    here = this_platform()
+    return next((each for each in lock.resolutions if each.target.platform is here), lock.resolutions[0])

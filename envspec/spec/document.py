@@ -1,0 +1,88 @@
+"""The spec in a file: all of a spec.toml, or the table [tool.envspec] of a pyproject.toml.
+
+On the path of `envspec lock --check`: it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from envspec import documents
+from envspec.names import normalised
+
+#: The file whose table [tool.envspec] is a spec, and what stands in it.
+PYPROJECT: Final = "pyproject.toml"
+#: A key of specs: lines of a pyproject.toml that count like [pip] dependencies.
+DEPENDENCIES_FROM: Final = "dependencies-from"
+#: Of `requires-python`, if all that it allows is one series or one patch. `==3.11` is 3.11.0, which nobody means.
+_ONE_PYTHON: Final = re.compile(
+    r"==(?P<patch>\d+\.\d+\.\d+)|==(?P<any>\d+\.\d+)\.\*|~=(?P<from>\d+\.\d+)\.0"
+    r"|>=(?P<least>3\.\d+)(?:\.0)?,<3\.(?P<next>\d+)"
+)
+
+
+#: The folder of specs, whose project is the folder above.
+_SPECS: Final = "specs"
+
+
+def root_of(path: Path) -> tuple[str, ...]:
+    """The table of a file that is the spec; empty: all of it."""
+    return ("tool", "envspec") if path.name == PYPROJECT else ()
+
+
+def spec_in(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The spec in a file, parsed; empty if there is none.
+
+    That in a pyproject.toml has the project's name, normalised, and the Python that is the only one `requires-python`
+    allows, unless it has its own.
+    """
+    table: Any = data
+    for key in root_of(path):
+        table = table.get(key) if isinstance(table, Mapping) else None
+    spec = dict(table) if isinstance(table, Mapping) else {}
+    project, env = data.get("project"), spec.get("env", {})
+    if not (root_of(path) and spec and isinstance(project, Mapping) and isinstance(env, Mapping)):
+        return spec
+    name = project.get("name")
+    defaults = {
+        "name": normalised(name) if isinstance(name, str) else None,
+        "python": _only_python(project.get("requires-python")),
+    }
+    return {**spec, "env": {**{key: value for key, value in defaults.items() if value is not None}, **env}}
+
+
+def _only_python(versions: object) -> str | None:
+    """The Python that `requires-python` names, if it is one series or one patch."""
+    text = re.sub(r"\s", "", versions) if isinstance(versions, str) else ""
+    found = _ONE_PYTHON.fullmatch(text)
+    if found and found["least"] and int(found["next"]) != int(found["least"][2:]) + 1:
+        return None
+    return found["patch"] or found["any"] or found["from"] or found["least"] if found else None
+
+
+def project_of(spec: str) -> str:
+    """The folder of a spec's project, by its path: the spec's own, or the one above if that is called `specs`."""
+    folder = posixpath.dirname(spec)
+    return posixpath.normpath(posixpath.join(folder, "..")) if _is_in_specs(spec) else folder
+
+
+def in_project(spec: str, path: str) -> str:
+    """A path from a spec's folder on, from its project's on: begins with `/` or `..` if it is outside of that."""
+    return posixpath.normpath(posixpath.join(_SPECS if _is_in_specs(spec) else "", path))
+
+
+def _is_in_specs(spec: str) -> bool:
+    return posixpath.basename(posixpath.dirname(spec)) == _SPECS
+
+
+def read_spec(path: Path) -> dict[str, Any]:
+    """A spec's file, whether or not it is a valid spec, without the lines of `dependencies-from`.
+
+    Raises:
+        OSError: it can't be read. ValueError: it is not TOML, or has more than `documents.MAX_SPEC_BYTES`.
+    """
+    return spec_in(documents.read_toml(path), path)

@@ -1,0 +1,153 @@
+"""Requirements added to a spec's text and removed from it; comments, order and layout of the rest stay as they are."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from envspec import documents
+from envspec.errors import UsageError
+from envspec.names import normalised
+from envspec.spec.conda import name_of, read_match_spec
+from envspec.spec.document import DEPENDENCIES_FROM, root_of
+from envspec.spec.errors import BadValue
+from envspec.spec.positions import set_value
+from envspec.spec.requirements import read_constraint, read_requirement
+
+
+class RequirementList(Enum):
+    """A list of a spec: its table and key."""
+
+    DEPENDENCIES = ("pip", "dependencies")
+    CONSTRAINTS = ("pip", "constraints")
+    CONDA = ("conda", "dependencies")
+
+    def package(self, text: str) -> str:
+        """The normalised name of what an item requires. Raises BadValue: it is no such item."""
+        if self is RequirementList.CONDA:
+            return normalised(name_of(read_match_spec(text)))
+        return (read_constraint if self is RequirementList.CONSTRAINTS else read_requirement)(text).name
+
+
+class Listed(NamedTuple):
+    """A list of requirements in a file. path: its tables and its key."""
+
+    kind: RequirementList
+    path: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"[{'.'.join(self.path[:-1])}] {self.path[-1]}"
+
+    def items(self, text: str) -> tuple[str, ...]:
+        """Its items in a file's text, which is TOML."""
+        return tuple(_table(documents.parse_toml(text), self.path[:-1]).get(self.path[-1], ()))
+
+
+def lists_of(text: str, path: Path, kind: RequirementList) -> list[Listed]:
+    """The lists of a kind in a spec's file, first the one that new requirements are added to.
+
+    In a pyproject.toml whose spec has the project's dependencies, these: they are declared once, for everybody.
+    """
+    root = root_of(path)
+    own = Listed(kind, (*root, *kind.value))
+    sources = _table(documents.parse_toml(text), root).get(DEPENDENCIES_FROM, ())
+    if root and kind is RequirementList.DEPENDENCIES and "project" in sources:
+        return [Listed(kind, ("project", "dependencies")), own]
+    return [own]
+
+
+def _table(document: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        document = document.get(key, {})
+    return document
+
+
+class Edit(NamedTuple):
+    """One line of a list. old, new: empty if there was none, or is none any more."""
+
+    name: str
+    old: str
+    new: str
+
+
+def add(text: str, to: Listed, requirement: str) -> tuple[str, Edit]:
+    """A spec's text with a requirement, in place of the one of the same package if there is one.
+
+    A new one is sorted in if the list is sorted by names; else it is the last one. text: of a valid spec's file.
+
+    Raises:
+        BadValue: it is no requirement, or the package is required more than once. UsageError: the text can't be edited.
+    """
+    requirement = requirement.strip()
+    name = to.kind.package(requirement)
+    items = to.items(text)
+    names = [to.kind.package(each) for each in items]
+    found = [at for at, each in enumerate(names) if each == name]
+    if len(found) > 1:
+        lines = ", ".join(f'"{items[at]}"' for at in found)
+        raise BadValue(f"{name} is in {to} {len(found)} times: {lines}", "change these lines in the spec")
+    if found:
+        edit = Edit(name, items[found[0]], requirement)
+        new = [*items[: found[0]], requirement, *items[found[0] + 1 :]]
+        return _edited(text, to, new, lambda array: array.__setitem__(found[0], requirement)), edit
+    at = bisect(names, name) if len(names) > 1 and names == sorted(names) else len(names)
+    new = [*items[:at], requirement, *items[at:]]
+    return _edited(text, to, new, lambda array: array.insert(at, requirement)), Edit(name, "", requirement)
+
+
+def remove(text: str, of: Listed, name: str) -> tuple[str, list[Edit]]:
+    """A spec's text without the requirements of a package, and these; none if the list has none. name: normalised.
+
+    Raises:
+        UsageError: the text can't be edited.
+    """
+    items = of.items(text)
+    gone = [at for at, each in enumerate(items) if of.kind.package(each) == name]
+    if not gone:
+        return text, []
+
+    def delete(array: Any) -> None:
+        for at in reversed(gone):
+            del array[at]
+
+    kept = [each for at, each in enumerate(items) if at not in gone]
+    return _edited(text, of, kept, delete), [Edit(name, items[at], "") for at in gone]
+
+
+def _edited(text: str, which: Listed, items: Sequence[str], change: Callable[[Any], object]) -> str:
+    """The text whose list has these items, and whose other values are the same."""
+    *tables, key = which.path
+    table = expected = documents.parse_toml(text)
+    for each in tables:
+        table = table.setdefault(each, {})
+    is_new = key not in table
+    table[key] = list(items)
+    written = f"[{', '.join(tomlkit.string(each).as_string() for each in items)}]"
+
+    def in_place() -> str:
+        document: Any = tomlkit.parse(text)
+        change(_table(document, which.path))
+        return tomlkit.dumps(document)
+
+    def new_key() -> str:
+        return set_value(text, which.path, written)
+
+    def new_table() -> str:
+        newline = "\r\n" if "\r\n" in text else "\n"
+        start = text if text.endswith("\n") else text + newline
+        return f"{start}{newline}[{'.'.join(tables)}]{newline}{key} = {written}{newline}"
+
+    for attempt in (new_key, new_table) if is_new else (in_place,):
+        try:
+            edited = attempt()
+            if documents.parse_toml(edited) == expected:
+                return edited
+        except (ValueError, LookupError, TOMLKitError):
+            continue
+    raise UsageError(f"{which}: its lines can't be edited in this spec's layout", hint="edit the spec by hand")

@@ -1,0 +1,316 @@
+"""What a spec takes from pyproject.toml: its table [tool.envspec], and the lines of `dependencies-from`.
+
+These are of the project, of its dependency groups (PEP 735) and of its extras. They count like [pip] dependencies.
+
+Of parsed documents, which need not be valid.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from envspec import documents
+from envspec.names import normalised
+from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
+from envspec.spec.document import DEPENDENCIES_FROM, PYPROJECT, root_of, spec_in
+from envspec.spec.errors import BadValue, KeyPath, nearest, quoted
+
+_GROUPS: Final = "dependency-groups"
+_INCLUDE: Final = "include-group"
+_PROJECT: Final[KeyPath] = ("project", "dependencies")
+_EXTRAS: Final[KeyPath] = ("project", "optional-dependencies")
+#: Groups within each other: far beyond any real project.
+_DEEPEST: Final = 50
+_NAME: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?\s*(@?)")
+#: A value of `dependencies-from`: file, and which of its lines.
+_FROM: Final = re.compile(rf"(?:(.*/)?{re.escape(PYPROJECT)}:)?(?:project|(group|extra):(.+))")
+_FORMS: Final = f'write "project", "group:train" or "extra:gpu", of another folder "../{PYPROJECT}:group:train"'
+
+
+class Place(NamedTuple):
+    """Where a value is written. file: its path from the spec's folder on; empty: the spec."""
+
+    file: str
+    path: KeyPath
+
+
+class WholeSpec(NamedTuple):
+    """document: the spec with the lines of `dependencies-from` behind its own. lines: where these are written, and what
+    else is not the spec's own, by their paths in the document. problems: of what is no such line.
+    """
+
+    document: dict[str, Any]
+    lines: dict[KeyPath, Place]
+    problems: list[tuple[Place, BadValue]]
+
+
+def read_whole(data: Mapping[str, Any], path: Path) -> WholeSpec:
+    """Read what a spec and its variants take from pyproject.toml. data: the spec's file, parsed. path: of that file."""
+    reader = _Reader(path.parent)
+    document = spec_in(data, path)
+    lines: dict[KeyPath, Place] = {}
+    if root := root_of(path):
+        reader.files[PYPROJECT] = data
+        _check_root(data, document, root, reader)
+        own = _table(data, *root, "env")
+        defaults = {"name": "name", "python": "requires-python"}
+        lines = {("env", key): Place(PYPROJECT, ("project", of)) for key, of in defaults.items() if key not in own}
+    shared = _table(document, "pip")
+
+    def extended(table: Mapping[str, Any], path: KeyPath) -> Any:
+        pip, sources = table.get("pip", {}), table.get(DEPENDENCIES_FROM)
+        own = pip.get("dependencies", []) if isinstance(pip, Mapping) else None
+        if not (isinstance(own, list) and isinstance(sources, list)):
+            return table
+        found = list(reader.lines_of(sources, (*path, DEPENDENCIES_FROM)))
+        dependencies = [*own, *(text for text, _ in found)]
+        reader.check_sources(found, [shared, {**pip, "dependencies": dependencies}])
+        lines.update({(*path, "pip", "dependencies", at): place for at, (_, place) in enumerate(found, len(own))})
+        return {**table, "pip": {**pip, "dependencies": dependencies}}
+
+    result = extended(document, ())
+    shared = _table(result, "pip")
+    if isinstance(document.get("variants"), Mapping):
+        result["variants"] = {
+            name: extended(own, ("variants", name)) if isinstance(own, Mapping) else own
+            for name, own in document["variants"].items()
+        }
+    return WholeSpec(result, lines, reader.problems)
+
+
+def _check_root(data: Mapping[str, Any], document: Mapping[str, Any], root: tuple[str, ...], reader: _Reader) -> None:
+    """Refuse a pyproject.toml whose Python is not known, instead of a guess."""
+    versions = _table(data, "project").get("requires-python")
+    env = document.get("env", {})
+    if isinstance(env, Mapping) and "python" not in env and isinstance(versions, str):
+        found = f"{quoted(versions)} is more than one series of Python, and the spec names none"
+        reader.refuse(
+            Place(PYPROJECT, ("project", "requires-python")),
+            found,
+            f'add [{".".join(root)}.env] with `python = "3.12"`',
+        )
+
+
+def _list(table: Mapping[str, Any], key: str) -> list[Any]:
+    """The list of a table; empty if it is none, which the spec's form refuses."""
+    return found if isinstance(found := table.get(key), list) else []
+
+
+def _table(value: Any, *path: str) -> Mapping[str, Any]:
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+class _Reader:
+    """files: that were read, parsed, by their paths from the folder on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.problems: list[tuple[Place, BadValue]] = []
+        self.files: dict[str, Mapping[str, Any]] = {}
+        self._folder = folder
+
+    def lines_of(self, sources: list[Any], path: KeyPath) -> Iterator[tuple[str, Place]]:
+        """The lines of `dependencies-from`, those of each group and of each extra once."""
+        seen = set[tuple[str, str]]()
+        for at, text in enumerate(sources):
+            place = Place("", (*path, at))
+            if not isinstance(text, str):
+                continue
+            if not (found := _FROM.fullmatch(text)):
+                self.refuse(place, f"{quoted(text)} names no lines of a {PYPROJECT}", _FORMS)
+                continue
+            folder, kind, name = found.groups()
+            file = posixpath.normpath(f"{folder or ''}{PYPROJECT}")
+            if not self._has(file, text, place):
+                continue
+            if kind == "group":
+                yield from self._group(file, name, place, (), seen)
+            elif kind == "extra":
+                yield from self._extra(file, name, place, seen)
+            elif (file, "") not in seen:
+                seen.add((file, ""))
+                yield from self._listed(file, _PROJECT, place)
+
+    def _has(self, file: str, text: str, place: Place) -> bool:
+        """Whether the file is one that can be read."""
+        if file not in self.files:
+            try:
+                content = documents.spec_bytes(self._folder / file)
+                self.files[file] = documents.parse_toml(content.decode("utf-8"))
+            except FileNotFoundError:
+                above = f"../{PYPROJECT}"
+                is_above = file == PYPROJECT and (self._folder / above).is_file()
+                hint = f"write {quoted(f'{above}:{text}')}" if is_above else "correct its path"
+                return self.refuse(place, f"there is no {file} in the spec's folder", hint)
+            except (OSError, ValueError) as error:
+                why = getattr(error, "strerror", None) or str(error)
+                return self.refuse(place, f"{file} can't be read: {why}", "correct it")
+        return True
+
+    def _listed(self, file: str, path: KeyPath, place: Place) -> Iterator[tuple[str, Place]]:
+        """The requirements of a list in [project]. place: where it is named."""
+        if path[1] in _list(_table(self.files[file], "project"), "dynamic"):
+            found = f"{file} has no {path[1]}: they are dynamic, and only a build of the project tells them"
+            self.refuse(place, found, "copy the lines that the spec needs into [pip] dependencies")
+            return
+        items: Any = self.files[file]
+        for key in path:
+            items = items.get(key, []) if isinstance(items, Mapping) else []
+        if not isinstance(items, list):
+            self.refuse(Place(file, path), "not a list", f'write {path[-1]} = ["numpy>=2"]')
+            return
+        for at, item in enumerate(items):
+            if isinstance(item, str):
+                yield item, Place(file, (*path, at))
+            else:
+                self.refuse(Place(file, (*path, at)), "not a requirement", 'write "numpy>=2"')
+
+    def _extra(self, file: str, name: str, place: Place, seen: set[tuple[str, str]]) -> Iterator[tuple[str, Place]]:
+        """The lines of an extra, and of those that it includes by the project's own name: `my-project[gpu]`."""
+        project = _table(self.files[file], "project")
+        extras = _table(project, "optional-dependencies")
+        found = [each for each in extras if normalised(each) == normalised(name)]
+        if (file, f"[{normalised(name)}]") in seen:
+            return
+        seen.add((file, f"[{normalised(name)}]"))
+        if not found and _EXTRAS[1] not in _list(project, "dynamic"):
+            self.refuse(place, f"{file} has no extra {quoted(name)}", _nearest_of("extras", name, extras))
+            return
+        for text, inner in self._listed(file, (*_EXTRAS, found[0] if found else name), place):
+            own = _NAME.fullmatch(text)
+            if own and own[2] and normalised(own[1]) == normalised(str(project.get("name", ""))):
+                for each in own[2].split(","):
+                    yield from self._extra(file, each.strip(), inner, seen)
+            else:
+                yield text, inner
+
+    def _group(
+        self, file: str, name: str, place: Place, within: tuple[str, ...], seen: set[tuple[str, str]]
+    ) -> Iterator[tuple[str, Place]]:
+        """The lines of a group. place: where it is named. within: the groups that include it. seen: those read."""
+        groups = _table(self.files[file], _GROUPS)
+        found = [each for each in groups if normalised(each) == normalised(name)]
+        if len(found) != 1:
+            self.refuse(place, *(self._unknown(file, name) if not found else _two(file, found)))
+            return
+        if found[0] in within or len(within) == _DEEPEST:
+            chain = " -> ".join((*within[within.index(found[0]) if found[0] in within else 0 :], found[0]))
+            self.refuse(place, f"groups include each other: {chain}", f"remove this {_INCLUDE}")
+            return
+        if (file, found[0]) in seen:
+            return
+        seen.add((file, found[0]))
+        items = groups[found[0]]
+        if not isinstance(items, list):
+            self.refuse(Place(file, (_GROUPS, found[0])), "not a list", f'write {found[0]} = ["numpy>=2"]')
+            return
+        for at, item in enumerate(items):
+            inner = Place(file, (_GROUPS, found[0], at))
+            included = item.get(_INCLUDE) if isinstance(item, Mapping) and len(item) == 1 else None
+            if isinstance(item, str):
+                yield item, inner
+            elif isinstance(included, str):
+                yield from self._group(file, included, inner, (*within, found[0]), seen)
+            else:
+                hint = f'write "numpy>=2" or {{ {_INCLUDE} = "test" }}'
+                self.refuse(inner, f"neither a requirement nor {_INCLUDE}", hint)
+
+    def _unknown(self, file: str, name: str) -> tuple[str, str]:
+        data = self.files[file]
+        names, project = list(_table(data, _GROUPS)), _table(data, "project")
+        extras = [each for each in _table(project, "optional-dependencies") if normalised(each) == normalised(name)]
+        if extras:
+            folder = "" if file == PYPROJECT else f"{file}:"
+            wanted = quoted(f"{folder}extra:{extras[0]}")
+            return f"{quoted(name)} is an extra in {file}, not a group", f"write {wanted}"
+        return f"{file} has no dependency group {quoted(name)}", _nearest_of("groups", name, names)
+
+    def check_sources(self, lines: list[tuple[str, Place]], tables: list[Mapping[str, Any]]) -> None:
+        """Refuse names that uv does not take from an index, or from another one, unless the spec says where they come
+        from: the project itself, and those in [tool.uv.sources].
+
+        tables: [pip], with the lines.
+        """
+        own = [text for pip in tables for text in _list(pip, "dependencies") if isinstance(text, str)]
+        placed = {normalised(found[1]) for text in own if (found := _NAME.match(text)) and found[3]}
+        indexes = [each for pip in tables for each in _list(pip, "index") if isinstance(each, Mapping)]
+        patterns = [normalised(str(each)) for index in indexes for each in _list(index, "packages")]
+        for text, place in lines:
+            found, data = _NAME.match(text), self.files[place.file]
+            name = normalised(found[1]) if found else ""
+            if name in placed or any(fnmatchcase(name, each) for each in patterns):
+                continue
+            folder = posixpath.dirname(place.file) or "."
+            if name == normalised(str(_table(data, "project").get("name", ""))):
+                hint = f"add {quoted(f'{name} @ {folder}')} to [pip] dependencies"
+                self.refuse(place, f"{quoted(text)} is the project of {place.file} itself", hint)
+                continue
+            uv = _table(data, "tool", "uv")
+            for key, listed in _table(uv, "sources").items():
+                for source in listed if isinstance(listed, list) else [listed]:
+                    if normalised(key) == name and _applies(source, place) and not _is_pytorch(source, uv, name):
+                        why = f"uv takes {name} from elsewhere ([tool.uv.sources]), and a spec has to say so itself"
+                        self.refuse(place, why, _instead(name, source, uv, folder))
+
+    def refuse(self, place: Place, found: str, hint: str) -> bool:
+        self.problems.append((place, BadValue(found, hint)))
+        return False
+
+
+def _nearest_of(what: str, name: str, names: Iterable[str]) -> str:
+    listed = ", ".join(names)
+    if not listed:
+        return "copy the lines that the spec needs into [pip] dependencies"
+    close = nearest(name, names)
+    return f"did you mean {quoted(close)}? Its {what}: {listed}" if close else f"its {what}: {listed}"
+
+
+def _two(file: str, found: list[str]) -> tuple[str, str]:
+    return f"{file} has two groups of one name: {', '.join(found)}", "rename one of them"
+
+
+def _applies(source: object, place: Place) -> bool:
+    """Whether a source counts for a line: one may be for an extra or for a group only."""
+    if not isinstance(source, Mapping):
+        return False
+    only = {("extra", _EXTRAS[0]): place.path[2:3], ("group", _GROUPS): place.path[1:2]}
+    return all(
+        place.path[0] == table and normalised(str(source[key])) == normalised(str(name[0]))
+        for (key, table), name in only.items()
+        if key in source
+    )
+
+
+def _url_of(source: Mapping[str, Any], uv: Mapping[str, Any]) -> str:
+    """The URL of the index that a source names; empty if it names none."""
+    indexes = uv.get("index", ())
+    named = (each for each in indexes if isinstance(each, Mapping) and each.get("name") == source.get("index"))
+    return str(next(named, {}).get("url", "")) if "index" in source else ""
+
+
+def _is_pytorch(source: Mapping[str, Any], uv: Mapping[str, Any], name: str) -> bool:
+    """Whether it is PyTorch's index, which a spec takes the torch family from as [cuda] requires."""
+    return name in INDEX_FAMILY and bool(PYTORCH_PAGES.match(_url_of(source, uv)))
+
+
+def _instead(name: str, source: Mapping[str, Any], uv: Mapping[str, Any], folder: str) -> str:
+    """What to write into a spec. folder: of the source's file, from the spec's on."""
+    if "index" in source:
+        url = _url_of(source, uv) or "https://..."
+        named = quoted(str(source["index"]))
+        return f'add [[pip.index]] with name = {named}, url = {quoted(url, 500)} and packages = ["{name}"]'
+    address = source.get("url", "./FOLDER")
+    if "git" in source:
+        ref = next((f"@{source[key]}" for key in ("rev", "tag", "branch") if key in source), "")
+        inner = f"#subdirectory={source['subdirectory']}" if "subdirectory" in source else ""
+        address = f"git+{source['git']}{ref}{inner}"
+    elif "path" in source:
+        address = posixpath.normpath(posixpath.join(folder, str(source["path"])))
+        address = address if address.startswith((".", "/")) else f"./{address}"
+    return f"add {quoted(f'{name} @ {address}', 500)} to [pip] dependencies"

@@ -1,0 +1,332 @@
+"""Dockerfiles, dev containers, cog.yaml and the shell scripts in them. Folders: see golden/docker/README.md."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envspec.importers import importer_of, new_import
+from envspec.importers.base_images import BASE_IMAGES
+from envspec.importers.shell import program_words
+from envspec.importers.shell_notes import NOTES
+from envspec.importers.shell_state import split_options
+from envspec.importers.shell_syntax import BadScript, Flow, Runs, Script, expand, result_of_test, steps
+from envspec.importers.types import Import, LedgerEntry, Outcome, Unreadable
+from tests.importers.test_conda_golden import outcome
+
+CASES = sorted(path for path in (Path(__file__).parent / "golden" / "docker").iterdir() if path.is_dir())
+SOURCES = ("cog.yaml", ".devcontainer/devcontainer.json", "Dockerfile", "docker/Dockerfile")
+
+
+def imported(path: Path, root: Path) -> Import:
+    found, importer = new_import(root), importer_of(path)
+    assert importer is not None
+    found.run(importer, path)
+    return found
+
+
+def dockerfile(folder: Path, text: str) -> Import:
+    path = folder / "Dockerfile"
+    path.write_text(text, encoding="utf-8")
+    return imported(path, folder)
+
+
+def run_lines(folder: Path, *lines: str) -> list[LedgerEntry]:
+    """The entries of the commands of a RUN, each line one of a here-document."""
+    script = "".join(f"{line}\n" for line in lines)
+    return dockerfile(folder, f"FROM ubuntu:24.04\nRUN <<END\n{script}END\n").ledger[1:]
+
+
+@pytest.mark.parametrize("folder", CASES, ids=lambda path: path.name)
+def test_a_source_becomes_what_is_expected(folder: Path) -> None:
+    path = next(path for name in SOURCES if (path := folder / name).is_file())
+    text = outcome(imported(path, folder), folder)
+    assert text == (folder / "expected.txt").read_text(encoding="utf-8")
+
+
+WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=8), min_size=1, max_size=6)
+
+
+@settings(max_examples=50)
+@given(st.lists(WORDS, min_size=1, max_size=4))
+def test_commands_have_the_words_and_lines_that_a_shell_gives_them(commands: list[list[str]]) -> None:
+    # A command's first word is no word of the shell's grammar.
+    commands = [["run", *words] for words in commands]
+    parts, starts, line = [], [], 1
+    for words in commands:
+        starts.append(line)
+        for piece in shlex.join(words).split("\n"):
+            parts.append((line, f"{piece}\n"))
+            line += 1
+    found = steps(Script.of(parts))
+    assert [expand(step.words, {}).words for step in found] == [tuple(words) for words in commands]
+    assert [step.line for step in found] == starts
+
+
+PIECES = """if a; then|fi|else|for x in 1 2; do|done|case a in|esac|(|)|{|}|&&|pip install a|"|'|$(|`|<<E|E|\\|f()|!
+[ a = b ]|$X|${X:-y}|a) b;;|done > x"""
+SCRIPT = st.lists(st.sampled_from([*re.split(r"[|\n]", PIECES), "||", "|"]), max_size=14)
+
+
+@given(SCRIPT, st.sampled_from([" ", "\n", "; "]))
+def test_every_text_is_read_or_has_an_error_with_its_line(pieces: list[str], separator: str) -> None:
+    text = separator.join(pieces)
+    flow = Flow()
+    try:
+        found = steps(Script.of([(1, text)]))
+    except BadScript as error:
+        assert error.line == 1
+        return
+    for step in found:
+        command = flow.enter(step)
+        if command is not None:
+            assert command.words or command.redirections
+            expand(command.words, {})
+            flow.end()
+
+
+@given(
+    st.lists(
+        st.sampled_from(["FROM x", "RUN pip install a \\", "  && true", "", "# c", "ENV A=$A", "word", "RUN <<E", "E"])
+    )
+)
+def test_every_dockerfile_has_an_entry_for_each_of_its_instructions(lines: list[str]) -> None:
+    from envspec.importers.dockerfile_syntax import read_instructions
+
+    class Text(Import):
+        def read(self, path: Path) -> str:
+            del path
+            return "\n".join(lines)
+
+    source = Text(Path(), lambda path: None)
+    try:
+        found = read_instructions(Path("Dockerfile"), source)
+    except Unreadable as error:
+        assert "the here-document E has no end" in str(error)
+        return
+    covered = {number for each in found for number, _ in each.parts}
+    covered |= {number for each in found for _, body in each.bodies for number, _ in body}
+    covered |= {entry.source.line for entry in source.ledger}
+    for number, line in enumerate(lines, start=1):
+        assert number in covered or not line or line[0] == "#" or line == "E"
+
+
+@pytest.mark.parametrize(
+    ("script", "variables", "expected"),
+    [
+        ("a && b", {}, "a:yes b:yes"),
+        ("a || b", {}, "a:yes b:no"),
+        ("a || b && c", {}, "a:yes b:no c:yes"),
+        ("false || b", {}, "false:yes b:yes"),
+        ('if [ "$X" = 1 ]; then a; elif [ "$X" = 2 ]; then b; else c; fi; d', {"X": "2"}, "a:no b:yes c:no d:yes"),
+        ('if [ "$X" = 1 ]; then a; else b; fi; d', {}, "a:maybe b:maybe d:yes"),
+        ('if [ -z "$X" ]; then a; fi', {"X": ""}, "a:yes"),
+        ('[ -n "$X" ] && a; b', {"X": ""}, "a:no b:yes"),
+        ("test -f x && a || true", {}, "a:maybe true:maybe"),
+        ("while a; do b; done; c", {}, "a:maybe b:maybe c:yes"),
+        ("case x in a|b) c;; *) d ;; esac; e", {}, "c:maybe d:maybe e:yes"),
+        ("f() { a; }; b", {}, "a:maybe b:yes"),
+        ("(a; b) && c", {}, "a:yes b:yes c:yes"),
+        ("if ! a; then b; fi", {}, "a:yes b:maybe"),
+        ("if a; then b; fi; c", {}, "a:yes b:maybe c:yes"),
+        ('! [ "$X" = 1 ] && a', {"X": "2"}, "a:yes"),
+    ],
+)
+def test_which_commands_run(script: str, variables: dict[str, str], expected: str) -> None:
+    flow, found = Flow(), []
+    for step in steps(Script.of([(1, script)])):
+        command = flow.enter(step)
+        if command is None:
+            continue
+        words = expand(command.words, variables)
+        if words.words[0] in ("[", "test"):
+            flow.end(result_of_test(words.words, words.unknown))
+        else:
+            found.append(f"{words.words[0]}:{flow.runs.value}")
+            flow.end(Runs.NO if words.words[0] == "false" else None)
+    assert " ".join(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "variables", "words", "unknown"),
+    [
+        ("a$X", {"X": "b c"}, ("ab", "c"), ()),
+        ('"a$X"', {"X": "b c"}, ("ab c",), ()),
+        ("'$X'", {"X": "b"}, ("$X",), ()),
+        ("$X", {"X": ""}, (), ()),
+        ('"$X"', {"X": ""}, ("",), ()),
+        ("${X:-d}", {"X": ""}, ("d",), ()),
+        ("${X-d}", {"X": ""}, (), ()),
+        ("${X:+d}", {"X": "1"}, ("d",), ()),
+        ("${Y}z", {}, ("${Y}z",), ("${Y}",)),
+        ("$Y", {"Y": None}, ("$Y",), ("$Y",)),
+        ("${X%%.*}", {"X": "1.2"}, ("${X%%.*}",), ("${X%%.*}",)),
+        ("$(nproc)", {}, ("$(nproc)",), ("$(nproc)",)),
+        (r"a\ b\$c", {}, ("a b$c",), ()),
+        (r'"\a\""', {}, (r"\a" + '"',), ()),
+        ("5$", {}, ("5$",), ()),
+    ],
+)
+def test_a_word_with_its_variables(
+    word: str, variables: dict[str, str | None], words: tuple[str, ...], unknown: tuple[str, ...]
+) -> None:
+    assert expand([word], variables) == (words, unknown)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("sudo -E -u root env A=1 python3.11 -m pip install x", "pip install x"),
+        ("/opt/conda/bin/pip3 install x", "pip install x"),
+        ("conda run --no-capture-output -n base python -u -m pip install x", "pip install x"),
+        ("micromamba run -n base pip install x", "pip install x"),
+        ("uv run --no-sync python train.py", "python train.py"),
+        ("python -m torch.distributed.run x", "python -m torch.distributed.run x"),
+        ("sudo", "sudo"),
+    ],
+)
+def test_what_is_in_front_of_a_program_is_left_out(command: str, expected: str) -> None:
+    assert program_words(command.split()) == tuple(expected.split())
+
+
+def test_options_with_their_values() -> None:
+    words = ["-qy", "-rfile", "--index-url=u", "-c", "c", "a", "--pre", "--", "-b"]
+    given, others = split_options(words, {"-r", "-c", "--index-url"})
+    assert given == [("-q", ""), ("-y", ""), ("-r", "file"), ("--index-url", "u"), ("-c", "c"), ("--pre", "")]
+    assert others == ["a", "-b"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "outcome", "reason"),
+    [
+        ("nvidia/cuda:12.8.1-cudnn-runtime-ubuntu24.04", Outcome.TRANSLATED, "[cuda] flavor cudnn-runtime"),
+        ("nvcr.io/nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04", Outcome.TRANSLATED, "[cuda] flavor cudnn-devel"),
+        ("nvidia/cuda:12.4.1-base-ubi8", Outcome.REFUSED, "not ubi8"),
+        ("nvidia/cuda:latest", Outcome.NOT_UNDERSTOOD, "the tag 'latest' names no version"),
+        ("pytorch/pytorch:2.6.0-cuda12.4-cudnn9-devel", Outcome.TRANSLATED, "torchvision 0.21.0"),
+        ("python:3.11.9-slim", Outcome.TRANSLATED, "[env] python 3.11.9"),
+        ("python:3.12-alpine", Outcome.REFUSED, "musl"),
+        ("ubuntu:jammy", Outcome.TRANSLATED, "ubuntu22.04"),
+        ("ubuntu:18.04", Outcome.REFUSED, "not ubuntu18.04"),
+        ("ghcr.io/astral-sh/uv:0.9-python3.13-bookworm-slim", Outcome.TRANSLATED, "[env] python 3.13"),
+        ("mambaorg/micromamba:2.0-jammy-cuda-12.4.1", Outcome.TRANSLATED, "[cuda] version 12.4"),
+        ("rocm/pytorch:latest", Outcome.REFUSED, "AMD"),
+        ("tensorflow/tensorflow:2.17.0-gpu", Outcome.TRANSLATED, "2.17.0 is preferred"),
+        ("registry.example.com/team/base@sha256:" + "0" * 64, Outcome.NOT_UNDERSTOOD, "[image] base"),
+        ("Not/An:Image:", Outcome.NOT_UNDERSTOOD, "is not the name of an image"),
+    ],
+)
+def test_base_images(reference: str, outcome: Outcome, reason: str, tmp_path: Path) -> None:
+    (entry,) = dockerfile(tmp_path, f"FROM {reference}\n").ledger
+    assert entry.outcome is outcome
+    assert reason in entry.reason
+
+
+def test_tables_have_no_row_that_another_hides() -> None:
+    for table in ([(row.repository, row.tag) for row in BASE_IMAGES], [row.command for row in NOTES]):
+        assert len(set(table)) == len(table)
+
+
+def test_lines_of_a_builder_count_by_what_is_copied_from_it(tmp_path: Path) -> None:
+    builder = "FROM python:3.12 AS b\nENV TORCH_CUDA_ARCH_LIST=8.0\nRUN apt-get install -y gcc && pip install numpy\n"
+    copied = dockerfile(tmp_path, f"{builder}FROM ubuntu:24.04\nCOPY --from=b /opt/venv /opt/venv\n").draft
+    other = dockerfile(tmp_path, f"{builder}FROM ubuntu:24.04\nCOPY --from=b /etc/x /etc/x\n").draft
+    assert [each.text for each in copied.dependencies] == ["numpy"]
+    assert [each.value for each in copied.pythons] == ["3.12"]
+    assert [each.value for each in copied.gpus] == ["8.0"]
+    assert copied.apt == []
+    assert (other.dependencies, other.pythons, other.gpus, other.apt) == ([], [], [], [])
+
+
+def test_files_outside_of_the_project_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("private==1\n")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "link.txt").symlink_to(tmp_path / "secret.txt")
+    text = "COPY ../secret.txt link.txt /w/\nRUN pip install -r /w/secret.txt -r /w/link.txt -r ../secret.txt\n"
+    found = dockerfile(project, f"FROM ubuntu:24.04\n{text}")
+    assert found.draft.dependencies == []
+    assert [entry.outcome for entry in found.ledger[1:]] == [Outcome.REFUSED] * 4
+
+
+def test_values_that_change_in_a_script(tmp_path: Path) -> None:
+    entries = run_lines(
+        tmp_path, "V=1.0", "pip install a==$V", "V=$(cat v)", "pip install a==$V", "export V=2", "pip install b==$V"
+    )
+    assert [entry.text for entry in entries if entry.outcome is Outcome.KEPT] == ["a==1.0", "b==2"]
+    assert [entry.reason for entry in entries if entry.outcome is Outcome.NOT_UNDERSTOOD] == [
+        "the value of $V is not in this file"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("FROM x\nRUN <<END\necho\n", "Dockerfile:2: the here-document END has no end"),
+        ("FROM x\n" + "RUN a\n" * 20_000, "more than 5000 instructions"),
+        ("FROM x\nRUN a" + " && \\\n b" * 100_000, "Dockerfile:2: an instruction of more than 5000 lines"),
+        ("#" * (5 << 20), "more than 4 MB"),
+    ],
+)
+def test_what_is_beyond_the_bounds_is_refused_with_its_line(text: str, error: str, tmp_path: Path) -> None:
+    with pytest.raises(Unreadable, match=error):
+        dockerfile(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RUN <<E\n" + "true\n" * 5_000 + "E\n",
+        "RUN echo " + '$("' * 20_000,
+        "RUN " + "bash -c \"sh -c '" * 500,
+        "RUN " + "if a; then " * 3_000,
+        "ENV A=aaaaaaaaaa\n" + "ENV A=$A$A\n" * 60,
+        "ENV " + " ".join(f"A{i}=$A{i - 1}" for i in range(3_000)),
+        "COPY . /app\n" * 500 + "RUN pip install -r /app/x/y/z.txt\n" * 500,
+        "RUN cd " + "a/" * 20_000,
+        "CMD " + "[" * 50_000,
+        "ENV TORCH_CUDA_ARCH_LIST=" + "8.0;" * 10_000,
+    ],
+    ids=lambda text: text[:20].replace("\n", " "),
+)
+def test_hostile_files_are_read_in_time(text: str, tmp_path: Path) -> None:
+    start = time.process_time()
+    found = dockerfile(tmp_path, f"FROM ubuntu:24.04\n{text}\n")
+    assert time.process_time() - start < 5
+    assert len(found.ledger) > 1
+
+
+def test_scripts_in_scripts_have_a_bound(tmp_path: Path) -> None:
+    script = "pip install deep"
+    for _ in range(10):
+        script = f"bash -c {shlex.quote(script)}"
+    found = dockerfile(tmp_path, f"FROM ubuntu:24.04\nRUN {script}\n")
+    assert found.draft.dependencies == []
+    assert found.ledger[-1].outcome.is_lost
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"a": [' * 40, "more than 32 lists"),
+        ('{"image": "x"', "not valid JSON"),
+        ("// " + "x" * (1 << 19), "more than 256 kB"),
+    ],
+)
+def test_a_devcontainer_that_is_none(text: str, error: str, tmp_path: Path) -> None:
+    path = tmp_path / "devcontainer.json"
+    path.write_text(text)
+    with pytest.raises(Unreadable, match=error):
+        imported(path, tmp_path)
+
+
+def test_a_devcontainer_keeps_slashes_and_escapes_of_its_strings(tmp_path: Path) -> None:
+    path = tmp_path / "devcontainer.json"
+    path.write_text('{"containerEnv": {"A": "http:\\/\\/x /* no comment */ \\u00e9,}", /* b */ "B": "1",},}')
+    assert imported(path, tmp_path).draft.env == {"A": "http://x /* no comment */ \u00e9,}", "B": "1"}

@@ -1,0 +1,324 @@
+"""Requirements files, pyproject.toml and the locks of uv, Poetry and PEP 751.
+
+Each folder under golden/python is a project and what importing it gives, `expected.txt`: the ledger, then the draft.
+`chosen.toml`, if there is one, has the extras and groups that are taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envspec import documents
+from envspec.importers import importer_of, new_import
+from envspec.importers.pyproject import read_pyproject
+from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Unreadable
+
+CASES = Path(__file__).parent / "golden" / "python"
+#: What a user names, the first that the project has.
+FROM = ("requirements.txt", "lock.txt", "pyproject.toml", "uv.lock", "poetry.lock", "pylock.toml")
+
+
+def imported(path: Path, **chosen: Any) -> Import:
+    found, importer = new_import(path.parent), importer_of(path)
+    assert importer is not None
+    if chosen:
+        found.run(lambda path, into: read_pyproject(path, into, **chosen), path)
+    else:
+        found.run(importer, path)
+    return found
+
+
+def shown(found: Import) -> Iterator[str]:
+    """The ledger, then the draft, a line each."""
+    for entry in found.ledger:
+        yield f"{entry.source}: {entry.outcome.value}: {entry.text}{f' -> {entry.reason}' if entry.reason else ''}"
+    for each in dataclasses.fields(found.draft):
+        value = getattr(found.draft, each.name)
+        for item in value.items() if isinstance(value, dict) else value if isinstance(value, list) else [value]:
+            if item:
+                yield f"{each.name}: {_item(item, found)}"
+
+
+def _item(item: Any, found: Import) -> str:
+    if isinstance(item, Clue):
+        return f"{item.value} ({item.source}: {item.why})"
+    if isinstance(item, DraftRequirement):
+        return item.text.replace("{path}", found.shown(item.project) if item.project else "")
+    if isinstance(item, DraftIndex):
+        return f"{item.name or '-'} {item.url} {item.format} {', '.join(item.packages) or '-'}"
+    return " = ".join(item) if isinstance(item, tuple) else str(item)
+
+
+@pytest.mark.parametrize("case", sorted(path.name for path in CASES.iterdir() if path.is_dir()))
+def test_imported(case: str) -> None:
+    folder = CASES / case
+    choices = folder / "chosen.toml"
+    chosen = documents.parse_toml(choices.read_text("utf-8")) if choices.exists() else {}
+    path = next(path for name in FROM if (path := folder / "source" / name).is_file())
+    text = "\n".join(shown(imported(path, **chosen))) + "\n"
+    assert text == (folder / "expected.txt").read_text(encoding="utf-8")
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Files by their names, `__` for each `/` and `_` for each `.`; the first one."""
+    paths = [folder / name.replace("__", "/").replace("_", ".") for name in files]
+    for path, text in zip(paths, files.values(), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return paths[0]
+
+
+def lines(found: Import) -> list[str]:
+    return [each.text for each in found.draft.dependencies]
+
+
+@pytest.mark.parametrize(
+    ("label", "version", "cudas"),
+    [
+        ("cu118", "torch==2.6.0", ["11.8"]),
+        ("cu124", "torch==2.6.0", ["12.4"]),
+        ("cu130", "torch==2.6.0", ["13.0"]),
+        ("cpu", "torch==2.6.0", ["cpu"]),
+        ("cpu.cxx11.abi", "torch==2.6.0", []),
+        ("rocm6.2", None, []),
+        ("xpu", None, []),
+    ],
+)
+def test_labels_of_torch(tmp_path: Path, label: str, version: str | None, cudas: list[str]) -> None:
+    found = imported(write(tmp_path, requirements_txt=f"torch==2.6.0+{label}\n"))
+    assert lines(found) == ([version] if version else [])
+    assert [clue.value for clue in found.draft.cudas] == cudas
+    assert found.ledger[0].outcome is (Outcome.TRANSLATED if version else Outcome.REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("url", "cuda", "outcome"),
+    [
+        ("https://download.pytorch.org/whl/cu126", "12.6", Outcome.TRANSLATED),
+        ("https://download.pytorch.org/whl/cu113/torch_stable.html", "11.3", Outcome.TRANSLATED),
+        ("https://download.pytorch.org/whl/torch_stable.html", None, Outcome.TRANSLATED),
+        ("https://download.pytorch.org/whl/cpu", "cpu", Outcome.TRANSLATED),
+        ("https://download.pytorch.org/whl/nightly/cu128", None, Outcome.REFUSED),
+        ("https://download.pytorch.org/whl/rocm6.3", None, Outcome.REFUSED),
+        ("https://data.dgl.ai/wheels/torch-2.4/cu124/repo.html", "12.4", Outcome.TRANSLATED),
+        ("./wheels", None, Outcome.REFUSED),
+        ("https://example.com/simple?token=1", None, Outcome.REFUSED),
+    ],
+)
+def test_indexes(tmp_path: Path, url: str, cuda: str | None, outcome: Outcome) -> None:
+    found = imported(write(tmp_path, requirements_txt=f"--find-links {url}\n"))
+    assert [clue.value for clue in found.draft.cudas] == ([cuda] if cuda else [])
+    assert [entry.outcome for entry in found.ledger] == [outcome]
+
+
+def test_the_libraries_of_torch_are_requirements_without_torch(tmp_path: Path) -> None:
+    alone = imported(write(tmp_path / "a", requirements_txt="nvidia-nccl-cu12==2.21.5\ncupy-cuda12x\n"))
+    assert lines(alone) == ["nvidia-nccl-cu12==2.21.5", "cupy-cuda12x"]
+    beside = imported(write(tmp_path / "b", requirements_txt="nvidia-nccl-cu12==2.21.5\ntorch==2.6.0\n"))
+    assert (lines(beside), beside.draft.versions) == (["torch==2.6.0"], {"nvidia-nccl-cu12": "2.21.5"})
+
+
+def test_continued_lines_and_comments_are_pips(tmp_path: Path) -> None:
+    text = "num\\\npy \\\n # a comment ends it\nscipy#no comment\n  # scipy\n\\\npandas # x \\\nrich"
+    found = imported(write(tmp_path, requirements_txt=text))
+    # The comment behind pandas goes on in the next line.
+    assert lines(found) == ["numpy", "pandas"]
+    assert [(entry.source.line, entry.outcome.value) for entry in found.ledger] == [
+        (1, "kept"),
+        (4, "not understood"),
+        (6, "kept"),
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_encodings(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "requirements.txt"
+    path.write_bytes("torch==2.6.0\r\n# Größe\r\nrich\r\n".encode(encoding))
+    assert lines(imported(path)) == ["torch==2.6.0", "rich"]
+
+
+@pytest.mark.parametrize("content", [b"rich\n\xff\xfe\n", b"a\n" * 20_001, b"x" * ((32 << 20) + 1)])
+def test_unreadable(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "requirements.txt"
+    path.write_bytes(content)
+    with pytest.raises(Unreadable, match=r"^requirements\.txt "):
+        imported(path)
+
+
+def test_many_files_that_include_each_other(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"r{number}.txt").write_text(f"-r r{number + 1}.txt\n-r r0.txt\n-c r{number + 1}.txt\n")
+    found = imported(tmp_path / "r0.txt")
+    assert "more than 100 files include each other" in {entry.reason for entry in found.ledger}
+
+
+def test_a_secret_is_in_no_entry_and_no_draft(tmp_path: Path) -> None:
+    text = """
+        --index-url https://me:hunter2@a.example.com/simple
+        --extra-index-url https://me:hunter2@b.example.com/simple
+        -f https://me:hunter2@c.example.com/links.html
+        git+https://me:hunter2@d.example.com/x/y.git
+        z @ https://me:hunter2@e.example.com/z-1-py3-none-any.whl
+        -r https://me:hunter2@f.example.com/r.txt
+        -e git+https://me:hunter2@g.example.com/x/w.git#egg=w
+        not a requirement @ https://me:hunter2@h.example.com/
+    """
+    found = imported(write(tmp_path, requirements_txt=text))
+    assert len(found.ledger) == 8
+    assert "hunter2" not in repr(found)
+
+
+def test_a_source_that_was_read_before_goes_first(tmp_path: Path) -> None:
+    path = write(tmp_path, requirements_txt="a==1\n    # via x\n", requirements_in="b\n")
+    found = imported(path)
+    again = importer_of(tmp_path / "other.txt")
+    assert again is not None
+    found.run(again, write(tmp_path, other_txt="a==2\n    # via x\nx==1\n"))
+    assert found.draft.versions == {"a": "1"}
+    assert "not preferred: 1 is, of a source that was read before" in {entry.reason for entry in found.ledger}
+
+
+def test_a_file_in_has_the_pins_of_its_txt(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, requirements_in="torch>=2\n-r base.in\n", base_in="rich\n", requirements_txt="torch==2.6.0\n"
+    )
+    found = imported(path)
+    assert (lines(found), found.draft.versions) == (["torch>=2", "rich"], {"torch": "2.6.0"})
+    other = imported(write(tmp_path / "b", requirements_in="torch>=2\n", requirements_txt="torch>=2.6\n"))
+    assert (lines(other), other.draft.versions, len(other.ledger)) == (["torch>=2"], {}, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[project]\nname = 'a'\n[tool.pixi.tasks]\nx = '*'\n", "a task is no part of an environment"),
+        ("[project]\ndependencies = [1]\n", "not a requirement"),
+        ("[tool.uv]\nenvironments = ['sys_platform == \"emscripten\"']\n", "none of the platforms"),
+        ("[project]\nrequires-python = 'three'\n", "not a specifier"),
+        ("[project]\ndynamic = ['dependencies']\n", "its build computes them"),
+        ("[tool.uv]\nextra-build-dependencies = { a = ['b'] }\n", "[build.NAME] requires"),
+    ],
+)
+def test_lost_lines_of_a_project(tmp_path: Path, text: str, reason: str) -> None:
+    found = imported(write(tmp_path, pyproject_toml=text))
+    assert [reason in entry.reason for entry in found.ledger if entry.outcome.is_lost] == [True]
+
+
+def test_a_project_that_is_not_toml(tmp_path: Path) -> None:
+    with pytest.raises(Unreadable, match="not valid TOML"):
+        imported(write(tmp_path, pyproject_toml="[project"))
+    with pytest.raises(Unreadable, match="not valid TOML"):
+        imported(write(tmp_path, uv_lock=f"a = {'[' * 10_000}"))
+
+
+def test_a_lock_of_nonsense(tmp_path: Path) -> None:
+    text = "package = [1, { name = 2 }, { name = 'a', version = '1', dependencies = 3, source = 4, markers = 5 }]"
+    assert imported(write(tmp_path, uv_lock=text)).draft.versions == {"a": "1"}
+    for name in ("poetry_lock", "pylock_toml"):
+        key = "packages" if name == "pylock_toml" else "package"
+        found = imported(write(tmp_path / name, **{name: text.replace("package =", f"{key} =")}))
+        assert found.draft.versions == {"a": "1"}
+
+
+def test_groups_of_uv_and_poetry_are_taken_by_name(tmp_path: Path) -> None:
+    uv = write(tmp_path / "a", pyproject_toml="[project]\nname = 'x'\n[tool.uv]\ndev-dependencies = ['ruff']\n")
+    assert lines(imported(uv)) == []
+    assert lines(imported(uv, groups=["dev"])) == ["ruff"]
+    text = "[tool.poetry.group.test.dependencies]\npytest = '^8.1'\n[tool.poetry.dev-dependencies]\nruff = '*'\n"
+    poetry = write(tmp_path / "b", pyproject_toml=text)
+    assert lines(imported(poetry)) == []
+    assert lines(imported(poetry, groups=["test", "dev"])) == ["pytest>=8.1,<9", "ruff"]
+
+
+@pytest.mark.parametrize(
+    ("value", "as_of"),
+    [
+        ("2026-03-01T12:00:00Z", "2026-03-01T12:00:00Z"),
+        # A date includes its day, as in uv.
+        ("2026-03-01", "2026-03-02T00:00:00Z"),
+        ("7 days", "7 days ago"),
+        ("1 week", "1 week ago"),
+        ("P7D", None),
+    ],
+)
+def test_exclude_newer(tmp_path: Path, value: str, as_of: str | None) -> None:
+    found = imported(write(tmp_path, pyproject_toml=f"[tool.uv]\nexclude-newer = '{value}'\n"))
+    assert [each.value for each in found.draft.as_ofs] == ([as_of] if as_of else [])
+    assert found.ledger[0].outcome is (Outcome.TRANSLATED if as_of else Outcome.NOT_UNDERSTOOD)
+
+
+@pytest.mark.parametrize(
+    ("pythons", "version"),
+    [(">=3.9", "2.0"), ("==3.10.*", "1.0"), (">=3.13", "3.0"), (">=4", "2.0"), ("nonsense", "2.0")],
+)
+def test_a_lock_of_several_pythons_has_the_versions_of_one(tmp_path: Path, pythons: str, version: str) -> None:
+    markers = {"1.0": "<= '3.10'", "2.0": "in '3.11 3.12'", "3.0": ">= '3.13'"}
+    packages = [
+        f"[[package]]\nname = '{name}'\nversion = '{each}'\nresolution-markers = [\"python_version {marker}\"]\n"
+        for name in ("a", "b")
+        for each, marker in markers.items()
+    ]
+    text = f"requires-python = '{pythons}'\n" + "".join(packages)
+    assert imported(write(tmp_path, uv_lock=text)).draft.versions == {"a": version, "b": version}
+
+
+def test_what_only_other_groups_require_is_not_preferred(tmp_path: Path) -> None:
+    packages = {
+        "mine": "source = { virtual = '.' }\ndependencies = [{ name = 'a' }]\ndev-dependencies.dev = [{ name = 'b' }]",
+        "a": "dependencies = [{ name = 'c' }]",
+        "b": "dependencies = [{ name = 'd' }]",
+        "c": "",
+        "d": "",
+    }
+    lock = "".join(f"[[package]]\nname = '{name}'\nversion = '1'\n{more}\n" for name, more in packages.items())
+    project = write(tmp_path, pyproject_toml="[dependency-groups]\ndev = ['b']\n", uv_lock=lock)
+    assert imported(project).draft.versions == {"a": "1", "c": "1"}
+    assert imported(project, groups=["dev"]).draft.versions == dict.fromkeys("acbd", "1")
+
+    lock = "".join(
+        f"[[package]]\nname = '{name}'\nversion = '1'\ngroups = ['{of}']\n"
+        for name, of in {"a": "main", "b": "dev"}.items()
+    )
+    project = write(
+        tmp_path / "poetry", pyproject_toml="[tool.poetry.group.dev.dependencies]\nb = '*'\n", poetry_lock=lock
+    )
+    assert imported(project).draft.versions == {"a": "1"}
+    assert imported(project, groups=["dev"]).draft.versions == {"a": "1", "b": "1"}
+
+
+def test_poetry_2_says_where_requirements_of_the_project_come_from(tmp_path: Path) -> None:
+    text = """
+        [project]
+        name = "mine"
+        dependencies = ["timm>=1", "corp-data>=3 ; python_version >= '3.10'", "numpy"]
+        [tool.poetry.dependencies]
+        timm = { git = "https://github.com/huggingface/pytorch-image-models.git", tag = "v1.0.12" }
+        corp-data = { source = "corp" }
+        numpy = { version = ">=1" }
+        [[tool.poetry.source]]
+        name = "corp"
+        url = "https://wheels.example.com/simple"
+        priority = "explicit"
+    """
+    found = imported(write(tmp_path, pyproject_toml=text))
+    git = "git+https://github.com/huggingface/pytorch-image-models.git@v1.0.12"
+    assert lines(found) == [f"timm @ {git}", "corp-data>=3 ; python_version >= '3.10'", "numpy"]
+    assert [(each.url, each.packages) for each in found.draft.indexes] == [
+        ("https://wheels.example.com/simple", ("corp-data",))
+    ]
+
+
+def test_a_requirement_by_name_that_is_locked_from_git(tmp_path: Path) -> None:
+    commit = "00112233445566778899aabbccddeeff00112233"
+    lock = (
+        f"[[package]]\nname = 'a'\nversion = '1'\n[package.source]\ngit = 'https://example.com/a.git?rev=x#{commit}'\n"
+    )
+    found = imported(
+        write(tmp_path, pyproject_toml="[project]\ndependencies = ['A[b]>=1; os_name == \"posix\"']\n", uv_lock=lock)
+    )
+    assert lines(found) == [f'A[b] @ git+https://example.com/a.git@{commit} ; os_name == "posix"']

@@ -1,0 +1,163 @@
+"""Drafts -> specs: what is written, what is decided, and what becomes a refused line."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envspec.facts import load_facts
+from envspec.importers import new_import
+from envspec.importers.spec_text import Choices, spec_of
+from envspec.importers.types import Clue, Draft, DraftIndex, DraftRequirement, Import, Outcome, Source
+from envspec.spec import Spec, parse_spec
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+LABEL, TAG = Source("requirements.txt", 1), Source("Dockerfile", 1)
+
+
+def imported(tmp_path: Path, *dependencies: str, **fields: Any) -> Import:
+    made = new_import(tmp_path)
+    lines = [DraftRequirement(text, Source("requirements.txt", at)) for at, text in enumerate(dependencies, 1)]
+    made.draft = Draft(name="mine", dependencies=lines, **fields)
+    for line in lines:
+        made.add(line.source, line.text, Outcome.KEPT)
+    return made
+
+
+def written(made: Import, tmp_path: Path, **choices: Any) -> tuple[Spec, dict[str, tuple[str, str]]]:
+    """The spec as `envspec lock` reads it, and the decisions: what -> value and reason."""
+    found = spec_of(made, Choices(NOW, tmp_path / "specs", **choices), load_facts())
+    spec = parse_spec(found.text, "spec.toml", NOW, tmp_path / "specs")
+    return spec, {each.what: (each.value, each.why) for each in found.decisions}
+
+
+def test_lines_versions_and_choices_are_in_the_spec(tmp_path: Path) -> None:
+    made = imported(
+        tmp_path,
+        "torch==2.9.1",
+        'numpy<2; python_version < "3.13"',
+        "torch==2.9.1",
+        versions={"numpy": "1.26.4", "torch": "2.9.1+cu128", "odd": "not a version"},
+        apt=["git", "ffmpeg", "git"],
+        env={"HF_HOME": "/data"},
+        workdir="/app",
+        overrides=[("protobuf<4", "the project says so")],
+    )
+    spec, _ = written(made, tmp_path, gpus=("A100",), driver="550")
+    assert [each.text for each in spec.pip.dependencies] == ["torch==2.9.1", 'numpy<2; python_version < "3.13"']
+    assert [each.text for each in spec.pip.prefer] == ["numpy==1.26.4", "torch==2.9.1+cu128"]
+    assert spec.cuda is not None and (spec.cuda.gpus, spec.cuda.driver) == (("A100",), "550")
+    assert spec.system is not None and spec.system.apt == ("ffmpeg", "git")
+    assert (spec.image.env, spec.image.workdir) == ({"HF_HOME": "/data"}, "/app")
+    assert (spec.env.name, spec.env.as_of) == ("mine", NOW)
+
+
+@pytest.mark.parametrize(
+    ("pythons", "torch", "python", "why"),
+    [
+        (["3.10"], "2.9.1", "3.10", "its line"),
+        ([">=3.11", "<3.12"], "2.9.1", "3.11", "its line"),
+        ([], "2.9.1", "3.12", "nothing in the sources says which Python"),
+        ([], "2.0.1", "3.11", "nothing in the sources says which Python; torch==2.0.1 has no wheel for 3.12"),
+        ([">=3.8"], "1.13.1", "3.11", "its line; torch==1.13.1 has no wheel for 3.12"),
+        (["3.11.2"], "2.9.1", "3.11", "its line; 3.11.2 has no standalone build, the series' newest patch is taken"),
+    ],
+)
+def test_the_python(tmp_path: Path, pythons: list[str], torch: str, python: str, why: str) -> None:
+    clues = [Clue(each, LABEL, "its line") for each in pythons]
+    spec, decisions = written(imported(tmp_path, f"torch=={torch}", pythons=clues), tmp_path)
+    assert (spec.env.python, decisions["env.python"]) == (python, (python, why))
+
+
+@pytest.mark.parametrize(
+    ("clues", "flavor", "torch", "version"),
+    [
+        ([("12.6", LABEL)], None, "2.7.1", "12.6"),
+        ([("12.6", LABEL), ("12.8", TAG)], "devel", "2.7.1", "12.6"),
+        ([("12.8", TAG)], "devel", "2.9.1", "12.8"),
+        ([("12.2", TAG)], "devel", "2.9.1", None),
+        ([("12.2", TAG)], "devel", None, "12.2"),
+    ],
+)
+def test_torchs_build_goes_before_the_base_image(
+    tmp_path: Path, clues: list[tuple[str, Source]], flavor: str | None, torch: str | None, version: str | None
+) -> None:
+    """A base image's CUDA counts if torch's wheels have the same, or without torch."""
+    made = imported(
+        tmp_path,
+        *([f"torch=={torch}"] if torch else ["numpy"]),
+        cudas=[Clue(value, source, "its line") for value, source in clues],
+        flavors=[Clue(flavor, TAG, "its tag")] if flavor else [],
+    )
+    spec, decisions = written(made, tmp_path)
+    assert spec.cuda is not None
+    assert (str(spec.cuda.version) if spec.cuda.version else None) == version
+    assert "cuda.version" in decisions
+
+
+def test_an_index_for_the_cpu_means_no_cuda(tmp_path: Path) -> None:
+    made = imported(tmp_path, "torch", cudas=[Clue("cpu", LABEL, "PyTorch's index for the CPU")])
+    spec, decisions = written(made, tmp_path)
+    assert spec.cuda is None
+    assert decisions["cuda"] == ("none", "PyTorch's index for the CPU")
+
+
+def test_a_line_that_no_spec_can_have_is_refused_in_the_ledger(tmp_path: Path) -> None:
+    made = imported(tmp_path, "numpy", "torch ==", "x @ ftp://host/x.whl")
+    made.draft.indexes.append(DraftIndex("https://wheels.example.com/simple", Source("requirements.txt", 9)))
+    spec, _ = written(made, tmp_path)
+    assert [each.text for each in spec.pip.dependencies] == ["numpy"]
+    assert [(each.text, each.outcome) for each in made.ledger] == [
+        ("numpy", Outcome.KEPT),
+        ("torch ==", Outcome.REFUSED),
+        ("x @ ftp://host/x.whl", Outcome.REFUSED),
+        ("https://wheels.example.com/simple", Outcome.REFUSED),
+    ]
+    assert all(each.reason for each in made.ledger[1:])
+
+
+def test_local_projects_are_named_from_the_specs_folder(tmp_path: Path) -> None:
+    made = imported(tmp_path)
+    (tmp_path / "lib").mkdir()
+    made.draft.dependencies = [
+        DraftRequirement("lib @ {path}", LABEL, tmp_path / "lib"),
+        DraftRequirement("mine @ {path}", LABEL, tmp_path),
+    ]
+    spec, _ = written(made, tmp_path)
+    assert [each.text for each in spec.pip.dependencies] == ["lib @ ../lib", "mine @ .."]
+
+
+def test_conda_and_indexes(tmp_path: Path) -> None:
+    made = imported(
+        tmp_path,
+        "corp-lib",
+        channels=["conda-forge"],
+        conda=[("ffmpeg >=7", ""), ("gcc_linux-64", "linux-64")],
+        conda_versions={"ffmpeg": "7.1 h0_0", "python": "3.12.7", "odd": ""},
+        indexes=[
+            DraftIndex("https://wheels.example.com/simple", LABEL, packages=("corp-lib",)),
+            DraftIndex("https://wheels.example.com/pyg.html", LABEL, packages=("torch-scatter",), format="links"),
+        ],
+    )
+    spec, _ = written(made, tmp_path)
+    assert spec.conda is not None
+    assert spec.conda.dependencies == ("ffmpeg >=7",)
+    assert spec.conda.prefer == ("ffmpeg ==7.1 h0_0", "python ==3.12.7")
+    assert [(each.name, each.format.value) for each in spec.pip.index] == [
+        ("wheels-example", "simple"),
+        ("wheels-example-pyg-html", "links"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bound", "as_of"),
+    [("2026-03-01T00:00:00Z", "2026-03-01"), ("2027-01-01T00:00:00Z", "2026-11-20"), ("7 days ago", "7 days ago")],
+)
+def test_an_earlier_bound_on_uploads_is_the_specs(tmp_path: Path, bound: str, as_of: str) -> None:
+    clue = Clue(bound, Source("pyproject.toml", 3), "exclude-newer of uv")
+    spec, decided = written(imported(tmp_path, "rich", as_ofs=[clue]), tmp_path)
+    assert str(spec.env.as_of)[: len(as_of)] == as_of
+    assert ("env.as_of" in decided) == (as_of != "2026-11-20")

@@ -1,0 +1,175 @@
+"""`envspec init` as its users run it: what is written, where it ends with which exit code, and that nothing moves."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envspec import documents
+from tests.support.builders import ecosystem
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact, wheel
+from tests.support.builders.zips import record_digest
+from tests.support.servers.index import IndexServer
+from tests.support.user import Ran, User, refused
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[IndexServer]:
+    files = [*ecosystem.dated(), *ecosystem.requires_python(), *ecosystem.diamond(), *ecosystem.torch_family()]
+    with IndexServer(files) as running:
+        yield running
+
+
+@pytest.fixture
+def user(tmp_path: Path, index: IndexServer) -> User:
+    return User(tmp_path, index.url)
+
+
+def sources(user: User, **files: str) -> None:
+    for name, text in files.items():
+        path = user.folder / name.replace("__", "/").replace("_txt", ".txt").replace("_toml", ".toml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def init(user: User, *words: str) -> Ran:
+    return user.runs("init", *words)
+
+
+def answer(ran: Ran) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def locked(user: User, name: str) -> dict[str, str]:
+    document = documents.parse_toml((user.folder / "locks" / name / "envspec.lock").read_text())
+    return {each["name"]: each["version"] for each in document["resolution"][0]["package"]}
+
+
+def test_a_requirements_file_becomes_a_spec_and_a_lock(user: User) -> None:
+    sources(user, requirements_txt="# the tools\nweekly==1.3.0\nmodern  # any\n")
+    ran = init(user, "requirements.txt", "--name", "tools", "--python", "3.11", "--gpu", "A100", "--format", "json")
+    assert ran.status == 0, ran.stderr
+    found = answer(ran)
+    assert (found["spec"], found["lock"]) == ("specs/tools.toml", "locks/tools")
+    assert found["counts"] == {"kept": 2, "translated": 0, "refused": 0, "not understood": 0}
+    assert [(each["file"], each["line"], each["text"]) for each in found["ledger"]] == [
+        ("requirements.txt", 2, "weekly==1.3.0"),
+        ("requirements.txt", 3, "modern"),
+    ]
+    assert locked(user, "tools") == {"weekly": "1.3.0", "modern": "2.0.0"}
+    assert user.runs("lock", "specs/tools.toml", "--check").status == 0
+
+
+def test_lost_lines_are_named_and_accepted_on_request(user: User) -> None:
+    sources(user, requirements_txt="weekly\n--no-such-option\n")
+    words = ("requirements.txt", "--name", "tools", "--python", "3.11")
+    ran = init(user, *words)
+    assert (ran.status, "not in the spec\n  requirements.txt:2: --no-such-option" in ran.stdout) == (10, True)
+    assert "1 line of the sources is not in the spec" in ran.stderr
+    assert "exists" in refused(init(user, *words), 2)
+    assert init(user, *words, "--force", "--accept-loss").status == 0
+
+
+def test_nothing_is_written_on_a_dry_run(user: User) -> None:
+    sources(user, requirements_txt="weekly\n")
+    ran = init(user, "requirements.txt", "--name", "tools", "--dry-run")
+    assert ran.status == 0
+    assert 'dependencies = ["weekly"]' in ran.stderr
+    assert sorted(each.name for each in user.folder.iterdir()) == ["home", "requirements.txt"]
+
+
+def test_without_sources_the_folders_are_taken(user: User) -> None:
+    assert "no requirements, pyproject.toml" in refused(init(user), 2)
+    sources(user, requirements_txt="weekly\n")
+    ran = init(user, "--name", "tools", "--no-lock")
+    assert (ran.status, "importing requirements.txt" in ran.stderr) == (0, True)
+    assert not (user.folder / "locks").exists()
+
+
+def test_a_spec_that_cannot_be_locked_is_written_all_the_same(user: User) -> None:
+    sources(user, requirements_txt="weekly==9\n")
+    ran = init(user, "requirements.txt", "--name", "tools", "--python", "3.11")
+    assert ran.status in (2, 4)
+    assert "weekly" in ran.error
+    assert (user.folder / "specs" / "tools.toml").is_file()
+    assert "specs/tools.toml" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [("none.txt", "there is no none.txt"), ("home", "home is no environment"), ("a.docx", "no importer reads")],
+)
+def test_a_source_that_is_none_is_refused(user: User, word: str, message: str) -> None:
+    (user.folder / "a.docx").write_text("")
+    error = refused(init(user, word), 2)
+    assert message in error
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_generated_environment_moves_only_what_it_must(tmp_path: Path, seed: int) -> None:
+    """Packages that require each other, in versions that are not the newest; some of them are gone from the index."""
+    drawn = random.Random(seed)
+    versions = {
+        f"pkg{n}": sorted({f"{drawn.randint(1, 4)}.{drawn.randint(0, 9)}" for _ in range(4)}) for n in range(12)
+    }
+    installed = {name: drawn.choice(of_name) for name, of_name in versions.items()}
+    requires = {
+        name: [f"pkg{lower}>=1" for lower in drawn.sample(range(at), min(at, drawn.randint(0, 3)))]
+        for at, name in enumerate(versions)
+    }
+    gone = set(drawn.sample(sorted(versions), drawn.randint(0, 3)))
+    files, wheels = [], []
+    for name, of_name in versions.items():
+        for version in of_name:
+            made = wheel(name, version, requires=requires[name])
+            wheels += [made] if version == installed[name] else []
+            if name not in gone or version != installed[name]:
+                files.append(File(made))
+        # Something of it has to be there.
+        files.append(File(wheel(name, "9.0", requires=requires[name])))
+    by_pip = drawn.random() < 0.5
+    requested = set(drawn.sample(sorted(versions), 3)) if by_pip else set[str]()
+    prefix = environment(tmp_path / "env", wheels, "pip" if by_pip else "uv", requested)
+    with IndexServer(files) as index:
+        user = User(tmp_path, index.url)
+        ran = init(user, "--prefix", "env", "--name", "mine", "--accept-loss", "--format", "json")
+    assert ran.status == 0, ran.stderr
+    found = answer(ran)
+    lock, moved = locked(user, "mine"), {each["name"]: each for each in found["moved"]}
+    # What nothing requires and nobody requested is required by the spec.
+    assert lock.keys() == installed.keys()
+    for name, version in installed.items():
+        if name in gone:
+            assert (lock[name] != version, moved[name]["why"]) == (True, "index default does not have it")
+        else:
+            assert (lock[name], name in moved) == (version, False)
+    [proof] = found["proofs"]
+    assert {each["package"] for each in proof["findings"]} == set(moved)
+    assert prefix.is_dir()
+
+
+def environment(prefix: Path, wheels: list[Artifact], installer: str, requested: set[str]) -> Path:
+    """A venv with these wheels, as an installer leaves it: pip marks what its user named."""
+    site = prefix / "lib" / "python3.11" / "site-packages"
+    site.mkdir(parents=True)
+    (prefix / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
+    for each in wheels:
+        with zipfile.ZipFile(io.BytesIO(each.data)) as archive:
+            archive.extractall(site)
+        [info] = site.glob(f"{each.name.replace('-', '_')}-{each.version}.dist-info")
+        marks = {"INSTALLER": f"{installer}\n", **({"REQUESTED": ""} if each.name in requested else {})}
+        lines = [f"{info.name}/{mark},{record_digest(text.encode())},{len(text)}" for mark, text in marks.items()]
+        for mark, text in marks.items():
+            (info / mark).write_text(text)
+        with (info / "RECORD").open("a") as record:
+            record.write("".join(f"{line}\n" for line in lines))
+    return prefix
