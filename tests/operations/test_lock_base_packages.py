@@ -218,14 +218,24 @@ def test_a_virtual_environment_of_the_base(owner: Owner) -> None:
     assert owner.document()["resolution"][0]["on_top_of"]["nested"] == f"/{site}"
 
 
-def test_constraints_of_the_base(owner: Owner) -> None:
-    files = {"etc/pip/constraint.txt": b"# NVIDIA's\nextra-part==1.0.0\nnumpy==1.26.4\n"}
-    owner.has_base(layer(system(), torch(NVIDIA), NUMPY, files), env={"PIP_CONSTRAINT": "/etc/pip/constraint.txt"})
+def test_the_dockerfile_installs_on_top_as_well(owner: Owner) -> None:
+    owner.has_base(layer(system()), layer(torch(NVIDIA), NUMPY))
     owner.keeps("needs-torch")
     owner.locked()
+    lines = (owner.lock / "Dockerfile").read_text()
+    assert "/usr/bin/python3.11 -m venv --without-pip --system-site-packages /opt/env" in lines
+    assert f"> /{base_packages.SITE}/envspec.pth" in lines
+
+
+def test_constraints_of_the_base(owner: Owner) -> None:
+    files = {"etc/pip/constraint.txt": b"# NVIDIA's\nextra-part==1.0.0\nnumpy==9\n-c other.txt\n"}
+    owner.has_base(layer(system(), torch(NVIDIA), NUMPY, files), env={"PIP_CONSTRAINT": "/etc/pip/constraint.txt"})
+    owner.keeps("needs-torch")
+    ran = owner.locked()
     assert owner.pins() == {"needs-torch": "1.0.0", "extra-part": "1.0.0"}
+    assert any("'-c other.txt', which is none on versions: not used" in text for text in ran.warnings)
     (found,) = [each for each in owner.document()["decision"] if each["what"] == "base.constraints"]
-    assert found["value"] == "extra-part==1.0.0; numpy==1.26.4"
+    assert found["value"] == "extra-part==1.0.0; numpy==9"
 
 
 def test_what_the_base_itself_does_not_meet_is_left_as_it_is(owner: Owner) -> None:
