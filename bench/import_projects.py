@@ -98,8 +98,8 @@ def page(rows: Sequence[Row]) -> str:
         "# Projects that were imported",
         "",
         f"`python -m bench.import_projects FOLDER` on {machine['date']}: the requirement files of real projects, "
-        "imported with `envspec init` and locked; beside them the locks of specs that were written by hand from the same "
-        f"lines. {equal} of {len(rows)} have the same packages in the same versions.",
+        "imported with `envspec init` and locked; beside them the locks of specs written by hand from the same lines. "
+        f"{equal} of {len(rows)} have the same packages in the same versions.",
         "",
         *table(
             ("project", "packages alike", "different (import / by hand)", "lines not in the spec"),
