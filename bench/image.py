@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -65,17 +66,19 @@ COLD: Final = "build + push, empty caches"
 CACHED: Final = "build + push, wheels in the tool's cache"
 CHANGED: Final = "build + push, one small package changed"
 UNCHANGED: Final = "build + push, nothing changed"
+CODE: Final = "build + push, one line of the project's code changed"
 PULL: Final = "first pull by the engine"
 PULL_CHANGED: Final = "pull by the engine after the change"
 COPY: Final = "first copy by skopeo"
 COPY_CHANGED: Final = "copy by skopeo after the change"
 IMPORT: Final = "biggest import in a fresh container"
-SCENARIOS: Final = (COLD, CACHED, CHANGED, UNCHANGED, PULL, PULL_CHANGED, COPY, COPY_CHANGED, IMPORT)
+SCENARIOS: Final = (COLD, CACHED, CHANGED, UNCHANGED, CODE, PULL, PULL_CHANGED, COPY, COPY_CHANGED, IMPORT)
 #: Words of the command line for what is measured; a build with empty caches is the start of each.
 _WORDS: Final = {
     "cached": (CACHED,),
     "changed": (CHANGED,),
     "unchanged": (UNCHANGED,),
+    "code": (CODE,),
     "pull": (PULL, PULL_CHANGED),
     "skopeo": (COPY, COPY_CHANGED),
     "import": (IMPORT,),
@@ -87,6 +90,8 @@ _BASE: Final = "nvidia/cuda:12.8.1-base-ubuntu24.04"
 _PAIRS: Final = ((DIRECT, UV, 10.0), (DIRECT_PYC, UV_PYC, 5.0))
 _CHANGED_TIMES: Final = 50.0
 _UNCHANGED_S: Final = 0.3
+_CODE_S: Final = 1.0
+_CODE_MB: Final = 1.0
 #: The failure of a build that did not notice the change.
 STALE: Final = "the image is the one of before the change"
 #: Fresh containers in which the biggest import is tried.
@@ -104,6 +109,7 @@ _HOW: Final = (
     "  (for Docker and buildah the cache mount, with `--no-cache`: uv has them unpacked there, pip as they came).",
     "- one small package changed: another version of humanize, into the same repository.",
     "- nothing changed: the same once more.",
+    "- one line of the project's code changed: the image has a project of 100 modules (1 MB) in its last layer.",
     "- pulls: base and image into an empty engine, which unpacks them; then the changed image beside them. skopeo",
     "  copies into an OCI layout and unpacks nothing.",
     "- the import: timed inside a new container, three in a round, files in the page cache.",
@@ -195,6 +201,9 @@ class _Steps:
             return False
         if UNCHANGED in wanted:
             self._build(UNCHANGED, self._stack.changed, Fresh.ALL)
+        if CODE in wanted:
+            self._stack.changed.change_a_line(f"{self._tool.name}, round {self._turn}, {time.time_ns()}")
+            self._build(CODE, self._stack.changed, Fresh.ALL)
         return True
 
     def pulls(self, engine: Engine) -> None:
@@ -239,7 +248,7 @@ class _Steps:
         return whole - base
 
     def _image(self, scenario: str) -> str:
-        tag = "changed" if scenario in (CHANGED, UNCHANGED) else "first"
+        tag = "changed" if scenario in (CHANGED, UNCHANGED) else "code" if scenario == CODE else "first"
         return f"{self._place.registry}/bench/{self._stack.name}:{tag}"
 
     def _build(self, scenario: str, locked: Locked, fresh: Fresh) -> bool:
@@ -274,7 +283,7 @@ class _Steps:
         spent = cpu_s(engine.pid) - spent if engine else 0.0
         sent = registry.stored_bytes() - stored
         # buildah 1.28 does not always see that the file behind a mount has changed, and takes the layer of before.
-        is_stale = scenario == CHANGED and cost.is_done and not sent
+        is_stale = scenario in (CHANGED, CODE) and cost.is_done and not sent
         whole = replace(
             cost,
             wall_s=sum(each.wall_s for each in costs),
@@ -355,6 +364,9 @@ def goals(results: Results, sizes: dict[tuple[str, str], Size], stack: str) -> l
         own = results.mid(stack, ours, UNCHANGED)
         if own:
             found.append(Goal(f"{UNCHANGED}: {ours}", stack, own, _UNCHANGED_S, "s"))
+        for figure, scale, bound, unit in (("wall_s", 1.0, _CODE_S, "s"), ("sent_bytes", 1e-6, _CODE_MB, "MB")):
+            if own := results.mid(stack, ours, CODE, figure):
+                found.append(Goal(f"{CODE}: {ours}", stack, own * scale, bound, unit))
         mine, peers = (sizes.get((stack, tool)) for tool in (ours, theirs))
         if mine and peers:
             pairs = {"packed": (mine.packed_bytes, peers.packed_bytes)}
@@ -370,6 +382,7 @@ _MOVED: Final = {
     "sent, first": (COLD, "sent_bytes"),
     "sent, after the change": (CHANGED, "sent_bytes"),
     "sent, nothing changed": (UNCHANGED, "sent_bytes"),
+    "sent, a line of code changed": (CODE, "sent_bytes"),
     "read by the engine, first": (PULL, "read_bytes"),
     "read by the engine, after the change": (PULL_CHANGED, "read_bytes"),
     "read by skopeo, first": (COPY, "read_bytes"),

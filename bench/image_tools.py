@@ -42,13 +42,44 @@ SMALL: Final = ("humanize==4.12.0", "humanize==4.12.1")
 IMPORTS: Final = {"torch": "torch", "statsmodels": "statsmodels.api", "pandas": "pandas"}
 
 
+#: The project beside each lock: modules, and lines in each.
+_MODULES: Final = 100
+_LINES: Final = 200
+_PYPROJECT: Final = """\
+[project]
+name = "trainer"
+version = "1.0"
+"""
+
+
+def write_project(folder: Path) -> None:
+    """A project with as much code as a real one has (1 MB), and its modules below `src`."""
+    package = folder / "src" / "trainer"
+    package.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(_PYPROJECT)
+    for number in range(_MODULES):
+        lines = [f"def function_{number}_{line}(x):\n    return x * {line} + {number}\n" for line in range(_LINES)]
+        (package / f"module_{number}.py").write_text("\n".join(lines))
+
+
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """A lock's folder, the text of its requirements with hashes, and its rows."""
+    """A lock's folder, the text of its requirements with hashes, and its rows. Beside the folder is a project."""
 
     folder: Path
     requirements: str
     packages: tuple[Package, ...]
+
+    @property
+    def code(self) -> Path:
+        """The folder of the project's modules."""
+        return self.folder.parent / "src"
+
+    def change_a_line(self, text: str) -> None:
+        """Write the project anew, with this comment as one of its lines."""
+        write_project(self.folder.parent)
+        path = self.code / "trainer" / "module_7.py"
+        path.write_text(f"# {text}\n{path.read_text()}")
 
     def wheels_in(self, cache: Path) -> list[Path]:
         """Where envspec's cache has the wheels, or would have them."""
@@ -111,6 +142,7 @@ class Stock:
             # The registry of the base; it is in no lock.
             mirrors = f'\n[registry.mirrors]\n"docker.io" = "{self.registry}"\n'
             (folder / "spec.toml").write_text(text + mirrors, encoding="utf-8")
+            write_project(folder)
             self._run("lock", folder / "spec.toml", "--output", folder / "lock")
         document = load((folder / "lock" / LOCK_FILE).read_text(encoding="utf-8"), name)
         (resolution,) = document.resolutions
@@ -145,6 +177,7 @@ def variant(spec: str, small: str) -> str:
     for table in ("system", "services", "registry"):
         document.pop(table, None)
     document["image"]["compiler"] = "none"
+    document["image"]["project"] = "editable"
     name = small.partition("==")[0]
     others = [str(row) for row in document["pip"]["dependencies"] if row.partition("==")[0] != name]
     document["pip"]["dependencies"] = [*others, small]
@@ -395,14 +428,16 @@ def dockerfile(recipe: Recipe) -> str:
     filled = template.format(
         tool=recipe.installer.value, index=_INDEX[recipe.installer], options=" ".join(recipe.options)
     )
-    return filled.replace("  ", " ") if not recipe.options else filled
+    filled = filled.replace("  ", " ") if not recipe.options else filled
+    return f"{filled}COPY src /workspace/src\nENV PYTHONPATH=/workspace/src\n"
 
 
-def write_context(recipe: Recipe, folder: Path, requirements: str) -> Path:
-    """The folder that is built: Dockerfile, requirements with hashes, and the tool as its wheel has it."""
+def write_context(recipe: Recipe, folder: Path, locked: Locked) -> Path:
+    """The folder that is built: Dockerfile, requirements with hashes, code, and the tool as its wheel has it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "Dockerfile").write_text(dockerfile(recipe))
-    (folder / "requirements.txt").write_text(requirements)
+    (folder / "requirements.txt").write_text(locked.requirements)
+    shutil.copytree(locked.code, folder / "src", dirs_exist_ok=True)
     tool = folder / recipe.installer.value
     if not tool.exists():
         if recipe.installer is Installer.UV:
@@ -510,7 +545,7 @@ class Docker:
         place.engine.output(place.environ, "pull", "--quiet", place.base)
 
     def order(self, place: Place, locked: Locked, image: str, fresh: Fresh) -> Order:
-        context = write_context(self.recipe, place.folder / "context", locked.requirements)
+        context = write_context(self.recipe, place.folder / "context", locked)
         # Cache mounts outlive --no-cache.
         anew = ("--no-cache",) if fresh is Fresh.WHEELS else ()
         arguments = build_arguments(self.recipe, place.base, place.index)
@@ -549,7 +584,7 @@ class Buildah:
             raise NotHere(f"buildah pull: {pulled.output}")
 
     def order(self, place: Place, locked: Locked, image: str, fresh: Fresh) -> Order:
-        context = write_context(self.recipe, place.folder / "context", locked.requirements)
+        context = write_context(self.recipe, place.folder / "context", locked)
         anew = ("--no-cache",) if fresh is Fresh.WHEELS else ("--layers",)
         build = ("build", "--isolation=chroot", "--network=host", "--tls-verify=false", "--quiet", *anew)
         push = ("push", "--quiet", "--tls-verify=false", f"--compression-format={self.compression}", image)

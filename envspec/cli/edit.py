@@ -17,7 +17,7 @@ from envspec.errors import UsageError
 
 if TYPE_CHECKING:
     from envspec.operations.edit import EditedSpec
-    from envspec.spec.edit import Edit, RequirementList
+    from envspec.spec.edit import RequirementList
 
 _EDITING: Final = combined(
     click.option("--conda", "where", flag_value="CONDA", help="In [conda] dependencies, by match specs."),
@@ -27,6 +27,8 @@ _EDITING: Final = combined(
     LOCKING,
     output.output(),
 )
+#: Of other tools, beside a pyproject.toml whose dependencies change.
+_OTHER_LOCKS: Final = ("uv.lock", "poetry.lock", "pdm.lock")
 #: Options of `lock` that these commands do not have.
 _UNUSED: Final = {"upgrade": False, "upgrade_package": (), "as_of": None, "image": False}
 
@@ -48,7 +50,7 @@ def add(words: tuple[str, ...], where: str | None, folder: Path | None, **chosen
     from envspec.operations.edit import add
 
     path, packages = _spec_and_packages(words)
-    return _done(path, add(path, packages, _list(where), _now()), _list(where), folder, chosen)
+    return _done(path, add(path, packages, _list(where), _now()), folder, chosen)
 
 
 @click.command()
@@ -66,7 +68,7 @@ def remove(words: tuple[str, ...], where: str | None, folder: Path | None, **cho
 
     path, packages = _spec_and_packages(words)
     edited = remove(path, packages, _list(where), lock_of(directory_of(path, folder, 1)), _now())
-    return _done(path, edited, _list(where), folder, chosen)
+    return _done(path, edited, folder, chosen)
 
 
 def _list(where: str | None) -> RequirementList:
@@ -89,10 +91,11 @@ def _spec_and_packages(words: Sequence[str]) -> tuple[Path, Sequence[str]]:
 
     first, *rest = words
     specs = specs_in(Path())
-    if first.endswith(".toml") or first in {each.stem for each in specs}:
+    by_name = {each.stem: each for each in specs}
+    if first.endswith(".toml") or first == "." or first in by_name:
         if not rest:
             raise UsageError(f"{first} is a spec, and no PACKAGE is named", hint="name packages after it")
-        return find_spec(first, Path()), rest
+        return by_name.get(first) or find_spec(first, Path()), rest
     if len(specs) == 1:
         return specs[0], words
     if not specs:
@@ -101,14 +104,12 @@ def _spec_and_packages(words: Sequence[str]) -> tuple[Path, Sequence[str]]:
     raise UsageError(f"there are several specs: {names}", hint=f"name one of them before {first}")
 
 
-def _done(
-    path: Path, edited: EditedSpec, where: RequirementList, folder: Path | None, chosen: Mapping[str, Any]
-) -> Result:
+def _done(path: Path, edited: EditedSpec, folder: Path | None, chosen: Mapping[str, Any]) -> Result:
     is_dry = bool(chosen["dry_run"])
     document: dict[str, object] = {
         **({"dry_run": True} if is_dry else {}),
         "spec": str(path),
-        "edits": [each._asdict() for each in edited.edits],
+        "edits": [{**each._asdict(), "list": str(listed)} for each, listed in edited.edits],
     }
     if not edited.edits:
         output.info(f"{path}: nothing changed")
@@ -118,13 +119,13 @@ def _done(
             from envspec.io.files import replace_user_file
 
             replace_user_file(path, edited.text.encode())
-        _report(path, edited.edits, where, is_dry=is_dry)
+        _report(path, edited, is_dry=is_dry)
         return plain(lambda: {**document, "locks": []}, () if is_dry else [str(path)])
     targets = targets_of(path, directory_of(path, folder, 1))
     done = lock_together(targets, {**_UNUSED, **chosen}, len(targets), edited.text)
     exit_code = next((each.exit_code for each in done if each.exit_code), 0)
     if not exit_code:
-        _report(path, edited.edits, where, is_dry=is_dry)
+        _report(path, edited, is_dry=is_dry)
     return plain(
         lambda: {**document, "locks": [each.document for each in done]},
         [line for each in done for line in each.lines],
@@ -132,13 +133,17 @@ def _done(
     )
 
 
-def _report(path: Path, edits: Sequence[Edit], where: RequirementList, *, is_dry: bool) -> None:
-    """Say what was done to the spec."""
-    for _, old, new in edits:
+def _report(path: Path, edited: EditedSpec, *, is_dry: bool) -> None:
+    """Print what was done to the spec."""
+    for (_, old, new), listed in edited.edits:
         if old and new:
             what = f'{"would replace" if is_dry else "replaced"} "{old}" by "{new}" in'
         elif new:
             what = f'{"would add" if is_dry else "added"} "{new}" to'
         else:
             what = f'{"would remove" if is_dry else "removed"} "{old}" from'
-        output.info(f"{path}: {what} {where}")
+        output.info(f"{path}: {what} {listed}")
+    if any(listed.path[0] == "project" for _, listed in edited.edits):
+        for name in _OTHER_LOCKS:
+            if (path.parent / name).is_file():
+                output.info(f"{path.parent / name} stays as it is")

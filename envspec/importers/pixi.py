@@ -19,7 +19,6 @@ from envspec.importers.conda_specs import (
     add_pinned,
     add_platform,
     add_requirement,
-    add_variable,
     platforms_of,
     python_marker,
     selected,
@@ -28,6 +27,7 @@ from envspec.importers.pip import add_cuda, add_index
 from envspec.importers.pip import add_requirement as add_pip_requirement
 from envspec.importers.toml_lines import TomlFile, table_of
 from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
+from envspec.importers.variables import read_variable
 from envspec.names import normalised
 from envspec.spec.dates import read_as_of
 from envspec.spec.errors import KeyPath
@@ -351,7 +351,8 @@ def _activation(manifest: _Manifest, value: object, keys: Keys, platforms: tuple
             elif "$" in str(text):
                 manifest.add(where, Outcome.REFUSED, "variables in values are not replaced: write the value")
             else:
-                add_variable(manifest.imported, manifest.source(*where), variable, str(text))
+                line = f'{variable} = "{text}"'
+                read_variable(variable, str(text), manifest.source(*where), line, manifest.imported)
 
 
 def _refused(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from envspec.credentials import shown
 from envspec.importers import pixi, poetry
 from envspec.importers.pip import Use, Verdict, add_index, add_requirement
-from envspec.importers.python_locks import PYTHONS, holds, read_poetry_lock, read_pylock, read_uv_lock
+from envspec.importers.python_locks import PYTHONS, holds, read_pdm_lock, read_poetry_lock, read_pylock, read_uv_lock
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import Clue, Import, Outcome, Source
 from envspec.lockfile.toml_writer import time_text
@@ -30,7 +31,7 @@ from envspec.spec.pyproject import read_whole
 from envspec.spec.requirements import read_override
 
 #: Beside the project, the first that there is.
-_LOCKS: Final = ("uv.lock", "poetry.lock", "pylock.toml")
+_LOCKS: Final = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
 #: Of a workspace.
 _MOST_MEMBERS: Final = 1000
 #: Extras of the project that name each other.
@@ -75,9 +76,12 @@ class _Project:
 
     def reader_of(self, lock: Path) -> Callable[[Path, Import], None]:
         """The importer of a lock beside the project."""
-        if lock.name == "uv.lock":
-            return lambda path, imported: read_uv_lock(path, imported, extras=self.extras, groups=self.taken_groups)
-        return read_poetry_lock if lock.name == "poetry.lock" else read_pylock
+        if lock.name == "poetry.lock":
+            return partial(read_poetry_lock, groups=self.taken_groups)
+        if lock.name == "pylock.toml":
+            return read_pylock
+        read = read_uv_lock if lock.name == "uv.lock" else read_pdm_lock
+        return partial(read, extras=self.extras, groups=self.taken_groups)
 
     def read(self) -> None:
         self._metadata()
@@ -313,7 +317,9 @@ class _Project:
                 fits = (text_of(source, "extra") or extra, text_of(source, "group") or group) == (extra, group)
                 if normalised(key) == name and isinstance(source, Mapping) and fits and self._is_for_linux(source):
                     return source
-        return {}
+        # Poetry 2: [project] has the requirement, and the table says where it comes from.
+        tables = self.file.table("tool", "poetry", "dependencies") if not (extra or group) else {}
+        return next((table_of(value) for key, value in tables.items() if normalised(key) == name), {})
 
     def _is_for_linux(self, source: Mapping[str, Any]) -> bool:
         marker = text_of(source, "marker")
@@ -380,7 +386,6 @@ class _Project:
         elif optional and not self.extras.intersection(map(normalised, of)):
             self.note(path, written, _not_taken("extra", of[0]) if of else "optional, and of no extra: not taken")
         elif not group and self._is_of_project(name):
-            # Poetry 2: [project] has the requirement, and the table says where it comes from.
             self.note(path, written, "the requirement is in [project] dependencies")
         else:
             for at, item in enumerate(items):
@@ -467,15 +472,17 @@ class _Project:
         if name == self.name and name and use is Use.DEPENDENCIES and " @ " not in text:
             self.add(path, text, Verdict(Outcome.REFUSED, "it is the project itself, which no index has"))
             return
-        source = self._source_of(name, extra, group) if use is Use.DEPENDENCIES else {}
+        source = self._source_of(name, extra, group) if use is Use.DEPENDENCIES and not written else {}
         if found and use is Use.DEPENDENCIES:
             self.used.setdefault(name, [])
         actual = text
         if found and source:
             self.used[name].append(source)
+            if index := text_of(source, "source"):
+                self.used.setdefault(f"source {index}", []).append({"name": name})
             if address := self._address_of(name, source):
                 actual = f"{found[1]}{found[2] or ''} @ {address}" + (f" {found[3]}" if found[3] else "")
-                notes = (*notes, f"from [tool.uv.sources]: {actual.partition(' @ ')[2]}")
+                notes = (*notes, f"from {shown(address)}")
         verdict = add_requirement(actual, by, self.imported, folder, use, notes)
         self.add(path, written or text, verdict)
 

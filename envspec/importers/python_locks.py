@@ -1,4 +1,4 @@
-"""uv.lock, poetry.lock and pylock.toml: the locked versions, which the first lock prefers.
+"""uv.lock, poetry.lock, pdm.lock and pylock.toml: the locked versions, which the first lock prefers.
 
 A lock beside a pyproject.toml is read with it, whose lines are the requirements. Without one, the requirements are
 those of the lock's own project, or the packages that no other package requires.
@@ -18,7 +18,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from envspec.credentials import without_credentials
-from envspec.importers.graph import roots
+from envspec.importers.graph import reached, roots
 from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import PYTHON_SERIES, Clue, Import, Outcome, Source
@@ -26,8 +26,11 @@ from envspec.io.http_settings import default_index_url
 from envspec.models import Platform
 from envspec.names import COMMIT, NAME, VERSION, normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
+from envspec.spec import pip_lines
 from envspec.spec.targets import marker_values
 
+#: Name, extras, address, its fragment, marker.
+_REQUIRED: Final = re.compile(rf"\s*({pip_lines.NAME})\s*(\[[^\]]*\])?\s*(?:@\s*([^\s;#]+)(#\S*)?|[^@;]*?)\s*(;.*)?")
 _PYPROJECT: Final = "pyproject.toml"
 #: Exact versions of the series that a spec can have, to evaluate markers with; the preferred series first.
 PYTHONS: Final = tuple(f"{series}.0" for series in PYTHON_SERIES)
@@ -63,17 +66,40 @@ def read_uv_lock(path: Path, imported: Import, *, extras: Collection[str] = (), 
     conflicts = [f"extra-{len(name)}-{name}-{each}" for name in _roots(file) for each in extras]
     conflicts += [f"group-{len(name)}-{name}-{each}" for name in _roots(file) for each in groups]
     packages = [found for table, by in file.tables("package") if (found := _uv_package(table, by, imported))]
-    _add(packages, imported, conflicts)
+    _add(packages, imported, conflicts, _not_reached(file, {*extras}, {*groups}))
 
 
-def read_poetry_lock(path: Path, imported: Import) -> None:
-    """Read poetry.lock, of Poetry 1 and 2."""
+def read_poetry_lock(path: Path, imported: Import, *, groups: Collection[str] = ()) -> None:
+    """Read poetry.lock, of Poetry 1 and 2. groups: normalised names of those that are taken."""
     file = TomlFile(path, imported)
+    # Poetry 2 writes the groups of each package.
+    others = _of_other_groups(file, {"main", *groups})
     packages = [found for table, by in file.tables("package") if (found := _poetry_package(table, by, imported))]
     if not _has_project(path, imported):
         _clue_python(file, imported, text_of(file.table("metadata"), "python-versions"))
-        _add_roots(packages, path, imported)
-    _add(packages, imported)
+        _add_roots([each for each in packages if each.name not in others], path, imported)
+    _add(packages, imported, others=others)
+
+
+def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()) -> None:
+    """Read pdm.lock. extras, groups: normalised names of those of the project that are taken."""
+    file = TomlFile(path, imported)
+    others = _of_other_groups(file, {"default", *extras, *groups})
+    packages = [found for table, by in file.tables("package") if (found := _pdm_package(table, by, imported))]
+    if not _has_project(path, imported):
+        for target in list_of(file.data, "metadata", "targets"):
+            _clue_python(file, imported, text_of(target, "requires_python"))
+        _add_roots([each for each in packages if each.name not in others], path, imported)
+    _add(packages, imported, others=others)
+
+
+def _of_other_groups(file: TomlFile, taken: Set[str]) -> Set[str]:
+    """Normalised names of packages whose groups are all not taken."""
+    of: dict[str, set[str]] = {}
+    for table, _ in file.tables("package"):
+        own = {normalised(str(each)) for each in list_of(table, "groups")} or {*taken}
+        of.setdefault(normalised(text_of(table, "name")), set()).update(own)
+    return {name for name, own in of.items() if own.isdisjoint(taken)}
 
 
 def read_pylock(path: Path, imported: Import) -> None:
@@ -110,6 +136,21 @@ def _is_root(source: Mapping[str, Any]) -> bool:
 def _roots(file: TomlFile) -> list[str]:
     """Names of the projects whose lock it is."""
     return [text_of(table, "name") for table, _ in file.tables("package") if _is_root(table_of(table, "source"))]
+
+
+def _not_reached(file: TomlFile, extras: Set[str], groups: Set[str]) -> Set[str]:
+    """Normalised names of packages that only extras and groups of the project require that are not taken."""
+    graph: dict[str, set[str]] = {}
+    for table, _ in file.tables("package"):
+        lists = [list_of(table, "dependencies")]
+        is_root = _is_root(table_of(table, "source"))
+        for key, taken in (("optional-dependencies", extras), ("dev-dependencies", groups)):
+            listed = table_of(table, key)
+            lists += [list_of(listed, each) for each in listed if not is_root or normalised(each) in taken]
+        names = {normalised(text_of(each, "name")) for edges in lists for each in edges}
+        graph.setdefault(normalised(text_of(table, "name")), set()).update(names)
+    start = [normalised(each) for each in _roots(file)]
+    return graph.keys() - reached(graph, start) if start else frozenset()
 
 
 def _requires_dist(table: Mapping[str, Any], by: Source, folder: Path, imported: Import) -> None:
@@ -159,6 +200,15 @@ def _poetry_package(table: Mapping[str, Any], by: Source, imported: Import) -> P
     return _package(table, by, imported, listed, index, address, is_local=kind in ("directory", "file"))
 
 
+# PDM
+
+
+def _pdm_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
+    git, marker = text_of(table, "git"), text_of(table, "marker")
+    address = f"git+{git}@{text_of(table, 'revision') or text_of(table, 'ref')}" if git else text_of(table, "url")
+    return _package(table, by, imported, [marker], "", address, is_local="path" in table)
+
+
 # PEP 751
 
 
@@ -193,6 +243,8 @@ def _package(  # noqa: PLR0913
         return None
     listed = list_of(table, "dependencies")
     names = [*table_of(table, "dependencies"), *(text_of(each, "name") for each in listed)]
+    # PDM's are requirements.
+    names += [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in listed if isinstance(each, str)]
     texts = tuple(each for each in markers if isinstance(each, str) and each)
     found = tuple(map(normalised, names))
     return Package(normalised(name), version, by, texts, index, url, found, is_local)
@@ -216,8 +268,13 @@ def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
         add_requirement(text, package.by, imported, path.parent)
 
 
-def _add(packages: list[Package], imported: Import, conflicts: Collection[str] = ()) -> None:
-    """The versions of a lock, and an entry for each of its packages. conflicts: extras as uv's markers name them."""
+def _add(
+    packages: list[Package], imported: Import, conflicts: Collection[str] = (), others: Set[str] = frozenset()
+) -> None:
+    """The versions of a lock, and an entry for each of its packages.
+
+    conflicts: extras as uv's markers name them. others: packages of extras and groups that are not taken.
+    """
     mirror = _mirror(packages)
     if mirror:
         why = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(mirror)}"
@@ -233,6 +290,9 @@ def _add(packages: list[Package], imported: Import, conflicts: Collection[str] =
             text = f"{package.name} {package.version}".strip()
             if package.is_local:
                 imported.add(package.by, text, Outcome.TRANSLATED, "a local project: its version is that of its folder")
+            elif package.name in others:
+                reason = "only for extras or groups that are not taken"
+                imported.add(package.by, text, Outcome.TRANSLATED, reason)
             elif package is not chosen:
                 other = f"not preferred: {chosen.version} is{why}" if chosen else "not preferred"
                 imported.add(package.by, text, Outcome.TRANSLATED, other)
@@ -266,19 +326,21 @@ def _prefer(package: Package, imported: Import) -> str:
 
 
 def _pin_url(package: Package, imported: Import) -> str:
-    """A requirement of the same name that names a branch, or nothing, gets the locked commit."""
+    """Require a package from where it was locked, at its commit, if a requirement names it. The entry's reason."""
     commit = package.url.rpartition("@")[2]
+    is_commit = package.url.startswith("git+") and COMMIT.fits(commit)
     for at, line in enumerate(imported.draft.dependencies):
-        name, _, address = line.text.partition(" @ ")
-        if normalised(name.partition("[")[0].strip()) == package.name and address and COMMIT.fits(commit):
-            bare, _, marker = address.partition(" ;")
-            where, mark, fragment = bare.partition("#")
-            head, slash, last = where.rpartition("/")
-            pinned = f"{name} @ {head}{slash}{last.partition('@')[0]}@{commit}{mark}{fragment}"
-            pinned += f" ;{marker}" if marker else ""
-            imported.draft.dependencies[at] = line._replace(text=pinned)
-            return f"the requirement names its commit, {commit[:12]}"
-    return f"from {package.url.partition('#')[0]}, which a requirement names"
+        found = _REQUIRED.fullmatch(line.text)
+        if line.project is not None or found is None or normalised(found[1]) != package.name:
+            continue
+        where, fragment, marker = found[3] or "", found[4] or "", f" {found[5]}" if found[5] else ""
+        if where and not is_commit:
+            return "from the address that the requirement names"
+        head, slash, last = where.rpartition("/")
+        address = f"{head}{slash}{last.partition('@')[0]}@{commit}{fragment}" if where else package.url
+        imported.draft.dependencies[at] = line._replace(text=f"{found[1]}{found[2] or ''} @ {address}{marker}")
+        return f"the requirement names its commit, {commit[:12]}" if is_commit else "the requirement names its address"
+    return f"from {without_credentials(package.url.partition('#')[0])}, as what requires it says"
 
 
 def python_versions(imported: Import) -> list[str]:

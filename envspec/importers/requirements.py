@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from envspec.importers.conda_locks import read_explicit
 from envspec.importers.pip import Use, add_option, add_requirement, is_flag, is_required_by_torch
 from envspec.importers.python_locks import Package, choice, python_versions
 from envspec.importers.types import Import, Outcome, Source, Unreadable
@@ -61,8 +62,11 @@ def read_requirements(path: Path, imported: Import) -> None:
     A file that pip-compile or uv wrote, with comments such as `# via torch`, says what is required directly: the
     others are preferred versions. If the files that it was compiled from exist (`-r requirements.in` in its comments,
     or a file `.in` beside it), these have the requirements, and all of its pins are preferred versions. The pins of
-    any other file are requirements, as written.
+    any other file are requirements, as written. A list of conda packages under `@EXPLICIT` has the same ending.
     """
+    if re.search(r"^@EXPLICIT\s*$", imported.read(path), re.MULTILINE):
+        read_explicit(path, imported)
+        return
     _read(path, imported, Use.DEPENDENCIES)
     compiled = path.with_suffix(".txt")
     if path.suffix == ".in" and compiled.is_file() and compiled.resolve() not in imported.done:

@@ -291,7 +291,7 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
         # Valid for this day's audits alone, as the whole answer is: the key has the date.
         store.put_answer(key, {"unsolvable": error.message})
         if pytorch_indexes(audit.ledger) and _LABEL.search(error.message):
-            return _without(audit, "PyTorch's index is not asked, and a build with a label is required")
+            return _without(audit, "PyTorch's index is not read, and a build with a label is required")
         return replace(_without(audit, "the requirements have no solution"), unresolved=error.message)
     except NetworkError as error:
         return _without(audit, error.message)

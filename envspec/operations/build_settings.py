@@ -36,11 +36,26 @@ def _settings(resolution: Resolution, spec: Spec, facts: Facts) -> Iterator[Buil
         # A wheel that was built without a compiler needs nothing else than its build requires.
         is_alone = package.built is not None and is_pure(package.built.filename)
         if package.name in spec.build or (row and not is_alone):
+            _check_torch(resolution, package)
             row = row or ExtensionRow(package=package.name, versions="", module="", source="torch.utils.cpp_extension")
             settings = settings_of(spec, facts, row, resolution.target.platform)
             settings = replace(settings, requires=tuple(dict.fromkeys((*torch, *settings.requires))))
             _check_gpus(settings, resolution, row.arch, package)
             yield settings
+
+
+def _check_torch(resolution: Resolution, package: Package) -> None:
+    """Refuse a build beside a torch that is no wheel of the lock: builds have nothing of a base image or a system.
+
+    Raises:
+        NoSolution
+    """
+    if resolution.on_top_of and any(each.name == "torch" for each in resolution.installed):
+        raise NoSolution(
+            f"{package.name} {package.version} is compiled beside torch, which is not in the lock but in "
+            f"{resolution.on_top_of.source}: envspec does not build beside it",
+            hint=f"name a wheel of {package.name} that was built for that torch, by its URL or its [[pip.index]]",
+        )
 
 
 def _check_gpus(settings: BuildSettings, resolution: Resolution, arch: str, package: Package) -> None:

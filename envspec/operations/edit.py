@@ -12,8 +12,8 @@ from envspec.errors import StaleLock, UsageError
 from envspec.models import SPEC, Lock
 from envspec.names import NAME, normalised
 from envspec.spec import Spec, edit, parse_spec
-from envspec.spec.document import root_of
-from envspec.spec.edit import Edit, RequirementList
+from envspec.spec.document import DEPENDENCIES_FROM
+from envspec.spec.edit import Edit, Listed, RequirementList, lists_of
 from envspec.spec.errors import BadValue, nearest, quoted
 from envspec.spec.load import read_text
 
@@ -26,13 +26,15 @@ _OPTIONS = {
 
 
 class EditedSpec(NamedTuple):
-    """text: the spec's new one. edits: in the order of the packages; none whose line is there already."""
+    """text: of the spec's file, the new one. edits: in the order of the packages; none whose line is there already,
+    each with the list that it is in.
+    """
 
     text: str
-    edits: Sequence[Edit]
+    edits: Sequence[tuple[Edit, Listed]]
 
 
-def add(path: Path, packages: Sequence[str], to: RequirementList, now: datetime) -> EditedSpec:
+def add(path: Path, packages: Sequence[str], kind: RequirementList, now: datetime) -> EditedSpec:
     """A spec with these requirements. Writes nothing.
 
     Raises:
@@ -41,21 +43,25 @@ def add(path: Path, packages: Sequence[str], to: RequirementList, now: datetime)
     """
     text = read_text(path)
     parse_spec(text, str(path), now, path.parent)
-    edits: list[Edit] = []
+    edits: list[tuple[Edit, Listed]] = []
     for package in packages:
         try:
-            text, edited = edit.add(text, to, package, root_of(path))
+            name = kind.package(package)
+            lists = lists_of(text, path, kind)
+            there = [each for each in lists if any(kind.package(item) == name for item in each.items(text))]
+            listed = (there or lists)[0]
+            text, edited = edit.add(text, listed, package)
         except BadValue as error:
             problem = error.found if package.strip() in error.found else f"{quoted(package)}: {error.found}"
             raise UsageError(problem, hint=error.hint_in(path.parent)) from None
-        if any(each.name == edited.name for each in edits):
-            raise UsageError(f"{edited.name} is named twice", hint="name it once, with all that is required of it")
-        edits.append(edited)
+        if any(each.name == name for each, _ in edits):
+            raise UsageError(f"{name} is named twice", hint="name it once, with all that is required of it")
+        edits.append((edited, listed))
     parse_spec(text, str(path), now, path.parent)
-    return EditedSpec(text, [each for each in edits if each.old != each.new])
+    return EditedSpec(text, [each for each in edits if each[0].old != each[0].new])
 
 
-def remove(path: Path, names: Sequence[str], of: RequirementList, lock: Lock | None, now: datetime) -> EditedSpec:
+def remove(path: Path, names: Sequence[str], kind: RequirementList, lock: Lock | None, now: datetime) -> EditedSpec:
     """A spec without the requirements of these packages. Writes nothing. lock: of the spec, if there is one.
 
     Raises:
@@ -63,28 +69,32 @@ def remove(path: Path, names: Sequence[str], of: RequirementList, lock: Lock | N
     """
     text = read_text(path)
     spec = parse_spec(text, str(path), now, path.parent)
-    edits: list[Edit] = []
+    edits: list[tuple[Edit, Listed]] = []
     for name in names:
         if not NAME.fits(name):
             raise UsageError(f"{quoted(name)} is not the name of a package", hint="name packages without versions")
-        text, gone = edit.remove(text, of, normalised(name), root_of(path))
-        if not gone:
-            raise _not_listed(normalised(name), of, (text, root_of(path)), spec, lock)
-        edits += gone
+        before = len(edits)
+        for listed in lists_of(text, path, kind):
+            text, gone = edit.remove(text, listed, normalised(name))
+            edits += [(each, listed) for each in gone]
+        if len(edits) == before:
+            raise _not_listed(normalised(name), lists_of(text, path, kind)[0], path, text, spec, lock)
     parse_spec(text, str(path), now, path.parent)
     return EditedSpec(text, edits)
 
 
-def _not_listed(
-    name: str, of: RequirementList, text: tuple[str, tuple[str, ...]], spec: Spec, lock: Lock | None
-) -> UsageError:
-    """Why a package can't be removed, and where it is instead. text: the file's, and the table that is the spec."""
+def _not_listed(name: str, of: Listed, path: Path, text: str, spec: Spec, lock: Lock | None) -> UsageError:
+    """Why a package can't be removed, and where it is instead."""
     problem = f"{name} is not in {of}"
-    for other in RequirementList:
-        if any(other.package(each) == name for each in other.of(*text)):
-            return UsageError(f"{problem}, but in {other}", hint=f"run `envspec remove{_OPTIONS[other]} {name}`")
-    if of is RequirementList.DEPENDENCIES and any(each.name == name for each in spec.pip.dependencies):
-        return UsageError(f"{problem}: `dependencies-from` takes it from pyproject.toml", hint="remove it there")
+    for kind in RequirementList:
+        for other in lists_of(text, path, kind):
+            if any(kind.package(each) == name for each in other.items(text)):
+                return UsageError(f"{problem}, but in {other}", hint=f"run `envspec remove{_OPTIONS[kind]} {name}`")
+    if of.kind is RequirementList.DEPENDENCIES and any(each.name == name for each in spec.pip.dependencies):
+        return UsageError(
+            f"{problem}: it is a line of what {DEPENDENCIES_FROM} names",
+            hint="remove it there: it may be needed without envspec, too",
+        )
     by = sorted(set(_dependents(name, lock)) - {SPEC}) if lock else []
     if by:
         shown = ", ".join(by[:5]) + (f" and {len(by) - 5} more" if len(by) > 5 else "")
@@ -92,7 +102,7 @@ def _not_listed(
             f"{problem}: it is locked because {shown} require{'s' * (len(by) == 1)} it",
             hint="remove what requires it",
         )
-    near = nearest(name, map(of.package, of.of(*text)))
+    near = nearest(name, map(of.kind.package, of.items(text)))
     return UsageError(problem, hint=f"did you mean {near}?" if near else "look at the list in the spec")
 
 

@@ -151,7 +151,7 @@ class ImageSession(AsyncExitStack):
     async def _project_wheel(self, part: Resolution) -> Package:
         from envspec.operations.project_wheel import project_wheel
 
-        return await project_wheel(self.options.lock, part, self.clients)
+        return await project_wheel(self.options.lock, self.options.identity, part, self.clients)
 
     async def _built_wheels(self, packages: Sequence[Package]) -> None:
         from envspec.operations.build_wheels import Builds

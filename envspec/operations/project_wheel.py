@@ -1,30 +1,28 @@
-"""The wheel of the project whose image is built: `[image] project`."""
+"""The wheel of the project whose image is built: `[image] project`.
+
+On the way of every build after a change of code: what builds and what reads requirements is imported on use.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
-from envspec.build.editable import write_editable
-from envspec.build.reproducible import metadata_of
-from envspec.build.types import WheelRequest
-from envspec.build.wheel import folder_request
 from envspec.errors import UsageError
 from envspec.image.code import MAX_CODE_BYTES, project_folder, project_name, source_root
+from envspec.io.cache import CacheError, JsonCache
 from envspec.io.files import project_files, tree_sha256
-from envspec.models import EDITABLE, LOCAL, Lock, Package, Resolution, WheelFile
+from envspec.models import EDITABLE, LOCAL, BuiltWheel, Lock, Package, Resolution, WheelFile
 from envspec.names import normalised
-from envspec.operations.build_wheels import WheelBuilder, unmet_requirements
 from envspec.operations.session import Session
-from envspec.report.format import size
-from envspec.resolve.pypi.request import recorded_overrides
-from envspec.spec.errors import quoted
 
 
-async def project_wheel(lock: Lock, part: Resolution, session: Session) -> Package:
-    """The project of a lock's spec as a package; its wheel is in the cache.
+async def project_wheel(lock: Lock, identity: str, part: Resolution, session: Session) -> Package:
+    """The project of a lock's spec as a package; its wheel is in the cache. identity: of the lock.
 
     Raises:
         UsageError: there is no project; the lock has it already, or lacks what it requires; no editable install is
@@ -38,24 +36,40 @@ async def project_wheel(lock: Lock, part: Resolution, session: Session) -> Packa
             hint=f"take {name} out of [pip] dependencies, or [image] project out of the spec",
         )
     if lock.image.project == EDITABLE:
+        from envspec.build.editable import write_editable
+
         root, _ = source_root(folder, name, lock.image.copy)
         modules = f"{lock.image.workdir.rstrip('/')}/{root}".rstrip("/")
         wheel, path = await asyncio.to_thread(write_editable, folder, modules, session.context.cache)
     else:
-        await asyncio.to_thread(_check_size, folder)
-        request = WheelRequest(name, None, part.target, lock.as_of, lock.indexes)
-        builder = WheelBuilder(lock.name, lambda platform: lock.on(platform).base_image, session)
-        made = await builder.build_wheel(folder_request(request, folder, await asyncio.to_thread(tree_sha256, folder)))
-        wheel, path = made.wheel, made.path
+        wheel, path = await _built(folder, name, lock, part, session)
     version = str(parse_wheel_filename(wheel.filename)[1])
-    file = WheelFile(LOCAL, wheel.filename, wheel.sha256, wheel.size_bytes)
-    package = Package(name, version, file, (), built=wheel)
-    await asyncio.to_thread(_check_requirements, package, path, lock, part)
+    package = Package(name, version, WheelFile(LOCAL, wheel.filename, wheel.sha256, wheel.size_bytes), (), built=wheel)
+    checked = JsonCache(session.context.cache / "image-known")
+    key = hashlib.sha256(f"project {identity} {part.target.platform.value} {wheel.sha256}".encode()).hexdigest()
+    if checked.read(key) is None:
+        await asyncio.to_thread(_check_requirements, package, path, lock, part)
+        with suppress(CacheError):
+            checked.write(key, "its requirements are in the lock")
     return package
+
+
+async def _built(folder: Path, name: str, lock: Lock, part: Resolution, session: Session) -> tuple[BuiltWheel, Path]:
+    from envspec.build.types import WheelRequest
+    from envspec.build.wheel import folder_request
+    from envspec.operations.build_wheels import WheelBuilder
+
+    await asyncio.to_thread(_check_size, folder)
+    request = WheelRequest(name, None, part.target, lock.as_of, lock.indexes)
+    builder = WheelBuilder(lock.name, lambda platform: lock.on(platform).base_image, session)
+    made = await builder.build_wheel(folder_request(request, folder, await asyncio.to_thread(tree_sha256, folder)))
+    return made.wheel, made.path
 
 
 def _check_size(folder: Path) -> None:
     """All of a project's files are copied for its build."""
+    from envspec.report.format import size
+
     sizes = {name: (folder / name).lstat().st_size for name in project_files(folder)}
     if (total := sum(sizes.values())) > MAX_CODE_BYTES:
         largest = max(sizes, key=lambda name: sizes[name])
@@ -67,6 +81,11 @@ def _check_size(folder: Path) -> None:
 
 
 def _check_requirements(package: Package, path: Path, lock: Lock, part: Resolution) -> None:
+    from envspec.build.reproducible import metadata_of
+    from envspec.operations.build_wheels import unmet_requirements
+    from envspec.resolve.pypi.request import recorded_overrides
+    from envspec.spec.errors import quoted
+
     metadata = metadata_of(path, package.name)
     unmet = unmet_requirements(metadata, package, part, recorded_overrides(lock.decisions, part.target))
     if unmet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomlkit
@@ -14,6 +15,7 @@ from envspec import documents
 from envspec.errors import UsageError
 from envspec.names import normalised
 from envspec.spec.conda import name_of, read_match_spec
+from envspec.spec.document import DEPENDENCIES_FROM, root_of
 from envspec.spec.errors import BadValue
 from envspec.spec.positions import set_value
 from envspec.spec.requirements import read_constraint, read_requirement
@@ -26,19 +28,44 @@ class RequirementList(Enum):
     CONSTRAINTS = ("pip", "constraints")
     CONDA = ("conda", "dependencies")
 
-    def __str__(self) -> str:
-        return "[{}] {}".format(*self.value)
-
     def package(self, text: str) -> str:
         """The normalised name of what an item requires. Raises BadValue: it is no such item."""
         if self is RequirementList.CONDA:
             return normalised(name_of(read_match_spec(text)))
         return (read_constraint if self is RequirementList.CONSTRAINTS else read_requirement)(text).name
 
-    def of(self, text: str, root: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Its items in a text, of which the table `root` is a valid spec."""
-        table, key = self.value
-        return tuple(_at(documents.parse_toml(text), root).get(table, {}).get(key, ()))
+
+class Listed(NamedTuple):
+    """A list of requirements in a file. path: its tables and its key."""
+
+    kind: RequirementList
+    path: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"[{'.'.join(self.path[:-1])}] {self.path[-1]}"
+
+    def items(self, text: str) -> tuple[str, ...]:
+        """Its items in a file's text, which is TOML."""
+        return tuple(_table(documents.parse_toml(text), self.path[:-1]).get(self.path[-1], ()))
+
+
+def lists_of(text: str, path: Path, kind: RequirementList) -> list[Listed]:
+    """The lists of a kind in a spec's file, first the one that new requirements are added to.
+
+    In a pyproject.toml whose spec has the project's dependencies, these: they are declared once, for everybody.
+    """
+    root = root_of(path)
+    own = Listed(kind, (*root, *kind.value))
+    sources = _table(documents.parse_toml(text), root).get(DEPENDENCIES_FROM, ())
+    if root and kind is RequirementList.DEPENDENCIES and "project" in sources:
+        return [Listed(kind, ("project", "dependencies")), own]
+    return [own]
+
+
+def _table(document: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        document = document.get(key, {})
+    return document
 
 
 class Edit(NamedTuple):
@@ -49,19 +76,18 @@ class Edit(NamedTuple):
     new: str
 
 
-def add(text: str, to: RequirementList, requirement: str, root: tuple[str, ...] = ()) -> tuple[str, Edit]:
+def add(text: str, to: Listed, requirement: str) -> tuple[str, Edit]:
     """A spec's text with a requirement, in place of the one of the same package if there is one.
 
-    A new one is sorted in if the list is sorted by names; else it is the last one. root: the table of the text that is
-    a valid spec.
+    A new one is sorted in if the list is sorted by names; else it is the last one. text: of a valid spec's file.
 
     Raises:
         BadValue: it is no requirement, or the package is required more than once. UsageError: the text can't be edited.
     """
     requirement = requirement.strip()
-    name = to.package(requirement)
-    items = to.of(text, root)
-    names = [to.package(each) for each in items]
+    name = to.kind.package(requirement)
+    items = to.items(text)
+    names = [to.kind.package(each) for each in items]
     found = [at for at, each in enumerate(names) if each == name]
     if len(found) > 1:
         lines = ", ".join(f'"{items[at]}"' for at in found)
@@ -69,20 +95,20 @@ def add(text: str, to: RequirementList, requirement: str, root: tuple[str, ...] 
     if found:
         edit = Edit(name, items[found[0]], requirement)
         new = [*items[: found[0]], requirement, *items[found[0] + 1 :]]
-        return _edited(text, to, root, new, lambda array: array.__setitem__(found[0], requirement)), edit
+        return _edited(text, to, new, lambda array: array.__setitem__(found[0], requirement)), edit
     at = bisect(names, name) if len(names) > 1 and names == sorted(names) else len(names)
     new = [*items[:at], requirement, *items[at:]]
-    return _edited(text, to, root, new, lambda array: array.insert(at, requirement)), Edit(name, "", requirement)
+    return _edited(text, to, new, lambda array: array.insert(at, requirement)), Edit(name, "", requirement)
 
 
-def remove(text: str, of: RequirementList, name: str, root: tuple[str, ...] = ()) -> tuple[str, list[Edit]]:
+def remove(text: str, of: Listed, name: str) -> tuple[str, list[Edit]]:
     """A spec's text without the requirements of a package, and these; none if the list has none. name: normalised.
 
     Raises:
         UsageError: the text can't be edited.
     """
-    items = of.of(text, root)
-    gone = [at for at, each in enumerate(items) if of.package(each) == name]
+    items = of.items(text)
+    gone = [at for at, each in enumerate(items) if of.kind.package(each) == name]
     if not gone:
         return text, []
 
@@ -91,38 +117,31 @@ def remove(text: str, of: RequirementList, name: str, root: tuple[str, ...] = ()
             del array[at]
 
     kept = [each for at, each in enumerate(items) if at not in gone]
-    return _edited(text, of, root, kept, delete), [Edit(name, items[at], "") for at in gone]
+    return _edited(text, of, kept, delete), [Edit(name, items[at], "") for at in gone]
 
 
-def _at(document: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        document = document[key]
-    return document
-
-
-def _edited(
-    text: str, which: RequirementList, root: tuple[str, ...], items: Sequence[str], change: Callable[[Any], object]
-) -> str:
+def _edited(text: str, which: Listed, items: Sequence[str], change: Callable[[Any], object]) -> str:
     """The text whose list has these items, and whose other values are the same."""
-    table, key = which.value
-    expected = documents.parse_toml(text)
-    spec = _at(expected, root)
-    is_new = key not in spec.get(table, {})
-    spec.setdefault(table, {})[key] = list(items)
+    *tables, key = which.path
+    table = expected = documents.parse_toml(text)
+    for each in tables:
+        table = table.setdefault(each, {})
+    is_new = key not in table
+    table[key] = list(items)
     written = f"[{', '.join(tomlkit.string(each).as_string() for each in items)}]"
 
     def in_place() -> str:
         document: Any = tomlkit.parse(text)
-        change(_at(document, root)[table][key])
+        change(_table(document, which.path))
         return tomlkit.dumps(document)
 
     def new_key() -> str:
-        return set_value(text, (*root, table, key), written)
+        return set_value(text, which.path, written)
 
     def new_table() -> str:
         newline = "\r\n" if "\r\n" in text else "\n"
         start = text if text.endswith("\n") else text + newline
-        return f"{start}{newline}[{'.'.join((*root, table))}]{newline}{key} = {written}{newline}"
+        return f"{start}{newline}[{'.'.join(tables)}]{newline}{key} = {written}{newline}"
 
     for attempt in (new_key, new_table) if is_new else (in_place,):
         try:

@@ -172,12 +172,8 @@ def find_spec(argument: str, cwd: Path) -> Path:
 
 
 def specs_in(cwd: Path) -> list[Path]:
-    """The specs of a project: those under `specs/`; if there are none, those in its folder."""
-    for folder in (cwd / _FOLDER, cwd):
-        found = [path for path in sorted(folder.glob("*.toml")) if _is_spec(path)]
-        if found:
-            return found
-    return []
+    """The specs of a project: those under `specs/` and in its folder."""
+    return [path for folder in (cwd / _FOLDER, cwd) for path in sorted(folder.glob("*.toml")) if _is_spec(path)]
 
 
 def _is_spec(path: Path) -> bool:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envspec.importers import new_import
-from envspec.importers.conda import read_conda_lock, read_environment, read_explicit
+from envspec.importers.conda import read_environment
+from envspec.importers.conda_locks import read_conda_lock, read_explicit
 from envspec.importers.graph import reached, roots
 from envspec.importers.pixi import read_pixi
 from envspec.importers.types import Import, Outcome, Unreadable
@@ -71,6 +72,20 @@ def test_what_is_no_part_of_an_environment(tmp_path: Path, read: Read, text: str
     read(tmp_path / "source", imported)
     found = [each.text for each in imported.ledger if each.outcome.is_lost]
     assert (found if isinstance(lost, list) else len(found)) == lost
+
+
+def test_a_conda_lock_beside_its_source(tmp_path: Path) -> None:
+    (tmp_path / "environment.yml").write_text("channels: [conda-forge]\ndependencies: [numpy]\n")
+    (tmp_path / "dev-environment.yml").write_text("channels: [conda-forge]\ndependencies: [ruff]\n")
+    url = "https://conda.anaconda.org/conda-forge/linux-64/numpy-2.2.6-py312h72c5963_0.conda"
+    package = f"{{name: numpy, version: 2.2.6, manager: conda, platform: linux-64, url: '{url}'}}"
+    lock = f"version: 1\nmetadata: {{sources: [environment.yml], platforms: [linux-64]}}\npackage: [{package}]\n"
+    (tmp_path / "conda-lock.yml").write_text(lock)
+    for name, versions in (("environment.yml", {"numpy": "2.2.6 py312h72c5963_0"}), ("dev-environment.yml", {})):
+        imported = new_import(tmp_path)
+        imported.run(read_environment, tmp_path / name)
+        assert imported.draft.conda_versions == versions
+        assert not [each for each in imported.ledger if each.outcome.is_lost]
 
 
 def test_a_pixi_lock_that_can_not_be_read(tmp_path: Path) -> None:

@@ -196,6 +196,7 @@ def test_a_file_in_has_the_pins_of_its_txt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
+        ("[project]\nname = 'a'\n[tool.pixi.tasks]\nx = '*'\n", "a task is no part of an environment"),
         ("[project]\ndependencies = [1]\n", "not a requirement"),
         ("[tool.uv]\nenvironments = ['sys_platform == \"emscripten\"']\n", "none of the platforms"),
         ("[project]\nrequires-python = 'three'\n", "not a specifier"),
@@ -264,3 +265,60 @@ def test_a_lock_of_several_pythons_has_the_versions_of_one(tmp_path: Path, pytho
     ]
     text = f"requires-python = '{pythons}'\n" + "".join(packages)
     assert imported(write(tmp_path, uv_lock=text)).draft.versions == {"a": version, "b": version}
+
+
+def test_what_only_other_groups_require_is_not_preferred(tmp_path: Path) -> None:
+    packages = {
+        "mine": "source = { virtual = '.' }\ndependencies = [{ name = 'a' }]\ndev-dependencies.dev = [{ name = 'b' }]",
+        "a": "dependencies = [{ name = 'c' }]",
+        "b": "dependencies = [{ name = 'd' }]",
+        "c": "",
+        "d": "",
+    }
+    lock = "".join(f"[[package]]\nname = '{name}'\nversion = '1'\n{more}\n" for name, more in packages.items())
+    project = write(tmp_path, pyproject_toml="[dependency-groups]\ndev = ['b']\n", uv_lock=lock)
+    assert imported(project).draft.versions == {"a": "1", "c": "1"}
+    assert imported(project, groups=["dev"]).draft.versions == dict.fromkeys("acbd", "1")
+
+    lock = "".join(
+        f"[[package]]\nname = '{name}'\nversion = '1'\ngroups = ['{of}']\n"
+        for name, of in {"a": "main", "b": "dev"}.items()
+    )
+    project = write(
+        tmp_path / "poetry", pyproject_toml="[tool.poetry.group.dev.dependencies]\nb = '*'\n", poetry_lock=lock
+    )
+    assert imported(project).draft.versions == {"a": "1"}
+    assert imported(project, groups=["dev"]).draft.versions == {"a": "1", "b": "1"}
+
+
+def test_poetry_2_says_where_requirements_of_the_project_come_from(tmp_path: Path) -> None:
+    text = """
+        [project]
+        name = "mine"
+        dependencies = ["timm>=1", "corp-data>=3 ; python_version >= '3.10'", "numpy"]
+        [tool.poetry.dependencies]
+        timm = { git = "https://github.com/huggingface/pytorch-image-models.git", tag = "v1.0.12" }
+        corp-data = { source = "corp" }
+        numpy = { version = ">=1" }
+        [[tool.poetry.source]]
+        name = "corp"
+        url = "https://wheels.example.com/simple"
+        priority = "explicit"
+    """
+    found = imported(write(tmp_path, pyproject_toml=text))
+    git = "git+https://github.com/huggingface/pytorch-image-models.git@v1.0.12"
+    assert lines(found) == [f"timm @ {git}", "corp-data>=3 ; python_version >= '3.10'", "numpy"]
+    assert [(each.url, each.packages) for each in found.draft.indexes] == [
+        ("https://wheels.example.com/simple", ("corp-data",))
+    ]
+
+
+def test_a_requirement_by_name_that_is_locked_from_git(tmp_path: Path) -> None:
+    commit = "00112233445566778899aabbccddeeff00112233"
+    lock = (
+        f"[[package]]\nname = 'a'\nversion = '1'\n[package.source]\ngit = 'https://example.com/a.git?rev=x#{commit}'\n"
+    )
+    found = imported(
+        write(tmp_path, pyproject_toml="[project]\ndependencies = ['A[b]>=1; os_name == \"posix\"']\n", uv_lock=lock)
+    )
+    assert lines(found) == [f'A[b] @ git+https://example.com/a.git@{commit} ; os_name == "posix"']

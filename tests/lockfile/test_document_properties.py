@@ -61,6 +61,7 @@ FORMS: Final[Mapping[names.Form, st.SearchStrategy[str]]] = {
     names.RELEASE_FILE: WHEELS | st.sampled_from(["aa-1.0.tar.gz", "main.zip"]),
     names.CONDA_ARCHIVE: st.builds("a{}-{}-h0_0{}".format, NAMES, VERSIONS, st.sampled_from([".conda", ".tar.bz2"])),
     names.INNER_PATH: st.just("lib/python3.13t/site-packages"),
+    names.IMAGE_PATH: st.sampled_from(["/usr/bin", "/usr/local/lib/python3.12/dist-packages"]),
 }
 #: What makes two values of a list two, for the lists in which none is twice.
 UNIQUE: Final[Mapping[Any, Any]] = {

@@ -11,17 +11,18 @@ from typing import Any, Final, cast
 
 import pytest
 import yaml
-from packaging.markers import Environment
+from packaging.markers import Environment, Marker
 from packaging.pylock import Pylock
 from rattler import MatchSpec, PackageRecord
 from rattler.package.build_string import BuildString
 
 from envspec import documents
+from envspec.errors import UsageError
 from envspec.lockfile.document import load
 from envspec.lockfile.export import devcontainer, environment_yml, pixi, pylock
 from envspec.lockfile.export.types import Exported, ExportRequest, Location, is_project, project_of
 from envspec.lockfile.folder import read_lock
-from envspec.models import DIRECT_URL, GIT, LOCAL, BuiltWheel, Dependent, Lock, Package, Platform, WheelFile
+from envspec.models import DIRECT_URL, GIT, LOCAL, SPEC, BuiltWheel, Dependent, Lock, Package, Platform, WheelFile
 from envspec.operations.lock import container_config
 from envspec.spec.targets import marker_environment, wheel_tags
 from tests.support.builders.locks import X86, lock, package, resolution, sha256
@@ -122,6 +123,23 @@ def test_an_installer_selects_the_locked_file_of_each_package_by_pylock(name: st
         assert found == hashes
 
 
+@pytest.mark.parametrize("name", ["two-platforms", "cuda-of-each-platform", "dev-3.12"])
+def test_pylock_has_the_dependencies_of_each_entry(name: str) -> None:
+    """Each names one entry, and on each platform they are what the lock has."""
+    locked = ALL_LOCKS[name]
+    packages = documents.parse_toml(exported(locked, "pylock.toml").text)["packages"]
+    for each in locked.resolutions:
+        environment = marker_environment(each.target)
+        here = [one for one in packages if "marker" not in one or Marker(one["marker"]).evaluate(environment)]
+        found = set()
+        for entry in here:
+            for dependency in entry.get("dependencies", ()):
+                (match,) = (one for one in packages if dependency.items() <= one.items())
+                found |= {(entry["name"], match["name"])} if match in here else set()
+        required = {(by.name, one.name) for one in each.packages for by in one.required_by if by.name != SPEC}
+        assert found == required
+
+
 def test_pylock_names_sources_as_they_are() -> None:
     made = exported(SOURCES, "pylock.toml")
     entries = {each["name"]: each for each in documents.parse_toml(made.text)["packages"]}
@@ -137,6 +155,7 @@ def test_pylock_names_sources_as_they_are() -> None:
     assert entries["from-sdist"]["tool"]["envspec"]["built-wheels"][0]["hashes"] == {"sha256": "1" * 64}
     assert entries["from-url"]["archive"]["url"] == "https://example.org/from%20url/from_url-1.0.zip"
     assert "wheels that envspec built: from-git 1.0, from-here 1.0, from-sdist 1.0, from-url 1.0" in made.text
+    assert "#   pip install" not in made.text and "#   uv pip sync FILE\n" in made.text
     assert made.missing == [each for each in made.missing if f"#   {each}\n" in made.text]
 
 
@@ -189,6 +208,7 @@ def test_an_override_is_one_of_pixi_and_pip_is_said_to_refuse_it() -> None:
     table = documents.parse_toml(exported(overridden, "pixi.toml").text)
     assert table["pypi-options"]["dependency-overrides"] == {"plain": "==1.0"}
     assert any("overrides" in each for each in exported(overridden, "environment.yml").missing)
+    assert "pip install --no-deps -r FILE" in exported(overridden, "pylock.toml").text
 
 
 #: Key of devcontainer.json -> what its value is. Source: devContainer.base.schema.json in devcontainers/spec on GitHub,
@@ -220,6 +240,22 @@ def test_devcontainer_json_has_the_keys_of_its_schema(case: str) -> None:
     assert ("hostRequirements" in document) == ("--gpus" in document["runArgs"]) == lock_of(case).is_for_gpus
 
 
+def test_a_folder_that_would_mount_another_is_refused() -> None:
+    hostile = lock_of("services")
+    for folder in ("/work,source=/", "/work/${localEnv:HOME}"):
+        changed = replace(hostile, image=replace(hostile.image, workdir=folder))
+        with pytest.raises(UsageError, match="can't be mounted"):
+            exported(changed, "devcontainer.json")
+
+
 def test_an_image_by_digest_is_the_locked_one() -> None:
     named = replace(request(lock_of("two-platforms")), image=f"registry.example.com/a@sha256:{'0' * 64}")
     assert not any("digest" in each for each in devcontainer.text(named).missing)
+
+
+def test_on_top_of_conda_no_installer_removes_or_adds_packages_by_pylock() -> None:
+    text = exported(ALL_LOCKS["conda-and-wheels"], "pylock.toml").text
+    assert "# To install it on top of conda-linux-64.lock or conda-linux-aarch64.lock:\n" in text
+    assert "#   pip install --no-deps -r FILE " in text
+    assert "uv pip sync" not in text
+    assert "conda packages, on which the wheels depend\n" in text

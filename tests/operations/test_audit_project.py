@@ -68,7 +68,7 @@ def context(index: IndexServer, tmp_path_factory: pytest.TempPathFactory) -> Con
 
 
 def audited(folder: Path, context: Context, **options: Any) -> AuditReport:
-    chosen = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    chosen: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in options.items()}
     return audit_project(AuditRequest(folder, **chosen), context)
 
 

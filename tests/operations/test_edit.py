@@ -125,7 +125,7 @@ def test_without_a_lock_only_the_spec_changes(user: User) -> None:
     document = json.loads(succeeded(user.runs("add", "other", "--no-lock", "--format", "json")).stdout)
     assert document == {
         "spec": f"specs/{NAME}.toml",
-        "edits": [{"name": "other", "old": "", "new": "other"}],
+        "edits": [{"name": "other", "old": "", "new": "other", "list": "[pip] dependencies"}],
         "locks": [],
     }
     assert '"other"' in user.spec.read_text(encoding="utf-8")
@@ -168,3 +168,25 @@ def test_conda_packages_are_named_by_match_specs(user: User) -> None:
         "ffmpeg is not in [pip] dependencies, but in [conda] dependencies\n  hint: run `envspec remove --conda ffmpeg`"
     )
     succeeded(user.runs("remove", "--conda", "ffmpeg", "--no-lock"))
+
+
+def test_a_pyproject_that_is_the_spec(index: IndexServer, tmp_path: Path) -> None:
+    user = User(tmp_path, index.url)
+    text = (
+        '[project]\nname = "small"\nrequires-python = "==3.11.*"\ndependencies = [\n    "app",\n]\n'
+        '\n[tool.envspec]\ndependencies-from = ["project"]\n[tool.envspec.env]\nplatforms = ["linux-64"]\n'
+    )
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "uv.lock").touch()
+    ran = succeeded(user.runs("add", "other"))
+    assert "uv.lock stays as it is" in ran.stderr
+    assert 'pyproject.toml: added "other" to [project] dependencies' in ran.stderr
+    edited = (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
+    assert edited == text.replace('"app",\n', '"app",\n    "other",\n')
+    assert user.pins() == {"app": "1.0", "leaf": "1.0", "other": "1.0"}
+    succeeded(user.runs("add", ".", "--constraint", "leaf<2", "--no-lock"))
+    assert '\n[tool.envspec.pip]\nconstraints = ["leaf<2"]\n' in (tmp_path / "pyproject.toml").read_text(
+        encoding="utf-8"
+    )
+    succeeded(user.runs("remove", ".", "other"))
+    assert user.pins() == {"app": "1.0", "leaf": "1.0"}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import random
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,9 @@ import pytest
 
 from envspec import documents
 from tests.support.builders import ecosystem
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact, wheel
+from tests.support.builders.zips import record_digest
 from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
 
@@ -106,3 +112,64 @@ def test_a_source_that_is_none_is_refused(user: User, word: str, message: str) -
     (user.folder / "a.docx").write_text("")
     error = refused(init(user, word), 2)
     assert message in error
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_generated_environment_moves_only_what_it_must(tmp_path: Path, seed: int) -> None:
+    """Packages that require each other, in versions that are not the newest; some of them are gone from the index."""
+    drawn = random.Random(seed)
+    versions = {
+        f"pkg{n}": sorted({f"{drawn.randint(1, 4)}.{drawn.randint(0, 9)}" for _ in range(4)}) for n in range(12)
+    }
+    installed = {name: drawn.choice(of_name) for name, of_name in versions.items()}
+    requires = {
+        name: [f"pkg{lower}>=1" for lower in drawn.sample(range(at), min(at, drawn.randint(0, 3)))]
+        for at, name in enumerate(versions)
+    }
+    gone = set(drawn.sample(sorted(versions), drawn.randint(0, 3)))
+    files, wheels = [], []
+    for name, of_name in versions.items():
+        for version in of_name:
+            made = wheel(name, version, requires=requires[name])
+            wheels += [made] if version == installed[name] else []
+            if name not in gone or version != installed[name]:
+                files.append(File(made))
+        # Something of it has to be there.
+        files.append(File(wheel(name, "9.0", requires=requires[name])))
+    by_pip = drawn.random() < 0.5
+    requested = set(drawn.sample(sorted(versions), 3)) if by_pip else set[str]()
+    prefix = environment(tmp_path / "env", wheels, "pip" if by_pip else "uv", requested)
+    with IndexServer(files) as index:
+        user = User(tmp_path, index.url)
+        ran = init(user, "--prefix", "env", "--name", "mine", "--accept-loss", "--format", "json")
+    assert ran.status == 0, ran.stderr
+    found = answer(ran)
+    lock, moved = locked(user, "mine"), {each["name"]: each for each in found["moved"]}
+    # What nothing requires and nobody requested is required by the spec.
+    assert lock.keys() == installed.keys()
+    for name, version in installed.items():
+        if name in gone:
+            assert (lock[name] != version, moved[name]["why"]) == (True, "index default does not have it")
+        else:
+            assert (lock[name], name in moved) == (version, False)
+    [proof] = found["proofs"]
+    assert {each["package"] for each in proof["findings"]} == set(moved)
+    assert prefix.is_dir()
+
+
+def environment(prefix: Path, wheels: list[Artifact], installer: str, requested: set[str]) -> Path:
+    """A venv with these wheels, as an installer leaves it: pip marks what its user named."""
+    site = prefix / "lib" / "python3.11" / "site-packages"
+    site.mkdir(parents=True)
+    (prefix / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
+    for each in wheels:
+        with zipfile.ZipFile(io.BytesIO(each.data)) as archive:
+            archive.extractall(site)
+        [info] = site.glob(f"{each.name.replace('-', '_')}-{each.version}.dist-info")
+        marks = {"INSTALLER": f"{installer}\n", **({"REQUESTED": ""} if each.name in requested else {})}
+        lines = [f"{info.name}/{mark},{record_digest(text.encode())},{len(text)}" for mark, text in marks.items()]
+        for mark, text in marks.items():
+            (info / mark).write_text(text)
+        with (info / "RECORD").open("a") as record:
+            record.write("".join(f"{line}\n" for line in lines))
+    return prefix

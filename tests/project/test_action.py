@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.utils import canonicalize_name
 
+from envspec.cli.main import COMMANDS
+from envspec.operations.audit_project import USUAL
+from tests.support.user import ROOT
 from tests.support.workflow_runner import Runner
 from tests.support.workflows import ACTION, Repository, job
 
@@ -107,3 +111,22 @@ def test_the_command_is_words_and_globs_and_no_shell(tmp_path: Path) -> None:
 def test_without_a_command_it_only_installs(tmp_path: Path) -> None:
     ran = installed(tmp_path, "").runs(STEPS)
     assert ran.failed == [] and ran.unrun == [COMMAND]
+
+
+def test_an_audit_prints_annotations(tmp_path: Path) -> None:
+    """Workflow commands on stdout are annotations; the step fails with the command's code."""
+    runner = installed(tmp_path, "audit-project --offline --gpu V100 --format github")
+    (runner.workspace / "requirements.txt").write_text("torch==2.11.0\n")
+    runner.program("envspec", f'PYTHONPATH="{ROOT}" "{sys.executable}" -m envspec "$@"')
+    ran = runner.runs(STEPS)
+    assert ran.status[COMMAND] == 10, ran.said
+    first, *others = ran.said[COMMAND].splitlines()
+    assert first.startswith("::error file=requirements.txt,line=1,title=ENV201::torch 2.11.0 for CUDA 13.0 has no code")
+    assert all(line.startswith("::notice") for line in others)
+
+
+def test_the_hook_runs_for_the_files_that_are_read() -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    assert hook["entry"].split()[1] in COMMANDS
+    assert all(re.search(hook["files"], name) for name in USUAL)
+    assert not re.search(hook["files"], "src/pyproject.toml.j2")

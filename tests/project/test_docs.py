@@ -64,7 +64,7 @@ def test_every_variable_is_on_the_configuration_page() -> None:
 
 
 def test_every_command_option_and_check_is_on_its_page() -> None:
-    assert set(cli.list_commands(click.Context(cli))) <= set(re.findall(r"`envspec (\w+)", page("commands.md")))
+    assert set(cli.list_commands(click.Context(cli))) <= set(re.findall(r"`envspec ([\w-]+)", page("commands.md")))
     named = set(re.findall(r"--[a-z][a-z-]*", page("commands.md") + page("conformance.md") + page("init.md")))
     assert "--channel-repodata" in set(options(cli)) and set(options(cli)) - named - {"--version"} == set()
     _, _, table = page("conformance.md").partition("\n## Checks\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envspec import documents
-from envspec.spec.edit import RequirementList, add, remove
+from envspec.spec.edit import Listed, RequirementList, add, lists_of, remove
 from envspec.spec.errors import BadValue
 
-DEPENDENCIES: Final = RequirementList.DEPENDENCIES
+DEPENDENCIES: Final = Listed(RequirementList.DEPENDENCIES, ("pip", "dependencies"))
+CONDA: Final = Listed(RequirementList.CONDA, ("conda", "dependencies"))
 HEAD: Final = '[env]\nname = "x"\npython = "3.11"\n'
 
 
@@ -61,7 +63,7 @@ def test_a_requirement_gets_its_place(before: str, requirement: str, after: str)
 def test_a_table_that_is_missing_is_added_at_the_end(end: str) -> None:
     text = HEAD.rstrip("\n").replace("\n", end or "\n") + end
     newline = end or "\n"
-    added, _ = add(text, RequirementList.CONDA, "ffmpeg >=7")
+    added, _ = add(text, CONDA, "ffmpeg >=7")
     assert added == f'{text}{"" if end else newline}{newline}[conda]{newline}dependencies = ["ffmpeg >=7"]{newline}'
 
 
@@ -109,6 +111,29 @@ def test_what_is_required_twice_is_not_replaced() -> None:
     text = pip("dependencies = [\"a; python_version < '3.12'\", \"a; python_version >= '3.12'\"]\n")
     with pytest.raises(BadValue, match="is in \\[pip\\] dependencies 2 times"):
         add(text, DEPENDENCIES, "a>=2")
+
+
+PYPROJECT: Final = """\
+[project]
+name = "mine"
+requires-python = "==3.12.*"
+dependencies = ["torch"]
+
+[tool.envspec]
+dependencies-from = ["project"]
+"""
+
+
+def test_dependencies_of_a_project_are_declared_once() -> None:
+    path = Path("pyproject.toml")
+    project, own = lists_of(PYPROJECT, path, RequirementList.DEPENDENCIES)
+    assert (str(project), str(own)) == ("[project] dependencies", "[tool.envspec.pip] dependencies")
+    text, _ = add(PYPROJECT, project, "numpy")
+    assert text == PYPROJECT.replace('["torch"]', '["torch", "numpy"]')
+    (conda,) = lists_of(PYPROJECT, path, RequirementList.CONDA)
+    assert add(PYPROJECT, conda, "ffmpeg")[0] == f'{PYPROJECT}\n[tool.envspec.conda]\ndependencies = ["ffmpeg"]\n'
+    alone = PYPROJECT.replace('["project"]', '["extra:gpu"]')
+    assert [str(each) for each in lists_of(alone, path, RequirementList.DEPENDENCIES)] == [str(own)]
 
 
 NAMES: Final = st.sampled_from(["a", "B_b", "c.c", "numpy", "torch", "z"])

@@ -46,7 +46,7 @@ _PIP: Final = "pip reads both indexes and takes the highest version; uv takes th
 class PytorchIndex(NamedTuple):
     """An index of PyTorch's that a source names. variant: `cu128`, `cpu`; empty for a page of all, or of no release.
 
-    is_extra: whether the default index is asked, too, as far as pip is concerned.
+    is_extra: whether pip reads the default index, too.
     """
 
     variant: str

@@ -56,7 +56,9 @@ def _torch(audit: Audit, torch: TorchBuild) -> Iterator[Finding]:
             yield Finding(NO_CODE, torch.source, f"{torch} has no code for {text}", why, code.source, todo)
         elif how is Runs.PTX:
             what = f"{torch} has only PTX for {text}"
-            yield Finding(ONLY_PTX, torch.source, what, why, code.source, "expect a slow first start on this GPU")
+            bundled = audit.facts.driver_of(str(torch.cuda)).bundled
+            todo = f"{f'use driver {bundled} or newer, and ' if bundled else ''}expect a slow first start"
+            yield Finding(ONLY_PTX, torch.source, what, why, code.source, todo)
 
 
 def _other_build(audit: Audit, torch: TorchBuild, machines: Machines) -> str:

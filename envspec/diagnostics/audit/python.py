@@ -63,7 +63,7 @@ def extensions(audit: Audit) -> Iterator[Finding]:
         if row is None:
             continue
         source = audit.first(name) or audit.bringing(name)
-        built = f"{name} {found.version}" if found else f"{name}, from its sources"
+        built = f"{name} {found.version}" if found else f"{name} (from its repository)"
         minutes = f", {row.minutes} minutes of one processor for one GPU" if row.minutes else ""
         why = f"the index has no wheel of it{minutes}" if found else f"git and URLs name sources{minutes}"
         yield Finding(

@@ -7,12 +7,16 @@ Source: the Development Container Specification (containers.dev), its JSON refer
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from envspec.errors import UsageError
 from envspec.escaping import one_line
 from envspec.lockfile.export.types import Content, Exported, ExportRequest
 
+# A comma ends a field of `workspaceMount`, and editors replace `${...}`.
+_PLAIN: Final = re.compile(r"""[^,"'$\s]+""")
 _PYTHON: Final = "/opt/env/bin/python"
 #: Of the engine, of which 64 MB are the default: too few for data loaders. It takes memory as it is used.
 _SHM: Final = "--shm-size=16g"
@@ -29,6 +33,11 @@ def text(request: ExportRequest) -> Exported:
 def _document(request: ExportRequest) -> dict[str, Any]:
     lock, container = request.lock, request.container
     folder = lock.image.workdir
+    if not _PLAIN.fullmatch(folder):
+        raise UsageError(
+            f"[image] workdir {folder!r} can't be mounted by a devcontainer.json",
+            hint="use a folder such as /workspace",
+        )
     document: dict[str, Any] = {"name": lock.name, "image": request.image}
     arguments = [_SHM]
     if lock.is_for_gpus:

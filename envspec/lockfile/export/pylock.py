@@ -10,14 +10,16 @@ installer takes by its tags the one that was locked: the only one that the platf
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
+from envspec.context import counted
 from envspec.lockfile import toml_writer
 from envspec.lockfile.document import canonical, identity
-from envspec.lockfile.export.requirements import public_url
+from envspec.lockfile.export.conda import explicit_name
+from envspec.lockfile.export.requirements import is_overridden, public_url
 from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, is_source, project_of
 from envspec.lockfile.toml_writer import Value
-from envspec.models import DIRECT_URL, GIT, LOCAL, Package, Resolution, Target
+from envspec.models import DIRECT_URL, GIT, LOCAL, SPEC, Package, Resolution, Target
 from envspec.spec.targets import marker_environment
 
 _VERSION: Final = "1.0"
@@ -30,19 +32,18 @@ class _OnTarget(NamedTuple):
     package: Package
 
 
+#: The packages of one entry.
+_Group: TypeAlias = Sequence[_OnTarget]
+
+
 def text(request: ExportRequest) -> Exported:
     """The file of all platforms of a request, and what of their builds it can't say."""
     resolutions = canonical(request.lock).resolutions
     wanted = {each.target.platform for each in request.resolutions}
     resolutions = tuple(each for each in resolutions if each.target.platform in wanted)
     targets = [each.target for each in resolutions]
-    missing = [*request.missing({Content.DRIVER}), *_rebuilt(resolutions)]
-    comments = [
-        *request.header(missing),
-        "To install it:",
-        "  pip install -r FILE        (pip 26.1 or newer)",
-        "  uv pip sync FILE",
-    ]
+    missing = [*request.missing({Content.DRIVER}), *_own_missing(resolutions)]
+    comments = [*request.header(missing), *_commands(resolutions)]
     series = sorted({target.python.series for target in targets})
     head: Mapping[str, Value] = {
         "lock-version": _VERSION,
@@ -51,7 +52,8 @@ def text(request: ExportRequest) -> Exported:
         "created-by": "envspec",
     }
     lines = "".join(f"# {line}\n" for line in comments)
-    packages = [_entry(request, group, targets) for group in _groups(resolutions)]
+    groups = _groups(resolutions)
+    packages = [_entry(request, group, groups, targets) for group in groups]
     tool = toml_writer.table("tool.envspec", _about(request))
     return Exported(f"{lines}{toml_writer.pairs(head)}{toml_writer.tables('packages', packages)}{tool}", missing)
 
@@ -65,13 +67,13 @@ def _marker(targets: Sequence[Target]) -> str:
     return found[0] if len(found) == 1 else " or ".join(f"({each})" for each in found)
 
 
-def _groups(resolutions: Sequence[Resolution]) -> list[list[_OnTarget]]:
+def _groups(resolutions: Sequence[Resolution]) -> list[_Group]:
     """The packages that are one entry, sorted by name."""
     groups: dict[tuple[str, ...], list[_OnTarget]] = {}
     for resolution in resolutions:
         for package in resolution.packages:
             groups.setdefault(_key(package), []).append(_OnTarget(resolution.target, package))
-    return sorted(groups.values(), key=lambda group: _key(group[0].package))
+    return [groups[key] for key in sorted(groups)]
 
 
 def _key(package: Package) -> tuple[str, ...]:
@@ -81,9 +83,10 @@ def _key(package: Package) -> tuple[str, ...]:
     return (package.name, package.version, file.index, *(() if is_listed else (file.sha256, file.url or "")))
 
 
-def _entry(request: ExportRequest, group: Sequence[_OnTarget], targets: Sequence[Target]) -> Mapping[str, Value]:
+def _entry(
+    request: ExportRequest, group: _Group, groups: Sequence[_Group], targets: Sequence[Target]
+) -> Mapping[str, Value]:
     first = group[0].package
-    own = [each.target for each in group]
     location = request.locations.get(first.file.sha256)
     built = {each.package.wheel.filename: each.package.wheel.sha256 for each in group if is_source(each.package)}
     wheels: list[Value] = [
@@ -93,11 +96,30 @@ def _entry(request: ExportRequest, group: Sequence[_OnTarget], targets: Sequence
         "name": first.name,
         # A project's own version may change with its sources.
         "version": None if is_project(first) else first.version,
-        "marker": None if len(own) == len(targets) else _marker(own),
+        "marker": _marker_of(group, targets),
         "index": (location.pages or None) if location else None,
+        "dependencies": [_reference(each, groups, targets) for each in groups if _requires(group, each)],
         **_source(request, [each.package for each in group]),
         "tool": {"envspec": {"built-wheels": wheels}} if wheels else None,
     }
+
+
+def _marker_of(group: _Group, targets: Sequence[Target]) -> str | None:
+    own = [each.target for each in group]
+    return None if len(own) == len(targets) else _marker(own)
+
+
+def _reference(group: _Group, groups: Sequence[_Group], targets: Sequence[Target]) -> Mapping[str, Value]:
+    """What no other entry has: the name, and the marker if there are several of that name."""
+    name = group[0].package.name
+    is_one_of_several = sum(each[0].package.name == name for each in groups) > 1
+    return {"name": name, "marker": _marker_of(group, targets) if is_one_of_several else None}
+
+
+def _requires(group: _Group, other: _Group) -> bool:
+    """Whether a package of one entry requires that of the other on the same platform."""
+    name, own = group[0].package.name, {each.target for each in group}
+    return any(by.name == name for each in other if each.target in own for by in each.package.required_by)
 
 
 def _source(request: ExportRequest, packages: Sequence[Package]) -> Mapping[str, Value]:
@@ -135,8 +157,25 @@ def _file(package: Package) -> Mapping[str, Value]:
     }
 
 
-def _rebuilt(resolutions: Sequence[Resolution]) -> Iterator[str]:
-    """Packages that every installer builds anew, and in an environment that is not the locked one."""
+def _commands(resolutions: Sequence[Resolution]) -> Iterator[str]:
+    conda = [explicit_name(each.target.platform) for each in resolutions if each.conda]
+    # pip resolves what it installs by pylock (26.3): it refuses what the metadata excludes, and looks for what is not
+    # listed, such as conda's packages.
+    no_deps = "--no-deps " if conda or any(map(is_overridden, resolutions)) else ""
+    yield f"To install it{' on top of ' + ' or '.join(conda) if conda else ''}:"
+    if any(is_project(each) for part in resolutions for each in part.packages):
+        yield "  (pip 26.3 can't: it requires hashes, and a repository or a folder has none)"
+    else:
+        yield f"  pip install {no_deps}-r FILE        (pip 26.1 or newer)"
+    # A sync would remove conda's packages.
+    yield "  uv pip install -r FILE" if conda else "  uv pip sync FILE"
+
+
+def _own_missing(resolutions: Sequence[Resolution]) -> Iterator[str]:
+    """Conda packages, and wheels that every installer builds anew, in an environment that is not the locked one."""
+    count = len({(each.name, each.version) for part in resolutions for each in part.conda})
+    if count:
+        yield f"{counted(count, 'conda package')}, on which the wheels depend"
     names = {f"{each.name} {each.version}": None for part in resolutions for each in part.packages if is_source(each)}
     if names:
         yield f"wheels that envspec built: {', '.join(names)} (an installer builds them again from the same sources)"
@@ -158,8 +197,17 @@ def _about(request: ExportRequest) -> Mapping[str, Value]:
         for code in lock.gpu_code
         if any(code.platform is target.platform for target, _ in parts)
     ]
+    required = {
+        by.requirement
+        for part in lock.resolutions
+        if part.target in [target for target, _ in parts]
+        for package in part.packages
+        for by in package.required_by
+        if by.name == SPEC
+    }
     return {
         "name": lock.name,
+        "requires": sorted(required),
         "lock": f"sha256:{identity(lock)}",
         "as-of": lock.as_of,
         "gpus": list(lock.gpus),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from envspec.credentials import without_credentials
 from envspec.errors import UsageError
 from envspec.escaping import one_line
 from envspec.lockfile.export.dockerfile import DEFAULT, ContainerConfig
+from envspec.lockfile.export.requirements import public_url
 from envspec.models import GIT, LOCAL, Lock, Package, Resolution
 from envspec.names import COMMIT
 from envspec.spec.requirements import GitAddress, read_git
@@ -94,7 +95,7 @@ def git_of(package: Package) -> GitAddress:
             f"{package.name} {package.version}: the lock names no commit of {address.url}",
             hint="run `envspec lock SPEC` to write the lock again",
         )
-    return address
+    return replace(address, url=public_url(address.url))
 
 
 def project_of(package: Package) -> str:

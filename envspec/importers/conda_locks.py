@@ -1,0 +1,170 @@
+"""Locked conda packages: conda-lock.yml and explicit lists of URLs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from urllib.parse import unquote
+
+from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+
+from envspec.credentials import channels_without_credentials
+from envspec.importers.conda_specs import (
+    add_channel,
+    add_pinned,
+    add_platform,
+    archive_parts,
+    platforms_of,
+    use_channel,
+)
+from envspec.importers.graph import roots
+from envspec.importers.types import DraftRequirement, Import, Outcome, Source, Unreadable
+from envspec.importers.yaml_lines import Value, read_yaml
+from envspec.names import normalised
+
+
+def read_conda_lock(path: Path, imported: Import) -> None:
+    """conda-lock.yml, version 1: its packages are preferred versions. What is required is in the files that it was made
+    of; if they are missing, the packages that no other one requires are.
+
+    Raises:
+        Unreadable: it is not YAML, or of another version.
+    """
+    top, file = read_yaml(path, imported), imported.shown(path)
+    if top.get("version").text != "1":
+        raise Unreadable(f"{file} is not a conda-lock.yml of version 1")
+    metadata = top.get("metadata")
+    for item in metadata.get("channels").items:
+        channel = item.get("url").text or item.text
+        add_channel(imported, Source(file, item.line), channel, f"channel: {channel}")
+    for item in metadata.get("platforms").items:
+        add_platform(imported, Source(file, item.line), item.text)
+    is_required = _include_sources(imported, file, path.parent, metadata.get("sources"))
+    packages = [each for each in top.get("package").items if each.get("name").text and each.get("version").text]
+    rooted = set() if is_required else _rooted(packages)
+    _order(packages, imported)
+    for package in packages:
+        _locked(imported, file, package, rooted)
+    for item in top.get("package").items:
+        if not (item.get("name").text and item.get("version").text):
+            imported.add(Source(file, item.line), item.shown(), Outcome.NOT_UNDERSTOOD, "no name or no version")
+
+
+def _include_sources(imported: Import, file: str, folder: Path, sources: Value) -> bool:
+    """Import the files that a lock was made of. Returns whether all of them were."""
+    found = bool(sources.items)
+    for item in sources.items:
+        source, path = Source(file, item.line), folder / item.text
+        if imported.find(path) is None or not path.is_file():
+            found = False
+            reason = "it is not here: packages that no other one requires are taken for its requirements"
+            imported.add(source, f"source: {item.text}", Outcome.TRANSLATED, reason)
+        else:
+            imported.include(path, source, f"source: {item.text}")
+    return found
+
+
+def _order(packages: list[Value], imported: Import) -> None:
+    """The spec's first platform first: its build is the one that is preferred where builds differ."""
+    order = {platform: at for at, platform in enumerate(platforms_of(imported))}
+    packages.sort(key=lambda package: order.get(package.get("platform").text, len(order)))
+
+
+def _rooted(packages: Iterable[Value]) -> set[str]:
+    graph: dict[str, set[str]] = {}
+    for package in packages:
+        required = {name for name in package.get("dependencies").keys if not name.startswith("__")}
+        graph.setdefault(package.get("name").text, set()).update(required)
+    return set(roots(graph))
+
+
+def _locked(imported: Import, file: str, package: Value, rooted: Collection[str]) -> None:
+    name, version, platform = (package.get(key).text for key in ("name", "version", "platform"))
+    source, url = Source(file, package.line), package.get("url").text
+    is_required = name in rooted and name != "python"
+    required = f"`{name}`, " if is_required else ""
+    text = f"{name} {version}{f' on {platform}' if platform else ''}"
+    category = package.get("category").text or "main"
+    if category not in ("main", "dev"):
+        imported.add(source, text, Outcome.REFUSED, f"of the category {category}, which is not installed by default")
+    elif package.get("manager").text == "pip":
+        first = imported.draft.versions.setdefault(normalised(name), version)
+        if is_required:
+            _require_wheel(imported, source, name)
+        imported.add(source, text, Outcome.TRANSLATED, f"{required}{_preferred(first, version, version)}")
+    elif not (parts := archive_parts(_filename(url))):
+        imported.add(source, text, Outcome.NOT_UNDERSTOOD, "the URL has no conda archive")
+    else:
+        known = imported.draft.conda_versions.get(name.lower())
+        if known is None:
+            reason = add_pinned(imported, name, version, parts[2], source)
+        else:
+            reason = _preferred(known.partition(" ")[0], version, f"{version} ({parts[2]})")
+        if is_required and (name, "") not in imported.draft.conda:
+            imported.draft.conda.append((name, ""))
+        imported.add(source, text, Outcome.TRANSLATED, required + reason)
+
+
+def _require_wheel(imported: Import, source: Source, name: str) -> None:
+    if not any(normalised(name) == each.text for each in imported.draft.dependencies):
+        imported.draft.dependencies.append(DraftRequirement(normalised(name), source))
+
+
+def _preferred(known: str, version: str, shown: str) -> str:
+    if known == version:
+        return f"preferred version {shown}"
+    return f"another platform has {known}, which is preferred: a spec has one preferred version of each package"
+
+
+def read_explicit(path: Path, imported: Import) -> None:
+    """A list of URLs under `@EXPLICIT`, as `conda list --explicit` and conda-lock write it.
+
+    Raises:
+        Unreadable: it is not text, or has no `@EXPLICIT`.
+    """
+    file, lines = imported.shown(path), imported.read(path).splitlines()
+    if "@EXPLICIT" not in (line.strip() for line in lines):
+        raise Unreadable(f"{file} is not an explicit list of conda packages: it has no @EXPLICIT")
+    for number, line in enumerate(lines, 1):
+        source, text = Source(file, number), line.strip()
+        if found := re.fullmatch(r"#\s*platform:\s*(\S+)", text):
+            add_platform(imported, source, found[1])
+        elif found := re.fullmatch(r"#\s*pip\s+(\S+)\s*@\s*(\S+?)(?:#\S*)?", text):
+            _explicit_wheel(imported, source, text, normalised(found[1]), found[2])
+        elif text and text != "@EXPLICIT" and not text.startswith("#"):
+            _explicit(imported, source, text)
+
+
+def _explicit_wheel(imported: Import, source: Source, text: str, name: str, url: str) -> None:
+    _require_wheel(imported, source, name)
+    filename = _filename(url)
+    try:
+        parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
+        version = str(parse(filename)[1])
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        imported.add(source, text, Outcome.TRANSLATED, f"`{name}`: the URL does not say its version")
+        return
+    imported.draft.versions.setdefault(name, version)
+    imported.add(source, text, Outcome.TRANSLATED, f"`{name}`, preferred version {version}")
+
+
+def _filename(url: str) -> str:
+    """The file that a URL is of; URLs of broken files too, which `urlsplit` refuses."""
+    return unquote(re.split(r"[?#]", url, maxsplit=1)[0].rpartition("/")[2])
+
+
+def _explicit(imported: Import, source: Source, text: str) -> None:
+    url = text.partition("#")[0].strip()
+    channel = url.rpartition("/")[0].rpartition("/")[0]
+    parts = archive_parts(_filename(url))
+    if parts is None or not channel:
+        imported.add(source, text, Outcome.NOT_UNDERSTOOD, "not the URL of a conda archive")
+        return
+    name, version, build = parts
+    use_channel(imported, channels_without_credentials(channel))
+    reason = add_pinned(imported, name, version, build, source)
+    if name != "python" and (name, "") not in imported.draft.conda:
+        imported.draft.conda.append((name, ""))
+    required = "[env] python" if name == "python" else f"`{name}`"
+    imported.add(source, channels_without_credentials(text), Outcome.TRANSLATED, f"{required}, {reason}")
