@@ -41,6 +41,7 @@ from envspec.models import CudaVersion, GpuCodeFound
 from envspec.names import NAME, VERSION, normalised
 from envspec.registry.types import Descriptor
 from envspec.resolve.pypi.found import torch_build
+from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.types import FoundEnvironment, FoundPackage
 
 #: Increase it if other things are kept, or in another form.
@@ -337,7 +338,12 @@ def _constraints(links: _Links, named: str, name: str) -> tuple[tuple[str, ...],
         if (entry := links.get(path) if path.startswith("/") else None) is None or entry.kind != FILE:
             notes.append(f"{name}: {path}, which PIP_CONSTRAINT names, is no file of it: not read")
             continue
-        lines |= {line: None for each in entry.value.splitlines() if (line := each.partition("#")[0].strip())}
+        for line in filter(None, (each.partition("#")[0].strip() for each in entry.value.splitlines())):
+            requirement = parsed(line)
+            if requirement is None or requirement.url or requirement.extras:
+                notes.append(f"{name}: {path} has the constraint {line[:100]!r}, which is none on versions: not used")
+            else:
+                lines[line] = None
     return tuple(lines), notes
 
 

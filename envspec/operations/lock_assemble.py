@@ -48,8 +48,9 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     spec, facts, context, before = state.spec, state.facts, state.context, state.before
     indexes = public_indexes(indexes_of(spec))
     resolutions = tuple(replace(r, conda=conda.packages.get(r.target.platform, ())) for r in pypi.resolutions)
+    resolutions = _installed_on(resolutions, state.beneath)
     resolutions = tuple(with_builds(each, spec, facts) for each in resolutions)
-    resolutions = _installed_on(_with_built(resolutions, state), state.beneath)
+    resolutions = _with_built(resolutions, state)
     requests = _cuda_requests(spec, pypi.cutoffs.get("torch", state.as_of))
     plan = plan_platforms(requests, resolutions, facts, spec.image.base)
     old = None if state.request.upgrade is Upgrade.ALL else state.old
