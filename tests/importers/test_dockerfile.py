@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from envspec.importers import importer_of, new_import
 from envspec.importers.base_images import BASE_IMAGES
 from envspec.importers.shell import program_words
+from envspec.importers.shell_flow import Flow, Runs, result_of_test
 from envspec.importers.shell_notes import NOTES
 from envspec.importers.shell_state import split_options
-from envspec.importers.shell_syntax import BadScript, Flow, Runs, Script, expand, result_of_test, steps
+from envspec.importers.shell_syntax import BadScript, Script, expand, steps
 from envspec.importers.types import Import, LedgerEntry, Outcome, Unreadable
 from tests.importers.test_conda_golden import outcome
 
