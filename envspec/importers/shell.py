@@ -11,21 +11,11 @@ from collections import ChainMap
 from collections.abc import Sequence
 from typing import Final
 
+from envspec.importers.shell_flow import Flow, Runs, result_of_test
 from envspec.importers.shell_notes import NOTES
 from envspec.importers.shell_programs import READERS, assign, read_export
 from envspec.importers.shell_state import Command, Reader, Shell, split_options
-from envspec.importers.shell_syntax import (
-    BadScript,
-    Expanded,
-    Flow,
-    Runs,
-    Script,
-    Step,
-    expand,
-    expand_text,
-    result_of_test,
-    steps,
-)
+from envspec.importers.shell_syntax import BadScript, Expanded, Script, Step, expand, expand_text, steps
 from envspec.importers.types import Outcome, Source
 from envspec.importers.variables import INDEXES, READ, ignored, read_variable
 

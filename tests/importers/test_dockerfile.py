@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from envspec.importers import importer_of, new_import
 from envspec.importers.base_images import BASE_IMAGES
 from envspec.importers.shell import program_words
+from envspec.importers.shell_flow import Flow, Runs, result_of_test
 from envspec.importers.shell_notes import NOTES
 from envspec.importers.shell_state import split_options
-from envspec.importers.shell_syntax import BadScript, Flow, Runs, Script, expand, result_of_test, steps
+from envspec.importers.shell_syntax import BadScript, Script, expand, steps
 from envspec.importers.types import Import, LedgerEntry, Outcome, Unreadable
 from tests.importers.test_conda_golden import outcome
 
@@ -378,3 +379,19 @@ def test_a_devcontainer_keeps_slashes_and_escapes_of_its_strings(tmp_path: Path)
     path = tmp_path / "devcontainer.json"
     path.write_text('{"containerEnv": {"A": "http:\\/\\/x /* no comment */ \\u00e9,}", /* b */ "B": "1",},}')
     assert imported(path, tmp_path).draft.env == {"A": "http://x /* no comment */ \u00e9,}", "B": "1"}
+
+
+@pytest.mark.parametrize(
+    ("build", "cudas", "reason"),
+    [
+        ("gpu: true", [], "cog takes the CUDA that it knows for the pinned torch"),
+        ('gpu: true\n  cuda: "11.8.0"', ["11.8"], "[cuda]"),
+        ("gpu: false", ["cpu"], "gpu is false"),
+    ],
+)
+def test_the_cuda_of_cog(build: str, cudas: list[str], reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "cog.yaml"
+    path.write_text(f"build:\n  {build}\n  python_packages: [torch==2.4.1]\n")
+    found = imported(path, tmp_path)
+    assert [each.value for each in found.draft.cudas] == cudas
+    assert reason in found.ledger[0].reason
