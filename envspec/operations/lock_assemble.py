@@ -36,6 +36,7 @@ from envspec.resolve.pypi.request import indexes_of
 from envspec.spec import Spec
 from envspec.spec.dates import Age
 from envspec.spec.owner import path_from_lock
+from envspec.spec.sections import ProjectInImage
 
 
 def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: Sequence[Decision]) -> Lock:
@@ -170,7 +171,13 @@ def _with_images(lock: Lock, before: Lock | None) -> Lock:
 
 
 def _without_image(spec: Spec, base: BaseImage | None) -> tuple[str, ...]:
-    named = [table for table, is_set in (("[system]", spec.system), ("[services]", spec.services)) if is_set]
+    parts = {
+        "[system]": spec.system,
+        "[services]": spec.services,
+        "[image] project": spec.image.project is not ProjectInImage.NONE,
+        "[image] copy": spec.image.copied,
+    }
+    named = [part for part, is_set in parts.items() if is_set]
     if base is not None or not named:
         return ()
     has_linux = any(platform.is_linux for platform in spec.env.platforms)
