@@ -17,6 +17,7 @@ from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
 from envspec.spec.errors import BadValue
 from envspec.spec.pip_lines import option_of, with_name, without_slips
 from envspec.spec.requirements import (
+    LONGEST,
     Requirement,
     RequirementKind,
     is_address,
@@ -57,6 +58,8 @@ def add_requirement(
     """Add a requirement to the draft. notes: what the entry says beside."""
     text = " ".join(text.split())
     bare, *options = re.split(r"\s(?=--?[a-z])", text)
+    if len(bare) > LONGEST:
+        return Verdict(Outcome.NOT_UNDERSTOOD, f"a requirement has {LONGEST} characters at most")
     reasons = [*notes]
     if is_lossy := bool([each for each in options if option_of(each.strip())[0] != "hash"]):
         reasons.append(f"without {', '.join(each.strip().partition('=')[0] for each in options)}: {_OTHERS_OF_A_LINE}")
@@ -272,8 +275,6 @@ def add_index(  # noqa: PLR0913
     cuda = cuda_of(_path_of(url))
     if found := PYTORCH_PAGES.match(url):
         return _pytorch(found[1], cuda, packages, by, imported)
-    if cuda:
-        add_cuda(cuda, by, imported, "the address of an index")
     if without_credentials(url).rstrip("/") == default_index_url({}).rstrip("/"):
         return Verdict(Outcome.TRANSLATED, "it is the default index")
     if "://" not in url:
@@ -290,6 +291,11 @@ def add_index(  # noqa: PLR0913
     index = DraftIndex(address, by, name, names, "links" if is_links or row else "simple")
     _merge(index, imported)
     reason = f"[[pip.index]] for {', '.join(names)}" if names else "[[pip.index]]: its packages are to be named"
+    if cuda and names:
+        add_cuda(cuda, by, imported, "the address of an index")
+    elif cuda:
+        # What is there may be built for another CUDA than torch.
+        reason += f"; --cuda {cuda} if torch is to be of that CUDA too"
     return Verdict(Outcome.TRANSLATED, f"{reason}{login}")
 
 

@@ -1,16 +1,20 @@
-"""Poetry's requirements as PEP 508: carets, tildes, tables."""
+"""[tool.poetry] and [tool.pdm] of a pyproject.toml; Poetry's requirements as PEP 508: carets, tildes, tables."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import quote
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from envspec.importers.toml_lines import list_of, text_of
-from envspec.spec.errors import BadValue, quoted
+from envspec.importers.pip import Verdict, add_index
+from envspec.importers.project import Project, not_taken, written_value
+from envspec.importers.toml_lines import list_of, table_of, text_of
+from envspec.importers.types import Outcome
+from envspec.names import normalised
+from envspec.spec.errors import BadValue, KeyPath, quoted
+from envspec.spec.pyproject import git_address
 
 _TERM: Final = re.compile(r"(\^|~(?!=)|~=|[<>!=]=?=?)?\s*v?([0-9*][^\s,|]*)")
 #: Of a requirement's table; `develop`, `optional` and `source` decide other things than its text.
@@ -18,6 +22,102 @@ _KEYS: Final = frozenset(
     {"version", "extras", "markers", "python", "platform", "git", "branch", "tag", "rev", "subdirectory", "path", "url"}
     | {"file", "develop", "optional", "source", "allow-prereleases"}
 )
+
+
+def read_poetry(project: Project) -> None:
+    """Read [tool.poetry], after [project]."""
+    tool = project.file.table("tool", "poetry")
+    if name := text_of(tool, "name"):
+        project.imported.draft.name = project.imported.draft.name or name
+        project.note(("tool", "poetry", "name"), f"name = {name}", "the environment's name")
+    tables: list[tuple[KeyPath, str]] = [(("tool", "poetry", "dependencies"), "")]
+    tables += [(("tool", "poetry", "group", group, "dependencies"), group) for group in table_of(tool, "group")]
+    tables.append((("tool", "poetry", "dev-dependencies"), "dev"))
+    for path, group in tables:
+        for name, value in project.file.table(*map(str, path)).items():
+            _item(project, name, value, (*path, name), group)
+    for extra, names in table_of(tool, "extras").items():
+        taken = "taken" if normalised(extra) in project.extras else not_taken("extra", extra)
+        project.note(("tool", "poetry", "extras", extra), f"{extra} = {written_value(names)}", taken)
+    for at, source in enumerate(list_of(tool, "source")):
+        _index(project, source, ("tool", "poetry", "source", at), by_name=True)
+
+
+def _item(project: Project, name: str, value: Any, path: KeyPath, group: str) -> None:
+    if name == "python":
+        try:
+            project.python(specifier_of(str(value)), path, f'python = "{value}"')
+        except BadValue as error:
+            project.add(path, f"python = {written_value(value)}", Verdict(Outcome.REFUSED, f"{error}; {error.hint}"))
+        return
+    written = f"{name} = {written_value(value)}"
+    tool = project.file.table("tool", "poetry")
+    items = value if isinstance(value, list) else [value]
+    optional = any(table_of(item).get("optional") is True for item in items)
+    of = [extra for extra, names in table_of(tool, "extras").items() if isinstance(names, list) and name in names]
+    if group and normalised(group) not in project.groups:
+        project.note(path, written, not_taken("group", group))
+    elif optional and not project.extras.intersection(map(normalised, of)):
+        project.note(path, written, not_taken("extra", of[0]) if of else "optional, and of no extra: not taken")
+    elif not group and _is_of_project(project, name):
+        project.note(path, written, "the requirement is in [project] dependencies")
+    else:
+        for at, item in enumerate(items):
+            place = (*path, at) if isinstance(value, list) else path
+            try:
+                text = requirement_of(name, item)
+            except BadValue as error:
+                project.add(place, written, Verdict(Outcome.REFUSED, f"{error}; {error.hint}"))
+                continue
+            if source := text_of(item, "source"):
+                project.indexes.setdefault(source, []).append(name)
+            project.requirement(text, place, written=f"{name} = {written_value(item)}")
+
+
+def _is_of_project(project: Project, name: str) -> bool:
+    lines = list_of(project.file.data, "project", "dependencies")
+    return any(normalised(name) == normalised(re.split(r"[^\w.-]", str(line), maxsplit=1)[0]) for line in lines)
+
+
+def read_pdm(project: Project) -> None:
+    """Read [tool.pdm], after [project]."""
+    tool = project.file.table("tool", "pdm")
+    for group, listed in table_of(tool, "dev-dependencies").items():
+        for at, text in enumerate(listed if isinstance(listed, list) else ()):
+            path = ("tool", "pdm", "dev-dependencies", group, at)
+            if normalised(group) in project.groups:
+                project.requirement(text, path, group=normalised(group))
+            else:
+                project.note(path, text, not_taken("group", group))
+    for name, version in table_of(tool, "resolution", "overrides").items():
+        operator = "" if re.match(r"[=<>!~]", str(version)) else " @ " if "://" in str(version) else "=="
+        text = f"{name}{operator}{version}"
+        project.override(text, ("tool", "pdm", "resolution", "overrides", name), "resolution.overrides of PDM")
+    for at, source in enumerate(list_of(tool, "source")):
+        _index(project, source, ("tool", "pdm", "source", at), by_name=False)
+
+
+def _index(project: Project, source: Any, path: KeyPath, *, by_name: bool) -> None:
+    """An index of Poetry or PDM. by_name: requirements name it."""
+    name, url = text_of(source, "name"), text_of(source, "url")
+    packages = [*project.indexes.get(name, [])] if by_name else []
+    packages += [each for each in list_of(table_of(source), "include_packages") if isinstance(each, str)]
+    priority = text_of(source, "priority")
+    if not url:
+        verdict = Verdict(Outcome.TRANSLATED, "it is the default index")
+    elif priority == "explicit" and not packages:
+        verdict = Verdict(Outcome.TRANSLATED, "explicit, and no requirement that is taken comes from it")
+    else:
+        verdict = add_index(
+            url,
+            project.file.at(*path),
+            project.imported,
+            name=re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-"),
+            packages=tuple(packages),
+            is_links=text_of(source, "type") == "find_links",
+            is_default=priority in ("primary", "default") and not by_name,
+        )
+    project.add(path, f"[[{'.'.join(map(str, path[:3]))}]] {name} {url}", verdict)
 
 
 def requirement_of(name: str, value: Any) -> str:
@@ -52,14 +152,6 @@ def requirement_of(name: str, value: Any) -> str:
         markers.append(f'sys_platform == "{platform}"')
     kept = [f"({each})" if " or " in each else each for each in filter(None, markers)]
     return f"{text} ; {' and '.join(kept)}" if kept else text
-
-
-def git_address(table: Mapping[str, Any]) -> str:
-    """The repository, commit and folder in a table of Poetry or uv, as pip writes them."""
-    ref = next((f"@{text_of(table, key)}" for key in ("rev", "tag", "branch") if text_of(table, key)), "")
-    inner = f"#subdirectory={quote(text_of(table, 'subdirectory'))}" if text_of(table, "subdirectory") else ""
-    url = re.sub(r"^git@([^:/]+):", r"ssh://git@\1/", text_of(table, "git"))
-    return f"git+{url}{ref}{inner}"
 
 
 def specifier_of(constraint: str) -> str:

@@ -17,6 +17,8 @@ from envspec.errors import UsageError
 PYTHON_SERIES: Final = ("3.12", "3.11", "3.10", "3.13", "3.9", "3.14", "3.8")
 #: In bytes: lock files of large projects have several megabytes.
 MAX_SOURCE_BYTES: Final = 32 << 20
+#: Of a text in the ledger, in characters: a line can be as long as its file.
+_LONGEST: Final = 1000
 
 
 #: A value of `Draft.cudas`: a source says that the environment is for the CPU.
@@ -208,7 +210,9 @@ class Import:
 
     def add(self, source: Source, text: str, outcome: Outcome, reason: str = "") -> None:
         """An entry of the ledger. text: the line, whose credentials are left out; reason: without any."""
-        self.ledger.append(LedgerEntry(source, shown(" ".join(text.split())), outcome, reason))
+        line = shown(" ".join(text.split()))
+        cut = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+        self.ledger.append(LedgerEntry(source, cut, outcome, reason))
 
 
 #: Reads a source and adds what it finds to the draft, and an entry to the ledger for each line that has a meaning.

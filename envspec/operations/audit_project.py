@@ -39,6 +39,7 @@ from envspec.resolve.pypi.index.routing import NotListed, PackageIndex, Rules
 from envspec.resolve.pypi.index.selection import own_files
 from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import PypiRequest
+from envspec.spec.conda import name_of
 from envspec.spec.errors import BadValue
 from envspec.spec.requirements import Requirement, RequirementKind, read_requirement
 from envspec.spec.targets import MACOS, marker_environment, wheel_tags
@@ -277,7 +278,7 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     target = audit.target
     bounds = (*(str(each.requirement) for each in audit.bounds), *constraints)
     request = TargetRequest(
-        PypiRequest(target, tuple(str(each.requirement) for each in resolved), bounds),
+        PypiRequest(target, tuple(str(each.requirement) for each in resolved), bounds, _installed(audit)),
         Rules(as_of, tuple(wheel_tags(target)), index, overrides=_overrides(audit)),
         marker_environment(target),
         ["audit", as_of.isoformat(), index.key, sorted(audit.draft.overrides)],
@@ -306,26 +307,28 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     return replace(audit, taken=found, left_out=(*audit.left_out, *left_out))
 
 
+def _installed(audit: Audit) -> tuple[tuple[str, str], ...]:
+    """What a base image has, and pip keeps if the requirements allow it."""
+    return tuple(sorted((name, version.partition("+")[0]) for name, version in audit.draft.versions.items()))
+
+
 def _without(audit: Audit, reason: str) -> Audit:
     return replace(audit, left_out=(*audit.left_out, NotRun("versions that installers take", reason)))
 
 
 def _unresolvable(audit: Audit, resolved: Sequence[Required]) -> str:
     """Why it can't be said what installers take; empty if it can."""
+    if audit.draft.bases:
+        return f"{audit.draft.bases[0].value} has packages of its own"
     if not resolved:
         return "no source requires a package of the default index by its name"
-    if any(name_of_conda(text) not in ("python", "pip") for text, _ in audit.draft.conda):
+    if any(name_of(text) not in ("python", "pip") for text, _ in audit.draft.conda):
         return "conda brings packages, too; `envspec init` and `envspec lock` solve both"
     missing = [each.requirement.name for each in resolved if (audit.pages or {}).get(each.requirement.name) is None]
     if missing:
         return f"the page of {missing[0]} is not known"
     broken = [each for each in releases(audit) if each.rule in (GONE, NO_FILE)]
     return f"{broken[0].what}" if broken else ""
-
-
-def name_of_conda(text: str) -> str:
-    """The name in a match spec."""
-    return re.split(r"[\s=<>!~\[]", text.rpartition("::")[2].strip(), maxsplit=1)[0].lower()
 
 
 def _overrides(audit: Audit) -> dict[str, SpecifierSet | None]:

@@ -174,10 +174,7 @@ class Pypi:
             pins = without_packages(self._without_own_times(), own)
         if base is not None:
             pins = with_base(pins, base.resolutions, self._targets)
-        if base is None:
-            resolutions = self._ask([with_old_pins(q, pins) for q in requests])
-        else:
-            requests, resolutions = self._ask_beside(base, cutoffs, pins, requests)
+        requests, resolutions = self._ask_alike(self._family(base, pins), cutoffs, pins, requests)
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for resolution in resolutions for package in resolution.packages}
         own = {name: at for name, at in cutoffs.names.items() if name in locked}
@@ -198,23 +195,35 @@ class Pypi:
         }
         return sorted(names - replaced - removed - provided)
 
-    def _ask_beside(
-        self, base: Lock, cutoffs: Cutoffs, pins: Sequence[Resolution], requests: list[TargetRequest]
+    def _family(self, base: Lock | None, pins: Sequence[Resolution]) -> list[list[str]]:
+        """The pins of the torch family to try, the best ones first: those of a variant's base, or that the spec prefers
+        if no older lock has them.
+        """
+        if base is not None:
+            locked = {package.name: package.version for part in base.resolutions for package in part.packages}
+            return [[f"{name}=={Version(locked[name]).public}" for name in sorted(INDEX_FAMILY) if name in locked]]
+        old = {package.name for part in pins for package in part.packages}
+        preferred = {r.name: r for r in self._state.spec.pip.prefer if r.name in INDEX_FAMILY and r.name not in old}
+        versions = {name: each.version for name, line in preferred.items() for each in line.specifier}
+        lines = {name: f"{name}=={Version(version).public}" for name, version in versions.items()}
+        return [[lines[name] for name in sorted(lines)], [lines["torch"]]] if "torch" in lines else []
+
+    def _ask_alike(
+        self, tries: Sequence[list[str]], cutoffs: Cutoffs, pins: Sequence[Resolution], requests: list[TargetRequest]
     ) -> tuple[list[TargetRequest], tuple[Resolution, ...]]:
-        """For a variant: the requests that have a solution, and it, with the versions of the base if possible.
+        """The requests that have a solution, and it, with pins of the torch family if possible.
 
         Builds of the torch family have the same version under different labels, and from different indexes: no
         resolver prefers one for the sake of the other.
         """
         pip = self._state.spec.pip
-        locked = {package.name: package.version for part in base.resolutions for package in part.packages}
-        same = [f"{name}=={Version(locked[name]).public}" for name in sorted(INDEX_FAMILY) if name in locked]
-        bounded = pip.model_copy(update={"constraints": (*pip.constraints, *map(read_constraint, same))})
-        with suppress(NoSolution):
-            alike = self._composed(cutoffs, self._state.spec.model_copy(update={"pip": bounded})) if same else requests
-            # The base's torch may have no code for the GPUs of the variant.
-            if all(each.serves_gpus >= alone.serves_gpus for each, alone in zip(alike, requests, strict=True)):
-                return alike, self._ask([with_old_pins(each, pins) for each in alike])
+        for lines in filter(None, tries):
+            bounded = pip.model_copy(update={"constraints": (*pip.constraints, *map(read_constraint, lines))})
+            with suppress(NoSolution):
+                alike = self._composed(cutoffs, self._state.spec.model_copy(update={"pip": bounded}))
+                # That torch may have no code for the GPUs.
+                if all(each.serves_gpus >= alone.serves_gpus for each, alone in zip(alike, requests, strict=True)):
+                    return alike, self._ask([with_old_pins(each, pins) for each in alike])
         return requests, self._ask([with_old_pins(each, pins) for each in requests])
 
     def _without_own_times(self) -> tuple[Resolution, ...]:

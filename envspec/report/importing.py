@@ -93,6 +93,9 @@ def _with_source(why: str, source: str) -> str:
 
 
 def _ledger(found: Imported) -> Iterator[Table]:
+    """Lines of files; what is installed or locked is counted alone, since versions that moved are listed above."""
     rest = [each for each in found.ledger if each.outcome is Outcome.TRANSLATED]
-    rows = [row(f"{each.source}: {each.text}", notes=[each.reason]) for each in rest]
+    rows = [row(f"{each.source}: {each.text}", notes=[each.reason]) for each in rest if each.source.line]
+    if others := sum(not each.source.line for each in rest):
+        rows.append(row(f"{counted(others, 'package')} and settings of environments (--format json has them)"))
     yield first_rows(listing("translated", rows), _MOST, "--format json has them")

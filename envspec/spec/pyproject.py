@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from envspec import documents
 from envspec.names import normalised
@@ -299,6 +300,15 @@ def _is_pytorch(source: Mapping[str, Any], uv: Mapping[str, Any], name: str) -> 
     return name in INDEX_FAMILY and bool(PYTORCH_PAGES.match(_url_of(source, uv)))
 
 
+def git_address(source: Mapping[str, Any]) -> str:
+    """The repository, its commit and its folder in a table of uv's or Poetry's, as pip writes them."""
+    ref = next((f"@{source[key]}" for key in ("rev", "tag", "branch") if source.get(key)), "")
+    inner = f"#subdirectory={quote(str(source['subdirectory']))}" if source.get("subdirectory") else ""
+    # Poetry takes git's short form of SSH.
+    url = re.sub(r"^git@([^:/]+):", r"ssh://git@\1/", str(source["git"]))
+    return f"git+{url}{ref}{inner}"
+
+
 def _instead(name: str, source: Mapping[str, Any], uv: Mapping[str, Any], folder: str) -> str:
     """What to write into a spec. folder: of the source's file, from the spec's on."""
     if "index" in source:
@@ -307,9 +317,7 @@ def _instead(name: str, source: Mapping[str, Any], uv: Mapping[str, Any], folder
         return f'add [[pip.index]] with name = {named}, url = {quoted(url, 500)} and packages = ["{name}"]'
     address = source.get("url", "./FOLDER")
     if "git" in source:
-        ref = next((f"@{source[key]}" for key in ("rev", "tag", "branch") if key in source), "")
-        inner = f"#subdirectory={source['subdirectory']}" if "subdirectory" in source else ""
-        address = f"git+{source['git']}{ref}{inner}"
+        address = git_address(source)
     elif "path" in source:
         address = posixpath.normpath(posixpath.join(folder, str(source["path"])))
         address = address if address.startswith((".", "/")) else f"./{address}"

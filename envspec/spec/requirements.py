@@ -66,8 +66,8 @@ def read_git(address: str) -> GitAddress:
 
 
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://|\\)|[a-z]+\+|\.{0,2}[/\\]|\.{1,2}(?:\[|$)|~")
-# Far beyond any real one; Python itself refuses to read numbers of more than 4300 digits.
-_LONGEST: Final = 2000
+#: In characters. Far beyond any real one; Python itself refuses to read numbers of more than 4300 digits.
+LONGEST: Final = 2000
 _EXAMPLES: Final = 'write requirements as PEP 508 does: `"torch==2.9.*"`, `"transformers[torch]>=4.57,<5"`'
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -202,15 +202,15 @@ def _refuse_other_forms(text: str) -> None:
         condition = f" ; {marker.strip()}" if marker else ""
         raise InFolder(
             f"{quoted(text)} has no name",
-            f"write {quoted(named(address.strip()) + condition, _LONGEST)}",
-            lambda folder: f"write {quoted(named(address.strip(), folder) + condition, _LONGEST)}",
+            f"write {quoted(named(address.strip()) + condition, LONGEST)}",
+            lambda folder: f"write {quoted(named(address.strip(), folder) + condition, LONGEST)}",
         )
 
 
 def _parsed(text: str) -> Pep508:
     shown = quoted(text)
-    if len(text) > _LONGEST:
-        raise BadValue(f"{shown} is {len(text)} characters long", f"a requirement has {_LONGEST} at most")
+    if len(text) > LONGEST:
+        raise BadValue(f"{shown} is {len(text)} characters long", f"a requirement has {LONGEST} at most")
     try:
         return Pep508(text)
     except RecursionError:

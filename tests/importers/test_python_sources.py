@@ -7,6 +7,7 @@ Each folder under golden/python is a project and what importing it gives, `expec
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -322,3 +323,24 @@ def test_a_requirement_by_name_that_is_locked_from_git(tmp_path: Path) -> None:
         write(tmp_path, pyproject_toml="[project]\ndependencies = ['A[b]>=1; os_name == \"posix\"']\n", uv_lock=lock)
     )
     assert lines(found) == [f'A[b] @ git+https://example.com/a.git@{commit} ; os_name == "posix"']
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        "a" * 100_000,
+        "a[" * 50_000,
+        "a;" * 50_000,
+        "-e ./" + "[" * 100_000,
+        "a @ " + "[" * 100_000,
+        "--" * 50_000,
+    ],
+)
+def test_long_lines_take_no_time(tmp_path: Path, line: str) -> None:
+    began = time.process_time()
+    found = imported(write(tmp_path / "a", requirements_txt=line))
+    imported(write(tmp_path / "b", pyproject_toml=f"[project]\nname = 'x'\ndependencies = [{line!r}]\n"))
+    assert time.process_time() - began < 3
+    assert [entry.outcome.is_lost and len(entry.text) <= 1001 for entry in found.ledger] == [True]
+    assert lines(found) == []

@@ -44,6 +44,8 @@ def packages() -> list[File]:
         release("old-model", "1.0.0", requires=["torch==2.1.0", "numpy"]),
         release("array-library", "1.0.0", requires=["nvidia-cuda-runtime-cu12==12.4.127"]),
         release("nvidia-cudnn-cu12", "9.10.2.21"),
+        release("tensorboard", "2.20.0", requires=["setuptools>=41"]),
+        release("setuptools", "84.2.1"),
         File(wheel("only-arm", "1.0.0", tag=arm), day("2024-01-01")),
         *compiled("half", "1.0.0", pythons=["cp311-cp311"]),
         *compiled("half", "1.1.0"),

@@ -1,56 +1,83 @@
-"""`envspec init --prefix` of conda environments that were installed from a test channel some time ago."""
+"""Generated conda environments with wheels on top: made by `envspec install`, imported by `envspec init`, compared."""
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
 
-from envspec import documents
 from envspec.diagnostics.machine import this_platform
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_channel import CondaChannel, write
 from tests.support.builders.environments import SERIES
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import wheel
+from tests.support.servers.index import IndexServer
 from tests.support.user import User
 
-pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
+pytestmark = pytest.mark.skipif(this_platform().value != "linux-64", reason="the CUDA builds are for linux-64")
 
-NAMES: Final = ("ffmpeg", "numpy", "filelock", "greet", "pathwise", "modernlib", "typing_extensions", "simd")
-DATES: Final = ("2024-12-01", "2025-03-15", "2025-08-01", "2026-06-01")
+#: Packages of the channel, in versions of which some are not the newest.
+VERSIONS = {
+    "numpy": ("1.26.4", "2.1.3", "2.3.4"),
+    "filelock": ("3.13.1", "3.18.0"),
+    "typing_extensions": ("4.12.2", "4.14.0"),
+    "ffmpeg": ("7.0.2", "7.1.1"),
+    "greet": ("1.0",),
+    "pytorch": ("2.7.1", "2.8.0"),
+    "transformers": ("4.46.0", "4.57.1"),
+}
+WHEELS = (
+    *(wheel("tool", version) for version in ("1.0", "1.1", "2.0")),
+    *(wheel("app", version, requires=["tool"]) for version in ("3.0", "3.1")),
+)
+ON_TOP: tuple[list[str], ...] = (["app==3.0", "tool==1.1"], ["tool==1.0"], ["app"], [])
 
 
 @pytest.fixture(scope="module")
 def channel(tmp_path_factory: pytest.TempPathFactory) -> CondaChannel:
-    return write(tmp_path_factory.mktemp("channels") / "forge", conda_packages.forge())
+    return write(tmp_path_factory.mktemp("channel") / "forge", conda_packages.forge())
 
 
-def conda_of(folder: Path) -> dict[str, tuple[str, str, str]]:
-    """Version, build and hash of each conda package of a lock."""
-    [resolution] = documents.parse_toml((folder / "envspec.lock").read_text())["resolution"]
-    return {each["name"]: (each["version"], each["build"], each["sha256"]) for each in resolution["conda"]}
+@pytest.fixture(scope="module")
+def index() -> Iterator[IndexServer]:
+    with IndexServer([File(each) for each in WHEELS]) as server:
+        yield server
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_every_package_stays_as_it_was_installed(tmp_path: Path, channel: CondaChannel, seed: int) -> None:
+def spec(seed: int, channel: CondaChannel) -> str:
+    """The spec of a seed: the same in every run."""
     drawn = random.Random(seed)
-    names = sorted(drawn.sample(NAMES, 3))
-    user = User(tmp_path, "http://127.0.0.1:9/simple")
-    user.writes(
-        f'[env]\nname = "small"\npython = "{SERIES}"\nplatforms = ["{this_platform().value}"]\n'
-        f"as_of = {DATES[seed]}\n[conda]\nchannels = ['{channel.url}']\ndependencies = {names}\n"
-    )
-    user.locked()
-    ran = user.runs("install", "locks/small", "--prefix", "env")
+    names = drawn.sample(sorted(VERSIONS), drawn.randint(2, 5))
+    conda = [f"{name} =={drawn.choice(VERSIONS[name])}" for name in names]
+    has_cuda = drawn.random() < 0.5 and not {"pytorch", "transformers"}.isdisjoint(names)
+    cuda = ["[cuda]", 'version = "12.9"'] if has_cuda else []
+    env = ["[env]", 'name = "old"', f'python = "{SERIES}"', "as_of = 2026-11-20"]
+    pip = ["[pip]", f"dependencies = {json.dumps(drawn.choice(ON_TOP))}"]
+    lines = ["[conda]", f'channels = ["{channel.url}"]', f"dependencies = {json.dumps(conda)}"]
+    return "\n".join([*env, *cuda, *pip, *lines, ""])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_version_moves(seed: int, channel: CondaChannel, index: IndexServer, tmp_path: Path) -> None:
+    user = User(tmp_path, index.url, NO_PROXY="127.0.0.1")
+    (tmp_path / "old.toml").write_text(spec(seed, channel))
+    for words in (("lock", "old.toml"), ("install", "locks/old", "--prefix", "env")):
+        ran = user.runs(*words)
+        assert ran.status == 0, ran.stderr
+    ran = user.runs("init", "--prefix", "env", "--name", "moved", "--format", "json")
     assert ran.status == 0, ran.stderr
-    # As `conda install` leaves it: the lock alone knows what of it was required.
-    ran = user.runs("init", "--prefix", "env", "--name", "mine", "--format", "json")
-    assert ran.status == 0, ran.stderr + ran.stdout
-    found: dict[str, Any] = json.loads(ran.stdout)
-    assert conda_of(user.folder / "locks" / "mine") == conda_of(user.lock)
-    assert (found["moved"], found["compared"]) == ([], len(conda_of(user.lock)))
-    [proof] = found["proofs"]
-    assert (proof["same"], proof["counts"]["conda"]) == (True, len(conda_of(user.lock)))
-    assert {each["outcome"] for each in found["ledger"]} <= {"kept", "translated"}
+    found = json.loads(ran.stdout)
+    assert found["moved"] == []
+    assert found["compared"] == len([each for each in found["ledger"] if "preferred version" in each["reason"]])
+    assert packages(tmp_path / "locks" / "moved") == packages(tmp_path / "locks" / "old")
+
+
+def packages(lock: Path) -> dict[str, list[str]]:
+    """The exports of a lock, which name each file with its hash, without comments."""
+    files = [*lock.glob("conda-*.lock"), *lock.glob("requirements.*.txt")]
+    lines = {file.name: file.read_text().splitlines() for file in files}
+    return {name: [line for line in text if not line.lstrip().startswith("#")] for name, text in lines.items()}

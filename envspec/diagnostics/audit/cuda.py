@@ -15,6 +15,7 @@ from envspec.facts.tables import FactRow
 from envspec.importers.types import Clue, LedgerEntry, Source
 from envspec.models import CudaVersion
 from envspec.origins import PYTORCH_INDEX, PYTORCH_PAGES
+from envspec.spec.conda import name_of
 from envspec.spec.requirements import RequirementKind
 
 OTHER: Final = Rule("ENV302", Severity.WARNING, "installers take a torch for another CUDA than the sources name")
@@ -34,6 +35,7 @@ _VARIANT: Final = re.compile(r"cpu|cu\d{3}")
 _LABELLED: Final = re.compile(r"\b(torch|torchvision|torchaudio|torchtext)\s*===?\s*[\w.]+\+(cpu|cu\d{3})\b")
 #: `FROM docker.io/nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04 AS build`
 _IMAGE: Final = re.compile(r"(?:^|[\s/\"'])nvidia/cuda:([\w.-]+)")
+_FROM: Final = re.compile(r"FROM\s", re.IGNORECASE)
 _TAG: Final = re.compile(r"(\d+(?:\.\d+)+)-(?:(cudnn)\d*-)?(base|runtime|devel)-(\w+[\d.]*)")
 #: conda packages that bring CUDA's libraries.
 _CONDA_CUDA: Final = frozenset(
@@ -104,7 +106,7 @@ def builds(audit: Audit) -> Iterator[Finding]:
         cuda = _cuda(clue)
         # Of images, ENV401 and ENV403 report; of indexes of PyTorch's, ENV305 and ENV306.
         lines = [each.text for each in audit.ledger if each.source == clue.source]
-        is_reported = any(_IMAGE.search(text) or PYTORCH_PAGES.search(text) for text in lines)
+        is_reported = any(_FROM.match(text) or _IMAGE.search(text) or PYTORCH_PAGES.search(text) for text in lines)
         if cuda is None or cuda == torch.cuda or is_reported:
             continue
         what = f"installers take {torch}, and {clue.source} names CUDA {cuda}"
@@ -173,7 +175,9 @@ def images(audit: Audit) -> Iterator[Finding]:
         release, cudnn, flavor, system = tag.groups()
         flavor = f"{cudnn}-{flavor}" if cudnn else flavor
         yield from _age(audit, found[1], release, system, entry.source)
-        yield from _twice(audit, release, flavor, entry.source)
+        # Of several stages, the draft has the flavor of the last one alone.
+        if any(clue.source == entry.source for clue in audit.draft.flavors):
+            yield from _twice(audit, release, flavor, entry.source)
         if "devel" in flavor:
             yield from _compiler(audit, release, entry.source)
 
@@ -261,7 +265,7 @@ def conda(audit: Audit) -> Iterator[Finding]:
     wanted = audit.first("torch")
     if wanted is None:
         return
-    names = {re.split(r"[\s=<>!~\[]", each.rpartition("::")[2].strip(), maxsplit=1)[0] for each, _ in audit.draft.conda}
+    names = {name_of(each) for each, _ in audit.draft.conda}
     torch = sorted(names & _CONDA_TORCH)
     toolkit = sorted(names & _CONDA_CUDA)
     if torch or toolkit:

@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envspec.diagnostics.audit.types import Audit, Finding, Required, Rule, Severity
-from envspec.facts.tables import EdgeRow
+from envspec.facts.tables import EdgeRow, numeric
 from envspec.facts.torch import MEMBERS, family_mismatch, fitting_set
 from envspec.spec.requirements import RequirementKind
 
@@ -18,8 +18,12 @@ EXCLUDES: Final = Rule("ENV101", Severity.ERROR, "requirements on the torch fami
 FAMILY: Final = Rule("ENV102", Severity.ERROR, "the torch family that installers take is not imported together")
 BESIDE: Final = Rule("ENV103", Severity.ERROR, "a package does not work beside what installers take with it")
 MISNAMED: Final = Rule("ENV104", Severity.WARNING, "a name on the index belongs to another package")
+SETUPTOOLS: Final = Rule("ENV105", Severity.WARNING, "a package does not work beside the newest setuptools")
 
-RULES: Final = (EXCLUDES, FAMILY, BESIDE, MISNAMED)
+RULES: Final = (EXCLUDES, FAMILY, BESIDE, MISNAMED, SETUPTOOLS)
+#: Up to this Python, environments have a setuptools, which pip keeps; uv's have none. Source: documentation of venv,
+#: changed in 3.12.
+_WITH_SETUPTOOLS: Final = (3, 11)
 _FAMILY: Final = frozenset({"torch", "torchcodec", *MEMBERS})
 
 
@@ -77,7 +81,13 @@ def _beside(audit: Audit, edge: EdgeRow, version: str, line: Pep508, other: str)
         if audit.torch and audit.torch.row is audit.facts.torch[-1] and line.specifier:
             todo += f", or `torch{line.specifier}`"
     what = f"{edge.package} {version} is taken with {line.name} {other}, and works with {line} only"
-    return Finding(FAMILY if is_family else BESIDE, audit.bringing(edge.package), what, edge.reason, edge.source, todo)
+    rule, why = FAMILY if is_family else BESIDE, edge.reason
+    if line.name == "setuptools" and numeric(audit.target.python.series) <= _WITH_SETUPTOOLS:
+        rule, why = (
+            SETUPTOOLS,
+            f"{why}; an older setuptools that is there already, as in python -m venv, is kept by pip",
+        )
+    return Finding(rule, audit.bringing(edge.package), what, why, edge.source, todo)
 
 
 def _is_unlisted(audit: Audit, each: Required) -> bool:

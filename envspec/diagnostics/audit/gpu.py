@@ -56,7 +56,12 @@ def _torch(audit: Audit, torch: TorchBuild) -> Iterator[Finding]:
             yield Finding(NO_CODE, torch.source, f"{torch} has no code for {text}", why, code.source, todo)
         elif how is Runs.PTX:
             what = f"{torch} has only PTX for {text}"
-            bundled = audit.facts.driver_of(str(torch.cuda)).bundled
+            row = audit.facts.driver_of(str(torch.cuda))
+            bundled, driver = row.bundled, audit.driver.value if audit.driver else ""
+            if driver and bundled and not at_least(driver, bundled):
+                what += f", which driver {driver} can't compile"
+                yield Finding(DRIVER, torch.source, what, why, row.source, f"update the driver to {bundled} or newer")
+                continue
             todo = f"{f'use driver {bundled} or newer, and ' if bundled else ''}expect a slow first start"
             yield Finding(ONLY_PTX, torch.source, what, why, code.source, todo)
 

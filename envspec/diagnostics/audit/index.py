@@ -13,6 +13,7 @@ from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity
 from envspec.importers.types import Source
 from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, ListedFile, PageListing
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
+from envspec.spec.errors import quoted
 from envspec.spec.requirements import RequirementKind
 from envspec.spec.targets import wheel_tags
 
@@ -98,7 +99,7 @@ def _release(
     if None not in reasons:
         reason = next((each for each in reasons if each), "")
         near = _near(page, version)
-        why = f"its authors say: {reason}" if reason else "its authors gave no reason"
+        why = f"its authors say: {quoted(reason, 200)}" if reason else "its authors gave no reason"
         todo = f"take {' or '.join(near)}" if near else "take another version"
         yield Finding(YANKED, source, f"{name} {text} was yanked", why, _PAGE, todo)
     series, platform = audit.target.python.series, audit.target.platform.value

@@ -24,6 +24,8 @@ from envspec.spec.targets import wheel_tags
 
 #: The Python that is taken if no source names one and it suits: this system's own.
 _USUAL: Final = "ubuntu24.04"
+#: `pytorch/pytorch:2.4.0-cuda12.4-cudnn9-devel`
+_IMAGE: Final = re.compile(r"\bpytorch/pytorch:(\d+\.\d+\.\d+)-cuda(\d+\.\d+)")
 #: Older ones are not tried.
 _OLDEST: Final = (3, 8)
 
@@ -123,10 +125,17 @@ def torch_build(audit: Audit) -> TorchBuild | None:
     variants = [each.variant for each in pytorch_indexes(audit.ledger) if each.variant in row.published]
     # An index for the CPU beside one for CUDA is for other platforms.
     index = next((each for each in variants if each != "cpu"), next(iter(variants), ""))
-    variant = label or index or row.default.get(audit.target.platform.value, "")
+    variant = label or _of_image(audit, version) or index or row.default.get(audit.target.platform.value, "")
     if not re.fullmatch(r"cpu|cu\d{2,3}", variant):
         return None
     return TorchBuild(row, version, variant, audit.bringing("torch"), index)
+
+
+def _of_image(audit: Audit, version: str) -> str:
+    """The CUDA of a base image that has this torch; empty if none has it."""
+    found = (_IMAGE.search(each.text) for each in audit.ledger)
+    images = ((each[1], f"cu{each[2].replace('.', '')}") for each in found if each)
+    return next((variant for torch, variant in images if torch == version), "")
 
 
 def _labelled(audit: Audit, version: str) -> Iterator[str]:

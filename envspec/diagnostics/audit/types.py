@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -59,7 +59,6 @@ class NotRun(NamedTuple):
 class Need(Enum):
     """What a group of rules needs beside the sources; the value says so if it is missing."""
 
-    NOTHING = ""
     PAGES = "needs the index's pages"
     TAKEN = "needs the versions that installers take today"
     GPUS = "needs --gpu, or a source that names GPUs"
@@ -171,10 +170,6 @@ class Audit:
     def top(self) -> Source:
         """The first source as a whole."""
         return Source(self.ledger[0].source.file) if self.ledger else Source("the project")
-
-    def entries(self, *parts: str) -> Iterator[LedgerEntry]:
-        """The lines with all of these texts in them."""
-        return (each for each in self.ledger if all(part in each.text for part in parts))
 
     @property
     def means_gpu(self) -> Clue | None:

@@ -389,8 +389,12 @@ async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], vi
 def _excluding(node: _Node, version: Version, request: PypiRequest) -> list[str]:
     """The requirements that exclude a version, else the constraints that do."""
     excluding = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
+    preferred = {f"{name}=={Version(text).public}" for name, text in request.preferred}
     bounds = [
-        (text in request.reasons, f"{CONSTRAINED} {without_marker(constraint)}")
+        (
+            text in request.reasons,
+            f"{'the spec prefers' if text in preferred else CONSTRAINED} {without_marker(constraint)}",
+        )
         for text in request.constraints
         if (constraint := parsed(text))
         and normalised(constraint.name) == node.name
