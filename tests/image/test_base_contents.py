@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from envspec.errors import UsageError
-from envspec.image.base_contents import contents_of
-from envspec.image.layers.contents import FILE, LINK, Kept
+from envspec.image.base_contents import PATTERNS, contents_of
+from envspec.image.layers.contents import FILE, LINK, Kept, LayerContents, merged, read_layer
 from envspec.resolve.types import FoundEnvironment
+from tests.support.builders.base_packages import Folder, Link, layer
 
 NAME = "registry.example/base:1"
 
@@ -59,6 +60,19 @@ def test_fedora_whose_lib64_is_its_own_folder() -> None:
         PATH="/bin",
     )
     assert (found.python, versions(found)) == ("3.12.3", {"numpy": "1.26.4"})
+
+
+def test_a_folder_in_the_place_of_a_link() -> None:
+    blob = (
+        layer({"bin": Link("usr/bin")}),
+        layer({"bin": Folder()}),
+        layer({"bin/python3.12": b"\x7fELF\0" + b"3.12.3\0"}),
+    )
+    layers = [read_layer([each], len(each), PATTERNS) for each in blob]
+    found = contents_of(
+        merged([*layers, LayerContents({"bin/python3": Kept(LINK, "python3.12")})]), {"PATH": "/bin"}, NAME
+    )
+    assert found.home == "/bin"
 
 
 def test_conda_before_the_system_on_path() -> None:
