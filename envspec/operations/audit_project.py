@@ -214,7 +214,7 @@ def _read(drafts: Iterable[DraftRequirement]) -> tuple[list[Required], list[NotR
     found, left_out = [], []
     for each in drafts:
         if each.project is not None:
-            left_out.append(NotRun(f"{each.source}: the project in {each.project.name}", "it is not built"))
+            left_out.append(NotRun(f"{each.source}: a local project", "it is not built"))
             continue
         try:
             found.append(Required(read_requirement(each.text), each.source))
@@ -291,8 +291,9 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     except NoSolution as error:
         # Valid for this day's audits alone, as the whole answer is: the key has the date.
         store.put_answer(key, {"unsolvable": error.message})
-        if pytorch_indexes(audit.ledger) and _LABEL.search(error.message):
-            return _without(audit, "PyTorch's index is not read, and a build with a label is required")
+        is_labelled = pytorch_indexes(audit.ledger) and _LABEL.search(error.message)
+        if is_labelled or any(not each.packages for each in audit.draft.indexes):
+            return _without(audit, "the default index has no solution, and another index of the sources is not read")
         return replace(_without(audit, "the requirements have no solution"), unresolved=error.message)
     except NetworkError as error:
         return _without(audit, error.message)

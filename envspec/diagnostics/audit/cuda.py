@@ -48,12 +48,13 @@ _PIP: Final = "pip reads both indexes and takes the highest version; uv takes th
 class PytorchIndex(NamedTuple):
     """An index of PyTorch's that a source names. variant: `cu128`, `cpu`; empty for a page of all, or of no release.
 
-    is_extra: whether pip reads the default index, too.
+    is_extra: whether pip reads the default index, too. is_option: of pip, and so for what packages require, too.
     """
 
     variant: str
     source: Source
     is_extra: bool
+    is_option: bool
 
 
 def pytorch_indexes(ledger: Iterable[LedgerEntry]) -> list[PytorchIndex]:
@@ -64,7 +65,8 @@ def pytorch_indexes(ledger: Iterable[LedgerEntry]) -> list[PytorchIndex]:
             path = re.match(r"[\w./-]*", page[1])
             parts = path[0].strip("/").split("/") if path else []
             variant = parts[0] if len(parts) == 1 and _VARIANT.fullmatch(parts[0]) else ""
-            found.append(PytorchIndex(variant, entry.source, "--extra-index-url" in entry.text))
+            is_extra = "--extra-index-url" in entry.text
+            found.append(PytorchIndex(variant, entry.source, is_extra, entry.text.startswith("-")))
     return found
 
 
@@ -97,10 +99,10 @@ def builds(audit: Audit) -> Iterator[Finding]:
         if gpu is not None:
             named = gpu.source if gpu.source.file else "the command"
             what = f"installers take {torch}, and {named} names {gpu.value}"
-            why = f"the index of {torch.index} has CPU builds" if torch.index else "it is the default index's build"
-            place = f"for {audit.target.platform.value}" if not torch.index else "that the sources name"
+            why = f"it is the default index's build for {audit.target.platform.value}"
+            why = "the sources name PyTorch's index of builds for the CPU" if torch.index else why
             todo = f"take an index of PyTorch's with CUDA, such as {PYTORCH_INDEX.format(variant='cu128')}"
-            yield Finding(CPU, torch.source, what, f"{why} {place}", torch.row.source, todo)
+            yield Finding(CPU, torch.source, what, why, torch.row.source, todo)
         return
     for clue in audit.draft.cudas:
         cuda = _cuda(clue)

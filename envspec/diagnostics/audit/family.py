@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from packaging.requirements import Requirement as Pep508
@@ -61,6 +61,7 @@ def requested(audit: Audit) -> Iterator[Finding]:
 def taken(audit: Audit) -> Iterator[Finding]:
     """Versions that installers take, and that a fact says do not work together."""
     facts = audit.facts if _has_cuda(audit) else audit.facts.without_cuda()
+    broken: dict[str, list[tuple[EdgeRow, str]]] = {}
     for edge in facts.edges:
         found = (audit.taken or {}).get(edge.package)
         if found is None or not SpecifierSet(edge.versions).contains(found.version, prereleases=True):
@@ -68,26 +69,35 @@ def taken(audit: Audit) -> Iterator[Finding]:
         for line in map(Pep508, edge.requires):
             other = (audit.taken or {}).get(line.name)
             if other is not None and not line.specifier.contains(Version(other.version).public, prereleases=True):
-                yield _beside(audit, edge, found.version, line, other.version)
+                broken.setdefault(str(line), []).append((edge, found.version))
+    for text, edges in broken.items():
+        yield _beside(audit, Pep508(text), edges)
 
 
-def _beside(audit: Audit, edge: EdgeRow, version: str, line: Pep508, other: str) -> Finding:
-    is_family = {edge.package, line.name} <= _FAMILY
+def _beside(audit: Audit, line: Pep508, edges: Sequence[tuple[EdgeRow, str]]) -> Finding:
+    """edges: with the version that is taken of each one's package; all require the line."""
+    edge, other = edges[0][0], audit.taken[line.name].version if audit.taken else ""
     torch = Version(other).public if line.name == "torch" else ""
     fitting = fitting_set(audit.facts, torch).get(edge.package) if torch else None
-    todo = f"require `{line}`, or a {edge.package} that is not {edge.versions}"
+    todo = f"require `{line}`"
     if fitting:
         todo = f"write `{edge.package}=={fitting}`, the release for torch {torch}"
         if audit.torch and audit.torch.row is audit.facts.torch[-1] and line.specifier:
             todo += f", or `torch{line.specifier}`"
-    what = f"{edge.package} {version} is taken with {line.name} {other}, and works with {line} only"
-    rule, why = FAMILY if is_family else BESIDE, edge.reason
+    elif len(edges) == 1:
+        todo += f", or a {edge.package} that is not {edge.versions}"
+    names = ", ".join(f"{each.package} {version}" for each, version in edges)
+    are, work = ("is", "works") if len(edges) == 1 else ("are", "work")
+    what = f"{names} {are} taken with {line.name} {other}, and {work} with {line} only"
+    why = "; ".join(dict.fromkeys(each.reason for each, _ in edges))
+    rule = FAMILY if {edge.package, line.name} <= _FAMILY else BESIDE
     if line.name == "setuptools" and numeric(audit.target.python.series) <= _WITH_SETUPTOOLS:
         rule, why = (
             SETUPTOOLS,
             f"{why}; an older setuptools that is there already, as in python -m venv, is kept by pip",
         )
-    return Finding(rule, audit.bringing(edge.package), what, why, edge.source, todo)
+    fact = "; ".join(dict.fromkeys(each.source for each, _ in edges))
+    return Finding(rule, audit.bringing(edge.package), what, why, fact, todo)
 
 
 def _is_unlisted(audit: Audit, each: Required) -> bool:

@@ -122,9 +122,12 @@ def torch_build(audit: Audit) -> TorchBuild | None:
     if row is None:
         return None
     label = next((text.partition("+")[2] for text in _labelled(audit, found.version if found else pinned)), "")
-    variants = [each.variant for each in pytorch_indexes(audit.ledger) if each.variant in row.published]
+    # An index of a tool's table is for what the project requires itself.
+    is_direct = audit.first("torch") is not None
+    named = [each.variant for each in pytorch_indexes(audit.ledger) if each.variant and (is_direct or each.is_option)]
     # An index for the CPU beside one for CUDA is for other platforms.
-    index = next((each for each in variants if each != "cpu"), next(iter(variants), ""))
+    meant = [each for each in named if each != "cpu"] or named
+    index = next((each for each in meant if each in row.published), "")
     variant = label or _of_image(audit, version) or index or row.default.get(audit.target.platform.value, "")
     if not re.fullmatch(r"cpu|cu\d{2,3}", variant):
         return None
