@@ -26,7 +26,7 @@ PROJECTS: Final = Path(__file__).parent / "projects"
 NAMES: Final = (
     *("audiosep", "colabfold", "comfyui", "dgl", "facefusion", "flax-testing", "fooocus", "litgpt", "llama-factory-ds"),
     *("nemo-reqs", "photomaker", "pytorch-fsdp2", "sam2", "sglang-extra", "speechbrain", "tf-models"),
-    *("transformers-docker", "ultralytics", "verl", "vllm-latest", "wan2.1-noflash", "whisperx"),
+    *("transformers-docker", "verl", "vllm-latest", "wan2.1-noflash", "whisperx"),
 )
 #: More options of `init`: the specs have these lines too.
 _WORDS: Final[Mapping[str, Sequence[str]]] = {"litgpt": ("--extra", "extra")}
@@ -62,7 +62,9 @@ def imported(name: str, spec: Path, folder: Path, environ: Mapping[str, str]) ->
     row.lost = [f"{each['text']}: {each['reason']}" for each in answer.get("ledger", ()) if _is_lost(each)]
     by_hand = _run(["lock", str(spec), "--output", "by-hand", "-q"], folder, environ)
     if done.returncode or by_hand.returncode:
-        row.problem = published(done.stderr if done.returncode else by_hand.stderr)
+        lines = published(done.stderr if done.returncode else by_hand.stderr).splitlines()
+        errors = [line for line in lines if line.startswith("error: ")] or lines
+        row.problem = f"not locked: {errors[0].removeprefix('error: ')}".replace("|", "\\|")
         return row
     ours, theirs = locked_in(folder / "locks" / env["name"]), locked_in(folder / "by-hand")
     for each in sorted(ours.keys() | theirs.keys()):
@@ -98,8 +100,8 @@ def page(rows: Sequence[Row]) -> str:
         "# Projects that were imported",
         "",
         f"`python -m bench.import_projects FOLDER` on {machine['date']}: the requirement files of real projects, "
-        "imported with `envspec init` and locked; beside them the locks of specs that were written by hand from the same "
-        f"lines. {equal} of {len(rows)} have the same packages in the same versions.",
+        "imported with `envspec init` and locked; beside them the locks of specs written by hand from the same lines. "
+        f"{equal} of {len(rows)} have the same packages in the same versions.",
         "",
         *table(
             ("project", "packages alike", "different (import / by hand)", "lines not in the spec"),

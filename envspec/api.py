@@ -90,11 +90,17 @@ def _written(request: LockRequest, variant: str, context: Context) -> Lock:
 
 
 def add(
-    spec: _Path, *packages: str, to: _List = "dependencies", output: _Path | None = None, context: Context | None = None
+    spec: _Path,
+    *packages: str,
+    to: _List = "dependencies",
+    upgrade: bool = False,
+    output: _Path | None = None,
+    context: Context | None = None,
 ) -> Lock:
     """Add requirements to a spec and lock it, like `envspec add`; one of the same package is replaced.
 
-    to: [pip] dependencies, [pip] constraints, or "conda" for [conda] dependencies. The result is the spec's own lock.
+    to: [pip] dependencies, [pip] constraints, or "conda" for [conda] dependencies. upgrade: take releases after the
+    lock's date, too. The result is the spec's own lock.
 
     Raises:
         SpecError, NoSolution, NetworkError, UsageError: spec and locks are then unchanged.
@@ -105,8 +111,9 @@ def add(
 
     path, folder = _spec_and_folder(spec, output)
     context = context or _context()
-    text = add(path, packages, RequirementList[to.upper()], context.now()).text
-    return _written(LockRequest(path, folder, text=text), "", context)
+    edited = add(path, packages, RequirementList[to.upper()], context.now())
+    names = tuple(each.name for each, _ in edited.edits) if upgrade else ()
+    return _written(LockRequest(path, folder, upgrade_packages=names, text=edited.text), "", context)
 
 
 def remove(
@@ -212,16 +219,14 @@ def export(
         UsageError: the lock has nothing for the format, or too much; the file is not one of envspec's. NetworkError: an
             index does not list a file.
     """
-    from envspec.lockfile.folder import find_lock
-    from envspec.models import Lock, Platform
-    from envspec.operations.export import ExportOptions, destination, export, spec_folder_of, write
+    from envspec.models import Platform
+    from envspec.operations.export import ExportOptions, destination, export, write
 
     context = context or _context(usual_jobs=8)
-    folder = Path("locks", lock.name) if isinstance(lock, Lock) else find_lock(str(lock), Path())
     locked = _lock(lock)
     path = None if output is None else destination(Path(output), form, locked.name)
     options = ExportOptions(form, Platform(platform) if platform else None, image, without_conda)
-    exported = export(locked, options, context, spec_folder_of(locked, folder), path.parent if path else Path())
+    exported = export(locked, options, context, path.parent if path else Path())
     if exported.missing:
         context.reporter.warning(f"{locked.name}: {form} has no place for: {'; '.join(exported.missing)}")
     if path is not None:

@@ -35,13 +35,16 @@ _UNUSED: Final = {"upgrade": False, "upgrade_package": (), "as_of": None, "image
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="[SPEC] PACKAGE...")
+@click.option(
+    "--upgrade", is_flag=True, help="Take the newest releases of these packages, like `lock --upgrade-package`."
+)
 @_EDITING
-def add(words: tuple[str, ...], where: str | None, folder: Path | None, **chosen: Any) -> Result:
+def add(words: tuple[str, ...], where: str | None, folder: Path | None, upgrade: bool, **chosen: Any) -> Result:
     """Add requirements to a spec, and lock it. Other packages move only if a new one requires it.
 
     PACKAGE is a requirement as pip takes it; with --conda, a match spec. A requirement of the same package is replaced.
-    SPEC may be left out if there is only one. The spec's comments and layout stay. If it can't be locked, neither spec
-    nor lock is changed.
+    Releases count up to the lock's date, unless --upgrade. SPEC may be left out if there is only one. The spec's
+    comments and layout stay. If it can't be locked, neither spec nor lock is changed.
 
     \b
     envspec add pytorch-2.9 einops "transformers>=4.57,<5"
@@ -50,7 +53,9 @@ def add(words: tuple[str, ...], where: str | None, folder: Path | None, **chosen
     from envspec.operations.edit import add
 
     path, packages = _spec_and_packages(words)
-    return _done(path, add(path, packages, _list(where), _now()), folder, chosen)
+    edited = add(path, packages, _list(where), _now())
+    names = tuple(each.name for each, _ in edited.edits) if upgrade else ()
+    return _done(path, edited, folder, {**chosen, "upgrade_package": names})
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envspec.cli import output
-from envspec.cli.options import LOCK, OFFLINE, PLATFORMS, context_of, platform_option
+from envspec.cli.options import LOCK, OFFLINE, PLATFORMS, context_of, platform_option, read_lock_of
 from envspec.cli.output import Result
 from envspec.operations.export import FORMATS
 
@@ -47,22 +47,19 @@ def command(
 
     \b
     envspec export pytorch-2.9 --output .                       pylock.pytorch-2-9.toml
-    envspec export pytorch-2.9 --format devcontainer --output .devcontainer/devcontainer.json
+    envspec export pytorch-2.9 --format devcontainer --output .devcontainer/
     envspec export pytorch-2.9 --format pixi > pixi.toml
     """
     from envspec.cli.progress import reporting
-    from envspec.lockfile.folder import find_lock, read_lock
-    from envspec.operations.export import ExportOptions, destination, export, spec_folder_of, write
+    from envspec.operations.export import ExportOptions, destination, export, write
 
-    folder = find_lock(lock, Path())
-    locked, form = read_lock(folder), output.SETTINGS.form
+    locked, form = read_lock_of(lock), output.SETTINGS.form
     target = destination(path, form, locked.name) if path else None
     with reporting(locked.name) as reporter:
         exported = export(
             locked,
             ExportOptions(form, platform, image, without_conda),
             context_of(chosen, reporter, usual_jobs=8),
-            spec_folder_of(locked, folder),
             target.parent if target else Path(),
         )
     if exported.missing:

@@ -77,6 +77,13 @@ LOCKING: Final = combined(
     metavar="DATE|now",
     help="Set as_of in the spec to this date, then lock; with --upgrade-package, the date of these packages.",
 )
+@click.option(
+    "--on-top-of",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Set pip.on_top_of in the spec to this list of installed packages (pip inspect, pip list, pip freeze), then "
+    "lock.",
+)
 @click.option("--image", is_flag=True, help="Also record the ID of each linux platform's image.")
 @click.option("--check", is_flag=True, help="Only check that the locks are up to date; exit 3 if not. Uses no network.")
 @click.option(
@@ -114,7 +121,22 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
             for each in of_spec
         ]
         return _result(done, chosen)
-    return _result([each for of_spec in locks for each in lock_together(of_spec, chosen, count)], chosen)
+    texts = [_on_top_of(path, chosen["on_top_of"]) for path in paths]
+    together = zip(locks, texts, strict=True)
+    return _result([each for of_spec, text in together for each in lock_together(of_spec, chosen, count, text)], chosen)
+
+
+def _on_top_of(path: Path, file: Path | None) -> str | None:
+    """The text of a spec on top of the packages that a file lists; None to leave it as it is."""
+    if file is None:
+        return None
+    from envspec.spec.document import root_of
+    from envspec.spec.load import load_spec, read_text
+    from envspec.spec.positions import set_on_top_of
+
+    # What is wrong with the spec is reported before it is changed.
+    load_spec(path, datetime.now(timezone.utc))
+    return set_on_top_of(read_text(path), os.path.relpath(file, path.parent).replace(os.sep, "/"), root_of(path))
 
 
 class Target(NamedTuple):
@@ -139,19 +161,20 @@ def targets_of(path: Path, directory: Path) -> list[Target]:
 def _refuse_pairs(chosen: Mapping[str, Any]) -> None:
     """Raise UsageError for options that exclude each other."""
     modes = [name for name in ("check", "verify", "dry_run") if chosen[name]]
-    writing = [name for name in ("offline", "upgrade", "upgrade_package", "as_of", "image") if chosen[name]]
+    named = ("offline", "upgrade", "upgrade_package", "as_of", "on_top_of", "image")
+    writing = [name for name in named if chosen[name]]
     if modes == ["check", "verify"]:
         raise UsageError("--verify includes --check", hint="remove --check")
     if len(modes) > 1:
         raise UsageError(f"{' and '.join(map(_option, modes))} exclude each other", hint="use one of them")
-    for mode, names in {"check": ["image"], "dry_run": ["image"]}.items():
+    for mode, names in {"check": ["on_top_of", "image"], "dry_run": ["image"]}.items():
         for name in names:
             if mode in modes and name in writing:
                 raise UsageError(f"{_option(name)} and {_option(mode)} exclude each other", hint="remove one of them")
     if "verify" in modes and writing:
         raise UsageError(
             "--verify writes no lock and needs the network",
-            hint="remove --offline, --upgrade, --upgrade-package, --as-of and --image",
+            hint="remove --offline, --upgrade, --upgrade-package, --as-of, --on-top-of and --image",
         )
 
 

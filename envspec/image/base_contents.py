@@ -41,6 +41,7 @@ from envspec.models import CudaVersion, GpuCodeFound
 from envspec.names import NAME, VERSION, normalised
 from envspec.registry.types import Descriptor
 from envspec.resolve.pypi.found import torch_build
+from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.types import FoundEnvironment, FoundPackage
 
 #: Increase it if other things are kept, or in another form.
@@ -85,7 +86,7 @@ def _match(pattern: bytes, longest: int) -> Callable[[Iterable[bytes]], str]:
 
 _VERSION_OF_PYTHON: Final = _match(rb"\0(3\.\d{1,2}\.\d{1,2})\+?\0", 16)
 #: What is kept of a base. PY_VERSION is a text in the interpreter, or in its library.
-_PATTERNS: Final = (
+PATTERNS: Final = (
     Pattern(re.compile(rf"{_SITE}/[^/]+\.(?:dist-info/METADATA|egg-info(?:/PKG-INFO)?)"), text),
     Pattern(re.compile(rf"{_SITE}/[^/]+\.dist-info/RECORD"), _sha256),
     Pattern(re.compile(rf"{_SITE}/torch/lib/libtorch_cuda[^/]*\.so"), _gpu_code),
@@ -96,8 +97,12 @@ _PATTERNS: Final = (
         re.compile(r"(?:usr/)?lib(?:64)?/(?:[^/]+/)?libc(?:-[\d.]+)?\.so(?:\.6)?"),
         _match(rb"GNU C Library [^\n]{0,80}release version (\d{1,3}\.\d{1,3})", 128),
     ),
-    # Links of folders on the way to all these.
-    Pattern(re.compile(r"[^/]+(?:/[^/]+){0,2}|(?:[^/]+/)+(?:bin|lib|lib64|python3\.\d+t?|site-packages)"), None),
+    # Links of folders on the way to all these, and folders and files that replace such a link.
+    Pattern(
+        re.compile(r"[^/]+(?:/[^/]+){0,2}|(?:[^/]+/)+(?:bin|lib|lib64|python3\.\d+t?|site-packages)"),
+        None,
+        folders=True,
+    ),
 )
 
 #: Opens a layer's blob: its bytes as the registry has them.
@@ -118,7 +123,7 @@ async def read_base(
     """
     env = dict(variable.partition("=")[::2] for variable in (base.config.get("config") or {}).get("Env") or ())
     constraints = tuple(path.lstrip("/") for path in env.get("PIP_CONSTRAINT", "").split() if path.startswith("/"))
-    patterns = (*(Pattern(re.compile(re.escape(path)), text) for path in constraints), *_PATTERNS)
+    patterns = (*(Pattern(re.compile(re.escape(path)), text) for path in constraints), *PATTERNS)
     turn = asyncio.Semaphore(jobs)
 
     async def one(blob: Descriptor) -> LayerContents:
@@ -337,7 +342,12 @@ def _constraints(links: _Links, named: str, name: str) -> tuple[tuple[str, ...],
         if (entry := links.get(path) if path.startswith("/") else None) is None or entry.kind != FILE:
             notes.append(f"{name}: {path}, which PIP_CONSTRAINT names, is no file of it: not read")
             continue
-        lines |= {line: None for each in entry.value.splitlines() if (line := each.partition("#")[0].strip())}
+        for line in filter(None, (each.partition("#")[0].strip() for each in entry.value.splitlines())):
+            requirement = parsed(line)
+            if requirement is None or requirement.url or requirement.extras:
+                notes.append(f"{name}: {path} has the constraint {line[:100]!r}, which is none on versions: not used")
+            else:
+                lines[line] = None
     return tuple(lines), notes
 
 

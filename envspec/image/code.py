@@ -97,14 +97,13 @@ def read_code(lock: Lock) -> CodeSource | None:
         )
     folder = project_folder(lock)
     owner = owner_of(settings)
-    found = {
-        posixpath.join(workdir, inner): entry for path in paths for inner, entry in _files(folder, path, workdir, owner)
-    }
-    if sum(entry.size_bytes for entry in found.values()) > MAX_CODE_BYTES:
-        raise UsageError(
-            f"[image] copy: {', '.join(paths)} of {folder} have more than {MAX_CODE_BYTES >> 20} MiB",
-            hint="copy code only; mount data into the container",
-        )
+    found: dict[str, Entry] = {}
+    left = MAX_CODE_BYTES
+    for path in paths:
+        for inner in _files_in(folder, path):
+            entry = _entry(folder / inner, posixpath.join(workdir, inner), owner, left)
+            found[entry.path] = entry
+            left -= entry.size_bytes
     _check_links(found)
     folders = [workdir, *(each for path in found for each in _between(workdir, path))]
     entries = {each: Entry(each, 0o755, EntryKind.FOLDER, uid=owner[0], gid=owner[1]) for each in folders} | found
@@ -175,33 +174,45 @@ def _is_in(path: str, folder: str) -> bool:
     return folder == "." or path.startswith(f"{folder}/")
 
 
-def _files(folder: Path, path: str, workdir: str, owner: tuple[int, int]) -> Iterator[tuple[str, Entry]]:
+def _files_in(folder: Path, path: str) -> list[str]:
     """The files and links of a copied path, by their paths from the project's folder on."""
     start = folder / path
     if not start.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"[image] copy: {path} leads out of {folder}", hint="copy what is in the project's folder")
     if not start.exists():
         raise UsageError(f"[image] copy: there is no {path} in {folder}", hint="correct the path in the spec")
-    names = list(project_files(folder, path)) if start.is_dir() else [path]
+    try:
+        names = list(project_files(folder, path)) if start.is_dir() else [path]
+    except OSError as error:
+        raise _unreadable(Path(error.filename), error) from error
     if not names:
         raise UsageError(f"[image] copy: there is nothing to copy in {start}", hint="take it out of the spec")
     for name in names:
         if why := path_problem(name):
             raise UsageError(f"[image] copy: {name!r} {why}", hint="rename it")
-        yield name, _entry(folder / name, f"{workdir}/{name}", owner)
+    return names
 
 
-def _entry(path: Path, target: str, owner: tuple[int, int]) -> Entry:
+def _entry(path: Path, target: str, owner: tuple[int, int], left: int) -> Entry:
+    """A file or a link. left: how many bytes it may have."""
     uid, gid = owner
-    mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
-        return Entry(target, 0o777, EntryKind.SYMLINK, target=str(path.readlink()), uid=uid, gid=gid)
     try:
-        content = read_untrusted(path, MAX_CODE_BYTES)
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            return Entry(target, 0o777, EntryKind.SYMLINK, target=str(path.readlink()), uid=uid, gid=gid)
+        content = read_untrusted(path, left)
     except OSError as error:
-        why = f"has more than {MAX_CODE_BYTES >> 20} MiB" if error.errno == errno.EFBIG else f"{error.strerror}"
-        raise UsageError(f"[image] copy: {path}: {why}", hint="copy files of code only") from error
+        if error.errno != errno.EFBIG:
+            raise _unreadable(path, error) from error
+        raise UsageError(
+            f"[image] copy: the code has more than {MAX_CODE_BYTES >> 20} MiB, with {path}",
+            hint="copy code only, and mount data into the container",
+        ) from None
     return Entry(target, 0o755 if mode & stat.S_IXUSR else 0o644, data=InMemory(content), uid=uid, gid=gid)
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"[image] copy: {path} can't be read: {error.strerror}", hint="copy readable files and folders")
 
 
 def _check_links(found: dict[str, Entry]) -> None:

@@ -25,6 +25,8 @@ IMPORTERS: Final[tuple[tuple[str, str], ...]] = (
     (r"\.?devcontainer\.json", "envspec.importers.devcontainer:read_devcontainer"),
     (r"(?:.*\.)?(?:Dockerfile|Containerfile)(?:[._-].*)?", "envspec.importers.dockerfile:read_dockerfile"),
     (r".*\.(?:txt|in|pip)", "envspec.importers.requirements:read_requirements"),
+    # Environments have other names too: `conda/all_cuda-129_arch-x86_64.yaml`.
+    (r"(?!meta\.).*\.ya?ml", "envspec.importers.conda:read_environment"),
 )
 
 #: Where a project keeps them: patterns of paths in its folder, those that decide most first.

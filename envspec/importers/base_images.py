@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from envspec.facts import load_facts
 from envspec.facts.torch import fitting_set
 from envspec.importers.pip import add_cuda
@@ -29,6 +31,7 @@ class BaseImage(NamedTuple):
     outcome: Outcome = Outcome.TRANSLATED
 
 
+_TAG: Final = "the tag of"
 _SERIES: Final = r"(?P<python>3\.\d+(?:\.\d+)?)"
 _CODE_NAMES: Final = {"focal": "20.04", "jammy": "22.04", "noble": "24.04", "resolute": "26.04"}
 _UBUNTU: Final = rf"(?:ubuntu-?)?(?P<ubuntu>\d\d\.\d\d|{'|'.join(_CODE_NAMES)})"
@@ -111,6 +114,36 @@ def read_base_image(text: str, source: Source, line: str, imported: Import) -> N
     imported.add(source, line, Outcome.NOT_UNDERSTOOD, f"{known}; {hint}")
 
 
+def leave_replaced(imported: Import) -> None:
+    """Leave out the torch of a base image that a requirement replaces, with its family and its CUDA."""
+    draft = imported.draft
+    version = draft.versions.get("torch")
+    tags = {each.source for each in draft.cudas if each.why.startswith(_TAG)}
+    of_image = next((each for each in draft.dependencies if each.text == "torch" and each.source in tags), None)
+    if of_image is None or version is None:
+        return
+    by = next((each for each in draft.dependencies if _excludes(each.text, version)), None)
+    if by is None:
+        return
+    for name in ("torch", "torchvision", "torchaudio"):
+        draft.versions.pop(name, None)
+    draft.dependencies.remove(of_image)
+    draft.cudas = [each for each in draft.cudas if each.source != of_image.source]
+    for at, entry in enumerate(imported.ledger):
+        if entry.source == of_image.source:
+            reason = f"{by.text} ({by.source}) replaces its torch {version}, and with it its CUDA"
+            imported.ledger[at] = entry._replace(reason=reason)
+
+
+def _excludes(text: str, version: str) -> bool:
+    """Whether a requirement is for torch, and not for this version."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return False
+    return requirement.name == "torch" and not requirement.specifier.contains(version, prereleases=True)
+
+
 def _take(
     row: BaseImage, found: re.Match[str], reference: Reference, source: Source, line: str, imported: Import
 ) -> None:
@@ -132,7 +165,7 @@ class _Part(NamedTuple):
 
 
 def _cuda(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    add_cuda(value, source, imported, f"the tag of {reference}")
+    add_cuda(value, source, imported, f"{_TAG} {reference}")
     return _Part(f"[cuda] version {value}, of whose releases envspec takes the newest")
 
 
@@ -142,7 +175,7 @@ def _flavor(value: str, reference: Reference, source: Source, imported: Import) 
     # NVIDIA has no cudnn-base; every flavor of the table is one of the spec's.
     if flavor not in known:
         return _Part(f"no spec has the flavor {value}", is_lost=True)
-    imported.draft.flavors.append(Clue(flavor, source, f"the tag of {reference}"))
+    imported.draft.flavors.append(Clue(flavor, source, f"{_TAG} {reference}"))
     return _Part(f"[cuda] flavor {flavor}")
 
 
@@ -156,7 +189,7 @@ def _kind(value: str, reference: Reference, source: Source, imported: Import) ->
 def _system(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
     if value not in [each.value for each in Os]:
         return _Part(f"a base with CUDA is Ubuntu in a spec, not {value}: `[image] base` keeps it", is_lost=True)
-    imported.draft.systems.append(Clue(value, source, f"the tag of {reference}"))
+    imported.draft.systems.append(Clue(value, source, f"{_TAG} {reference}"))
     return _Part(f"system {value}")
 
 
@@ -165,7 +198,7 @@ def _ubuntu(value: str, reference: Reference, source: Source, imported: Import) 
 
 
 def _python(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    imported.draft.pythons.append(Clue(value, source, f"the tag of {reference}"))
+    imported.draft.pythons.append(Clue(value, source, f"{_TAG} {reference}"))
     return _Part(f"[env] python {value}")
 
 

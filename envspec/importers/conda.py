@@ -13,6 +13,7 @@ from envspec.importers.conda_specs import (
     add_pinned,
     add_platform,
     add_requirement,
+    check_count,
     platforms_of,
     python_marker,
     selected,
@@ -20,7 +21,7 @@ from envspec.importers.conda_specs import (
 )
 from envspec.importers.pip import add_index
 from envspec.importers.requirements import add_line
-from envspec.importers.types import Import, Outcome, Source, Unreadable
+from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.importers.variables import read_variable
 from envspec.importers.yaml_lines import Value, read_yaml
 
@@ -28,6 +29,8 @@ from envspec.importers.yaml_lines import Value, read_yaml
 _PINNED: Final = re.compile(
     r"(?:(?P<channel>[^\s\[\]]+)::)?(?P<name>[\w.-]+)==?(?P<version>[^\s=*,|<>]+)(?:=(?P<build>[^\s=*]+))?"
 )
+#: Packages of one platform, one of which each of its environments with Python has.
+_PLATFORM: Final = re.compile(r"ld_impl_(linux-64|linux-aarch64)$|^ucrt$")
 #: Libraries that nobody lists by hand: several of them in a list without builds show that a program wrote it.
 _RUNTIME: Final = frozenset(
     {"_libgcc_mutex", "bzip2", "ca-certificates", "libffi", "libgcc", "libgcc-ng", "ncurses", "openssl", "readline"}
@@ -119,6 +122,7 @@ def _category(imported: Import, source: Source, value: Value, _folder: Path) -> 
 
 def _dependencies(imported: Import, source: Source, value: Value, folder: Path) -> None:
     texts = [item.text for item in value.items if item.is_scalar]
+    check_count(source.file, len(value.items))
     is_exported = _is_exported(texts)
     for item in value.items:
         where = Source(source.file, item.line)
@@ -148,12 +152,16 @@ def _is_exported(specs: list[str]) -> bool:
 def _exported(imported: Import, source: Source, text: str, pinned: re.Match[str]) -> None:
     name, version, build = pinned["name"].lower(), pinned["version"], pinned["build"] or ""
     reason = add_pinned(imported, name, version, build, source)
+    if found := _PLATFORM.search(name):
+        platform = found[1] or "win-64"
+        if platform not in (clue.value for clue in imported.draft.platforms):
+            imported.draft.platforms.append(Clue(platform, source, f"{name} is for it alone"))
+            reason += f"; it was exported on {platform}"
     if name == "python":
         imported.add(source, text, Outcome.TRANSLATED, f"[env] python, {reason}")
         return
     required = f"{pinned['channel']}::{name}" if pinned["channel"] else name
-    if (required, "") not in imported.draft.conda:
-        imported.draft.conda.append((required, ""))
+    imported.draft.conda.append((required, ""))
     imported.add(source, text, Outcome.TRANSLATED, f"`{required}`, {reason}")
 
 

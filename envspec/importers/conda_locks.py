@@ -15,6 +15,7 @@ from envspec.importers.conda_specs import (
     add_pinned,
     add_platform,
     archive_parts,
+    check_count,
     platforms_of,
     use_channel,
 )
@@ -41,6 +42,7 @@ def read_conda_lock(path: Path, imported: Import) -> None:
     for item in metadata.get("platforms").items:
         add_platform(imported, Source(file, item.line), item.text)
     is_required = _include_sources(imported, file, path.parent, metadata.get("sources"))
+    check_count(file, len(top.get("package").items))
     packages = [each for each in top.get("package").items if each.get("name").text and each.get("version").text]
     rooted = set() if is_required else _rooted(packages)
     _order(packages, imported)
@@ -89,26 +91,21 @@ def _locked(imported: Import, file: str, package: Value, rooted: Collection[str]
     if category not in ("main", "dev"):
         imported.add(source, text, Outcome.REFUSED, f"of the category {category}, which is not installed by default")
     elif package.get("manager").text == "pip":
+        if is_required and normalised(name) not in imported.draft.versions:
+            imported.draft.dependencies.append(DraftRequirement(normalised(name), source))
         first = imported.draft.versions.setdefault(normalised(name), version)
-        if is_required:
-            _require_wheel(imported, source, name)
         imported.add(source, text, Outcome.TRANSLATED, f"{required}{_preferred(first, version, version)}")
     elif not (parts := archive_parts(_filename(url))):
         imported.add(source, text, Outcome.NOT_UNDERSTOOD, "the URL has no conda archive")
     else:
         known = imported.draft.conda_versions.get(name.lower())
+        if known is None and is_required:
+            imported.draft.conda.append((name, ""))
         if known is None:
             reason = add_pinned(imported, name, version, parts[2], source)
         else:
             reason = _preferred(known.partition(" ")[0], version, f"{version} ({parts[2]})")
-        if is_required and (name, "") not in imported.draft.conda:
-            imported.draft.conda.append((name, ""))
         imported.add(source, text, Outcome.TRANSLATED, required + reason)
-
-
-def _require_wheel(imported: Import, source: Source, name: str) -> None:
-    if not any(normalised(name) == each.text for each in imported.draft.dependencies):
-        imported.draft.dependencies.append(DraftRequirement(normalised(name), source))
 
 
 def _preferred(known: str, version: str, shown: str) -> str:
@@ -126,6 +123,7 @@ def read_explicit(path: Path, imported: Import) -> None:
     file, lines = imported.shown(path), imported.read(path).splitlines()
     if "@EXPLICIT" not in (line.strip() for line in lines):
         raise Unreadable(f"{file} is not an explicit list of conda packages: it has no @EXPLICIT")
+    check_count(file, len(lines))
     for number, line in enumerate(lines, 1):
         source, text = Source(file, number), line.strip()
         if found := re.fullmatch(r"#\s*platform:\s*(\S+)", text):
@@ -137,7 +135,8 @@ def read_explicit(path: Path, imported: Import) -> None:
 
 
 def _explicit_wheel(imported: Import, source: Source, text: str, name: str, url: str) -> None:
-    _require_wheel(imported, source, name)
+    if name not in imported.draft.versions:
+        imported.draft.dependencies.append(DraftRequirement(name, source))
     filename = _filename(url)
     try:
         parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
@@ -163,8 +162,8 @@ def _explicit(imported: Import, source: Source, text: str) -> None:
         return
     name, version, build = parts
     use_channel(imported, channels_without_credentials(channel))
-    reason = add_pinned(imported, name, version, build, source)
-    if name != "python" and (name, "") not in imported.draft.conda:
+    if name != "python" and name not in imported.draft.conda_versions:
         imported.draft.conda.append((name, ""))
+    reason = add_pinned(imported, name, version, build, source)
     required = "[env] python" if name == "python" else f"`{name}`"
     imported.add(source, channels_without_credentials(text), Outcome.TRANSLATED, f"{required}, {reason}")

@@ -10,7 +10,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import channel_without_credentials, channels_without_credentials
 from envspec.importers.pip import add_cuda
-from envspec.importers.types import CPU, Clue, Import, Outcome, Source
+from envspec.importers.types import CPU, Clue, Import, Outcome, Source, Unreadable
 from envspec.models import Platform
 from envspec.origins import CHANNEL_ALIAS
 from envspec.spec.conda import channel_of, parts_of, read_channel, read_match_spec
@@ -40,6 +40,8 @@ _MARKERS: Final = {
     "osx-arm64": "sys_platform == 'darwin' and platform_machine == 'arm64'",
     "win-64": "sys_platform == 'win32'",
 }
+#: Of one file. As many as a spec may have.
+MOST_PACKAGES: Final = 20_000
 _PLATFORMS: Final = tuple(platform.value for platform in Platform)
 
 #: What a channel means today. Source: pytorch/pytorch#138506, "Deprecating PyTorch's official Anaconda channel"
@@ -57,6 +59,12 @@ _CPU_BUILD: Final = re.compile(r"(?:^|_)cpu(?:_|$)")
 _TORCH: Final = ("pytorch", "libtorch")
 _ONE_VERSION: Final = re.compile(r"(?:==|=|~=)?(\d+(?:\.\d+)*)(?:\.?\*)?")
 _SECRET: Final = re.compile(r"(?:^|_)(?:token|secret|passw(?:or)?d|key|credentials?)(?:_|$)", re.IGNORECASE)
+
+
+def check_count(file: str, count: int) -> None:
+    """Raises Unreadable: more packages than a spec may have."""
+    if count > MOST_PACKAGES:
+        raise Unreadable(f"{file} has more than {MOST_PACKAGES} packages")
 
 
 def add_channel(imported: Import, source: Source, channel: str, text: str) -> None:
@@ -181,9 +189,7 @@ def add_requirement(
     if name == "python":
         _add_python(imported, source, version, text)
         return
-    for platform in platforms or ("",):
-        if (own, platform) not in imported.draft.conda:
-            imported.draft.conda.append((own, platform))
+    imported.draft.conda += [(own, platform) for platform in platforms or ("",)]
     reasons = [] if is_same and own == spec.strip() else [f"`{own}`"]
     reasons += [why or f"[conda] channels has {urls[0]}"] if own != spec.strip() else []
     reasons += [f"on {' and '.join(platforms)} only"] if platforms else []

@@ -16,7 +16,7 @@ from os.path import normpath
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from envspec.importers.base_images import read_base_image
+from envspec.importers.base_images import leave_replaced, read_base_image
 from envspec.importers.conda_specs import add_name
 from envspec.importers.dockerfile import read_build
 from envspec.importers.pip import add_cuda
@@ -142,6 +142,7 @@ def read_devcontainer(path: Path, imported: Import) -> None:
     reader = _Reader(imported, path, shell, document)
     for key, value in document.keys.items():
         reader.read(key, value)
+    leave_replaced(imported)
 
 
 def _as_yaml(text: str) -> str:

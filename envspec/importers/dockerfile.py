@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
+from envspec.importers.base_images import leave_replaced
 from envspec.importers.dockerfile_stage import ENVIRONMENTS, StageReader, flags_of, read_argument
 from envspec.importers.dockerfile_syntax import Instruction, read_instructions
 from envspec.importers.shell_state import Shell
@@ -31,8 +33,10 @@ class _Stage:
 
 
 def read_dockerfile(path: Path, imported: Import) -> None:
-    """Read a Dockerfile. Files that it copies are looked for in its own folder, then in the one of the import."""
-    read_build(path, imported, (path.parent, imported.root))
+    """Read a Dockerfile. Files that it copies are in its own folder, or in one above, up to that of the import."""
+    root = imported.root.resolve()
+    above = [each for each in path.resolve().parents if each.is_relative_to(root)]
+    read_build(path, imported, above or (path.parent,))
 
 
 def read_build(
@@ -72,20 +76,27 @@ def read_build(
         elif stage in sources:
             reader.read_environment(stage.instructions, base)
         else:
-            reader.read_unused(
-                stage.instructions, f"needs nothing: the stage {stage.name or number} is not in the image"
-            )
+            reason = f"needs nothing: the stage {stage.name or number} is not in the image"
+            reader.read_unused(stage.instructions, reason)
+    leave_replaced(imported)
 
 
 def _by_files(contexts: Sequence[Path], stages: Sequence[_Stage]) -> tuple[Path, ...]:
     """The folders, first the one that has most of the files that are copied: nothing else says which one it is."""
     copied = [flags_of(each) for stage in stages for each in stage.instructions if each.name in ("COPY", "ADD")]
-    names = {word for given, words in copied if "from" not in given for word in words[:-1] if _is_name(word)}
+    sources = {word for given, words in copied if "from" not in given for word in words[:-1]}
+    names = [[word] for word in sources if _is_name(word)]
+    if sources & {".", "./", "/"}:
+        names.append(_PROJECT_FILES)
 
     def missing(folder: Path) -> int:
-        return sum(not (folder / name.lstrip("/")).exists() for name in names)
+        return sum(not any((folder / name.lstrip("/")).exists() for name in each) for each in names)
 
     return tuple(sorted(dict.fromkeys(contexts), key=missing))
+
+
+#: One of them is in a folder that is copied as a whole.
+_PROJECT_FILES: Final = ["pyproject.toml", "setup.py", "requirements.txt", "environment.yml"]
 
 
 def _is_name(word: str) -> bool:

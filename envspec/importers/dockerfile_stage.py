@@ -22,10 +22,14 @@ from envspec.importers.types import Clue, Import, Outcome, Source
 from envspec.importers.variables import ignored, read_variable
 from envspec.models import Platform
 
-#: Set by the builder. Source: Dockerfile reference, "Predefined ARGs", "Automatic platform ARGs", "BuildKit built-in".
-_PREDEFINED: Final = re.compile(
-    r"(HTTPS?|FTP|NO|ALL)_PROXY|(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)|BUILDKIT_\w+", re.I
-)
+#: Set by the builder. Source: Dockerfile reference, "Predefined ARGs" and "BuildKit built-in build args".
+_PREDEFINED: Final = re.compile(r"(?i:(HTTPS?|FTP|NO|ALL)_PROXY|BUILDKIT_\w+)")
+#: Those of the platform, for linux-64. Source: Dockerfile reference, "Automatic platform ARGs in the global scope".
+_OF_PLATFORM: Final = {
+    f"{where}{name}": value
+    for where in ("TARGET", "BUILD")
+    for name, value in {"PLATFORM": "linux/amd64", "OS": "linux", "ARCH": "amd64", "VARIANT": ""}.items()
+}
 #: Docker's words for platforms of a spec.
 _PLATFORMS: Final = {"linux/amd64": Platform.LINUX_64, "linux/arm64": Platform.LINUX_AARCH64}
 #: Paths of a stage whose copies are the environment that the stage made.
@@ -80,6 +84,8 @@ def read_argument(
             variables[name] = value.words[0]
         elif name in defaults:
             variables[name], reason = defaults[name], "its value is that before FROM"
+        elif name in _OF_PLATFORM:
+            variables[name], reason = _OF_PLATFORM[name], f"{_OF_PLATFORM[name]!r}, as for linux-64"
         elif _PREDEFINED.fullmatch(name):
             reason = "set by the builder"
         elif name not in variables:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from envspec.importers.types import Import, Outcome, Source, Unreadable
 
 #: Docker takes 127 layers; a file beyond these bounds is no Dockerfile, and reading it could take minutes.
-MAX_BYTES: Final = 4 << 20
+MAX_CHARACTERS: Final = 1 << 19
 MAX_INSTRUCTIONS: Final = 5_000
 #: Of one instruction, without its here-documents: the parser's time grows by their square.
 MAX_CONTINUED: Final = 5_000
@@ -56,8 +56,8 @@ def read_instructions(path: Path, imported: Import) -> list[Instruction]:
     """
     name = imported.shown(path)
     text = imported.read(path)
-    if len(text) > MAX_BYTES:
-        raise Unreadable(f"{name} has more than {MAX_BYTES >> 20} MB")
+    if len(text) > MAX_CHARACTERS:
+        raise Unreadable(f"{name} has more than {MAX_CHARACTERS >> 10} kB")
     lines = re.split(r"\r?\n", text)
     masked, documents = _Masking(name, lines).run()
     return _parsed(masked, documents, name, imported)

@@ -1,40 +1,62 @@
-"""Which of a set of packages nobody else in it requires."""
+"""What packages require, and which of a set nobody else in it requires.
+
+All take time in proportion to the number of requirements.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+#: Package -> what it requires; names that are no packages of the graph are ignored.
+Graph = Mapping[str, Collection[str]]
 
-def reached(graph: Mapping[str, Collection[str]], start: Iterable[str]) -> set[str]:
+
+def reached(graph: Graph, start: Iterable[str]) -> set[str]:
     """What `start` requires, directly or not, with itself."""
-    found: set[str] = set()
-    queue = [name for name in start if name in graph]
+    covered: set[str] = set()
+    _cover(graph, start, covered)
+    return covered
+
+
+def roots(graph: Graph, known: Iterable[str] = ()) -> list[str]:
+    """The fewest packages that require all others, sorted. Of packages that require each other, the first by name
+    stands for all.
+
+    known: packages that are required anyway, which are not in the result.
+    """
+    covered, found = reached(graph, known), []
+    # What requires a package is finished after it, unless the two require each other.
+    for name in reversed(_finished(graph)):
+        if name not in covered:
+            found.append(name)
+            _cover(graph, [name], covered)
+    return sorted(found)
+
+
+def _cover(graph: Graph, names: Iterable[str], covered: set[str]) -> None:
+    """Add names and all that they require."""
+    queue = [name for name in names if name in graph]
     while queue:
         name = queue.pop()
-        if name not in found:
-            found.add(name)
-            queue += [each for each in graph[name] if each in graph and each not in found]
-    return found
-
-
-def roots(graph: Mapping[str, Collection[str]], known: Iterable[str] = ()) -> list[str]:
-    """The fewest packages that require all others, sorted. graph: package -> what it requires.
-
-    known: packages that are required anyway, which are not in the result. Of packages that require each other, the
-    first by name stands for all.
-    """
-    required = {each for name, needs in graph.items() for each in needs if each != name}
-    found = [name for name in sorted(graph) if name not in required]
-    own = set(known)
-    found = [name for name in found if name not in own]
-    covered = reached(graph, [*own, *found])
-    circular: list[str] = []
-    for name in sorted(graph):
         if name not in covered:
-            circular.append(name)
-            covered |= reached(graph, [name])
-    # A circle that a later one requires.
-    for name in [*circular]:
-        if name in reached(graph, [*own, *found, *(each for each in circular if each != name)]):
-            circular.remove(name)
-    return sorted([*found, *circular])
+            covered.add(name)
+            queue += [each for each in graph[name] if each in graph and each not in covered]
+
+
+def _finished(graph: Graph) -> list[str]:
+    """All packages, each behind those that it requires, as far as they do not require each other."""
+    found: list[str] = []
+    seen: set[str] = set()
+    for start in sorted(graph):
+        path = [] if start in seen else [(start, iter(sorted(graph[start])))]
+        seen.add(start)
+        while path:
+            name, rest = path[-1]
+            following = next((each for each in rest if each in graph and each not in seen), None)
+            if following is None:
+                path.pop()
+                found.append(name)
+            else:
+                seen.add(following)
+                path.append((following, iter(sorted(graph[following]))))
+    return found

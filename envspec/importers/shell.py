@@ -11,23 +11,13 @@ from collections import ChainMap
 from collections.abc import Sequence
 from typing import Final
 
+from envspec.importers.shell_flow import Flow, Runs, result_of_test
 from envspec.importers.shell_notes import NOTES
 from envspec.importers.shell_programs import READERS, assign, read_export
 from envspec.importers.shell_state import Command, Reader, Shell, split_options
-from envspec.importers.shell_syntax import (
-    BadScript,
-    Expanded,
-    Flow,
-    Runs,
-    Script,
-    Step,
-    expand,
-    expand_text,
-    result_of_test,
-    steps,
-)
+from envspec.importers.shell_syntax import BadScript, Expanded, Script, Step, expand, expand_text, steps
 from envspec.importers.types import Outcome, Source
-from envspec.importers.variables import INDEXES, ignored, read_variable
+from envspec.importers.variables import INDEXES, READ, ignored, read_variable
 
 #: Scripts in scripts: `bash -c "sh -c ..."`.
 MAX_NESTED: Final = 8
@@ -114,8 +104,13 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs | None
         _read_files(shell, command, step)
         for name, value in assigned.items():
             assign(shell, command, name, value if runs is Runs.YES else None)
-    elif not _written(shell, command, step):
+    elif (output := _output(shell, command, step)) is None:
         _read_program(shell, command, expanded, runs, assigned)
+    elif runs is Runs.YES and not expanded.unknown:
+        write(shell, command, *output)
+    else:
+        reason = f"what {output[0]} has afterwards depends on the machine or on values that are not in this file"
+        shell.add(command, Outcome.NOT_UNDERSTOOD, reason)
     return _RESULTS.get(program[0]) if program else None
 
 
@@ -201,16 +196,20 @@ def _body_script(body: tuple[tuple[int, str], ...]) -> list[tuple[int, str]] | N
     return list(body)
 
 
-def _written(shell: Shell, command: Command, step: Step) -> bool:
-    """Whether a command only writes the lines of a here-document to a file, which others may read."""
-    target = next((each.target for each in step.redirections if each.operator in (">", ">|")), "")
+def _output(shell: Shell, command: Command, step: Step) -> tuple[str, tuple[tuple[int, str], ...]] | None:
+    """The file that `cat`, `tee` and `echo` write, and its lines with those before; None if they write none."""
+    outputs = [each.target for each in step.redirections if each.operator in (">", ">>", ">|")]
     bodies = [each.body for each in step.redirections if each.body]
-    if command.words[0] == "tee" and len(command.words) == 2:
-        target = command.words[1]
-    if command.words[0] not in ("cat", "tee") or not target or not bodies:
-        return False
-    write(shell, command, expand_text(target, shell.variables).words[0], bodies[0])
-    return True
+    program, *words = command.words
+    if program == "tee" and len(words) == 1:
+        outputs = words
+    if program == "echo" and not bodies and not any(word.startswith("-") for word in words):
+        bodies = [tuple((command.source.line, f"{line}\n") for line in " ".join(words).split("\n"))]
+    target = expand_text(outputs[-1], shell.variables).words[0] if outputs else "/dev/null"
+    if program not in ("cat", "tee", "echo") or not bodies or target.startswith("/dev/"):
+        return None
+    appends = any(each.operator == ">>" for each in step.redirections)
+    return target, (*(shell.written.get(shell.path(target), ()) if appends else ()), *bodies[0])
 
 
 def write(shell: Shell, command: Command, name: str, body: tuple[tuple[int, str], ...]) -> None:
@@ -262,7 +261,7 @@ def _read(shell: Shell, command: Command, reader: Reader, assigned: dict[str, st
     """Run a reader, after the variables in front of its program."""
     for name, value in assigned.items():
         text = f"{name}={value}"
-        if value is not None and (ignored(name) or name in INDEXES or name == "TORCH_CUDA_ARCH_LIST"):
+        if value is not None and (ignored(name) or name in INDEXES or name in READ):
             read_variable(name, value, command.source, text, shell.imported)
         else:
             shell.add(

@@ -57,7 +57,7 @@ NOTES: Final = (
         "needs nothing: it concerns only the run of the program",
     ),
     Note(
-        r"pip (uninstall) .*",
+        r"(uv )?pip uninstall .*",
         Outcome.REFUSED,
         "a lock has what packages require; an entry of [pip] overrides with `remove = true` leaves a package out",
     ),

@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 from envspec.facts import load_facts
 from envspec.importers import conda_specs
 from envspec.importers.conda_specs import add_channel
-from envspec.importers.pip import add_cuda, add_index, add_requirement
+from envspec.importers.pip import Use, add_index, add_requirement
 from envspec.importers.requirements import add_line
 from envspec.importers.shell_state import Clone, Command, Shell, split_options
 from envspec.importers.types import Clue, LedgerEntry, Outcome, Source
+from envspec.importers.variables import torch_backend
 from envspec.names import normalised
 from envspec.origins import PYTORCH_PAGES
 
@@ -38,11 +39,13 @@ _WITH_VALUE: Final = (
     _Option("-i --index-url --default-index --pypi-url", "--index-url"),
     _Option("--extra-index-url --index", "--extra-index-url"),
     _Option("-f --find-links", "--find-links"),
-    _Option("-C --config-settings --config-setting", "--config-settings"),
     _Option("--no-binary", "--no-binary"),
     _Option("--only-binary", "--only-binary"),
     _Option("--trusted-host", "--trusted-host"),
-    _Option("--global-option --build-option --install-option", "--global-option"),
+    _Option(
+        "-C --config-settings --config-setting --global-option --build-option --install-option",
+        reason="a spec has no options of builds, only their variables: [build.NAME] env",
+    ),
     _Option("--torch-backend"),
     _Option("-w --wheel-dir"),
     _Option(
@@ -80,6 +83,8 @@ INSTALLERS: Final = frozenset(
 )
 
 
+#: Addresses of mirrors of the default index.
+_MIRROR: Final = re.compile(r"/pypi/|//pypi\.")
 _VERBS: Final = frozenset({"install", "add", "sync", "wheel"})
 
 
@@ -90,13 +95,19 @@ def read_pip(shell: Shell, command: Command) -> None:
     if command.words[:3] == ("uv", "pip", "sync"):
         given, names = [*given, *(("-r", name) for name in names)], []
     before = len(shell.imported.ledger)
-    packages = tuple(found[0] for name in names if (found := re.match(r"[A-Za-z0-9][\w.-]*(?![\w.-]*[:/])", name)))
+    packages = tuple(name for name in map(_package_name, names) if name and name not in INSTALLERS)
     for option, value in given:
         _read_option(shell, command, option, value, packages)
     for name in names:
         _read_name(shell, command, name)
     if len(shell.imported.ledger) == before:
         shell.add(command, Outcome.TRANSLATED, "needs nothing: no packages")
+
+
+def _package_name(text: str) -> str:
+    """The package that a requirement names, normalised; empty for paths and addresses."""
+    found = re.match(r"[A-Za-z0-9][\w.-]*(?![\w.-]*[:/])", text)
+    return normalised(found[0]) if found else ""
 
 
 def _read_option(shell: Shell, command: Command, option: str, value: str, packages: tuple[str, ...]) -> None:
@@ -106,12 +117,12 @@ def _read_option(shell: Shell, command: Command, option: str, value: str, packag
     elif option == "--no-build-isolation" and packages and all(map(_has_build, packages)):
         shell.add(command, Outcome.TRANSLATED, "needs nothing: they are built beside the lock's torch", text)
     elif option == "--torch-backend":
-        _torch_backend(shell, command, value)
+        torch_backend(value, command.source, text, shell.imported)
     elif row.line == "-e":
         _read_local(shell, command, value, "-e ")
     elif row.line in ("-r", "-c") and "://" not in value:
         _read_file(shell, command, row.line, value)
-    elif row.line == "--index-url" and packages and not PYTORCH_PAGES.match(value):
+    elif row.line == "--index-url" and packages and not PYTORCH_PAGES.match(value) and not _MIRROR.search(value):
         shell.add(command, *add_index(value, command.source, shell.imported, packages=packages), text)
     elif row.line:
         _add(shell, command, f"{row.line} {shlex.quote(value)}" if value else row.line)
@@ -133,27 +144,21 @@ def _add(shell: Shell, command: Command, line: str) -> None:
     add_line(line, command.source, shell.imported, shell.context)
 
 
-def _torch_backend(shell: Shell, command: Command, value: str) -> None:
-    text = f"--torch-backend {value}"
-    if found := re.fullmatch(r"cu(\d+)(\d)", value):
-        cuda = f"{found[1]}.{found[2]}"
-        add_cuda(cuda, command.source, shell.imported, text)
-        shell.add(command, Outcome.TRANSLATED, f"[cuda] version {cuda}", text)
-    else:
-        shell.add(command, Outcome.TRANSLATED, "torch's build follows from [cuda]", text)
-
-
 def _read_file(shell: Shell, command: Command, option: str, name: str) -> None:
     written = shell.written.get(shell.path(name))
     text = f"{option} {name}"
     host = shell.host(name)
-    if written is not None and option == "-r":
+    if written is not None:
+        use = Use.DEPENDENCIES if option == "-r" else Use.CONSTRAINTS
         shell.add(command, Outcome.TRANSLATED, "its lines, from where they are written", text)
         for line, each in written:
-            if requirement := each.partition(" #")[0].strip().removeprefix("#"):
-                add_line(requirement, Source(shell.file, line), shell.imported, shell.context)
+            if requirement := re.sub(r"(^|\s)#.*", "", each).strip():
+                add_line(requirement, Source(shell.file, line), shell.imported, shell.context, use)
     elif host is None:
-        shell.add(command, Outcome.REFUSED, f"{name} {_NOT_COPIED}", text)
+        cloned, reason = shell.clone(name), _NOT_COPIED
+        if cloned is not None:
+            reason = f"is a file of {cloned[0].url}: save it in the project, and name it to `envspec init`"
+        shell.add(command, Outcome.REFUSED, f"{name} {reason}", text)
     elif option == "-r":
         shell.imported.include(host, command.source, text)
     else:
@@ -183,8 +188,8 @@ def _read_local(shell: Shell, command: Command, name: str, option: str) -> None:
     text = f"{option}{name}"
     found = re.fullmatch(r"(?:file:(?://)?)?(?P<path>[^\[]*)(?P<extras>(?:\[.*\])?)", name)
     path, extras = (found["path"] or ".", found["extras"]) if found else (name, "")
-    host, clone = shell.host(path), shell.clones.get(shell.path(path))
-    if host is None and clone is None and (declares := shell.host(f"{path}/pyproject.toml")) is not None:
+    host, cloned = shell.host(path), shell.clone(path)
+    if host is None and cloned is None and (declares := shell.host(f"{path}/pyproject.toml")) is not None:
         host = declares.parent
     if re.match(r"(?!file:)[a-z+]+://", name):
         _add(shell, command, text)
@@ -194,15 +199,16 @@ def _read_local(shell: Shell, command: Command, name: str, option: str) -> None:
         notes = ("not editable: a wheel is built of it",) if option else ()
         verdict = add_requirement(line, command.source, shell.imported, shell.context, notes=notes)
         shell.add(command, *verdict, text)
-    elif clone is None:
+    elif cloned is None:
         shell.add(command, Outcome.REFUSED, f"{path} {_NOT_COPIED}", text)
     else:
-        _read_clone(shell, command, clone, extras, text)
+        _read_clone(shell, command, *cloned, extras, text)
 
 
-def _read_clone(shell: Shell, command: Command, clone: Clone, extras: str, text: str) -> None:
+def _read_clone(shell: Shell, command: Command, clone: Clone, folder: str, extras: str, text: str) -> None:
     url = f"git+{clone.url}" + (f"@{clone.revision}" if clone.revision else "")
-    package = _package_of(clone.url)
+    url += f"#subdirectory={folder}" if folder else ""
+    package = None if folder else _package_of(clone.url)
     if package is None:
         hint = (
             f'add "NAME{extras} @ {url}" to [pip] dependencies, with the name that its pyproject.toml or setup.py has'

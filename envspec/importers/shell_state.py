@@ -79,6 +79,14 @@ class Shell:
                     return found
         return None
 
+    def clone(self, name: str) -> tuple[Clone, str] | None:
+        """The repository that was cloned to a folder in the container, and a path in it; empty for the whole."""
+        path = self.path(name)
+        for folder, clone in self.clones.items():
+            if path == folder or path.startswith(f"{folder}/"):
+                return clone, path[len(folder) + 1 :]
+        return None
+
     def add(self, command: Command, outcome: Outcome, reason: str = "", text: str = "") -> None:
         """An entry for a command, or for a part of it."""
         self.imported.add(command.source, text or command.text, outcome, reason)

@@ -82,9 +82,12 @@ def read_site(site: Site, imported: Import) -> None:
         _read_metadata(each, environment)
     graph = {name: _needs(packages, each.requires) for name, each in packages.items()}
     direct = _direct(packages, graph, site.seeds)
+    required_by: dict[str, list[str]] = {}
+    for other, needs in sorted(graph.items()):
+        for name in needs - {other}:
+            required_by.setdefault(name, []).append(other)
     for name, each in packages.items():
-        by = sorted(other for other, needs in graph.items() if name in needs and other != name)
-        _add(each, direct, by, site, imported)
+        _add(each, direct, required_by.get(name, []), site, imported)
     if torch := packages.get("torch"):
         _read_torch(site.path / "torch" / "version.py", torch, imported)
     for name, each in packages.items():

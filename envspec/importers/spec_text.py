@@ -365,7 +365,7 @@ class _Writer:
             if platform:
                 of_platform.setdefault(platform, []).append(text)
         for platform, texts in sorted(of_platform.items()):
-            yield _table(f"conda.platform.{platform}", {"dependencies": texts})
+            yield _table(f"conda.platform.{platform}", {"dependencies": list(dict.fromkeys(texts))})
 
 
 def _is_valid(read: object, text: str) -> bool:

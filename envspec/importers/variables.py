@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from envspec.facts.gpu import ComputeCapability
 from envspec.importers.conda_specs import add_variable
+from envspec.importers.pip import add_cuda
 from envspec.importers.requirements import add_line
 from envspec.importers.types import Clue, Import, Outcome, Source
 
@@ -48,6 +50,7 @@ class Variable(NamedTuple):
 VARIABLES: Final = (
     Variable(r"PATH", Outcome.TRANSLATED, "needs nothing: the environment's programs are first in PATH"),
     Variable(r"DEBIAN_FRONTEND|DEBCONF_\w+|NEEDRESTART_\w+", Outcome.TRANSLATED, "needs nothing: concerns apt only"),
+    Variable(r"(?i:(https?|ftp|no|all)_proxy)", Outcome.TRANSLATED, "needs nothing: proxies are those of the machine"),
     Variable(
         r"(PIP|UV)_(BUILD_)?(CONSTRAINT|REQUIREMENT|OVERRIDE)S?",
         Outcome.REFUSED,
@@ -95,15 +98,15 @@ VARIABLES: Final = (
 
 def ignored(name: str) -> Variable | None:
     """Why [image] env does not get a variable, whatever its value is; None if its value counts."""
-    if name in INDEXES or name == "TORCH_CUDA_ARCH_LIST":
+    if name in INDEXES or name in READ:
         return None
     return next((row for row in VARIABLES if re.fullmatch(row.names, name)), None)
 
 
 def read_variable(name: str, value: str, source: Source, text: str, imported: Import) -> None:
     """A variable that an image or a container sets, with its entry."""
-    if name == "TORCH_CUDA_ARCH_LIST":
-        gpus_of(value, source, text, imported)
+    if (read := READ.get(name)) is not None:
+        read(value, source, text, imported)
     elif name in INDEXES:
         for url in value.split():
             # uv names an index by `NAME=URL`.
@@ -130,3 +133,20 @@ def gpus_of(architectures: str, source: Source, text: str, imported: Import) -> 
         imported.add(source, text, Outcome.NOT_UNDERSTOOD, f"no compute capability: {names}")
     else:
         imported.add(source, text, Outcome.TRANSLATED, f"[cuda] gpus: {', '.join(dict.fromkeys(found))}")
+
+
+def torch_backend(value: str, source: Source, text: str, imported: Import) -> None:
+    """`cu128`, as uv's `--torch-backend` and UV_TORCH_BACKEND have it."""
+    if found := re.fullmatch(r"cu(\d+)(\d)", value):
+        cuda = f"{found[1]}.{found[2]}"
+        add_cuda(cuda, source, imported, text)
+        imported.add(source, text, Outcome.TRANSLATED, f"[cuda] version {cuda}")
+    else:
+        imported.add(source, text, Outcome.TRANSLATED, "torch's build follows from [cuda]")
+
+
+#: Variables whose value decides more than an environment: name -> what reads it.
+READ: Final[dict[str, Callable[[str, Source, str, Import], None]]] = {
+    "TORCH_CUDA_ARCH_LIST": gpus_of,
+    "UV_TORCH_BACKEND": torch_backend,
+}

@@ -18,7 +18,7 @@ from envspec.importers.types import Import, Unreadable
 #: Lists and mappings within each other.
 MAX_DEPTH: Final = 32
 #: Values, those counted again that an alias repeats. A conda-lock.yml of 1,000 packages for four platforms has 100,000.
-MAX_VALUES: Final = 2_000_000
+MAX_VALUES: Final = 500_000
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 
 

@@ -225,15 +225,23 @@ _OF_LOCKS: Final = "envspec.lock"
 
 
 def project_files(root: Path, start: str = ".") -> Iterator[str]:
-    """The files and links below a folder of a project, as paths relative to its root with `/`, in order."""
+    """The files and links below a folder of a project, as paths relative to its root with `/`, in order.
+
+    Raises:
+        OSError: a folder can't be read.
+    """
     found: list[str] = []
-    for folder, names, files in os.walk(root / start):
+    for folder, names, files in os.walk(root / start, onerror=_raise):
         inner = os.path.relpath(folder, root).replace(os.sep, "/")
         names[:] = [name for name in names if not _is_generated(name, inner) and not _is_lock(folder, name)]
         links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
         included = [name for name in (*files, *links) if not _is_generated(name, inner)]
         found += included if inner == "." else [f"{inner}/{name}" for name in included]
     yield from sorted(found)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def tree_sha256(root: Path) -> str:

@@ -9,6 +9,7 @@ point, so a value of the wrong type is one more mismatch.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
@@ -57,6 +58,7 @@ def _mismatches(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> Itera
     if lock.get("index", []) != _indexes(spec):
         yield "its package indexes are not those of the spec"
     yield from _base_images(spec, lock)
+    yield from _code(spec, lock)
     overrides = {
         (
             _name_of(each["requirement"]),
@@ -370,6 +372,16 @@ def _is_fact(table: str, key: str, expected: _Table, spec: _Table) -> bool:
     blocks = [block for block in text.split(f"\n[[{table}]]\n")[1:] if key in block]
     facts = [*map(documents.parse_toml, blocks), *spec.get("facts", {}).get(table, ())]
     return any(all(fact.get(name) == value for name, value in expected.items()) for fact in facts)
+
+
+def _code(spec: _Table, lock: _Table) -> Iterator[str]:
+    """What an image takes from the machine that builds it."""
+    image, own = lock.get("image", {}), spec.get("image", {})
+    if image.get("project") not in (None, own.get("project")):
+        yield f"image: project = {image['project']}: the spec has another one"
+    copied = map(posixpath.normpath, own.get("copy", ()))
+    if others := sorted({*image.get("copy", ())} - {*copied}):
+        yield f"image: {', '.join(others)} are copied into it: the spec does not say so"
 
 
 def _base_images(spec: _Table, lock: _Table) -> Iterator[str]:

@@ -59,8 +59,8 @@ class ExportOptions:
     without_conda: bool = False
 
 
-def export(lock: Lock, options: ExportOptions, context: Context, spec_folder: Path, folder: Path) -> Exported:
-    """A lock in another format. spec_folder: of the lock's spec, which names local projects. folder: of the file.
+def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -> Exported:
+    """A lock in another format. folder: of the file, from which paths in it begin.
 
     Raises:
         UsageError: the lock has nothing for the format, or too much. NetworkError: an index does not list a file.
@@ -85,7 +85,9 @@ def export(lock: Lock, options: ExportOptions, context: Context, spec_folder: Pa
         locations=_locations(lock, packages, context) if form == "pylock" else {},
         image=_image(lock, options.image) if is_image else "",
         container=container_config(lock.image) if is_image else DEFAULT,
-        projects={name: _relative(spec_folder, name, folder) for name in map(project_of, filter(is_project, packages))},
+        projects={
+            name: _relative(_spec_folder(lock), name, folder) for name in map(project_of, filter(is_project, packages))
+        },
     )
     module, _, function = FORMATS[form].renderer.partition(":")
     rendered: Exported = getattr(import_module(f"envspec.lockfile.export.{module}"), function)(request)
@@ -104,7 +106,9 @@ def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[R
             )
         found = [each for each in lock.resolutions if lock.on(each.target.platform).base_image]
         if not found:
-            raise UsageError(f"{lock.name} has no image", hint="add linux-64 to [env] platforms of its spec")
+            is_linux = any(each.target.platform.is_linux for each in lock.resolutions)
+            missing = "set [cuda] or `[image] base`" if is_linux else "add linux-64 to [env] platforms"
+            raise UsageError(f"{lock.name} has no image", hint=f"{missing} in the spec, and lock again")
         return found
     if platform:
         return [part_of(lock, platform)]
@@ -177,9 +181,9 @@ def _locations(lock: Lock, packages: Sequence[Package], context: Context) -> Map
     return {sha256: Location(url, index or index_of(listed[sha256])) for sha256, (url, index) in found.items()}
 
 
-def spec_folder_of(lock: Lock, folder: Path) -> Path:
-    """The folder of a lock's spec. folder: the lock's."""
-    return (folder / lock.spec).parent
+def _spec_folder(lock: Lock) -> Path:
+    """The folder of a lock's spec, which names local projects."""
+    return ((lock.directory or Path("locks", lock.name)) / lock.spec).parent
 
 
 def write(path: Path, text: str, *, force: bool = False) -> None:
@@ -199,14 +203,14 @@ def write(path: Path, text: str, *, force: bool = False) -> None:
 
 
 def destination(path: Path, form: str, name: str) -> Path:
-    """The file that `--output` names: itself, or the usual one in a folder. name: of the lock.
+    """The file that `--output` names: itself, or the usual one in a folder, which may be missing. name: of the lock.
 
     Raises:
         UsageError: pylock's readers would not take its name.
     """
     # The standard allows no dot in the name between the others.
     usual = FORMATS[form].name.format(name=name.replace(".", "-"))
-    path = path / usual if path.is_dir() else path
+    path = path / usual if path.is_dir() or not (path.suffix or path.exists()) else path
     if form == "pylock" and not re.fullmatch(r"pylock\.(?:[^.]+\.)?toml", path.name):
         raise UsageError(
             f"{path}: pip and uv read such a file only if its name is pylock.toml or pylock.NAME.toml",

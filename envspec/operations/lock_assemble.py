@@ -36,6 +36,7 @@ from envspec.resolve.pypi.request import indexes_of
 from envspec.spec import Spec
 from envspec.spec.dates import Age
 from envspec.spec.owner import path_from_lock
+from envspec.spec.sections import ProjectInImage
 
 
 def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: Sequence[Decision]) -> Lock:
@@ -48,8 +49,9 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     spec, facts, context, before = state.spec, state.facts, state.context, state.before
     indexes = public_indexes(indexes_of(spec))
     resolutions = tuple(replace(r, conda=conda.packages.get(r.target.platform, ())) for r in pypi.resolutions)
+    resolutions = _installed_on(resolutions, state.beneath)
     resolutions = tuple(with_builds(each, spec, facts) for each in resolutions)
-    resolutions = _installed_on(_with_built(resolutions, state), state.beneath)
+    resolutions = _with_built(resolutions, state)
     requests = _cuda_requests(spec, pypi.cutoffs.get("torch", state.as_of))
     plan = plan_platforms(requests, resolutions, facts, spec.image.base)
     old = None if state.request.upgrade is Upgrade.ALL else state.old
@@ -169,7 +171,13 @@ def _with_images(lock: Lock, before: Lock | None) -> Lock:
 
 
 def _without_image(spec: Spec, base: BaseImage | None) -> tuple[str, ...]:
-    named = [table for table, is_set in (("[system]", spec.system), ("[services]", spec.services)) if is_set]
+    parts = {
+        "[system]": spec.system,
+        "[services]": spec.services,
+        "[image] project": spec.image.project is not ProjectInImage.NONE,
+        "[image] copy": spec.image.copied,
+    }
+    named = [part for part, is_set in parts.items() if is_set]
     if base is not None or not named:
         return ()
     has_linux = any(platform.is_linux for platform in spec.env.platforms)

@@ -9,6 +9,7 @@ introduces the next table, and can't set one in a table written as `env.name = .
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -224,10 +225,20 @@ def set_package_as_of(text: str, times: Mapping[str, datetime], root: tuple[str,
 
 def _with_env(text: str, root: tuple[str, ...]) -> str:
     """The text of a pyproject.toml with a table for `[env]`, which it does without as long as it sets nothing there."""
-    if not root or "env" in _at(documents.parse_toml(text), root):
+    return _with_table(text, (*root, "env")) if root else text
+
+
+def _with_table(text: str, path: tuple[str, ...]) -> str:
+    """The text with a table at `path`, at its end if it has none."""
+    if path[-1] in _at(documents.parse_toml(text), path[:-1]):
         return text
     newline = "\r\n" if "\r\n" in text else "\n"
-    return f"{text}{'' if text.endswith(newline) else newline}{newline}[{'.'.join(root)}.env]{newline}"
+    return f"{text}{'' if text.endswith(newline) else newline}{newline}[{'.'.join(path)}]{newline}"
+
+
+def set_on_top_of(text: str, file: str, root: tuple[str, ...] = ()) -> str:
+    """The same for `[pip] on_top_of`. file: from the spec's folder on, separated by `/`."""
+    return set_value(_with_table(text, (*root, "pip")), (*root, "pip", "on_top_of"), json.dumps(file))
 
 
 def _at(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from envspec.importers import importer_of, new_import
 from envspec.importers.base_images import BASE_IMAGES
 from envspec.importers.shell import program_words
+from envspec.importers.shell_flow import Flow, Runs, result_of_test
 from envspec.importers.shell_notes import NOTES
 from envspec.importers.shell_state import split_options
-from envspec.importers.shell_syntax import BadScript, Flow, Runs, Script, expand, result_of_test, steps
+from envspec.importers.shell_syntax import BadScript, Script, expand, steps
 from envspec.importers.types import Import, LedgerEntry, Outcome, Unreadable
 from tests.importers.test_conda_golden import outcome
 
@@ -244,6 +245,23 @@ def test_lines_of_a_builder_count_by_what_is_copied_from_it(tmp_path: Path) -> N
     assert (other.dependencies, other.pythons, other.gpus, other.apt) == ([], [], [], [])
 
 
+@pytest.mark.parametrize("line", ["torch>=2.5", "torch", "torchvision"])
+def test_the_torch_of_a_base_image_is_preferred(line: str, tmp_path: Path) -> None:
+    found = dockerfile(
+        tmp_path, f"FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime\nRUN pip install '{line}'\n"
+    ).draft
+    assert (found.versions["torch"], found.versions["torchvision"]) == ("2.6.0", "0.21.0")
+    assert [each.value for each in found.cudas] == ["12.4"]
+
+
+def test_the_torch_of_a_base_image_is_left_out_if_a_line_replaces_it(tmp_path: Path) -> None:
+    text = "FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime\nRUN pip install torch==2.7.1\n"
+    found = dockerfile(tmp_path, text)
+    assert (found.draft.versions, found.draft.cudas) == ({}, [])
+    assert [each.text for each in found.draft.dependencies] == ["torch==2.7.1"]
+    assert "torch==2.7.1 (Dockerfile:2) replaces its torch 2.6.0" in found.ledger[0].reason
+
+
 def test_files_outside_of_the_project_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("private==1\n")
     project = tmp_path / "project"
@@ -265,13 +283,44 @@ def test_values_that_change_in_a_script(tmp_path: Path) -> None:
     ]
 
 
+def test_the_folder_of_copied_files_is_the_one_that_has_them(tmp_path: Path) -> None:
+    (tmp_path / "app" / "docker").mkdir(parents=True)
+    (tmp_path / "app" / "setup.py").write_text("")
+    (tmp_path / "app" / "requirements.txt").write_text("einops\n")
+    path = tmp_path / "app" / "docker" / "Dockerfile"
+    path.write_text("FROM ubuntu:24.04\nWORKDIR /x\nCOPY . .\nRUN pip install -r requirements.txt\n")
+    assert [each.text for each in imported(path, tmp_path).draft.dependencies] == ["einops"]
+
+
+def test_files_of_a_cloned_repository_are_not_read(tmp_path: Path) -> None:
+    clone = "git clone -b v2 https://git.example.com/ui.git /ui"
+    entries = run_lines(tmp_path, clone, "cd /ui && pip install -r requirements.txt ./ops")
+    assert "requirements.txt is a file of https://git.example.com/ui.git" in entries[-2].reason
+    assert '"NAME @ git+https://git.example.com/ui.git@v2#subdirectory=ops"' in entries[-1].reason
+
+
+def test_files_that_a_script_writes(tmp_path: Path) -> None:
+    entries = run_lines(
+        tmp_path, "echo a==1 > r.txt", "echo b >> r.txt", "pip install -r r.txt", "echo $X > r.txt", "echo hi"
+    )
+    assert [(entry.text, entry.outcome) for entry in entries] == [
+        ("echo a==1 > r.txt", Outcome.TRANSLATED),
+        ("echo b >> r.txt", Outcome.TRANSLATED),
+        ("-r r.txt", Outcome.TRANSLATED),
+        ("a==1", Outcome.KEPT),
+        ("b", Outcome.KEPT),
+        ("echo $X > r.txt", Outcome.NOT_UNDERSTOOD),
+        ("echo hi", Outcome.TRANSLATED),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
         ("FROM x\nRUN <<END\necho\n", "Dockerfile:2: the here-document END has no end"),
         ("FROM x\n" + "RUN a\n" * 20_000, "more than 5000 instructions"),
-        ("FROM x\nRUN a" + " && \\\n b" * 100_000, "Dockerfile:2: an instruction of more than 5000 lines"),
-        ("#" * (5 << 20), "more than 4 MB"),
+        ("FROM x\nRUN a" + " && \\\n b" * 20_000, "Dockerfile:2: an instruction of more than 5000 lines"),
+        ("#" * (1 << 20), "more than 512 kB"),
     ],
 )
 def test_what_is_beyond_the_bounds_is_refused_with_its_line(text: str, error: str, tmp_path: Path) -> None:
@@ -330,3 +379,19 @@ def test_a_devcontainer_keeps_slashes_and_escapes_of_its_strings(tmp_path: Path)
     path = tmp_path / "devcontainer.json"
     path.write_text('{"containerEnv": {"A": "http:\\/\\/x /* no comment */ \\u00e9,}", /* b */ "B": "1",},}')
     assert imported(path, tmp_path).draft.env == {"A": "http://x /* no comment */ \u00e9,}", "B": "1"}
+
+
+@pytest.mark.parametrize(
+    ("build", "cudas", "reason"),
+    [
+        ("gpu: true", [], "cog takes the CUDA that it knows for the pinned torch"),
+        ('gpu: true\n  cuda: "11.8.0"', ["11.8"], "[cuda]"),
+        ("gpu: false", ["cpu"], "gpu is false"),
+    ],
+)
+def test_the_cuda_of_cog(build: str, cudas: list[str], reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "cog.yaml"
+    path.write_text(f"build:\n  {build}\n  python_packages: [torch==2.4.1]\n")
+    found = imported(path, tmp_path)
+    assert [each.value for each in found.draft.cudas] == cudas
+    assert reason in found.ledger[0].reason

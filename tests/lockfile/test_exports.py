@@ -22,7 +22,20 @@ from envspec.lockfile.document import load
 from envspec.lockfile.export import devcontainer, environment_yml, pixi, pylock
 from envspec.lockfile.export.types import Exported, ExportRequest, Location, is_project, project_of
 from envspec.lockfile.folder import read_lock
-from envspec.models import DIRECT_URL, GIT, LOCAL, SPEC, BuiltWheel, Dependent, Lock, Package, Platform, WheelFile
+from envspec.models import (
+    DIRECT_URL,
+    GIT,
+    LOCAL,
+    SPEC,
+    BuiltWheel,
+    Dependent,
+    InstalledPackage,
+    Lock,
+    OnTopOf,
+    Package,
+    Platform,
+    WheelFile,
+)
 from envspec.operations.lock import container_config
 from envspec.spec.targets import marker_environment, wheel_tags
 from tests.support.builders.locks import X86, lock, package, resolution, sha256
@@ -259,3 +272,15 @@ def test_on_top_of_conda_no_installer_removes_or_adds_packages_by_pylock() -> No
     assert "#   pip install --no-deps -r FILE " in text
     assert "uv pip sync" not in text
     assert "conda packages, on which the wheels depend\n" in text
+
+
+@pytest.mark.parametrize("name", [name for name in RENDERERS if name != "devcontainer.json"])
+def test_what_is_there_before_the_lock_is_named(name: str) -> None:
+    torch = InstalledPackage("torch", "2.9")
+    plain = resolution(X86, package("plain", "1.0"))
+    base = replace(plain, on_top_of=OnTopOf("nvcr.example/pytorch:25.09"), installed=(torch,))
+    made = exported(lock(base), name)
+    assert "1 package of nvcr.example/pytorch:25.09, on top of which the lock is" in made.missing
+    if name == "pylock.toml":
+        assert "# To install it on top of nvcr.example/pytorch:25.09:\n#   pip install --no-deps -r FILE" in made.text
+        assert "sync" not in made.text

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Serve
+from tests.support.builders.conda_channel import row, write_channel
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import wheel
 from tests.support.servers.index import IndexServer
-from tests.support.user import NAME, User, refused, succeeded
+from tests.support.user import NAME, User, a_second_later, refused, succeeded
 
 SPEC = """\
 #:schema ../envspec.schema.json
@@ -61,6 +63,23 @@ def test_a_new_requirement_moves_nothing_else(user: User, index: IndexServer) ->
         f"locks/{NAME}/requirements.linux-64.txt",
     ]
     assert succeeded(user.runs("lock", NAME, "--check"))
+
+
+@pytest.mark.parametrize("date", ["", "as_of = 2025-06-01\n"])
+def test_a_release_after_the_date_of_the_lock_is_taken_if_that_is_said(
+    user: User, index: IndexServer, date: str
+) -> None:
+    user.writes(SPEC.replace("\n\n[pip]", f"\n{date}\n[pip]"))
+    succeeded(user.runs("lock", NAME))
+    a_second_later()
+    now = datetime.now(timezone.utc)
+    index.add(File(APP[1], uploaded=now), File(wheel("late", "1.0"), uploaded=now))
+    a_second_later()
+    assert "nothing of late was uploaded" in refused(user.runs("add", "late"), 2)
+    succeeded(user.runs("add", "late", "--upgrade"))
+    assert user.pins() == {"app": "1.0", "leaf": "2.0", "late": "1.0"}
+    assert ("package_as_of = { late = " in user.spec.read_text(encoding="utf-8")) == bool(date)
+    succeeded(user.runs("lock", NAME, "--check"))
 
 
 def test_what_a_new_requirement_excludes_moves_and_is_shown(user: User) -> None:
@@ -190,3 +209,26 @@ def test_a_pyproject_that_is_the_spec(index: IndexServer, tmp_path: Path) -> Non
     )
     succeeded(user.runs("remove", ".", "other"))
     assert user.pins() == {"app": "1.0", "leaf": "1.0"}
+
+
+def test_conda_packages_are_locked_too(user: User, tmp_path: Path) -> None:
+    old, new = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (2025, 2026))
+    rows = [row("python", "3.11.7", "h0_0", built=old), row("tool", "1.0", "h0_0", built=old, depends=["libtool"])]
+    rows += [row("libtool", version, "h0_0", built=built) for version, built in (("1.0", old), ("2.0", new))]
+    channel = write_channel(tmp_path / "channel", rows).as_uri()
+    user.writes(f'{SPEC}\n[conda]\nchannels = ["{channel}"]\ndependencies = ["tool"]\n')
+    succeeded(user.runs("lock", NAME))
+    assert {"tool", "libtool"} <= conda_pins(user).keys()
+    succeeded(user.runs("add", "--conda", "libtool <2"))
+    assert conda_pins(user)["libtool"] == "1.0"
+    assert user.pins() == {"app": "1.0", "leaf": "2.0"}
+    message = refused(user.runs("remove", "--conda", "python"), 2)
+    assert message.startswith("python is not in [conda] dependencies")
+    ran = succeeded(user.runs("remove", "--conda", "libtool"))
+    assert 'removed "libtool <2" from [conda] dependencies' in ran.stderr
+    # Without a date in the spec, conda packages stay at the lock's versions.
+    assert conda_pins(user)["libtool"] == "1.0"
+
+
+def conda_pins(user: User) -> dict[str, str]:
+    return {each["name"]: each["version"] for each in user.document()["resolution"][0]["conda"]}

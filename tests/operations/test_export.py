@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envspec.lockfile.folder import write_folder
-from envspec.models import Lock
+from envspec.models import Lock, Platform
 from envspec.operations.lock import lock_files
 from tests.conftest import Serve
 from tests.support.builders.environments import SERIES
@@ -159,6 +159,21 @@ def test_only_its_own_files_are_replaced(tmp_path: Path) -> None:
     first = own.read_bytes()
     succeeded(user.runs(*words))
     assert own.read_bytes() == first
+
+
+@pytest.mark.parametrize(("platform", "hint"), [(X86, "`[image] base`"), (Platform.WIN_64, "linux-64")])
+def test_a_lock_without_an_image_has_no_dev_container(tmp_path: Path, platform: Platform, hint: str) -> None:
+    user = holds(tmp_path, lock(resolution(platform, package("a", "1"))))
+    message = refused(user.runs("export", "small", "--format", "devcontainer"), 2)
+    assert message.startswith("small has no image\n") and hint in message
+
+
+def test_a_folder_gets_the_usual_name(tmp_path: Path) -> None:
+    user = holds(tmp_path, example())
+    succeeded(user.runs("export", user.lock, "--format", "devcontainer", "--output", ".devcontainer/"))
+    assert (
+        (tmp_path / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8").startswith("// pytorch-2.9 for")
+    )
 
 
 def test_what_a_format_has_no_place_for_is_a_warning_and_a_comment(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import pytest
 
+from envspec.documents import parse_toml
 from envspec.models import ImageId, ImageSettings, Lock, Platform, Service
 from tests.support import preloaded
-from tests.support.builders.environments import SERIES
+from tests.support.builders.environments import RUNNING, SERIES
 from tests.support.builders.images import Around, Builder, small_wheel, standing
 from tests.support.builders.wheels import padding, wheel
-from tests.support.user import refused
+from tests.support.machines.confinement import confined
+from tests.support.user import refused, succeeded
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
 
@@ -245,8 +247,9 @@ def _pyproject(old: str, new: str) -> Callable[[Path], None]:
 
 
 def _many(folder: Path) -> None:
-    with (folder / "src/large.bin").open("wb") as file:
-        file.truncate(300 << 20)
+    for name in ("one.bin", "two.bin"):
+        with (folder / "src" / name).open("wb") as file:
+            file.truncate(150 << 20)
 
 
 REFUSED: Final[dict[str, tuple[str, ImageSettings, Callable[[Path], object]]]] = {
@@ -270,7 +273,7 @@ REFUSED: Final[dict[str, tuple[str, ImageSettings, Callable[[Path], object]]]] =
         EDITABLE,
         lambda folder: Path(os.fsdecode(bytes(folder / "src/\udcff"))).touch(),
     ),
-    "too much": ("more than 256 MiB", EDITABLE, _many),
+    "too much": ("the code has more than 256 MiB, with", EDITABLE, _many),
     "a system's folder": ("workdir: /srv is a folder of the system", replace(EDITABLE, workdir="/srv"), lambda _: None),
     "no spec": ("and there is no such file", EDITABLE, lambda folder: (folder / "pyproject.toml").unlink()),
     "no name": ("it has no [project] name", EDITABLE, _pyproject('name = "my-trainer"', "")),
@@ -325,6 +328,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 '''
 
 
+@confined
 def test_a_wheel_of_the_project(scene: Scene) -> None:
     builder = scene.somebody("one")
     system = '\n[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
@@ -343,3 +347,31 @@ def test_a_wheel_of_the_project(scene: Scene) -> None:
     manifest = scene.registry.tagged("team/app:1")
     assert manifest is not None
     assert b"print('two')" in scene.files(builder, lock)[f"{SITE}/my_trainer/main.py"][1]
+
+
+def test_from_pyproject_to_an_image(scene: Scene) -> None:
+    """All of it by the user's own commands; the lock records the ID of the image without code."""
+    builder = scene.somebody("one")
+    table = f"""
+[tool.envspec.env]
+python = "{SERIES}"
+as_of = 2026-06-01
+
+[tool.envspec.image]
+base = "docker.io/{scene.base.named().repository.partition("/")[2]}@{scene.base.digest}"
+glibc = "2.36"
+python = "{RUNNING}"
+project = "editable"
+copy = ["configs"]
+"""
+    (builder.folder / "pyproject.toml").write_text(PROJECT + table)
+    succeeded(builder.runs("lock", ".", "--image"))
+    first = builder.id_of("my-trainer")
+    [recorded] = parse_toml((builder.folder / "locks/my-trainer/envspec.lock").read_text())["image_id"]
+    assert recorded["id"] != first
+    edit(builder)
+    assert builder.id_of("my-trainer") != first
+    succeeded(builder.runs("lock", ".", "--check"))
+    dockerfile = (builder.folder / "locks/my-trainer/Dockerfile").read_text()
+    assert "--build-context code=../.. ." in dockerfile
+    assert dockerfile.endswith('COPY --from=code [".", "/workspace/"]\n')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,8 @@ from tests.support.builders import base_packages, ecosystem
 from tests.support.builders.base_packages import Link, distribution, layer, system, torch
 from tests.support.builders.ecosystem import release
 from tests.support.builders.images import Builder, Standing, hold_base, make_base
-from tests.support.builders.projects import PLAIN
+from tests.support.builders.projects import PLAIN, File, day
+from tests.support.builders.wheels import sdist
 from tests.support.servers.index import IndexServer
 from tests.support.servers.registry import PushRegistry, digest
 from tests.support.user import refused
@@ -33,6 +35,7 @@ def public() -> Iterator[IndexServer]:
         release("needs-vision", "1.0.0", requires=["torchvision"]),
         release("extra-part", "1.0.0"),
         release("extra-part", "2.0.0"),
+        File(sdist("compiled-one", "1.0.0"), day("2024-01-01")),
     ]
     with IndexServer([*ecosystem.torch_family(), *own]) as index:
         yield index
@@ -154,6 +157,40 @@ def test_a_torch_for_the_cpu(owner: Owner) -> None:
     assert "a CPU build" in owner.locks().stderr
 
 
+def test_no_build_beside_the_torch_of_a_base(owner: Owner) -> None:
+    owner.has_base(layer(system(), torch(NVIDIA), NUMPY))
+    owner.keeps(
+        "compiled-one", pip='allow_sdist = ["compiled-one"]\n', rest='[build.compiled-one]\nrequires = ["torch"]\n'
+    )
+    error = refused(owner.locks(), 4)
+    assert "compiled-one 1.0.0 is compiled beside torch, which is not in the lock but in" in error
+
+
+def test_verify_reads_the_base_again(owner: Owner) -> None:
+    owner.has_base(layer(system()), layer(torch(NVIDIA), NUMPY))
+    owner.keeps("needs-torch")
+    owner.locked()
+    assert owner.locks("--verify").status == 0
+
+
+def test_explain_and_diff_name_what_the_base_has(owner: Owner) -> None:
+    owner.has_base(layer(system(), torch(NVIDIA), NUMPY), env={"CUDA_VERSION": "13.0.1"})
+    owner.keeps("needs-torch", rest=H100)
+    owner.locked()
+    explained = owner.runs("explain", owner.lock, "torch")
+    assert explained.status == 0, explained.stderr
+    assert f"torch {NVIDIA} on linux-64" in explained.stdout and "is there already" in explained.stdout
+    assert "needs-torch 1.0.0: torch>=2.9.0a0" in explained.stdout and "sm_80 sm_90" in explained.stdout
+    whole = owner.runs("explain", owner.lock)
+    assert "on top of docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04, which has 2 packages" in whole.stdout
+    before = owner.folder / "before"
+    shutil.copytree(owner.lock, before)
+    owner.has_base(layer(system(), torch(NVIDIA), distribution("numpy", "1.26.3")), env={"CUDA_VERSION": "13.0.1"})
+    owner.locked("--upgrade")
+    [line] = [each for each in owner.runs("diff", before, owner.lock).stdout.splitlines() if "base.numpy" in each]
+    assert "1.26.4" in line and "1.26.3" in line
+
+
 def test_layers_hide_what_is_below(owner: Owner) -> None:
     below = layer(system(), torch("2.8.0"), distribution("numpy", "2.2.0"), distribution("gone", "1.0"))
     folder = f"{base_packages.SITE}/numpy-2.2.0.dist-info"
@@ -181,14 +218,24 @@ def test_a_virtual_environment_of_the_base(owner: Owner) -> None:
     assert owner.document()["resolution"][0]["on_top_of"]["nested"] == f"/{site}"
 
 
-def test_constraints_of_the_base(owner: Owner) -> None:
-    files = {"etc/pip/constraint.txt": b"# NVIDIA's\nextra-part==1.0.0\nnumpy==1.26.4\n"}
-    owner.has_base(layer(system(), torch(NVIDIA), NUMPY, files), env={"PIP_CONSTRAINT": "/etc/pip/constraint.txt"})
+def test_the_dockerfile_installs_on_top_as_well(owner: Owner) -> None:
+    owner.has_base(layer(system()), layer(torch(NVIDIA), NUMPY))
     owner.keeps("needs-torch")
     owner.locked()
+    lines = (owner.lock / "Dockerfile").read_text()
+    assert "/usr/bin/python3.11 -m venv --without-pip --system-site-packages /opt/env" in lines
+    assert f"> /{base_packages.SITE}/envspec.pth" in lines
+
+
+def test_constraints_of_the_base(owner: Owner) -> None:
+    files = {"etc/pip/constraint.txt": b"# NVIDIA's\nextra-part==1.0.0\nnumpy==9\n-c other.txt\n"}
+    owner.has_base(layer(system(), torch(NVIDIA), NUMPY, files), env={"PIP_CONSTRAINT": "/etc/pip/constraint.txt"})
+    owner.keeps("needs-torch")
+    ran = owner.locked()
     assert owner.pins() == {"needs-torch": "1.0.0", "extra-part": "1.0.0"}
+    assert any("'-c other.txt', which is none on versions: not used" in text for text in ran.warnings)
     (found,) = [each for each in owner.document()["decision"] if each["what"] == "base.constraints"]
-    assert found["value"] == "extra-part==1.0.0; numpy==1.26.4"
+    assert found["value"] == "extra-part==1.0.0; numpy==9"
 
 
 def test_what_the_base_itself_does_not_meet_is_left_as_it_is(owner: Owner) -> None:

@@ -89,6 +89,16 @@ def test_the_file_belongs_to_the_spec(user: User) -> None:
     assert user.pins() == {"needs-torch": "1.0.0"}
 
 
+def test_the_option_writes_the_key(user: User) -> None:
+    (user.folder / "lists").mkdir()
+    (user.folder / "lists" / "colab.json").write_text(LISTS["inspect"])
+    user.wants("needs-torch", as_of="2026-06-01T00:00:00Z", python=SERIES)
+    user.locked("--on-top-of", "lists/colab.json")
+    assert '\non_top_of = "lists/colab.json"\n' in user.spec.read_text()
+    assert user.pins() == {"needs-torch": "1.0.0", "extra-part": "2.0.0"}
+    assert user.locks("--check").status == 0
+
+
 def test_the_family_comes_from_the_index_of_that_torch(user: User) -> None:
     (user.folder / "system.txt").write_text(inspected(("torch", "2.8.0+cu126", []), ("numpy", "1.26.4", [])))
     with IndexServer(ecosystem.pytorch_index("cu126"), PLAIN, prefix="/whl/cu126") as index:

@@ -93,13 +93,13 @@ def test_a_yanked_release_that_is_preferred_is_locked_with_a_warning(user: User)
 
 
 def test_labels_of_the_torch_family_follow_the_build(user: User) -> None:
-    """Installed from PyTorch's index for CUDA 12.6, or from PyPI: the same release either way."""
-    prefer = ["torch==2.7.0+cu126", "torchvision==0.22.0+cu126"]
-    with IndexServer(ecosystem.pytorch_index("cu126"), PLAIN, prefix="/whl/cu126") as index:
-        user.environ["ENVSPEC_PYTORCH_INDEX"] = index.url.replace("cu126", "{variant}")
-        preferring(user, "torch", "torchvision", prefer=prefer, rest='[cuda]\nversion = "12.6"\n')
+    """Installed from PyTorch's index for CUDA 12.8, or from PyPI: the same release either way."""
+    prefer = ["torch==2.7.0+cu128", "torchvision==0.22.0+cu128"]
+    with IndexServer(ecosystem.pytorch_index("cu128"), PLAIN, prefix="/whl/cu128") as index:
+        user.environ["ENVSPEC_PYTORCH_INDEX"] = index.url.replace("cu128", "{variant}")
+        preferring(user, "torch", "torchvision", prefer=prefer, rest='[cuda]\nversion = "12.8"\n')
         user.locked()
-        assert {"torch": "2.7.0+cu126", "torchvision": "0.22.0+cu126"}.items() <= user.pins().items()
+        assert {"torch": "2.7.0+cu128", "torchvision": "0.22.0+cu128"}.items() <= user.pins().items()
     preferring(user, "torch", "torchvision", prefer=prefer, rest="[cuda]\n")
     user.locked()
     assert ({"torch": "2.7.0", "torchvision": "0.22.0"}.items() <= user.pins().items(), moved(user)) == (True, {})

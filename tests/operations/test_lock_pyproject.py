@@ -149,6 +149,12 @@ def test_dates_in_a_table_of_pyproject(whole: User) -> None:
     succeeded(whole.runs("lock", ".", "--check"))
 
 
+def test_code_without_an_image(whole: User) -> None:
+    whole.writes(f'{whole.spec.read_text()}\n[tool.envspec.image]\nproject = "wheel"\ncopy = ["src"]\n')
+    said = succeeded(whole.runs("lock", ".")).stderr
+    assert "only an image has [image] project and [image] copy, and the spec has no base for one" in said
+
+
 def test_a_pyproject_without_the_table(tmp_path: Path, index: IndexServer) -> None:
     user = User(tmp_path, index.url)
     (tmp_path / "pyproject.toml").write_text(WHOLE.partition("[tool.envspec]")[0])

@@ -34,7 +34,7 @@ from envspec.documents import MAX_JSON_MARKS, parse_json
 from envspec.io.archives import MAX_METADATA_BYTES
 from envspec.io.http import PAGE_BYTES
 from envspec.lockfile.header import add_checksum
-from envspec.resolve.pypi.errors import excluded_conda_versions
+from envspec.resolve.pypi.errors import excluded_versions
 from envspec.resolve.pypi.index import file_metadata as sdist_reader
 from envspec.resolve.pypi.index.file_metadata import LARGEST_BYTES
 from envspec.resolve.pypi.index.page import MOST_FILES, BadPage, parse_page
@@ -400,7 +400,7 @@ def test_the_largest_pages_take_time_by_their_size() -> None:
         lambda: parsed("a" * 10**6),
         lambda: declared(b"Requires-Dist: a\n" + b" b\n" * 10**6),
         lambda: without_credentials("a" * 10**6 + "://"),
-        lambda: list(excluded_conda_versions("a-" * 10**5, {})),
+        lambda: list(excluded_versions("a-" * 10**5, {})),
         lambda: read_match_spec("tool =" + "0" * 60 + "!x"),
         lambda: read_match_spec("tool =1." + "a" * 60 + "!x"),
         lambda: parse_json(b"[" * 10**6),

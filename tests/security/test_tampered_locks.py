@@ -167,6 +167,17 @@ ATTACKS: Final = {
         "linux-64: app: removed",
         "override.left",
     ),
+    "a folder of the builder's, in the image": Attack(
+        (
+            (
+                "\n[[resolution]]\n",
+                '\n[image]\nworkdir = "/workspace"\ncompiler = "none"\ncopy = ["../x"]\n\n[[resolution]]\n',
+            ),
+        ),
+        True,
+        "image: locked ",
+        "image.copy",
+    ),
     "an extra package": Attack(
         ((LEFT, EXTRA + LEFT), ("\nleft==", f"\nextra==1.0.0 \\\n    --hash=sha256:{EVIL}\n    # via app\nleft==")),
         False,

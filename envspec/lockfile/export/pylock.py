@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from envspec.context import counted
+from envspec.escaping import one_line
 from envspec.lockfile import toml_writer
 from envspec.lockfile.document import canonical, identity
 from envspec.lockfile.export.conda import explicit_name
@@ -158,17 +159,18 @@ def _file(package: Package) -> Mapping[str, Value]:
 
 
 def _commands(resolutions: Sequence[Resolution]) -> Iterator[str]:
-    conda = [explicit_name(each.target.platform) for each in resolutions if each.conda]
+    below = [explicit_name(each.target.platform) for each in resolutions if each.conda]
+    below += dict.fromkeys(each.on_top_of.source for each in resolutions if each.on_top_of and each.installed)
     # pip resolves what it installs by pylock (26.3): it refuses what the metadata excludes, and looks for what is not
     # listed, such as conda's packages.
-    no_deps = "--no-deps " if conda or any(map(is_overridden, resolutions)) else ""
-    yield f"To install it{' on top of ' + ' or '.join(conda) if conda else ''}:"
+    no_deps = "--no-deps " if below or any(map(is_overridden, resolutions)) else ""
+    yield f"To install it{' on top of ' + ' or '.join(map(one_line, below)) if below else ''}:"
     if any(is_project(each) for part in resolutions for each in part.packages):
         yield "  (pip 26.3 can't: it requires hashes, and a repository or a folder has none)"
     else:
         yield f"  pip install {no_deps}-r FILE        (pip 26.1 or newer)"
-    # A sync would remove conda's packages.
-    yield "  uv pip install -r FILE" if conda else "  uv pip sync FILE"
+    # A sync would remove what is there before.
+    yield "  uv pip install -r FILE" if below else "  uv pip sync FILE"
 
 
 def _own_missing(resolutions: Sequence[Resolution]) -> Iterator[str]:

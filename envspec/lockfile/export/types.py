@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
+from envspec.context import counted
 from envspec.credentials import without_credentials
 from envspec.errors import UsageError
 from envspec.escaping import one_line
@@ -21,6 +22,8 @@ class Content(Enum):
     """What a lock has beside its Python and its packages."""
 
     BASE = "base image"
+    INSTALLED = "packages that are there before the lock's"
+    CODE = "the project's code"
     SYSTEM = "system packages"
     DRIVER = "driver"
     VARIABLES = "variables"
@@ -56,8 +59,14 @@ class ExportRequest:
         """Each part of the lock in words, once for all platforms that have it."""
         lock = self.lock
         parts = [lock.on(each.target.platform) for each in self.resolutions]
-        bases = {f"{each.base_image.repository}:{each.base_image.tag}": None for each in parts if each.base_image}
+        bases = {each.base_image.name: None for each in parts if each.base_image}
         yield from ((Content.BASE, f"the base image {name}") for name in bases)
+        sources = {each.on_top_of.source: len(each.installed) for each in self.resolutions if each.on_top_of}
+        for source, count in sources.items():
+            if count:
+                yield Content.INSTALLED, f"{counted(count, 'package')} of {source}, on top of which the lock is"
+        if lock.image.has_code and bases:
+            yield Content.CODE, "the project's code, which the image has"
         if lock.image.apt and bases:
             yield Content.SYSTEM, f"system packages (apt): {', '.join(sorted(lock.image.apt))}"
         drivers = {each.driver.minimum: None for each in parts if each.driver}

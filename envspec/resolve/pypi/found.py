@@ -182,7 +182,8 @@ def bounds_of(found: FoundEnvironment, environment: Mapping[str, str]) -> dict[s
     bounds = {}
     for line in found.constraints:
         requirement = parsed(line)
-        if requirement is not None and requirement.url is None and not requirement.extras:
+        # What is there stays as it is, whatever the constraints say.
+        if requirement is not None and normalised(requirement.name) not in found.packages:
             bounds[line] = f"{line} is a constraint of {found.place}"
     for package in found.packages.values():
         for requirement in applicable(declared(package.metadata or b""), environment, frozenset()):

@@ -10,7 +10,7 @@ from envspec.models import Dependent
 from envspec.resolve.pypi.errors import (
     PypiCondaConflict,
     check_conflicts,
-    excluded_conda_versions,
+    excluded_versions,
     torch_family_conflict,
 )
 from envspec.resolve.types import CondaProvided
@@ -115,6 +115,6 @@ CONDA = {
     ],
 )
 def test_what_is_excluded(message: str, names: list[str]) -> None:
-    found = list(excluded_conda_versions(message, CONDA))
+    found = list(excluded_versions(message, CONDA))
     assert [whence for whence, _ in found] == [CONDA[name].description for name in names]
     assert all(CONDA[name].package in hint for name, (_, hint) in zip(names, found, strict=True))

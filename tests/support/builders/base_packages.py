@@ -12,7 +12,11 @@ from tests.support.builders.zips import tarred
 #: Of Debian's Python, where pip installs as root.
 SITE = "usr/local/lib/python3.11/dist-packages"
 #: Content of a symbolic link: `Link("python3.11")`.
-Files = Mapping[str, "bytes | Link"]
+Files = Mapping[str, "bytes | Link | Folder"]
+
+
+class Folder:
+    """Content of a folder's entry."""
 
 
 class Link(str):
@@ -28,7 +32,9 @@ def layer(*parts: Files) -> bytes:
         info = tarfile.TarInfo(path)
         if isinstance(content, Link):
             info.type, info.linkname = tarfile.SYMTYPE, str(content)
-        members.append((info, b"" if isinstance(content, Link) else content))
+        elif isinstance(content, Folder):
+            info.type = tarfile.DIRTYPE
+        members.append((info, content if isinstance(content, bytes) else b""))
     return tarred(members)
 
 
