@@ -106,8 +106,8 @@ def page(rows: Sequence[Audited], verdicts: Mapping[tuple[str, str, int], str]) 
         "",
         f"Audited: {len(ran)} of {len(rows)}.",
         f"Errors and warnings: {len(listed)}; looked up by hand and right: {right}.",
-        f"The slowest took {slowest:.1f} s with a warm cache (bound: {BOUND_S:.0f} s); at the end, the machine's load of",
-        f"the last 5 minutes was {os.getloadavg()[1]:.0f} for {machine['cores']} cores.",
+        f"The slowest took {slowest:.1f} s with a warm cache (bound: {BOUND_S:.0f} s). The machine's load at the end:",
+        f"{os.getloadavg()[1]:.0f} for {machine['cores']} cores, of other programs too.",
         "",
         *table(
             ["project", "Python", "errors", "warnings", "notes", "not run", "s", "CPU s"], [_line(row) for row in rows]
