@@ -126,11 +126,16 @@ async def _stored(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _check_python(found: FoundEnvironment, spec: Spec) -> None:
-    """Refuse another Python than the spec's.
+    """Refuse another Python than the spec's, and a base of which it is unknown what wheels it loads.
 
     Raises:
-        UsageError: the Python there has another version, or an unknown one.
+        UsageError: the Python there has another version, or an unknown one; or the base's glibc is unknown.
     """
+    if found.home and not (found.glibc or spec.image.glibc):
+        raise UsageError(
+            f"no glibc was found in {found.place}: which wheels it can load is unknown",
+            hint='state it: [image] glibc = "2.39", as `docker run --rm IMAGE ldd --version` prints it',
+        )
     wanted = spec.image.python or spec.env.exact_python or spec.env.python_series
     if not found.python and found.home and not spec.image.python:
         raise UsageError(

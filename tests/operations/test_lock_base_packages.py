@@ -276,8 +276,10 @@ def member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
         ({"usr/bin/python3": Link("python3")}, "no program python3"),
         ({"usr/bin/python3": Link("/usr/bin/missing")}, "no program python3"),
         (system("3.12.1"), "has Python 3.12.1, but env.python is 3.11"),
+        ({**system(), "usr/lib/x86_64-linux-gnu/libc.so.6": b""}, "no glibc was found"),
+        ({**system(), "usr/bin/python3.11": b""}, "is not in its program"),
     ],
-    ids=["circle", "nothing", "another"],
+    ids=["circle", "nothing", "another", "glibc", "version"],
 )
 def test_bases_without_the_python_of_the_spec(owner: Owner, broken: base_packages.Files, expected: str) -> None:
     owner.has_base(layer(broken))
