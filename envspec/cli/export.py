@@ -46,7 +46,7 @@ def command(
     is listed in the file's first comments and as a warning.
 
     \b
-    envspec export pytorch-2.9 --output .                       pylock.pytorch-2-9.toml
+    envspec export pytorch-2.9 --output .              pylock.pytorch-2-9.toml
     envspec export pytorch-2.9 --format devcontainer --output .devcontainer/
     envspec export pytorch-2.9 --format pixi > pixi.toml
     """
