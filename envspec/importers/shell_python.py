@@ -52,7 +52,7 @@ _WITH_VALUE: Final = (
         "-t --target --prefix --root",
         reason="a spec has one environment, without folders of packages beside it: require them like the others",
     ),
-    _Option("--group", reason='name the group in [pip] groups: `groups = ["NAME"]`'),
+    _Option("--group", reason='add the group to the spec: `dependencies-from = ["group:NAME"]`'),
     _Option(
         "--platform --python-version --implementation --abi --python-platform",
         reason="a spec has the platforms and the Python in [env]",
@@ -264,7 +264,7 @@ def read_project(shell: Shell, command: Command) -> None:
     for option, value in pairwise([*command.words, ""]):
         if option in ("--extra", "--group", "--all-extras", "--all-groups", "--with", "-E", "--only-group"):
             text = f"{option} {value}" if not option.startswith("--all") else option
-            reason = 'which groups and extras are required stands in the spec: [pip] groups = ["NAME"]'
+            reason = 'add them to the spec: `dependencies-from = ["extra:NAME", "group:NAME"]`'
             shell.add(command, Outcome.REFUSED, reason, text)
 
 

@@ -79,7 +79,7 @@ def test_a_link_of_the_users_stays_one(tmp_path: Path) -> None:
     replace_user_file(link, b"new")
     assert link.is_symlink()
     assert (spec.read_bytes(), spec.stat().st_mode & 0o7777) == (b"new", 0o640)
-    with pytest.raises(UsageError, match="new.toml can't be written: Not a directory|File exists"):
+    with pytest.raises(UsageError, match="written: "):
         replace_user_file(spec / "new.toml", b"")
     replace_user_file(tmp_path / "new" / "spec.toml", b"first")
     assert (tmp_path / "new" / "spec.toml").read_bytes() == b"first"
