@@ -38,7 +38,7 @@ isort jinja2 jsonschema loguru lxml markdown marshmallow matplotlib mlflow-skinn
 numpy omegaconf openai opentelemetry-sdk orjson packaging pandas pillow platformdirs pluggy poetry-core polars
 protobuf psutil pyarrow pydantic pygments pytest python-dotenv pyyaml regex requests rich ruff safetensors
 scikit-learn scipy seaborn sentencepiece shapely simplejson sqlalchemy starlette sympy tensorboard tokenizers
-tqdm transformers typer urllib3 uvicorn wandb websockets werkzeug xarray zarr
+tqdm transformers typer urllib3 uvicorn wandb websockets werkzeug xarray
 """
 POOL: Final = tuple(_NAMES.split())
 #: Extras of some of them.

@@ -207,6 +207,8 @@ class _Writer:
                 return self._decide("env.python", exact.value, exact.why, str(exact.source))
             why = f"{exact.why}; {exact.value} has no standalone build, the series' newest patch is taken"
             return self._decide("env.python", series, why, str(exact.source))
+        if not clues and (found := self._python_of_system()):
+            return found
         bounds = [(each, bound) for each in clues if (bound := _specifiers(each.value)) is not None]
         allowed = [
             series
@@ -221,6 +223,14 @@ class _Writer:
         if with_wheels[0] != allowed[0]:
             why += f"; torch{torch} has no wheel for {allowed[0]}"
         return self._decide("env.python", with_wheels[0], why, ", ".join(str(each.source) for each, _ in bounds))
+
+    def _python_of_system(self) -> str:
+        """The Python that the system of an image has, whose `pip` its lines run."""
+        for each in self._draft.systems[:1]:
+            row = self._facts.system(each.value)
+            if row is not None and row.python is not None and row.python in PYTHON_SERIES:
+                return self._decide("env.python", row.python, f"python3 of {each.value}", str(each.source))
+        return ""
 
     def _cuda(self, torch: SpecifierSet) -> str:
         draft, choices = self._draft, self._choices

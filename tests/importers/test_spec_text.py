@@ -72,6 +72,12 @@ def test_the_python(tmp_path: Path, pythons: list[str], torch: str, python: str,
     assert (spec.env.python, decisions["env.python"]) == (python, (python, why))
 
 
+def test_the_python_of_an_images_system(tmp_path: Path) -> None:
+    made = imported(tmp_path, "torch==2.9.1", systems=[Clue("ubuntu22.04", TAG, "its tag")])
+    spec, decisions = written(made, tmp_path)
+    assert (spec.env.python, decisions["env.python"]) == ("3.10", ("3.10", "python3 of ubuntu22.04"))
+
+
 @pytest.mark.parametrize(
     ("clues", "flavor", "torch", "version"),
     [
