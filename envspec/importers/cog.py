@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from envspec.importers.pip import add_cuda
 from envspec.importers.requirements import add_line
-from envspec.importers.shell import read_script
+from envspec.importers.shell import CommandsDocument, read_script
 from envspec.importers.shell_programs import add_system_package
 from envspec.importers.shell_state import Command, Shell
-from envspec.importers.types import Clue, Import, Outcome, Source
+from envspec.importers.types import Clue, Import, Outcome
 from envspec.importers.variables import read_variable
 from envspec.importers.yaml_lines import Value, read_yaml
 
@@ -59,20 +58,7 @@ def read_cog(path: Path, imported: Import) -> None:
         reader.cpu(document, "build.gpu is not set: cog's images are for the CPU by default")
 
 
-@dataclass(slots=True)
-class _Reader:
-    imported: Import
-    path: Path
-    shell: Shell
-    document: Value
-
-    def at(self, value: Value) -> Source:
-        return Source(self.shell.file, value.line)
-
-    def add(self, key: str, value: Value, outcome: Outcome, reason: str = "") -> None:
-        """An entry for a key."""
-        self.imported.add(self.at(value), f"{key}: {value.shown()}", outcome, reason)
-
+class _Reader(CommandsDocument):
     def read(self, key: str, value: Value) -> None:
         """A key of the document, or of `build`."""
         read, note = _KEYS.get(key), NOTES.get(key)

@@ -10,7 +10,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from os.path import normpath
 from pathlib import Path
@@ -20,10 +19,10 @@ from envspec.importers.base_images import leave_replaced, read_base_image
 from envspec.importers.conda_specs import add_name
 from envspec.importers.dockerfile import read_build
 from envspec.importers.pip import add_cuda
-from envspec.importers.shell import read_script
+from envspec.importers.shell import CommandsDocument, read_script
 from envspec.importers.shell_programs import add_system_package
 from envspec.importers.shell_state import Command, Shell
-from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
+from envspec.importers.types import Clue, Import, Outcome, Unreadable
 from envspec.importers.variables import ignored, read_variable
 from envspec.importers.yaml_lines import Value, parse_yaml
 
@@ -166,20 +165,7 @@ def _as_yaml_token(found: re.Match[str]) -> str:
         return found["string"]
 
 
-@dataclass(slots=True)
-class _Reader:
-    imported: Import
-    path: Path
-    shell: Shell
-    document: Value
-
-    def at(self, value: Value) -> Source:
-        return Source(self.shell.file, value.line)
-
-    def add(self, key: str, value: Value, outcome: Outcome, reason: str = "") -> None:
-        """An entry for a key."""
-        self.imported.add(self.at(value), f"{key}: {value.shown()}", outcome, reason)
-
+class _Reader(CommandsDocument):
     def read(self, key: str, value: Value) -> None:
         """A key of the document, or of a table in it."""
         read = _KEYS.get(key)

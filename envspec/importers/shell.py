@@ -9,6 +9,8 @@ import posixpath
 import re
 from collections import ChainMap
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from envspec.importers.shell_flow import Flow, Runs, result_of_test
@@ -16,8 +18,9 @@ from envspec.importers.shell_notes import NOTES
 from envspec.importers.shell_programs import READERS, assign, read_export
 from envspec.importers.shell_state import Command, Reader, Shell, split_options
 from envspec.importers.shell_syntax import BadScript, Expanded, Script, Step, expand, expand_text, steps
-from envspec.importers.types import Outcome, Source
+from envspec.importers.types import Import, Outcome, Source
 from envspec.importers.variables import INDEXES, READ, ignored, read_variable
+from envspec.importers.yaml_lines import Value
 
 #: Scripts in scripts: `bash -c "sh -c ..."`.
 MAX_NESTED: Final = 8
@@ -274,3 +277,21 @@ def _head(words: Sequence[str]) -> str:
     """Program and first words without options, for the tables."""
     plain = [word for word in words[:40] if not word.startswith("-") or word in ("-", "--version")]
     return " ".join([words[0], *(plain[1:9])])[:1000].lower() if words else ""
+
+
+@dataclass(slots=True)
+class CommandsDocument:
+    """A YAML document with commands among its values. shell: runs them, in the folder that they expect."""
+
+    imported: Import
+    path: Path
+    shell: Shell
+    document: Value
+
+    def at(self, value: Value) -> Source:
+        """Where a value is written."""
+        return Source(self.shell.file, value.line)
+
+    def add(self, key: str, value: Value, outcome: Outcome, reason: str = "") -> None:
+        """An entry for a key."""
+        self.imported.add(self.at(value), f"{key}: {value.shown()}", outcome, reason)
