@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import platform
 import re
 import shutil
 import subprocess
@@ -357,7 +358,8 @@ def test_pips_and_uvs_own_settings(user: User, index: IndexServer) -> None:
     names += " UV_FIND_LINKS ENVSPEC_BUILT_WHEELS PIP_PROXY"
     environ = dict.fromkeys(names.split(), f"http://me:{planted.planted}@127.0.0.1:9/simple")
     environ["ENVSPEC_DEFAULT_INDEX"] = index.url
-    user.wants("corp-core")
+    # pip resolves for the Python that it runs on.
+    user.wants("corp-core", python=platform.python_version())
     assert planted.locks(**environ).status == 0
     assert planted.locks("--resolver", "pip-tools", "--upgrade", **environ).status == 0
     assert planted.installs(index.files_of("corp-core")[0].artifact, **environ).status == 0
