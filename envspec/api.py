@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from envspec.diagnostics.explain import Explanation, PackageExplanation
     from envspec.diagnostics.fit import FitReport
     from envspec.engine.container import Gpus, Mount, Port
+    from envspec.importers.result import Imported
     from envspec.lockfile.check import CheckResult
     from envspec.lockfile.diff import LockDiff
     from envspec.models import Lock, Platform
@@ -35,6 +36,53 @@ _Path: TypeAlias = "str | Path"
 _LockOrPath: TypeAlias = "Lock | str | Path"
 _List: TypeAlias = "Literal['dependencies', 'constraints', 'conda']"
 _Gpus: TypeAlias = "Literal['auto', 'all', 'none'] | Sequence[str | int]"
+
+
+def init(
+    *sources: _Path,
+    output: _Path | None = None,
+    name: str = "",
+    python: str = "",
+    platforms: Sequence[str | Platform] = (),
+    gpus: Sequence[str] = (),
+    driver: str = "",
+    cuda: str = "",
+    extras: Sequence[str] = (),
+    groups: Sequence[str] = (),
+    overwrite: bool = False,
+    context: Context | None = None,
+) -> Imported:
+    """Write a spec and its first lock from what a project has, with its versions, like `envspec init`.
+
+    sources: files, and folders of environments. The result has the spec's path, the lock's, an entry for each line of
+    the sources (`ledger`; `lost`: those that the spec lacks), and the versions that moved.
+
+    Raises:
+        UsageError: a source can't be read, or the spec exists. Nothing is written then.
+        SpecError, NoSolution, NetworkError: the spec is written, and can't be locked.
+    """
+    from envspec.models import Platform
+    from envspec.operations.init import InitRequest, lock_imported, write_spec
+
+    context = context or _context()
+    request = InitRequest(
+        root=Path(),
+        sources=tuple(map(Path, sources)),
+        output=None if output is None else Path(output),
+        name=name,
+        python=python,
+        platforms=tuple(map(Platform, platforms)),
+        gpus=tuple(gpus),
+        driver=driver,
+        cuda=cuda,
+        extras=tuple(extras),
+        groups=tuple(groups),
+        overwrite=overwrite,
+    )
+    found, imported = write_spec(request, context.now().replace(microsecond=0))
+    folder = Path("locks", found.name)
+    _, done = lock_imported(found, imported.draft, request.prefixes, folder, lambda _: nullcontext(context))
+    return done
 
 
 def lock(

@@ -48,6 +48,7 @@ def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Around]:
         (spec,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
         Path("specs").mkdir()
         Path("specs", "mine.toml").write_text(spec.replace('"3.11"', f'"{SERIES}"') + IMAGE, encoding="utf-8")
+        Path("requirements.txt").write_text("numpy==2.1.*\n", encoding="utf-8")
         yield around
 
 
