@@ -203,10 +203,14 @@ class Pypi:
             locked = {package.name: package.version for part in base.resolutions for package in part.packages}
             return [[f"{name}=={Version(locked[name]).public}" for name in sorted(INDEX_FAMILY) if name in locked]]
         old = {package.name for part in pins for package in part.packages}
-        preferred = {r.name: r for r in self._state.spec.pip.prefer if r.name in INDEX_FAMILY and r.name not in old}
-        versions = {name: each.version for name, line in preferred.items() for each in line.specifier}
-        lines = {name: f"{name}=={Version(version).public}" for name, version in versions.items()}
-        return [[lines[name] for name in sorted(lines)], [lines["torch"]]] if "torch" in lines else []
+        lines = [
+            (line.name, f"{line.name}=={Version(each.version).public}{f'; {line.marker}' if line.marker else ''}")
+            for line in self._state.spec.pip.prefer
+            if line.name in INDEX_FAMILY and line.name not in old
+            for each in line.specifier
+        ]
+        torch = [text for name, text in lines if name == "torch"]
+        return [[text for _, text in lines], torch] if torch else []
 
     def _ask_alike(
         self, tries: Sequence[list[str]], cutoffs: Cutoffs, pins: Sequence[Resolution], requests: list[TargetRequest]

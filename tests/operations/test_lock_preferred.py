@@ -105,6 +105,15 @@ def test_labels_of_the_torch_family_follow_the_build(user: User) -> None:
     assert ({"torch": "2.7.0", "torchvision": "0.22.0"}.items() <= user.pins().items(), moved(user)) == (True, {})
 
 
+def test_a_torch_that_another_platform_prefers_binds_no_other(user: User) -> None:
+    preferring(user, "torch", prefer=['torch==2.7.0; sys_platform == "darwin"'], rest="[cuda]\n")
+    user.locked()
+    newest = user.pins()["torch"]
+    preferring(user, "torch", prefer=['torch==2.7.0; sys_platform == "linux"'], rest="[cuda]\n")
+    user.locked()
+    assert (user.pins()["torch"], newest != "2.7.0") == ("2.7.0", True)
+
+
 @pytest.mark.parametrize("as_of", [AS_OF, None])
 def test_upgrades_remove_preferences(user: User, as_of: str | None) -> None:
     preferring(user, "weekly", "modern", prefer=["weekly==1.3.0", "modern==1.0.0"], as_of=as_of)

@@ -393,7 +393,7 @@ def _excluding(node: _Node, version: Version, request: PypiRequest) -> list[str]
     bounds = [
         (
             text in request.reasons,
-            f"{'the spec prefers' if text in preferred else CONSTRAINED} {without_marker(constraint)}",
+            f"{'the spec prefers' if (bound := without_marker(constraint)) in preferred else CONSTRAINED} {bound}",
         )
         for text in request.constraints
         if (constraint := parsed(text))
