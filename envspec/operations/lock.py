@@ -26,13 +26,13 @@ from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
 from envspec.lockfile.folder import folder_changes, read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.lockfile.toml_writer import time_text
-from envspec.models import ImageSettings, Lock, Platform, Rejected, Resolution, Target
+from envspec.models import ImageSettings, Lock, Platform, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
 from envspec.operations.lock_state import SOURCE, Compiled, CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.types import RefusedLines
 from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in_conda
-from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of, without_preferences
+from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
 from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
 from envspec.spec.document import root_of
@@ -134,6 +134,9 @@ def _upgraded_text(text: str, request: LockRequest, now: datetime) -> str:
         _parsed(text, request, now)
         text = set_as_of(text, request.as_of, root_of(request.spec_path))
     if request.upgrade is Upgrade.ALL or request.upgrade_packages:
+        # Imports tomlkit, which only these runs need.
+        from envspec.spec import without_preferences
+
         _parsed(text, request, now)
         text = without_preferences(text, request.upgrade_packages or None, root_of(request.spec_path))
     return text
@@ -354,17 +357,13 @@ def _report_unmoved(state: LockState, made: Lock) -> None:
             )
 
 
-def moved_preferences(lock: Lock) -> list[tuple[str, Rejected]]:
-    """The versions that the spec prefers and the lock does not have: each package's name, and the reason."""
+def _report_moved(lock: Lock, context: Context) -> None:
+    """Warn of the versions that the spec prefers and the lock does not have, with the reasons."""
     found = [(each.name, each.preferred) for part in lock.resolutions for each in part.conda]
     found += [(each.name, each.preferred) for part in lock.resolutions for each in part.packages]
-    return list(dict.fromkeys((name, preferred) for name, preferred in found if preferred is not None))
-
-
-def _report_moved(lock: Lock, context: Context) -> None:
-    if found := moved_preferences(lock):
-        lines = "".join(f"\n  {name} {each.version}: {each.why}" for name, each in found)
-        context.reporter.warning(f"not locked although the spec prefers them:{lines}")
+    lines = dict.fromkeys(f"\n  {name} {each.version}: {each.why}" for name, each in found if each is not None)
+    if lines:
+        context.reporter.warning(f"not locked although the spec prefers them:{''.join(lines)}")
 
 
 def make(state: LockState) -> Lock:
