@@ -157,7 +157,7 @@ class _Reader:
     def _listed(self, file: str, path: KeyPath, place: Place) -> Iterator[tuple[str, Place]]:
         """The requirements of a list in [project]. place: where it is named."""
         if path[1] in _list(_table(self.files[file], "project"), "dynamic"):
-            found = f"{file} has no {path[1]}: they are dynamic, and only a build of the project tells them"
+            found = f"{file} has no {path[1]}: they are dynamic, and only a build of the project determines them"
             self.refuse(place, found, "copy the lines that the spec needs into [pip] dependencies")
             return
         items: Any = self.files[file]

@@ -82,7 +82,7 @@ def _conda(lock: Lock, resolution: Resolution) -> Iterator[str]:
 
 
 def _match_spec(package: CondaPackage, channel: str) -> str:
-    # A URL before `::` is not understood by every reader, and the build tells packages apart nearly as well.
+    # A URL before `::` is not understood by every reader, and the build identifies a package nearly as well.
     prefix = f"{channel}::" if channel and "://" not in channel else ""
     return f"{prefix}{package.name}={package.version}={package.build}"
 

@@ -24,7 +24,7 @@ from envspec.models import DIRECT_URL, GIT, LOCAL, SPEC, Package, Resolution, Ta
 from envspec.spec.targets import marker_environment
 
 _VERSION: Final = "1.0"
-#: Keys of a marker that tell platforms apart.
+#: Keys of a marker whose values differ between platforms.
 _MARKERS: Final = ("sys_platform", "platform_machine")
 
 
