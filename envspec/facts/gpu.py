@@ -17,10 +17,10 @@ from enum import Enum
 from typing import Final
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envspec.errors import UsageError
-from envspec.facts.tables import Facts, GpuRow, TorchRelease
+from envspec.facts.tables import Facts, GpuRow, TorchRelease, pep440
 from envspec.models import CudaVersion, GpuCodeFound, Platform
 
 #: Integrated GPUs of the Jetson line: their SASS is theirs alone.
@@ -227,15 +227,8 @@ def probes_outside(facts: Facts, torch: SpecifierSet) -> list[str]:
 
 def named_versions(specifiers: SpecifierSet) -> list[Version]:
     """The versions that the clauses name; those of `===` that are none are left out."""
-    named = (_version(clause.version.removesuffix(".*")) for clause in specifiers)
+    named = (pep440(clause.version.removesuffix(".*")) for clause in specifiers)
     return [version for version in named if version]
-
-
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
 
 
 def in_time(row: TorchRelease, as_of: datetime | None) -> bool:

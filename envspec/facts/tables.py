@@ -14,10 +14,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, Final, TypeVar
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from envspec.data import DATA, facts_version
 from envspec.errors import UsageError
@@ -32,6 +33,15 @@ def numeric(text: str) -> tuple[int, ...]:
     """
     found = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+@lru_cache(maxsize=65536)
+def pep440(text: str) -> Version | None:
+    """A version as PEP 440 reads it; None if it can't. The pages of an index repeat each version for every file."""
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
 
 
 def at_least(driver: str, needed: str) -> bool:

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from email.parser import HeaderParser
 from typing import Final
 
-from packaging.version import InvalidVersion, Version
-
 from envspec.errors import UsageError
 from envspec.image.config import BadBase, Base
 from envspec.image.gpu_code import FatbinScan, union
@@ -38,9 +36,8 @@ from envspec.image.layers.threads import Cancelled, cancellable
 from envspec.io.cache import JsonCache
 from envspec.io.tasks import gather_or_cancel, run_in_thread
 from envspec.models import CudaVersion, GpuCodeFound
-from envspec.names import NAME, VERSION, normalised
 from envspec.registry.types import Descriptor
-from envspec.resolve.pypi.found import torch_build
+from envspec.resolve.pypi.found import identified, torch_build
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.types import FoundEnvironment, FoundPackage
 
@@ -324,15 +321,10 @@ def _setting(links: _Links, path: str) -> str:
 def _package(path: str, entries: Mapping[str, Kept], place: str) -> FoundPackage | None:
     metadata = entries[path].value
     fields = HeaderParser().parsestr(re.split(r"\r?\n\r?\n", metadata, maxsplit=1)[0])
-    name = normalised(str(fields.get("Name", "")).strip())
-    try:
-        version = str(Version(str(fields.get("Version", ""))))
-    except InvalidVersion:
-        return None
-    if not (NAME.fits(name) and VERSION.fits(version)):
+    if (found := identified(str(fields.get("Name", "")), str(fields.get("Version", "")))) is None:
         return None
     record = entries.get(f"{posixpath.dirname(path)}/RECORD") if path.endswith("/METADATA") else None
-    return FoundPackage(name, version, place, metadata.encode(), record.value if record else None)
+    return FoundPackage(*found, place, metadata.encode(), record.value if record else None)
 
 
 def _constraints(links: _Links, named: str, name: str) -> tuple[tuple[str, ...], list[str]]:

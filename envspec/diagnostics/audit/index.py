@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envspec.diagnostics.audit.family import EXCLUDES, requested
 from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity
+from envspec.facts.tables import pep440
 from envspec.importers.types import Source
 from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, ListedFile, PageListing
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
+from envspec.resolve.pypi.metadata import allows
 from envspec.spec.errors import quoted
 from envspec.spec.requirements import RequirementKind
 from envspec.spec.targets import wheel_tags
@@ -85,7 +86,7 @@ def releases(audit: Audit) -> Iterator[Finding]:
 def _release(
     audit: Audit, name: str, text: str, source: Source, page: PageListing, ranks: TagRanks
 ) -> Iterator[Finding]:
-    version = _version(text)
+    version = pep440(text)
     files = release_files(page, version)
     if (version is None or not files) and is_elsewhere(audit, name):
         return
@@ -131,17 +132,7 @@ def release_files(page: PageListing, version: Version | None) -> list[ListedFile
 
 def accepts_python(file: ListedFile, python: str) -> bool:
     """Whether `Requires-Python` allows a version; one that can't be read excludes none, as for pip."""
-    try:
-        return SpecifierSet(file.requires_python or "").contains(python, prereleases=True)
-    except InvalidSpecifier:
-        return True
-
-
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
+    return allows(file.requires_python or "", python)
 
 
 def _near(page: PageListing, version: Version | None) -> list[str]:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envspec import documents
-from envspec.facts.tables import numeric
+from envspec.facts.tables import numeric, pep440
 from envspec.models import CudaVersion, GpuCodeFound
 from envspec.names import NAME, VERSION, normalised
 from envspec.resolve.pypi.metadata import (
@@ -128,15 +128,17 @@ def _version_of_file(url: str) -> str:
 def _package(
     name: str, version: str, place: str, notes: list[str], fields: Iterable[tuple[str, str]] | None
 ) -> Iterator[FoundPackage]:
-    name = normalised(name.strip())
-    try:
-        version = str(Version(version))
-    except InvalidVersion:
-        version = ""
-    if not (NAME.fits(name) and VERSION.fits(version)):
-        notes.append(f"{place}: {name[:100]!r} has no version that PEP 440 can read: it counts as not installed")
+    if (found := identified(name, version)) is None:
+        shown = normalised(name.strip())[:100]
+        notes.append(f"{place}: {shown!r} has no version that PEP 440 can read: it counts as not installed")
         return
-    yield FoundPackage(name, version, place, None if fields is None else metadata_file(name, version, fields))
+    yield FoundPackage(*found, place, None if fields is None else metadata_file(*found, fields))
+
+
+def identified(name: str, version: str) -> tuple[str, str] | None:
+    """A package's name and version in the forms that a lock has; None if one of them has no such form."""
+    name, read = normalised(name.strip()), pep440(version)
+    return (name, str(read)) if read and NAME.fits(name) and VERSION.fits(str(read)) else None
 
 
 def torch_build(packages: Mapping[str, FoundPackage], of_image: CudaVersion | None, code: GpuCodeFound | None) -> str:

@@ -11,8 +11,9 @@ from typing import Final
 
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
+from envspec.facts.tables import pep440
 from envspec.names import LONGEST
 from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, ListedFile, PageListing
 
@@ -87,7 +88,7 @@ class TagRanks:
 
 def version_of(filename: str) -> Version | None:
     """The version in a wheel's or an sdist's file name; None if it is not PEP 440's."""
-    return _version(version_text(filename)) if len(filename) <= LONGEST else None
+    return pep440(version_text(filename)) if len(filename) <= LONGEST else None
 
 
 def version_text(filename: str) -> str:
@@ -96,14 +97,6 @@ def version_text(filename: str) -> str:
         if filename.endswith(end):
             return filename[: -len(end)].rpartition("-")[2]
     return filename.split("-", 2)[1] if "-" in filename else ""
-
-
-@lru_cache(maxsize=65536)
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +210,7 @@ def _is_missing(filename: str, project: str, covered: set[str], covering: set[Ve
     # Most releases have a wheel, whose file name has the same version in the same form.
     if text in covered:
         return False
-    version = _version(text)
+    version = pep440(text)
     return version is not None and version not in covering and _is_of(filename, project)
 
 
@@ -258,7 +251,7 @@ def _unloadable(
     }
     numbers: dict[Version, list[int]] = {version: [] for version in candidates}
     for number, name in enumerate(listing.names if candidates else ()):
-        found = _version(policy.release(version_text(name))) if len(name) <= LONGEST else None
+        found = pep440(policy.release(version_text(name))) if len(name) <= LONGEST else None
         if found in numbers and _is_of(name, project):
             numbers[found].append(number)
     for version in sorted(candidates, reverse=True):
@@ -272,7 +265,7 @@ def _unloadable(
 
 
 def _versions(texts: set[str]) -> set[Version]:
-    return {version for text in texts if len(text) <= LONGEST and (version := _version(text)) is not None}
+    return {version for text in texts if len(text) <= LONGEST and (version := pep440(text)) is not None}
 
 
 def not_after(uploaded: str, cutoff: datetime) -> bool:
