@@ -8,7 +8,7 @@ system and date are those of the spec, by options of `init`. A difference is sho
 from __future__ import annotations
 
 import argparse
-import os
+import json
 import subprocess
 import sys
 import tempfile
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.harness import clean, describe, published, say, table
-from bench.init_moves import locked_in
+from bench.harness import describe, published, say, table
+from bench.init_moves import environ_in, locked_in
 from envspec.documents import parse_toml
 
 PROJECTS: Final = Path(__file__).parent / "projects"
@@ -58,7 +58,7 @@ def imported(name: str, spec: Path, folder: Path, environ: Mapping[str, str]) ->
     words += _WORDS.get(name, ())
     row = Row(name)
     done = _run(words, folder, environ)
-    answer: dict[str, Any] = parse_json(done.stdout)
+    answer: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
     row.lost = [f"{each['text']}: {each['reason']}" for each in answer.get("ledger", ()) if _is_lost(each)]
     by_hand = _run(["lock", str(spec), "--output", "by-hand", "-q"], folder, environ)
     if done.returncode or by_hand.returncode:
@@ -73,13 +73,6 @@ def imported(name: str, spec: Path, folder: Path, environ: Mapping[str, str]) ->
         else:
             row.different.append(f"{each} {ours.get(each, '-')} / {theirs.get(each, '-')}")
     return row
-
-
-def parse_json(text: str) -> dict[str, Any]:
-    import json
-
-    found: dict[str, Any] = json.loads(text) if text else {}
-    return found
 
 
 def _is_lost(entry: Mapping[str, Any]) -> bool:
@@ -128,10 +121,7 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(words)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="envspec-import-") as temporary:
-        home = Path(temporary, "home")
-        home.mkdir()
-        environ = {**clean(os.environ, home=home), "ENVSPEC_CACHE_DIR": f"{temporary}/cache"}
-        environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+        environ = environ_in(Path(temporary))
         for name in chosen.projects.split(","):
             folder = Path(temporary, name)
             folder.mkdir()

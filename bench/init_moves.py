@@ -94,6 +94,14 @@ def generated(seed: int, pythons: Sequence[str]) -> Environment:
     return Environment(seed, drawn.choice(usable), day, tuple(packages), downgraded)
 
 
+def environ_in(folder: Path) -> dict[str, str]:
+    """Variables for this envspec, with an empty HOME and an empty cache in a folder."""
+    home = folder / "home"
+    home.mkdir()
+    paths = {"ENVSPEC_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(Path(__file__).parents[1])}
+    return {**clean(os.environ, home=home), **paths}
+
+
 def installed_in(prefix: Path) -> dict[str, str]:
     """Names and versions in site-packages, as the standard library reads them."""
     [site] = prefix.glob("lib/python3.*/site-packages")
@@ -240,10 +248,7 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(words)
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="envspec-init-") as temporary:
-        home = Path(temporary, "home")
-        home.mkdir()
-        environ = {**clean(os.environ, home=home), "ENVSPEC_CACHE_DIR": f"{temporary}/cache"}
-        environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+        environ = environ_in(Path(temporary))
         for seed in range(chosen.seed, chosen.seed + chosen.count):
             environment = generated(seed, chosen.pythons.split(","))
             with tempfile.TemporaryDirectory(dir=temporary) as folder:

@@ -69,12 +69,6 @@ class _Reader(CommandsDocument):
         else:
             self.add(key, value, Outcome.NOT_UNDERSTOOD, "envspec does not know this key of cog.yaml")
 
-    def below(self, key: str, value: Value) -> None:
-        if value.is_scalar:
-            self.add(key, value, Outcome.NOT_UNDERSTOOD, "not a table")
-        for name, own in value.keys.items():
-            self.read(f"{key}.{name}", own)
-
     def cpu(self, value: Value, why: str) -> None:
         """No GPU: torch is its build for the CPU."""
         add_cuda("cpu", self.at(value), self.imported, why)

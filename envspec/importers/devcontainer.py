@@ -177,13 +177,6 @@ class _Reader(CommandsDocument):
         else:
             self.add(key, value, Outcome.NOT_UNDERSTOOD, "envspec does not know this key of devcontainer.json")
 
-    def below(self, key: str, value: Value) -> None:
-        """Each key of a table."""
-        if value.is_scalar:
-            self.add(key, value, Outcome.NOT_UNDERSTOOD, "not a table")
-        for name, own in value.keys.items():
-            self.read(f"{key}.{name}", own)
-
     def name(self, key: str, value: Value) -> None:
         del key
         add_name(self.imported, self.at(value), value.text)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from envspec.importers.pip import Verdict, add_index
+from envspec.importers.pip import Verdict
 from envspec.importers.project import Project, not_taken, written_value
 from envspec.importers.toml_lines import list_of, table_of, text_of
 from envspec.importers.types import Outcome
@@ -105,15 +105,12 @@ def _index(project: Project, source: Any, path: KeyPath, *, by_name: bool) -> No
     priority = text_of(source, "priority")
     if not url:
         verdict = Verdict(Outcome.TRANSLATED, "it is the default index")
-    elif priority == "explicit" and not packages:
-        verdict = Verdict(Outcome.TRANSLATED, "explicit, and no requirement that is taken comes from it")
     else:
-        verdict = add_index(
-            url,
-            project.file.at(*path),
-            project.imported,
-            name=re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-"),
-            packages=tuple(packages),
+        verdict = project.index(
+            source,
+            path,
+            packages,
+            is_explicit=priority == "explicit",
             is_links=text_of(source, "type") == "find_links",
             is_default=priority in ("primary", "default") and not by_name,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import shown
-from envspec.importers.pip import Use, Verdict, add_requirement
+from envspec.importers.pip import Use, Verdict, add_index, add_requirement
 from envspec.importers.python_locks import PYTHONS, holds
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import Clue, Import, Outcome
@@ -82,6 +82,29 @@ class Project:
                 notes = (*notes, f"from {shown(address)}")
         verdict = add_requirement(actual, by, self.imported, folder, use, notes)
         self.add(path, written or text, verdict)
+
+    def index(
+        self,
+        row: object,
+        path: KeyPath,
+        packages: Sequence[str],
+        *,
+        is_explicit: bool,
+        is_links: bool,
+        is_default: bool,
+    ) -> Verdict:
+        """Add an index. row: its table, with name and URL. packages: that come from it. is_explicit: nothing else does."""
+        if is_explicit and not packages:
+            return Verdict(Outcome.TRANSLATED, "explicit, and no requirement that is taken comes from it")
+        return add_index(
+            text_of(row, "url"),
+            self.file.at(*path),
+            self.imported,
+            name=re.sub(r"[^a-z0-9-]+", "-", text_of(row, "name").lower()).strip("-"),
+            packages=tuple(packages),
+            is_links=is_links,
+            is_default=is_default,
+        )
 
     def override(self, text: object, path: KeyPath, why: str) -> None:
         """Add an override. why: its reason in the spec."""

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envspec.errors import EnvspecError
 from envspec.facts import Facts
 from envspec.importers.types import Draft, LedgerEntry
 from envspec.models import DEFAULT_INDEX, CondaPackage, Decision, Package, Platform, Resolution
+from envspec.verifier.scan import same_version
 from envspec.verifier.types import VerifyResult
 
 
@@ -81,7 +82,7 @@ def _moved_wheels(
         now = package.version if package else provided.get(name, "")
         if not now:
             yield Moved(name, before, "", "nothing in the lock requires it")
-        elif not _is_same(before, now):
+        elif not same_version(before, now):
             yield Moved(name, before, now, _why(package, before, facts, platform))
 
 
@@ -95,13 +96,6 @@ def _moved_conda(versions: Mapping[str, str], conda: Mapping[str, CondaPackage])
             yield Moved(name, before, f"{package.version} {package.build}", why)
 
 
-def _is_same(one: str, other: str) -> bool:
-    try:
-        return Version(one) == Version(other)
-    except InvalidVersion:
-        return one == other
-
-
 def _why(package: Package | None, before: str, facts: Facts, platform: Platform) -> str:
     if package is None:
         return "it comes from conda"
@@ -113,6 +107,6 @@ def _why(package: Package | None, before: str, facts: Facts, platform: Platform)
         if variant and variant == old.local:
             return f"the default index has the build for {variant} without its label"
         return "the same release, built for another CUDA"
-    if package.file.index not in (DEFAULT_INDEX,) and not package.uploaded:
+    if package.file.index != DEFAULT_INDEX and not package.uploaded:
         return "the spec names its address"
     return "the spec requires another one"

@@ -281,7 +281,10 @@ def _head(words: Sequence[str]) -> str:
 
 @dataclass(slots=True)
 class CommandsDocument:
-    """A YAML document with commands among its values. shell: runs them, in the folder that they expect."""
+    """A YAML document with commands among its values. shell: runs them, in the folder that they expect.
+
+    A document of a tool has its own `read` for keys.
+    """
 
     imported: Import
     path: Path
@@ -295,3 +298,14 @@ class CommandsDocument:
     def add(self, key: str, value: Value, outcome: Outcome, reason: str = "") -> None:
         """An entry for a key."""
         self.imported.add(self.at(value), f"{key}: {value.shown()}", outcome, reason)
+
+    def read(self, key: str, value: Value) -> None:
+        """A key of the document, or of a table in it: `build.gpu`."""
+        raise NotImplementedError(key)
+
+    def below(self, key: str, value: Value) -> None:
+        """Each key of a table."""
+        if value.is_scalar:
+            self.add(key, value, Outcome.NOT_UNDERSTOOD, "not a table")
+        for name, own in value.keys.items():
+            self.read(f"{key}.{name}", own)

@@ -102,19 +102,14 @@ def _sources(project: Project, sources: Mapping[str, Any]) -> None:
     for at, index in enumerate(list_of(project.file.data, "tool", "uv", "index")):
         path = ("tool", "uv", "index", at)
         name, url = text_of(index, "name"), text_of(index, "url")
-        packages = tuple(by_index.get(name, ()))
-        if table_of(index).get("explicit") is True and not packages:
-            verdict = Verdict(Outcome.TRANSLATED, "explicit, and no requirement that is taken comes from it")
-        else:
-            verdict = add_index(
-                url,
-                project.file.at(*path),
-                project.imported,
-                name=re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-"),
-                packages=packages,
-                is_links=text_of(index, "format") == "flat",
-                is_default=table_of(index).get("default") is True,
-            )
+        verdict = project.index(
+            index,
+            path,
+            by_index.get(name, ()),
+            is_explicit=table_of(index).get("explicit") is True,
+            is_links=text_of(index, "format") == "flat",
+            is_default=table_of(index).get("default") is True,
+        )
         project.add(path, f"[[tool.uv.index]] {name} {url}", verdict)
 
 

@@ -34,7 +34,7 @@ def time_text(value: datetime) -> str:
 
 def pairs(values: Mapping[str, Value]) -> str:
     """`key = value` lines, without the keys whose value is None, an empty sequence or an empty table."""
-    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in _present(values))
+    return "".join(f"{bare_key(key)} = {_value(value)}\n" for key, value in _present(values))
 
 
 def table(name: str, values: Mapping[str, Value]) -> str:
@@ -50,7 +50,7 @@ def _present(values: Mapping[str, Value]) -> list[tuple[str, Value]]:
     return [(key, value) for key, value in values.items() if value is not None and value not in ((), [], {})]
 
 
-def _key(key: str) -> str:
+def bare_key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key, re.ASCII) else string(key)
 
 
@@ -64,7 +64,7 @@ def _value(value: Value) -> str:
     if isinstance(value, datetime):
         return time_text(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in _present(value)) + " }"
+        return "{ " + ", ".join(f"{bare_key(key)} = {_value(item)}" for key, item in _present(value)) + " }"
     if value is None:
         raise ValueError("TOML has no null")
     items = [_value(item) for item in value]
