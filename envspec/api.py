@@ -61,6 +61,7 @@ def init(
         UsageError: a source can't be read, or the spec exists. Nothing is written then.
         SpecError, NoSolution, NetworkError: the spec is written, and can't be locked.
     """
+    from envspec.importers.spec_text import Choices
     from envspec.models import Platform
     from envspec.operations.init import InitRequest, lock_imported, write_spec
 
@@ -68,21 +69,21 @@ def init(
     request = InitRequest(
         root=Path(),
         sources=tuple(map(Path, sources)),
+        choices=Choices(
+            name=name,
+            python=python,
+            platforms=tuple(map(Platform, platforms)),
+            gpus=tuple(gpus),
+            driver=driver,
+            cuda=cuda,
+        ),
         output=None if output is None else Path(output),
-        name=name,
-        python=python,
-        platforms=tuple(map(Platform, platforms)),
-        gpus=tuple(gpus),
-        driver=driver,
-        cuda=cuda,
         extras=tuple(extras),
         groups=tuple(groups),
         overwrite=overwrite,
     )
-    found, imported = write_spec(request, context.now().replace(microsecond=0))
-    folder = Path("locks", found.name)
-    _, done = lock_imported(found, imported.draft, request.prefixes, folder, lambda _: nullcontext(context))
-    return done
+    found, draft = write_spec(request, context.now().replace(microsecond=0))
+    return lock_imported(found, draft, request, lambda _: nullcontext(context))
 
 
 def lock(
@@ -125,15 +126,10 @@ def lock(
 def _written(request: LockRequest, variant: str, context: Context) -> Lock:
     """The lock of a spec or of one of its variants, after all of them are written."""
     from envspec.lockfile.folder import read_lock as read
-    from envspec.operations.lock_all import compile_all, write_all
-    from envspec.operations.lock_state import Compiled, variants_of
+    from envspec.operations.lock_all import lock_all
     from envspec.spec.variants import variant_directory
 
-    requests = variants_of(request)
-    made = compile_all(requests, lambda _: nullcontext(context))
-    if errors := [each for each in made if not isinstance(each, Compiled)]:
-        raise errors[0]
-    write_all(requests, [each for each in made if isinstance(each, Compiled)])
+    lock_all(request, lambda _: nullcontext(context))
     return read(variant_directory(request.directory, variant))
 
 

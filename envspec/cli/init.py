@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from envspec.cli import output, terminal
+from envspec.cli.inspect import DIFFERENT
 from envspec.cli.options import OFFLINE, PLATFORMS, UNCONFINED, context_of, jobs
 from envspec.cli.output import Result, in_formats
 from envspec.cli.progress import reporting
@@ -22,17 +23,15 @@ from envspec.report import IMPORT
 if TYPE_CHECKING:
     from envspec.context import Context
     from envspec.importers.result import Imported
+    from envspec.importers.types import Draft
     from envspec.operations.init import InitRequest
     from envspec.operations.lock_state import LockRequest
-
-#: Exit code if the spec lacks lines of the sources.
-LOST: Final = 10
 
 
 class _Lost(EnvspecError):
     """The spec lacks lines of the sources."""
 
-    exit_code = LOST
+    exit_code = DIFFERENT
     code = "lines-lost"
 
 
@@ -86,34 +85,37 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
 
     Exit code: 0 if the spec has all that the sources have, 10 if lines are not in it.
     """
+    from envspec.importers.spec_text import Choices
     from envspec.models import Platform
     from envspec.operations.init import InitRequest, write_spec
     from envspec.operations.lock_state import as_of_option
 
-    root, now = Path(), datetime.now(timezone.utc).replace(microsecond=0)
+    now = datetime.now(timezone.utc).replace(microsecond=0)
     request = InitRequest(
-        root=root,
+        root=Path(),
         sources=(*sources, *prefixes),
+        choices=Choices(
+            as_of=None if chosen["as_of"] is None else as_of_option(chosen["as_of"], now),
+            name=chosen["name"],
+            python=chosen["python"],
+            platforms=tuple(map(Platform, chosen["platforms"])),
+            gpus=chosen["gpus"],
+            driver=chosen["driver"],
+            cuda=chosen["cuda"],
+        ),
         output=path,
-        name=chosen["name"],
-        python=chosen["python"],
-        platforms=tuple(map(Platform, chosen["platforms"])),
-        gpus=chosen["gpus"],
-        driver=chosen["driver"],
-        cuda=chosen["cuda"],
-        as_of=None if chosen["as_of"] is None else as_of_option(chosen["as_of"], now),
         extras=chosen["extras"],
         groups=chosen["groups"],
         overwrite=chosen["force"],
     )
     if not request.sources:
         request = _proposed(request)
-    found, imported = write_spec(request, now, dry_run=chosen["dry_run"])
+    found, draft = write_spec(request, now, dry_run=chosen["dry_run"])
     if chosen["dry_run"]:
         output.info(f"would write {found.spec}:")
         terminal.report(found.text)
     elif not chosen["no_lock"]:
-        found = _locked(request, found, imported.draft, chosen)
+        found = _locked(request, found, draft, chosen)
     error = found.error
     if error is None and found.lost and not chosen["accept_loss"]:
         error = _Lost(
@@ -123,7 +125,7 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
     return in_formats(IMPORT, found, error=error)
 
 
-def _locked(request: InitRequest, found: Imported, draft: Any, chosen: dict[str, Any]) -> Imported:
+def _locked(request: InitRequest, found: Imported, draft: Draft, chosen: dict[str, Any]) -> Imported:
     from envspec.operations.init import lock_imported
 
     @contextmanager
@@ -132,17 +134,16 @@ def _locked(request: InitRequest, found: Imported, draft: Any, chosen: dict[str,
             yield context_of(chosen, reporter)
 
     try:
-        _, done = lock_imported(found, draft, request.prefixes, request.root / "locks" / found.name, running)
+        return lock_imported(found, draft, request, running)
     except EnvspecError as error:
         return replace(found, error=error)
-    return done
 
 
 def _proposed(request: InitRequest) -> InitRequest:
     """With the sources of the folder; on a terminal, the user confirms them and names GPUs."""
-    from envspec.operations.init import proposed
+    from envspec.importers import sources_in
 
-    found = proposed(request.root)
+    found = sources_in(request.root)
     if not found:
         raise UsageError(
             "no requirements, pyproject.toml, environment.yml or Dockerfile in this folder",
@@ -154,7 +155,8 @@ def _proposed(request: InitRequest) -> InitRequest:
     chosen = tuple(each for each in found if click.confirm(f"import {each}?", default=True, err=True))
     if not chosen:
         raise UsageError("no source is left", hint="name the sources: `envspec init requirements.txt`")
-    return replace(request, sources=chosen, gpus=request.gpus or _gpus())
+    gpus = request.choices.gpus or _gpus()
+    return replace(request, sources=chosen, choices=replace(request.choices, gpus=gpus))
 
 
 def _gpus() -> tuple[str, ...]:

@@ -7,10 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from envspec.errors import UsageError
 from envspec.importers.types import Import, Importer
 
-#: Names of files -> module and function of their importer, the first that matches. In the order in which a folder's
-#: files are looked at if the user names none.
+#: Names of files -> module and function of their importer, the first that matches.
 IMPORTERS: Final[tuple[tuple[str, str], ...]] = (
     (r"pyproject\.toml", "envspec.importers.pyproject:read_pyproject"),
     (r"uv\.lock", "envspec.importers.python_locks:read_uv_lock"),
@@ -30,7 +30,7 @@ IMPORTERS: Final[tuple[tuple[str, str], ...]] = (
 )
 
 #: Where a project keeps them: patterns of paths in its folder, those that decide most first.
-FOLDER_SOURCES: Final = (
+_FOLDER_SOURCES: Final = (
     *("pyproject.toml", "requirements*.txt", "requirements/*.txt"),
     *("environment*.y*ml", "conda*.y*ml", "pixi.toml", "cog.y*ml"),
     *("Dockerfile", "docker/Dockerfile", ".devcontainer/devcontainer.json"),
@@ -49,6 +49,29 @@ def importer_of(path: Path) -> Importer | None:
     module, _, function = named.partition(":")
     found: Importer = getattr(import_module(module), function)
     return found
+
+
+def known_importer(path: Path) -> Importer:
+    """The importer of a source.
+
+    Raises:
+        UsageError: it does not exist, or nothing reads files of its name.
+    """
+    if not path.exists():
+        raise UsageError(f"there is no {path}", hint="name a file such as requirements.txt, or the folder of a venv")
+    if (importer := importer_of(path)) is None:
+        raise UsageError(
+            f"{path}: no importer reads files of this name",
+            hint="known are requirements files, pyproject.toml, uv.lock, poetry.lock, pylock.toml, environment.yml, "
+            "conda-lock.yml, pixi.toml, Dockerfile, devcontainer.json, cog.yaml, and folders of environments",
+        )
+    return importer
+
+
+def sources_in(folder: Path) -> tuple[Path, ...]:
+    """The sources that a project's folder may have, those that decide most first: some include others."""
+    found = [path for name in _FOLDER_SOURCES for path in sorted(folder.glob(name)) if importer_of(path)]
+    return tuple(dict.fromkeys(path for path in found if path.is_file()))
 
 
 def new_import(root: Path) -> Import:

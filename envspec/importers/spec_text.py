@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from packaging.requirements import InvalidRequirement
-from packaging.requirements import Requirement as Pep508
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from envspec.facts import Facts
 from envspec.facts.gpu import UnknownGpu, find_gpu
+from envspec.importers.pip import pinned
 from envspec.importers.types import (
     CPU,
     PYTHON_SERIES,
@@ -28,9 +27,8 @@ from envspec.importers.types import (
     LedgerEntry,
     Outcome,
 )
-from envspec.lockfile.toml_writer import Value, string, time_text
-from envspec.models import Decision, Platform
-from envspec.names import normalised
+from envspec.lockfile.toml_writer import Value, bare_key, string, time_text
+from envspec.models import CudaVersion, Decision, Platform
 from envspec.spec.conda import read_match_spec, read_preferred_record
 from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import BadValue
@@ -50,13 +48,8 @@ _NO_CUDA: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the user decides, before anything that the sources imply. Empty: not decided.
+    """What the user decides, before anything that the sources imply. Empty: not decided."""
 
-    folder: of the spec's file.
-    """
-
-    now: datetime
-    folder: Path
     as_of: datetime | Age | None = None
     name: str = ""
     python: str = ""
@@ -75,19 +68,24 @@ class SpecDraft:
     decisions: tuple[Decision, ...]
 
 
-def spec_of(imported: Import, choices: Choices, facts: Facts) -> SpecDraft:
-    """The spec of a draft. Lines that no spec can have become refused entries of the ledger."""
-    writer = _Writer(imported, choices, facts)
+def spec_of(imported: Import, choices: Choices, facts: Facts, folder: Path, now: datetime) -> SpecDraft:
+    """The spec of a draft. Lines that no spec can have become refused entries of the ledger.
+
+    folder: of the spec's file, from which it names local projects. now: its as_of unless something else is said.
+    """
+    writer = _Writer(imported, choices, facts, folder, now)
     text = "".join(writer.tables())
     return SpecDraft(writer.name, text, tuple(writer.decisions))
 
 
 class _Writer:
-    def __init__(self, imported: Import, choices: Choices, facts: Facts) -> None:
+    def __init__(self, imported: Import, choices: Choices, facts: Facts, folder: Path, now: datetime) -> None:
         self._imported = imported
         self._draft: Draft = imported.draft
         self._choices = choices
         self._facts = facts
+        self._folder = folder.resolve()
+        self._now = now
         self.decisions: list[Decision] = []
         self.name = env_name(choices.name or self._draft.name or imported.root.resolve().name)
 
@@ -108,7 +106,7 @@ class _Writer:
                 "as_of": self._as_of(),
             },
         )
-        yield self._cuda(torch)
+        yield self._cuda(torch, dependencies)
         prefer = [
             text
             for name, version in sorted(draft.versions.items())
@@ -140,16 +138,16 @@ class _Writer:
         self.decisions.append(Decision(what, value, why, source or _NOTHING))
         return value
 
-    def _lines(self, lines: Iterable[DraftRequirement], read: object) -> list[str]:
+    def _lines(self, lines: Iterable[DraftRequirement], read: Callable[[str], object]) -> list[str]:
         """The texts of a list of the spec, without doubles and without what a spec refuses."""
         found: dict[str, None] = {}
         for each in lines:
             text = each.text
             if each.project is not None:
-                path = os.path.relpath(each.project.resolve(), self._choices.folder.resolve()).replace(os.sep, "/")
+                path = os.path.relpath(each.project.resolve(), self._folder).replace(os.sep, "/")
                 text = text.replace("{path}", path if path.startswith(".") else f"./{path}")
             try:
-                read(text)  # type: ignore[operator]
+                read(text)
             except BadValue as bad:
                 self._refuse(each, f"{bad.found} ({bad.hint})" if bad.hint else bad.found)
             else:
@@ -171,12 +169,8 @@ class _Writer:
         if (version := self._draft.versions.get("torch")) is not None:
             return SpecifierSet(f"=={Version(version).public}")
         found = SpecifierSet()
-        for text in lines:
-            try:
-                line = Pep508(text)
-            except InvalidRequirement:
-                continue
-            if normalised(line.name) == "torch":
+        for line in map(read_requirement, lines):
+            if line.name == "torch":
                 found &= line.specifier
         return found
 
@@ -189,11 +183,11 @@ class _Writer:
                 found = read_as_of(clue.value)
             except ValueError:
                 continue
-            if isinstance(found, Age) or found < self._choices.now:
+            if isinstance(found, Age) or found < self._now:
                 # What is locked or installed is not newer.
                 self._decide("env.as_of", clue.value, clue.why, str(clue.source))
                 return found if isinstance(found, datetime) else str(found)
-        return self._choices.now
+        return self._now
 
     def _python(self, torch: SpecifierSet) -> str:
         if self._choices.python:
@@ -232,7 +226,7 @@ class _Writer:
                 return self._decide("env.python", row.python, f"python3 of {each.value}", str(each.source))
         return ""
 
-    def _cuda(self, torch: SpecifierSet) -> str:
+    def _cuda(self, torch: SpecifierSet, dependencies: Sequence[str]) -> str:
         draft, choices = self._draft, self._choices
         if not choices.cuda and draft.cudas and draft.cudas[0].value == CPU:
             first = draft.cudas[0]
@@ -242,7 +236,7 @@ class _Writer:
         gpus = list(choices.gpus) or self._gpus()
         driver = choices.driver or self._first("cuda.driver", draft.drivers)
         flavor = self._first("cuda.flavor", draft.flavors)
-        system = self._first("cuda.os", draft.systems) or self._system(version, torch)
+        system = self._first("cuda.os", draft.systems) or self._system(version, torch, dependencies)
         table = {
             "version": version or None,
             "driver": driver or None,
@@ -258,47 +252,40 @@ class _Writer:
             return _NO_CUDA
         return _table("cuda", table)
 
-    def _system(self, version: str, torch: SpecifierSet) -> str:
+    def _system(self, version: str, torch: SpecifierSet, dependencies: Sequence[str]) -> str:
         """Another system than the default one, if NVIDIA has no image of it for the CUDA."""
-        version = version or self._cuda_of_pins(torch)
+        version = version or self._cuda_of_pins(torch, dependencies)
         found = {os for row in self._facts.images if row.cuda.startswith(f"{version}.") for os in row.os}
         usable = sorted((each.value for each in Os if each.value in found), reverse=True)
         if not version or not usable or _DEFAULT_SYSTEM in usable:
             return ""
         return self._decide("cuda.os", usable[0], f"NVIDIA has no image of CUDA {version} on {_DEFAULT_SYSTEM}")
 
-    def _cuda_of_pins(self, torch: SpecifierSet) -> str:
+    def _cuda_of_pins(self, torch: SpecifierSet, dependencies: Sequence[str]) -> str:
         """The CUDA of torch's wheels on the default index, else that of another package of a known version."""
         of_torch = [row for row in self._facts.torch if torch and torch.contains(row.version)]
         variant = self._facts.default_variant(of_torch[-1].version, Platform.LINUX_64) if of_torch else None
         if variant and variant.startswith("cu"):
-            return f"{variant[2:-1]}.{variant[-1]}"
+            return str(CudaVersion.parse(variant))
         pins = dict(self._draft.versions)
-        for each in self._draft.dependencies:
-            if found := re.match(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*==\s*([0-9][^\s;,*]*)(?=\s|;|$)", each.text):
-                pins[normalised(found[1])] = found[2]
+        pins |= {line.name: version for line in map(read_requirement, dependencies) if (version := pinned(line))}
         builds = (self._facts.cuda_build(name, pinned, Platform.LINUX_64) for name, pinned in sorted(pins.items()))
         return next((build.cuda for build in builds if build is not None), "")
 
     def _cuda_version(self, torch: SpecifierSet) -> str:
         """torch's build goes before the base image, whose CUDA no wheel of torch uses."""
-        found = [each for each in self._draft.cudas if each.value != CPU]
         of_base = {each.source for each in (*self._draft.flavors, *self._draft.systems)}
-        of_torch = [each for each in found if each.source not in of_base]
-        if of_torch:
-            chosen = of_torch[0]
-            others = sorted({each.value for each in found} - {chosen.value})
-            more = f" ({', '.join(others)} in the sources too)" if others else ""
-            return self._decide("cuda.version", chosen.value, chosen.why + more, str(chosen.source))
-        if not found:
-            return ""
+        cudas = [each for each in self._draft.cudas if each.value != CPU]
+        found = sorted(cudas, key=lambda each: each.source in of_base)
+        if not found or found[0].source not in of_base:
+            return self._first("cuda.version", found)
         base = found[0]
         variants = {
             self._facts.default_variant(row.version, Platform.LINUX_64)
             for row in self._facts.torch
             if torch.contains(row.version)
         }
-        if not torch or f"cu{base.value.replace('.', '')}" in variants:
+        if not torch or CudaVersion.parse(base.value).variant in variants:
             return self._decide("cuda.version", base.value, base.why, str(base.source))
         self._decide(
             "cuda.version",
@@ -378,9 +365,9 @@ class _Writer:
             yield _table(f"conda.platform.{platform}", {"dependencies": list(dict.fromkeys(texts))})
 
 
-def _is_valid(read: object, text: str) -> bool:
+def _is_valid(read: Callable[[str], object], text: str) -> bool:
     try:
-        read(text)  # type: ignore[operator]
+        read(text)
     except (BadValue, InvalidVersion):
         return False
     return True
@@ -414,7 +401,7 @@ def _value(value: Value) -> str:
     if isinstance(value, datetime):
         return time_text(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{bare_key(key)} = {_value(each)}" for key, each in value.items()) + " }"
     if isinstance(value, Sequence) and not isinstance(value, str):
         items = [_value(each) for each in value]
         short = f"[{', '.join(items)}]"
@@ -426,7 +413,3 @@ def _text(text: str) -> str:
     """A literal string if it has double quotes, as markers have."""
     is_plain = '"' in text and "'" not in text and text.isprintable()
     return f"'{text}'" if is_plain else string(text)
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else string(key)

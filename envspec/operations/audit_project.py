@@ -25,7 +25,7 @@ from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import UnknownGpu, find_gpu
 from envspec.facts.tables import GpuRow, numeric
 from envspec.facts.torch import NoSuchBuild
-from envspec.importers import FOLDER_SOURCES, importer_of, new_import
+from envspec.importers import known_importer, new_import, sources_in
 from envspec.importers.types import Clue, DraftRequirement, Import, Source
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
@@ -134,20 +134,15 @@ def read_sources(root: Path, sources: Sequence[Path]) -> Import:
         )
     imported = new_import(root)
     for path in paths:
-        importer = importer_of(path) if path.exists() else None
-        if importer is None:
-            reason = "envspec does not read it" if path.exists() else "it does not exist"
-            raise UsageError(f"{path}: {reason}", hint="name a requirements file, pyproject.toml, environment.yml, ...")
-        imported.run(importer, path)
+        imported.run(known_importer(path), path)
     return imported
 
 
 def _unread(root: Path, imported: Import) -> Iterator[NotRun]:
     """Other files of the folder that envspec reads: what they are for is not known, such as requirements-dev.txt."""
-    for name in FOLDER_SOURCES:
-        for path in sorted(root.glob(name)):
-            if path.is_file() and path.resolve() not in imported.done and importer_of(path) is not None:
-                yield NotRun(imported.shown(path), "name it to examine it")
+    for path in sources_in(root):
+        if path.resolve() not in imported.done:
+            yield NotRun(imported.shown(path), "name it to examine it")
 
 
 def _gpus(request: AuditRequest, imported: Import, facts: Facts) -> Iterator[tuple[GpuRow, Source]]:

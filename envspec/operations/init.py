@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import cast
 
 from envspec.diagnostics.machine import read_machine, this_platform
-from envspec.errors import EnvspecError, UsageError
+from envspec.errors import UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import match_gpu
-from envspec.importers import FOLDER_SOURCES, importer_of, new_import
+from envspec.importers import known_importer, new_import
 from envspec.importers.result import Imported, Proof, moves
 from envspec.importers.spec_text import Choices, spec_of
 from envspec.importers.types import Clue, Draft, Import, Importer, Source
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import read_lock
-from envspec.models import Decision, Lock, Platform, Resolution
+from envspec.models import Lock, Resolution
 from envspec.operations.environment import verify
-from envspec.operations.lock_all import ContextOf, compile_all, write_all
-from envspec.operations.lock_state import Compiled, LockRequest, variants_of
-from envspec.spec.dates import Age
+from envspec.operations.lock_all import ContextOf, lock_all
+from envspec.operations.lock_state import LockRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +33,8 @@ class InitRequest:
 
     root: Path
     sources: tuple[Path, ...]
+    choices: Choices
     output: Path | None = None
-    name: str = ""
-    python: str = ""
-    platforms: tuple[Platform, ...] = ()
-    gpus: tuple[str, ...] = ()
-    driver: str = ""
-    cuda: str = ""
-    as_of: datetime | Age | None = None
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     overwrite: bool = False
@@ -50,12 +43,6 @@ class InitRequest:
     def prefixes(self) -> tuple[Path, ...]:
         """The environments among the sources."""
         return tuple(each for each in self.sources if each.is_dir())
-
-
-def proposed(folder: Path) -> tuple[Path, ...]:
-    """The sources in a folder, the most telling ones first: those that others of them include are left out later."""
-    found = [path for name in FOLDER_SOURCES for path in sorted(folder.glob(name)) if importer_of(path)]
-    return tuple(dict.fromkeys(path for path in found if path.is_file()))
 
 
 def read_sources(request: InitRequest, facts: Facts) -> Import:
@@ -67,21 +54,13 @@ def read_sources(request: InitRequest, facts: Facts) -> Import:
     imported = new_import(request.root)
     for path in request.sources:
         imported.run(_importer(path, request), path)
-    if request.prefixes and not (request.gpus or imported.draft.gpus):
+    if request.prefixes and not (request.choices.gpus or imported.draft.gpus):
         _add_machine(imported.draft, facts)
     return imported
 
 
 def _importer(path: Path, request: InitRequest) -> Importer:
-    if not path.exists():
-        raise UsageError(f"there is no {path}", hint="name a file such as requirements.txt, or the folder of a venv")
-    importer = importer_of(path)
-    if importer is None:
-        raise UsageError(
-            f"{path}: no importer reads files of this name",
-            hint="known are requirements files, pyproject.toml, uv.lock, poetry.lock, pylock.toml, environment.yml, "
-            "conda-lock.yml, pixi.toml, Dockerfile, devcontainer.json, cog.yaml, and folders of environments",
-        )
+    importer = known_importer(path)
     if path.name == "pyproject.toml" and (request.extras or request.groups):
         return partial(cast("Callable[..., None]", importer), extras=request.extras, groups=request.groups)
     return importer
@@ -98,7 +77,7 @@ def _add_machine(draft: Draft, facts: Facts) -> None:
         draft.drivers.append(Clue(machine.driver, source, "the driver of this machine"))
 
 
-def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) -> tuple[Imported, Import]:
+def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) -> tuple[Imported, Draft]:
     """Read the sources and write the spec.
 
     Raises:
@@ -106,50 +85,29 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
     """
     facts = load_facts()
     imported = read_sources(request, facts)
-
-    def drafted(folder: Path) -> tuple[str, str, tuple[Decision, ...]]:
-        choices = Choices(
-            now,
-            folder,
-            request.as_of,
-            request.name,
-            request.python,
-            request.platforms,
-            request.gpus,
-            request.driver,
-            request.cuda,
-        )
-        found = spec_of(imported, choices, facts)
-        return found.name, found.text, found.decisions
-
     folder = request.output.parent if request.output else request.root / "specs"
-    name, text, decisions = drafted(folder)
-    path = request.output or folder / f"{name}.toml"
+    found = spec_of(imported, request.choices, facts, folder, now)
+    path = request.output or folder / f"{found.name}.toml"
     if path.exists() and not request.overwrite and not dry_run:
         raise UsageError(f"{path} exists", hint="write another file with --output FILE, or replace it with --force")
     if not dry_run:
-        replace_user_file(path, text.encode())
-    return Imported(name, path, text, tuple(imported.ledger), decisions), imported
+        replace_user_file(path, found.text.encode())
+    return Imported(found.name, path, found.text, tuple(imported.ledger), found.decisions), imported.draft
 
 
-def lock_imported(
-    found: Imported, draft: Draft, prefixes: Collection[Path], directory: Path, context_of: ContextOf
-) -> tuple[Lock, Imported]:
+def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_of: ContextOf) -> Imported:
     """Lock the spec, and compare the lock with the versions of the sources, and with their environments.
 
     Raises:
         EnvspecError: the spec can't be locked.
     """
-    requests = variants_of(LockRequest(found.spec, directory))
-    made = compile_all(requests, context_of)
-    if errors := [each for each in made if isinstance(each, EnvspecError)]:
-        raise errors[0]
-    write_all(requests, [each for each in made if isinstance(each, Compiled)])
+    directory = request.root / "locks" / found.name
+    lock_all(LockRequest(found.spec, directory), context_of)
     lock = read_lock(directory)
     part = _part(lock)
     moved, compared = moves(draft, part, load_facts())
-    proofs = tuple(Proof(prefix, verify(lock, part.target.platform, prefix)) for prefix in prefixes)
-    return lock, replace(found, lock=directory, moved=moved, compared=compared, proofs=proofs)
+    proofs = tuple(Proof(prefix, verify(lock, part.target.platform, prefix)) for prefix in request.prefixes)
+    return replace(found, lock=directory, moved=moved, compared=compared, proofs=proofs)
 
 
 def _part(lock: Lock) -> Resolution:

@@ -15,10 +15,23 @@ from envspec.errors import EnvspecError, UsageError
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import write_folder
 from envspec.operations.lock_cache import check_owner, recalled
-from envspec.operations.lock_state import Compiled, LockRequest
+from envspec.operations.lock_state import Compiled, LockRequest, variants_of
 
 #: The context of one request, for as long as it takes.
 ContextOf = Callable[[LockRequest], AbstractContextManager[Context]]
+
+
+def lock_all(request: LockRequest, context_of: ContextOf) -> None:
+    """Lock a spec and its variants, and write their locks.
+
+    Raises:
+        EnvspecError: the first error of one of them; nothing is written then.
+    """
+    requests = variants_of(request)
+    made = compile_all(requests, context_of)
+    if errors := [each for each in made if isinstance(each, EnvspecError)]:
+        raise errors[0]
+    write_all(requests, [each for each in made if isinstance(each, Compiled)])
 
 
 def compile_all(

@@ -29,7 +29,7 @@ def imported(tmp_path: Path, *dependencies: str, **fields: Any) -> Import:
 
 def written(made: Import, tmp_path: Path, **choices: Any) -> tuple[Spec, dict[str, tuple[str, str]]]:
     """The spec as `envspec lock` reads it, and the decisions: what -> value and reason."""
-    found = spec_of(made, Choices(NOW, tmp_path / "specs", **choices), load_facts())
+    found = spec_of(made, Choices(**choices), load_facts(), tmp_path / "specs", NOW)
     spec = parse_spec(found.text, "spec.toml", NOW, tmp_path / "specs")
     return spec, {each.what: (each.value, each.why) for each in found.decisions}
 

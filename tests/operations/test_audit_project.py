@@ -142,7 +142,7 @@ def test_formats(context: Context) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sources": [Path("missing.txt")]}, "does not exist"),
+        ({"sources": [Path("missing.txt")]}, "there is no missing.txt"),
         ({"python": "three"}, "not a version"),
         ({"gpus": ["RTX 9999"]}, "unknown GPU"),
     ],
