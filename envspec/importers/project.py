@@ -93,7 +93,7 @@ class Project:
         is_links: bool,
         is_default: bool,
     ) -> Verdict:
-        """Add an index. row: its table, with name and URL. packages: that come from it. is_explicit: nothing else does."""
+        """Add an index. row: its table. packages: that come from it. is_explicit: nothing else does."""
         if is_explicit and not packages:
             return Verdict(Outcome.TRANSLATED, "explicit, and no requirement that is taken comes from it")
         return add_index(
