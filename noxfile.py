@@ -189,7 +189,7 @@ def lock_check(session: nox.Session) -> None:
 def install_locks(session: nox.Session) -> None:
     """Install committed linux-64 locks and import what their specs name; arguments are names under locks/."""
     develop(session)
-    output = [] if session.posargs else ["--output", "docs/install-locks.md"]
+    output = [] if session.posargs else ["--output", "docs/measurements/install-locks.md"]
     session.run("python", "-m", "bench.install_locks", *session.posargs, *output)
 
 

@@ -1,5 +1,5 @@
-"""Runs `envspec audit-project` on the files of real projects, and writes what it reports into docs/audit-projects.md:
-`python -m bench.audit_projects [DIR]`.
+"""Runs `envspec audit-project` on the files of real projects, and writes what it reports into
+docs/measurements/audit-projects.md: `python -m bench.audit_projects [DIR]`.
 
 DIR has a folder for each project, and a README.md with their table, as `bench/projects`. The file `checked.toml` there
 has what somebody found who looked each finding up; one that it lacks is published as not checked.
@@ -22,7 +22,7 @@ from bench.harness import Cost, describe, run, say, table
 from envspec.documents import parse_toml
 
 PROJECTS: Final = Path(__file__).parent / "projects"
-PAGE: Final = Path(__file__).parents[1] / "docs" / "audit-projects.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "measurements" / "audit-projects.md"
 LIMIT_S: Final = 120
 RUNS: Final = 3
 #: The bound on the time of each, with a warm cache.

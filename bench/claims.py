@@ -1,7 +1,7 @@
-"""Keeps docs/claims.md true: `python -m bench.claims` writes into it what `envspec lock` says to each claim.
+"""Keep docs/measurements/claims.md true: `python -m bench.claims` writes the output of `envspec lock`.
 
-For each spec in docs/claims/ the page holds a marker, `<!-- claim: NAME facts -->` or `<!-- claim: NAME index -->`, and
-an `<!-- end -->`; what stands between is written here. `facts` claims are decided without any network, and `--check`
+For each spec in docs/measurements/claims/ the page has a marker, `<!-- claim: NAME facts -->` or
+`<!-- claim: NAME index -->`, and an `<!-- end -->`; what stands between is written here. `facts` claims are decided without any network, and `--check`
 compares those; `index` claims are resolved by the package index.
 """
 
@@ -25,8 +25,8 @@ from envspec.lockfile.document import load
 from envspec.lockfile.header import LOCK_FILE
 
 ROOT: Final = Path(__file__).parents[1]
-PAGE: Final = ROOT / "docs" / "claims.md"
-SPECS: Final = ROOT / "docs" / "claims"
+PAGE: Final = ROOT / "docs" / "measurements" / "claims.md"
+SPECS: Final = ROOT / "docs" / "measurements" / "claims"
 _CLAIM: Final = re.compile(
     r"(?P<head><!-- claim: (?P<name>\S+) (?P<by>facts|index) -->\n).*?(?P<end><!-- end -->)", re.S
 )
@@ -68,9 +68,9 @@ def _told(name: str, by: By) -> str:
     """The run as a console shows it, its long lines wrapped, and what was locked."""
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
-        shutil.copytree(SPECS, place / "docs" / "claims")
+        shutil.copytree(SPECS, place / "docs" / "measurements" / "claims")
         proxy = _NOWHERE if by is By.FACTS else None
-        words = ("envspec", "lock", f"docs/claims/{name}.toml")
+        words = ("envspec", "lock", f"docs/measurements/claims/{name}.toml")
         done = subprocess.run(
             [sys.executable, "-m", *words],
             cwd=place,
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.check:
         is_true = rewritten(page, (By.FACTS,)) == page
         if not is_true:
-            sys.stderr.write("docs/claims.md is not what envspec says: run `python -m bench.claims`\n")
+            sys.stderr.write("docs/measurements/claims.md is not what envspec says: run `python -m bench.claims`\n")
         return 0 if is_true else 1
     PAGE.write_text(rewritten(page, tuple(By)), encoding="utf-8")
     return 0

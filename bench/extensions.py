@@ -1,5 +1,5 @@
 """Locks each CUDA extension of envspec's data beside each minor version of torch, with envspec and with
-`uv pip compile`, and writes what comes of it into docs/extensions.md: `python -m bench.extensions`.
+`uv pip compile`, and writes what comes of it into docs/how-to/cuda-extensions.md: `python -m bench.extensions`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from envspec.facts import load_facts
 from envspec.facts.tables import numeric
 from envspec.facts.torch import extra_requirements
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "extensions.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "how-to" / "cuda-extensions.md"
 #: The oldest torch of the page.
 FIRST: Final = "2.6"
 PYTHON: Final = "3.12"

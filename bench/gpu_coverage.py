@@ -1,8 +1,8 @@
-"""Which check, line of a receipt and bound has run on which GPU, and which never has: docs/gpu-coverage.md.
+"""Which check, line of a receipt and bound has run on which GPU, and which never has: gpu-coverage.md.
 
     python -m bench.gpu_coverage [--stand-in PYTHON]
 
-GPUs are those of the receipts in docs/receipts. The lines that a GPU has come from a run of all checks on the stand-in
+GPUs are those of the receipts in docs/measurements/receipts. The lines that a GPU has come from a run of all checks on the stand-in
 for a GPU of the tests, at the sizes of a GPU; --stand-in makes it again, with the Python of a torch stack (five minutes
 on two cores), and writes bench/results/gpu-stand-in.json.
 """
@@ -27,7 +27,7 @@ from envspec.receipts.model import Receipt, read
 ROOT: Final = Path(__file__).parents[1]
 RECEIPTS: Final = ROOT / "docs/receipts"
 STAND_IN: Final = ROOT / "bench/results/gpu-stand-in.json"
-PAGE: Final = ROOT / "docs/gpu-coverage.md"
+PAGE: Final = ROOT / "docs/measurements/gpu-coverage.md"
 _HEAD: Final = """\
 # What has run on which GPU
 
@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def page() -> str:
-    """The text of docs/gpu-coverage.md."""
+    """The text of docs/measurements/gpu-coverage.md."""
     from tests.support.machines.cpu_as_gpu import SHORTCUTS
 
     stand_in: dict[str, Any] = json.loads(STAND_IN.read_text(encoding="utf-8"))

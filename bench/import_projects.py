@@ -1,5 +1,5 @@
 """Imports real projects' own files with `envspec init`, locks them, and compares with the lock of a spec that was
-written by hand from the same lines: `python -m bench.import_projects FOLDER [--page docs/init-projects.md]`.
+written by hand from the same lines: `python -m bench.import_projects FOLDER [--page init-projects.md]`.
 
 FOLDER has the specs written by hand, NAME.toml; the projects' files are in bench/projects/NAME. Python, platform, GPUs,
 system and date are those of the spec, by options of `init`. A difference is shown with both versions.

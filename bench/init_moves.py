@@ -1,5 +1,5 @@
 """Installs generated environments of real packages with uv, imports each with `envspec init --prefix`, and compares the
-lock with what is installed: `python -m bench.init_moves [--count 200] [--seed 1] [--page docs/init-moves.md]`.
+lock with what is installed: `python -m bench.init_moves [--count 200] [--seed 1] [--page init-moves.md]`.
 
 Each environment has a seed: a date, a Python, and a few packages, some of them older than the newest of that date, some
 with extras. Compared by this module's own reading of both sides: the names and versions in site-packages, and those in

@@ -1,5 +1,5 @@
 """Locks the specs of real projects with envspec and with `uv pip compile`, one after the other with empty caches, and
-writes what comes of it into docs/projects.md: `python -m bench.projects FOLDER`.
+writes what comes of it into docs/measurements/projects.md: `python -m bench.projects FOLDER`.
 
 Nothing of a project is in the page but its name, its spec's file name, and what was locked.
 """
@@ -24,7 +24,7 @@ from bench.harness import Command, Cost, clean, describe, published, run, say, t
 from bench.peers import Stack, pins_of
 from envspec.documents import parse_toml
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "projects.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "measurements" / "projects.md"
 LIMIT_S: Final = 600
 #: The bound on envspec's time over the projects that both lock.
 BOUND: Final = 1.5

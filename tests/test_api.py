@@ -1,4 +1,4 @@
-"""The public Python API: the examples of docs/api.md in order, every name of it, and where notebooks differ."""
+"""The public Python API: the examples of its page in order, every name of it, and where notebooks differ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.builders.environments import BASE, RUNNING, SERIES
 from tests.support.builders.images import Around, small_wheel, standing
 from tests.support.user import ROOT
 
-PAGE: Final = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+PAGE: Final = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
 #: Where the image's base is, which in the example is chosen by envspec.
 IMAGE: Final = f"""
 [image]

@@ -210,7 +210,7 @@ class _Client:
         status = error.status or None
         hints = {
             401: "log in to the cluster again",
-            403: "docs/fleet-kubernetes.md lists the permissions that a run needs",
+            403: "docs/how-to/fleet-kubernetes.md lists the permissions that a run needs",
             404: "check that the namespace exists",
         }
         message = f"{self._server} refused {doing}: {status or 'TLS'}: {one_line(reason)[:_QUOTED]}"

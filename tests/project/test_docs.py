@@ -1,4 +1,4 @@
-"""The documents: links lead somewhere, reference pages are complete, docs/claims.md says what envspec says."""
+"""The documents: links lead somewhere, reference pages are complete, claims.md is the output of envspec."""
 
 from __future__ import annotations
 
@@ -60,14 +60,21 @@ def test_every_variable_is_on_the_configuration_page() -> None:
     # The last two are set for git's helper and read by nobody else.
     used = set(re.findall(r"\bENVSPEC_[A-Z]+_[A-Z_]*[A-Z]\b", sources)) - {"ENVSPEC_GIT_USER", "ENVSPEC_GIT_PASSWORD"}
     assert used
-    assert used - set(re.findall(r"`(ENVSPEC_\w+)`", page("configuration.md"))) == set()
+    assert used - set(re.findall(r"`(ENVSPEC_\w+)`", page("reference/configuration.md"))) == set()
 
 
 def test_every_command_option_and_check_is_on_its_page() -> None:
-    assert set(cli.list_commands(click.Context(cli))) <= set(re.findall(r"`envspec ([\w-]+)", page("commands.md")))
-    named = set(re.findall(r"--[a-z][a-z-]*", page("commands.md") + page("conformance.md") + page("init.md")))
+    assert set(cli.list_commands(click.Context(cli))) <= set(
+        re.findall(r"`envspec ([\w-]+)", page("reference/commands.md"))
+    )
+    named = set(
+        re.findall(
+            r"--[a-z][a-z-]*",
+            page("reference/commands.md") + page("reference/conformance.md") + page("how-to/move-in.md"),
+        )
+    )
     assert "--channel-repodata" in set(options(cli)) and set(options(cli)) - named - {"--version"} == set()
-    _, _, table = page("conformance.md").partition("\n## Checks\n")
+    _, _, table = page("reference/conformance.md").partition("\n## Checks\n")
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(CHECKS)
 
 

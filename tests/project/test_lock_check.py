@@ -61,7 +61,7 @@ def small(tmp_path: Path, repository: Repository, index: IndexServer) -> Runner:
 
 
 def test_a_torch_without_that_cuda_is_refused(tmp_path: Path, index: IndexServer) -> None:
-    """The example of docs/ci.md, word for word, on all specs and locks that are here."""
+    """The example of docs/how-to/ci.md, word for word, on all specs and locks that are here."""
     repository = Repository(tmp_path / "repository", ["specs", "locks", ".github"])
     base = repository.commits("base")
     spec = repository.text("specs/pytorch-2.9.toml")
@@ -74,7 +74,7 @@ def test_a_torch_without_that_cuda_is_refused(tmp_path: Path, index: IndexServer
     assert "### `specs/pytorch-2.9.toml` can't be locked (exit 4)" in comment and REFUSED in comment
     assert comment.strip() == ran.summary.strip()
     section, _, rest = comment.partition(f"{SPECS - 1} of {SPECS} locks belong")
-    assert rest and section in (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+    assert rest and section in (ROOT / "docs/how-to/ci.md").read_text(encoding="utf-8")
 
 
 def test_a_spec_that_was_not_locked_again(tmp_path: Path, repository: Repository, index: IndexServer) -> None:

@@ -73,7 +73,7 @@ def test_no_expression_stands_in_a_script(job: Job) -> None:
 
 def test_actions_are_pinned_by_commit_and_few() -> None:
     pins: dict[str, tuple[str, str]] = {}
-    evidence = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    evidence = (ROOT / "docs" / "how-to" / "ci.md").read_text(encoding="utf-8")
     for file in (*workflow_files(), ACTION):
         for line in (GITHUB / file).read_text(encoding="utf-8").splitlines():
             if "uses:" not in line or line.endswith("uses: ./.github/actions/envspec"):

@@ -34,7 +34,7 @@ sys.modules["cpu_as_gpu"].install(torch)
 WORKSPACE_BYTES = 32 * 2**20
 
 
-#: What differs from a GPU, besides the numbers' last bits; docs/gpu-coverage.md lists them.
+#: What differs from a GPU, besides the numbers' last bits; docs/measurements/gpu-coverage.md lists them.
 SHORTCUTS: Mapping[str, str] = {
     "timing": "work that is only timed is called once; the blocks whose time counts contain nothing",
     "steps": "the loader trains 4 steps of 200, `sustained` has 5 s of 30 for all types, bandwidth 1 block of 5",
