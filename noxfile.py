@@ -18,12 +18,12 @@ import nox.command
 import nox.project
 
 nox.needs_version = ">=2025.5.1"
-nox.options.sessions = ["lint", "types", "imports", "lock_check", "tests"]
+nox.options.sessions = ["lint", "types", "imports", "lock_check", "docs", "tests"]
 nox.options.default_venv_backend = "uv|venv"
 nox.options.error_on_external_run = True
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-CHECKED = ("envspec", "tests", "bench", "noxfile.py")
+CHECKED = ("envspec", "tests", "bench", "docs/conf.py", "noxfile.py")
 #: Of pytest: a process for each core, at most eight. Tests share no port, folder or cache.
 PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
 #: What of PIP_* and UV_* a session keeps: it says how to reach an index, not which.
@@ -75,6 +75,13 @@ def tests(session: nox.Session) -> None:
     """The tests that need no network but loopback, on all cores; arguments go to pytest instead."""
     develop(session)
     session.run("pytest", *(session.posargs or [*PARALLEL, "-m", "not network and not engine and not stack"]))
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site into build/site, offline: a link or an anchor that leads nowhere is an error."""
+    develop(session)
+    session.run("sphinx-build", "-q", "-W", "--keep-going", "-j", "auto", "docs", "build/site", *session.posargs)
 
 
 @nox.session

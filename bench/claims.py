@@ -1,8 +1,8 @@
 """Keep docs/measurements/claims.md true: `python -m bench.claims` writes the output of `envspec lock`.
 
 For each spec in docs/measurements/claims/ the page has a marker, `<!-- claim: NAME facts -->` or
-`<!-- claim: NAME index -->`, and an `<!-- end -->`; what stands between is written here. `facts` claims are decided without any network, and `--check`
-compares those; `index` claims are resolved by the package index.
+`<!-- claim: NAME index -->`, and an `<!-- end -->`; what stands between is written here. `facts` claims are decided
+without any network, and `--check` compares those; `index` claims are resolved by the package index.
 """
 
 from __future__ import annotations

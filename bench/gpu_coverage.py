@@ -2,9 +2,9 @@
 
     python -m bench.gpu_coverage [--stand-in PYTHON]
 
-GPUs are those of the receipts in docs/measurements/receipts. The lines that a GPU has come from a run of all checks on the stand-in
-for a GPU of the tests, at the sizes of a GPU; --stand-in makes it again, with the Python of a torch stack (five minutes
-on two cores), and writes bench/results/gpu-stand-in.json.
+GPUs are those of the receipts in docs/measurements/receipts. The lines that a GPU has come from a run of all checks on
+the stand-in for a GPU of the tests, at the sizes of a GPU; --stand-in makes it again, with the Python of a torch stack
+(five minutes on two cores), and writes bench/results/gpu-stand-in.json.
 """
 
 from __future__ import annotations

@@ -20,11 +20,12 @@ _QUOTED: Final = 400
 class EnvspecError(Exception):
     """One clear message for the user; `hint` says what to do about it.
 
-    code: the error's kind, for programs. details: what another program reports, of any length: the end of the message.
+    code: the error's kind, for programs, with a page in data/errors (`envspec explain-error`). details: what another
+    program reports, of any length: the end of the message.
     """
 
     exit_code: ClassVar[int] = 1
-    code: ClassVar[str] = "error"
+    code: ClassVar[str] = "internal"
 
     def __init__(self, message: str, *, hint: str | None = None, details: str = "") -> None:
         # Whatever it quotes: of a server, of another program, of the spec.

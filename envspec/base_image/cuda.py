@@ -79,17 +79,25 @@ class BaseImagePlan:
 class DriverTooOld(NoSolution):
     """The driver of `[cuda] driver` does not run the lock."""
 
+    code = "driver-too-old"
+
 
 class CudaMismatch(NoSolution):
     """The pins are built for another CUDA than `[cuda] version`."""
+
+    code = "cuda-mismatch"
 
 
 class NoSuchImage(NoSolution):
     """NVIDIA publishes no image of that CUDA, flavour and system."""
 
+    code = "no-cuda-image"
+
 
 class GpuNotServed(NoSolution):
     """A GPU of `[cuda] gpus` for which the wheels have no code."""
+
+    code = "gpu-not-supported"
 
 
 class PackageSource(Enum):

@@ -144,6 +144,8 @@ _SHOWN_LINES: Final = 15
 class WheelBuildFailed(NoSolution):
     """A source could not be built. lines: the build's output, of which the last are shown."""
 
+    code = "build-failed"
+
     def __init__(self, of: str, why: str, lines: Sequence[str] = (), hint: str | None = None) -> None:
         self.of = of
         shown = [line.rstrip() for line in lines if line.strip()][-_SHOWN_LINES:]
@@ -184,6 +186,8 @@ def torch_hint(names: Iterable[str]) -> str:
 class NeedsCompiler(WheelBuildFailed):
     """The wheel needs a compiler, and the request allows none. reason: "its build calls cc"."""
 
+    code = "needs-compiler"
+
     def __init__(self, of: str, reason: str) -> None:
         super().__init__(of, reason)
         self.reason = reason
@@ -191,6 +195,8 @@ class NeedsCompiler(WheelBuildFailed):
 
 class IsPlaceholder(WheelBuildFailed):
     """The sdist has nothing to build: the wheels are on another index, from which its build would fetch one."""
+
+    code = "placeholder-package"
 
     def __init__(self, of: str, url: str) -> None:
         self.name, self.url = of.partition(" ")[0], url
@@ -207,11 +213,14 @@ def index_hint(url: str, names: Sequence[str]) -> str:
 class WrongWheel(WheelBuildFailed):
     """The build gave a wheel of another package or for another machine."""
 
+    code = "wrong-wheel"
+
 
 class UnexpectedWheel(EnvspecError):
     """A built wheel is not the locked one."""
 
     exit_code = 8
+    code = "build-differs"
 
     def __init__(self, of: str, found: str, locked: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Commands that only read: explain, diff, fit, doctor, config, receipts, schema."""
+"""Commands that only read: explain, diff, fit, doctor, config, receipts, explain-error, schema."""
 
 from __future__ import annotations
 
@@ -226,6 +226,26 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror}", hint="name another file") from error
     output.info(f"wrote {path}")
+
+
+@click.command("explain-error")
+@click.argument("code", required=False, metavar="[CODE]")
+@output.output()
+def explain_error(code: str | None) -> Result:
+    """Explain an error by its code: what it means, an example, what to do. Without CODE, list all codes.
+
+    An error's last line and its JSON object (`error.code`) have the code. The pages are part of envspec: no network is
+    needed.
+    """
+    from envspec.diagnostics.error_pages import error_page, error_pages
+
+    if code is None:
+        pages = error_pages()
+        width = max(len(page.code) for page in pages)
+        lines = [f"{page.code:<{width}}  {page.summary}" for page in pages]
+        return plain(lambda: {"errors": [page._asdict() for page in pages]}, lines)
+    page = error_page(code)
+    return plain(page._asdict, page.text.splitlines(), write=terminal.answer_markdown)
 
 
 @click.command()

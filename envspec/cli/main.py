@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "shell": ("envspec.cli.container:shell", "Open a shell in a container of a lock's image."),
     "cache": ("envspec.cli.cache:command", "Show the size of the cache, and remove what is in it."),
     "receipts": ("envspec.cli.inspect:receipts", "Compare receipts of conformance runs."),
+    "explain-error": ("envspec.cli.inspect:explain_error", "Explain an error by its code: meaning, example, fix."),
     "schema": ("envspec.cli.inspect:schema", "Print the JSON schema of spec.toml, or of a receipt."),
 }
 

@@ -221,6 +221,7 @@ def _report(error: EnvspecError, text: str | None = None) -> None:
         terminal.report(text)
     else:
         terminal.report_error(error.text(error.details) if SETTINGS.debug else str(error))
+        terminal.report(f"  more: envspec explain-error {error.code}")
 
 
 def info(line: str) -> None:

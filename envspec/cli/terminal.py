@@ -34,6 +34,8 @@ _STATES: Final = {"ok": "\x1b[32m", "warning": "\x1b[33m", "missing": _RED, "-":
 class CannotAnswer(EnvspecError):
     """Standard output can't be written, for example because its disk is full."""
 
+    code = "output-not-writable"
+
 
 def leave(code: int) -> NoReturn:
     """End the process at once, with all that was written, and without the interpreter's own end."""
@@ -108,6 +110,19 @@ def answer_states(text: str) -> None:
     if wants_colours(sys.stdout):
         for state, colour in _STATES.items():
             text = re.sub(rf"(?m)^{state}(?=  )", f"{colour}{state}{_PLAIN}", text)
+    _write(text)
+
+
+def answer_markdown(text: str) -> None:
+    """`answer`; laid out on a terminal."""
+    text = visible(text)
+    if sys.stdout is not None and sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        with (console := Console()).capture() as laid_out:
+            console.print(Markdown(text))
+        text = laid_out.get()
     _write(text)
 
 

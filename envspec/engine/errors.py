@@ -18,35 +18,49 @@ from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
 class NoEngine(UnfitMachine):
     """No usable container engine."""
 
+    code = "no-engine"
+
 
 class EngineUnreachable(NetworkError):
     """The engine on another machine does not answer."""
+
+    code = "engine-unreachable"
 
 
 class EngineError(UnfitMachine):
     """The engine refused a request."""
 
+    code = "engine"
+
 
 class NoGpuRuntime(UnfitMachine):
     """The engine can't give a container its GPUs."""
+
+    code = "no-gpu-runtime"
 
 
 class CannotStart(EnvspecError):
     """The container's program can't be run; the exit code is a shell's."""
 
     exit_code: ClassVar[int] = 126
+    code = "cannot-start"
 
 
 class NoSuchProgram(CannotStart):
     exit_code: ClassVar[int] = 127
+    code = "no-such-program"
 
 
 class LimitsRefused(EngineError):
     """The engine may not raise the limits of a container, as in containers."""
 
+    code = "engine-limits"
+
 
 class PortTaken(EngineError):
     """A port of this machine is in use. port: None if the engine does not name it."""
+
+    code = "port-in-use"
 
     def __init__(self, port: int | None) -> None:
         super().__init__(

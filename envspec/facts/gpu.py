@@ -50,6 +50,8 @@ class Runs(Enum):
 class UnknownGpu(UsageError):
     """A GPU name that no row has."""
 
+    code = "unknown-gpu"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ComputeCapability:

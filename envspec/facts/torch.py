@@ -44,6 +44,8 @@ class CudaChoice(Enum):
 class NoSuchBuild(NoSolution):
     """A (torch, CUDA) pair that was never published."""
 
+    code = "no-torch-build"
+
 
 @dataclass(frozen=True, slots=True)
 class Machines:
@@ -367,6 +369,8 @@ MEMBERS: Final = ("torchvision", "torchaudio", "torchtext", "torchdata")
 
 class FamilyMismatch(NoSolution):
     """Requests for members of the torch family that no set of releases serves."""
+
+    code = "family-mismatch"
 
 
 def extra_requirements(facts: Facts, package: str, version: str) -> tuple[tuple[str, EdgeRow], ...]:

@@ -29,11 +29,14 @@ from envspec.models import CONDA_REASONS, CondaPackage, Platform
 class LinkError(EnvspecError):
     """rattler could not link a package."""
 
+    code = "conda-link-failed"
+
 
 class BadCondaPackage(EnvspecError):
     """A conda package that must not be linked into an environment or put into a layer."""
 
     exit_code = 5
+    code = "bad-conda-package"
 
     def __init__(self, problem: str) -> None:
         super().__init__(
@@ -45,6 +48,8 @@ class BadCondaPackage(EnvspecError):
 
 class PrefixTooLong(UsageError):
     """The environment's path is longer than a package's placeholder."""
+
+    code = "prefix-too-long"
 
 
 @dataclass(frozen=True, slots=True)

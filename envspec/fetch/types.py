@@ -22,6 +22,8 @@ _TRANSIENT_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 class WrongArchive(NetworkError):
     """An archive whose hash is not the locked one."""
 
+    code = "wrong-hash"
+
     def __init__(self, of: str, url: str, found: str, locked: str) -> None:
         super().__init__(
             f"{of}: {shown(url)} is not the locked file: SHA-256 {found}, locked {locked}",
@@ -32,6 +34,8 @@ class WrongArchive(NetworkError):
 class UnsafeName(NetworkError):
     """A file name or hash that is not safe in a path."""
 
+    code = "unsafe-name"
+
     def __init__(self, of: str, text: str, form: Form) -> None:
         super().__init__(
             f"{of}: {text!r} is not {form.words}",
@@ -41,6 +45,8 @@ class UnsafeName(NetworkError):
 
 class Truncated(NetworkError):
     """An archive whose size is not the locked one."""
+
+    code = "wrong-size"
 
     def __init__(self, of: str, url: str, found: int, locked: int) -> None:
         what = "more than" if found > locked else f"{found:,} of"

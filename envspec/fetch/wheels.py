@@ -168,6 +168,8 @@ def archive_of(package: Package) -> Archive:
 class NotOnPage(NetworkError):
     """An index does not list a locked file."""
 
+    code = "file-not-on-index"
+
 
 class WheelUrls:
     """URLs of the files of these packages. upstream: pages, cached or from the network."""

@@ -24,6 +24,8 @@ _QUOTED: Final = 600
 class ClusterError(NetworkError):
     """The cluster refused a request, or did not answer. status: of HTTP; None without an answer."""
 
+    code = "cluster"
+
     def __init__(self, message: str, *, hint: str | None = None, status: int | None = None) -> None:
         super().__init__(message, hint=hint)
         self.status = status

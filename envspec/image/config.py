@@ -36,6 +36,8 @@ _OCI_TYPES: Final[Mapping[str, str]] = {
 class BadBase(NetworkError):
     """The base image's config is invalid, or for another platform."""
 
+    code = "bad-base-image"
+
 
 @dataclass(frozen=True, slots=True)
 class Base:

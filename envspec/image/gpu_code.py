@@ -187,6 +187,8 @@ def union(codes: Iterable[_Container | GpuCodeFound]) -> GpuCodeFound:
 class GpuCodeMissing(NoSolution):
     """A GPU of the spec runs the recorded GPU code, but not the wheel's."""
 
+    code = "gpu-code-missing"
+
 
 def compare(lock: Lock, platform: Platform, found: Mapping[str, WheelContent], facts: Facts) -> tuple[str, ...]:
     """Warnings about GPU code that is in the lock, but not in the wheel, and about GPUs that a wheel has no code for.

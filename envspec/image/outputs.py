@@ -41,6 +41,7 @@ class CannotWriteImage(EnvspecError):
     """The output can't be written."""
 
     exit_code = 6
+    code = "image-not-writable"
 
 
 def files_of(images: Sequence[Image], index: bytes | None, tags: Sequence[str]) -> list[tuple[str, bytes | Descriptor]]:

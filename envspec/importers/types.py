@@ -134,6 +134,8 @@ class Draft:
 class Unreadable(UsageError):
     """A source that can't be read at all."""
 
+    code = "unreadable-source"
+
     def __init__(self, message: str, *, hint: str = "correct it, or leave it out of the import") -> None:
         super().__init__(message, hint=hint)
 

@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from envspec.context import Context, Step
-from envspec.errors import EnvspecError, UnfitMachine, UsageError
+from envspec.errors import UnfitMachine, UsageError
+from envspec.image.sources.bytecode import BadPython
 from envspec.installer import uv
 from envspec.installer.request import InstallRequest, InstallStage
 from envspec.installer.staging import FOLDER, StagingFolder, site_packages
@@ -25,7 +26,6 @@ from envspec.verifier.types import ExpectedPackage
 
 #: The folder of a standalone build in an environment, which needs nothing from the cache.
 BUILD: Final = "python"
-_REPORT: Final = "report this with the lock"
 #: Differences that one message lists.
 _MOST_SHOWN: Final = 20
 
@@ -81,7 +81,7 @@ async def unpack(archive: Path, site: StagingFolder, locked: Python, context: Co
     """Unpack a checked standalone build into the site.
 
     Raises:
-        EnvspecError: unexpected layout or version.
+        BadPython: unexpected layout or version.
     """
     context.reporter.progress(Step(InstallStage.PYTHON))
     stopping = threading.Event()
@@ -94,7 +94,7 @@ async def unpack(archive: Path, site: StagingFolder, locked: Python, context: Co
         await asyncio.gather(work, return_exceptions=True)
         raise
     except (tarfile.TarError, EOFError) as error:
-        raise EnvspecError(f"{archive.name} can't be unpacked: {error}", hint=_REPORT) from error
+        raise BadPython(archive.name, f"can't be unpacked: {error}") from error
     path = site.path / FOLDER / BUILD / "bin" / f"python{locked.series}"
     interpreter = await probe_interpreter(path, context.environ)
     if interpreter is None or interpreter.version != locked.version:
@@ -103,7 +103,7 @@ async def unpack(archive: Path, site: StagingFolder, locked: Python, context: Co
             if interpreter
             else f"has no bin/python{locked.series} that runs on this machine"
         )
-        raise EnvspecError(f"{archive.name} {what}; the lock says {locked.version}", hint=_REPORT)
+        raise BadPython(archive.name, f"{what}; the lock requires {locked.version}")
     return interpreter
 
 
@@ -118,13 +118,10 @@ def _extract(archive: Path, folder: Path, stopping: threading.Event) -> None:
                 return
             parts = PurePosixPath(member.name).parts
             if parts[:1] != (BUILD,) or ".." in parts:
-                raise EnvspecError(
-                    f"{archive.name} contains {member.name!r}, which is not below {BUILD}/", hint=_REPORT
-                )
+                raise BadPython(archive.name, f"contains {member.name!r}, which is not below {BUILD}/")
             if is_whiteout(member.name):
-                raise EnvspecError(
-                    f"{archive.name} contains {member.name!r}, which would hide files of an image's lower layers",
-                    hint=_REPORT,
+                raise BadPython(
+                    archive.name, f"contains {member.name!r}, which would hide files of an image's lower layers"
                 )
             tar.extract(member, folder, **options)
 

@@ -38,6 +38,8 @@ _TRANSIENT: Final = re.compile(
 class UvError(EnvspecError):
     """uv failed with an error that envspec does not know."""
 
+    code = "uv-failed"
+
 
 def environ(context: Context) -> dict[str, str]:
     """The environment of uv: none of the user's settings, and envspec's own timeouts."""

@@ -134,6 +134,8 @@ class _Bounded(io.RawIOBase):
 class FileConflict(NoSolution):
     """Two packages of the lock have different files at one path."""
 
+    code = "file-conflict"
+
     def __init__(self, path: str, one: str, other: str) -> None:
         super().__init__(
             f"{path} belongs to {one} and to {other}, with different content",

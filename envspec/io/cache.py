@@ -62,6 +62,8 @@ class CacheError(EnvspecError):
 class UnsafeCache(UnfitMachine):
     """Other users can have written to the cache, or can replace its folder."""
 
+    code = "unsafe-cache"
+
     def __init__(self, root: Path, what: str, advice: str) -> None:
         super().__init__(
             f"envspec's cache {root} is not safe from other users: {what}",

@@ -70,6 +70,8 @@ _PROBE_S: Final = 20
 class NoConfinement(UnfitMachine):
     """This machine can't confine foreign code, and the user did not allow it to run unconfined."""
 
+    code = "no-confinement"
+
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:

@@ -30,16 +30,24 @@ class RequestError(NetworkError):
 class Unreachable(RequestError):
     """No connection: the name is unknown, the port is closed, or the connection broke before an answer."""
 
+    code = "unreachable"
+
 
 class Stalled(RequestError):
     """The server took longer than `Timeouts` allow."""
+
+    code = "timeout"
 
 
 class IncompleteResponse(RequestError):
     """The response ended early or is not HTTP."""
 
+    code = "incomplete-response"
+
 
 class TooLarge(RequestError):
+    code = "response-too-large"
+
     def __init__(self, url: str, max_bytes: int) -> None:
         limit = f"{max_bytes / 1e6:.0f} MB" if max_bytes >= 1e6 else f"{max_bytes} bytes"
         super().__init__(
@@ -52,6 +60,8 @@ class TooLarge(RequestError):
 class WrongServer(RequestError):
     """A request or redirect to a server outside the allowed bounds. target: its URL."""
 
+    code = "wrong-server"
+
     def __init__(self, url: str, target: str, bounds: Bounds, *, redirected: bool) -> None:
         self.target = shown(target)
         what = f"redirects to {self.target}, which" if redirected else ""
@@ -62,6 +72,8 @@ class WrongServer(RequestError):
 
 class BadStatus(RequestError):
     """A response whose status is not 2xx. retry_after: the header as sent."""
+
+    code = "http-status"
 
     def __init__(self, url: str, status: int, *, retry_after: str | None = None) -> None:
         self.status = status

@@ -54,6 +54,8 @@ _UNSUPPORTED: Final = frozenset({errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, er
 class LockNotWritable(UsageError):
     """The lock's folder can't be written; what was there is untouched."""
 
+    code = "lock-not-writable"
+
 
 def find_lock(argument: str, cwd: Path) -> Path:
     """The folder that LOCK names: a folder, its `envspec.lock`, or a name under `locks/`.

@@ -69,9 +69,13 @@ class Header(NamedTuple):
 class DamagedLock(StaleLock):
     """envspec.lock is not, byte for byte, what envspec wrote."""
 
+    code = "damaged-lock"
+
 
 class NewerFormat(StaleLock):
     """envspec.lock has a format that this envspec does not read."""
+
+    code = "newer-lock-format"
 
 
 def add_checksum(header: str, rest: str) -> str:

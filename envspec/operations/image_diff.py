@@ -27,6 +27,8 @@ from envspec.registry.types import OCI_PLATFORMS, ManifestKind
 class NoImage(UsageError):
     """A name that is no image, layout, tar or lock, or that can't be read."""
 
+    code = "no-such-image"
+
     def __init__(self, name: str, why: str, advice: str = "") -> None:
         forms = "name an image in a registry, an OCI layout, a tar of `image build --output`, or a lock"
         super().__init__(f"{name}: {why}", hint=advice or forms)

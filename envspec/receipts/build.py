@@ -20,6 +20,8 @@ from envspec.receipts.model import Here, Image, LockName, Receipt, Verdict, prob
 class BadResults(EnvspecError):
     """Results that this version's suite does not write."""
 
+    code = "internal"
+
 
 @dataclass(frozen=True, slots=True)
 class ReceiptInputs:

@@ -189,6 +189,8 @@ _WHAT: Final = "name a receipt.json or a folder with one"
 class BadReceipt(UsageError):
     """A file that is not a valid receipt, or that a newer envspec wrote."""
 
+    code = "bad-receipt"
+
 
 def dump(receipt: Receipt) -> str:
     """The receipt as JSON; the same text for the same receipt."""

@@ -17,21 +17,31 @@ from envspec.registry.reference import DOCKER_HUB, Action, Endpoint
 class RegistryError(NetworkError):
     """A registry refused a request, or sent an unusable response."""
 
+    code = "registry"
+
 
 class ImageNotFound(RegistryError):
     """The registry has no such image, or not for this platform."""
+
+    code = "image-not-found"
 
 
 class AccessRefused(RegistryError):
     """A login is missing, wrong, or not enough."""
 
+    code = "registry-login"
+
 
 class RateLimited(RegistryError):
     """Too many requests."""
 
+    code = "rate-limited"
+
 
 class WrongDigest(RegistryError):
     """The registry's bytes do not have the expected digest."""
+
+    code = "wrong-digest"
 
 
 def refusal(

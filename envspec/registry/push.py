@@ -51,6 +51,7 @@ class TruncatedBlob(EnvspecError):
     """A local blob that ends before its size."""
 
     exit_code = 1
+    code = "internal"
 
     def __init__(self, descriptor: Descriptor, found: int) -> None:
         super().__init__(

@@ -55,6 +55,8 @@ OCI_PLATFORMS: Final[Mapping[Platform, tuple[str, str]]] = {
 class BadManifest(NetworkError):
     """The registry's response is not a usable manifest."""
 
+    code = "bad-manifest"
+
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:

@@ -43,8 +43,8 @@ class Ran:
 
     @property
     def error(self) -> str:
-        """The one message, from `error: ` to the end of stderr."""
-        return self.stderr.partition("error: ")[2].rstrip("\n")
+        """The one message, from `error: ` to the line that names its page."""
+        return self.stderr.partition("error: ")[2].partition("\n  more: ")[0].rstrip("\n")
 
     @property
     def warnings(self) -> list[str]:

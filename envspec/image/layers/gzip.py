@@ -45,6 +45,7 @@ class BadArchive(EnvspecError):
     """A wheel whose content differs from its directory, or a file that changed while it was read."""
 
     exit_code = 5
+    code = "bad-wheel"
 
     def __init__(self, archive: Path, why: str) -> None:
         super().__init__(f"{archive.name}: {why}", hint=f"remove {archive} and try again; no layer was written")
@@ -54,6 +55,7 @@ class ArchiveMissing(EnvspecError):
     """An archive of a layer is not in the cache any more."""
 
     exit_code = 5
+    code = "archive-missing"
 
     def __init__(self, archive: Path) -> None:
         self.archive = archive

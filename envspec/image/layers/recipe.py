@@ -76,6 +76,7 @@ class LayerDamaged(EnvspecError):
     """A cached layer whose bytes have changed."""
 
     exit_code = 5
+    code = "damaged-layer"
 
 
 @contextlib.contextmanager

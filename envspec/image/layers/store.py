@@ -104,6 +104,8 @@ def write_layer(
 class WrongBlob(NetworkError):
     """Bytes that do not match their digest."""
 
+    code = "wrong-digest"
+
 
 @dataclass(frozen=True, slots=True)
 class FileBlob:
@@ -191,6 +193,8 @@ def _damaged(path: Path, descriptor: Descriptor) -> WrongBlob:
 
 class UnknownLayer(EnvspecError):
     """A layer that this store did not return."""
+
+    code = "internal"
 
 
 class LayerStore:

@@ -37,6 +37,8 @@ _OCTAL_11: Final = 0o77777777777
 class BadEntry(EnvspecError):
     """An entry that engines would reject or misread: a bug in its source."""
 
+    code = "internal"
+
     def __init__(self, layer: str, path: str, why: str) -> None:
         super().__init__(
             f"internal error: layer `{layer}`: {path!r} {why}", hint="report this bug in envspec, with the lock"

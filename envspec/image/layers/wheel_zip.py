@@ -42,6 +42,7 @@ class BadWheel(EnvspecError):
     """A wheel that does not match its name, or that must not be unpacked."""
 
     exit_code = 5
+    code = "bad-wheel"
 
     def __init__(self, filename: str, what: str) -> None:
         super().__init__(

@@ -55,6 +55,8 @@ _MAGIC: Final = {"3.9": 3425, "3.10": 3439, "3.11": 3495, "3.12": 3531, "3.13": 
 class CompilerFailed(EnvspecError):
     """The compiling Python ended early."""
 
+    code = "bytecode-failed"
+
 
 @dataclass(frozen=True, slots=True)
 class PycCompiler:
@@ -239,6 +241,7 @@ class BadPython(EnvspecError):
     """A standalone build with an unexpected or unsafe layout."""
 
     exit_code = 5
+    code = "bad-python-build"
 
     def __init__(self, archive: str, what: str) -> None:
         super().__init__(
@@ -382,6 +385,8 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 class NoCompiler(UnfitMachine):
     """No Python on this machine compiles bytecode that the image's Python can load."""
+
+    code = "no-bytecode-python"
 
 
 async def find_compiler(

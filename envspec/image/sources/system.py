@@ -84,6 +84,8 @@ class ChangedPath:
 class BadChange(EnvspecError):
     """A change in the container that no layer can contain."""
 
+    code = "bad-system-change"
+
 
 def read_changes(
     files: ContainerFiles, folder: Path, warn: Callable[[str], None]
@@ -295,6 +297,7 @@ class SystemDiffers(EnvspecError):
     """A system layer differs from the lock."""
 
     exit_code = 8
+    code = "system-differs"
 
 
 def find_system_layer(request: SystemLayerRequest, cache: Path) -> tuple[SystemLayer, SystemSource] | None:

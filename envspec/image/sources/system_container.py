@@ -144,9 +144,13 @@ class ContainerJob:
 class InstallFailed(EnvspecError):
     """The packages can't be installed in the base."""
 
+    code = "apt-failed"
+
 
 class ArchiveUnreachable(NetworkError):
     """The archive of packages can't be read."""
+
+    code = "apt-unreachable"
 
 
 class ContainerRunner(Protocol):

@@ -150,6 +150,8 @@ _FILE: Final = re.compile(rf"/(?:noarch|{'|'.join(platform.value for platform in
 class ChannelError(NetworkError):
     """A channel gave no usable repodata."""
 
+    code = "bad-channel"
+
 
 class SharedChannelError(ChannelError):
     """The error of another request that this one waited for."""

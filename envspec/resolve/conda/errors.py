@@ -98,6 +98,8 @@ _MOST_CHAINS: Final = 6
 class CpuFallback(NoSolution):
     """A package that has CUDA builds would be installed for the CPU."""
 
+    code = "cpu-fallback"
+
 
 def check_requirements(request: CondaRequest) -> None:
     """Check that all requirements are match specs, before anything is fetched."""

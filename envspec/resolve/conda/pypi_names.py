@@ -85,6 +85,8 @@ class PypiNames:
 class UnmappedName(NoSolution):
     """Conda packages that install Python packages of unknown name or version."""
 
+    code = "unmapped-conda-name"
+
     def __init__(self, packages: Sequence[CondaPackage], names: PypiNames) -> None:
         odd = [package for package in packages if names.of(package)]
         unnamed = [package for package in packages if package not in odd]

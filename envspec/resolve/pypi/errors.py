@@ -35,9 +35,13 @@ from envspec.spec.sections import Pip
 class PypiCondaConflict(NoSolution):
     """[pip] and [conda] require different things of one Python package."""
 
+    code = "pypi-conda-conflict"
+
 
 class FoundConflict(NoSolution):
     """[pip] requires something else than what is installed already."""
+
+    code = "on-top-of-conflict"
 
 
 def check_conflicts(
@@ -221,6 +225,8 @@ GPUS_LINES: Final = '[cuda]\n    gpus = ["A100", "H100"]'
 class UnusableSdists(NoSolution):
     """Releases without a wheel, whose sdists may not be built, or whose builds failed."""
 
+    code = "unusable-sdists"
+
     def __init__(self, message: str, sdists: Sequence[UnbuiltSdist], hint: str) -> None:
         super().__init__(message, hint=hint)
         self.sdists = tuple(sdists)
@@ -232,6 +238,8 @@ class NeedsSdist(UnusableSdists):
     allowed: what `allow_sdist` lists already. other: further text of the message. hints: what to do about that.
     elsewhere: where there are wheels. failed: others, whose builds failed.
     """
+
+    code = "needs-sdist"
 
     def __init__(  # noqa: PLR0913 (one message of all)
         self,

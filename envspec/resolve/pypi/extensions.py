@@ -35,6 +35,8 @@ class _Wheel:
 class NoFittingWheel(NoSolution):
     """An index has wheels of an extension, and none fits the target's torch."""
 
+    code = "no-fitting-wheel"
+
 
 async def no_fitting_wheel(name: str, request: PypiRequest, view: View) -> NoFittingWheel | None:
     """The error for an extension whose index has wheels with labels; None if it has none, or no such project is known.

@@ -108,6 +108,7 @@ class ResolverError(EnvspecError):
     """A resolver cannot be run, or its output cannot be read."""
 
     exit_code = 1
+    code = "resolver-failed"
 
 
 _PIN: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")

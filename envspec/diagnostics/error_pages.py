@@ -1,0 +1,47 @@
+"""The pages about errors: data/errors/CODE.md, which are part of the documentation too."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from envspec.data import DATA
+from envspec.errors import UsageError
+
+PAGES: Final = DATA / "errors"
+#: Comments are for the tests that run the examples.
+_COMMENT: Final = re.compile(r"<!--.*?-->\n*", re.DOTALL)
+_LINK: Final = re.compile(r"\[([^]\n]+)\]\([^)\s]+\)")
+
+
+class ErrorPage(NamedTuple):
+    """summary: its first sentence. text: Markdown, without links, which lead to other pages of the documentation."""
+
+    code: str
+    summary: str
+    text: str
+
+
+def error_page(code: str) -> ErrorPage:
+    """The page of an error.
+
+    Raises:
+        UsageError: there is no such code.
+    """
+    codes = [path.stem for path in PAGES.glob("*.md")]
+    if code not in codes:
+        from difflib import get_close_matches
+
+        near = get_close_matches(code, codes, n=1)
+        raise UsageError(
+            f"there is no error {code!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            hint="`envspec explain-error` lists all codes",
+        )
+    text = _LINK.sub(r"\1", _COMMENT.sub("", (PAGES / f"{code}.md").read_text(encoding="utf-8")))
+    summary = " ".join(text.split("\n\n")[1].split())
+    return ErrorPage(code, re.split(r"(?<=\.) ", summary)[0], text)
+
+
+def error_pages() -> list[ErrorPage]:
+    """All of them, by code."""
+    return [error_page(path.stem) for path in sorted(PAGES.glob("*.md"))]

@@ -1,0 +1,92 @@
+"""The servers on loopback that stand for those of the pages: indexes, a registry, channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.support.builders import ecosystem
+from tests.support.builders.images import Standing, hold_base, make_base
+from tests.support.builders.projects import File
+from tests.support.servers.index import IndexServer
+from tests.support.servers.registry import PushRegistry
+from tests.support.user import CUT_OFF, HASTY, ROOT
+
+#: The login of the private index on the pages.
+LOGIN: Final = ("ci", "secret")
+
+
+def default_index() -> list[File]:
+    """Packages of the default index that pages name."""
+    return [
+        *ecosystem.everything(),
+        *ecosystem.releases("""
+            einops 0.7.0 2024-01-05
+            einops 0.8.0 2024-05-01
+            tqdm 4.66.0 2024-01-01
+            huggingface-hub 0.25.0 2024-09-01: tqdm
+            huggingface-hub 0.34.0 2025-08-01: tqdm
+            tokenizers 0.20.0 2024-10-01: huggingface-hub
+            transformers 4.45.0 2024-10-01: huggingface-hub<0.30, tokenizers, numpy<2
+            transformers 4.57.1 2025-10-14: huggingface-hub>=0.30, tokenizers, numpy
+        """),
+    ]
+
+
+def private_index() -> list[File]:
+    """Packages of the private index."""
+    return ecosystem.releases("""
+        acme-models 1.0.0 2025-01-10: einops
+        acme-models 1.1.0 2025-06-10: einops
+    """)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """names: text on pages -> text on this machine. variables: of the environment of their reader."""
+
+    names: dict[str, str]
+    variables: dict[str, str]
+
+
+@contextmanager
+def servers() -> Iterator[Servers]:
+    """All servers that pages need."""
+    with (
+        IndexServer(default_index()) as index,
+        IndexServer(ecosystem.pytorch_index()) as pytorch,
+        IndexServer(private_index()) as private,
+        IndexServer(private_index(), credentials=LOGIN) as login,
+        Standing(PushRegistry()) as registry,
+    ):
+        hold_base(registry.held, make_base())
+        yield Servers(
+            names={
+                "https://packages.example.com/simple": private.url.rstrip("/"),
+                "https://private.example.com/simple": login.url.rstrip("/"),
+                "registry.example.com": registry.host,
+            },
+            variables={
+                "ENVSPEC_DEFAULT_INDEX": index.url,
+                "ENVSPEC_PYTORCH_INDEX": pytorch.url,
+                "ENVSPEC_REGISTRY_MIRRORS": f"docker.io={registry.host}",
+                "NO_PROXY": "127.0.0.1",
+            },
+        )
+
+
+def environment(home: Path, program_folder: Path) -> dict[str, str]:
+    """Nothing of the tests' own environment but where programs are. program_folder: has `envspec`."""
+    return {
+        "HOME": str(home),
+        "PATH": f"{program_folder}:/usr/local/bin:/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "LC_ALL": "C.UTF-8",
+        "COLUMNS": "100",
+        "ENVSPEC_CACHE_DIR": str(home / ".cache" / "envspec"),
+        **HASTY,
+        **CUT_OFF,
+    }

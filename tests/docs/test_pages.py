@@ -1,0 +1,92 @@
+"""Every block of code on the pages runs, with the output that the page shows, or has the reason why not.
+
+`ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs -k PAGE` writes outputs that differ into the page: review them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from envspec.data import DATA
+from tests.docs.loopback import Servers, environment, servers
+from tests.docs.pages import Block, Reader, blocks, is_writing, rewritten
+from tests.support.user import ROOT
+
+DOCS: Final = ROOT / "docs"
+PAGES: Final = {
+    str(path.relative_to(ROOT)): path
+    for path in [
+        ROOT / "README.md",
+        *sorted(DOCS.glob("*.md")),
+        *(path for folder in ("how-to", "reference", "explanation") for path in sorted((DOCS / folder).glob("*.md"))),
+        *sorted((DATA / "errors").glob("*.md")),
+    ]
+}
+#: On pages the reader's folder has this name.
+FOLDER: Final = "/home/me/train"
+
+
+def is_run(block: Block) -> bool:
+    return "not run" not in block.directives
+
+
+def tiers() -> Iterator[object]:
+    """Each page with each of the machines that its blocks need."""
+    for name, path in PAGES.items():
+        found = {block.needs for block in blocks(path.read_text(encoding="utf-8")) if is_run(block)}
+        for needs in sorted(found):
+            marks = [getattr(pytest.mark, needs)] if needs else []
+            yield pytest.param(name, needs, id=f"{name}-{needs}" if needs else name, marks=marks)
+
+
+@pytest.fixture(scope="session")
+def loopback() -> Iterator[Servers]:
+    with servers() as running:
+        yield running
+
+
+@pytest.fixture
+def reader(tmp_path: Path, loopback: Servers) -> Reader:
+    """Somebody in an empty folder."""
+    folder, home = tmp_path / "train", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    variables = environment(home, Path(sys.executable).parent)
+    return Reader(folder, {**variables, **loopback.variables}, {**loopback.names, FOLDER: str(folder)})
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_is_run_or_has_a_reason(name: str) -> None:
+    found = blocks(PAGES[name].read_text(encoding="utf-8"))
+    assert [block.problem for block in found if block.problem] == []
+
+
+@pytest.mark.parametrize(("name", "needs"), list(tiers()))
+def test_blocks_do_what_the_page_shows(name: str, needs: str, reader: Reader) -> None:
+    path = PAGES[name]
+    text = path.read_text(encoding="utf-8")
+    changed: dict[int, str] = {}
+    for block in filter(is_run, blocks(text)):
+        if block.needs in {"", needs}:
+            new = reader.run_block(block)
+            if new is not None:
+                changed[block.line] = new
+    if changed and is_writing():
+        path.write_text(rewritten(text, changed), encoding="utf-8")
+        return
+    assert _blocks(text, changed) == changed
+
+
+def _blocks(text: str, changed: dict[int, str]) -> dict[int, str]:
+    return {block.line: block.text for block in blocks(text) if block.line in changed}
+
+
+def test_pages_have_no_address_of_this_machine() -> None:
+    found = {name for name, path in PAGES.items() if re.search(r"127\.0\.0\.1:\d{5}", path.read_text(encoding="utf-8"))}
+    assert found == set()
