@@ -45,8 +45,8 @@ def command(
     """Report what is wrong with a project's environment today, from the files that it has.
 
     FROM is a requirements file, pyproject.toml, a lock file of uv or poetry, environment.yml, pixi.toml, a Dockerfile,
-    devcontainer.json, cog.yaml, or a folder with an environment. Without it: those in the current folder. Needs no
-    spec, and changes nothing.
+    devcontainer.json, cog.yaml, or a folder: an environment, or a project with such files. Default: the current folder.
+    Needs no spec, and changes nothing.
 
     Checks that the torch family is imported together, that GPUs and driver run it, that the image has CUDA once, and
     that the index still has each version. What is not run is listed, and is no success. A comment

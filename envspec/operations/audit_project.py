@@ -26,6 +26,7 @@ from envspec.facts.gpu import UnknownGpu, find_gpu
 from envspec.facts.tables import GpuRow, numeric
 from envspec.facts.torch import NoSuchBuild
 from envspec.importers import known_importer, new_import, sources_in
+from envspec.importers.prefix import is_environment
 from envspec.importers.types import Clue, DraftRequirement, Import, Source
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
@@ -69,7 +70,7 @@ _OPTION: Final = Source("")
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """What to examine. sources: files and folders; none: those in `root` that tools read by themselves.
+    """What to examine. sources: files, environments, and folders of projects; none: `root`, as a project's folder.
 
     gpus, driver, python: of the machine that is meant; else what the sources name. ignored: codes.
     """
@@ -94,7 +95,7 @@ def audit_project(request: AuditRequest, context: Context) -> AuditReport:
     facts = load_facts()
     imported = read_sources(request.root, request.sources)
     as_of = context.now().replace(hour=0, minute=0, second=0, microsecond=0)
-    others = () if request.sources else tuple(_unread(request.root, imported))
+    others = tuple(each for folder in _projects(request.root, request.sources) for each in _unread(folder, imported))
     audit = Audit(
         imported.draft,
         tuple(imported.ledger),
@@ -127,20 +128,31 @@ def read_sources(root: Path, sources: Sequence[Path]) -> Import:
     Raises:
         UsageError: there is none, or envspec does not read it. Unreadable: it can't be read.
     """
-    paths = sources or tuple(root / name for name in USUAL if (root / name).is_file())
-    if not paths:
-        raise UsageError(
-            f"{root} has none of the files that envspec looks for", hint=f"name them; usual ones: {', '.join(USUAL)}"
-        )
+    projects = _projects(root, sources)
     imported = new_import(root)
-    for path in paths:
-        imported.run(known_importer(path), path)
+    for source in sources or projects:
+        for path in _usual(source) if source in projects else [source]:
+            imported.run(known_importer(path), path)
     return imported
 
 
-def _unread(root: Path, imported: Import) -> Iterator[NotRun]:
+def _projects(root: Path, sources: Sequence[Path]) -> list[Path]:
+    """The folders of projects among the sources; `root` if there is no source."""
+    return [path for path in sources if path.is_dir() and not is_environment(path)] if sources else [root]
+
+
+def _usual(folder: Path) -> list[Path]:
+    if found := [folder / name for name in USUAL if (folder / name).is_file()]:
+        return found
+    raise UsageError(
+        f"{folder} has none of the files that envspec looks for",
+        hint=f"name the files or the folder of an environment; usual ones: {', '.join(USUAL)}",
+    )
+
+
+def _unread(folder: Path, imported: Import) -> Iterator[NotRun]:
     """Other files of the folder that envspec reads: what they are for is not known, such as requirements-dev.txt."""
-    for path in sources_in(root):
+    for path in sources_in(folder):
         if path.resolve() not in imported.done:
             yield NotRun(imported.shown(path), "name it to examine it")
 

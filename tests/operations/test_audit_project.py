@@ -161,6 +161,25 @@ def test_a_folder_without_sources(context: Context, tmp_path: Path) -> None:
         audited(tmp_path, context)
 
 
+def test_a_named_folder_is_examined_like_the_current_one(context: Context, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "requirements.txt").write_text("filelock\ngone-since==1\n")
+    (project / "requirements-dev.txt").write_text("filelock\n")
+    report = audited(tmp_path, context, sources=[project])
+    here = audited(project, context)
+    assert [each.rule.code for each in report.findings] == [each.rule.code for each in here.findings]
+    assert str(report.findings[0].source) == "project/requirements.txt:2"
+    assert report.sources == ("project/requirements.txt",)
+    assert "project/requirements-dev.txt" in {each.what for each in report.not_run}
+
+
+def test_a_named_folder_without_sources(context: Context, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="empty has none of the files"):
+        audited(tmp_path, context, sources=[tmp_path / "empty"])
+
+
 def test_a_lock_file_says_what_is_taken(context: Context, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "app"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["torch", "torchaudio"]\n'
