@@ -197,9 +197,14 @@ class _Writer:
         if exact is not None:
             series = ".".join(exact.value.split(".")[:2])
             patches = {row.version for row in self._facts.standalone_pythons(series, Platform.LINUX_64)}
-            if exact.value in (series, *patches):
+            # conda's Python has whatever version its channel has.
+            is_condas = bool(self._draft.conda or self._draft.channels)
+            is_preferred = is_condas and "python" in self._draft.conda_versions
+            if exact.value in (series, *patches) or (is_condas and not is_preferred):
                 return self._decide("env.python", exact.value, exact.why, str(exact.source))
             why = f"{exact.why}; {exact.value} has no standalone build, the series' newest patch is taken"
+            if is_preferred:
+                why = f"{exact.why}; {exact.value} is preferred"
             return self._decide("env.python", series, why, str(exact.source))
         if not clues and (found := self._python_of_system()):
             return found

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.docs.private_hosts import LOGIN, private_hosts
 from tests.support.builders import ecosystem
-from tests.support.builders.images import Standing, hold_base, make_base
-from tests.support.builders.projects import File
+from tests.support.builders.images import TAG, Standing, hold_base, make_base
+from tests.support.builders.projects import File, day
+from tests.support.builders.wheels import sdist
 from tests.support.servers.index import IndexServer
 from tests.support.servers.registry import PushRegistry
 from tests.support.user import CUT_OFF, HASTY, ROOT
 
-#: The login of the private index on the pages.
-LOGIN: Final = ("ci", "secret")
+#: Tags of nvidia/cuda that pages name, beside TAG: all are one small image.
+MORE_TAGS: Final = ("12.6.3-base-ubuntu24.04", "12.8.1-cudnn-devel-ubuntu22.04")
 
 
 def default_index() -> list[File]:
@@ -32,7 +34,10 @@ def default_index() -> list[File]:
             tokenizers 0.20.0 2024-10-01: huggingface-hub
             transformers 4.45.0 2024-10-01: huggingface-hub<0.30, tokenizers, numpy<2
             transformers 4.57.1 2025-10-14: huggingface-hub>=0.30, tokenizers, numpy
+            numba 0.60.0 2024-06-13: numpy<2.1
+            numba 0.61.2 2025-04-09: numpy<2.3
         """),
+        File(sdist("flash-attn", "2.8.3"), day("2025-08-14")),
     ]
 
 
@@ -60,13 +65,16 @@ def servers() -> Iterator[Servers]:
         IndexServer(ecosystem.pytorch_index()) as pytorch,
         IndexServer(private_index()) as private,
         IndexServer(private_index(), credentials=LOGIN) as login,
+        private_hosts(index, pytorch, login) as hosts,
         Standing(PushRegistry()) as registry,
     ):
         hold_base(registry.held, make_base())
+        tags = registry.held.tags["nvidia/cuda"]
+        tags.update(dict.fromkeys(MORE_TAGS, tags[TAG]))
         yield Servers(
             names={
                 "https://packages.example.com/simple": private.url.rstrip("/"),
-                "https://private.example.com/simple": login.url.rstrip("/"),
+                **hosts,
                 "registry.example.com": registry.host,
             },
             variables={

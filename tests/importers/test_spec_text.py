@@ -72,6 +72,19 @@ def test_the_python(tmp_path: Path, pythons: list[str], torch: str, python: str,
     assert (spec.env.python, decisions["env.python"]) == (python, (python, why))
 
 
+@pytest.mark.parametrize(
+    ("preferred", "python", "why"),
+    [({}, "3.11.2", "its line"), ({"python": "3.11.2 h0_0"}, "3.11", "its line; 3.11.2 is preferred")],
+)
+def test_condas_python_needs_no_standalone_build(
+    tmp_path: Path, preferred: dict[str, str], python: str, why: str
+) -> None:
+    made = imported(tmp_path, pythons=[Clue("3.11.2", LABEL, "its line")], channels=["conda-forge"])
+    made.draft.conda_versions = preferred
+    spec, decisions = written(made, tmp_path)
+    assert (spec.env.python, decisions["env.python"]) == (python, (python, why))
+
+
 def test_the_python_of_an_images_system(tmp_path: Path) -> None:
     made = imported(tmp_path, "torch==2.9.1", systems=[Clue("ubuntu22.04", TAG, "its tag")])
     spec, decisions = written(made, tmp_path)
