@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from tests.docs import local_python
 from tests.docs.private_hosts import LOGIN, private_hosts
 from tests.support.builders import ecosystem
+from tests.support.builders.cuda_library import CUBIN, Code, container, library
 from tests.support.builders.images import TAG, Standing, hold_base, make_base
 from tests.support.builders.projects import File, day
-from tests.support.builders.wheels import sdist
+from tests.support.builders.standalone import SERIES
+from tests.support.builders.wheels import sdist, wheel
 from tests.support.servers.index import IndexServer
 from tests.support.servers.registry import PushRegistry
 from tests.support.user import CUT_OFF, HASTY, ROOT
@@ -23,8 +26,9 @@ MORE_TAGS: Final = ("12.6.3-base-ubuntu24.04", "12.8.1-cudnn-devel-ubuntu22.04")
 
 def default_index() -> list[File]:
     """Packages of the default index that pages name."""
+    generated = ecosystem.everything()
     return [
-        *ecosystem.everything(),
+        *map(with_gpu_code, [*generated, *for_this_python(generated)]),
         *ecosystem.releases("""
             einops 0.7.0 2024-01-05
             einops 0.8.0 2024-05-01
@@ -39,6 +43,33 @@ def default_index() -> list[File]:
         """),
         File(sdist("flash-attn", "2.8.3"), day("2025-08-14")),
     ]
+
+
+def with_gpu_code(file: File) -> File:
+    """A wheel of torch for Linux with machine code for the GPUs of the real one; any other file as it is."""
+    if file.name != "torch" or "linux" not in file.filename:
+        return file
+    code = library([(".nv_fatbin", container([Code(CUBIN, each) for each in (70, 75, 80, 86, 90, 100, 120)]))])
+    return _as_wheel(file, _tag(file), {"torch/__init__.py": b"", "torch/lib/libtorch_cuda.so": code})
+
+
+def for_this_python(files: Sequence[File]) -> list[File]:
+    """Wheels for the Python that runs the tests, if there are none: images on pages have it (`local_python`)."""
+    series = f"cp{SERIES.replace('.', '')}"
+    tag = f"{series}-{series}"
+    if tag in ecosystem.PYTHON_TAGS:
+        return []
+    newest = ecosystem.PYTHON_TAGS[-1]
+    return [_as_wheel(each, _tag(each).replace(newest, tag)) for each in files if newest in each.filename]
+
+
+def _tag(file: File) -> str:
+    return file.filename.removesuffix(".whl").split("-", 2)[2]
+
+
+def _as_wheel(file: File, tag: str, files: Mapping[str, bytes] | None = None) -> File:
+    made = file.artifact
+    return replace(file, artifact=wheel(made.name, made.version, tag=tag, files=files, metadata=made.metadata))
 
 
 def private_index() -> list[File]:
@@ -67,6 +98,7 @@ def servers() -> Iterator[Servers]:
         IndexServer(private_index(), credentials=LOGIN) as login,
         private_hosts(index, pytorch, login) as hosts,
         Standing(PushRegistry()) as registry,
+        local_python.archives() as python,
     ):
         hold_base(registry.held, make_base())
         tags = registry.held.tags["nvidia/cuda"]
@@ -82,6 +114,7 @@ def servers() -> Iterator[Servers]:
                 "ENVSPEC_PYTORCH_INDEX": pytorch.url,
                 "ENVSPEC_REGISTRY_MIRRORS": f"docker.io={registry.host}",
                 "NO_PROXY": "127.0.0.1",
+                **python,
             },
         )
 

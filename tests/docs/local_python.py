@@ -1,0 +1,62 @@
+"""An image of a page's spec, built here: `python -m tests.docs.local_python SPEC`, in a hidden block of the page.
+
+Pages have `python = "3.11"`, and envspec fetches a standalone build of it. Here the spec gets the series of the Python
+that runs the tests, and a `[[facts.python]]` row with an archive of this Python, which a server on loopback has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from tests.support.builders import standalone
+from tests.support.servers.faults import Answer
+from tests.support.servers.threaded import Exchange, Threaded
+
+_FOLDER: Final = "ENVSPEC_DOCS_PYTHON_FOLDER"
+_URL: Final = "ENVSPEC_DOCS_PYTHON_URL"
+_NAME: Final = "cpython.tar.gz"
+
+
+class Archives(Threaded):
+    """Serves one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def handle(self, request: Exchange) -> None:
+        path = self.folder / Path(request.path).name
+        request.answer(Answer(200, path.read_bytes()) if path.is_file() else Answer(404))
+
+
+@contextmanager
+def archives() -> Iterator[dict[str, str]]:
+    """The variables by which the command finds the server. The archive is made when it is needed."""
+    with TemporaryDirectory(prefix="envspec-tests-") as folder, Archives(Path(folder)) as server:
+        yield {_FOLDER: folder, _URL: f"http://{server.host}/{_NAME}"}
+
+
+def main(spec: Path) -> None:
+    """Rewrite the spec."""
+    path = Path(os.environ[_FOLDER], _NAME)
+    if not path.exists():
+        standalone.write(path, standalone.of_running())
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    row = (
+        f'\n[[facts.python]]\nversion = "{standalone.VERSION}"\nplatform = "linux-64"\nbuild = "20200101"\n'
+        f'url = "{os.environ[_URL]}"\nsha256 = "{sha256}"\nsource = "the Python that runs the tests"\n'
+    )
+    text = re.sub(r'(?m)^python = ".*"', f'python = "{standalone.SERIES}"', spec.read_text(encoding="utf-8"))
+    spec.write_text(text + row, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
