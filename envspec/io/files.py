@@ -2,7 +2,7 @@
 
 Only the spec and the lock are synced to the disk before they get their names: nothing can generate them again. Cached
 files are checked when they are read, so that a power cut costs a file, and no run pays for syncing. See
-`docs/explanation/design.md` for each check.
+`docs/explanation/cache.md` for each check.
 """
 
 from __future__ import annotations
