@@ -81,6 +81,7 @@ def test_a_full_disk_is_an_error(project: Path) -> None:
     assert stderr.decode().splitlines() == [
         "error: the result can't be written to standard output: No space left on device",
         "  hint: free space, or redirect it elsewhere",
+        "  more: envspec explain-error output-not-writable",
     ]
 
 
