@@ -26,6 +26,7 @@ nitpicky = True
 # Types in signatures are shown, not linked.
 nitpick_ignore_regex = [("py:.*", ".*")]
 myst_heading_anchors = 4
+myst_enable_extensions = ["attrs_inline"]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 
@@ -67,10 +68,19 @@ def relative_links(text: str, source: Path, page: Path) -> str:
         if target.is_dir():
             return words
         is_page = target.suffix == ".md" and target.is_relative_to(DOCS) and not is_excluded(target)
-        scheme = "" if is_page or target.suffix in {".png", ".svg"} else "path:"
+        scheme = "" if is_page or target.parent.name == "pictures" else "path:"
         return f"[{words}]({scheme}{os.path.relpath(target, page.parent)}{anchor or ''})"
 
     return _LINK.sub(link, text)
+
+
+_PICTURE = re.compile(r"!\[([^]]*)\]\(([^)\s]+)-light\.(svg|png)\)")
+
+
+def both_themes(text: str) -> str:
+    """Pictures for light and for dark pages, where a forge shows the light one."""
+    one = r"![\1](\2-{0}.\3){{.only-{0}}}"
+    return _PICTURE.sub(f"{one.format('light')} {one.format('dark')}", text)
 
 
 def is_excluded(page: Path) -> bool:
@@ -87,7 +97,7 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
     if file is not None:
         app.env.note_dependency(str(file))
         source[0] = file.read_text(encoding="utf-8")
-    source[0] = relative_links(source[0], file or page, page)
+    source[0] = both_themes(relative_links(source[0], file or page, page))
 
 
 def setup(app: Any) -> None:

@@ -303,7 +303,7 @@ def fit_as_text(report: FitReport, width: int) -> str:
     return "\n".join(
         [
             text(head, tables, width),
-            *(f"{line}\n" for change in filter(None, changes) for line in hanging("smallest change: ", change, width)),
+            *("\n".join([*hanging("smallest change: ", change, width), ""]) for change in filter(None, changes)),
         ]
     )
 

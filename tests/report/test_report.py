@@ -207,6 +207,8 @@ def test_sentences_of_fit_hang_below_their_first_line(width: int) -> None:
     assert max(map(len, lines)) <= width
     first = next(place for place, line in enumerate(lines) if line.startswith("  does not fit"))
     assert re.match(r" {24}\S", lines[first + 1])
+    change = next(place for place, line in enumerate(lines) if line.startswith("smallest change: "))
+    assert len(lines) > change + 1 and all(re.match(r" {17}\S", line) for line in lines[change + 1 :])
 
 
 def test_json_of_fit_has_every_gpu_and_finding() -> None:
