@@ -21,70 +21,94 @@ from envspec.spec.sections import NoFacts, Section, Spec
 from envspec.spec.values import VARIANT
 from envspec.spec.variants import SHARED, WITHOUT
 
-_KEYS: Final[Mapping[str, str]] = {
-    "source": "Where the fact comes from.",
-    "read": "The day on which the source was read.",
-    "confidence": "high, medium or low; of an extension also unverified.",
-    "version": "The exact version.",
-    "default": "For each platform, the variant on the default index: cu128, cpu.",
-    "variants": "The variants on PyTorch's own indexes.",
-    "unsure": "Variants that were reported there, and are in no build matrix.",
-    "uploaded": "Time of its upload.",
-    "requires_python": "The Pythons that its metadata allows.",
-    "pythons": "The Python series that have wheels.",
-    "cudart": "Version of the CUDA runtime.",
-    "cudnn": "Version of cuDNN.",
-    "nccl": "Version of NCCL.",
-    "cublas": "Version of cuBLAS.",
-    "torch": "A version of torch, or a requirement on it.",
-    "variant": "The build: cu128, cpu.",
-    "platform": "A platform, as conda calls it.",
-    "platforms": "Platforms, as conda calls them.",
-    "gpu_code": "The GPU code in its builds.",
-    "sm": "Machine code for these GPUs: sm_80.",
-    "ptx": "Portable code: compute_120.",
-    "measured": "Releases whose wheels were read.",
-    "note": "More about it.",
-    "name": "The name that people use.",
-    "aliases": "Other names.",
-    "compute_capability": "Such as 9.0 for sm_90.",
-    "first_cuda": "The oldest CUDA version that compiles for it.",
-    "cuda": "A CUDA release (12.8.1) or minor version (12.8).",
-    "minimum": "The oldest driver that runs it.",
-    "bundled": "The driver that the release ships with.",
-    "flavors": "The flavors that exist.",
-    "os": "The operating systems that exist.",
-    "status": "supported, ended or unknown.",
-    "tag": "The tag, such as 12.8.1-base-ubuntu24.04.",
-    "digest": "The digest, from sha256: on.",
-    "kind": "index for a manifest list, manifest for one platform's.",
-    "build": "The release it belongs to, as YYYYMMDD.",
-    "url": "Where the file is.",
-    "sha256": "SHA-256 of the file, in hexadecimal.",
-    "package": "The package's normalised name.",
-    "versions": "The versions that are meant, as a specifier.",
-    "requires": "The requirements to add.",
-    "reason": "Why.",
-    "beside": "cuda: only where torch is built for CUDA.",
-    "module": "What Python imports.",
-    "label": "How the local version of its wheels says what they were built for: {variant}torch{torch}cxx11abi{abi}.",
-    "pages": "Where the project publishes wheels; {version}, {torch} and {variant} are replaced.",
-    "format": "The form of its pages: links or simple.",
-    "wheels": "For each minor version of torch, the variants that the project publishes wheels for.",
-    "env": "Variables of its build.",
-    "arch": "The variable that takes the GPUs to build for.",
-    "arch_form": "How it takes them: 8.0 or 80.",
-    "archs": "The GPU architectures that its sources compile for (default: any).",
-    "jobs": "The variable that limits how many compilers run at once.",
-    "serial": "Whether its build runs one compiler after the other.",
-    "memory_mib": "Memory, in MiB: sizes of a GPU's, or what one compiler takes.",
-    "minutes": "How many minutes of one processor a build for one GPU architecture takes.",
-    "libraries": "SONAMEs of libraries that its wheels load from the system; `a | b` is any one of them.",
-    "optional": "SONAMEs that some of its modules need, and the package does without.",
-    "base": "SONAMEs of the libraries in its smallest installation.",
-    "packages": "For each SONAME, the package that contains the library.",
-    "contains": "For each package, other packages of the table that come with it.",
-    "channel": "The conda channel of the build (default: the project's own wheels).",
+#: What a key means, and an example.
+_KEYS: Final[Mapping[str, tuple[str, Any]]] = {
+    "source": ("Where the fact comes from.", "release notes of torch 2.9"),
+    "read": ("The day on which the source was read.", "2026-11-20"),
+    "confidence": ("high, medium or low; of an extension also unverified.", "medium"),
+    "version": ("The exact version.", "2.9.1"),
+    "default": ("For each platform, the variant on the default index: cu128, cpu.", {"linux-64": "cu128"}),
+    "variants": ("The variants on PyTorch's own indexes.", ["cpu", "cu126", "cu128"]),
+    "unsure": ("Variants that were reported there, and are in no build matrix.", ["cu129"]),
+    "uploaded": ("Time of its upload.", "2025-11-12T15:00:00Z"),
+    "requires_python": ("The Pythons that its metadata allows.", ">=3.10"),
+    "pythons": ("The Python series that have wheels.", ["3.10", "3.11"]),
+    "cudart": ("Version of the CUDA runtime.", "12.8.90"),
+    "cudnn": ("Version of cuDNN.", "9.10.2.21"),
+    "nccl": ("Version of NCCL.", "2.27.5"),
+    "cublas": ("Version of cuBLAS.", "12.8.4.1"),
+    "torch": ("A version of torch, or a requirement on it.", "2.9.1"),
+    "variant": ("The build: cu128, cpu.", "cu128"),
+    "platform": ("A platform, as conda calls it.", "linux-64"),
+    "platforms": ("Platforms, as conda calls them.", ["linux-64", "linux-aarch64"]),
+    "gpu_code": ("The GPU code in its builds.", {"cu128": ["sm_80", "sm_90", "compute_120"]}),
+    "sm": ("Machine code for these GPUs: sm_80.", ["sm_80", "sm_90"]),
+    "ptx": ("Portable code: compute_120.", ["compute_120"]),
+    "measured": ("Releases whose wheels were read.", ["2.9.1"]),
+    "note": ("More about it.", "read of one wheel"),
+    "name": ("The name that people use.", "RTX 5090"),
+    "aliases": ("Other names.", ["GeForce RTX 5090"]),
+    "compute_capability": ("Such as 9.0 for sm_90.", "12.0"),
+    "first_cuda": ("The oldest CUDA version that compiles for it.", "12.8"),
+    "cuda": ("A CUDA release (12.8.1) or minor version (12.8).", "12.8.1"),
+    "minimum": ("The oldest driver that runs it.", "525.60.13"),
+    "bundled": ("The driver that the release ships with.", "570.124.06"),
+    "flavors": ("The flavors that exist.", ["base", "runtime"]),
+    "os": ("Operating systems, as in `[cuda] os`.", ["ubuntu24.04"]),
+    "status": ("supported, ended or unknown.", "supported"),
+    "tag": ("The tag, such as 12.8.1-base-ubuntu24.04.", "12.8.1-base-ubuntu24.04"),
+    "digest": ("The digest, from sha256: on.", "sha256:" + "0123456789abcdef" * 4),
+    "kind": ("index for a manifest list, manifest for one platform's.", "index"),
+    "build": ("The release it belongs to, as YYYYMMDD.", "20260814"),
+    "url": ("Where the file is.", "https://downloads.example.com/python.tar.gz"),
+    "sha256": ("SHA-256 of the file, in hexadecimal.", "0123456789abcdef" * 4),
+    "package": ("The package's normalised name.", "flash-attn"),
+    "versions": ("The versions that are meant, as a specifier.", ">=2.8,<3"),
+    "requires": ("The requirements to add.", ["torch<2.15"]),
+    "reason": ("Why.", "it is built for CUDA 13.0"),
+    "beside": ("cuda: only where torch is built for CUDA.", "cuda"),
+    "module": ("What Python imports.", "flash_attn"),
+    "label": (
+        "How the local version of its wheels says what they were built for: {variant}torch{torch}cxx11abi{abi}.",
+        "{variant}torch{torch}cxx11abi{abi}",
+    ),
+    "pages": (
+        "Where the project publishes wheels; {version}, {torch} and {variant} are replaced.",
+        ["https://wheels.example.com/torch-{torch}+{variant}.html"],
+    ),
+    "format": ("The form of its pages: links or simple.", "simple"),
+    "wheels": (
+        "For each minor version of torch, the variants that the project publishes wheels for.",
+        {"2.8": ["cu126", "cu128"]},
+    ),
+    "env": ("Variables of its build.", {"NVCC_THREADS": "1"}),
+    "arch": ("The variable that takes the GPUs to build for.", "FLASH_ATTN_CUDA_ARCHS"),
+    "arch_form": ("How it takes them: 8.0 or 80.", "80"),
+    "archs": ("The GPU architectures that its sources compile for (default: any).", ["sm_80", "sm_90"]),
+    "jobs": ("The variable that limits how many compilers run at once.", "CMAKE_BUILD_PARALLEL_LEVEL"),
+    "serial": ("Whether its build runs one compiler after the other.", True),
+    "memory_mib": ("Memory, in MiB: sizes of a GPU's, or what one compiler takes.", 7168),
+    "minutes": ("How many minutes of one processor a build for one GPU architecture takes.", 270),
+    "libraries": (
+        "SONAMEs of libraries that its wheels load from the system; `a | b` is any one of them.",
+        ["libGL.so.1"],
+    ),
+    "optional": ("SONAMEs that some of its modules need, and the package does without.", ["libEGL.so.1"]),
+    "base": ("SONAMEs of the libraries in its smallest installation.", ["libc.so.6"]),
+    "packages": ("For each SONAME, the package that contains the library.", {"libGL.so.1": "libgl1"}),
+    "contains": ("For each package, other packages of the table that come with it.", {"libgl-dev": ["libgl1"]}),
+    "channel": ("The conda channel of the build (default: the project's own wheels).", "conda-forge"),
+}
+
+
+#: Examples of keys that are of another kind in this table.
+_EXAMPLES: Final[Mapping[tuple[type[FactRow], str], Any]] = {
+    (rows.CudaBuildRow, "cudnn"): 9,
+    (rows.GpuCodeRow, "torch"): "2.9",
+    (rows.GpuRow, "memory_mib"): [32607],
+    (rows.MemberRow, "torch"): "==2.9.1",
+    (rows.PythonRow, "version"): "3.12.12",
+    (rows.SystemLibrariesRow, "os"): "ubuntu24.04",
 }
 
 
@@ -174,17 +198,19 @@ def _annotation(key: str, hint: Any) -> Any:
     return Annotated[str, form] if hint is str else Annotated[str, form] | None
 
 
-def _field(field: dataclasses.Field[Any]) -> Any:
-    description = _KEYS.get(field.name)
+def _field(field: dataclasses.Field[Any], kind: type[FactRow]) -> Any:
+    description, example = _KEYS[field.name]
+    about: dict[str, Any] = {"description": description, "examples": [_EXAMPLES.get((kind, field.name), example)]}
     if field.default_factory is not dataclasses.MISSING:
-        return Field(default_factory=field.default_factory, description=description)
-    return Field(... if field.default is dataclasses.MISSING else field.default, description=description)
+        return Field(default_factory=field.default_factory, **about)
+    return Field(... if field.default is dataclasses.MISSING else field.default, **about)
 
 
 def _row_model(kind: type[FactRow]) -> type[Section]:
     hints = get_type_hints(kind)
     keys: dict[str, Any] = {
-        field.name: (_annotation(field.name, hints[field.name]), _field(field)) for field in dataclasses.fields(kind)
+        field.name: (_annotation(field.name, hints[field.name]), _field(field, kind))
+        for field in dataclasses.fields(kind)
     }
     return create_model(kind.__name__, __base__=Section, **keys)
 
@@ -264,7 +290,11 @@ def _add_variants(sections: dict[str, Any], definitions: dict[str, Any]) -> None
         "properties": {
             "env": {"$ref": "#/definitions/VariantEnv"},
             **parts,
-            WITHOUT: {**names, "description": "Names of the spec's dependencies that the variant leaves out."},
+            WITHOUT: {
+                **names,
+                "description": "Names of the spec's dependencies (PyPI's and conda's) to leave out.",
+                "examples": [["flash-attn"]],
+            },
         },
     }
     sections["variants"] = {

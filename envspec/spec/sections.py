@@ -112,10 +112,13 @@ class Env(Section):
     """The environment itself."""
 
     name: f.EnvName = Field(
-        description="The environment's name: its lock is written to locks/<name>.", examples=["pytorch-2.9"]
+        description="The environment's name: its lock is written to `locks/<name>`, which another spec of that name "
+        "can't overwrite.",
+        examples=["pytorch-2.9"],
     )
     python: f.PythonVersion = Field(
-        description="Python series, whose exact patch comes from its source, or an exact patch.",
+        description="Python's series, whose exact patch comes from its source, or an exact patch. 3.8, for which no "
+        "standalone build is known, has no image.",
         examples=["3.11", "3.11.7"],
     )
     platforms: f.ListOf[f.PlatformName] = Field(
@@ -126,19 +129,20 @@ class Env(Section):
     )
     as_of: f.AsOf | None = Field(
         default=None,
-        description="Nothing that was uploaded later is considered: the same spec locks the same next year. A date is "
-        "its start in UTC; an age is counted back from the time of the lock, which records both.",
+        description="Later uploads are ignored: the same spec gives the same lock next year. A date is its start in "
+        "UTC; an age is counted back from the time of the lock, which records both.",
         examples=["2026-11-15", "7 days ago"],
     )
     package_as_of: dict[f.DatedName, f.AsOf] = Field(
         default_factory=dict,
         description="Later dates or ages of single packages; `envspec lock --upgrade-package` writes dates.",
-        examples=[{"torch": "2026-11-20"}],
+        examples=[{"torch": "2026-11-20", "vllm": "2 days ago"}],
     )
     python_source: Annotated[PythonSource, f.OneOf()] = Field(
         default=PythonSource.AUTO,
-        description="Source of Python; auto: conda if the spec has [conda], the base if it says "
-        "that it has one, else a standalone build.",
+        description="Source of Python. auto: conda if the spec has `[conda]`, the base if it says that it has one, "
+        "else a standalone build.",
+        examples=["standalone"],
     )
 
     @property
@@ -158,7 +162,7 @@ class Env(Section):
 
 
 class CudaTarget(Section):
-    """CUDA on one platform; keys that are left out are those of [cuda]."""
+    """CUDA on one platform; keys that are left out are those of `[cuda]`."""
 
     version: f.CudaMinor | None = Field(
         default=None,
@@ -173,15 +177,19 @@ class CudaTarget(Section):
     )
     flavor: Annotated[Flavor, f.OneOf()] = Field(
         default=Flavor.AUTO,
-        description="CUDA libraries in the base image; auto: the smallest that completes the lock.",
+        description="CUDA libraries in the base image. auto: the smallest that completes the lock.",
+        examples=["cudnn-runtime"],
     )
     os: Annotated[Os, f.OneOf(unsupported=f.UNSUPPORTED_SYSTEMS)] = Field(
-        default=Os.UBUNTU_24_04, description="The base image's system; its glibc bounds the wheels that may be locked."
+        default=Os.UBUNTU_24_04,
+        description="The base image's system; its glibc bounds the wheels that may be locked.",
+        examples=["ubuntu22.04"],
     )
     gpus: f.ListOf[f.Word] = Field(
         default=(),
-        description="The GPUs that must run the environment: checked against the GPU code in the wheels.",
-        examples=[["T4", "A100", "H100"]],
+        description="The GPUs that must run the environment, by name or compute capability: the newest torch whose "
+        "build has code for all of them is locked.",
+        examples=[["T4", "A100", "9.0"]],
     )
 
 
@@ -190,7 +198,7 @@ class Cuda(CudaTarget):
 
     platform: dict[f.PlatformKey, CudaTarget] = Field(
         default_factory=dict,
-        description="Keys of one platform that differ, a table each.",
+        description="Keys that differ on one platform, a table for each.",
         examples=[{"linux-aarch64": {"version": "13.0", "gpus": ["GB10"]}}],
     )
 
@@ -209,7 +217,7 @@ class SdistPolicy(Enum):
 
 
 class IndexSection(Section):
-    """A private or an extra index: its names come from there and from nowhere else."""
+    """A private or an extra index: its packages come from there and from nowhere else."""
 
     name: f.IndexName = Field(description="Name of this index in the lock.", examples=["corp"])
     url: f.IndexUrl = Field(
@@ -218,8 +226,9 @@ class IndexSection(Section):
     )
     format: Annotated[IndexFormat, f.OneOf()] = Field(
         default=IndexFormat.SIMPLE,
-        description="simple: a page for each name below `url` (PEP 503, 691); links: `url` is one page with links to "
+        description="simple: a page for each name below `url` (PEP 503, 691). links: `url` is one page with links to "
         "files, as pip's `-f` reads. Such pages give no upload times: `as_of` does not bound their files.",
+        examples=["links"],
     )
     packages: f.ListOf[f.NamePattern] = Field(
         min_length=1,
@@ -234,11 +243,12 @@ class IndexSection(Section):
     undated: Annotated[UndatedFiles, f.OneOf()] = Field(
         default=UndatedFiles.REFUSE,
         description="Whether files without an upload time, which `as_of` can't bound, are allowed.",
+        examples=["accept"],
     )
 
 
 class Override(Section):
-    """A requirement in place of those that packages have on the same name, or none."""
+    """A requirement that replaces those that packages have on the same name, or removes them."""
 
     requirement: f.OverrideText = Field(
         description="A name and its versions; without versions, any. Extras of what it replaces stay, markers too.",
@@ -248,9 +258,11 @@ class Override(Section):
         default=False,
         description="Nothing in place of them: a package that no other one requires is not locked. The requirement is "
         "then a name without versions.",
+        examples=[True],
     )
     reason: f.Word = Field(
-        description="Why: the lock has it.", examples=["audiocraft runs with numpy 1.26, its metadata is too narrow"]
+        description="Why. It is written into the lock.",
+        examples=["audiocraft runs with numpy 1.26, its metadata is too narrow"],
     )
 
 
@@ -259,7 +271,8 @@ class Pip(Section):
 
     dependencies: f.ListOf[f.RequirementText] = Field(
         default=(),
-        description="Requirements (PEP 508); wheels by `name @ https://...whl#sha256=...`.",
+        description="Requirements (PEP 508); wheels, sdists and git repositories by URL; local projects by path. "
+        "Several lines of one name all apply.",
         examples=[["torch==2.9.*", "transformers[torch]>=4.57"]],
     )
     constraints: f.ListOf[f.ConstraintText] = Field(
@@ -270,18 +283,23 @@ class Pip(Section):
     prefer: f.ListOf[f.PreferenceText] = Field(
         default=(),
         description="Versions to lock wherever everything else allows them, such as those that were installed before. "
-        "The lock has the reason for each that it does not have. `envspec lock --upgrade` removes them.",
+        "The lock has the reason for each that it does not have. `envspec lock --upgrade` removes them, "
+        "`--upgrade-package` those of its packages.",
         examples=[["numpy==1.26.4"]],
     )
     overrides: f.ListOf[Override] = Field(
         default=(),
         description="Requirements that replace those of packages, but not the spec's own.",
-        examples=[[{"requirement": "numpy<2", "reason": "its bound on numpy is too narrow"}]],
+        examples=[
+            [{"requirement": "numpy<2", "reason": "its bound on numpy is too narrow"}],
+            [{"requirement": "opencv-python", "remove": True, "reason": "opencv-python-headless is installed"}],
+        ],
     )
     sdists: Annotated[SdistPolicy, f.OneOf()] = Field(
         default=SdistPolicy.PURE,
         description="Which releases without a wheel may be built from their sdists: those that need no compiler, any, "
         "or none. A build runs the sdist's code, confined. The hashes of sdist and wheel are locked.",
+        examples=["any"],
     )
     allow_sdist: f.ListOf[f.SdistName] = Field(
         default=(),
@@ -292,6 +310,7 @@ class Pip(Section):
         default=False,
         description="Whether locking may build sources with the rights of whoever runs it, on machines where neither "
         "bubblewrap nor a container confines the build.",
+        examples=[True],
     )
     on_top_of: f.ListFile | None = Field(
         default=None,
@@ -300,7 +319,9 @@ class Pip(Section):
         examples=["colab.json"],
     )
     index: f.ListOf[IndexSection] = Field(
-        default=(), description="Private or extra indexes, each with the names it serves."
+        default=(),
+        description="Private or extra indexes, each with the names it serves.",
+        examples=[[{"name": "corp", "url": "https://wheels.example.com/simple", "packages": ["corp-*"]}]],
     )
 
     def may_compile(self, name: str) -> bool:
@@ -327,7 +348,7 @@ class BuildSection(Section):
 
     requires: f.ListOf[f.BuildRequirementText] = Field(
         default=(),
-        description="What its build imports beside what its sources require: packages of the lock, torch among them, "
+        description="What its build requires beside what its sources name: packages of the lock, torch among them, "
         "are the locked ones, with what they require; others come from the indexes.",
         examples=[["torch", "ninja"]],
     )
@@ -352,7 +373,7 @@ class CondaPlatform(Section):
     )
     virtual_packages: dict[f.VirtualName, f.VirtualValue] = Field(
         default_factory=dict,
-        description="Virtual packages of this platform, instead of those in [conda.virtual_packages].",
+        description="Virtual packages of this platform, instead of those in `[conda.virtual_packages]`.",
         examples=[{"__archspec": "x86_64_v3"}],
     )
 
@@ -368,7 +389,7 @@ class Conda(Section):
     )
     only: dict[f.ChannelText, f.Subdirs] = Field(
         default_factory=dict,
-        description="Platforms of a channel that lacks one of the spec's; nothing else is read there.",
+        description="The platforms to read of a channel that does not have all of the spec's.",
         examples=[{"https://conda.example.com/channel": ["noarch"]}],
     )
     dependencies: f.ListOf[f.MatchSpec] = Field(
@@ -379,16 +400,17 @@ class Conda(Section):
     prefer: f.ListOf[f.PreferredRecord] = Field(
         default=(),
         description="Versions, perhaps with their builds, to lock wherever everything else allows them, as in "
-        "[pip] `prefer`.",
+        "`[pip] prefer`.",
         examples=[["numpy ==1.26.4 py311h64a7726_0"]],
     )
     undated: Annotated[UndatedFiles, f.OneOf()] = Field(
         default=UndatedFiles.REFUSE,
         description="Whether packages without a build time, which `as_of` can't bound, are allowed.",
+        examples=["accept"],
     )
     platform: dict[f.PlatformKey, CondaPlatform] = Field(
         default_factory=dict,
-        description="Requirements of one platform only, a table each.",
+        description="Requirements of one platform only, a table for each.",
         examples=[{"linux-64": {"dependencies": ["gcc_linux-64 >=13"]}}],
     )
     names: dict[f.CondaName, f.PyPINames] = Field(
@@ -434,13 +456,15 @@ class System(Section):
     )
     snapshot: f.Time | None = Field(
         default=None,
-        description="Time of the package archive to install from.",
+        description="The archive that packages are installed from is that of this time (default: the archive as it is "
+        "when the layer is built).",
         examples=["2026-11-01T00:00:00Z"],
     )
     libraries: Annotated[Libraries, f.OneOf()] = Field(
         default=Libraries.REPORT,
-        description="System libraries that packages load (libGL for opencv-python, FFmpeg for torchcodec): auto adds "
+        description="System libraries that packages load (libGL for opencv-python, FFmpeg for torchcodec). auto adds "
         "their packages to `apt`; report warns of those that are missing.",
+        examples=["auto"],
     )
 
 
@@ -448,17 +472,17 @@ _PORT = "The port it listens on inside the container."
 
 
 class Jupyter(Section):
-    """JupyterLab; a token is needed, never an empty or a fixed one."""
+    """JupyterLab, which requires a token: never an empty or a fixed one."""
 
-    port: int = Field(default=8888, ge=1, le=65535, description=_PORT)
+    port: int = Field(default=8888, ge=1, le=65535, description=_PORT, examples=[8889])
 
 
 class Tensorboard(Section):
     """TensorBoard."""
 
-    port: int = Field(default=6006, ge=1, le=65535, description=_PORT)
+    port: int = Field(default=6006, ge=1, le=65535, description=_PORT, examples=[6007])
     logdir: f.Word = Field(
-        default="runs", description="Folder of the runs, from the working folder on.", examples=["runs"]
+        default="runs", description="Folder of the runs, relative to the working directory.", examples=["logs"]
     )
 
 
@@ -466,7 +490,7 @@ class Ssh(Section):
     """An SSH server: keys only, no passwords, no root password."""
 
     # Not 22: the container is no root, and not every engine lets others listen below 1024.
-    port: int = Field(default=2222, ge=1, le=65535, description=_PORT)
+    port: int = Field(default=2222, ge=1, le=65535, description=_PORT, examples=[2200])
 
 
 class Services(Section):
@@ -499,8 +523,8 @@ class ImageSection(Section):
 
     base: f.ImageReference | None = Field(
         default=None,
-        description="A base image instead of the one that follows from [cuda].",
-        examples=["registry.corp/cuda:12.8.1-base-ubuntu24.04"],
+        description="A base image instead of the one that follows from `[cuda]`.",
+        examples=["registry.example.com/cuda:12.8.1-base-ubuntu24.04"],
     )
     glibc: f.Glibc | None = Field(
         default=None, description="The custom base's glibc, as `ldd --version` prints it.", examples=["2.35"]
@@ -510,26 +534,32 @@ class ImageSection(Section):
     )
     packages: Annotated[BasePackages, f.OneOf()] = Field(
         default=BasePackages.IGNORE,
-        description="The custom base's Python packages: keep installs on top of them, with the base's Python; none of "
+        description="The custom base's Python packages. keep: install on top of them, with the base's Python; none of "
         "them is installed again. Its layers are read for that, once.",
+        examples=["keep"],
     )
     compiler: Annotated[Compiler, f.OneOf()] = Field(
-        default=Compiler.AUTO, description="The C compiler that torch.compile needs; auto: if the lock has Triton."
+        default=Compiler.AUTO,
+        description="The C compiler that torch.compile needs. auto: if Triton is locked.",
+        examples=["apt"],
     )
     env: dict[f.VariableName, f.EnvVariable] = Field(
         default_factory=dict, description="Environment variables of the image.", examples=[{"OMP_NUM_THREADS": "8"}]
     )
-    workdir: f.Folder = Field(default="/workspace", description="The folder that the container starts in.")
+    workdir: f.Folder = Field(
+        default="/workspace", description="The working directory of the container.", examples=["/app"]
+    )
     project: Annotated[ProjectInImage, f.OneOf()] = Field(
         default=ProjectInImage.NONE,
-        description="The project of the spec's pyproject.toml: wheel, built and installed; editable, its files in the "
-        "working folder, from which Python imports it.",
+        description="The project of the spec's pyproject.toml. wheel: built and installed; editable: its files in the "
+        "working directory, from which Python imports it.",
+        examples=["editable"],
     )
     copied: f.ListOf[f.ProjectPath] = Field(
         default=(),
         alias="copy",
-        description="Files and folders of the project, by their paths from the spec's folder on, which the last layer "
-        "has in the working folder. They are not of the lock: a change of them changes the image alone.",
+        description="Files and folders of the project, relative to the spec's folder, which the last layer has in the "
+        "working directory. They are not part of the lock: a change of them changes the image alone.",
         examples=[["src", "configs"]],
     )
 
@@ -540,7 +570,7 @@ class RegistrySection(Section):
     mirrors: dict[f.RegistryHost, f.RegistryHost] = Field(
         default_factory=dict,
         description="Registries that replace others; the lock has the original name.",
-        examples=[{"docker.io": "registry.corp:5000"}],
+        examples=[{"docker.io": "registry.example.com:5000"}],
     )
 
 
@@ -550,10 +580,14 @@ class ConformanceSection(Section):
     checks: f.ListOf[Annotated[CheckName, f.OneOf()]] = Field(
         default=(),
         min_length=1,
-        description="Checks to run, all of which must pass; default: all, those that the machine lacks are reported.",
+        description="Checks that must run and pass (default: all checks run, and those that the machine can't run are "
+        "reported).",
+        examples=[["device", "ddp"]],
     )
     world_size: f.WorldSize = Field(
-        default=None, description="Number of GPUs for the distributed checks, or all of the machine's."
+        default=None,
+        description="Number of GPUs for the distributed checks (default: all of the machine's).",
+        examples=[2],
     )
 
 
@@ -579,14 +613,15 @@ class Spec(Section):
         default=(),
         alias="dependencies-from",
         description="Lines of the pyproject.toml beside the spec, or of another one by its path, that count like those "
-        "of [pip] `dependencies`: of the project, of a dependency group (PEP 735), of an extra.",
+        "of `[pip] dependencies`: of the project, of a dependency group (PEP 735), of an extra. If they change, the "
+        "lock is stale.",
         examples=[["project", "group:train", "../pyproject.toml:extra:gpu"]],
     )
     # Read by `envspec.spec.load`, each as a whole spec; its schema is in `envspec.spec.fact_rows`.
     variants: dict[str, Any] = Field(
         default_factory=dict,
         description="Variants of the spec by name, each with its own lock: tables are merged, dependencies added.",
-        examples=[{"cpu": {"cuda": False}}],
+        examples=[{"cpu": {"cuda": False, "without": ["flash-attn"]}}],
     )
 
     def variant(self, name: str) -> Spec:

@@ -1,0 +1,134 @@
+"""The generated parts of the reference pages are those of the code; what the pages show is what the code accepts.
+
+`ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs -k reference` writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime, timezone
+from functools import cache
+from typing import Any, Final
+
+import pytest
+import tomlkit
+
+from envspec import documents
+from envspec.data import DATA
+from envspec.spec import json_schema, parse_spec
+from tests.docs.pages import is_writing
+from tests.docs.reference import names, rewritten
+from tests.support.user import ROOT
+
+REFERENCE: Final = ROOT / "docs" / "reference"
+GENERATED: Final = sorted(path for path in REFERENCE.glob("*.md") if names(path.read_text(encoding="utf-8")))
+SCHEMA: Final = json_schema()
+DEFINITIONS: Final[Mapping[str, Any]] = SCHEMA["definitions"]
+
+
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: str(path.name))
+def test_generated_parts_are_those_of_the_code(path: Any) -> None:
+    text = path.read_text(encoding="utf-8")
+    if is_writing():
+        path.write_text(rewritten(text), encoding="utf-8")
+        return
+    assert rewritten(text) == text, "run `ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs -k reference`"
+
+
+# --- examples of keys ----------------------------------------------------------------------------------------------
+
+#: Definition -> where it is in a spec; `*` is an item of a list, `NAME` a key of the reader's.
+PLACES: Final = {
+    "Env": "env",
+    "Cuda": "cuda",
+    "CudaTarget": "cuda.platform.linux-64",
+    "Pip": "pip",
+    "Override": "pip.overrides.*",
+    "IndexSection": "pip.index.*",
+    "BuildSection": "build.flash-attn",
+    "Conda": "conda",
+    "CondaPlatform": "conda.platform.linux-64",
+    "System": "system",
+    "Services": "services",
+    "Jupyter": "services.jupyter",
+    "Tensorboard": "services.tensorboard",
+    "Ssh": "services.ssh",
+    "ImageSection": "image",
+    "RegistrySection": "registry",
+    "ConformanceSection": "conformance",
+    "VariantEnv": "variants.cpu.env",
+}
+#: What an example needs beside it.
+_BASE: Final = '[image]\nbase = "docker.io/library/debian:12"\nglibc = "2.36"\npython = "3.11.2"\n'
+BESIDE: Final[Mapping[tuple[str, str], str]] = {
+    ("Conda", "only"): '[conda]\nchannels = ["conda-forge", "https://conda.example.com/channel"]\n',
+    ("Cuda", "platform"): 'platforms = ["linux-64", "linux-aarch64"]\n',
+    ("Override", "remove"): '[[pip.overrides]]\nrequirement = "numpy"\n',
+    **{("ImageSection", key): _BASE for key in ("base", "glibc", "python", "packages")},
+}
+
+
+def is_table(value: Mapping[str, Any]) -> bool:
+    """Whether the key's own keys have the examples."""
+    inner = [value, value.get("items", {}), *value.get("anyOf", ()), *value.get("allOf", ())]
+    return any("$ref" in each or "allOf" in each or "examples" in each for each in inner)
+
+
+def examples() -> Iterator[object]:
+    for name, definition in DEFINITIONS.items():
+        for key, value in definition["properties"].items():
+            for at, example in enumerate(value.get("examples", ())):
+                yield pytest.param(name, key, example, id=f"{name}-{key}-{at}")
+
+
+def test_every_key_has_an_example() -> None:
+    without = [
+        f"{name}.{key}"
+        for name, definition in DEFINITIONS.items()
+        for key, value in definition["properties"].items()
+        if not value.get("examples") and not is_table(value)
+    ]
+    assert without == []
+    assert all(SCHEMA["properties"][key]["examples"] for key in ("dependencies-from", "build", "variants"))
+
+
+@pytest.mark.parametrize(("name", "key", "example"), list(examples()))
+def test_examples_are_accepted(name: str, key: str, example: Any) -> None:
+    value = DEFINITIONS[name]["properties"][key]
+    if value.get("format") == "date":
+        example = date.fromisoformat(example)
+    document = documents.parse_toml('[env]\nname = "small"\npython = "3.11"\n' + BESIDE.get((name, key), ""))
+    if name == "Variant":
+        document |= {"pip": {"dependencies": example}, "variants": {"cpu": {key: example}}}
+    elif name in PLACES:
+        table = at(document, PLACES[name].split("."))
+        for each in DEFINITIONS[name].get("required", ()):
+            table.setdefault(each, DEFINITIONS[name]["properties"][each]["examples"][0])
+        table[key] = example
+    else:
+        facts = next(key for key, each in DEFINITIONS["AddedFacts"]["properties"].items() if name in str(each))
+        document["facts"] = {facts: [{**row_of(facts), key: example}]}
+    spec = parse_spec(tomlkit.dumps(document), "spec.toml", datetime(2026, 11, 20, 12, tzinfo=timezone.utc))
+    assert spec.env.name
+
+
+def at(document: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """The table at a path, which is made if it is missing."""
+    for step, following in zip(path, [*path[1:], ""], strict=True):
+        if step != "*":
+            made: Any = [{}] if following == "*" else {}
+            document = document.setdefault(step, made)
+            document = document[0] if isinstance(document, list) else document
+    return document
+
+
+@cache
+def rows() -> list[tuple[str, dict[str, Any]]]:
+    """Every table and row of envspec's own."""
+    found = [documents.parse_toml(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.toml"))]
+    return [(table, row) for each in found for table in each if isinstance(each[table], list) for row in each[table]]
+
+
+def row_of(table: str) -> dict[str, Any]:
+    """The row with the most keys."""
+    return max((row for name, row in rows() if name == table), key=len)
