@@ -5,16 +5,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timezone
 from functools import cache
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import pytest
 import tomlkit
 
 from envspec import documents
 from envspec.data import DATA
+from envspec.lockfile.document import _columns
+from envspec.lockfile.header import Header
+from envspec.models import Lock, Platform, Target
 from envspec.spec import json_schema, parse_spec
 from tests.docs.pages import is_writing
 from tests.docs.reference import names, rewritten
@@ -132,3 +137,65 @@ def rows() -> list[tuple[str, dict[str, Any]]]:
 def row_of(table: str) -> dict[str, Any]:
     """The row with the most keys."""
     return max((row for name, row in rows() if name == table), key=len)
+
+
+# --- keys of a lock ------------------------------------------------------------------------------------------------
+
+_KEYS: Final = re.compile(r"^<!-- keys: (?P<name>\w+) -->\n(?P<table>(?:\|.*\n)+)", re.MULTILINE)
+
+
+def test_every_key_of_a_lock_is_on_its_page() -> None:
+    page = (REFERENCE / "lock.md").read_text(encoding="utf-8")
+    found = {
+        match["name"]: [
+            (cells[0].strip("` "), re.sub(r": \[[^]]*\]\(#[^)]*\)", "", cells[1].strip()))
+            for cells in (line[1:].split("|") for line in match["table"].splitlines()[2:])
+        ]
+        for match in _KEYS.finditer(page)
+    }
+    header = found.pop("header")
+    assert found == {kind.__name__: keys_of(kind) for kind in tables_below(Lock)}
+    assert {key for key, _ in header} == {*Header._fields, "requires_envspec"}
+
+
+def tables_below(kind: type) -> set[type]:
+    """The types of all tables of a lock."""
+    found: set[type] = set()
+    left: list[object] = [kind, Target]
+    while left:
+        hint = left.pop()
+        left += get_args(hint)
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint not in found:
+            found.add(hint)
+            hints = get_type_hints(hint)
+            left += [hints[field] for field, _ in _columns(hint).values()]
+    return found
+
+
+def keys_of(kind: type) -> list[tuple[str, str]]:
+    """The keys that the writer can write, each with its type in words."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = []
+    for key, (field, codec) in _columns(kind).items():
+        required = ", required" if codec.default is dataclasses.MISSING else ""
+        found.append((key, type_of(hints[field]) + required))
+    return found
+
+
+def type_of(hint: Any) -> str:
+    simple = {
+        str: "text",
+        int: "whole number",
+        bool: "true or false",
+        datetime: "time",
+        Platform: "platform",
+        tuple[int, int]: "version",
+        tuple[tuple[str, str], ...]: "table of texts",
+        Annotated[int | None, "all"]: "whole number or `all`",
+    }
+    if hint in simple:
+        return simple[hint]
+    inner = get_args(hint)
+    if get_origin(hint) is tuple:
+        return "list of texts" if type_of(inner[0]) == "text" else "list of tables"
+    return type_of(inner[0]) if inner else "table"
