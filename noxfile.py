@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ nox.options.error_on_external_run = True
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 CHECKED = ("envspec", "tests", "bench", "docs/conf.py", "noxfile.py")
+SITE = Path("build", "site")
+SITE_BYTES = 10_000_000
 #: Of pytest: a process for each core, at most eight. Tests share no port, folder or cache.
 PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
 #: What of PIP_* and UV_* a session keeps: it says how to reach an index, not which.
@@ -79,9 +82,17 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the site into build/site, offline: a link or an anchor that leads nowhere is an error."""
+    """Build the site into build/site, offline: a link or an anchor that leads nowhere is an error.
+
+    `-- -b linkcheck` requests the links to other sites instead, and needs a network.
+    """
     develop(session)
-    session.run("sphinx-build", "-q", "-W", "--keep-going", "-j", "auto", "docs", "build/site", *session.posargs)
+    shutil.rmtree(SITE, ignore_errors=True)
+    options = ("-q", "-W", "--keep-going", "-j", "auto", "-d", "build/doctrees")
+    session.run("sphinx-build", *options, "docs", str(SITE), *session.posargs)
+    size = sum(path.stat().st_size for path in SITE.rglob("*") if path.is_file())
+    if size > SITE_BYTES:
+        session.error(f"the site has {size / 1e6:.1f} MB, more than {SITE_BYTES / 1e6:.0f}")
 
 
 @nox.session

@@ -17,6 +17,7 @@ from tests.support.workflows import WHOLE, Repository, job
 
 TESTS = job("workflows/ci.yml", "tests")
 CHECKS = job("workflows/ci.yml", "checks")
+SITE = job("workflows/ci.yml", "site")
 README = job("workflows/ci.yml", "readme")
 LINTERS = ROOT / ".ci" / "with-linters"
 #: Stand for python3, and for what its environment gets: they keep notes, and the tests pass.
@@ -59,7 +60,7 @@ def test_the_checks_run_on_the_whole_repository(tmp_path: Path) -> None:
     runner.program("mypy", f'echo "mypy $*" >> "{tmp_path}/notes"')
     ran = runner.runs(CHECKS)
     assert ran.failed == [] and ran.unrun == [], ran.said["Checks"]
-    assert (tmp_path / "notes").read_text() == "mypy --strict envspec tests bench noxfile.py\n"
+    assert (tmp_path / "notes").read_text() == "mypy --strict envspec tests bench docs/conf.py noxfile.py\n"
     for session in ("lint", "types", "imports", "lock_check"):
         assert f"Session {session} was successful" in ran.said["Checks"]
 
@@ -72,6 +73,18 @@ def test_a_fault_fails_the_checks(tmp_path: Path) -> None:
     runner.program("mypy", "true")
     ran = runner.runs(CHECKS)
     assert ran.failed == ["Checks"] and "Session lock_check failed" in ran.said["Checks"], ran.said
+
+
+def test_the_site_is_built_and_kept(tmp_path: Path) -> None:
+    """`nox` builds the real one."""
+    runner = runner_on(tmp_path, ("locks", "noxfile.py", "pyproject.toml"))
+    runner.program(
+        "sphinx-build", f'echo "$*" >> "{tmp_path}/notes"; mkdir -p build/site; echo page > build/site/a.html'
+    )
+    ran = runner.runs(SITE)
+    assert ran.failed == [], ran.said
+    assert (tmp_path / "notes").read_text() == "-q -W --keep-going -j auto -d build/doctrees docs build/site\n"
+    assert (runner.workspace / "build" / "site" / "a.html").is_file()
 
 
 def test_what_the_readme_says_is_run_as_anywhere(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ JOBS: Final = list(jobs())
 RUN_BY: Final[Mapping[tuple[str, str], Callable[..., None]]] = {
     ("workflows/ci.yml", "tests"): ci.test_the_tests_run_as_a_nox_session,
     ("workflows/ci.yml", "checks"): ci.test_the_checks_run_on_the_whole_repository,
+    ("workflows/ci.yml", "site"): ci.test_the_site_is_built_and_kept,
     ("workflows/ci.yml", "readme"): ci.test_what_the_readme_says_is_run_as_anywhere,
     ("workflows/lock-check.yml", "check"): lock_check.test_what_a_new_lock_changes_is_said,
     ("workflows/lock-check.yml", "comment"): lock_check.test_the_comment_is_handed_over_as_it_is,
