@@ -31,9 +31,9 @@ _ROOT: Final = Path(tempfile.gettempdir(), f"envspec-canary-{os.getpid()}")
 OUT: Final = f"{_ROOT}/outside"
 #: What makes the bytes of a hostile archive.
 Make = Callable[[], bytes]
-#: Set to 1, the tests write the tables of SECURITY.md anew instead of comparing them.
+#: Set to 1, the tests write the tables of the page instead of comparing them.
 WRITE: Final = "ENVSPEC_WRITE_SECURITY"
-SECURITY: Final = Path(__file__).parents[2] / "SECURITY.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "measurements" / "hostile-archives.md"
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def outcome(fault: EnvspecError, canary: Canary) -> str:
 
 
 class Section:
-    """A table of SECURITY.md: what the tests expect, and what they write there with `WRITE` set to 1."""
+    """A table of `PAGE`: what the tests expect, and what they write there with `WRITE` set to 1."""
 
     def __init__(self, heading: str, cases: Iterable[str], consumers: Sequence[str]) -> None:
         self.heading, self.consumers, self.cases = heading, tuple(consumers), tuple(cases)
@@ -308,21 +308,21 @@ class Section:
 
     def _text(self) -> str:
         """The section."""
-        return SECURITY.read_text(encoding="utf-8").partition(f"### {self.heading}\n")[2].partition("\n#")[0]
+        return PAGE.read_text(encoding="utf-8").partition(f"## {self.heading}\n")[2].partition("\n#")[0]
 
     def _write(self) -> None:
-        before, _, rest = SECURITY.read_text(encoding="utf-8").partition(f"### {self.heading}\n")
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(f"## {self.heading}\n")
         after = rest.partition("\n#")
         rows = [_row([case, *self._found[case]]) for case in self.cases]
         lines = [
-            f"### {self.heading}",
+            f"## {self.heading}",
             "",
             _row(["case", *self.consumers]),
             _row(["---"] * (len(self.consumers) + 1)),
             *rows,
         ]
         whole = before.rstrip() + "\n\n" + "\n".join(lines) + "\n" + "".join(after[1:])
-        SECURITY.write_text(whole, encoding="utf-8")
+        PAGE.write_text(whole, encoding="utf-8")
 
 
 def _row(cells: Sequence[str]) -> str:
