@@ -287,7 +287,10 @@ def directory_of(path: Path, output: Path | None, count: int) -> Path:
 
 def _check(target: Target) -> Done:
     """Check a lock without a network, and print why it is stale."""
-    return _stale_done(_stale(*target), target.path)
+    reasons = _stale(*target)
+    if not reasons:
+        output.info(f"{target.directory}: up to date")
+    return _stale_done(reasons, target.path)
 
 
 def _stale_done(reasons: Sequence[Reason], path: Path) -> Done:

@@ -52,10 +52,10 @@ class TerminalReporter:
         if self._can_redraw:
             self.show(step.of or step.stage, text, step)
             return
-        # Stages may run at once: each is printed when it begins.
+        # Stages may run at once, and again to move one package: each is printed when it first begins.
         line = f"{text}{_size(step)}"
         with self._lock:
-            is_new = step.of != "" or line not in self._printed
+            is_new = line not in self._printed
             self._printed.add(line)
         if is_new:
             output.info(line)

@@ -197,7 +197,8 @@ def test_what_is_to_be_tested_is_in_the_lock_and_checked(tmp_path: Path, serve: 
     user.wants("small-one", as_of=AS_OF, rest='[conformance]\nchecks = ["device", "lock"]\nworld_size = 2\n')
     assert user.locks().status == 0
     assert user.document()["conformance"] == {"checks": ["device", "lock"], "world_size": 2}
-    assert user.runs("lock", "--check", user.spec.name).status == 0
+    checked = user.runs("lock", "--check", user.spec.name)
+    assert (checked.status, checked.stdout, checked.stderr) == (0, "", "locks/small: up to date\n")
     user.wants("small-one", as_of=AS_OF, rest='[conformance]\nchecks = ["device", "lock"]\nworld_size = "all"\n')
     assert user.runs("lock", "--check", user.spec.name).status == 3
     assert user.locks().status == 0
