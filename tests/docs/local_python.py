@@ -1,7 +1,7 @@
 """An image of a page's spec, built here: `python -m tests.docs.local_python SPEC`, in a hidden block of the page.
 
-Pages have `python = "3.11"`, and envspec fetches a standalone build of it. Here the spec gets the series of the Python
-that runs the tests, and a `[[facts.python]]` row with an archive of this Python, which a server on loopback has.
+Pages have `python = "3.11"`, and envspec fetches a standalone build of it. Here the spec gets the Python that
+runs the tests, and a `[[facts.python]]` row with an archive of this Python, which a server on loopback has.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ def main(spec: Path) -> None:
         f'\n[[facts.python]]\nversion = "{standalone.VERSION}"\nplatform = "linux-64"\nbuild = "20200101"\n'
         f'url = "{os.environ[_URL]}"\nsha256 = "{sha256}"\nsource = "the Python that runs the tests"\n'
     )
-    text = re.sub(r'(?m)^python = ".*"', f'python = "{standalone.SERIES}"', spec.read_text(encoding="utf-8"))
-    spec.write_text(text + row, encoding="utf-8")
+    # Of a series, the newest patch would be taken.
+    exact = f'python = "{standalone.VERSION}"\npython_source = "standalone"'
+    text = re.sub(r'(?m)^python(_source)? = ".*"\n', "", spec.read_text(encoding="utf-8"))
+    spec.write_text(text.replace("[env]", f"[env]\n{exact}", 1) + row, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,9 @@ def default_index() -> list[File]:
             tokenizers 0.20.0 2024-10-01: huggingface-hub
             transformers 4.45.0 2024-10-01: huggingface-hub<0.30, tokenizers, numpy<2
             transformers 4.57.1 2025-10-14: huggingface-hub>=0.30, tokenizers, numpy
+            psutil 7.1.0 2025-09-17
+            accelerate 1.13.0 2026-03-04: huggingface-hub, numpy, psutil, torch>=2.0
+            accelerate 1.15.0 2026-09-09: huggingface-hub, numpy, psutil, torch>=2.0
             numba 0.60.0 2024-06-13: numpy<2.1
             numba 0.61.2 2025-04-09: numpy<2.3
         """),
