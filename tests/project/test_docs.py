@@ -70,7 +70,7 @@ def test_every_command_option_and_check_is_on_its_page() -> None:
     named = set(
         re.findall(
             r"--[a-z][a-z-]*",
-            page("reference/commands.md") + page("reference/conformance.md") + page("how-to/move-in.md"),
+            page("reference/commands.md") + page("reference/conformance.md") + page("reference/init.md"),
         )
     )
     assert "--channel-repodata" in set(options(cli)) and set(options(cli)) - named - {"--version"} == set()
