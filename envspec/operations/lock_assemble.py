@@ -78,7 +78,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     ]
     conformance = None
     if requested := spec.conformance:
-        conformance = Conformance(tuple(check.value for check in requested.checks), requested.world_size)
+        conformance = Conformance(requested.checks, requested.world_size)
     lock = Lock(
         format=FORMAT,
         name=spec.env.name,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from envspec.conformance.checks import CHECKS
 from envspec.models import Platform
 from envspec.spec import values as f
 from envspec.spec.conda import VIRTUAL_PACKAGE_PLATFORMS
@@ -81,31 +82,6 @@ class Compiler(Enum):
     AUTO = "auto"
     APT = "apt"
     NONE = "none"
-
-
-class CheckName(Enum):
-    """Checks of the conformance suite, in its order."""
-
-    COLDSTART = "coldstart"
-    DEVICE = "device"
-    FAMILY = "family"
-    MATMUL = "matmul"
-    AMP = "amp"
-    DDP = "ddp"
-    FSDP = "fsdp"
-    DATALOADER = "dataloader"
-    TRANSFORMER = "transformer"
-    INFERENCE = "inference"
-    RUNTIME = "runtime"
-    BANDWIDTH = "bandwidth"
-    PYG = "pyg"
-    WIDEDEEP = "widedeep"
-    EXTENSIONS = "extensions"
-    LOCK = "lock"
-    LIBRARIES = "libraries"
-    MEMORY = "memory"
-    SUSTAINED = "sustained"
-    HEALTH = "health"
 
 
 class Env(Section):
@@ -577,7 +553,7 @@ class RegistrySection(Section):
 class ConformanceSection(Section):
     """Checks to run inside the image."""
 
-    checks: f.ListOf[Annotated[CheckName, f.OneOf()]] = Field(
+    checks: f.ListOf[Annotated[str, f.OneOf(values=CHECKS)]] = Field(
         default=(),
         min_length=1,
         description="Checks that must run and pass (default: all checks run, and those that the machine can't run are "

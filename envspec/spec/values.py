@@ -76,32 +76,43 @@ def matching(expression: str, problem: str, hint: str, **schema: object) -> OfTe
     return OfText(read, **schema)
 
 
+_ValueT = TypeVar("_ValueT", bound=Enum | str)
+
+
 class OneOf:
-    """The annotation of a key with a value of an Enum. aliases: other tools' names of the values. unsupported: what
-    exists but is none of the values: its form, the problem and the hint.
+    """The annotation of a key with a value of an Enum, or a text that is one of `values`. aliases: other names of
+    the values. unsupported: what exists but is none of the values: its form, the problem and the hint.
     """
 
     def __init__(
-        self, aliases: Mapping[str, str] | None = None, unsupported: Iterable[tuple[str, str, str]] = ()
+        self,
+        aliases: Mapping[str, str] | None = None,
+        unsupported: Iterable[tuple[str, str, str]] = (),
+        *,
+        values: Iterable[str] = (),
     ) -> None:
         self.aliases = aliases or {}
         self.unsupported = tuple(unsupported)
+        self.values = tuple(values)
 
-    def __get_pydantic_core_schema__(self, source: type[Enum], handler: GetCoreSchemaHandler) -> CoreSchema:
-        def validate(value: object) -> Enum:
+    def __get_pydantic_core_schema__(self, source: type[Enum | str], handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(value: object) -> Enum | str:
             if not isinstance(value, str):
                 raise PydanticKnownError("string_type")
             return self.read(source, value)
 
-        values = [member.value for member in source]
+        values = self._values(source)
         return core_schema.no_info_plain_validator_function(validate, metadata={"values": values})
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"type": "string", "enum": schema.get("metadata", {})["values"]}
 
-    def read(self, kind: type[Enum], text: str) -> Enum:
-        """The member that `text` names; BadValue if it names none."""
-        values = [member.value for member in kind]
+    def _values(self, kind: type[Any]) -> list[str]:
+        return [member.value for member in kind] if issubclass(kind, Enum) else list(self.values)
+
+    def read(self, kind: type[_ValueT], text: str) -> _ValueT:
+        """The value that `text` names; BadValue if it names none."""
+        values = self._values(kind)
         if text in values:
             return kind(text)
         shown = ", ".join(f"`{value}`" for value in values)

@@ -12,14 +12,19 @@ import envspec.conformance
 import envspec.verifier
 from envspec.conformance.bounds import BOUNDS, Relation, limit
 from envspec.conformance.checks import CHECKS
-from envspec.spec.sections import CheckName
+from envspec.spec.errors import BadValue
+from envspec.spec.sections import ConformanceSection
+from envspec.spec.values import OneOf
 
 FOLDERS = [Path(package.__path__[0]) for package in (envspec.conformance, envspec.verifier)]
 MODULES = [path for folder in FOLDERS for path in sorted(folder.rglob("*.py"))]
 
 
 def test_a_spec_knows_every_check_in_the_suites_order() -> None:
-    assert [each.value for each in CheckName] == list(CHECKS)
+    assert ConformanceSection.model_validate({"checks": list(CHECKS)}).checks == tuple(CHECKS)
+    with pytest.raises(BadValue) as caught:
+        OneOf(values=CHECKS).read(str, "matmull")
+    assert caught.value.hint == f"did you mean `matmul`? Known: {', '.join(f'`{name}`' for name in CHECKS)}"
 
 
 def test_every_check_has_a_file_and_every_file_a_line() -> None:

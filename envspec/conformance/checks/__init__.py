@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
-from envspec.conformance.events import CheckContext
+if TYPE_CHECKING:
+    from envspec.conformance.events import CheckContext
 
 
 @dataclass(frozen=True)
