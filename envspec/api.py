@@ -245,7 +245,7 @@ def verify(lock: _LockOrPath, prefix: _Path, *, platform: str | Platform | None 
 
 def export(
     lock: _LockOrPath,
-    form: Literal["pylock", "devcontainer", "environment-yml", "pixi"],
+    form: str,
     *,
     output: _Path | None = None,
     platform: str | Platform | None = None,
@@ -255,13 +255,14 @@ def export(
 ) -> str:
     """A lock as a file of another tool, like `envspec export`; its text. What it has no place for is logged.
 
+    form: `pylock`, `devcontainer`, `environment-yml`, `pixi`, or another one that `envspec export --help` lists.
     output: write it to this file too, or with its usual name into this folder; relative paths in it begin there.
     platform: by default all, or this machine's if the file is for one. image: the image's name in a registry.
     without_conda: leave conda packages out of pylock.
 
     Raises:
-        UsageError: the lock has nothing for the format, or too much; the file is not one of envspec's. NetworkError: an
-            index does not list a file.
+        UsageError: there is no such format, or the lock has nothing for it, or too much; the file is not one of
+            envspec's. NetworkError: an index does not list a file.
     """
     from envspec.models import Platform
     from envspec.operations.export import ExportOptions, destination, export, write

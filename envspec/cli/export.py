@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--without-conda", is_flag=True, help="Leave conda packages out of pylock, which has no place for them.")
 @click.option("--force", is_flag=True, help="Replace a FILE that `envspec export` did not write.")
 @OFFLINE
-@output.output(FORMATS, "pylock (PEP 751, for pip and uv), devcontainer.json, environment.yml or pixi.toml.")
+@output.output(FORMATS, "Format of the file; pylock is PEP 751, for pip and uv.")
 def command(
     lock: str,
     path: Path | None,

@@ -74,9 +74,9 @@ class _Lost(EnvspecError):
 def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | None, **chosen: Any) -> Result:
     """Write a spec and its lock from what a project has today, with the versions that it has today.
 
-    FROM are files: requirements.txt, pyproject.toml (with uv.lock, poetry.lock or pylock.toml beside it),
-    environment.yml, conda-lock.yml, pixi.toml, Dockerfile, devcontainer.json, cog.yaml; or the folder of an
-    environment. Without FROM, those of the current folder are proposed. Every line is listed with what it became.
+    FROM are files such as requirements.txt, pyproject.toml (with its lock file beside it), environment.yml, Dockerfile,
+    devcontainer.json; or the folder of an environment. Without FROM, those of the current folder are proposed. Every
+    line is listed with what it became.
 
     \b
     envspec init requirements.txt --gpu A100

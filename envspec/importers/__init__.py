@@ -10,23 +10,31 @@ from typing import Final
 from envspec.errors import UsageError
 from envspec.importers.types import Import, Importer
 
-#: Names of files -> module and function of their importer, the first that matches.
-IMPORTERS: Final[tuple[tuple[str, str], ...]] = (
-    (r"pyproject\.toml", "envspec.importers.pyproject:read_pyproject"),
-    (r"uv\.lock", "envspec.importers.python_locks:read_uv_lock"),
-    (r"poetry\.lock", "envspec.importers.python_locks:read_poetry_lock"),
-    (r"pdm\.lock", "envspec.importers.python_locks:read_pdm_lock"),
-    (r"pylock(?:\.[^.]+)?\.toml", "envspec.importers.python_locks:read_pylock"),
-    (r"pixi\.toml", "envspec.importers.pixi:read_pixi"),
-    (r"conda-lock\.ya?ml", "envspec.importers.conda_locks:read_conda_lock"),
-    (r"conda(?:-.+)?\.lock", "envspec.importers.conda_locks:read_explicit"),
-    (r"(?:.*[-_.])?(?:environment|env|conda)(?:[-_.].*)?\.ya?ml", "envspec.importers.conda:read_environment"),
-    (r"cog\.ya?ml", "envspec.importers.cog:read_cog"),
-    (r"\.?devcontainer\.json", "envspec.importers.devcontainer:read_devcontainer"),
-    (r"(?:.*\.)?(?:Dockerfile|Containerfile)(?:[._-].*)?", "envspec.importers.dockerfile:read_dockerfile"),
-    (r".*\.(?:txt|in|pip)", "envspec.importers.requirements:read_requirements"),
+#: Names of files -> module and function of their importer, the first that matches; and the name that messages show.
+IMPORTERS: Final[tuple[tuple[str, str, str], ...]] = (
+    (r"pyproject\.toml", "envspec.importers.pyproject:read_pyproject", "pyproject.toml"),
+    (r"uv\.lock", "envspec.importers.python_locks:read_uv_lock", "uv.lock"),
+    (r"poetry\.lock", "envspec.importers.python_locks:read_poetry_lock", "poetry.lock"),
+    (r"pdm\.lock", "envspec.importers.python_locks:read_pdm_lock", "pdm.lock"),
+    (r"pylock(?:\.[^.]+)?\.toml", "envspec.importers.python_locks:read_pylock", "pylock.toml"),
+    (r"pixi\.toml", "envspec.importers.pixi:read_pixi", "pixi.toml"),
+    (r"conda-lock\.ya?ml", "envspec.importers.conda_locks:read_conda_lock", "conda-lock.yml"),
+    (r"conda(?:-.+)?\.lock", "envspec.importers.conda_locks:read_explicit", "conda-linux-64.lock"),
+    (
+        r"(?:.*[-_.])?(?:environment|env|conda)(?:[-_.].*)?\.ya?ml",
+        "envspec.importers.conda:read_environment",
+        "environment.yml",
+    ),
+    (r"cog\.ya?ml", "envspec.importers.cog:read_cog", "cog.yaml"),
+    (r"\.?devcontainer\.json", "envspec.importers.devcontainer:read_devcontainer", "devcontainer.json"),
+    (
+        r"(?:.*\.)?(?:Dockerfile|Containerfile)(?:[._-].*)?",
+        "envspec.importers.dockerfile:read_dockerfile",
+        "Dockerfile",
+    ),
+    (r".*\.(?:txt|in|pip)", "envspec.importers.requirements:read_requirements", "requirements.txt"),
     # Environments have other names too: `conda/all_cuda-129_arch-x86_64.yaml`.
-    (r"(?!meta\.).*\.ya?ml", "envspec.importers.conda:read_environment"),
+    (r"(?!meta\.).*\.ya?ml", "envspec.importers.conda:read_environment", "environment.yml"),
 )
 
 #: Where a project keeps them: patterns of paths in its folder, those that decide most first.
@@ -43,7 +51,7 @@ def importer_of(path: Path) -> Importer | None:
         # A venv, a conda prefix, or a folder with a Python of its own.
         named = "envspec.importers.prefix:read_prefix"
     else:
-        named = next((target for form, target in IMPORTERS if re.fullmatch(form, path.name)), "")
+        named = next((target for form, target, _ in IMPORTERS if re.fullmatch(form, path.name)), "")
     if not named:
         return None
     module, _, function = named.partition(":")
@@ -62,8 +70,7 @@ def known_importer(path: Path) -> Importer:
     if (importer := importer_of(path)) is None:
         raise UsageError(
             f"{path}: no importer reads files of this name",
-            hint="known are requirements files, pyproject.toml, uv.lock, poetry.lock, pylock.toml, environment.yml, "
-            "conda-lock.yml, pixi.toml, Dockerfile, devcontainer.json, cog.yaml, and folders of environments",
+            hint=f"known: {', '.join(dict.fromkeys(name for *_, name in IMPORTERS))}, and folders of environments",
         )
     return importer
 

@@ -59,18 +59,26 @@ class ExportOptions:
     without_conda: bool = False
 
 
+def format_of(form: str) -> ExportFormat:
+    """Raises UsageError if there is no such format."""
+    if form not in FORMATS:
+        raise UsageError(f"there is no format {form!r} of exported files", hint=f"known: {', '.join(FORMATS)}")
+    return FORMATS[form]
+
+
 def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -> Exported:
     """A lock in another format. folder: of the file, from which paths in it begin.
 
     Raises:
-        UsageError: the lock has nothing for the format, or too much. NetworkError: an index does not list a file.
+        UsageError: there is no such format; the lock has nothing for it, or too much. NetworkError: an index does not
+            list a file.
     """
     from envspec.lockfile.export.dockerfile import DEFAULT
     from envspec.lockfile.export.types import ExportRequest, is_project, project_of
     from envspec.operations.lock import container_config
 
     form = options.form
-    is_image = FORMATS[form].platforms is Platforms.IMAGE
+    is_image = format_of(form).platforms is Platforms.IMAGE
     if options.image and not is_image:
         raise UsageError(f"--image is for devcontainer.json; {form} names no image", hint="remove --image")
     resolutions = _resolutions(lock, form, options.platform)
@@ -206,10 +214,10 @@ def destination(path: Path, form: str, name: str) -> Path:
     """The file that `--output` names: itself, or the usual one in a folder, which may be missing. name: of the lock.
 
     Raises:
-        UsageError: pylock's readers would not take its name.
+        UsageError: there is no such format; pylock's readers would not take its name.
     """
     # The standard allows no dot in the name between the others.
-    usual = FORMATS[form].name.format(name=name.replace(".", "-"))
+    usual = format_of(form).name.format(name=name.replace(".", "-"))
     path = path / usual if path.is_dir() or not (path.suffix or path.exists()) else path
     if form == "pylock" and not re.fullmatch(r"pylock\.(?:[^.]+\.)?toml", path.name):
         raise UsageError(

@@ -20,7 +20,7 @@ from envspec.importers.pyproject import read_pyproject
 from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Unreadable
 
 CASES = Path(__file__).parent / "golden" / "python"
-#: What a user names, the first that the project has.
+#: What a user names, the first that the project has; else its only file.
 FROM = ("requirements.txt", "lock.txt", "pyproject.toml", "uv.lock", "poetry.lock", "pylock.toml")
 
 
@@ -60,8 +60,8 @@ def test_imported(case: str) -> None:
     folder = CASES / case
     choices = folder / "chosen.toml"
     chosen = documents.parse_toml(choices.read_text("utf-8")) if choices.exists() else {}
-    path = next(path for name in FROM if (path := folder / "source" / name).is_file())
-    text = "\n".join(shown(imported(path, **chosen))) + "\n"
+    paths = [path for name in FROM if (path := folder / "source" / name).is_file()] or [*(folder / "source").iterdir()]
+    text = "\n".join(shown(imported(paths[0], **chosen))) + "\n"
     assert text == (folder / "expected.txt").read_text(encoding="utf-8")
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Final, cast
 
 import pytest
@@ -19,7 +20,7 @@ from rattler.package.build_string import BuildString
 from envspec import documents
 from envspec.errors import UsageError
 from envspec.lockfile.document import load
-from envspec.lockfile.export import devcontainer, environment_yml, pixi, pylock
+from envspec.lockfile.export import devcontainer
 from envspec.lockfile.export.types import Exported, ExportRequest, Location, is_project, project_of
 from envspec.lockfile.folder import read_lock
 from envspec.models import (
@@ -36,6 +37,7 @@ from envspec.models import (
     Platform,
     WheelFile,
 )
+from envspec.operations.export import FORMATS
 from envspec.operations.lock import container_config
 from envspec.spec.targets import marker_environment, wheel_tags
 from tests.support.builders.locks import X86, lock, package, resolution, sha256
@@ -43,11 +45,10 @@ from tests.support.user import ROOT
 
 HERE: Final = Path(__file__).parent
 CASES: Final = sorted(path for path in (HERE / "golden_exports").iterdir() if path.is_dir())
+#: Usual name of a format's file, without the lock's, and its renderer.
 RENDERERS: Final[Mapping[str, Callable[[ExportRequest], Exported]]] = {
-    "pylock.toml": pylock.text,
-    "devcontainer.json": devcontainer.text,
-    "environment.yml": environment_yml.text,
-    "pixi.toml": pixi.text,
+    each.name.replace(".{name}", ""): resolve_name(f"envspec.lockfile.export.{each.renderer}")
+    for each in FORMATS.values()
 }
 FILES: Final = [path for case in CASES for path in sorted(case.iterdir())]
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from envspec.errors import UsageError
 from envspec.lockfile.folder import write_folder
 from envspec.models import Lock, Platform
+from envspec.operations.export import destination
 from envspec.operations.lock import lock_files
 from tests.conftest import Serve
 from tests.support.builders.environments import SERIES
@@ -186,3 +188,8 @@ def test_what_a_format_has_no_place_for_is_a_warning_and_a_comment(tmp_path: Pat
         "the NVIDIA driver, 525.60.13 or newer",
     ]
     assert all(f"#   {each}\n" in ran.stdout for each in missing)
+
+
+def test_a_format_that_does_not_exist() -> None:
+    with pytest.raises(UsageError, match="no format 'poetry'"):
+        destination(Path(), "poetry", "small")

@@ -37,8 +37,8 @@ def test_case(result_of: Callable[[str], str], case: str) -> None:
     assert result_of(case) == (GOLDEN / case / "expected.txt").read_text(encoding="utf-8")
 
 
-#: Resolved again by pip-tools, for the Python and the platform at hand: what both engines have their own ways with.
-BOTH = [
+#: Resolved by all resolvers, for the Python and the platform at hand: what each has its own ways with.
+BY_ALL = [
     "lock_decisions/backtracks-far",
     "lock_decisions/extras",
     "lock_decisions/overrides",
@@ -59,8 +59,8 @@ BOTH = [
 HERE = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}.get((sys.platform, platform.machine()))
 
 
-def by_both(case: str, root: Path) -> list[str]:
-    """What the engines make of a case, for this Python and platform; of a refusal, the exit code."""
+def by_all(case: str, root: Path) -> list[str]:
+    """What each resolver makes of a case, for this Python and platform; of a refusal, the exit code."""
     result_of = []
     for engine in RESOLVERS:
         copied, folder = root / engine / "case", root / engine / "run"
@@ -79,19 +79,19 @@ def by_both(case: str, root: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def result_of_both(
+def result_of_all(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], list[str]]]:
-    root = tmp_path_factory.mktemp("both")
-    with ahead(request, lambda case: by_both(case, root / case), "both") as results:
+    root = tmp_path_factory.mktemp("all")
+    with ahead(request, lambda case: by_all(case, root / case), "of_all") as results:
         yield results
 
 
 @pytest.mark.skipif(HERE is None, reason="pip-tools resolves for Linux on itself")
-@pytest.mark.parametrize("both", BOTH)
-def test_both_engines_say_the_same(result_of_both: Callable[[str], list[str]], both: str) -> None:
-    one, other = result_of_both(both)
-    assert one == other
+@pytest.mark.parametrize("of_all", BY_ALL)
+def test_all_resolvers_say_the_same(result_of_all: Callable[[str], list[str]], of_all: str) -> None:
+    first, *others = result_of_all(of_all)
+    assert others == [first] * (len(RESOLVERS) - 1)
 
 
 def test_there_are_cases() -> None:

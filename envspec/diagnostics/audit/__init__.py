@@ -39,11 +39,17 @@ CHECKS: Final = (
     Check("lines not understood", python.unread),
 )
 
-#: All rules, by their codes.
+#: All rules, by their codes: the constants of the modules.
 RULES: Final[dict[str, Rule]] = {
     rule.code: rule
     for rule in sorted(
-        (*family.RULES, *gpu.RULES, *cuda.RULES, *index.RULES, *python.RULES), key=lambda rule: rule.code
+        {
+            each
+            for module in (family, gpu, cuda, index, python)
+            for each in vars(module).values()
+            if isinstance(each, Rule)
+        },
+        key=lambda rule: rule.code,
     )
 }
 

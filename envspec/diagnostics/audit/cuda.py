@@ -28,7 +28,6 @@ CONDA: Final = Rule("ENV402", Severity.WARNING, "CUDA or torch comes from conda 
 COMPILER: Final = Rule("ENV403", Severity.ERROR, "nvcc of the image is of another CUDA major than torch")
 TAG: Final = Rule("ENV404", Severity.WARNING, "the CUDA image is past its end of life, or was never published")
 
-RULES: Final = (OTHER, CPU, LABEL, EITHER, NO_BUILD, TWICE, CONDA, COMPILER, TAG)
 
 _VARIANT: Final = re.compile(r"cpu|cu\d{3}")
 #: `torch==2.6.0+cu124`

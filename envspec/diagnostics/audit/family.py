@@ -20,7 +20,6 @@ BESIDE: Final = Rule("ENV103", Severity.ERROR, "a package does not work beside w
 MISNAMED: Final = Rule("ENV104", Severity.WARNING, "a name on the index belongs to another package")
 SETUPTOOLS: Final = Rule("ENV105", Severity.WARNING, "a package does not work beside the newest setuptools")
 
-RULES: Final = (EXCLUDES, FAMILY, BESIDE, MISNAMED, SETUPTOOLS)
 #: Up to this Python, environments have a setuptools, which pip keeps; uv's have none. Source: documentation of venv,
 #: changed in 3.12.
 _WITH_SETUPTOOLS: Final = (3, 11)

@@ -19,8 +19,6 @@ UNKNOWN: Final = Rule("ENV203", Severity.INFO, "the GPU code of this build of to
 EXTENSION: Final = Rule("ENV204", Severity.ERROR, "an extension's wheel has no code for a GPU")
 DRIVER: Final = Rule("ENV301", Severity.ERROR, "the driver is too old for the CUDA that installers take")
 
-RULES: Final = (NO_CODE, ONLY_PTX, UNKNOWN, EXTENSION, DRIVER)
-
 
 def gpu_code(audit: Audit) -> Iterator[Finding]:
     """torch and the extensions of which the facts know the GPU code."""

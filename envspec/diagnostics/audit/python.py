@@ -21,8 +21,6 @@ BRANCH: Final = Rule("ENV802", Severity.INFO, "a git requirement without a commi
 LATEST: Final = Rule("ENV803", Severity.INFO, "an image without a version")
 UNREAD: Final = Rule("ENV901", Severity.INFO, "lines that envspec does not understand")
 
-RULES: Final = (SEVERAL, COMPILED, UNBOUNDED, BRANCH, LATEST, UNREAD)
-
 
 def series_of(text: str) -> str:
     """`3.11` of a series or an exact version; empty for a specifier."""
