@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 #: A connection that broke after this many bytes does not count as a failed attempt.
 _PROGRESS_BYTES: Final = 16 << 20
 _GONE: Final = frozenset({403, 404, 410})
-_REFUSED: Final = frozenset({401, 403})
+#: Statuses of a server that a login may change.
+REFUSED: Final = frozenset({401, 403})
+NETRC_HINT: Final = "write a login for its host into ~/.netrc, or the file in NETRC; it is sent over https only"
 #: A cached page of any age is good enough: it is fetched again if the file is not on it.
 _ANY_AGE: Final = datetime.min.replace(tzinfo=timezone.utc)
 #: PyTorch's own indexes in locks: `pytorch-cu128`.
@@ -75,10 +77,8 @@ class IndexTransport:
         try:
             await self._fetch(replace(archive, url=url), file)
         except BadStatus as error:
-            if error.status in _REFUSED:
-                error.hint = (
-                    "write a login for its host into ~/.netrc, or the file in NETRC; it is sent over https only"
-                )
+            if error.status in REFUSED:
+                error.hint = NETRC_HINT
             if error.status not in _GONE:
                 raise
             # An index that gives every reader its own URLs, or has moved the file since.

@@ -13,6 +13,7 @@ from typing import Final
 from envspec.context import Context
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine
+from envspec.fetch.wheels import NETRC_HINT, REFUSED
 from envspec.installer.request import InstallRequest
 from envspec.installer.staging import FOLDER, StagingFolder
 from envspec.io import process
@@ -50,7 +51,9 @@ def environ(context: Context) -> dict[str, str]:
     exempt = f"{exempt},{_LOOPBACK}".lstrip(",")
     return {
         **inherited,
-        **({"SSL_CERT_FILE": str(bundle)} if bundle is not None and bundle.is_file() else {}),
+        # uv runs in another folder.
+        **({"NETRC": str(Path(inherited["NETRC"]).absolute())} if "NETRC" in inherited else {}),
+        **({"SSL_CERT_FILE": str(bundle.absolute())} if bundle is not None and bundle.is_file() else {}),
         "NO_PROXY": exempt,
         "no_proxy": exempt,
         "LC_ALL": "C.UTF-8",
@@ -97,7 +100,8 @@ def error_of(ended: Finished) -> EnvspecError:
     url = re.search(r"Failed to fetch: `?(\S+?)`?$", text, re.MULTILINE)
     if url and (status := re.search(r"HTTP status \w+ error \((\d{3})", text)):
         answered = BadStatus(url[1], int(status[1]))
-        return NetworkError(f"{who}: {answered.message}", hint=answered.hint)
+        hint = NETRC_HINT if answered.status in REFUSED else answered.hint
+        return NetworkError(f"{who}: {answered.message}", hint=hint)
     where = f"{shown(url[1])}: " if url else ""
     for pattern, kind, what, hint in _ERRORS:
         if re.search(pattern, text):

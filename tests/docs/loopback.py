@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -111,7 +112,7 @@ def servers() -> Iterator[Servers]:
         tags.update(dict.fromkeys(MORE_TAGS, tags[TAG]))
         yield Servers(
             names={
-                "https://packages.example.com/simple": private.url.rstrip("/"),
+                "https://packages.example.com": private.root,
                 **hosts,
                 "registry.example.com": registry.host,
             },
@@ -129,7 +130,8 @@ def environment(home: Path, program_folder: Path) -> dict[str, str]:
     """Nothing of the tests' own environment but where programs are. program_folder: has `envspec`."""
     return {
         "HOME": str(home),
-        "PATH": f"{program_folder}:/usr/local/bin:/usr/bin:/bin",
+        # envspec finds the Python behind the one that runs the tests.
+        "PATH": f"{program_folder}:{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT),
         "LC_ALL": "C.UTF-8",
         "COLUMNS": "100",

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.operations.test_build_projects import Repository
+from tests.operations.test_build_projects import PROJECT, Repository
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_channel import write
 from tests.support.servers.channel import CondaServer
@@ -17,6 +17,14 @@ from tests.support.servers.index import IndexServer
 
 #: The login of every private host on the pages.
 LOGIN: Final = ("ci", "secret")
+
+
+def kernels() -> dict[str, bytes]:
+    """The project `kernels`, which requires nothing."""
+    return {
+        path.replace("own", "kernels"): content.replace(b"own", b"kernels").replace(b"Requires-Dist: lib>=1\\n", b"")
+        for path, content in PROJECT.items()
+    }
 
 
 @contextmanager
@@ -28,7 +36,7 @@ def private_hosts(index: IndexServer, pytorch: IndexServer, private: IndexServer
         pythons = sorted({conda_packages.GOLDEN_PYTHON, conda_packages.running()})
         forge = write(root / "forge", conda_packages.forge(*pythons))
         team = write(root / "team", conda_packages.corp(*pythons))
-        Repository(root / "git" / "kernels.git")
+        Repository(root / "git" / "kernels.git", kernels())
         with (
             CondaServer({"forge": forge}) as conda,
             CondaServer({"team": team}, credentials=LOGIN) as login,

@@ -159,6 +159,15 @@ def test_wheels_of_a_url(user: User, index: IndexServer) -> None:
     assert run_in(user.folder / "env", "python", "-c", "import other; print(other.__version__)") == "2.0"
 
 
+def test_a_login_of_a_netrc_file_in_the_current_folder(user: User, index: IndexServer) -> None:
+    index.credentials = ("me", "secret")
+    lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(OTHER, url=index.file_url(OTHER.filename))]))
+    message = refused(installs(user, lock), 5)
+    assert "HTTP 401" in message and "~/.netrc" in message
+    (user.folder / "team.netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    succeeded(installs(user, lock, NETRC="team.netrc"))
+
+
 def test_nothing_of_the_users_uv_and_pip_is_read(user: User, lock: Path, serve: Serve) -> None:
     hostile = serve([])
     config = user.home / ".config" / "uv"
