@@ -1,5 +1,5 @@
 """Locks each CUDA extension of envspec's data beside each minor version of torch, with envspec and with
-`uv pip compile`, and writes what comes of it into docs/how-to/cuda-extensions.md: `python -m bench.extensions`.
+`uv pip compile`, and writes what comes of it into docs/measurements/extensions.md: `python -m bench.extensions`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from envspec.facts import load_facts
 from envspec.facts.tables import numeric
 from envspec.facts.torch import extra_requirements
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "how-to" / "cuda-extensions.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "measurements" / "extensions.md"
 #: The oldest torch of the page.
 FIRST: Final = "2.6"
 PYTHON: Final = "3.12"
@@ -126,7 +126,7 @@ def page(cells: Mapping[tuple[str, str], Cell]) -> str:
     refused = [f"{name}, torch {minor}: {cells[name, minor].reason}" for name, minor in _first(cells)]
     return "\n".join(
         [
-            "# CUDA extensions",
+            "# CUDA extensions beside torch",
             "",
             "Each extension of `envspec/data/extensions.toml` that the default index may have, beside torch",
             f"from {FIRST} on: `torch=={FIRST}.*` and it, for Python {PYTHON} on linux-64, by `envspec lock` with",
@@ -137,7 +137,7 @@ def page(cells: Mapping[tuple[str, str], Cell]) -> str:
             "which `allow_sdist` allows, or a page of wheels of the project, which the error names. uv locks",
             f"{theirs}: {wrong} cannot be imported",
             "beside their torch (**bold**), and those marked sdist fail when they are installed, or are compiled for",
-            "whatever torch their build gets.",
+            "whatever torch their build gets. How to lock one: [CUDA extensions](../how-to/cuda-extensions.md).",
             "",
             "## envspec",
             "",

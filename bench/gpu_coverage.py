@@ -25,7 +25,7 @@ from envspec.conformance.results import CheckFinding, Kind
 from envspec.receipts.model import Receipt, read
 
 ROOT: Final = Path(__file__).parents[1]
-RECEIPTS: Final = ROOT / "docs/receipts"
+RECEIPTS: Final = ROOT / "docs/measurements/receipts"
 STAND_IN: Final = ROOT / "bench/results/gpu-stand-in.json"
 PAGE: Final = ROOT / "docs/measurements/gpu-coverage.md"
 _HEAD: Final = """\

@@ -180,7 +180,8 @@ def _files_in(folder: Path, path: str) -> list[str]:
     if not start.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"[image] copy: {path} leads out of {folder}", hint="copy what is in the project's folder")
     if not start.exists():
-        raise UsageError(f"[image] copy: there is no {path} in {folder}", hint="correct the path in the spec")
+        hint = "correct the path: it starts at the folder of the spec"
+        raise UsageError(f"[image] copy: there is no {path} in {folder}", hint=hint)
     try:
         names = list(project_files(folder, path)) if start.is_dir() else [path]
     except OSError as error:

@@ -11,9 +11,9 @@ from typing import Final
 
 from tests.docs import local_python
 from tests.docs.private_hosts import LOGIN, private_hosts
-from tests.support.builders import ecosystem
+from tests.support.builders import base_packages, ecosystem
 from tests.support.builders.cuda_library import CUBIN, Code, container, library
-from tests.support.builders.images import TAG, Standing, hold_base, make_base
+from tests.support.builders.images import TAG, BaseMade, Standing, hold_base, make_base
 from tests.support.builders.projects import File, day
 from tests.support.builders.standalone import SERIES
 from tests.support.builders.wheels import sdist, wheel
@@ -45,6 +45,9 @@ def default_index() -> list[File]:
             psutil 7.1.0 2025-09-17
             accelerate 1.13.0 2026-03-04: huggingface-hub, numpy, psutil, torch>=2.0
             accelerate 1.15.0 2026-09-09: huggingface-hub, numpy, psutil, torch>=2.0
+            jupyterlab 4.4.10 2025-10-22
+            setuptools 80.9.0 2025-05-27
+            tensorboard 2.20.0 2025-07-17: numpy, setuptools
             numba 0.60.0 2024-06-13: numpy<2.1
             numba 0.61.2 2025-04-09: numpy<2.3
         """),
@@ -79,6 +82,19 @@ def _as_wheel(file: File, tag: str, files: Mapping[str, bytes] | None = None) ->
     return replace(file, artifact=wheel(made.name, made.version, tag=tag, files=files, metadata=made.metadata))
 
 
+def base_with_torch() -> BaseMade:
+    """A base image of the team, with Python and torch."""
+    layers = base_packages.layer(base_packages.system()), base_packages.layer(base_packages.torch("2.9.1+cu128"))
+    return make_base(blobs_of=layers, env={"CUDA_VERSION": "12.8.1"})
+
+
+def wheels_of_flash_attn() -> list[File]:
+    """Of the project's own page, for two minor versions of torch."""
+    versions = [f"2.8.3+cu12torch{torch}cxx11abiTRUE" for torch in ("2.7", "2.8")]
+    tag = "cp311-cp311-linux_x86_64"
+    return [File(wheel("flash-attn", version, tag=tag, requires=["torch", "einops"])) for version in versions]
+
+
 def private_index() -> list[File]:
     """Packages of the private index."""
     return ecosystem.releases("""
@@ -105,15 +121,18 @@ def servers() -> Iterator[Servers]:
         IndexServer(private_index(), credentials=LOGIN) as login,
         private_hosts(index, pytorch, login) as hosts,
         Standing(PushRegistry()) as registry,
+        IndexServer(wheels_of_flash_attn()) as wheels,
         local_python.archives() as python,
     ):
         hold_base(registry.held, make_base())
+        hold_base(registry.held, base_with_torch(), "team/pytorch", "2.9")
         tags = registry.held.tags["nvidia/cuda"]
         tags.update(dict.fromkeys(MORE_TAGS, tags[TAG]))
         yield Servers(
             names={
                 "https://packages.example.com": private.root,
                 **hosts,
+                "https://wheels.example.com/flash-attn.html": f"{wheels.root}/links.html",
                 "registry.example.com": registry.host,
             },
             variables={

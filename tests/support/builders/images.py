@@ -188,14 +188,14 @@ def make_base(
     return BaseMade(tuple(blobs), tuple(manifests), index, platforms)
 
 
-def hold_base(registry: PushRegistry, base: BaseMade) -> BaseMade:
-    """Put it into a registry, under the name of NVIDIA's."""
-    registry.hold("nvidia/cuda", *base.blobs)
-    tags = registry.tags.setdefault("nvidia/cuda", {})
+def hold_base(registry: PushRegistry, base: BaseMade, repository: str = "nvidia/cuda", tag: str = TAG) -> BaseMade:
+    """Put it into a registry, by default under the name of NVIDIA's."""
+    registry.hold(repository, *base.blobs)
+    tags = registry.tags.setdefault(repository, {})
     for body in base.manifests:
         tags[digest(body)] = (OCI_MANIFEST, body)
     kind = OCI_INDEX if len(base.manifests) > 1 else OCI_MANIFEST
-    tags[base.digest] = tags[TAG] = (kind, base.index)
+    tags[base.digest] = tags[tag] = (kind, base.index)
     return base
 
 

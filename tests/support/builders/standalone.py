@@ -61,7 +61,8 @@ def of_running() -> dict[str, Content]:
     for path in _stdlib(Path(sysconfig.get_path("stdlib"))):
         files[f"python/{library}/{path.relative_to(sysconfig.get_path('stdlib'))}"] = path.read_bytes()
     for path in sorted(prefix.glob(f"lib/libpython{SERIES}*.so*")):
-        files[f"python/lib/{path.name}"] = path.read_bytes()
+        # `libpython3.11.so` is a link to the library.
+        files[f"python/lib/{path.name}"] = Link(str(path.readlink())) if path.is_symlink() else path.read_bytes()
     return {**files, **distribution("pip", "23.0", {"pip/__init__.py": b"__version__ = '23.0'\n"}, "pip")}
 
 
