@@ -31,12 +31,12 @@ from envspec.models import BaseImage, Driver, ImageSettings, Lock, Platform, Res
 def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], str | None]:
     """(what, platform or none) -> value, of settings, system layers, IDs and built wheels.
 
-    other: the lock to compare with. Packages of a system layer are listed one by one only if both locks have them:
-    beside a lock that has made none, they would bury the rest.
+    other: the lock to compare with. Settings are listed unless both locks have the default ones. Packages of a system
+    layer are listed one by one only if both locks have them: beside a lock that has made none, they would bury the rest.
     """
     values: dict[tuple[str, Platform | None], str | None] = {}
     image = lock.image
-    if image != ImageSettings():
+    if {image, other.image} != {ImageSettings()}:
         values["image.workdir", None] = image.workdir
         values["image.compiler", None] = image.compiler
         values["image.apt", None] = " ".join(image.apt)
