@@ -32,7 +32,7 @@ def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], s
     """(what, platform or none) -> value, of settings, system layers, IDs and built wheels.
 
     other: the lock to compare with. Settings are listed unless both locks have the default ones. Packages of a system
-    layer are listed one by one only if both locks have them: beside a lock that has made none, they would bury the rest.
+    layer are listed singly only if both locks have them: beside a lock that has made none, they would bury the rest.
     """
     values: dict[tuple[str, Platform | None], str | None] = {}
     image = lock.image

@@ -48,8 +48,8 @@ def private_hosts(index: IndexServer, pytorch: IndexServer, private: IndexServer
                 # A netrc file has no ports.
                 "machine private.example.com": "machine 127.0.0.1",
                 **{f"https://{login}private.example.com": _with(login, private.root) for login in ("", _VARIABLES)},
-                '["conda-forge"]': f'["{conda.root}/forge"]',
                 "https://conda.example.com": conda.root,
+                '["conda-forge"]': f'["{conda.root}/forge"]',
                 f"https://{_VARIABLES}channels.example.com": _with(_VARIABLES, login.root),
                 "https://channels.example.com": login.root,
                 f"https://{_VARIABLES}git.example.com": _with(_VARIABLES, f"http://{git.host}"),
