@@ -54,10 +54,10 @@ _RULES: Final[Mapping[str, str]] = {
     "[[pip.index]]": "[CUDA extensions](specs.md#cuda-extensions)",
     "[build.NAME]": "[packages compiled beside torch](specs.md#packages-compiled-beside-torch)",
     "[conda]": "[conda](../how-to/conda.md)",
-    "[system]": "[images](../how-to/images.md#system-packages-the-compiler-and-services)",
-    "[services]": "[images](../how-to/images.md#system-packages-the-compiler-and-services)",
-    "[image]": "[on top of a base's packages](../how-to/images.md#on-top-of-a-bases-packages), "
-    "[the project's own code](../how-to/images.md#the-projects-own-code)",
+    "[system]": "[images](../how-to/images.md#add-system-packages)",
+    "[services]": "[services](../how-to/services.md)",
+    "[image]": "[on top of a base's packages](../explanation/images.md#on-top-of-a-bases-packages), "
+    "[the project's own code](../explanation/images.md#the-projects-own-code)",
     "[conformance]": "[conformance](conformance.md)",
     "[variants.NAME]": "[variants](specs.md#variants)",
     "[facts]": "[rows of facts](facts.md)",
