@@ -49,8 +49,8 @@ def command(
     Needs no spec, and changes nothing.
 
     Checks that the torch family is imported together, that GPUs and driver run it, that the image has CUDA once, and
-    that the index still has each version. What is not run is listed, and is no success. A comment
-    `# envspec: ignore[ENV401]` on a line, or above it, leaves out a finding there.
+    that the index still has each version. Rules that did not run are listed, and do not count as passed.
+    A comment `# envspec: ignore[ENV401]` on a line, or above it, suppresses a finding there.
 
     \b
     envspec audit-project                                     this folder

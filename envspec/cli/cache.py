@@ -97,9 +97,9 @@ def clear(kinds: Sequence[str], dry_run: bool) -> Result:
 @click.argument("place", metavar="PLACE")
 @output.output()
 def publish(lock: str, place: str) -> Result:
-    """Copy the wheels that were built for a lock to where others find them.
+    """Copy the wheels that were built for a lock to a place for other machines.
 
-    PLACE: a folder, or oci://REGISTRY/REPOSITORY. Other machines take the wheels from there, and build nothing, if
+    PLACE: a folder, or oci://REGISTRY/REPOSITORY. Other machines use the wheels from there, and build nothing, if
     ENVSPEC_BUILT_WHEELS names it (or the folder's URL, or index+URL of an index to which they were uploaded).
 
     \b

@@ -61,7 +61,7 @@ SELECTION: Final = combined(
     click.option(
         "--burn",
         metavar="MINUTES",
-        help="Run `sustained` for so long, all types in turn; without --check only `device` and `health` besides.",
+        help="Run `sustained` for so long, all types in turn; without --check, only `device` and `health` run as well.",
     ),
 )
 
@@ -113,8 +113,8 @@ SELECTION: Final = combined(
 def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
     """Test that this machine runs a lock's stack: on its GPUs, in the lock's image.
 
-    With --local and without LOCK, the Python's own stack is tested: torch's requirements say what it has to contain.
-    Every check is a process with its own time limit; what this machine can't do is `not run`, and never passed. The
+    With --local and without LOCK, the Python's own stack is tested: torch's requirements state what it must contain.
+    Every check is a process with its own time limit; what this machine can't do is `not run`, never `passed`. The
     exit code is 7 if a check failed, or if a check that the spec requires did not run; 6 if there is no GPU to test.
     """
     from envspec.lockfile.folder import find_lock, read_with_digest

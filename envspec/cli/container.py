@@ -107,7 +107,7 @@ def run(lock: str, words: tuple[str, ...], **chosen: Any) -> int:
 
     The container has the GPUs, the current folder as its working directory, your user's ids, and shared memory for
     several GPUs; it is removed afterwards. Output, signals and exit code are the command's. Without a command the
-    image's services run, their ports on loopback; with --services they run beside the command.
+    image's services run, their ports on loopback; with --services they run next to the command.
     """
     return _start(lock, words, chosen)
 

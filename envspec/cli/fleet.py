@@ -33,12 +33,12 @@ def command() -> None:
 
 @command.command("run")
 @LOCK
-@click.option("--on", "scheduler", type=click.Choice(_SCHEDULERS), required=True, help="What starts it on the nodes.")
+@click.option("--on", "scheduler", type=click.Choice(_SCHEDULERS), required=True, help="The scheduler of the cluster.")
 @click.option(
     "--report",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Folder for the receipts; for Slurm, one that all nodes share. Required, but for --dry-run.",
+    help="Folder for the receipts; for Slurm, one that all nodes share. Required unless --dry-run is given.",
 )
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes (default: all).")
 @click.option(
@@ -79,15 +79,15 @@ def command() -> None:
 @click.option(
     "--pull-secret", "pull_secrets", multiple=True, metavar="NAME", help="Kubernetes: a Secret for the registry."
 )
-@click.option("--runtime-class", metavar="NAME", help="Kubernetes: by which pods get GPUs.")
+@click.option("--runtime-class", metavar="NAME", help="Kubernetes: the runtime class that gives pods GPUs.")
 @click.option("--shm-size", "shm", metavar="SIZE", help="Kubernetes: size of /dev/shm (default: 16Gi).")
 @DRY_RUN
 @output.output(FLEET, "Format of the comparison on stdout.")
 def run(lock: str, scheduler: str, report: Path | None, dry_run: bool, **chosen: Any) -> Result:
     """Run the suite of a lock on every node, and compare the receipts.
 
-    Writes DIR/NODE/receipt.json for each node, DIR/nodes.json with those that are lost, and why, and what `fleet
-    report` writes. The exit code is 7 if a node is to be drained.
+    Writes DIR/NODE/receipt.json for each node, DIR/nodes.json with the lost nodes and the reasons, and the
+    files of `fleet report`. The exit code is 7 if a node is to be drained.
 
     \b
     envspec fleet run pytorch-2.9 --on slurm --python /shared/env/bin/python --report /shared/fleet
@@ -124,7 +124,7 @@ def run(lock: str, scheduler: str, report: Path | None, dry_run: bool, **chosen:
 def report_(folder: Path, report: Path | None) -> Result:
     """Compare the nodes whose receipts are in FOLDER/NODE/receipt.json.
 
-    Says which nodes to drain (wrong results, a failed check, no receipt), which to watch (slower than most of their
+    Shows which nodes to drain (wrong results, a failed check, no receipt), which to watch (slower than most of their
     kind, another driver or stack), and what fails on all nodes. The exit code is 7 if a node is to be drained, or if
     something fails on all of them.
     """
@@ -164,7 +164,7 @@ def _report(folder: Path, to: Path | None) -> Result:
 def programs(folder: Path, receipts: Path, python: Path) -> Result:
     """Write programs for slurm.conf into FOLDER: `prolog` for Prolog, `health` for HealthCheckProgram.
 
-    Both look at the node's last receipt and at what NVML says now, print one line, and take less than a second. A node
+    Both read the node's last receipt and NVML's current values, print one line, and take less than a second. A node
     with a fault is drained. No GPU is used.
     """
     from envspec.operations.fleet import write_programs

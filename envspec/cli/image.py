@@ -40,7 +40,7 @@ _BUILD: Final = combined(
         "platforms",
         multiple=True,
         type=click.Choice(IMAGE_PLATFORMS),
-        help="Platform of the image; several become one index (default: this machine's).",
+        help="Platform of the image; several are combined into one index (default: this machine's).",
     ),
     click.option("--no-pyc", is_flag=True, help="Leave out compiled Python: a smaller image that starts slower."),
     click.option(

@@ -65,7 +65,7 @@ class _Lost(EnvspecError):
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of pyproject.toml to include.")
 @click.option("--as-of", metavar="DATE", help="The spec's as_of: nothing uploaded later counts (default: now).")
 @click.option("--accept-loss", is_flag=True, help="Exit with 0 although lines of the sources are not in the spec.")
-@click.option("--no-lock", is_flag=True, help="Write the spec alone.")
+@click.option("--no-lock", is_flag=True, help="Write only the spec.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; print the spec.")
 @OFFLINE
 @jobs("platforms to resolve", "4, or the number of processors")
@@ -74,16 +74,16 @@ class _Lost(EnvspecError):
 def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | None, **chosen: Any) -> Result:
     """Write a spec and its lock from what a project has today, with the versions that it has today.
 
-    FROM are files such as requirements.txt, pyproject.toml (with its lock file beside it), environment.yml, Dockerfile,
-    devcontainer.json; or the folder of an environment. Without FROM, those of the current folder are proposed. Every
-    line is listed with what it became.
+    FROM are files such as requirements.txt, pyproject.toml (with the lock file next to it), environment.yml,
+    Dockerfile, devcontainer.json; or the folder of an environment. Without FROM, those of the current folder are
+    proposed. Lists every line with its result.
 
     \b
     envspec init requirements.txt --gpu A100
     envspec init pyproject.toml --extra gpu
     envspec init --prefix .venv           and compare the lock with it
 
-    Exit code: 0 if the spec has all that the sources have, 10 if lines are not in it.
+    Exit code: 0 if the spec has every line of the sources, 10 if it lacks some.
     """
     from envspec.importers.spec_text import Choices
     from envspec.models import Platform

@@ -125,7 +125,7 @@ def doctor() -> Result:
     """Check this machine: driver, GPUs, container engine, NVIDIA's toolkit, /dev/shm, disk, Python, network.
 
     Shows for each finding what to do. Changes nothing. Sends one request to the package index and one to docker.io;
-    that takes some 15 seconds in a network that drops packets.
+    this takes about 15 seconds in a network that drops packets.
 
     Exit code: 0 if nothing is missing for locking, building and running here (warnings don't count), else 6. For
     whether this machine runs a certain lock, see `envspec fit`.

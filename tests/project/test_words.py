@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -13,16 +13,32 @@ import click
 from envspec.cli.main import cli
 from tests.support.user import ROOT
 
+#: In no text: documents, help texts, docstrings, messages, comments of configuration.
 PHRASES: Final = ("told", "is asked", "has not", "goes with", "where left out", "what becomes of")
-_PHRASE: Final = re.compile("|".join(rf"\b{phrase}\b" for phrase in PHRASES).replace(" ", r"\s+"), re.IGNORECASE)
+#: In no document and no help text. A regular expression each; a blank stands for any white space.
+READER_PHRASES: Final = (
+    *PHRASES,
+    r"tells?|telling|asks?|asked|asking|hears?|heard",
+    r"holds?|held|holding|lies?|lay",
+    r"becomes? of|go(es)? with|but for|nothing but|let go|at hand|to be had|without a word",
+    r"whoever|whence|thereof|anew|mend(s|ed)?",
+    r"doors?|workshops?|wards?|conveyors?|houses?|halves|(conda|pypi) half",
+    r"worlds?(?![ -]size)",
+)
+#: Written by programs, with names of findings, cases and projects as they are.
+GENERATED: Final = ("gpu-coverage.md", "hostile-archives.md", "extensions.md", "cuda-extensions.md")
 #: Output of commands, as they print it.
 _OUTPUT: Final = re.compile(r"^(`{3,})(?:console|text|markdown)$.*?^\1$", re.MULTILINE | re.DOTALL)
+#: Code in blocks and lines.
+_CODE: Final = re.compile(r"^ *(`{3,}).*?^ *\1$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+_PAGES: Final = ("*.md", "docs/**/*.md", "envspec/data/errors/*.md", "bench/**/README.md")
 _TEXTS: Final = ("*.md", "docs/**/*.md", "specs/*.toml", "pyproject.toml", ".ci/*", ".github/**/*.*", "tests/**/*.toml")
 _MODULES: Final = ("envspec/**/*.py", "tests/**/*.py", "bench/**/*.py")
 
 
-def found(text: str) -> list[str]:
-    return [" ".join(match.split()) for match in _PHRASE.findall(text)]
+def found(text: str, phrases: Iterable[str] = PHRASES) -> list[str]:
+    pattern = "|".join(rf"\b(?:{phrase})\b" for phrase in phrases).replace(" ", r"\s+")
+    return [" ".join(match[0].split()) for match in re.finditer(pattern, text, re.IGNORECASE)]
 
 
 def files(*patterns: str) -> dict[str, str]:
@@ -33,6 +49,11 @@ def files(*patterns: str) -> dict[str, str]:
 
 def test_documents_are_in_plain_words() -> None:
     assert {path: words for path, text in files(*_TEXTS).items() if (words := found(_OUTPUT.sub("", text)))} == {}
+
+
+def test_pages_are_in_plain_words() -> None:
+    pages = {path: _CODE.sub("", text) for path, text in files(*_PAGES).items() if Path(path).name not in GENERATED}
+    assert {path: words for path, text in pages.items() if (words := found(text, READER_PHRASES))} == {}
 
 
 def texts_of(source: str) -> str:
@@ -57,4 +78,4 @@ def helps(command: click.Command, *names: str) -> Iterator[tuple[str, str]]:
 
 
 def test_help_is_in_plain_words() -> None:
-    assert {name: words for name, text in helps(cli, "envspec") if (words := found(text))} == {}
+    assert {name: words for name, text in helps(cli, "envspec") if (words := found(text, READER_PHRASES))} == {}
