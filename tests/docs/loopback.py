@@ -59,7 +59,8 @@ def with_gpu_code(file: File) -> File:
     """A wheel of torch for Linux with machine code for the GPUs of the real one; any other file as it is."""
     if file.name != "torch" or "linux" not in file.filename:
         return file
-    code = library([(".nv_fatbin", container([Code(CUBIN, each) for each in (70, 75, 80, 86, 90, 100, 120)]))])
+    sm = (50, 60, 70, 75, 80, 86, 90) if "cu126" in file.filename else (70, 75, 80, 86, 90, 100, 120)
+    code = library([(".nv_fatbin", container([Code(CUBIN, each) for each in sm]))])
     return _as_wheel(file, _tag(file), {"torch/__init__.py": b"", "torch/lib/libtorch_cuda.so": code})
 
 
@@ -116,7 +117,7 @@ def servers() -> Iterator[Servers]:
     """All servers that pages need."""
     with (
         IndexServer(default_index()) as index,
-        IndexServer(ecosystem.pytorch_index()) as pytorch,
+        IndexServer(map(with_gpu_code, ecosystem.pytorch_index())) as pytorch,
         IndexServer(private_index()) as private,
         IndexServer(private_index(), credentials=LOGIN) as login,
         private_hosts(index, pytorch, login) as hosts,

@@ -6,6 +6,7 @@ A page is run from top to bottom in one folder. HTML comments on the lines befor
     <!-- exit: 4 -->                   the exit code that its last command ends with
     <!-- needs: engine -->             run it only with a container engine, or `stack`: with a torch stack
     <!-- not run: REASON -->           do not run it
+    <!-- command: NAME -->             do not run it: `.ci/run` does
 
 `console` blocks have commands (`$ ...`, continued by `> ...`) and their output. `sh` blocks have commands that must
 succeed. `python` blocks are run by the interpreter of the tests. A block of another language needs `file` or
@@ -30,8 +31,8 @@ from typing import Final
 
 from tests.support import preloaded
 
-_FENCE: Final = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>[\w-]*)[^`\n]*$")
-_DIRECTIVE: Final = re.compile(r"^\s*<!-- (?P<key>file|exit|needs|not run): (?P<value>.*?) -->$")
+_FENCE: Final = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>[\w-]*)(?P<info>[^`\n]*)$")
+_DIRECTIVE: Final = re.compile(r"^\s*<!-- (?P<key>file|exit|needs|not run|command): (?P<value>.*?) -->$")
 _DURATION: Final = re.compile(r"\b\d+(?:\.\d+)?(?= (?:ms|s|min|seconds?|minutes?)\b)")
 #: What a shell would do more with than start a program with words.
 _SHELL: Final = re.compile(r"[|<>;&$`*?~(){}\[\]]|^\w+=")
@@ -55,15 +56,19 @@ class Block:
         return self.directives.get("needs", "")
 
     @property
+    def is_run(self) -> bool:
+        return not {"not run", "command"} & set(self.directives)
+
+    @property
     def problem(self) -> str | None:
         """Why a test can't decide about it."""
-        if self.is_hidden or self.language in RUNNABLE or {"file", "not run"} & set(self.directives):
+        if self.is_hidden or self.language in RUNNABLE or "file" in self.directives or not self.is_run:
             return None
         return f"line {self.line}: a block of {self.language or 'no language'} is neither a file nor marked `not run`"
 
 
 def blocks(text: str) -> list[Block]:
-    """All blocks of a page, in order."""
+    """All blocks of a page, in order; directives of Sphinx (`{toctree}`) are none."""
     found: list[Block] = []
     directives: dict[str, str] = {}
     lines = iter(enumerate(text.split("\n"), 1))
@@ -76,6 +81,8 @@ def blocks(text: str) -> list[Block]:
             directives = {}
         elif match := _FENCE.match(line):
             body, end = _until(lines, match["fence"])
+            if match["info"].startswith("{"):
+                continue
             found.append(Block(match["language"], textwrap.dedent(body), number, end, directives))
             directives = {}
         elif line.strip():
@@ -117,11 +124,12 @@ def commands(console: str) -> list[Command]:
 
 @dataclass
 class Reader:
-    """Somebody who runs a page's blocks. names: text on pages -> text on this machine."""
+    """Somebody who runs a page's blocks. names: text on pages -> text on this machine. limit_s: of a command."""
 
     folder: Path
     environ: Mapping[str, str]
     names: Mapping[str, str]
+    limit_s: float = 120
 
     def local(self, text: str) -> str:
         """Addresses of the page as those of this machine."""
@@ -141,7 +149,7 @@ class Reader:
         with TemporaryFile() as output:
             words = _words(text)
             if words and words[0] == "envspec" and preloaded.can_run(self.environ):
-                status = preloaded.start(words[1:], self.environ, self.folder, output, output).wait(120)
+                status = preloaded.start(words[1:], self.environ, self.folder, output, output).wait(self.limit_s)
             else:
                 status = subprocess.run(
                     ["bash", "-euo", "pipefail", "-c", text],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,8 @@ import pytest
 
 from envspec.data import DATA
 from tests.docs.loopback import Servers, environment, servers
-from tests.docs.pages import Block, Reader, blocks, is_writing, rewritten
+from tests.docs.pages import Reader, blocks, is_writing, rewritten
+from tests.support.machines.stack import stack
 from tests.support.user import ROOT
 
 DOCS: Final = ROOT / "docs"
@@ -32,14 +34,10 @@ PAGES: Final = {
 FOLDER: Final = "/home/me/train"
 
 
-def is_run(block: Block) -> bool:
-    return "not run" not in block.directives
-
-
 def tiers() -> Iterator[object]:
     """Each page with each of the machines that its blocks need."""
     for name, path in PAGES.items():
-        found = {block.needs for block in blocks(path.read_text(encoding="utf-8")) if is_run(block)}
+        found = {block.needs for block in blocks(path.read_text(encoding="utf-8")) if block.is_run}
         for needs in sorted(found):
             marks = [getattr(pytest.mark, needs)] if needs else []
             yield pytest.param(name, needs, id=f"{name}-{needs}" if needs else name, marks=marks)
@@ -69,11 +67,14 @@ def test_every_block_is_run_or_has_a_reason(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "needs"), list(tiers()))
 def test_blocks_do_what_the_page_shows(name: str, needs: str, reader: Reader) -> None:
+    if needs == "stack":
+        active = {"VIRTUAL_ENV": str(stack("pytorch-2.9").parents[1])}
+        reader = replace(reader, environ={**reader.environ, **active}, limit_s=1200)
     path = PAGES[name]
     text = path.read_text(encoding="utf-8")
     changed: dict[int, str] = {}
-    for block in filter(is_run, blocks(text)):
-        if block.needs in {"", needs}:
+    for block in blocks(text):
+        if block.is_run and block.needs in {"", needs}:
             new = reader.run_block(block)
             if new is not None:
                 changed[block.line] = new
