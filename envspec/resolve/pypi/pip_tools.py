@@ -35,7 +35,7 @@ _MACHINES = {
     ("Windows", "AMD64"): Platform.WIN_64,
 }
 
-_UNSATISFIABLE = ("ResolutionImpossible", "No matching distribution", "Could not find a version")
+UNSATISFIABLE = ("ResolutionImpossible", "No matching distribution", "Could not find a version")
 
 
 class PipTools:
@@ -49,7 +49,7 @@ class PipTools:
         own = _MACHINES.get((platform.system(), platform.machine()))
         if own is not target.platform:
             return f"pip resolves only for the platform that it runs on ({own.value if own else platform.machine()})"
-        if _interpreter(target.python.version) is None:
+        if interpreter(target.python.version) is None:
             return f"pip resolves only for the Python that it runs on, and no Python {target.python.version} is on PATH"
         return None
 
@@ -62,7 +62,7 @@ class PipTools:
         constraints = workspace.write("constraints.txt", request.bounds)
         pins = workspace.write("pins.txt", request.preferred_pins)
         command = [
-            _interpreter(request.target.python.version) or sys.executable,
+            interpreter(request.target.python.version) or sys.executable,
             *("-m", "piptools", "compile", str(source), "--output-file", str(pins), "--quiet", "--no-config"),
             *("--no-header", "--no-annotate", "--strip-extras", "--allow-unsafe", "--rebuild"),
             *("--constraint", str(constraints)),
@@ -82,13 +82,13 @@ class PipTools:
         if done.status == 0:
             return read_pins(pins.read_text(encoding="utf-8"))
         reason = pip_reason(done.stderr, request.requirements)
-        if any(text in done.stderr for text in _UNSATISFIABLE):
+        if any(text in done.stderr for text in UNSATISFIABLE):
             raise Unsolvable(reason)
         raise ResolverError(f"pip-compile exited with status {done.status}: {reason}", hint="try --resolver uv")
 
 
 @cache
-def _interpreter(exact: str) -> str | None:
+def interpreter(exact: str) -> str | None:
     """A Python of exactly this version: the running one, else one on PATH."""
     if platform.python_version() == exact:
         return sys.executable
