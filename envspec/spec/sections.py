@@ -284,8 +284,8 @@ class Pip(Section):
     )
     unconfined_builds: bool = Field(
         default=False,
-        description="Whether locking may build sources with the rights of the user who runs it if neither bubblewrap nor "
-        "a container of the machine confines the build.",
+        description="Whether locking may build sources with the rights of the user who runs it if neither bubblewrap "
+        "nor a container of the machine confines the build.",
         examples=[True],
     )
     on_top_of: f.ListFile | None = Field(
