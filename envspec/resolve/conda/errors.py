@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 _LINE: Final = re.compile(r"^([│├└─ ]*)(.*?)[.:]?$")
 _FIRST: Final = "Cannot solve the request because of: "
 # Lines that are neither a requirement nor a package.
-_IGNORED: Final = ("The following packages are incompatible", "the constraint ")
+_INCOMPATIBLE: Final = "The following packages are incompatible"
+_IGNORED: Final = (_INCOMPATIBLE, "the constraint ")
+#: Above all depths of the tree before.
+_NEXT_TREE: Final = -1000
 _ALONE: Final = "No candidates were found for "
 #: What follows a package, and the verb between the package and its next requirement.
 _VERBS: Final = {" would require": "needs", " would constrain": "allows only"}
@@ -69,15 +72,18 @@ def chains(message: str) -> list[Chain]:
 
 
 def _nodes(message: str) -> Iterator[tuple[int, str, str]]:
-    """Depth, text and verb of each line. The requirement on the first line is above all others."""
+    """Depth, text and verb of each line. The requirement on the first line is above all others of its tree."""
+    top = 0
     for line in message.splitlines():
         found = _LINE.match(line.removeprefix(_FIRST))
+        # A text may have a tree of one requirement, and then one of packages that are incompatible.
+        top += _NEXT_TREE if line.startswith(_INCOMPATIBLE) else 0
         if not found or not found[2] or found[2].startswith(_IGNORED):
             continue
         text = _SUFFIX.sub("", found[2].removeprefix(_ALONE).partition(" is excluded because ")[0])
         end = next(filter(text.endswith, _VERBS), "")
         text = text.removesuffix(end).removesuffix(" *")
-        yield -1 if line.startswith(_FIRST) else len(found[1]), text, _VERBS.get(end, "")
+        yield top + (-1 if line.startswith(_FIRST) else len(found[1])), text, _VERBS.get(end, "")
 
 
 #: Parts of a reason, with a hint; the first match decides.
@@ -235,7 +241,18 @@ def _conflict(message: str, limits: RequestLimits) -> str:
     def is_part(chain: Chain, other: Chain) -> bool:
         return chain != other and chain.root == other.root and other.steps[: len(chain.steps)] == chain.steps
 
+    def is_of_another_python(chain: Chain) -> bool:
+        """Whether it is a build for another Python, and what excludes the build for this one is another chain."""
+        if not chain.steps or name_of(chain.last) != "python":
+            return False
+        *path, (package, _, _) = chain.steps
+        at = len(path)
+        same = (other for other in every if other.root == chain.root and list(other.steps[:at]) == path)
+        steps = (step for other in same for step in other.steps[at : at + 1])
+        return any(step[0] == package and name_of(step[-1]) != "python" for step in steps)
+
     longest = [chain for chain in every if not any(is_part(chain, other) for other in every)]
+    longest = [chain for chain in longest if not is_of_another_python(chain)]
     if not longest:
         return ""
     longest.sort(key=lambda chain: order.index(chain.root) if chain.root in required else len(order))

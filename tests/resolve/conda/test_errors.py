@@ -123,3 +123,17 @@ def test_a_requirement_on_the_first_line_is_above_the_rest() -> None:
     )
     assert chains(expected_message) == [Chain("a 1.*", (("a 1.5", "needs", "b >2"),))]
     assert chains("Cannot solve the request because of: No candidates were found for a 1.*.") == [Chain("a 1.*")]
+
+
+def test_a_second_tree_is_not_below_the_first_line() -> None:
+    text = (
+        "Cannot solve the request because of: a 1.* cannot be installed because there are no viable options:\n"
+        "└─ a 1.5 would require\n   └─ python >=3.11,<3.12.0a0, for which no candidates were found.\n"
+        "The following packages are incompatible\n"
+        "└─ a 1.* can be installed with any of the following options:\n"
+        "   └─ a 1.5 would require\n      └─ b >2, for which no candidates were found.\n"
+    )
+    assert chains(text) == [
+        Chain("a 1.*", (("a 1.5", "needs", "python >=3.11,<3.12.0a0"),)),
+        Chain("a 1.*", (("a 1.5", "needs", "b >2"),)),
+    ]
