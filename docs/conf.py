@@ -68,7 +68,12 @@ def relative_links(text: str, source: Path, page: Path) -> str:
         if target.is_dir():
             return words
         is_page = target.suffix == ".md" and target.is_relative_to(DOCS) and not is_excluded(target)
-        scheme = "" if is_page or target.parent.name == "pictures" else "path:"
+        # docs/errors is a link to a folder elsewhere, which MyST follows: nothing may be relative to it or lead to it.
+        if is_page and target.parent.name == "errors":
+            return f"{{doc}}`{words.replace('`', '')} </errors/{target.stem}>`"
+        if is_page:
+            return f"[{words}](/{target.relative_to(DOCS).as_posix()}{anchor or ''})"
+        scheme = "" if target.parent.name == "pictures" else "path:"
         return f"[{words}]({scheme}{os.path.relpath(target, page.parent)}{anchor or ''})"
 
     return _LINK.sub(link, text)

@@ -287,7 +287,10 @@ _FRAME: Final = re.compile(
 _LABEL: Final = re.compile(r"^\s*(?:error|cause|Caused by): ")
 #: The advice of NVIDIA's placeholders on the default index (nvidia-stub).
 _INDEX: Final = re.compile(r"--(?:extra-)?index-url[ =](https://\S+) ([A-Za-z0-9][\w.-]*)")
-_NEEDS: Final = "builds get only wheels for this machine, from the spec's indexes, up to `as_of`: use another release"
+_NEEDS: Final = (
+    "builds get only wheels for this machine, from the spec's indexes, up to `as_of`: name the index that has them in "
+    "[[pip.index]], or use another release"
+)
 #: A header that a compiler does not find.
 _NO_HEADER: Final = re.compile(r"fatal error: (\S+): No such file")
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")

@@ -186,8 +186,6 @@ def torch_hint(names: Iterable[str]) -> str:
 class NeedsCompiler(WheelBuildFailed):
     """The wheel needs a compiler, and the request allows none. reason: "its build calls cc"."""
 
-    code = "needs-compiler"
-
     def __init__(self, of: str, reason: str) -> None:
         super().__init__(of, reason)
         self.reason = reason

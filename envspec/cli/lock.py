@@ -201,6 +201,7 @@ def _done(target: Target, act: Callable[[], Done], count: int) -> Done:
         if count == 1:
             raise
         terminal.report_error(f"{target}: {error}")
+        output.refer_to(error.code)
         return Done({**about, "error": error.as_document()}, exit_code=error.exit_code)
     return replace(found, document={**about, **found.document})
 
@@ -308,6 +309,8 @@ def _stale(path: Path, directory: Path, variant: str) -> Sequence[Reason]:
     for reason in result.reasons:
         terminal.report(f"stale: {reason.text}")
         terminal.report(f"  hint: {_hint(reason, path)}")
+    for code in dict.fromkeys(reason.why.code for reason in result.reasons):
+        output.refer_to(code)
     return result.reasons
 
 
@@ -369,6 +372,7 @@ def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> Done:
             f"  hint: `envspec lock {path}` writes what was resolved. An index that lists other releases than it did "
             "leads to other versions and reasons; another file, URL or hash of one version is a lock that was changed"
         )
+        output.refer_to(StaleLock.code)
     elif not reasons:
         but = " except for what is not verified" if verified.unverified else ""
         output.info(f"{directory}: verified{but}: equal to a new resolution as of {verified.at}")

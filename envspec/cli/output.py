@@ -221,7 +221,12 @@ def _report(error: EnvspecError, text: str | None = None) -> None:
         terminal.report(text)
     else:
         terminal.report_error(error.text(error.details) if SETTINGS.debug else str(error))
-        terminal.report(f"  more: envspec explain-error {error.code}")
+        refer_to(error.code)
+
+
+def refer_to(code: str) -> None:
+    """Name the command that explains an error."""
+    terminal.report(f"  more: envspec explain-error {code}")
 
 
 def info(line: str) -> None:

@@ -227,7 +227,8 @@ def compare(lock: Lock, platform: Platform, found: Mapping[str, WheelContent], f
         what = f"{package.name} {package.version} has no GPU code for {', '.join(unserved)} (it has {_names(actual)})"
         if facts.extension(package.name):
             raise GpuCodeMissing(
-                what, hint=f"require another release of {package.name}, or build it for them; or remove them from gpus"
+                what,
+                hint=f"require another release of {package.name}, build it for them, or remove them from [cuda] gpus",
             )
         warnings.append(f"{what}: what it computes on these GPUs fails, or is left to other libraries")
     return tuple(warnings)

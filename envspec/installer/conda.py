@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec.context import Context, Step
-from envspec.errors import EnvspecError, NoSolution, UsageError
+from envspec.errors import EnvspecError, NoSolution
 from envspec.fetch.conda_link import RESERVED_FOLDERS, LinkTarget, PrefixTooLong
 from envspec.fetch.conda_link import link as link_packages
 from envspec.installer.request import InstallRequest, InstallStage
@@ -28,9 +28,9 @@ _PUBLISHED: Final = (
 
 
 def check_prefix(prefix: Path) -> None:
-    """Raises UsageError if the path is too long for conda packages."""
+    """Raises PrefixTooLong if the path is too long for conda packages."""
     if len(os.fsencode(prefix)) > LONGEST_PREFIX:
-        raise UsageError(
+        raise PrefixTooLong(
             f"--prefix is {len(os.fsencode(prefix))} bytes long, and conda packages have room for {LONGEST_PREFIX}",
             hint="use a shorter path",
         )
@@ -40,7 +40,7 @@ async def link(request: InstallRequest, context: Context, site: StagingFolder, a
     """Link the conda packages into the site. archives: SHA-256 -> the checked archive.
 
     Raises:
-        DiskFull, UsageError, LinkError
+        DiskFull, PrefixTooLong, LinkError
     """
     target = LinkTarget(
         site.path, str(request.prefix), context.cache / CONDA_PACKAGES, request.platform, inherited_fd=site.descriptor
@@ -54,7 +54,7 @@ async def link(request: InstallRequest, context: Context, site: StagingFolder, a
             lambda done, total: context.reporter.progress(Step(InstallStage.LINKING, done, total)),
         )
     except PrefixTooLong as error:
-        raise UsageError(error.message.replace("the folder's path", "--prefix"), hint=error.hint) from error
+        raise PrefixTooLong(error.message.replace("the folder's path", "--prefix"), hint=error.hint) from error
 
 
 class PathEscapes(EnvspecError):

@@ -17,7 +17,7 @@ from envspec import documents
 from envspec.errors import StaleLock, UsageError
 from envspec.lockfile.check_entries import mismatches
 from envspec.lockfile.folder import read_current, state
-from envspec.lockfile.header import LOCK_FILE, Header, NewerFormat, pins_sha256, verify_checksum
+from envspec.lockfile.header import LOCK_FILE, DamagedLock, Header, NewerFormat, pins_sha256, verify_checksum
 from envspec.names import FILE_NAME
 from envspec.spec.document import DEPENDENCIES_FROM
 from envspec.spec.identity import input_sha256, read_document
@@ -38,6 +38,12 @@ class Why(Enum):
     FILE = "file"
     ENTRY = "entry"
     BASE = "base"
+
+    @property
+    def code(self) -> str:
+        """Of the error that explains it."""
+        errors = {Why.FORMAT: NewerFormat, Why.DAMAGED: DamagedLock}
+        return errors.get(self, StaleLock).code
 
 
 class Reason(NamedTuple):

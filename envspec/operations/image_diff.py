@@ -137,9 +137,9 @@ def _lock_of(name: str) -> Lock | None:
         if _is_in_a_registry(name):
             return None
         # A typo must not become a request to a registry.
-        raise NoImage(
-            name, error.message, f"{error.hint}; an image in a registry is named with its tag: python:3.12"
-        ) from error
+        why = error.message if Path(name).exists() else f"{error.message}, and no tar or OCI layout at this path"
+        advice = f"name an image in a registry with its tag: python:3.12; for a lock: {error.hint}"
+        raise NoImage(name, why, advice) from error
     return read_lock(folder)
 
 

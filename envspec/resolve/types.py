@@ -221,8 +221,6 @@ class RefusedLine(NamedTuple):
 class RefusedLines(NoSolution):
     """Lines of the spec that nothing satisfies, whatever else it requires."""
 
-    code = "unsatisfiable-lines"
-
     def __init__(self, found: Iterable[RefusedLine]) -> None:
         self.found = tuple(dict.fromkeys(found))
         super().__init__(

@@ -44,8 +44,6 @@ _OLDEST: Final = {Platform.LINUX_64: 5, Platform.LINUX_AARCH64: 17}
 class UnknownPython(RefusedValues):
     """A Python that no source named by the spec has."""
 
-    code = "unknown-python"
-
     def __init__(self, message: str, hint: str) -> None:
         super().__init__((("env", "python"), message, hint))
 

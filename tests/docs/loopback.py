@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.docs import local_python
+from tests.docs.error_packages import broken_packages, placeholder
 from tests.docs.private_hosts import LOGIN, private_hosts
 from tests.support.builders import base_packages, ecosystem
 from tests.support.builders.cuda_library import CUBIN, Code, container, library
@@ -52,6 +53,7 @@ def default_index() -> list[File]:
             numba 0.61.2 2025-04-09: numpy<2.3
         """),
         File(sdist("flash-attn", "2.8.3"), day("2025-08-14")),
+        *broken_packages(),
     ]
 
 
@@ -98,10 +100,12 @@ def wheels_of_flash_attn() -> list[File]:
 
 def private_index() -> list[File]:
     """Packages of the private index."""
-    return ecosystem.releases("""
+    models = ecosystem.releases("""
         acme-models 1.0.0 2025-01-10: einops
         acme-models 1.1.0 2025-06-10: einops
+        acme-build-tools 2.0.0 2025-01-10
     """)
+    return [*models, File(placeholder())]
 
 
 @dataclass(frozen=True)

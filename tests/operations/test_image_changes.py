@@ -283,6 +283,6 @@ def test_diff_asks_no_registry_for_a_lock_with_a_slip_of_the_pen(scene: Scene, m
     for name in ("smal-1", "./lock-1x", "lock-1/more", "team/tar-1.tar"):
         message = refused(made.image("diff", "lock-1", name), 2)
         assert f"there is no lock {name}" in message
-        assert "an image in a registry is named with its tag" in message
+        assert "name an image in a registry with its tag" in message
     assert "did you mean small-1?" in refused(made.image("diff", "smal-1", "lock-1"), 2)
     assert scene.registry.held.asked == []
