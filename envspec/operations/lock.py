@@ -262,12 +262,12 @@ def _upgraded(state: LockState) -> Lock:
     What was added to the spec since its lock was made is locked first, without the names: else all of it would count as
     moved by them. If nothing satisfies the spec without them, this step is skipped.
     """
-    names = state.request.upgrade_packages
+    names, before = state.request.upgrade_packages, state.old
     if state.old is not None and state.old.input_sha256 != state.input_sha256:
         with suppress(NoSolution, RefusedValues):
             state = replace(state, old=_made(_quiet(state)))
     made = make(replace(state, upgraded=names))
-    _report_unmoved(state, made)
+    _report_unmoved(state, before, made)
     return made
 
 
@@ -276,6 +276,7 @@ def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
 
     A lock remains a function of its spec: it is made of that text alone.
     """
+    before = state.old
     with suppress(NoSolution, RefusedValues):
         # Else it requires one of the releases that the names make possible.
         state = replace(state, old=_made(_quiet(state)))
@@ -288,7 +289,7 @@ def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
         spec = _parsed(text, state.request, state.started).variant(state.request.variant)
         state = replace(state, spec=spec, document=_document(text, state.request))
     made = make(state)
-    _report_unmoved(state, made)
+    _report_unmoved(state, before, made)
     return made, text
 
 
@@ -345,11 +346,10 @@ def _with_known_names(state: LockState, whole: Spec) -> LockState:
     return replace(state, request=replace(request, upgrade_packages=names))
 
 
-def _report_unmoved(state: LockState, made: Lock) -> None:
-    old = state.old
-    if old is None:
+def _report_unmoved(state: LockState, before: Lock | None, made: Lock) -> None:
+    if before is None:
         return
-    moved = moved_names(old, made)
+    moved = moved_names(before, made)
     for name in state.request.upgrade_packages:
         if name not in moved:
             state.context.reporter.warning(

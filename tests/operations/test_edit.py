@@ -82,6 +82,15 @@ def test_a_release_after_the_date_of_the_lock_is_taken_if_that_is_said(
     succeeded(user.runs("lock", NAME, "--check"))
 
 
+@pytest.mark.parametrize("date", ["", "as_of = 2025-06-01\n"])
+def test_an_upgrade_that_the_new_requirement_alone_makes_is_one(user: User, date: str) -> None:
+    """The release is older than the lock's date: the old requirement excluded it."""
+    user.writes(SPEC.replace("\n\n[pip]", f"\n{date}\n[pip]").replace('"app",', '"leaf<2",'))
+    succeeded(user.runs("lock", NAME))
+    ran = succeeded(user.runs("add", "leaf>=2", "--upgrade"))
+    assert (user.pins(), ran.warnings) == ({"leaf": "2.0"}, [])
+
+
 def test_what_a_new_requirement_excludes_moves_and_is_shown(user: User) -> None:
     ran = succeeded(user.runs("add", NAME, "other", "app>=1"))
     assert user.pins() == {"app": "1.0", "leaf": "1.0", "other": "1.0"}
