@@ -24,7 +24,7 @@ from tests.support.user import CUT_OFF, HASTY, ROOT
 
 #: Tags of nvidia/cuda that pages name, beside TAG: all are one small image.
 MORE_TAGS: Final = (
-    *("12.6.3-base-ubuntu24.04", "12.6.3-runtime-ubuntu24.04", "12.9.1-base-ubuntu24.04"),
+    *("12.6.3-base-ubuntu24.04", "12.6.3-runtime-ubuntu24.04", "12.9.1-base-ubuntu24.04", "12.8.2-runtime-ubuntu24.04"),
     *("12.9.1-runtime-ubuntu24.04", "12.8.1-cudnn-devel-ubuntu22.04", "13.0.3-base-ubuntu24.04"),
 )
 
