@@ -108,7 +108,7 @@ def check_gpus(request: CudaRequest, pins: Sequence[CudaPins], codes: Sequence[G
             if how[code.platform] is Runs.NOT
         ]
     if unserved:
-        contents = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
+        contents = "; ".join(f"{_named(code)} on {code.platform.value} has {_holds(code)}" for code in codes)
         hint = _change(request, unserved, gpus, pins, codes[0], facts)
         raise GpuNotServed(f"{_with_sm(unserved)} can't run this lock: {contents}", hint=hint)
     if gpus:

@@ -266,6 +266,6 @@ def check_gpu_code(wheel: Path, request: BuildRequest) -> None:
     if set(found.sm) != set(asked) or ptx:
         raise WrongWheel(
             request.of,
-            f"its wheel has GPU code {', '.join((*found.sm, *ptx)) or 'of none'}, asked for: {', '.join(asked)}",
+            f"its wheel has GPU code {', '.join((*found.sm, *ptx)) or 'of none'}, requested: {', '.join(asked)}",
             hint=f"set the variable that takes its GPU architectures, in [build.{request.name}] env",
         )

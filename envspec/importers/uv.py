@@ -83,7 +83,7 @@ def _platforms(project: Project, text: object, path: KeyPath) -> None:
     verdict = (
         Verdict(Outcome.TRANSLATED, f"[env] platforms: {', '.join(found)}")
         if found
-        else Verdict(Outcome.REFUSED, "it holds on none of the platforms that a spec can have")
+        else Verdict(Outcome.REFUSED, "it matches none of the platforms that a spec can have")
     )
     project.add(path, str(text), verdict)
 
@@ -120,7 +120,7 @@ def _source_reason(project: Project, name: str, source: Any, *, used: bool) -> s
         if (key := text_of(source, kind)) and normalised(key) not in taken:
             return not_taken(kind, key)
     if normalised(name) in project.used:
-        return "not for linux-64, for which the first source is taken whose marker holds"
+        return "not for linux-64, for which the first source with a matching marker is used"
     return f"no requirement that is taken names {name}"
 
 

@@ -191,5 +191,5 @@ def _check_beneath(resolution: Resolution, below: PythonPath, python: Path) -> N
         more = f"\n  and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
         raise UnfitMachine(
             f"{python} does not have the packages of {place}, on top of which the lock is:{shown}{more}",
-            hint="name the Python that has them by --python; or list its packages anew, and lock again",
+            hint="name the Python that has them by --python; or list its packages again, and lock again",
         )

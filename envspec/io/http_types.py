@@ -83,7 +83,10 @@ class BadStatus(RequestError):
 
 
 _STATUS: Final[Mapping[int, tuple[str, str]]] = {
-    401: (" (credentials needed, or wrong)", "put the login into the URL, in a spec as https://${USER}:${PASSWORD}@HOST/"),
+    401: (
+        " (credentials needed, or wrong)",
+        "put the login into the URL, in a spec as https://${USER}:${PASSWORD}@HOST/",
+    ),
     403: (" (forbidden)", "the credentials for this host don't allow it, or the host blocks this machine"),
     404: (" (not found)", "check the spelling, and that the URL belongs to the server that has it"),
     407: (" (the proxy requires credentials)", "put them into HTTPS_PROXY: http://user:password@proxy:port"),

@@ -394,7 +394,7 @@ def _at_revision(revision: str, path: str, cwd: Path, git: RunGit) -> Lock:
             continue
         return load(text.decode("utf-8", "replace"), where)
     raise UsageError(
-        f"{revision}:{path} holds no {LOCK_FILE}: {git_error}", hint=f"see `git ls-tree -r {revision} {LOCKS}`"
+        f"{revision}:{path} contains no {LOCK_FILE}: {git_error}", hint=f"see `git ls-tree -r {revision} {LOCKS}`"
     )
 
 

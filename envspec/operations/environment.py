@@ -297,7 +297,7 @@ def part_of(lock: Lock, platform: Platform) -> Resolution:
             return resolution
     locked = ", ".join(resolution.target.platform.value for resolution in lock.resolutions)
     raise UsageError(
-        f"{lock.name} is not locked for {platform.value}, but for {locked or 'no platform'}",
+        f"{lock.name} is not locked for {platform.value}; its platforms: {locked or 'none'}",
         hint="name one of them by --platform if the environment is another machine's",
     )
 

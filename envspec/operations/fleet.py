@@ -130,7 +130,7 @@ def _on_kubernetes(
             hint="`envspec image build LOCK --push REGISTRY/NAME:TAG`, then --image REGISTRY/NAME:TAG",
         )
     if where.gpus_per_node is None:
-        raise UsageError("Kubernetes gives a pod no GPU that it does not ask for", hint="add --gpus-per-node 8, or 0")
+        raise UsageError("Kubernetes assigns GPUs only to pods that request them", hint="add --gpus-per-node 8, or 0")
     platform = next((each.target.platform for each in lock.resolutions if each.target.platform.is_linux), None)
     options = kubernetes.KubernetesOptions(
         image=where.image,

@@ -27,7 +27,7 @@ _WORDS: Final = {
         "is conda's word for several channels",
         'name them: "https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r"',
     ),
-    "nodefaults": ("is no channel", "remove it: nothing but the channels listed here is used"),
+    "nodefaults": ("is no channel", "remove it: only the channels listed here are used"),
     "local": ("is conda's word for a folder of this machine", 'write its address: "file:///srv/channel"'),
 }
 

@@ -170,7 +170,7 @@ def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> t
 def _python(spec: Spec, facts: Facts, platform: Platform, time: datetime | None) -> tuple[Python, Decision]:
     env, of_base = spec.env, spec.image.python
     if of_base and platform.is_linux:
-        return _stated(of_base, "base", "the base image says that it holds it", "image.python", platform)
+        return _stated(of_base, "base", "`image.python` states that the base image has it", "image.python", platform)
     if env.python_source is PythonSource.SYSTEM and platform.is_linux:
         return _system(spec, facts, platform)
     newest = facts.newest_python(env.python_series)
@@ -226,7 +226,7 @@ def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decis
             f"which patch of Python {row.python} {os} installs is not known",
             hint="remove `python_source`, or use another `cuda.os`",
         )
-    why = f"the Python that {os} itself installs, as `env.python_source` asks"
+    why = f"the Python that {os} itself installs, as `env.python_source` requires"
     decision = Decision("python", f"{row.python_patch} (system)", why, row.source, platform)
     return Python(row.python_patch, "system"), decision
 

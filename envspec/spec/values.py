@@ -327,7 +327,7 @@ def _read_project_path(text: str) -> str:
 
 def _read_env_variable(text: str) -> str:
     if "\0" in text:
-        raise BadValue("holds a NUL character", "no environment can carry it: remove it")
+        raise BadValue("contains a NUL character", "no environment can carry it: remove it")
     return text
 
 

@@ -158,7 +158,7 @@ def test_code_for_another_gpu_is_refused(
     user.writes(spec_of(devel, pythons, "A100"))
     succeeded(user.locks())
     error = refused(user.locks("--image"), 4)
-    assert "ext 1.0.0: its wheel has GPU code sm_75, asked for: sm_80" in error
+    assert "ext 1.0.0: its wheel has GPU code sm_75, requested: sm_80" in error
 
 
 #: An operator, and what torch's own build of extensions makes of its sources.

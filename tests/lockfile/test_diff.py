@@ -69,9 +69,9 @@ def test_words_for_a_side(repository: Path, argument: str, version: str) -> None
     [
         (
             "HEAD:locks/two",
-            r"HEAD:locks/two holds no envspec\.lock: fatal: path 'locks/two/envspec\.lock' does not exist",
+            r"HEAD:locks/two contains no envspec\.lock: fatal: path 'locks/two/envspec\.lock' does not exist",
         ),
-        ("nowhere:locks/one", r"nowhere:locks/one holds no envspec\.lock: fatal: invalid object name 'nowhere'"),
+        ("nowhere:locks/one", r"nowhere:locks/one contains no envspec\.lock: fatal: invalid object name 'nowhere'"),
         ("--output=x:locks/one", "is not a revision and a lock"),
         ("HEAD:", "is not a revision and a lock"),
         (":locks/one", "is not a revision and a lock"),

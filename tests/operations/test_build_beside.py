@@ -262,7 +262,7 @@ def test_a_wheel_with_other_gpu_code_is_refused(tmp_path: Path, index: IndexServ
     user = user_of(tmp_path, index, f'env = {{ CODE = "{made}" }}')
     succeeded(user.locks())
     error = refused(user.locks("--image"), 4)
-    assert f"ext 1.0.0: its wheel has GPU code {named}, asked for: sm_90" in error
+    assert f"ext 1.0.0: its wheel has GPU code {named}, requested: sm_90" in error
 
 
 def test_a_cancelled_build_leaves_no_process_and_no_folder(tmp_path: Path, index: IndexServer) -> None:

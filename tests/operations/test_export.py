@@ -132,7 +132,7 @@ def test_conda_packages_are_not_left_out_silently(tmp_path: Path) -> None:
     [
         (("--format", "devcontainer", "--platform", "linux-64"), "the engine takes its own"),
         (("--format", "pixi", "--image", "a/b:1"), "pixi names no image"),
-        (("--format", "pixi", "--platform", "win-64"), "not locked for win-64, but for linux-64, linux-aarch64"),
+        (("--format", "pixi", "--platform", "win-64"), "not locked for win-64; its platforms: linux-64, linux-aarch64"),
         (("--output", "lock.toml"), "only if its name is pylock.toml or pylock.NAME.toml"),
         (("--format", "devcontainer", "--image", "a b"), "a b"),
     ],

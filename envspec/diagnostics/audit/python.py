@@ -48,7 +48,7 @@ def pythons(audit: Audit) -> Iterator[Finding]:
             first = next(
                 (str(each.source) for each in audit.draft.pythons if series_of(each.value) == series), "--python"
             )
-            what = f"Python {series} ({first}) is not what this line asks for: {clue.value}"
+            what = f"Python {series} ({first}) is not what this line requires: {clue.value}"
             todo = "name one Python in all of them"
             yield Finding(SEVERAL, clue.source, what, clue.why or "it names a Python", "the sources", todo)
 

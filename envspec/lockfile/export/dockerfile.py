@@ -271,7 +271,7 @@ def _image_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig)
     yield _pairs("ENV", variables | {name: quoted(value) for name, value in own.items()})
     for name in requested:
         if name not in own:
-            yield f"# {name} has a line feed, which a Dockerfile can't hold: set it when the container is started."
+            yield f"# {name} has a line feed, which a Dockerfile can't contain: set it when the container is started."
     yield _pairs("LABEL", {name: quoted(value) for name, value in _labels(lock, parts).items()})
     # The rest of the line, with variables and escapes in it.
     yield f"WORKDIR {quoted(lock.image.workdir)[1:-1]}"
@@ -498,7 +498,7 @@ def quoted(text: str) -> str:
         ValueError: it holds a line feed, which no word of a Dockerfile can.
     """
     if set(text) & {"\n", "\r"}:
-        raise ValueError(f"a Dockerfile can't hold a line feed: {text!r}")
+        raise ValueError(f"a Dockerfile can't contain a line feed: {text!r}")
     return '"' + _ESCAPED.sub(lambda found: f"\\{found[0]}", text) + '"'
 
 

@@ -62,7 +62,7 @@ def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPack
     if "sha256" not in fields:
         raise NetworkError(
             f"{url}: its channel gives no SHA-256 for it, so it cannot be locked",
-            hint="have the channel indexed anew (`conda index`, `rattler-index`), or take the package from another one",
+            hint="index the channel again (`conda index`, `rattler-index`), or take the package from another one",
         )
     tracked = fields.get("track_features")
     same: dict[str, Any] = {
@@ -85,7 +85,7 @@ def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPack
         if value is not None and not form.fits(value):
             raise NetworkError(
                 f"{url!r}: its record in the channel has the {key} {value!r}, which is not {form.words}",
-                hint="report it to whoever runs the channel, or take the package from another one",
+                hint="report it to the channel's operator, or take the package from another one",
             )
     return package
 

@@ -36,6 +36,6 @@ async def fetch_wheel(
     if requirement.sha256 and requirement.sha256 != found.sha256:
         raise NetworkError(
             f"{url} has SHA-256 {found.sha256}, the spec has {requirement.sha256}",
-            hint="correct the spec if the file is right, else report it to whoever serves it",
+            hint="correct the spec if the file is right, else report it to the server's operator",
         )
     return found

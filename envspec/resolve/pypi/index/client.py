@@ -267,7 +267,7 @@ class IndexClient:
         except BadRemoteWheel as error:
             raise PackageIndexError(
                 f"index {index.name}: {file.filename} is no usable wheel: {error}",
-                hint="report it to whoever runs the index: it was cut short or changed on the way or on the server",
+                hint="report it to the index's operator: it was cut short or changed on the way or on the server",
             ) from error
         if record is not None and file.sha256:
             self.store.put_record(file.sha256, record)
@@ -349,7 +349,7 @@ def _check_hash(index: PackageIndex, what: str, expected: str | None, body: byte
 def _wrong_hash(index: PackageIndex, what: str, expected: str, found: str) -> PackageIndexError:
     return PackageIndexError(
         f"index {index.name}: {what} has SHA-256 {found}, its page has {expected}",
-        hint="report it to whoever runs the index: the file was changed on the way or on the server",
+        hint="report it to the index's operator: the file was changed on the way or on the server",
     )
 
 
