@@ -93,7 +93,7 @@ def test_case(case: Path, context: Context) -> None:
 
 def test_each_rule_is_in_a_case_and_in_the_docs() -> None:
     expected = "".join((case / "expected.txt").read_text(encoding="utf-8") for case in CASES)
-    docs = (ROOT / "docs" / "how-to" / "audit.md").read_text(encoding="utf-8")
+    docs = (ROOT / "docs" / "reference" / "audit-rules.md").read_text(encoding="utf-8")
     rare = {
         # The facts have the GPU code of every build; and what an extension's wheel has, of few of them.
         *("ENV203", "ENV204"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity, Taken, TorchBuild
 from envspec.facts.gpu import Runs, capability_of, has_wheel, runs, without_code
-from envspec.facts.tables import at_least, numeric
+from envspec.facts.tables import GpuRow, at_least, numeric
 from envspec.facts.torch import Machines, builds_for
 from envspec.importers.types import Source
 from envspec.models import CudaVersion, GpuCodeFound
@@ -49,9 +50,9 @@ def _torch(audit: Audit, torch: TorchBuild) -> Iterator[Finding]:
         where = "" if not named.file else f", which {named} names"
         text, why = f"{gpu.name} ({capability.sm}){where}", f"it has {', '.join((*code.sm, *code.ptx))}"
         if how is Runs.NOT:
-            machines = Machines(None, (gpu,), audit.target.python.series)
-            todo = _other_build(audit, torch, machines) or "build torch from source: no known build has code for it"
-            yield Finding(NO_CODE, torch.source, f"{torch} has no code for {text}", why, code.source, todo)
+            yield Finding(
+                NO_CODE, torch.source, f"{torch} has no code for {text}", why, code.source, _for_gpu(audit, torch, gpu)
+            )
         elif how is Runs.PTX:
             what = f"{torch} has only PTX for {text}"
             row = audit.facts.driver_of(str(torch.cuda))
@@ -62,6 +63,15 @@ def _torch(audit: Audit, torch: TorchBuild) -> Iterator[Finding]:
                 continue
             todo = f"{f'use driver {bundled} or newer, and ' if bundled else ''}expect a slow first start"
             yield Finding(ONLY_PTX, torch.source, what, why, code.source, todo)
+
+
+def _for_gpu(audit: Audit, torch: TorchBuild, gpu: GpuRow) -> str:
+    machines = Machines(audit.driver.value if audit.driver else None, (gpu,), audit.target.python.series)
+    if found := _other_build(audit, torch, machines):
+        return found
+    if found := _other_build(audit, torch, replace(machines, driver=None)):
+        return f"{found}, and update the driver"
+    return "build torch from source: no known build has code for it"
 
 
 def _other_build(audit: Audit, torch: TorchBuild, machines: Machines) -> str:
