@@ -1,17 +1,30 @@
-"""Errors: what was found, where, and what to do; each carries its own exit code.
-
-Exit codes: 0 done · 1 a fault of envspec's own · 2 spec or usage · 3 lock stale or changed by hand ·
-4 no solution · 5 network or registry · 6 this machine can't run it · 7 conformance failed ·
-8 the environment differs from its lock · 10 `diff` or `receipts` found differences,
-`init` left lines out, or `audit-project` found errors
-"""
+"""Errors: what was found, where, and what to do; each carries its own exit code, which is in `EXIT_CODES`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from envspec.credentials import shown
 
+#: Exit code of a command -> what it means. From 126 on, as shells report programs.
+EXIT_CODES: Final[Mapping[int, str]] = {
+    0: "success",
+    1: "internal error",
+    2: "invalid spec, a line of it that nothing satisfies, or invalid usage",
+    3: "the lock is stale, or was changed by hand",
+    4: "no solution, or none that the GPUs of the spec can run",
+    5: "network or registry error",
+    6: "this machine can't do it",
+    7: "the conformance suite failed",
+    8: "the environment differs from its lock, or a build from its record",
+    10: "`diff`, `image diff` or `receipts` found differences, `init` left lines out, or `audit-project` found errors",
+    126: "`run`: the command can't be started",
+    127: "`run`: there is no such command in the image",
+    130: "interrupted by Ctrl-C",
+    141: "the reader of the output has closed it",
+    143: "ended by SIGTERM",
+}
 #: Lines and characters of `details` that a message quotes, at their beginning and at their end.
 _QUOTED_LINES: Final = 6
 _QUOTED: Final = 400

@@ -38,21 +38,138 @@ _SECONDS: Final = "a positive number"
 _TABLE: Final = "a table of texts"
 
 SETTINGS: Final = (
-    Setting("cache_dir", _PATH, "the system's folder for caches", "Folder of all caches"),
-    Setting("offline", _SWITCH, "false", "Use the cache and no network"),
-    Setting("jobs", _COUNT, "by command", "Files to fetch, layers to write or platforms to resolve at once"),
-    Setting("default_index", _TEXT, "the public index", "Index of Python packages, instead of the public one"),
-    Setting("pytorch_index", _TEXT, "PyTorch's own", "PyTorch's indexes, with {variant} for cpu, cu128 ..."),
-    Setting("built_wheels", _TEXT, "", "URL or folder of wheels that were built from locked sources"),
-    Setting("apt_snapshot", _TEXT, "the lock's", "Archive of Debian and Ubuntu packages for system layers"),
-    Setting("registry.mirrors", _TABLE, "", 'Registries to use instead of others: "docker.io" = "registry.corp:5000"'),
-    Setting("http.connect_s", _SECONDS, "15", "Seconds to wait for a connection"),
-    Setting("http.stall_s", _SECONDS, "30", "Seconds to wait for the next byte"),
-    Setting("http.total_s", _SECONDS, "600", "Seconds to wait for a whole page"),
-    Setting("http.attempts", _COUNT, "4", "Attempts of a request"),
-    Setting("http.backoff_s", _SECONDS, "0.5", "Seconds before the second attempt, doubled each time"),
-    Setting("http.retry_after_s", _SECONDS, "20", "Longest Retry-After of a server to wait for, in seconds"),
-    Setting("http.redirects", _COUNT, "8", "Redirects of a request"),
+    Setting(
+        "cache_dir",
+        _PATH,
+        "the system's folder for caches, such as `~/.cache/envspec`",
+        "Folder of the cache. It must be yours, in folders that only you and root can write to; envspec closes it to "
+        "other users",
+    ),
+    Setting("offline", _SWITCH, "false", "`true` or `1`: use the cache and no network, as `--offline` does"),
+    Setting(
+        "jobs",
+        _COUNT,
+        "by command",
+        "How many files to fetch, layers to write or platforms to resolve at the same time, as `--jobs`",
+    ),
+    Setting(
+        "default_index", _TEXT, "the public index", "Mirror of the default package index: the URL of its simple pages"
+    ),
+    Setting(
+        "pytorch_index", _TEXT, "PyTorch's own", "Mirror of PyTorch's indexes, with `{variant}` in place of `cu126`"
+    ),
+    Setting(
+        "built_wheels",
+        _TEXT,
+        "",
+        "Where wheels built elsewhere are: a folder or URL with `<sha256>/<file name>`, `oci://REGISTRY/REPOSITORY`, "
+        "or `index+URL`",
+    ),
+    Setting(
+        "apt_snapshot",
+        _TEXT,
+        "that of the base's apt",
+        "Archive of snapshots for `[system] snapshot`, if the base's apt knows none: a URL with `{archive}` and "
+        "`{moment}`",
+    ),
+    Setting(
+        "registry.mirrors",
+        _TABLE,
+        "",
+        "Mirrors of registries: `docker.io=registry.example.com:5000`, separated by spaces. `--mirror` overrides them",
+    ),
+    Setting("http.connect_s", _SECONDS, "15", "Seconds until a connection with TLS is open"),
+    Setting("http.stall_s", _SECONDS, "30", "Seconds until the next byte arrives"),
+    Setting("http.total_s", _SECONDS, "600", "Seconds for a whole response in memory; downloads have no such limit"),
+    Setting("http.attempts", _COUNT, "4", "Attempts for errors that may pass"),
+    Setting("http.backoff_s", _SECONDS, "0.5", "Seconds of the first pause between attempts, doubled each time"),
+    Setting("http.retry_after_s", _SECONDS, "20", "Longest `Retry-After` that is respected, in seconds"),
+    Setting("http.redirects", _COUNT, "8", "Redirects of one request"),
+)
+
+
+class Variable(NamedTuple):
+    """Variables that are no settings. names: those of one purpose. files: used as well, or instead of them."""
+
+    names: tuple[str, ...]
+    what: str
+    files: tuple[str, ...] = ()
+
+
+#: envspec's own that the file can't set.
+OWN_VARIABLES: Final = (
+    Variable(
+        ("ENVSPEC_SUITE_GRACE_S",),
+        "Seconds from SIGTERM to SIGKILL for processes of the conformance suite (default: 2)",
+    ),
+    Variable(
+        ("ENVSPEC_NVCC_ARCHITECTURES",),
+        "Only in `[build.NAME] env` of a spec: GPUs (`80;90`) that nvcc compiles for, in place of a list that the "
+        "sources have",
+    ),
+    Variable(
+        ("ENVSPEC_STATE_DIR",),
+        "Only in a container: folder for the services' state, if the image's own can't be written",
+    ),
+    Variable(
+        ("_ENVSPEC_COMPLETE",),
+        "Set by a shell to complete command lines: `bash_source`, `zsh_source` or `fish_source` prints the script",
+    ),
+)
+#: Of other tools, that envspec uses on a machine.
+OTHER_VARIABLES: Final = (
+    Variable(("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"), "Proxies; the lower-case names override these"),
+    Variable(
+        ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), "CA certificates: the first that is set is used"
+    ),
+    Variable(
+        ("NETRC",),
+        "Logins for the files of a lock, for channels and git; never sent over plain http, except on loopback. "
+        "`envspec lock` takes logins of indexes from the URLs of the spec alone",
+        ("~/.netrc",),
+    ),
+    Variable(
+        ("DOCKER_CONFIG", "REGISTRY_AUTH_FILE"),
+        "Logins for registries, as docker and podman store them, with their credential helpers",
+        ("~/.docker/config.json", "$XDG_RUNTIME_DIR/containers/auth.json", "~/.config/containers/auth.json"),
+    ),
+    Variable(
+        ("RATTLER_AUTH_FILE",),
+        "Logins for conda channels, over https or loopback",
+        ("~/.rattler/credentials.json",),
+    ),
+    Variable(("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"), "The container engine"),
+    Variable(("BUILDAH_ISOLATION",), "How buildah isolates the container in which a system layer is built"),
+    Variable(("KUBECONFIG",), "The cluster of `envspec fleet run --on kubernetes`", ("~/.kube/config",)),
+    Variable(("SLURM_CONF",), "Slurm's configuration, for `envspec fleet programs`"),
+    Variable(
+        ("VIRTUAL_ENV", "CONDA_PREFIX"),
+        "The active environment, for `envspec verify` and `envspec conformance --local`",
+    ),
+    Variable(("CUDA_VISIBLE_DEVICES",), "The GPUs that `envspec conformance --local` tests"),
+    Variable(
+        ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE"),
+        "Caches of Hugging Face, which `envspec run` mounts",
+        ("~/.cache/huggingface",),
+    ),
+    Variable(
+        ("PYENV_ROOT", "UV_PYTHON_INSTALL_DIR"),
+        "Where to find a Python of the locked version, to compile modules for an image",
+        ("~/.pyenv", "~/.local/share/uv/python"),
+    ),
+    Variable(("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), "Folders of caches, configuration and data"),
+    Variable(("NO_COLOR",), "Any value: no colours"),
+)
+#: Read by the services of an image.
+CONTAINER_VARIABLES: Final = (
+    Variable(
+        ("JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE"),
+        "Jupyter's token, or a file that has it (default: a new one at each start, in the container's log)",
+    ),
+    Variable(
+        ("SSH_AUTHORIZED_KEYS",),
+        "Public keys for the user `envspec`, instead of a mounted `~/.ssh/authorized_keys`",
+    ),
 )
 _BY_KEY: Final = {each.key: each for each in SETTINGS}
 _SWITCHES: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -124,6 +241,16 @@ class Settings:
                 value = str(cache_path(self.environ)) if each.key == "cache_dir" else each.default
             found.append(SettingValue(each, shown(value), source))
         return found
+
+    def other_variables(self) -> list[tuple[str, str, str]]:
+        """Variables that are set and no settings: name, value without credentials, what it is for."""
+        return [
+            (name, shown(self.own[name]), each.what)
+            for each in (*OWN_VARIABLES, *OTHER_VARIABLES)
+            for pair in each.names
+            for name in (pair, pair.lower())
+            if self.own.get(name) and (name == pair or pair.endswith("_PROXY"))
+        ]
 
 
 def parse_mirrors(texts: Sequence[str]) -> dict[str, str]:

@@ -116,6 +116,14 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
     With --local and without LOCK, the Python's own stack is tested: torch's requirements state what it must contain.
     Every check is a process with its own time limit; what this machine can't do is `not run`, never `passed`. The
     exit code is 7 if a check failed, or if a check that the spec requires did not run; 6 if there is no GPU to test.
+
+    \b
+    envspec conformance pytorch-2.9                         the lock's image
+    envspec conformance pytorch-2.9 --image corp/torch:1    another image
+    envspec conformance pytorch-2.9 --local --device cpu    without a GPU
+    envspec conformance --local                             without a lock
+    envspec conformance pytorch-2.9 --burn 30               for half an hour
+    envspec conformance pytorch-2.9 --report receipts/today
     """
     from envspec.lockfile.folder import find_lock, read_with_digest
     from envspec.operations.conformance import Observer, run_conformance

@@ -107,7 +107,13 @@ def run(lock: str, words: tuple[str, ...], **chosen: Any) -> int:
 
     The container has the GPUs, the current folder as its working directory, your user's ids, and shared memory for
     several GPUs; it is removed afterwards. Output, signals and exit code are the command's. Without a command the
-    image's services run, their ports on loopback; with --services they run next to the command.
+    image's services run, their ports on loopback; with --services they run next to the command. Caches of Hugging Face
+    are mounted, and what is compiled in the container is kept for the next one.
+
+    \b
+    envspec run pytorch-2.9 -- python train.py --epochs 3
+    envspec run pytorch-2.9 --gpus 0,1 --mount /data:/data:ro -- torchrun train.py
+    envspec run pytorch-2.9 --services --port 6006:6006 -- python train.py
     """
     return _start(lock, words, chosen)
 
@@ -119,6 +125,10 @@ def shell(lock: str, **chosen: Any) -> int:
     """Open a shell in a container of a lock's image, like `envspec run` with a shell as its command.
 
     Runs a script on standard input; the exit code is the shell's.
+
+    \b
+    envspec shell pytorch-2.9
+    envspec shell pytorch-2.9 --no-work < script.sh
     """
     return _start(lock, _SHELL, chosen)
 

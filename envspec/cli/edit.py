@@ -44,7 +44,7 @@ def add(words: tuple[str, ...], where: str | None, folder: Path | None, upgrade:
 
     PACKAGE is a requirement as pip reads it; with --conda, a match spec. A requirement of the same package is replaced.
     Releases up to the lock's date count; with --upgrade, the newest. SPEC is optional if there is only one. The spec's
-    comments and layout stay. If it can't be locked, neither spec nor lock is changed.
+    comments and layout stay. If it can't be locked, neither spec nor lock is changed. Prints what moved.
 
     \b
     envspec add pytorch-2.9 einops "transformers>=4.57,<5"

@@ -58,13 +58,15 @@ def install(
 ) -> Result:
     """Install the environment of a lock on this machine, whole or not at all.
 
-    LOCK is a folder, its envspec.lock, or a name under locks/. Resolves nothing. Prints the path of the environment.
-    What was fetched is kept: an interrupted run continues from there.
+    LOCK is a folder, its envspec.lock, or a name under locks/. Resolves nothing: checks the hash of every archive, and
+    builds what the lock has as source. An interrupted run leaves no environment; the next run continues with the files
+    that are already fetched. Prints the path of the environment.
 
     \b
     envspec install pytorch-2.9 --prefix .venv
-    .venv/bin/python train.py
-    envspec install pytorch-2.9 --prefix .venv --dry-run --format json
+    envspec install pytorch-2.9 --prefix .venv --dry-run    how many bytes?
+    envspec install pytorch-2.9 --prefix .venv --offline    from the cache
+    envspec install pytorch-2.9 --prefix .venv --python /usr/bin/python3.12
     """
     from envspec.context import counted
     from envspec.lockfile.folder import find_lock, read_with_digest
@@ -102,6 +104,10 @@ def verify(lock: str, prefix: Path | None, platform: Platform | None) -> Result:
 
     LOCK is a folder, its envspec.lock, or a name under locks/. Resolves, fetches and changes nothing. Exit code 8, with
     all differences, if the environment differs.
+
+    \b
+    envspec verify pytorch-2.9                     the active environment
+    envspec verify pytorch-2.9 --prefix .venv
     """
     from envspec.diagnostics.machine import this_platform
     from envspec.lockfile.folder import find_lock, read_lock

@@ -90,8 +90,9 @@ def run(lock: str, scheduler: str, report: Path | None, dry_run: bool, **chosen:
     files of `fleet report`. The exit code is 7 if a node is to be drained.
 
     \b
-    envspec fleet run pytorch-2.9 --on slurm --python /shared/env/bin/python --report /shared/fleet
-    envspec fleet run pytorch-2.9 --on kubernetes --image REGISTRY/NAME:TAG --gpus-per-node 8 --dry-run
+    envspec fleet run pytorch-2.9 --on slurm --report /shared/fleet
+    envspec fleet run pytorch-2.9 --on kubernetes --image REF --report fleet
+    envspec fleet run pytorch-2.9 --on kubernetes --image REF --dry-run
     """
     from envspec.lockfile.folder import find_lock, read_with_digest
     from envspec.operations.fleet import FleetSelection, prepare_fleet, run_fleet

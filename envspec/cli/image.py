@@ -88,6 +88,12 @@ def build(lock: str, dry_run: bool, **chosen: Any) -> Result:
 
     The same lock gives the same ID on every machine. Without --output, --layout, --push or --load the image is only
     kept in envspec's cache.
+
+    \b
+    envspec image build pytorch-2.9 --load                into this engine
+    envspec image build pytorch-2.9 --output train.tar    for docker load
+    envspec image build pytorch-2.9 --push ghcr.io/team/train:1
+    envspec image build pytorch-2.9 --push ghcr.io/team/train:1 --dry-run
     """
     from envspec.operations.image_cache import default_tag, tag_of
 
@@ -135,6 +141,9 @@ def diff(first: str, second: str, platform: Platform | None, mirrors: Sequence[s
     """Show the layers and bytes that a pull of B transfers if A is already there.
 
     A and B: images in a registry, OCI layouts, tars, or locks. The exit code is 10 if they differ.
+
+    \b
+    envspec image diff ghcr.io/team/train:1 pytorch-2.9
     """
     from envspec.diagnostics.machine import this_platform
     from envspec.operations import image_diff
@@ -151,7 +160,11 @@ def diff(first: str, second: str, platform: Platform | None, mirrors: Sequence[s
 @MIRROR
 @output.output()
 def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> Result:
-    """Copy a lock's base image into another registry, under the same digest."""
+    """Copy a lock's base image into another registry, under the same digest.
+
+    \b
+    envspec image mirror pytorch-2.9 registry.example.com:5000/nvidia/cuda
+    """
     from envspec.operations import image_diff
 
     locked = read_lock_of(lock)

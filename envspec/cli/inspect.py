@@ -35,6 +35,10 @@ def explain(lock: str, package: str | None) -> Result:
     LOCK is a folder, its envspec.lock, or a name under locks/. For a PACKAGE, by its PyPI or conda name: what requires
     it, the newest version that was rejected and why, its GPU code, its files and sizes. Reads the lock only: resolves
     and fetches nothing.
+
+    \b
+    envspec explain pytorch-2.9            every decision
+    envspec explain pytorch-2.9 numpy      why this version?
     """
     from envspec.operations.inspect import explain
 
@@ -50,9 +54,12 @@ def diff(old: str, new: str) -> Result:
 
     OLD and NEW are folders, names under locks/, or either of them in a git revision: HEAD~1:locks/pytorch-2.9.
 
+    Files that were replaced at the same version come first.
+
     \b
-    What the last commit changed:  envspec diff HEAD~1:locks/NAME HEAD:locks/NAME
-    What is not committed yet:     envspec diff HEAD:locks/NAME NAME
+    envspec diff HEAD~1:locks/NAME HEAD:locks/NAME    of the last commit
+    envspec diff HEAD:locks/NAME NAME                 not committed yet
+    envspec diff cpu pytorch-2.9 --format markdown    for a pull request
 
     Exit code: 0 if they are equal, 10 if they differ.
     """
@@ -84,9 +91,10 @@ def fit(
     its driver and NVML describe it. With any of them: the machine that they describe; the rest is not checked.
 
     \b
-    envspec fit pytorch-2.9                              this machine
-    envspec fit pytorch-2.9 --gpu T4 --driver 535.183    another one
-    envspec fit pytorch-2.9 --gpu H100 --gpu "RTX 4090"  one with two kinds
+    envspec fit pytorch-2.9                                this machine
+    envspec fit pytorch-2.9 --gpu T4 --driver 535.183      another machine
+    envspec fit pytorch-2.9 --gpu H100 --gpu "RTX 4090"    two kinds of GPUs
+    envspec fit pytorch-2.9 --gpu 9.0 --format json        for a program
 
     Exit code: 0 if it can, 6 if it can't or if that is unknown.
     """
@@ -153,7 +161,8 @@ def config() -> Result:
 
     Options of commands come first, then ENVSPEC_* variables, then $XDG_CONFIG_HOME/envspec/config.toml (default:
     ~/.config/envspec/config.toml), then defaults. A variable is named after its key: registry.mirrors is
-    ENVSPEC_REGISTRY_MIRRORS. Passwords are not shown.
+    ENVSPEC_REGISTRY_MIRRORS. Variables of other tools that envspec uses, such as HTTPS_PROXY, are listed if they are
+    set. Passwords are not shown.
 
     \b
     cache_dir = "/data/envspec"
@@ -173,7 +182,15 @@ def config() -> Result:
         {"key": each.key, "value": value, "source": source, "variable": each.variable, "description": each.what}
         for each, value, source in rows
     ]
-    document = {"file": str(path), "exists": path.is_file(), "settings": found}
+    others = settings.other_variables()
+    document = {
+        "file": str(path),
+        "exists": path.is_file(),
+        "settings": found,
+        "variables": [{"variable": name, "value": value, "description": what} for name, value, what in others],
+    }
+    if others:
+        lines += ["other variables that are set:", *(f"  {name}={value}" for name, value, _ in others)]
     return plain(lambda: document, [f"file: {path}{missing}", *lines])
 
 
@@ -194,6 +211,10 @@ def receipts(receipts: tuple[Path, ...], path: Path | None) -> Result | int:
 
     Each is a receipt.json, or a folder that contains one. If exact results differ, one of the machines computes wrong
     results. Numbers are compared between machines of the same kind; times are shown but do not count.
+
+    \b
+    envspec receipts receipts/node-7 receipts/node-8
+    envspec receipts before after --format html --output comparison.html
 
     Exit code: 0 if nothing that counts differs, else 10.
     """
@@ -236,6 +257,9 @@ def explain_error(code: str | None) -> Result:
 
     An error's last line and its JSON object (`error.code`) have the code. The pages are part of envspec: no network is
     needed.
+
+    \b
+    envspec explain-error no-torch-build
     """
     from envspec.diagnostics.error_pages import error_page, error_pages
 

@@ -42,8 +42,8 @@ LOCKING: Final = combined(
         type=click.Choice([*RESOLVERS, *SOLVERS]),
         multiple=True,
         metavar="NAME",
-        help=f"Resolver of PyPI's packages ({', '.join(RESOLVERS)}) or of conda's ({', '.join(SOLVERS)}); once for "
-        "each.",
+        help=f"Resolver of PyPI's packages ({', '.join(RESOLVERS)}) or of conda's ({', '.join(SOLVERS)}); the first of "
+        "each is the default. conda-lock requires `pip install 'envspec[conda-lock]'`.",
     ),
     click.option(
         "--channel-repodata",
@@ -84,27 +84,44 @@ LOCKING: Final = combined(
     help="Set pip.on_top_of in the spec to this list of installed packages (pip inspect, pip list, pip freeze), then "
     "lock.",
 )
-@click.option("--image", is_flag=True, help="Also record the ID of each linux platform's image.")
-@click.option("--check", is_flag=True, help="Only check that the locks are up to date; exit 3 if not. Uses no network.")
+@click.option(
+    "--image",
+    is_flag=True,
+    help="Also build the image of each linux platform, and record its ID, its system layer and the wheels built from "
+    "sdists.",
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Only check that each lock belongs to its spec, and names only indexes, hosts, files and images that the spec "
+    "allows; exit code 3 if not. Uses no network.",
+)
 @click.option(
     "--verify",
     is_flag=True,
-    help="Resolve again and compare every byte of the locks, without writing them; exit 3 if they differ.",
+    help="Resolve again and compare every byte of the locks, without writing them; exit code 3, with the entries that "
+    "differ, if they do.",
 )
 @click.option("--dry-run", is_flag=True, help="Resolve and show what would change; write no lock and no spec.")
 @LOCKING
 @output.output()
 def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Result:
-    """Compile specs into locks: pinned, hashed, coherent.
+    """Resolve specs, and write their locks: every version, file and hash, for each platform.
 
     SPEC is a .toml file, a pyproject.toml with [tool.envspec] or its folder, or a name under specs/. The lock is
-    written to locks/<name>/. Prints the paths that changed.
+    written to locks/<name>/, the locks of the spec's variants beside it. If a spec or a variant can't be locked, none
+    of its locks is written. Prints the paths that changed.
+
+    Versions stay as they are in the lock until --upgrade, --upgrade-package or a new date in the spec moves them.
 
     \b
-    envspec lock pytorch-2.9                             specs/pytorch-2.9.toml
-    envspec lock specs/*.toml --check                    in CI: up to date?
-    envspec lock pytorch-2.9 --upgrade-package numpy     move one package
-    envspec lock pytorch-2.9 --as-of now --dry-run       what would move?
+    envspec lock pytorch-2.9                            specs/pytorch-2.9.toml
+    envspec lock .                                      a pyproject.toml
+    envspec lock pytorch-2.9 --upgrade                  move all packages
+    envspec lock pytorch-2.9 --upgrade-package numpy    move one package
+    envspec lock pytorch-2.9 --as-of now --dry-run      show what would move
+    envspec lock specs/*.toml --check                   in CI: up to date?
+    envspec lock pytorch-2.9 --image                    with IDs of images
     """
     from envspec.spec.identity import find_spec
 

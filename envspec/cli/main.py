@@ -12,13 +12,13 @@ from typing import Final
 import click
 
 from envspec.cli import output, terminal
-from envspec.errors import EnvspecError, UsageError
+from envspec.errors import EXIT_CODES, EnvspecError, UsageError
 from envspec.version import VERSION
 
 #: Command -> (module and attribute, one line of help). Modules are imported when a command runs: `--help` stays fast.
 COMMANDS: Final = {
     "init": ("envspec.cli.init:command", "Write a spec and its lock from what a project has today."),
-    "lock": ("envspec.cli.lock:command", "Compile specs into locks: pinned, hashed, coherent."),
+    "lock": ("envspec.cli.lock:command", "Resolve specs, and write their locks."),
     "add": ("envspec.cli.edit:add", "Add requirements to a spec, and lock it."),
     "remove": ("envspec.cli.edit:remove", "Remove requirements from a spec, and lock it."),
     "explain": ("envspec.cli.inspect:explain", "Show every decision of a lock, or of one of its packages."),
@@ -63,6 +63,11 @@ class _Lazy(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+        super().format_epilog(ctx, formatter)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -77,11 +82,7 @@ class _Lazy(click.Group):
 @click.group(
     cls=_Lazy,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 internal error, 2 spec or usage, 3 lock stale, 4 no solution, "
-    "5 network or registry, 6 this machine can't run it, 7 conformance failed, 8 the environment differs "
-    "from its lock, 10 `diff` or `receipts` found differences, `init` left lines out, or `audit-project` found "
-    "errors.\n\n"
-    "Completion of commands, options and names of locks in bash (in zsh and fish: zsh_source, fish_source):\n\n"
+    epilog="Completion of commands, options and names of locks in bash (in zsh and fish: zsh_source, fish_source):\n\n"
     '\b\n  eval "$(_ENVSPEC_COMPLETE=bash_source envspec)"',
 )
 @click.version_option(VERSION, prog_name="envspec")

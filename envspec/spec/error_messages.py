@@ -101,7 +101,8 @@ def _how_to_write(kind: str, path: KeyPath) -> str:
     if isinstance(path[-1], int) and kind == "string_type":
         path = path[:-1]
     field = _keys(_section(path[:-1])).get(str(path[-1]))
-    example = _written(field.examples[0]) if field and field.examples else None
+    examples = [each for each in (field.examples if field else None) or () if not isinstance(each, bool)]
+    example = _written(examples[0]) if examples else None
     if kind == "model_type" and isinstance(path[-1], int):
         listed = _keys(_section(path[:-2])).get(str(path[-2]))
         one = _written(listed.examples[0][0]) if listed and listed.examples else ""

@@ -23,7 +23,7 @@ from envspec.spec.variants import SHARED, WITHOUT
 
 #: What a key means, and an example.
 _KEYS: Final[Mapping[str, tuple[str, Any]]] = {
-    "source": ("Where the fact comes from.", "release notes of torch 2.9"),
+    "source": ("Where the fact comes from.", "data sheet of the vendor, 2026-11"),
     "read": ("The day on which the source was read.", "2026-11-20"),
     "confidence": ("high, medium or low; of an extension also unverified.", "medium"),
     "version": ("The exact version.", "2.9.1"),

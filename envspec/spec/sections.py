@@ -88,13 +88,11 @@ class Env(Section):
     """The environment itself."""
 
     name: f.EnvName = Field(
-        description="The environment's name: its lock is written to `locks/<name>`, which another spec of that name "
-        "can't overwrite.",
+        description="The environment's name. Its lock is `locks/<name>`; another spec of that name can't replace it.",
         examples=["pytorch-2.9"],
     )
     python: f.PythonVersion = Field(
-        description="Python's series, whose exact patch comes from its source, or an exact patch. 3.8, for which no "
-        "standalone build is known, has no image.",
+        description="Python series, whose exact patch comes from its source, or an exact patch.",
         examples=["3.11", "3.11.7"],
     )
     platforms: f.ListOf[f.PlatformName] = Field(
@@ -112,12 +110,12 @@ class Env(Section):
     package_as_of: dict[f.DatedName, f.AsOf] = Field(
         default_factory=dict,
         description="Later dates or ages of single packages; `envspec lock --upgrade-package` writes dates.",
-        examples=[{"torch": "2026-11-20", "vllm": "2 days ago"}],
+        examples=[{"torch": "2026-11-20"}, {"vllm": "2 days ago"}],
     )
     python_source: Annotated[PythonSource, f.OneOf()] = Field(
         default=PythonSource.AUTO,
         description="Source of Python. auto: conda if the spec has `[conda]`, the base if it says that it has one, "
-        "else a standalone build.",
+        "else a standalone build. No standalone build of 3.8 is known: with that series there is no image.",
         examples=["standalone"],
     )
 
@@ -237,7 +235,7 @@ class Override(Section):
         examples=[True],
     )
     reason: f.Word = Field(
-        description="Why. It is written into the lock.",
+        description="Why: it is written into the lock.",
         examples=["audiocraft runs with numpy 1.26, its metadata is too narrow"],
     )
 

@@ -5,12 +5,21 @@ A page has it between `<!-- generated: NAME -->` and `<!-- end -->`. All else on
 
 from __future__ import annotations
 
+import inspect
 import json
+import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Final
 
+import click
+
+import envspec
+from envspec.cli.main import cli
+from envspec.errors import EXIT_CODES, EnvspecError
 from envspec.lockfile.toml_writer import bare_key
+from envspec.settings import CONTAINER_VARIABLES, OTHER_VARIABLES, OWN_VARIABLES, SETTINGS
 from envspec.spec import json_schema
 
 _PART: Final = re.compile(r"^<!-- generated: (?P<name>.+?) -->\n(?P<text>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
@@ -39,8 +48,11 @@ def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
 
 
 def cell(text: str) -> str:
-    """Text of the code in a cell: what Markdown would read as a column or as HTML is escaped."""
-    plain = [part if at % 2 else part.replace("<", "\\<") for at, part in enumerate(text.split("`"))]
+    """Text of the code on a page: options are code; what Markdown would read as a column or as HTML is escaped."""
+    plain = [
+        part if at % 2 else re.sub(r"(?<!\S)(--[a-z][a-z-]*)", r"`\1`", part.replace("<", "\\<"))
+        for at, part in enumerate(text.split("`"))
+    ]
     return "`".join(plain).replace("|", "\\|").replace("\n", " ")
 
 
@@ -207,5 +219,133 @@ def _plural(kind: str) -> str:
     return {"text": "texts", "whole number": "whole numbers", "table": "tables"}.get(kind, kind)
 
 
+# --- commands -------------------------------------------------------------------------------------------------------
+
+#: Options of every command, which are on the page once.
+_OF_EVERY_COMMAND: Final = ("quiet", "debug", "help")
+#: A blank line's worth of columns between an example and what it is for.
+_EXAMPLE: Final = re.compile(r"^(?P<command>envspec .*?)(?:  +(?P<purpose>\S.*))?$")
+
+
+def commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """All commands below a command, with their words."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            below = command.get_command(click.Context(command), name)
+            assert below is not None
+            yield from commands(below, (*words, name))
+    else:
+        yield " ".join(words), command
+
+
+def examples(command: click.Command) -> list[tuple[str, str]]:
+    """The examples in a command's help, each with what it is for."""
+    verbatim = [part for part in _paragraphs(command) if part.startswith("\b\n")]
+    found = [_EXAMPLE.match(line) for part in verbatim for line in part.splitlines()[1:]]
+    return [(match["command"], match["purpose"] or "") for match in found if match]
+
+
+def _paragraphs(command: click.Command) -> list[str]:
+    return inspect.cleandoc(command.help or "").split("\n\n")
+
+
+def _commands(_: str) -> str:
+    """Each command, with the first sentence of its help."""
+    rows = []
+    for words, command in commands(cli):
+        first = " ".join(_paragraphs(command)[0].split())
+        anchor = f"envspec-{words}".replace(" ", "-")
+        rows.append([f"[`envspec {words}`](#{anchor})", cell(re.split(r"(?<=\.) ", first)[0])])
+    return table(["command", "what it does"], iter(rows))
+
+
+def _command(words: str) -> str:
+    """The help of a command."""
+    command = dict(commands(cli))[words]
+    context = click.Context(command, info_name=f"envspec {words}")
+    text = f"`{' '.join(['envspec', words, *command.collect_usage_pieces(context)]).strip()}`\n"
+    for part in _paragraphs(command):
+        if not part.startswith("\b\n"):
+            text += f"\n{cell(part)}\n"
+        elif examples(command):
+            width = max(len(example) for example, _ in examples(command))
+            lines = [
+                f"{example:<{width}}   # {purpose}" if purpose else example for example, purpose in examples(command)
+            ]
+            text += f"\n<!-- not run: {_TESTED} -->\n```sh\n" + "".join(f"{line}\n" for line in lines) + "```\n"
+        else:
+            text += f"\n<!-- not run: {_TESTED} -->\n```toml\n{part.partition(chr(10))[2]}\n```\n"
+    rows = [_option(each, context) for each in command.params if isinstance(each, click.Option)]
+    rows = [row for row in rows if row]
+    return text + (f"\n{table(['option', 'meaning'], iter(rows))}" if rows else "")
+
+
+_TESTED: Final = "an example of the help, whose options a test compares with the command's"
+
+
+def _option(option: click.Option, context: click.Context) -> list[str]:
+    """A row; empty for an option of every command."""
+    if option.name in _OF_EVERY_COMMAND or {"--quiet", "--debug"} & set(option.opts):
+        return []
+    value = option.make_metavar(context) if not (option.is_flag or option.count) else ""
+    names = ", ".join(sorted(option.opts, key=len, reverse=True))
+    meaning = option.help or ""
+    if option.show_default and option.default is not None:
+        meaning = f"{meaning.removesuffix('.')} (default: `{option.default}`)."
+    if option.multiple and not re.search("(?i)once", meaning):
+        meaning += " May be given more than once."
+    return [f"`{cell(f'{names} {value}'.strip())}`", cell(meaning)]
+
+
+def _exit_codes(_: str) -> str:
+    """Exit codes, each with the codes of its errors."""
+    for module in pkgutil.walk_packages(envspec.__path__, "envspec."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+    codes: dict[int, set[str]] = {}
+    left: list[type[EnvspecError]] = [EnvspecError]
+    while left:
+        kind = left.pop()
+        left += kind.__subclasses__()
+        if kind.__module__.startswith("envspec."):
+            codes.setdefault(kind.exit_code, set()).add(kind.code)
+    rows = [
+        [str(code), cell(meaning), ", ".join(f"`{each}`" for each in sorted(codes.pop(code, ())))]
+        for code, meaning in EXIT_CODES.items()
+    ]
+    assert not codes, f"exit codes that EXIT_CODES lacks: {codes}"
+    return table(["exit code", "meaning", "`error.code`"], iter(rows))
+
+
+# --- variables ------------------------------------------------------------------------------------------------------
+
+
+def _variables(which: str) -> str:
+    if which == "settings":
+        rows = [
+            [f"`{each.variable}`", f"`{each.key}`", cell(each.what), cell(each.default or "none")] for each in SETTINGS
+        ]
+        return table(["variable", "key of the file", "meaning", "default"], iter(rows))
+    groups = {"own": OWN_VARIABLES, "other": OTHER_VARIABLES, "container": CONTAINER_VARIABLES}
+    rows = [
+        [
+            ", ".join(f"`{name}`" for name in each.names),
+            ", ".join(f"`{file}`" for file in each.files),
+            cell(each.what),
+        ]
+        for each in groups[which]
+    ]
+    if any(row[1] for row in rows):
+        return table(["variable", "without it", "used for"], iter(rows))
+    return table(["variable", "meaning"], ([row[0], row[2]] for row in rows))
+
+
 #: Kind of a generated part -> what makes its text of the words after it.
-PARTS: Final[Mapping[str, Callable[[str], str]]] = {"spec": _spec, "facts": _facts}
+PARTS: Final[Mapping[str, Callable[[str], str]]] = {
+    "spec": _spec,
+    "facts": _facts,
+    "commands": _commands,
+    "command": _command,
+    "exit-codes": _exit_codes,
+    "variables": _variables,
+}

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timezone
 from functools import cache
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
+import click
 import pytest
 import tomlkit
 
 from envspec import documents
+from envspec.cli.main import cli
 from envspec.data import DATA
 from envspec.lockfile.document import _columns
 from envspec.lockfile.header import Header
 from envspec.models import Lock, Platform, Target
+from envspec.settings import CONTAINER_VARIABLES, OTHER_VARIABLES, OWN_VARIABLES, SETTINGS
 from envspec.spec import json_schema, parse_spec
 from tests.docs.pages import is_writing
-from tests.docs.reference import names, rewritten
+from tests.docs.reference import commands, examples, names, rewritten
 from tests.support.user import ROOT
 
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -38,6 +42,50 @@ def test_generated_parts_are_those_of_the_code(path: Any) -> None:
         path.write_text(rewritten(text), encoding="utf-8")
         return
     assert rewritten(text) == text, "run `ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs -k reference`"
+
+
+# --- commands and variables ----------------------------------------------------------------------------------------
+
+
+def test_every_command_is_on_its_page() -> None:
+    found = names((REFERENCE / "commands.md").read_text(encoding="utf-8"))
+    assert sorted(found) == sorted(["commands", *(f"command {words}" for words, _ in commands(cli))])
+
+
+COMMANDS: Final = dict(commands(cli))
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_examples_have_options_of_their_command(words: str) -> None:
+    """A pipe and what follows it is for the shell. Examples are not wrapped."""
+    assert max(map(len, COMMANDS[words].get_help(click.Context(COMMANDS[words], info_name=words)).splitlines())) <= 80
+    for example, _ in examples(COMMANDS[words]):
+        arguments = shlex.split(re.split(" [|<>] ", example)[0])[1:]
+        assert arguments[: len(words.split())] == words.split()
+        context = click.Context(COMMANDS[words], info_name=words)
+        COMMANDS[words].make_parser(context).parse_args(arguments[len(words.split()) :])
+
+
+#: Variables of the environment that are read and that no user sets for envspec.
+_INTERNAL: Final = {
+    *("PATH", "HOME", "USER", "LOGNAME", "USERNAME", "TERM", "COLORTERM", "LD_LIBRARY_PATH"),
+    # Of the shell's own standards, and of processes that envspec or torchrun starts.
+    *("XDG_RUNTIME_DIR", "XDG_CONFIG_DIRS", "JUPYTER_CONFIG_PATH", "GIT_CONFIG_COUNT"),
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "MACOSX_DEPLOYMENT_TARGET", "FLASHINFER_DISABLE_JIT"),
+    *("ENVSPEC_GIT_USER", "ENVSPEC_GIT_PASSWORD"),
+}
+
+
+def test_every_variable_is_in_a_table() -> None:
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "envspec").rglob("*.py"))
+    read = {
+        *re.findall(r"""environ(?:\.get\(|\[)"([A-Z_]+)\"""", sources),
+        *re.findall(r"\bENVSPEC_[A-Z]+_[A-Z_]*[A-Z]\b", sources),
+    }
+    tables = (*OWN_VARIABLES, *OTHER_VARIABLES, *CONTAINER_VARIABLES)
+    known = {name for each in tables for name in each.names} | {each.variable for each in SETTINGS}
+    assert read - known - _INTERNAL == set()
+    assert len(read & known) > 30
 
 
 # --- examples of keys ----------------------------------------------------------------------------------------------
@@ -79,7 +127,7 @@ def is_table(value: Mapping[str, Any]) -> bool:
     return any("$ref" in each or "allOf" in each or "examples" in each for each in inner)
 
 
-def examples() -> Iterator[object]:
+def examples_of_keys() -> Iterator[object]:
     for name, definition in DEFINITIONS.items():
         for key, value in definition["properties"].items():
             for at, example in enumerate(value.get("examples", ())):
@@ -97,7 +145,7 @@ def test_every_key_has_an_example() -> None:
     assert all(SCHEMA["properties"][key]["examples"] for key in ("dependencies-from", "build", "variants"))
 
 
-@pytest.mark.parametrize(("name", "key", "example"), list(examples()))
+@pytest.mark.parametrize(("name", "key", "example"), list(examples_of_keys()))
 def test_examples_are_accepted(name: str, key: str, example: Any) -> None:
     value = DEFINITIONS[name]["properties"][key]
     if value.get("format") == "date":
