@@ -5,7 +5,8 @@ A page has steps (`## 2. The table`) with `diff` and `sh` blocks. All are taken 
 has to fail without the diffs of each of them.
 
 `ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs/test_contributing.py -k PAGE` writes the diffs anew, with the lines
-that are around them today. It needs one of those lines to be as before, and counts the lines of a diff itself.
+that are around them today: review where they are now. The lines above or below a change must be as before. It counts
+the lines of a diff itself, so a diff can be edited by hand.
 """
 
 from __future__ import annotations
@@ -54,6 +55,21 @@ def test_claims_are_read() -> None:
     assert claims("The test fails without step 2. The tests fail\nwithout step 1, 3 or 4.") == [2, 1, 3, 4]
 
 
+_DIFF: Final = "--- a/table\n+++ b/table\n@@ -1,5 +1,6 @@\n one\n two\n+new\n three\n four\n"
+
+
+@pytest.mark.parametrize(
+    "lines", ["one two three four", "0 one two three", "x two three y", "0 y three four", "one two y"]
+)
+def test_a_diff_is_placed_if_the_lines_on_one_side_are_as_before(tmp_path: Path, lines: str) -> None:
+    copy = Copy(tmp_path)
+    (tmp_path / "table").write_text("".join(f"{each}\n" for each in lines.split()), encoding="utf-8")
+    assert not copy.place(_DIFF)
+    placed = (tmp_path / "table").read_text(encoding="utf-8").split()
+    assert " ".join(placed).replace("new ", "") == lines
+    assert placed[placed.index("new") - 1] == "two" or placed[placed.index("new") + 1] == "three"
+
+
 def tiers() -> Iterator[object]:
     for name, path in PAGES.items():
         for needs in sorted({"", *(block.needs for block in blocks(path.read_text(encoding="utf-8")))}):
@@ -62,15 +78,10 @@ def tiers() -> Iterator[object]:
 
 
 class Copy:
-    """A copy of the working tree, and the environment of commands that run its code."""
+    """A folder for a copy of the working tree, and the environment of commands that run its code."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        listed = self._git("ls-files", "-z", "--cached", "--others", "--exclude-standard", folder=ROOT)
-        for name in filter(None, listed.stdout.split("\0")):
-            if (ROOT / name).is_symlink() or (ROOT / name).exists():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
         self._environ = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "ENVSPEC_WRITE_"))
         } | {
@@ -79,9 +90,26 @@ class Copy:
             "PYTEST_ADDOPTS": "-q -p no:cacheprovider",
         }
 
+    def fill(self) -> None:
+        """Copy the files that git knows, or would."""
+        listed = self._git("ls-files", "-z", "--cached", "--others", "--exclude-standard", folder=ROOT)
+        for name in filter(None, listed.stdout.split("\0")):
+            if (ROOT / name).is_symlink() or (ROOT / name).exists():
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, self.folder / name, follow_symlinks=False)
+
     def apply(self, diff: str, *options: str) -> str:
         """Apply a diff. Returns why it does not apply; empty if it did."""
-        return self._git("apply", *options, "-", folder=self.folder, stdin=diff).stderr
+        done = self._git("apply", *options, "-", folder=self.folder, stdin=diff)
+        return done.stderr if done.returncode else ""
+
+    def place(self, diff: str) -> str:
+        """Apply a diff some of whose context has changed. Returns why it does not apply; empty if it did."""
+        problem = self.apply(diff, "--recount", "-C1")
+        for end in ("above", "below"):
+            if problem:
+                problem = self.apply(without_context(diff, end), "--recount", "--unidiff-zero")
+        return problem
 
     def run(self, block: Block) -> str:
         """Run a block's commands. Returns what they printed if one failed; empty if none did."""
@@ -124,12 +152,23 @@ def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
+def without_context(diff: str, end: str) -> str:
+    """A diff whose hunks have no lines `above` or `below` their changes."""
+    found = []
+    for hunk in re.split(r"^(?=--- |@@ )", diff, flags=re.MULTILINE):
+        head, *lines = hunk.splitlines(keepends=True) or [""]
+        while head.startswith("@@") and lines and lines[0 if end == "above" else -1][0] in " \n":
+            del lines[0 if end == "above" else -1]
+        found += [head, *lines]
+    return "".join(found)
+
+
 def apply_all(copy: Copy, diffs: list[Block]) -> dict[int, str]:
     """Apply a page's diffs. Returns the new texts of those that are written anew: line of the fence -> text."""
     changed: dict[int, str] = {}
     for block in diffs:
         before = copy.texts(block.text)
-        problem = copy.apply(block.text, *(("--recount", "-C1") if is_writing() else ()))
+        problem = copy.place(block.text) if is_writing() else copy.apply(block.text)
         assert not problem, f"line {block.line}: the diff does not apply (see the docstring of {__name__}):\n{problem}"
         if is_writing() and (new := difference(before, copy.texts(block.text))) != block.text:
             changed[block.line] = new
@@ -146,12 +185,14 @@ def test_a_page_is_in_the_list_and_all_its_blocks_are_diffs_or_commands(name: st
 def test_the_change_on_a_page_applies_and_passes(name: str, needs: str, tmp_path: Path) -> None:
     text = PAGES[name].read_text(encoding="utf-8")
     copy = Copy(tmp_path)
+    copy.fill()
     step_of, found = steps(text), blocks(text)
     diffs = [block for block in found if block.language == "diff"]
     commands = [block for block in found if block.language == "sh" and block.needs in {"", needs}]
     changed = apply_all(copy, diffs)
     if changed:
         PAGES[name].write_text(rewritten(text, changed), encoding="utf-8")
+        return
     sources = sorted({each for block in diffs for each in copy.texts(block.text) if each.endswith(".py")})
     for check in (["check"], ["format", "--diff"]):
         ruff = [sys.executable, "-m", "ruff", *check, "--quiet", "--no-cache", *sources]
