@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from packaging.requirements import Requirement
 
 from bench.claims import PAGE, SPECS, By, names, rewritten
 from envspec.conformance.checks import CHECKS
+from envspec.documents import parse_toml
 from tests.support.user import ROOT
 
 DOCUMENTS: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.md")])
@@ -52,3 +54,11 @@ def test_the_claims_page_says_what_envspec_says_where_no_network_is_needed() -> 
     for path in SPECS.glob("*.toml"):
         _, _, spec = path.read_text(encoding="utf-8").partition("\n")
         assert f"```toml\n{spec}```\n" in text, f"{path.name}: run `python -m bench.claims`"
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = parse_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = sum(project["optional-dependencies"].values(), project["dependencies"])
+    _, _, table = page("explanation/design.md").partition("\n## Dependencies\n")
+    named = set(re.findall(r"[\w.-]+", " ".join(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE))))
+    assert {Requirement(each).name for each in required} - named == set()
