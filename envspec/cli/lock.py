@@ -132,6 +132,10 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
     if chosen["check"]:
         return _result([_done(each, partial(_check, each), count) for of_spec in locks for each in of_spec], chosen)
     if chosen["verify"]:
+        if context_of(chosen).is_offline:
+            raise UsageError(
+                "--verify needs the network", hint="unset ENVSPEC_OFFLINE, or `offline` in the configuration file"
+            )
         done = [
             _done(each, partial(_verify, _request(each, chosen), chosen), count)
             for of_spec in locks

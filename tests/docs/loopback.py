@@ -139,6 +139,7 @@ def servers() -> Iterator[Servers]:
                 **hosts,
                 "https://wheels.example.com/flash-attn.html": f"{wheels.root}/links.html",
                 "registry.example.com": registry.host,
+                "/usr/bin/python3.11": f"{sys.base_prefix}/bin/python{SERIES}",
             },
             variables={
                 "ENVSPEC_DEFAULT_INDEX": index.url,

@@ -66,6 +66,15 @@ def test_an_option_goes_before_a_variable_and_this_before_the_file(tmp_path: Pat
     assert user.locks(ENVSPEC_OFFLINE="0").status == 0, "the variables name another index, too"
 
 
+def test_verify_sends_nothing_if_the_settings_forbid_the_network(tmp_path: Path, index: IndexServer) -> None:
+    user = User(tmp_path, index.url)
+    user.wants("lib", as_of="2026-06-01T00:00:00Z")
+    user.locked()
+    index.forget()
+    assert "ENVSPEC_OFFLINE" in refused(user.locks("--verify", ENVSPEC_OFFLINE="1"), 2)
+    assert index.requests == []
+
+
 def test_a_base_that_no_registry_gives_is_named_with_the_reason(tmp_path: Path, index: IndexServer) -> None:
     user = User(tmp_path, index.url)
     user.wants("lib", as_of="2026-06-01T00:00:00Z", rest=IMAGE.replace("docker.io/", ""))
