@@ -26,9 +26,7 @@ import pytest
 from tests.docs.pages import Block, blocks, is_writing, rewritten
 from tests.support.user import ROOT
 
-PAGES: Final = {
-    path.stem: path for path in sorted((ROOT / "docs" / "contributing").glob("*.md")) if path.stem != "overview"
-}
+PAGES: Final = {path.stem: path for path in sorted((ROOT / "docs" / "contributing").glob("add-*.md"))}
 _STEP: Final = re.compile(r"^## (\d+)\. ", re.MULTILINE)
 _CLAIM: Final = re.compile(r"tests? fails?\s+without\s+steps?\s+(\d(?:(?:,\s|\sor\s|,\sor\s)\d)*)")
 _FILE: Final = re.compile(r"^(?:--- a|\+\+\+ b)/(.+)$", re.MULTILINE)
