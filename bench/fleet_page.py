@@ -1,6 +1,7 @@
 """A fleet's page: `python -m bench.fleet_page [NODES]` makes receipts of nodes with eight GPUs, three of them odd.
 
 Prints the size of the page and how long it takes, with and without reading the receipts, the best of three.
+`python -m bench.fleet_page NODES DIR` only writes the receipts.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _write(folder: Path, nodes: int) -> None:
         name = f"node{number:03d}"
         states[name] = {"state": "lost" if number == _LOST else "finished", "reason": "NODE_FAIL" * (number == _LOST)}
         if number != _LOST:
-            (folder / name).mkdir()
+            (folder / name).mkdir(parents=True)
             (folder / name / "receipt.json").write_text(dump(_node(number, drawn)), encoding="utf-8")
     (folder / "nodes.json").write_text(json.dumps({"nodes": states}), encoding="utf-8")
 
@@ -71,4 +72,7 @@ def _on(gpu: int, finding: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    if len(sys.argv) > 2:
+        _write(Path(sys.argv[2]), int(sys.argv[1]))
+    else:
+        main(*map(int, sys.argv[1:]))
