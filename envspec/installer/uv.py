@@ -62,6 +62,8 @@ def environ(context: Context) -> dict[str, str]:
         "UV_HTTP_RETRIES": str(context.timeouts.attempts - 1),
         "UV_CONCURRENT_DOWNLOADS": str(context.jobs),
         "UV_NO_CONFIG": "1",
+        # As for envspec's own requests; uv has a list of its own.
+        "UV_SYSTEM_CERTS": "1",
         "UV_PYTHON_DOWNLOADS": "never",
         **({"UV_OFFLINE": "1"} if context.is_offline else {}),
     }

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from envspec.context import Context
 from envspec.errors import EnvspecError, NoSolution, UnfitMachine, UsageError
 from envspec.fetch.types import is_transient, rattler_error
 from envspec.installer import conda, staging
 from envspec.installer.request import HostFacts, check_machine, x86_levels
 from envspec.installer.staging import relocate
-from envspec.installer.uv import error_of
+from envspec.installer.uv import environ, error_of
 from envspec.io import process as io_process
 from envspec.io.process import Finished
 from envspec.models import CondaPackage, Platform
@@ -256,6 +257,15 @@ def test_rattlers_words(text: str, words: str, passes: bool) -> None:
     assert words in shown.message and "https://example.org/c/noarch/a.conda" in shown.message
     assert "TOKEN" not in str(shown) and "secret" not in str(shown)
     assert is_transient(shown) is passes
+
+
+def test_uv_trusts_the_certificates_that_envspec_trusts(tmp_path: Path) -> None:
+    """The system's, or a bundle's; uv's own list lacks a company's."""
+    bundle = tmp_path / "ca.pem"
+    bundle.touch()
+    for variables, expected in ({}, None), ({"REQUESTS_CA_BUNDLE": str(bundle)}, str(bundle)):
+        found = environ(Context(variables, tmp_path, tmp_path / "cache"))
+        assert (found["UV_SYSTEM_CERTS"], found.get("SSL_CERT_FILE")) == ("1", expected)
 
 
 _DOWNLOAD = "Resolved 1 package in 3ms\nerror: Failed to download `other==1.0`\n"
