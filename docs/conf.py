@@ -28,6 +28,7 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline"]
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 
 html_theme = "furo"
@@ -105,6 +106,25 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
     source[0] = both_themes(relative_links(source[0], file or page, page))
 
 
+#: Private names of types in the signatures of the API.
+_TYPES = {
+    "_Path": "str | Path",
+    "_LockOrPath": "Lock | str | Path",
+    "_List": "Literal['dependencies', 'constraints', 'conda']",
+    "_Gpus": "Literal['auto', 'all', 'none'] | Sequence[str | int]",
+}
+
+
+def write_signature(
+    _app: Any, what: str, name: str, _object: Any, _options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """A signature as the API page has it: none of classes whose objects envspec makes."""
+    if what == "class" and name != "envspec.Step":
+        return "", None
+    return re.sub(r"\b_[A-Z]\w+", lambda found: _TYPES[found[0]], signature) if signature else signature, returns
+
+
 def setup(app: Any) -> None:
     """Sphinx calls it."""
+    app.connect("autodoc-process-signature", write_signature)
     app.connect("source-read", read_page)

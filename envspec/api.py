@@ -54,8 +54,12 @@ def init(
 ) -> Imported:
     """Write a spec and its first lock from what a project has, with its versions, like `envspec init`.
 
-    sources: files, and folders of environments. The result has the spec's path, the lock's, an entry for each line of
-    the sources (`ledger`; `lost`: those that the spec lacks), and the versions that moved.
+    Args:
+        sources: Files, and folders of environments.
+
+    Returns:
+        The paths of spec and lock, an entry for each line of the sources (`ledger`, and `lost` for those that are not
+        in the spec), and the versions that moved.
 
     Raises:
         UsageError: a source can't be read, or the spec exists. Nothing is written then.
@@ -99,10 +103,12 @@ def lock(
 ) -> Lock:
     """Compile a spec and its variants into their locks and write them, like `envspec lock`.
 
-    The result is the lock of the spec itself, or of the variant that is named.
-
-    spec: a .toml file, a folder with a pyproject.toml, or a name under `specs/`. output: the lock's folder, by default
-    `locks/<name>`. upgrade: all packages, or those named. channel_repodata: channel -> a folder with its repodata.
+    Args:
+        spec: A .toml file, a folder with a pyproject.toml, or a name under `specs/`.
+        output: The lock's folder, by default `locks/<name>`.
+        upgrade: All packages, or those named.
+        channel_repodata: Channel -> a folder with its repodata.
+        variant: Of which variant to return the lock; by default that of the spec itself.
 
     Raises:
         SpecError, NoSolution, NetworkError, UsageError: the old locks are then unchanged.
@@ -143,8 +149,12 @@ def add(
 ) -> Lock:
     """Add requirements to a spec and lock it, like `envspec add`; one of the same package is replaced.
 
-    to: [pip] dependencies, [pip] constraints, or "conda" for [conda] dependencies. upgrade: take releases after the
-    lock's date, too. The result is the spec's own lock.
+    Args:
+        to: [pip] dependencies, [pip] constraints, or "conda" for [conda] dependencies.
+        upgrade: Take releases after the lock's date, too.
+
+    Returns:
+        The spec's own lock.
 
     Raises:
         SpecError, NoSolution, NetworkError, UsageError: spec and locks are then unchanged.
@@ -165,7 +175,11 @@ def remove(
 ) -> Lock:
     """Remove requirements from a spec, by the names of packages, and lock it, like `envspec remove`.
 
-    of: see `add`. The result is the spec's own lock.
+    Args:
+        of: See `to` of `add`.
+
+    Returns:
+        The spec's own lock.
 
     Raises:
         SpecError, NoSolution, NetworkError, UsageError: spec and locks are then unchanged.
@@ -184,7 +198,8 @@ def read_lock(lock: _Path) -> Lock:
     """The lock in a folder.
 
     Raises:
-        UsageError: there is none. StaleLock: it was changed by hand, or has another format.
+        UsageError: there is none.
+        StaleLock: it was changed by hand, or has another format.
     """
     from envspec.lockfile.folder import find_lock
     from envspec.lockfile.folder import read_lock as read
@@ -195,7 +210,8 @@ def read_lock(lock: _Path) -> Lock:
 def check(spec: _Path, output: _Path | None = None) -> CheckResult:
     """Whether the locks of a spec and its variants are up to date, like `envspec lock --check`. Uses no network.
 
-    output: the lock's folder, by default `locks/<name>`.
+    Args:
+        output: The lock's folder, by default `locks/<name>`.
     """
     from envspec.data import facts_version
     from envspec.lockfile.check import CheckResult, check
@@ -215,12 +231,14 @@ def install(
 ) -> Outcome:
     """Install a lock's environment on this machine, whole or not at all, like `envspec install`.
 
-    prefix: a folder that is empty or does not exist. python: an interpreter of the locked series, for a lock without
-    conda.
+    Args:
+        prefix: A folder that is empty or does not exist.
+        python: An interpreter of the locked series, for a lock without conda.
 
     Raises:
-        UsageError: the folder is in use. UnfitMachine: this machine can't run the lock. NetworkError: a file can't be
-            fetched, or is not the locked one.
+        UsageError: the folder is in use.
+        UnfitMachine: this machine can't run the lock.
+        NetworkError: a file can't be fetched, or is not the locked one.
     """
     from envspec.operations.environment import install, install_request
 
@@ -231,7 +249,8 @@ def install(
 def verify(lock: _LockOrPath, prefix: _Path, *, platform: str | Platform | None = None) -> VerifyResult:
     """Compare an environment with its lock, file by file, like `envspec verify`. Changes nothing.
 
-    platform: by default this machine's.
+    Args:
+        platform: By default this machine's.
 
     Raises:
         UsageError: the folder holds no environment, or the lock is not for the platform.
@@ -255,14 +274,17 @@ def export(
 ) -> str:
     """A lock as a file of another tool, like `envspec export`; its text. What it has no place for is logged.
 
-    form: `pylock`, `devcontainer`, `environment-yml`, `pixi`, or another one that `envspec export --help` lists.
-    output: write it to this file too, or with its usual name into this folder; relative paths in it begin there.
-    platform: by default all, or this machine's if the file is for one. image: the image's name in a registry.
-    without_conda: leave conda packages out of pylock.
+    Args:
+        form: `pylock`, `devcontainer`, `environment-yml`, `pixi`, or another one that `envspec export --help` lists.
+        output: Write it to this file too, or with its usual name into this folder; relative paths in it begin there.
+        platform: By default all, or this machine's if the file is for one.
+        image: The image's name in a registry.
+        without_conda: Leave conda packages out of pylock.
 
     Raises:
         UsageError: there is no such format, or the lock has nothing for it, or too much; the file is not one of
-            envspec's. NetworkError: an index does not list a file.
+            envspec's.
+        NetworkError: an index does not list a file.
     """
     from envspec.models import Platform
     from envspec.operations.export import ExportOptions, destination, export, write
@@ -293,11 +315,18 @@ def build_image(
 ) -> Built:
     """Build a lock's image, like `envspec image build`; without an output it is only kept in the cache.
 
-    platforms: by default this machine's; several become one index. output: a tar. layout: an OCI layout's folder. load:
-    into this machine's container engine. tag: the image's name for `output` and `load`. compression: gzip, zstd, none.
+    Args:
+        platforms: By default this machine's; several become one index.
+        output: Write a tar.
+        layout: Write an OCI layout to this folder.
+        load: Load into this machine's container engine.
+        tag: The image's name for `output` and `load`.
+        bytecode: Compile Python for the image.
+        compression: `gzip`, `zstd` or `none`.
 
     Raises:
-        StaleLock: the image has another ID than the lock records. NetworkError, UsageError, UnfitMachine.
+        StaleLock: the image has another ID than the lock records.
+        NetworkError, UsageError, UnfitMachine: as the command.
     """
     from envspec.operations.image import Destinations, build
     from envspec.operations.image_cache import default_tag, image_options, tag_of
@@ -324,7 +353,11 @@ def push_image(
 ) -> str:
     """Build a lock's image and push it, like `envspec image build --push`; its name by digest.
 
-    reference: the registry's repository and tag. The other arguments: see `build_image`.
+    Args:
+        reference: The registry's repository and tag.
+        platforms: See `build_image`.
+        bytecode: See `build_image`.
+        compression: See `build_image`.
     """
     from envspec.operations.image import Destinations, build
     from envspec.operations.image_cache import image_options, pushed_name
@@ -353,12 +386,19 @@ def run(
 ) -> int:
     """Run a command in a container of a lock's image, like `envspec run`; its exit code.
 
-    The image is built if the engine does not have it. gpus: numbers or UUIDs; "auto" for all if the lock uses CUDA.
-    work: the folder at the working directory, None for an empty one. services: also start the image's services. stdout,
-    stderr: by default this process's.
+    The image is built if the engine does not have it.
+
+    Args:
+        gpus: Numbers or UUIDs; "auto" for all if the lock uses CUDA.
+        work: The folder at the working directory, None for an empty one.
+        services: Also start the image's services.
+        stdin: By default the command has none.
+        stdout: By default this process's.
+        stderr: By default this process's.
 
     Raises:
-        UnfitMachine, NetworkError: no engine, or none that can run it. UsageError: the request does not fit the lock.
+        UnfitMachine, NetworkError: no engine, or none that can run it.
+        UsageError: the request does not fit the lock.
     """
     from envspec.engine.container import ContainerOptions, StartMode
     from envspec.engine.run import Streams
@@ -400,15 +440,21 @@ def test(
 ) -> Receipt:
     """Run the conformance suite of a lock on this machine, like `envspec conformance`. Its `verdict` is the result.
 
-    lock: None, with `local`, for a Python's own stack. as_if: a lock with which it is compared; differences inform.
-
-    device: by default GPUs if the lock uses CUDA. checks: by default all. limits: check -> seconds. burn_s: seconds of
-    `sustained`; without `checks` only `device` and `health` besides. image: by default the lock's. local: test a Python
-    of this machine, `python` or the active one, without a container. world_size: processes of the distributed checks,
-    by default one per GPU. baseline: a receipt to compare speeds with.
+    Args:
+        lock: None, with `local`, for a Python's own stack.
+        as_if: A lock with which it is compared; differences inform.
+        device: By default GPUs if the lock uses CUDA.
+        checks: By default all.
+        limits: Check -> seconds.
+        burn_s: Seconds of `sustained`; without `checks` only `device` and `health` run as well.
+        image: By default the lock's.
+        local: Test a Python of this machine, `python` or the active one, without a container.
+        world_size: Processes of the distributed checks, by default one per GPU.
+        baseline: A receipt to compare speeds with.
 
     Raises:
-        UnfitMachine: there is no GPU to test, or no engine. UsageError: an unknown check.
+        UnfitMachine: there is no GPU to test, or no engine.
+        UsageError: an unknown check.
     """
     from envspec.conformance.request import Nodes
     from envspec.operations.conformance import Observer, SuiteLocation, SuiteSelection, run_conformance
@@ -458,7 +504,9 @@ def fit(
 ) -> FitReport:
     """Whether a machine can run a lock, like `envspec fit`: this one, or the one that the arguments describe.
 
-    driver: a version. gpus: names or compute capabilities.
+    Args:
+        driver: A version.
+        gpus: Names or compute capabilities.
 
     Raises:
         UsageError: an unknown GPU.

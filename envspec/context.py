@@ -33,9 +33,15 @@ class Connectivity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far a stage is.
+    """How far a stage is. A total of 0 is unknown.
 
-    stage: in words for the user. A total of 0 is unknown. of: the platform, if there are several.
+    Args:
+        stage: In words for the user.
+        done: Of `total`.
+        total: How many there are.
+        bytes_done: Of `bytes_total`.
+        bytes_total: How many there are.
+        of: The platform, if there are several.
     """
 
     stage: str
@@ -65,7 +71,9 @@ def counted(count: int, noun: str) -> str:
 class Reporter(Protocol):
     """What an operation reports while it runs; may be called from any thread."""
 
-    def progress(self, step: Step, /) -> None: ...
+    def progress(self, step: Step, /) -> None:
+        """How far a stage is."""
+        ...
 
     def warning(self, text: str, /) -> None:
         """What the user should know, one line."""
@@ -101,17 +109,25 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The machine and the wishes of its user that hold for every stage.
+    """The machine, and what its user has chosen for every stage.
 
-    environ: with the settings of the user's file, see `envspec.settings`. cache: envspec's own folder. jobs: how much
-    is done at once. mirrors: registry -> the one that is used instead. unconfined: whether foreign code may run where
-    nothing confines it.
+    Args:
+        environ: Variables, with the settings of the user's file (`envspec.settings`).
+        home: The user's folder, for files of logins.
+        cache: envspec's own folder.
+        connectivity: Whether the network may be used.
+        jobs: How much is done at once.
+        timeouts: Of HTTP requests.
+        mirrors: Registry -> the one that is used instead.
+        unconfined: Whether foreign code may run where nothing confines it.
+        reporter: Gets progress and warnings.
+        now: The clock.
+        in_use: Nothing of the cache is removed as long as this context or a copy of it exists.
     """
 
     environ: Mapping[str, str] = field(repr=False)
     home: Path
     cache: Path
-    #: Nothing of the cache is removed as long as this context or a copy of it exists.
     in_use: FolderInUse | None = field(default=None, repr=False, compare=False, kw_only=True)
     connectivity: Connectivity = Connectivity.ONLINE
     jobs: int = 4
@@ -133,12 +149,15 @@ class Context:
         unconfined: Unconfined = Unconfined.REFUSED,
         reporter: Reporter = SILENT,
     ) -> Context:
-        """What the arguments say, else the variables of the environment, else the user's file, else the defaults.
+        """By the arguments, else the variables of the environment, else the user's file, else the defaults.
 
-        usual_jobs: the default of `jobs`; by default as many as there are processors.
+        Args:
+            environ: By default the variables of this process.
+            usual_jobs: The default of `jobs`; by default as many as there are processors.
 
         Raises:
-            UsageError: a setting that can't be used. UnsafeCache: other users could write to the cache.
+            UsageError: a setting that can't be used.
+            UnsafeCache: other users could write to the cache.
         """
         from envspec.io.cache import FolderInUse, cache_root
         from envspec.io.http_settings import timeouts

@@ -615,7 +615,7 @@ class Lock:
 
     @property
     def is_for_gpus(self) -> bool:
-        """Whether its environment is to see GPUs: packages may need a driver, or the spec names GPUs."""
+        """Whether its environment is to see GPUs, because packages may need a driver or the spec names GPUs."""
         return self.driver is not None or bool(self.gpus) or any(each.driver for each in self.platform_cuda)
 
     @property
