@@ -64,7 +64,7 @@ _RULES: Final[Mapping[str, str]] = {
     "[cuda]": "[GPUs and driver](specs.md#gpus-and-driver)",
     "[pip]": "[on top of a system's packages](specs.md#on-top-of-a-systems-packages)",
     "[[pip.index]]": "[CUDA extensions](specs.md#cuda-extensions)",
-    "[build.NAME]": "[packages compiled beside torch](specs.md#packages-compiled-beside-torch)",
+    "[build.NAME]": "[packages compiled for torch](specs.md#packages-compiled-for-torch)",
     "[conda]": "[conda](../how-to/conda.md)",
     "[system]": "[images](../how-to/images.md#add-system-packages)",
     "[services]": "[services](../how-to/services.md)",
