@@ -50,7 +50,7 @@ def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
 def cell(text: str) -> str:
     """Text of the code on a page: options are code; what Markdown would read as a column or as HTML is escaped."""
     plain = [
-        part if at % 2 else re.sub(r"(?<!\S)(--[a-z][a-z-]*)", r"`\1`", part.replace("<", "\\<"))
+        part if at % 2 else re.sub(r"(?<!\S)(--[a-z][a-z-]*(?:=[\w=-]+)?)", r"`\1`", part.replace("<", "\\<"))
         for at, part in enumerate(text.split("`"))
     ]
     return "`".join(plain).replace("|", "\\|").replace("\n", " ")
@@ -294,7 +294,7 @@ def _option(option: click.Option, context: click.Context) -> list[str]:
         meaning = f"{meaning.removesuffix('.')} (default: `{option.default}`)."
     if option.multiple and not re.search("(?i)once", meaning):
         meaning += " May be given more than once."
-    return [f"`{cell(f'{names} {value}'.strip())}`", cell(meaning)]
+    return ["`" + f"{names} {value}".strip().replace("|", "\\|") + "`", cell(meaning)]
 
 
 def _exit_codes(_: str) -> str:
