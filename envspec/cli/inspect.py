@@ -266,7 +266,7 @@ def explain_error(code: str | None) -> Result:
     if code is None:
         pages = error_pages()
         width = max(len(page.code) for page in pages)
-        lines = [f"{page.code:<{width}}  {page.summary}" for page in pages]
+        lines = [f"{page.code:<{width}}  {page.exit_code:>3}  {page.summary}" for page in pages]
         return plain(lambda: {"errors": [page._asdict() for page in pages]}, lines)
     page = error_page(code)
     return plain(page._asdict, page.text.splitlines(), write=terminal.answer_markdown)

@@ -15,9 +15,10 @@ _LINK: Final = re.compile(r"\[([^]\n]+)\]\([^)\s]+\)")
 
 
 class ErrorPage(NamedTuple):
-    """summary: its first sentence. text: Markdown, without links, which lead to other pages of the documentation."""
+    """summary: its first sentences. text: Markdown, without links, which lead to other pages of the documentation."""
 
     code: str
+    exit_code: int
     summary: str
     text: str
 
@@ -38,10 +39,10 @@ def error_page(code: str) -> ErrorPage:
             hint="`envspec explain-error` lists all codes",
         )
     text = _LINK.sub(r"\1", _COMMENT.sub("", (PAGES / f"{code}.md").read_text(encoding="utf-8")))
-    summary = " ".join(text.split("\n\n")[1].split())
-    return ErrorPage(code, re.split(r"(?<=\.) ", summary)[0], text)
+    summary, _, exit_code = " ".join(text.split("\n\n")[1].split()).rpartition(" Exit code ")
+    return ErrorPage(code, int(exit_code.rstrip(".")), summary, text)
 
 
 def error_pages() -> list[ErrorPage]:
     """All of them, by code."""
-    return [error_page(path.stem) for path in sorted(PAGES.glob("*.md"))]
+    return [error_page(code) for code in sorted(path.stem for path in PAGES.glob("*.md"))]

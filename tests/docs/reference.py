@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import inspect
 import json
-import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Any, Final
 
 import click
 
-import envspec
 from envspec.cli.main import cli
-from envspec.errors import EXIT_CODES, EnvspecError
+from envspec.diagnostics.error_pages import error_pages
+from envspec.errors import EXIT_CODES
 from envspec.lockfile.toml_writer import bare_key
 from envspec.settings import CONTAINER_VARIABLES, OTHER_VARIABLES, OWN_VARIABLES, SETTINGS
 from envspec.spec import json_schema
@@ -298,23 +296,18 @@ def _option(option: click.Option, context: click.Context) -> list[str]:
 
 
 def _exit_codes(_: str) -> str:
-    """Exit codes, each with the codes of its errors."""
-    for module in pkgutil.walk_packages(envspec.__path__, "envspec."):
-        if not module.name.endswith("__main__"):
-            import_module(module.name)
-    codes: dict[int, set[str]] = {}
-    left: list[type[EnvspecError]] = [EnvspecError]
-    while left:
-        kind = left.pop()
-        left += kind.__subclasses__()
-        if kind.__module__.startswith("envspec."):
-            codes.setdefault(kind.exit_code, set()).add(kind.code)
-    rows = [
-        [str(code), cell(meaning), ", ".join(f"`{each}`" for each in sorted(codes.pop(code, ())))]
-        for code, meaning in EXIT_CODES.items()
-    ]
-    assert not codes, f"exit codes that EXIT_CODES lacks: {codes}"
-    return table(["exit code", "meaning", "`error.code`"], iter(rows))
+    rows = ([str(code), cell(meaning)] for code, meaning in EXIT_CODES.items())
+    return table(["exit code", "meaning"], rows)
+
+
+def _errors(_: str) -> str:
+    """Each code of an error, by exit code."""
+    pages = sorted(error_pages(), key=lambda page: page.exit_code)
+    link = "[{0}](../../envspec/data/errors/{0}.md)"
+    return table(
+        ["code", "exit code", "error"],
+        ([link.format(page.code), str(page.exit_code), cell(page.summary)] for page in pages),
+    )
 
 
 # --- variables ------------------------------------------------------------------------------------------------------
@@ -347,5 +340,6 @@ PARTS: Final[Mapping[str, Callable[[str], str]]] = {
     "commands": _commands,
     "command": _command,
     "exit-codes": _exit_codes,
+    "errors": _errors,
     "variables": _variables,
 }
