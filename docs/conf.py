@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
-from envspec.version import VERSION
-
 ROOT = Path(__file__).resolve().parents[1]
+# The API's page is about the code beside this file, whichever envspec is installed.
+sys.path.insert(0, str(ROOT))
+
+from envspec.version import VERSION  # noqa: E402
+
 DOCS = ROOT / "docs"
 ERRORS = ROOT / "envspec" / "data" / "errors"
 
