@@ -106,6 +106,21 @@ class NetworkError(EnvspecError):
     code = "network"
 
 
+class OfflineMiss(NetworkError):
+    """Something is not in the cache, and the network may not be used."""
+
+    code = "offline-miss"
+
+    def __init__(self, what: str, hint: str = "run once without --offline") -> None:
+        super().__init__(f"offline, and {what} is not in the cache", hint=hint)
+
+
+class WrongHash(NetworkError):
+    """A file whose hash is not the one that the lock, the spec or its index gives."""
+
+    code = "wrong-hash"
+
+
 class UnfitMachine(EnvspecError):
     """This machine can't run the lock."""
 

@@ -41,7 +41,7 @@ from envspec.build.types import (
 )
 from envspec.context import Connectivity, Context
 from envspec.credentials import without_credentials
-from envspec.errors import NetworkError, UnfitMachine
+from envspec.errors import OfflineMiss, UnfitMachine
 from envspec.facts import load_facts
 from envspec.fetch.sources import check_out
 from envspec.fetch.types import UnsafeName, archive_path, archives_folder
@@ -339,11 +339,7 @@ def git_request(
 
     async def lay_out(folder: Path) -> Path:
         if connectivity is Connectivity.OFFLINE:
-            raise NetworkError(
-                f"{wheel.of}: its wheel is not in the cache, and --offline forbids fetching "
-                f"{without_credentials(address.url)}",
-                hint="run once without --offline",
-            )
+            raise OfflineMiss(f"the wheel of {wheel.of}")
         return await check_out(address, commit, folder, wheel.of, environ)
 
     return _build_request(wheel, without_credentials(address.pinned(commit)), lay_out)

@@ -221,8 +221,7 @@ def _done(target: Target, act: Callable[[], Done], count: int) -> Done:
     except EnvspecError as error:
         if count == 1:
             raise
-        terminal.report_error(f"{target}: {error}")
-        output.refer_to(error.code)
+        output.report_error(error, str(target))
         return Done({**about, "error": error.as_document()}, exit_code=error.exit_code)
     return replace(found, document={**about, **found.document})
 

@@ -176,7 +176,7 @@ def show(result: Result) -> int:
     SETTINGS.answered = True
     if result.error is None:
         return result.exit_code
-    _report(result.error)
+    report_error(result.error)
     return result.error.exit_code
 
 
@@ -206,7 +206,10 @@ def fail(error: EnvspecError, text: str | None = None) -> int:
 
         # Errors of libraries quote URLs as they were requested.
         terminal.report(shown(traceback.format_exc()).rstrip("\n"))
-    _report(error, text)
+    if text is None:
+        report_error(error)
+    else:
+        terminal.report(text)
     if SETTINGS.form == "json" and not SETTINGS.answered:
         SETTINGS.answered = True
         try:
@@ -216,12 +219,11 @@ def fail(error: EnvspecError, text: str | None = None) -> int:
     return error.exit_code
 
 
-def _report(error: EnvspecError, text: str | None = None) -> None:
-    if text is not None:
-        terminal.report(text)
-    else:
-        terminal.report_error(error.text(error.details) if SETTINGS.debug else str(error))
-        refer_to(error.code)
+def report_error(error: EnvspecError, subject: str = "") -> None:
+    """An error as text, with the command that explains it. subject: what failed, if the command does several things."""
+    text = error.text(error.details) if SETTINGS.debug else str(error)
+    terminal.report_error(f"{subject}: {text}" if subject else text)
+    refer_to(error.code)
 
 
 def refer_to(code: str) -> None:

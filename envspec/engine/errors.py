@@ -54,8 +54,6 @@ class NoSuchProgram(CannotStart):
 class LimitsRefused(EngineError):
     """The engine may not raise the limits of a container, as in containers."""
 
-    code = "engine-limits"
-
 
 class PortTaken(EngineError):
     """A port of this machine is in use. port: None if the engine does not name it."""

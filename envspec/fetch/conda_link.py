@@ -29,7 +29,7 @@ from envspec.models import CONDA_REASONS, CondaPackage, Platform
 class LinkError(EnvspecError):
     """rattler could not link a package."""
 
-    code = "conda-link-failed"
+    code = "install-failed"
 
 
 class BadCondaPackage(EnvspecError):

@@ -17,7 +17,7 @@ from urllib.request import url2pathname
 
 from envspec.context import Context, Step
 from envspec.credentials import shown
-from envspec.errors import NetworkError
+from envspec.errors import NetworkError, OfflineMiss
 from envspec.fetch.types import (
     Archive,
     OnFetched,
@@ -108,10 +108,7 @@ class Downloads:
 
     async def _download(self, archive: Archive, path: Path) -> None:
         if self._context.is_offline and urlsplit(archive.url).scheme != "file":
-            raise NetworkError(
-                f"{archive.of}: {archive.filename} is not in the cache, and --offline forbids fetching it",
-                hint="run once without --offline",
-            )
+            raise OfflineMiss(f"{archive.filename} of {archive.of}")
         async with partial_file(path) as partial:
             if await self._is_cached(archive, path):
                 return

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from envspec.context import Context
 from envspec.credentials import filled, without_credentials
-from envspec.errors import NetworkError, UnfitMachine
+from envspec.errors import NetworkError, OfflineMiss, UnfitMachine, WrongHash
 from envspec.fetch.types import archive_path
 from envspec.io.cache import as_cache_error
 from envspec.io.files import replacing
@@ -32,7 +32,6 @@ from envspec.models import DIRECT_URL, WheelFile
 from envspec.names import COMMIT
 from envspec.origins import origin_of
 from envspec.resolve import cache
-from envspec.resolve.pypi.index.routing import OfflineMiss
 from envspec.spec import Requirement
 from envspec.spec.requirements import GitAddress
 
@@ -63,7 +62,7 @@ async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) ->
     """The commit that an address points to now. of: its package, for messages.
 
     Raises:
-        NetworkError: the repository can't be read, or has no such branch or tag. UnfitMachine: there is no git.
+        GitError: the repository can't be read, or has no such branch or tag. UnfitMachine: there is no git.
     """
     if COMMIT.fits(address.ref):
         return address.ref
@@ -75,7 +74,7 @@ async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) ->
     if found is None:
         what = f"no branch or tag {ref!r}" if ref else "no commit yet"
         short = " (write a commit with all of its digits)" if re.fullmatch(r"[0-9a-f]{4,39}", ref) else ""
-        raise NetworkError(
+        raise GitError(
             f"{of}: {without_credentials(address.url)} has {what}{short}",
             hint="name another one in the spec: it may have been renamed or deleted there",
         )
@@ -88,7 +87,7 @@ async def is_reachable(address: GitAddress, commit: str, of: str, environ: Mappi
     Fetches only the history, and nothing if a branch or tag points to the commit.
 
     Raises:
-        NetworkError: the repository can't be read.
+        GitError: the repository can't be read.
     """
     if not COMMIT.fits(commit):
         # From a lock, as in `check_out`.
@@ -107,12 +106,12 @@ async def check_out(address: GitAddress, commit: str, folder: Path, of: str, env
     """Check out a commit, with its history, into the new `folder`; the project's folder in it.
 
     Raises:
-        NetworkError: the repository can't be read, the commit is not in the history of the address's ref, or the
+        GitError: the repository can't be read, the commit is not in the history of the address's ref, or the
             subdirectory is not a folder of the repository.
     """
     if not COMMIT.fits(commit):
         # From a lock: git would parse a leading dash as an option.
-        raise NetworkError(f"{of}: {commit!r} is not a commit", hint="run `envspec lock SPEC` to write the lock again")
+        raise GitError(f"{of}: {commit!r} is not a commit", hint="run `envspec lock SPEC` to write the lock again")
     # Hard links would change times and modes of the source folder's files.
     git = _Git(address, of, environ)
     await git.clone(folder, "--no-hardlinks")
@@ -124,6 +123,12 @@ async def check_out(address: GitAddress, commit: str, folder: Path, of: str, env
     # The build must not see where the source came from.
     await git.attempt(folder, "remote", "remove", "origin")
     return _project(address, commit, folder, of)
+
+
+class GitError(NetworkError):
+    """A repository can't be read, or does not have what the spec or the lock names."""
+
+    code = "git"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +157,14 @@ class _Git:
         """The output of git.
 
         Raises:
-            NetworkError: it failed.
+            GitError: it failed.
         """
         done = await self.attempt(cwd, *words)
         if not done.status:
             return done.stdout
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
-        raise NetworkError(
+        raise GitError(
             f"{self.of}: git can't read {without_credentials(self.address.url)}: {reason.removeprefix('fatal: ')}",
             hint="try `git ls-remote` with that address; check the address and your login",
         )
@@ -196,11 +201,11 @@ class _Git:
         return (await self.attempt(clone, "merge-base", "--is-ancestor", commit, "FETCH_HEAD")).status == 0
 
 
-def unreachable(address: GitAddress, commit: str, of: str) -> NetworkError:
+def unreachable(address: GitAddress, commit: str, of: str) -> GitError:
     """The error of a commit that is not in the history of an address's ref."""
     named = repr(address.ref) if address.ref else "the default branch"
     where = "on no branch or tag" if COMMIT.fits(address.ref) else f"not in the history of {named}"
-    return NetworkError(
+    return GitError(
         f"{of}: commit {commit} is {where} of {without_credentials(address.url)}",
         hint="run `envspec lock --upgrade-package` if the branch was rewritten; name the fork if the commit is a "
         "fork's; name an unmerged commit by its ref: `@refs/pull/NUMBER/head`",
@@ -216,12 +221,12 @@ def _project(address: GitAddress, commit: str, folder: Path, of: str) -> Path:
     with contextlib.suppress(OSError, RuntimeError):
         project = (top / address.subdirectory).resolve(strict=True) if address.is_inside else top.parent
     if project is not None and (not project.is_relative_to(top) or project.is_relative_to(top / ".git")):
-        raise NetworkError(
+        raise GitError(
             f"{of}: the subdirectory {address.subdirectory!r} of {where} is outside of the repository at {commit}",
             hint="name a folder of the repository by `#subdirectory=` in the spec",
         )
     if project is None or not project.is_dir():
-        raise NetworkError(
+        raise GitError(
             f"{of}: {where} has no folder {address.subdirectory} at {commit}",
             hint="correct `#subdirectory=` in the spec",
         )
@@ -296,7 +301,7 @@ async def fetch_sdist(
             cached = {"asked": now.isoformat(), "sha256": sha256}
         store.put_answer(key, cached)
     if requirement.sha256 and requirement.sha256 != cached["sha256"]:
-        raise NetworkError(
+        raise WrongHash(
             f"{url} has SHA-256 {cached['sha256']}, the spec requires {requirement.sha256}",
             hint="correct the spec if the file is right; otherwise contact its publisher",
         )

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from envspec.credentials import shown
-from envspec.errors import NetworkError
+from envspec.errors import NetworkError, WrongHash
 from envspec.io.download import DownloadFile
 from envspec.io.http_types import BadStatus, IncompleteResponse, RequestError, Stalled, Unreachable
 from envspec.names import FILE_NAME, SHA256, Form
@@ -19,10 +19,8 @@ _AGAIN: Final = "run the same command again; fetched files are kept"
 _TRANSIENT_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
-class WrongArchive(NetworkError):
+class WrongArchive(WrongHash):
     """An archive whose hash is not the locked one."""
-
-    code = "wrong-hash"
 
     def __init__(self, of: str, url: str, found: str, locked: str) -> None:
         super().__init__(
@@ -33,8 +31,6 @@ class WrongArchive(NetworkError):
 
 class UnsafeName(NetworkError):
     """A file name or hash that is not safe in a path."""
-
-    code = "unsafe-name"
 
     def __init__(self, of: str, text: str, form: Form) -> None:
         super().__init__(

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from envspec.context import Context
 from envspec.credentials import without_credentials
-from envspec.errors import NetworkError, UsageError
+from envspec.errors import NetworkError, UsageError, WrongHash
 from envspec.fetch.download import Downloads
 from envspec.fetch.types import Archive, OnFetched, Truncated, WrongArchive, archive_path, check, ignore_fetched
 from envspec.io.download import DownloadFile
@@ -219,7 +219,7 @@ class WheelUrls:
         if as_of == _ANY_AGE:
             # A newer page may have corrected it.
             return None
-        raise NetworkError(
+        raise WrongHash(
             f"{package.name} {package.version}: {index.shown_url} lists {found.filename} with SHA-256 {found.sha256}, "
             f"locked {package.file.sha256}",
             hint="find out who changed the file, and lock again only if the change is intended",

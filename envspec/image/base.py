@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from envspec.context import Connectivity
-from envspec.errors import NetworkError, UsageError
+from envspec.errors import OfflineMiss, UsageError
 from envspec.image.config import BadBase, Base, read_config
 from envspec.image.layers.store import BlobStore
 from envspec.image.layers.types import Layer
@@ -128,19 +128,15 @@ class ManifestCache:
         if (body := self.blobs.read(digest)) is not None:
             return body
         if self.connectivity is Connectivity.OFFLINE:
-            raise NetworkError(
-                f"{what} is not in the cache, and --offline forbids a request to its registry",
-                hint="run once without --offline",
-            )
+            raise OfflineMiss(what)
         self.asking()
         registry = await self.opened()
         try:
             body = await fetch(registry)
         except RequestError as error:
             # A lock names the original registry, which this machine may not reach.
-            raise NetworkError(
-                f"the base image {reference.name} can't be read: {error.message}",
-                hint=f"{error.hint}; if another registry has a copy: `--mirror {reference.registry}=HOST`",
-            ) from error
+            error.message = f"the base image {reference.name} can't be read: {error.message}"
+            error.hint = f"{error.hint}; if another registry has a copy: `--mirror {reference.registry}=HOST`"
+            raise
         self.blobs.write(digest, body)
         return body

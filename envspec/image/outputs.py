@@ -16,7 +16,7 @@ from typing import Final
 from envspec.errors import EnvspecError, UsageError
 from envspec.image.config import canonical, descriptor, entry
 from envspec.image.layers.types import Image
-from envspec.io.files import FULL, is_unfinished, open_replacing, remove_leftovers
+from envspec.io.files import FULL, DiskFull, is_unfinished, make_directories, open_replacing, remove_leftovers
 from envspec.registry.reference import parse
 from envspec.registry.types import OCI_INDEX, Blob, Descriptor, digest_of
 
@@ -98,7 +98,7 @@ def tar_of(files: Iterable[tuple[str, bytes | Descriptor]], opened: OpenBlob, mo
 
 
 def write_tar(path: Path, files: Files, opened: OpenBlob, moved: OnBytes) -> None:
-    """Write the tar to a temporary file and rename it. Raises CannotWriteImage: no space, no permission."""
+    """Write the tar to a temporary file and rename it. Raises DiskFull; CannotWriteImage: no permission."""
     with _write_errors(path):
         remove_leftovers(path.parent, path.name)
         with open_replacing(path) as file:
@@ -112,7 +112,7 @@ def write_layout(folder: Path, files: Files, opened: OpenBlob, moved: OnBytes) -
     After an error, no new layout is left; after a kill, the next run continues.
 
     Raises:
-        UsageError: the folder contains something else. CannotWriteImage: no space, no permission.
+        UsageError: the folder contains something else. DiskFull. CannotWriteImage: no permission.
     """
     check_outputs(None, folder)
     is_layout = _is_layout(folder)
@@ -171,11 +171,14 @@ def _removed_on_error(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _write_errors(path: Path) -> Iterator[None]:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directories(path.parent)
         yield
     except OSError as error:
-        what, hint = f"{path} can't be written: {error.strerror or error}", "use another path"
-        if error.errno in FULL:
-            free = shutil.disk_usage(next(each for each in (path, *path.absolute().parents) if each.exists())).free
-            what, hint = f"{what} ({free / 1e6:,.0f} MB are free there)", "free some space or use another path"
-        raise CannotWriteImage(what, hint=f"{hint}; the layers written so far stay in envspec's cache") from error
+        kept = "the layers written so far stay in envspec's cache"
+        what = f"{path} can't be written: {error.strerror or error}"
+        if error.errno not in FULL:
+            raise CannotWriteImage(what, hint=f"use another path; {kept}") from error
+        free = shutil.disk_usage(next(each for each in (path, *path.absolute().parents) if each.exists())).free
+        raise DiskFull(
+            f"{what} ({free / 1e6:,.0f} MB are free there)", hint=f"free some space or use another path; {kept}"
+        ) from error

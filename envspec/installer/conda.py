@@ -61,7 +61,7 @@ class PathEscapes(EnvspecError):
     """A wheel lists files outside of the environment, which an uninstallation would delete."""
 
     exit_code = 5
-    code = "path-escapes"
+    code = "bad-wheel"
 
 
 #: Changes if a file is written or replaced: inode, size, mtime_ns. None: missing.

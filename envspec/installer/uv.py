@@ -12,14 +12,14 @@ from typing import Final
 
 from envspec.context import Context
 from envspec.credentials import shown
-from envspec.errors import EnvspecError, NetworkError, UnfitMachine
-from envspec.fetch.wheels import NETRC_HINT, REFUSED
+from envspec.errors import EnvspecError, OfflineMiss, UnfitMachine, WrongHash
+from envspec.fetch.wheels import NETRC_HINT, REFUSED, NotOnPage
 from envspec.installer.request import InstallRequest
 from envspec.installer.staging import FOLDER, StagingFolder
 from envspec.io import process
 from envspec.io.files import DiskFull
 from envspec.io.http_settings import ca_bundle, default_index_url
-from envspec.io.http_types import BadStatus, Retry
+from envspec.io.http_types import BadStatus, IncompleteResponse, RequestError, Retry, Stalled, Unreachable
 from envspec.io.process import Finished, ParentLink, StopBy, run, run_streaming
 from envspec.lockfile.export.requirements import requirements_text
 from envspec.models import DEFAULT_INDEX, Resolution, WheelFile
@@ -39,7 +39,7 @@ _TRANSIENT: Final = re.compile(
 class UvError(EnvspecError):
     """uv failed with an error that envspec does not know."""
 
-    code = "uv-failed"
+    code = "install-failed"
 
 
 def environ(context: Context) -> dict[str, str]:
@@ -90,11 +90,15 @@ def is_transient(stderr: str) -> bool:
 def error_of(ended: Finished) -> EnvspecError:
     """uv's error as envspec's own."""
     text = re.split(r"\n\s*(?:hint|help):", ended.stderr)[0]
-    name = re.search(r"`([^`\s]+)==([^`\s]+)`|version of (\S+)==(\S+) and|\b([\w.-]+) was not found in the cache", text)
+    name = re.search(
+        r"`([^`\s]+)==([^`\s]+)`|`([\w.-]+) @ |version of (\S+)==(\S+) and"
+        r"|\b([\w.-]+) was not found in the (?:cache|package registry)",
+        text,
+    )
     who = " ".join(part for part in name.groups() if part) if name else "the wheels"
     if mismatch := re.search(r"Expected:\s+((?:sha\w+:\w+\s+)+)Computed:\s+(\S+)", text):
         locked = ", ".join(mismatch[1].split()).replace("sha256:", "")
-        return NetworkError(
+        return WrongHash(
             f"{who}: the index's file is not the locked one: "
             f"SHA-256 {mismatch[2].removeprefix('sha256:')}, locked {locked}",
             hint="nothing was installed; find out who changed the file, and lock again only if the change is intended",
@@ -102,17 +106,25 @@ def error_of(ended: Finished) -> EnvspecError:
     url = re.search(r"Failed to fetch: `?(\S+?)`?$", text, re.MULTILINE)
     if url and (status := re.search(r"HTTP status \w+ error \((\d{3})", text)):
         answered = BadStatus(url[1], int(status[1]))
-        hint = NETRC_HINT if answered.status in REFUSED else answered.hint
-        return NetworkError(f"{who}: {answered.message}", hint=hint)
-    where = f"{shown(url[1])}: " if url else ""
+        answered.message = f"{who}: {answered.message}"
+        if answered.status in REFUSED:
+            answered.hint = NETRC_HINT
+        return answered
+    if re.search(_OFFLINE, text):
+        return OfflineMiss(f"a file of {who}")
+    where = f"{who}: {url[1]}" if url else who
     for pattern, kind, what, hint in _ERRORS:
         if re.search(pattern, text):
-            return kind(f"{who}: {where}{what}", hint=hint)
+            return kind(f"{where}: {what}", hint=hint)
+    for pattern, request_error, what, hint in _REQUEST_ERRORS:
+        if re.search(pattern, text):
+            return request_error(where, what, hint=hint)
     causes = ": ".join(_causes(text)) or f"it exited with status {ended.status}"
     return UvError(f"uv could not install {who}: {causes}", hint="run again with --debug and report it")
 
 
 _AGAIN: Final = "run the same command again; fetched files are kept"
+_OFFLINE: Final = r"connectivity is disabled|was not found in the cache"
 #: (pattern in uv's stderr, error, what, hint); the first match counts.
 _ERRORS: Final[tuple[tuple[str, type[EnvspecError], str, str], ...]] = (
     (
@@ -122,12 +134,6 @@ _ERRORS: Final[tuple[tuple[str, type[EnvspecError], str, str], ...]] = (
         f"free space and {_AGAIN}",
     ),
     (
-        r"connectivity is disabled|was not found in the cache",
-        NetworkError,
-        "a file is not in the cache, and --offline forbids fetching it",
-        "run once without --offline",
-    ),
-    (
         r"no wheels? with a matching|incompatible with|no compatible|can't be installed because",
         UnfitMachine,
         "the locked file is for another system or Python than this one",
@@ -135,22 +141,24 @@ _ERRORS: Final[tuple[tuple[str, type[EnvspecError], str, str], ...]] = (
     ),
     (
         r"there is no version of|was not found in the package registry",
-        NetworkError,
-        "the index does not have that version",
+        NotOnPage,
+        "the index does not have it",
         "set ENVSPEC_DEFAULT_INDEX to an index that still has the file",
     ),
-    (r"timed out", NetworkError, "the server stalled", _AGAIN),
+)
+_REQUEST_ERRORS: Final[tuple[tuple[str, type[RequestError], str, str], ...]] = (
+    (r"timed out", Stalled, "the server stalled", _AGAIN),
     (
         r"Connection refused|tcp connect error",
-        NetworkError,
+        Unreachable,
         "no connection",
         "check that the server runs, and HTTPS_PROXY",
     ),
-    (r"dns error", NetworkError, "cannot resolve host", "check the spelling, DNS and HTTPS_PROXY"),
-    (r"invalid peer certificate|certificate", NetworkError, "no TLS connection", "name a CA bundle in SSL_CERT_FILE"),
-    (r"decoding response body|[Cc]onnection (?:reset|closed)", NetworkError, "the response ended early", _AGAIN),
-    (r"Failed to extract archive", NetworkError, "the received file is damaged", _AGAIN),
-    (r"error sending request|Request failed", NetworkError, "the connection broke", _AGAIN),
+    (r"dns error", Unreachable, "cannot resolve host", "check the spelling, DNS and HTTPS_PROXY"),
+    (r"invalid peer certificate|certificate", RequestError, "no TLS connection", "name a CA bundle in SSL_CERT_FILE"),
+    (r"decoding response body|[Cc]onnection (?:reset|closed)", IncompleteResponse, "the response ended early", _AGAIN),
+    (r"Failed to extract archive", IncompleteResponse, "the received file is damaged", _AGAIN),
+    (r"error sending request|Request failed", Unreachable, "the connection broke", _AGAIN),
 )
 
 

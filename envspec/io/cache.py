@@ -46,17 +46,29 @@ class CacheError(EnvspecError):
     exit_code = 6
     code = "cache"
 
-    def __init__(self, folder: Path, error: OSError) -> None:
-        if error.errno in FULL:
-            super().__init__(
-                f"no space left in envspec's cache, {folder}: {error.strerror}",
-                hint="free space, or set ENVSPEC_CACHE_DIR to another folder; finished work is kept",
-            )
-            return
-        super().__init__(
-            f"envspec's cache can't be used: {error.filename or folder}: {error.strerror or error}",
-            hint="make it readable and writable, or set ENVSPEC_CACHE_DIR to another folder",
+
+class CacheFull(CacheError):
+    code = "disk-full"
+
+
+def cache_error(folder: Path, error: OSError) -> CacheError:
+    """The system's error as envspec's own."""
+    if error.errno in FULL:
+        return CacheFull(
+            f"no space left in envspec's cache, {folder}: {error.strerror}",
+            hint="free space, or set ENVSPEC_CACHE_DIR to another folder; finished work is kept",
         )
+    return CacheError(
+        f"envspec's cache can't be used: {error.filename or folder}: {error.strerror or error}",
+        hint="make it readable and writable, or set ENVSPEC_CACHE_DIR to another folder",
+    )
+
+
+class DamagedCache(EnvspecError):
+    """A file of the cache was changed or removed after it was written."""
+
+    exit_code = 5
+    code = "damaged-cache"
 
 
 class UnsafeCache(UnfitMachine):
@@ -136,7 +148,7 @@ def as_cache_error(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL | _FORBIDDEN:
-            raise CacheError(folder, error) from error
+            raise cache_error(folder, error) from error
         raise
 
 
@@ -173,7 +185,7 @@ def cache_root(environ: Mapping[str, str]) -> Path:
         _close(root, folder)
     except OSError as error:
         if error.errno not in _FORBIDDEN:
-            raise CacheError(root, error) from error
+            raise cache_error(root, error) from error
     return root
 
 
@@ -379,7 +391,7 @@ class JsonCache:
         try:
             write_file(self._path(key), json.dumps(value).encode())
         except OSError as error:
-            raise CacheError(self.folder, error) from error
+            raise cache_error(self.folder, error) from error
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from envspec.io.cache import CacheError
+from envspec.io.cache import CacheError, cache_error
 from envspec.io.file_locks import lock_file
 from envspec.io.files import write_all
 
@@ -115,7 +115,7 @@ class DownloadFile:
         try:
             size = await asyncio.to_thread(self._hash_existing)
         except OSError as error:
-            raise CacheError(self._folder, error) from error
+            raise cache_error(self._folder, error) from error
         self.is_resumed = size > 0
         self._count(size)
 
@@ -167,7 +167,7 @@ class DownloadFile:
             await asyncio.gather(writing, return_exceptions=True)
             raise
         except OSError as error:
-            raise CacheError(self._folder, error) from error
+            raise cache_error(self._folder, error) from error
 
     def _write_now(self, data: bytes | bytearray) -> None:
         self._hash.update(data)

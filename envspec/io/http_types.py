@@ -146,6 +146,7 @@ def describe(cause: BaseException, url: str, connect_s: float, stall_s: float) -
     spelling = "check the spelling, DNS and HTTPS_PROXY"
     firewall = "check the firewall, and whether HTTPS_PROXY must name a proxy"
     again = "try again; if it persists, check the server"
+    longer = f"{again}; ENVSPEC_HTTP_STALL_S sets the time limit"
     plain_http, port = "check whether the server speaks http:// instead", "check that the server runs, and its port"
     # The first match counts: aiohttp's special errors inherit from its general ones.
     errors: tuple[tuple[type[BaseException], type[RequestError], str, str], ...] = (
@@ -155,7 +156,7 @@ def describe(cause: BaseException, url: str, connect_s: float, stall_s: float) -
         (aiohttp.ClientHttpProxyError, RequestError, proxy_refuses, proxy_login),
         (aiohttp.ClientConnectorDNSError, Unreachable, "cannot resolve host", spelling),
         (aiohttp.ConnectionTimeoutError, Stalled, f"no connection within {connect_s:g} s", firewall),
-        (aiohttp.ServerTimeoutError, Stalled, f"the server stalled: no byte for {stall_s:g} s", again),
+        (aiohttp.ServerTimeoutError, Stalled, f"the server stalled: no byte for {stall_s:g} s", longer),
         (asyncio.TimeoutError, Stalled, "the response is not complete within the time limit", again),
         (aiohttp.ClientConnectorError, Unreachable, f"no connection ({reason})", port),
         (aiohttp.ClientPayloadError, IncompleteResponse, "the response ended early", again),

@@ -28,7 +28,7 @@ from envspec.build.wheel import build_wheel, folder_request, git_request, sdist_
 from envspec.context import SILENT, Step
 from envspec.credentials import without_credentials
 from envspec.diagnostics.machine import this_platform
-from envspec.errors import NetworkError, StaleLock, UnfitMachine
+from envspec.errors import NetworkError, OfflineMiss, StaleLock, UnfitMachine
 from envspec.facts import Facts
 from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
@@ -60,7 +60,7 @@ from envspec.operations.lock_state import SOURCE, LockState, Upgrade, is_open
 from envspec.operations.session import Session
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint_of, parse
-from envspec.resolve.pypi.index.routing import BuiltSource, OfflineMiss
+from envspec.resolve.pypi.index.routing import BuiltSource
 from envspec.resolve.pypi.metadata import Overrides, applicable, declared, override, without_marker
 from envspec.resolve.pypi.request import indexes_of, recorded_overrides, sources_of
 from envspec.spec import Requirement, RequirementKind, Spec
@@ -115,11 +115,12 @@ class WheelBuilder:
         try:
             return await unpacked_build(build)
         except NetworkError as error:
-            raise NetworkError(
+            error.message = (
                 f"builds need Python {python.series}: this machine has none, and a standalone build can't be fetched: "
-                f"{error.message}",
-                hint=f"install Python {python.series}, such as by `uv python install {python.series}`",
-            ) from error
+                f"{error.message}"
+            )
+            error.hint = f"install Python {python.series}, such as by `uv python install {python.series}`"
+            raise
 
     async def _container(self, target: Target) -> BuildContainer:
         """The devel flavour of the lock's base, by its digest, and a Python to build with."""
@@ -145,7 +146,7 @@ class WheelBuilder:
         if row is not None:
             return row.digest
         if self._context.is_offline:
-            raise UnfitMachine(f"the digest of {name} is not in the cache", hint="run once without --offline")
+            raise OfflineMiss(f"the digest of {name}")
         found = await resolve_digests(parse(name), [platform], await self._session.registry())
         return str(found[0].digest)
 

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from envspec.context import Context, Step, counted
+from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
-from envspec.errors import NetworkError, StaleLock, UnfitMachine, UsageError
+from envspec.errors import OfflineMiss, StaleLock, UnfitMachine, UsageError
 from envspec.image import outputs
 from envspec.image.base import ManifestCache
 from envspec.image.build import BuiltImage, ImageBuilder, WheelBuilds
@@ -122,10 +122,7 @@ class ImageSession(AsyncExitStack):
             return
         if self.context.is_offline:
             base, _ = next(iter(missing.values()))
-            raise NetworkError(
-                f"{counted(len(missing), 'layer')} of {base.name} not in the cache, and --offline forbids fetching",
-                hint="run once without --offline",
-            )
+            raise OfflineMiss(f"a layer of {base.name}")
         registry = await self.clients.registry()
         total = sum(blob.size_bytes for _, blob in missing.values())
         moved = self.clients.bytes_moved(ImageStage.BASE_LAYERS, total)

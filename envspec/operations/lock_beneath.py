@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.base_image.plan import custom_image
 from envspec.context import Context
-from envspec.errors import NetworkError, UsageError
+from envspec.errors import NetworkError, OfflineMiss, UsageError
 from envspec.io.cache import BASE_CONTENTS, JsonCache
 from envspec.io.tasks import run_interruptible
 from envspec.models import BaseImage, Platform
@@ -109,10 +109,7 @@ async def _read_base(image: BaseImage, platform: Platform, session: Session, con
         if blobs.has(blob):
             return lambda each: _stored(blobs.open(each).chunks())
         if context.is_offline:
-            raise NetworkError(
-                f"layer {blob.digest} of {image.name} was not read yet, and --offline forbids fetching",
-                hint="run once without --offline",
-            )
+            raise OfflineMiss(f"layer {blob.digest} of {image.name}")
         registry = await session.registry()
         return lambda each: read_blob(registry, parse(image.repository), each)
 

@@ -120,6 +120,14 @@ def test_of_several_specs_each_has_its_result(envspec: Envspec, tmp_path: Path) 
     other.mkdir()
     ran = envspec("lock", "small", "specs/small.toml", "--format", "json")
     assert (ran.status, [each["error"]["code"] for each in json.loads(ran.stdout)["locks"]]) == (2, ["spec", "spec"])
+    assert ran.stderr.count("\n  more: envspec explain-error spec\n") == 2
+
+
+@pytest.mark.parametrize("words", ["", "-q", "-qq", "--debug", "--format json"])
+def test_an_error_names_the_command_that_explains_it(envspec: Envspec, words: str) -> None:
+    ran = envspec("lock", "small", *words.split())
+    assert ran.stderr.endswith("\n  more: envspec explain-error spec\n") and ran.stderr.count("  more: ") == 1
+    assert "explain-error" not in ran.stdout
 
 
 def test_a_result_and_an_error_are_one_object(envspec: Envspec, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from tests.docs import local_python
 from tests.docs.error_packages import broken_packages, placeholder
+from tests.docs.faulty_hosts import faulty_hosts
 from tests.docs.private_hosts import LOGIN, private_hosts
 from tests.support.builders import base_packages, ecosystem
 from tests.support.builders.cuda_library import CUBIN, Code, container, library
@@ -128,6 +129,7 @@ def servers() -> Iterator[Servers]:
         Standing(PushRegistry()) as registry,
         IndexServer(wheels_of_flash_attn()) as wheels,
         local_python.archives() as python,
+        faulty_hosts() as faulty,
     ):
         hold_base(registry.held, make_base())
         hold_base(registry.held, base_with_torch(), "team/pytorch", "2.9")
@@ -140,6 +142,7 @@ def servers() -> Iterator[Servers]:
                 "https://wheels.example.com/flash-attn.html": f"{wheels.root}/links.html",
                 "registry.example.com": registry.host,
                 "/usr/bin/python3.11": f"{sys.base_prefix}/bin/python{SERIES}",
+                **faulty,
             },
             variables={
                 "ENVSPEC_DEFAULT_INDEX": index.url,

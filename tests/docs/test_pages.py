@@ -30,8 +30,9 @@ PAGES: Final = {
         *sorted((DATA / "errors").glob("*.md")),
     ]
 }
-#: On pages the reader's folder has this name.
+#: On pages the reader's folders have these names.
 FOLDER: Final = "/home/me/train"
+CACHE: Final = "/home/me/.cache"
 
 
 def tiers() -> Iterator[object]:
@@ -56,7 +57,11 @@ def reader(tmp_path: Path, loopback: Servers) -> Reader:
     folder.mkdir()
     home.mkdir()
     variables = environment(home, Path(sys.executable).parent)
-    return Reader(folder, {**variables, **loopback.variables}, {**loopback.names, FOLDER: str(folder)})
+    return Reader(
+        folder,
+        {**variables, **loopback.variables},
+        {**loopback.names, FOLDER: str(folder), CACHE: str(home / ".cache")},
+    )
 
 
 @pytest.mark.parametrize("name", PAGES)

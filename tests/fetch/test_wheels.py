@@ -223,7 +223,7 @@ def test_offline(fetcher: Fetcher, index: IndexServer) -> None:
     index.forget()
     assert fetcher.fetches(pin(APP), connectivity=Connectivity.OFFLINE)
     error = fetcher.refused(pin(BIG), connectivity=Connectivity.OFFLINE)
-    assert "big 2.0" in error.message and "--offline" in error.message
+    assert (error.code, "big 2.0" in error.message) == ("offline-miss", True)
     assert index.requests == []
 
 

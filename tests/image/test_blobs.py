@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from envspec.image.layers.store import BlobStore, WrongBlob
+from envspec.io.cache import DamagedCache
 from envspec.registry.types import Descriptor
 
 CONTENT = b"a layer" * 1000
@@ -49,7 +50,7 @@ def test_a_blob_that_was_damaged_later_goes(tmp_path: Path, damaged: bytes) -> N
     store.path(kept.digest).write_bytes(damaged)
     assert store.has(kept) is (len(damaged) == len(CONTENT))
     assert store.read(kept.digest) is None
-    with pytest.raises(WrongBlob, match="was damaged after it was written"):
+    with pytest.raises(DamagedCache, match="was damaged after it was written"):
         list(store.open(kept).chunks())
     assert not files(tmp_path)
     store.write(kept.digest, CONTENT)

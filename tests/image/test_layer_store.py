@@ -17,10 +17,9 @@ from typing import Final
 import pytest
 
 from envspec.image.layers.gzip import ArchiveMissing, BadArchive
-from envspec.image.layers.recipe import LayerDamaged
-from envspec.image.layers.store import LayerStore, UnknownLayer, WrongBlob
+from envspec.image.layers.store import LayerStore, UnknownLayer
 from envspec.image.layers.types import Compression, Entry, Layer, OnDisk
-from envspec.io.cache import CacheError
+from envspec.io.cache import CacheError, DamagedCache
 from envspec.models import GpuCodeFound, Library, WheelContent
 from tests.support.builders.entries import Listed, file, folder, wheel_like
 from tests.support.tries import tries
@@ -224,7 +223,7 @@ def test_damage_is_found_when_it_is_read(
     whole = path.read_bytes()
     at = {"archive": 50_000, "side file": 30, "table": len(whole) - 20}[what]
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-    with pytest.raises(LayerDamaged, match="damaged in envspec's cache"):
+    with pytest.raises(DamagedCache, match="damaged in envspec's cache"):
         bytes_of(store, layer)
     assert store.cached(source.key, form) is None
     if what == "archive":
@@ -250,7 +249,7 @@ def test_a_damaged_zstd_form_is_found_and_written_again(tmp_path: Path, source: 
     packed = bytearray(form.read_bytes())
     packed[len(packed) // 2] ^= 1
     form.write_bytes(packed)
-    with pytest.raises(WrongBlob, match="was damaged"):
+    with pytest.raises(DamagedCache, match="was damaged"):
         bytes_of(store, layer)
     assert store.cached(source.key, Compression.ZSTD) is None
     assert digest(bytes_of(store, store.write(source, Compression.ZSTD))) == layer.blob.digest

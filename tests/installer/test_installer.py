@@ -280,30 +280,49 @@ _AND = " and you require other==2.0, we can conclude that your requirements are 
         (
             f"{_FETCH}https://me:secret@example.org/other.whl\n"
             "  cause: HTTP status client error (404 Not Found) for url (https://me:secret@example.org/other.whl)\n",
-            5,
+            "http-status",
             "other 1.0: https://example.org/other.whl: HTTP 404 (not found)",
         ),
         (
             f"{_FETCH}`https://example.org/other.whl`\n  cause: operation timed out\n",
-            5,
+            "timeout",
             "other 1.0: https://example.org/other.whl: the server stalled",
         ),
         (
             f"{_DOWNLOAD}  cause: Hash mismatch for `other==1.0`\n\n         Expected:\n           sha256:aa\n\n"
             "         Computed:\n           sha256:bb\n",
-            5,
+            "wrong-hash",
             "other 1.0: the index's file is not the locked one: SHA-256 bb, locked aa",
         ),
-        (f"{_BECAUSE}there is no version of other==2.0{_AND}", 5, "other 2.0: the index does not have that version"),
-        (f"{_BECAUSE}other was not found in the cache{_AND}", 5, "--offline forbids fetching it"),
-        (f"{_DOWNLOAD}  cause: failed to write: No space left on device (os error 28)\n", 6, "no space left"),
-        ("error: something new\n  cause: at http://me:secret@example.org/x\n", 1, "new: at http://example.org/x"),
-        ("", 1, "it exited with status 2"),
+        (
+            "error: Failed to read `other @ https://example.org/other.whl`\n  cause: Hash mismatch\n\n"
+            "         Expected:\n           sha256:aa\n\n         Computed:\n           sha256:bb\n",
+            "wrong-hash",
+            "other: the index's file is not the locked one",
+        ),
+        (
+            f"{_BECAUSE}there is no version of other==2.0{_AND}",
+            "file-not-on-index",
+            "other 2.0: the index does not have it",
+        ),
+        (
+            f"{_BECAUSE}other was not found in the package registry{_AND}",
+            "file-not-on-index",
+            "other: the index does not have it",
+        ),
+        (f"{_BECAUSE}other was not found in the cache{_AND}", "offline-miss", "offline, and a file of other"),
+        (f"{_DOWNLOAD}  cause: failed to write: No space left on device (os error 28)\n", "disk-full", "no space left"),
+        (
+            "error: something new\n  cause: at http://me:secret@example.org/x\n",
+            "install-failed",
+            "at http://example.org/x",
+        ),
+        ("", "install-failed", "it exited with status 2"),
     ],
 )
-def test_uvs_words(stderr: str, code: int, words: str) -> None:
+def test_uvs_words(stderr: str, code: str, words: str) -> None:
     shown = error_of(Finished(2, "", stderr))
-    assert shown.exit_code == code and words in shown.message and shown.hint
+    assert shown.code == code and words in shown.message and shown.hint
     assert "secret" not in str(shown)
 
 

@@ -21,6 +21,7 @@ from isal import isal_zlib
 from envspec.errors import EnvspecError
 from envspec.image.layers import tar
 from envspec.image.layers.types import Entry, InMemory, OnDisk, ZipMember, ZipMethod
+from envspec.io.cache import DamagedCache
 
 #: Compression method deflate, no name, no time, unknown system: the same on every machine.
 MEMBER_HEAD: Final = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
@@ -51,11 +52,8 @@ class BadArchive(EnvspecError):
         super().__init__(f"{archive.name}: {why}", hint=f"remove {archive} and try again; no layer was written")
 
 
-class ArchiveMissing(EnvspecError):
+class ArchiveMissing(DamagedCache):
     """An archive of a layer is not in the cache any more."""
-
-    exit_code = 5
-    code = "archive-missing"
 
     def __init__(self, archive: Path) -> None:
         self.archive = archive

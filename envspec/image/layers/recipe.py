@@ -22,7 +22,6 @@ from typing import IO, Any, Final
 
 from isal import isal_zlib
 
-from envspec.errors import EnvspecError
 from envspec.image.layers.gzip import (
     INFLATE_ERROR,
     MEMBER_END,
@@ -35,7 +34,7 @@ from envspec.image.layers.gzip import (
 )
 from envspec.image.layers.threads import CHUNK_BYTES, HashingThread
 from envspec.image.layers.types import ZipMember, ZipMethod
-from envspec.io.cache import content_value, read_content
+from envspec.io.cache import DamagedCache, content_value, read_content
 from envspec.io.files import is_unfinished, write_file
 from envspec.models import WheelContent
 
@@ -70,13 +69,6 @@ class Digest:
     @property
     def sha256(self) -> str:
         return f"sha256:{self._hash.hexdigest()}"
-
-
-class LayerDamaged(EnvspecError):
-    """A cached layer whose bytes have changed."""
-
-    exit_code = 5
-    code = "damaged-layer"
 
 
 @contextlib.contextmanager
@@ -188,7 +180,7 @@ class Recipe:
         """The gzip form from byte `start` on.
 
         Raises:
-            LayerDamaged: read from byte 0, the bytes differ from those that were written.
+            DamagedCache: read from byte 0, the bytes differ from those that were written.
         """
         crc32 = 0
         with Archives() as archives:
@@ -203,7 +195,7 @@ class Recipe:
         """The plain tar from byte `start` on.
 
         Raises:
-            LayerDamaged: the side file or an archive has changed; each part has its own CRC-32.
+            DamagedCache: the side file or an archive has changed; each part has its own CRC-32.
         """
         try:
             with Archives() as archives:
@@ -249,10 +241,10 @@ class Recipe:
             raise self._damaged()
         return map(Segment._make, _SEGMENT.iter_unpack(table))
 
-    def _damaged(self) -> LayerDamaged:
+    def _damaged(self) -> DamagedCache:
         # Without its head the layer is not valid any more, and the next run writes it again.
         head_path(self.folder).unlink(missing_ok=True)
-        return LayerDamaged(
+        return DamagedCache(
             f"the layer `{self.head.created_by}` is damaged in envspec's cache: its side file or one of its archives",
             hint="run the same command again: it checks the archives and writes the layer again",
         )

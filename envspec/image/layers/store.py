@@ -23,7 +23,7 @@ from envspec.image.layers.gzip import Archives, EntrySink, GzipAssembler, LayerO
 from envspec.image.layers.tar import EntryCheck
 from envspec.image.layers.threads import HashingThread, cancellable
 from envspec.image.layers.types import Compression, Entry, Layer, LayerSource
-from envspec.io.cache import as_cache_error
+from envspec.io.cache import DamagedCache, as_cache_error
 from envspec.io.file_locks import open_folder, wait_for_lock
 from envspec.io.files import write_file
 from envspec.models import WheelContent
@@ -115,7 +115,7 @@ class FileBlob:
     descriptor: Descriptor
 
     def chunks(self, start: int = 0) -> Iterator[bytes]:
-        """The bytes. A damaged blob that is read from byte 0 is removed and ends in WrongBlob."""
+        """The bytes. A damaged blob that is read from byte 0 is removed and raises DamagedCache."""
         digest = hashlib.new(self.descriptor.digest.partition(":")[0])
         with self.path.open("rb", buffering=0) as file:
             file.seek(start)
@@ -150,7 +150,7 @@ class BlobStore:
         """A blob of the cache.
 
         Raises:
-            FileNotFoundError: it is not in the cache. WrongBlob: its file has another size.
+            FileNotFoundError: it is not in the cache. DamagedCache: its file has another size.
         """
         path = self.path(descriptor.digest)
         if path.stat().st_size != descriptor.size_bytes:
@@ -182,10 +182,10 @@ class BlobStore:
             write_file(path, body)
 
 
-def _damaged(path: Path, descriptor: Descriptor) -> WrongBlob:
+def _damaged(path: Path, descriptor: Descriptor) -> DamagedCache:
     with contextlib.suppress(OSError):
         path.unlink()
-    return WrongBlob(
+    return DamagedCache(
         f"envspec's copy of {descriptor.digest}, {path}, was damaged after it was written",
         hint="run the same command again, and check the disk; the damaged copy was removed",
     )
@@ -251,7 +251,7 @@ class LayerStore:
         """The bytes of a layer that this store returned.
 
         Raises:
-            ArchiveMissing: an archive of it is not in the cache any more. Reading raises LayerDamaged.
+            ArchiveMissing: an archive of it is not in the cache any more. Reading raises DamagedCache.
         """
         folder = self._folder_of(layer)
         if layer.blob.media_type == Compression.ZSTD.media_type:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from envspec.credentials import channel_without_credentials
-from envspec.errors import NetworkError
+from envspec.errors import NetworkError, OfflineMiss
 from envspec.io import http_types
 from envspec.io.http_settings import keeps_logins
-from envspec.io.http_types import Credential
+from envspec.io.http_types import Credential, IncompleteResponse, RequestError, Stalled, Unreachable
 from envspec.models import Platform
 from envspec.origins import origin_of
 
@@ -109,59 +109,60 @@ def _loopback_without_proxy() -> Iterator[None]:
         os.environ.update(before)
 
 
+class ChannelError(RequestError):
+    """A channel gave no usable repodata."""
+
+    code = "bad-channel"
+
+
 _URL: Final = re.compile(r"(?:https?|file|s3|gcs|oci)://[^\s'\")]+")
 _AGAIN: Final = "try again; if it fails again, check the server"
 _NOT_REPODATA: Final = "the answer is not a channel's repodata, or not all of it"
 #: rattler's messages for a complete answer that cannot be read.
 _GARBLED: Final = ("failed to decode zstd", "failed to parse")
-#: Parts of rattler's messages, with error and hint; the first match decides. `{total}`: the time limit, in seconds.
-_ERRORS: Final[tuple[tuple[str, str, str], ...]] = (
-    (
-        "no usable repodata cache",
-        "not in the cache, and nothing is fetched offline",
-        "lock once with a network, or without --offline",
-    ),
-    (
-        "operation timed out",
-        "no complete answer within {total:g} s",
-        f"{_AGAIN}; ENVSPEC_HTTP_TOTAL_S sets the time limit",
-    ),
+_TOO_SLOW: Final = "no complete answer within {total:g} s"
+_SLOW: Final = f"{_AGAIN}; ENVSPEC_HTTP_TOTAL_S sets the time limit"
+#: Parts of rattler's messages, with class, error and hint; the first match decides. {total}: the time limit in seconds.
+_ERRORS: Final[tuple[tuple[str, type[RequestError], str, str], ...]] = (
+    ("operation timed out", Stalled, _TOO_SLOW, _SLOW),
     (
         "invalid peer certificate",
+        RequestError,
         "the server's certificate is not trusted",
         "name your organisation's in SSL_CERT_FILE, the only variable for conda channels",
     ),
-    ("dns error", "cannot resolve host", "check [conda] channels, DNS and HTTPS_PROXY"),
-    ("Connection refused", "no connection (refused)", "check that the server runs, its port and HTTPS_PROXY"),
-    ("tunnel error", "the proxy refuses the connection", "check HTTPS_PROXY and NO_PROXY"),
-    ("tcp connect error", "no connection", "check that the server runs, and whether HTTPS_PROXY must name a proxy"),
-    ("error decoding response body", "the connection broke during the answer", _AGAIN),
-    *((text, _NOT_REPODATA, _AGAIN) for text in _GARBLED),
-    ("error sending request", "the connection broke before an answer", _AGAIN),
-    ("too many redirects", "endless redirects", "open the URL with a browser or curl"),
+    ("dns error", Unreachable, "cannot resolve host", "check [conda] channels, DNS and HTTPS_PROXY"),
+    (
+        "Connection refused",
+        Unreachable,
+        "no connection (refused)",
+        "check that the server runs, its port and HTTPS_PROXY",
+    ),
+    ("tunnel error", RequestError, "the proxy refuses the connection", "check HTTPS_PROXY and NO_PROXY"),
+    (
+        "tcp connect error",
+        Unreachable,
+        "no connection",
+        "check that the server runs, and whether HTTPS_PROXY must name a proxy",
+    ),
+    ("error decoding response body", IncompleteResponse, "the connection broke during the answer", _AGAIN),
+    *((text, ChannelError, _NOT_REPODATA, _AGAIN) for text in _GARBLED),
+    ("error sending request", Unreachable, "the connection broke before an answer", _AGAIN),
+    ("too many redirects", RequestError, "endless redirects", "open the URL with a browser or curl"),
     # After all specific ones: what is left are messages of the decoder of zstd.
-    ("failed to download", _NOT_REPODATA, _AGAIN),
+    ("failed to download", ChannelError, _NOT_REPODATA, _AGAIN),
 )
 _LOGIN: Final = 'write them into [conda] channels as variables: "https://${USER}:${PASSWORD}@host/channel"'
 #: A file in a channel.
 _FILE: Final = re.compile(rf"/(?:noarch|{'|'.join(platform.value for platform in Platform)})(?:/[^/]*)?$")
 
 
-class ChannelError(NetworkError):
-    """A channel gave no usable repodata."""
-
-    code = "bad-channel"
-
-
 class SharedChannelError(ChannelError):
     """The error of another request that this one waited for."""
 
 
-def too_slow(channels: Sequence[Channel], waits: Timeouts) -> ChannelError:
-    return ChannelError(
-        f"{_urls(channels)}: no complete answer within {waits.total_s:g} s",
-        hint=f"{_AGAIN}; ENVSPEC_HTTP_TOTAL_S sets the time limit",
-    )
+def too_slow(channels: Sequence[Channel], waits: Timeouts) -> RequestError:
+    return Stalled(_urls(channels), _TOO_SLOW.format(total=waits.total_s), hint=_SLOW)
 
 
 def is_garbled(message: str) -> bool:
@@ -175,38 +176,40 @@ def channel_error(message: str, channels: Sequence[Channel], waits: Timeouts) ->
     # The last URL is the request's; before it rattler may name the channel.
     url = without_credentials(urls[-1].rstrip(".")) if urls else _urls(channels)
     if "a coalesced request failed" in message:
-        return SharedChannelError(f"{url}: cannot be read as a channel", hint=_AGAIN)
+        return SharedChannelError(url, "cannot be read as a channel", hint=_AGAIN)
     if "could not find subdir" in message:
         # `noarch` is missing, which every channel has.
         return _no_channel(url, message)
     if status := re.search(r"HTTP status (?:client|server) error \((\d+)", message):
         return status_error(url, int(status[1]))
-    for text, what, hint in _ERRORS:
+    if "no usable repodata cache" in message:
+        return OfflineMiss(f"channel {_FILE.sub('', url)}")
+    for text, kind, what, hint in _ERRORS:
         if text in message:
-            url = _FILE.sub("", url) if "offline" in what else url
-            return ChannelError(f"{url}: {what.format(total=waits.total_s)}", hint=hint)
+            return kind(url, what.format(total=waits.total_s), hint=hint)
     reason = _URL.sub("it", message.strip().splitlines()[-1]).removeprefix("Caused by: ")
-    return ChannelError(f"{url}: cannot be read as a channel ({reason})", hint="open the URL with a browser or curl")
+    return ChannelError(url, f"cannot be read as a channel ({reason})", hint="open the URL with a browser or curl")
 
 
 def missing_platform(channel: Channel, subdir: str) -> ChannelError:
     """A channel without one of the spec's platforms: its names would come from the next one, in any version."""
     return ChannelError(
-        f"{channel.url}: there is no {subdir}/repodata.json (not found), and no other channel may replace it",
+        channel.url,
+        f"there is no {subdir}/repodata.json (not found), and no other channel may replace it",
         hint=f'if it has noarch alone, declare that in [conda]: only = {{ "{channel.name}" = ["noarch"] }}; else check '
         "its address, and that your credentials give access to it",
     )
 
 
 def not_repodata(url: str) -> ChannelError:
-    return ChannelError(f"{without_credentials(url)}: {_NOT_REPODATA}", hint=_AGAIN)
+    return ChannelError(without_credentials(url), _NOT_REPODATA, hint=_AGAIN)
 
 
 def status_error(url: str, status: int) -> NetworkError:
     """The error for an HTTP status. A channel refuses credentials as a whole, whichever of its files was requested."""
     channel = _FILE.sub("", url)
     if status == 401:
-        return ChannelError(f"{channel}: HTTP 401 (credentials missing or wrong)", hint=_LOGIN)
+        return ChannelError(channel, "HTTP 401 (credentials missing or wrong)", hint=_LOGIN)
     return http_types.BadStatus(channel if status < 500 else url, status)
 
 
@@ -214,9 +217,10 @@ def _no_channel(url: str, message: str) -> ChannelError:
     if url.startswith("file:"):
         file = re.search(r"failed to open file `([^`]+)`", message)
         path = file[1] if file else url
-        return ChannelError(f"{path}: no such file, so no channel", hint="correct the folder in [conda] channels")
+        return ChannelError(path, "no such file, so no channel", hint="correct the folder in [conda] channels")
     return ChannelError(
-        f"{_FILE.sub('', url)}: HTTP 404 (not found): there is no such channel",
+        _FILE.sub("", url),
+        "HTTP 404 (not found): there is no such channel",
         hint="check the spelling in [conda] channels, and that your credentials give access to it",
     )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from envspec.errors import NetworkError, UsageError
+from envspec.errors import OfflineMiss, UsageError
 from envspec.io.http_settings import timeouts
 from envspec.io.http_types import Timeouts
 from envspec.io.store import Store
@@ -334,9 +334,8 @@ class ChannelTimestamps:
             stored = self.store.answer(key)
             read = datetime.fromisoformat(stored["read"]) if stored else cutoff
             if read < cutoff:
-                raise NetworkError(
-                    f"offline, and the state of channel {channel.name} on {utc_text(cutoff)} is not in the cache, "
-                    f"which is from {utc_text(read)}",
+                raise OfflineMiss(
+                    f"the state of channel {channel.name} on {utc_text(cutoff)} (the last is from {utc_text(read)})",
                     hint="run once without --offline, or set an earlier as_of",
                 )
 

@@ -11,9 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from envspec import names
-from envspec.errors import NetworkError
 from envspec.models import SPEC, CondaPackage, Dependent
-from envspec.resolve.conda.channel_client import without_credentials
+from envspec.resolve.conda.channel_client import ChannelError, without_credentials
 from envspec.resolve.types import Channel, CondaRequest
 
 if TYPE_CHECKING:
@@ -55,13 +54,14 @@ def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPack
     """A record of one of these channels, without what requires it.
 
     Raises:
-        NetworkError: the channel gives no SHA-256 for it, or values that no package can have.
+        ChannelError: the channel gives no SHA-256 for it, or values that no package can have.
     """
     fields: dict[str, Any] = json.loads(record.to_json())
     home, url = without_credentials(fields["channel"]), without_credentials(fields["url"])
     if "sha256" not in fields:
-        raise NetworkError(
-            f"{url}: its channel gives no SHA-256 for it, so it cannot be locked",
+        raise ChannelError(
+            url,
+            "its channel gives no SHA-256 for it, so it cannot be locked",
             hint="index the channel again (`conda index`, `rattler-index`), or take the package from another one",
         )
     tracked = fields.get("track_features")
@@ -83,8 +83,9 @@ def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPack
     for key, form in _FORMS:
         value = getattr(package, key)
         if value is not None and not form.fits(value):
-            raise NetworkError(
-                f"{url!r}: its record in the channel has the {key} {value!r}, which is not {form.words}",
+            raise ChannelError(
+                repr(url),
+                f"its record in the channel has the {key} {value!r}, which is not {form.words}",
                 hint="report it to the channel's operator, or take the package from another one",
             )
     return package

@@ -67,7 +67,8 @@ async def solve_all(
     """
     if why := solver.unable(context.environ):
         raise UsageError(
-            f"{solver.version.partition(' ')[0]}: {why}", hint="or use --resolver rattler, which needs nothing else"
+            f"{solver.version.partition(' ')[0]}: {why}",
+            hint="install one, or use --resolver rattler, which needs no other program",
         )
     for request in requests:
         check_requirements(request)

@@ -7,7 +7,7 @@ from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
 from envspec.credentials import without_credentials
-from envspec.errors import NetworkError
+from envspec.errors import WrongHash
 from envspec.io.http import Http
 from envspec.io.store import Store
 from envspec.models import DIRECT_URL
@@ -34,7 +34,7 @@ async def fetch_wheel(
     client = IndexClient(store, now, http, environ)
     found = await client.measured(PackageIndex(DIRECT_URL, str(requirement.url)), listed, as_of)
     if requirement.sha256 and requirement.sha256 != found.sha256:
-        raise NetworkError(
+        raise WrongHash(
             f"{url} has SHA-256 {found.sha256}, the spec has {requirement.sha256}",
             hint="correct the spec if the file is right, else report it to the server's operator",
         )

@@ -19,7 +19,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from envspec.credentials import filled, without_credentials
-from envspec.errors import NetworkError
+from envspec.errors import NetworkError, OfflineMiss, WrongHash
 from envspec.io.http import Http, read_whole
 from envspec.io.http_types import RequestError, Response, TooLarge, WrongServer
 from envspec.io.store import Store, StoredMetadata, StoredPage
@@ -38,7 +38,7 @@ from envspec.resolve.pypi.index.file_metadata import (
     read_record,
 )
 from envspec.resolve.pypi.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, ListedFile
-from envspec.resolve.pypi.index.routing import NotListed, OfflineMiss, PackageIndex, PackageIndexError
+from envspec.resolve.pypi.index.routing import NotListed, PackageIndex, PackageIndexError
 from envspec.resolve.pypi.index.selection import version_of
 
 if TYPE_CHECKING:
@@ -346,8 +346,8 @@ def _check_hash(index: PackageIndex, what: str, expected: str | None, body: byte
         raise _wrong_hash(index, what, expected, found)
 
 
-def _wrong_hash(index: PackageIndex, what: str, expected: str, found: str) -> PackageIndexError:
-    return PackageIndexError(
+def _wrong_hash(index: PackageIndex, what: str, expected: str, found: str) -> WrongHash:
+    return WrongHash(
         f"index {index.name}: {what} has SHA-256 {found}, its page has {expected}",
         hint="report it to the index's operator: the file was changed on the way or on the server",
     )

@@ -26,15 +26,6 @@ class NotListed(Exception):
     """The index does not have the project (404)."""
 
 
-class OfflineMiss(NetworkError):
-    """Something is not in the cache, and the network may not be used."""
-
-    code = "offline-miss"
-
-    def __init__(self, what: str, hint: str = "run once without --offline") -> None:
-        super().__init__(f"offline, and {what} is not in the cache", hint=hint)
-
-
 class PackageIndexError(NetworkError):
     """An index sent something unusable."""
 

@@ -20,7 +20,7 @@ from typing import Final
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from envspec.errors import EnvspecError, NetworkError
+from envspec.errors import EnvspecError, NetworkError, OfflineMiss
 from envspec.io.store import StoredPage
 from envspec.io.tasks import run_in_thread
 from envspec.models import DEFAULT_INDEX
@@ -30,7 +30,6 @@ from envspec.resolve.pypi.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.pypi.index.routing import (
     Correction,
     NotListed,
-    OfflineMiss,
     PackageIndex,
     PackageIndexError,
     Rules,
