@@ -93,6 +93,14 @@ def both_themes(text: str) -> str:
     return _PICTURE.sub(f"{one.format('light')} {one.format('dark')}", text)
 
 
+_FILE = re.compile(r"^( *)<!-- file: (.*?) -->\n((?: *<!--.*?-->\n)*) *```(\w+)$", re.MULTILINE)
+
+
+def with_captions(text: str) -> str:
+    """Blocks that a page's test writes to a file, with the file's name."""
+    return _FILE.sub(r"\1```{code-block} \4\n\1:caption: \2\n", text)
+
+
 def is_excluded(page: Path) -> bool:
     """Whether a Markdown file below docs/ is no page of the site."""
     return any(page.relative_to(DOCS).match(pattern) for pattern in exclude_patterns)
@@ -107,7 +115,7 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
     if file is not None:
         app.env.note_dependency(str(file))
         source[0] = file.read_text(encoding="utf-8")
-    source[0] = both_themes(relative_links(source[0], file or page, page))
+    source[0] = with_captions(both_themes(relative_links(source[0], file or page, page)))
 
 
 #: Private names of types in the signatures of the API.

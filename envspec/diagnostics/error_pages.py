@@ -9,7 +9,8 @@ from envspec.data import DATA
 from envspec.errors import UsageError
 
 PAGES: Final = DATA / "errors"
-#: Comments are for the tests that run the examples.
+#: Comments are for the tests that run the examples; readers need the names of files.
+_FILE: Final = re.compile(r"<!-- file: (.*?) -->\n")
 _COMMENT: Final = re.compile(r"<!--.*?-->\n*", re.DOTALL)
 _LINK: Final = re.compile(r"\[([^]\n]+)\]\([^)\s]+\)")
 
@@ -38,7 +39,8 @@ def error_page(code: str) -> ErrorPage:
             f"there is no error {code!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
             hint="`envspec explain-error` lists all codes",
         )
-    text = _LINK.sub(r"\1", _COMMENT.sub("", (PAGES / f"{code}.md").read_text(encoding="utf-8")))
+    text = _FILE.sub(r"`\1`:\n\n", (PAGES / f"{code}.md").read_text(encoding="utf-8"))
+    text = _LINK.sub(r"\1", _COMMENT.sub("", text))
     summary, _, exit_code = " ".join(text.split("\n\n")[1].split()).rpartition(" Exit code ")
     return ErrorPage(code, int(exit_code.rstrip(".")), summary, text)
 
