@@ -9,6 +9,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 import click
@@ -16,7 +17,11 @@ import click
 from envspec.cli.main import cli
 from envspec.diagnostics.error_pages import error_pages
 from envspec.errors import EXIT_CODES
+from envspec.facts.gpu import TEGRA, ComputeCapability, Runs, capability_of, first_driver, runs
+from envspec.facts.tables import GpuCodeRow, GpuRow, TorchRelease, load_facts, numeric, ranges_text
+from envspec.facts.torch import Machines, builds_for, cuda_builds
 from envspec.lockfile.toml_writer import bare_key
+from envspec.models import CudaVersion, Platform
 from envspec.settings import CONTAINER_VARIABLES, OTHER_VARIABLES, OWN_VARIABLES, SETTINGS
 from envspec.spec import json_schema
 
@@ -333,6 +338,103 @@ def _variables(which: str) -> str:
     return table(["variable", "meaning"], ([row[0], row[2]] for row in rows))
 
 
+# --- GPUs, drivers and builds of torch ------------------------------------------------------------------------------
+
+_FACTS_OF_ENVSPEC: Final = load_facts()
+#: Compute capability -> its GPUs, the oldest first.
+_GPUS: Final[dict[ComputeCapability, list[GpuRow]]] = {
+    capability: list(rows)
+    for capability, rows in groupby(sorted(_FACTS_OF_ENVSPEC.gpus, key=capability_of), capability_of)
+}
+
+
+def _gpus(_: str) -> str:
+    """Each compute capability, the newest first."""
+    rows = []
+    for capability, gpus in reversed(_GPUS.items()):
+        first = first_driver(_FACTS_OF_ENVSPEC, capability)
+        driver = f"{first[0]} (CUDA {first[1]})" if first else "not recorded"
+        rows.append([", ".join(gpu.name for gpu in gpus), str(capability), driver])
+    return table(["GPUs", "compute capability", "first driver"], iter(rows))
+
+
+def _newest_torch(platform: str) -> str:
+    """The newest torch for each compute capability that has one: on the default index, and by CUDA's major version."""
+    facts = _FACTS_OF_ENVSPEC
+    families = sorted(facts.driver_families, key=lambda row: row.cuda, reverse=True)
+    rows = []
+    for capability, gpus in reversed(_GPUS.items()):
+        machines = Machines(gpus=(gpus[0],))
+        builds = [
+            (release.version, cuda, cuda.variant == release.default.get(platform))
+            for release in reversed(facts.torch)
+            for cuda in builds_for(facts, release, Platform(platform), machines)
+        ]
+        if builds:
+            default = _newest_of(build for build in builds if build[2])
+            majors = [_newest_of(build for build in builds if build[1].major == row.cuda) for row in families]
+            rows.append([str(capability), default, *majors])
+    heads = [f"CUDA {row.cuda} (driver {row.minimum})" for row in families]
+    return table(["compute capability", "default index", *heads], iter(rows))
+
+
+def _newest_of(builds: Iterator[tuple[str, CudaVersion, bool]]) -> str:
+    """The first build; none if there is none."""
+    return next((f"{version}, CUDA {cuda}" for version, cuda, _ in builds), "none")
+
+
+def _torch_builds(platform: str) -> str:
+    """The CUDA builds of each torch, the newest first. Releases of a minor version with the same builds are one."""
+    facts = _FACTS_OF_ENVSPEC
+
+    def builds(release: TorchRelease) -> tuple[tuple[CudaVersion, bool, GpuCodeRow | None], ...]:
+        return tuple(
+            (cuda, cuda.variant == release.default.get(platform), code)
+            for cuda in cuda_builds(facts, release, Platform(platform))
+            for code in [facts.gpu_code_of(release.version, cuda.variant, Platform(platform))]
+        )
+
+    rows = []
+    for (_, found), releases in groupby(reversed(facts.torch), lambda each: (numeric(each.version)[:2], builds(each))):
+        versions = ", ".join(release.version for release in releases)
+        for cuda, is_default, code in found:
+            index = "default" if is_default else f"`{cuda.variant}`"
+            rows.append([versions, str(cuda), index, _driver_of(cuda), *(_code(code) if code else ("unknown", ""))])
+            versions = ""
+    return table(["torch", "CUDA", "index", "oldest driver", "compute capabilities", "GPU code"], iter(rows))
+
+
+def _conda_builds(channel: str) -> str:
+    """The builds of pytorch on a conda channel; versions with the same code are one row."""
+    of_channel = [row for row in _FACTS_OF_ENVSPEC.gpu_code if row.channel == channel]
+    known = sorted({row.torch for row in of_channel}, key=numeric)
+    rows = []
+    for platform in sorted({row.platform for row in of_channel}):
+        by_code: dict[tuple[str, ...], list[str]] = {}
+        for row in (row for row in of_channel if row.platform == platform):
+            cuda = CudaVersion.parse(row.variant)
+            by_code.setdefault((str(cuda), _driver_of(cuda), *_code(row)), []).append(row.torch)
+        rows += [[f"`{platform}`", ranges_text(versions, known), *key] for key, versions in reversed(by_code.items())]
+    return table(["platform", "pytorch", "CUDA", "oldest driver", "compute capabilities", "GPU code"], iter(rows))
+
+
+def _driver_of(cuda: CudaVersion) -> str:
+    return _FACTS_OF_ENVSPEC.driver_of(str(cuda)).minimum
+
+
+def _code(code: GpuCodeRow) -> tuple[str, str]:
+    """The compute capabilities that run a build, and its code."""
+    known = [str(capability) for capability in _GPUS if (capability.major, capability.minor) not in TEGRA]
+    how = {text: runs(ComputeCapability.parse(text), code.sm, code.ptx) for text in known}
+    text = ranges_text([each for each in known if how[each] is Runs.SASS], known)
+    if by_ptx := [each for each in known if how[each] is Runs.PTX]:
+        bundled = _FACTS_OF_ENVSPEC.driver_of(str(CudaVersion.parse(code.variant))).bundled
+        text += f"; by PTX, with driver {bundled}: {ranges_text(by_ptx, known)}"
+    parts = [f"sm {' '.join(target.removeprefix('sm_') for target in code.sm)}"]
+    parts += [f"PTX {' '.join(target.removeprefix('compute_') for target in code.ptx)}"] if code.ptx else []
+    return text, ", ".join(parts)
+
+
 #: Kind of a generated part -> what makes its text of the words after it.
 PARTS: Final[Mapping[str, Callable[[str], str]]] = {
     "spec": _spec,
@@ -342,4 +444,8 @@ PARTS: Final[Mapping[str, Callable[[str], str]]] = {
     "exit-codes": _exit_codes,
     "errors": _errors,
     "variables": _variables,
+    "gpus": _gpus,
+    "newest-torch": _newest_torch,
+    "torch-builds": _torch_builds,
+    "conda-builds": _conda_builds,
 }
