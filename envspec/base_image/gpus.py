@@ -15,7 +15,9 @@ from envspec.facts.gpu import (
     has_wheel,
     in_time,
     missing_code,
+    oldest_driver,
     runs,
+    runs_all,
 )
 from envspec.facts.tables import GpuRow, at_least, numeric, ranges_text
 from envspec.models import CudaVersion, Decision, GpuCode, Platform
@@ -48,10 +50,9 @@ class OtherBuild:
         name = f"{self.channel}'s pytorch" if self.channel else "torch"
         return f"{name} {self.torch} {self.variant} ({where}{', by PTX' if self.how is Runs.PTX else ''})"
 
-    def oldest_driver(self, facts: Facts) -> str | None:
+    def oldest_driver(self, facts: Facts, gpus: Iterable[ComputeCapability]) -> str | None:
         """The oldest driver that runs it on these GPUs; None if it compiles PTX and the toolkit's own is unknown."""
-        row = facts.driver_of(str(CudaVersion.parse(self.variant)))
-        return row.bundled if self.how is Runs.PTX else row.minimum
+        return oldest_driver(facts, CudaVersion.parse(self.variant), gpus, self.how)
 
 
 def code_of(pins: CudaPins, facts: Facts) -> GpuCode | None:
@@ -126,10 +127,9 @@ def other_builds(
     found: list[OtherBuild] = []
     for torch, variant, default in _builds(facts, platform, channel):
         row = facts.gpu_code_of(torch, variant, platform, channel)
-        how = {runs(each, row.sm, row.ptx) for each in capabilities} if row else {Runs.NOT}
-        if Runs.NOT not in how:
-            worst = Runs.PTX if Runs.PTX in how else Runs.SASS
-            found.append(OtherBuild(torch, variant, variant == default, worst, channel))
+        how = runs_all(capabilities, row.sm, row.ptx) if row else Runs.NOT
+        if how is not Runs.NOT:
+            found.append(OtherBuild(torch, variant, variant == default, how, channel))
     return tuple(found)
 
 
@@ -202,7 +202,7 @@ def _limits(request: CudaRequest, pins: CudaPins, facts: Facts) -> Iterator[tupl
     if driver := request.driver:
         yield (
             f"runs with driver {driver}",
-            lambda build: (oldest := build.oldest_driver(facts)) is not None and at_least(driver, oldest),
+            lambda build: (oldest := build.oldest_driver(facts, ())) is not None and at_least(driver, oldest),
         )
 
 

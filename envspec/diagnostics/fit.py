@@ -11,7 +11,16 @@ from envspec.base_image.gpus import OtherBuild, builds_text, other_builds
 from envspec.diagnostics.explain import CachedGpuCode, no_cached_code
 from envspec.diagnostics.machine import Machine, MachineGpu
 from envspec.facts import Facts
-from envspec.facts.gpu import ComputeCapability, Runs, first_driver, has_other_kernels, match_gpu, runs
+from envspec.facts.gpu import (
+    ComputeCapability,
+    Runs,
+    first_driver,
+    first_drivers,
+    has_other_kernels,
+    match_gpu,
+    newest_driver,
+    runs,
+)
 from envspec.facts.tables import numeric
 from envspec.models import Driver, GpuCode, GpuCodeFound, Lock, Package, Platform
 
@@ -177,9 +186,10 @@ def _gpu(
         return FitFinding("gpu", FitVerdict.UNKNOWN, why, "name it: --gpu 9.0, or add a [[facts.gpu]] row to the spec")
     named = f"{gpu.name} ({capability.sm})"
     first = first_driver(facts, capability)
-    if first and not _is_enough(machine, first[0]):
-        why = f"{named}: the driver is older than {first[0]}, the first for it (CUDA {first[1]})"
-        return FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, _newer_driver(first[0], machine))
+    if first and not _is_enough(machine, first.version):
+        why = f"{named}: the driver is older than {first.version}, the first for it, of CUDA {first.cuda}"
+        why = f"{why} [{first.source}]"
+        return FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, _newer_driver(first.version, machine))
     if build is None:
         # NVIDIA's libraries have code for every GPU; what calls them may not.
         able = [str(each) for each in read if not each.is_nvidias and each.runs_on(capability) is not Runs.NOT]
@@ -249,11 +259,11 @@ def _smallest_change(needed: Driver, build: _TorchBuild | None, machine: Machine
     """
     gpus = [found for found in (_capability(gpu, facts) for gpu in machine.gpus) if found]
     builds = _nearest_builds(build, gpus, machine, facts)
-    as_is = [other for other in builds if _is_enough(machine, _driver_for(other, gpus, facts))]
+    as_is = [other for other in builds if _is_enough(machine, other.oldest_driver(facts, gpus))]
     how = {runs(each, build.code.sm, build.code.ptx) for each in gpus} if build else set()
     if Runs.NOT not in how:
         own = needed.bundled if Runs.PTX in how else needed.minimum
-        driver = _newest([own or needed.minimum, *_first_drivers(gpus, facts)])
+        driver = newest_driver([own or needed.minimum, *(first.version for first in first_drivers(facts, gpus))])
         if not machine.gpus and not machine.is_described:
             where = f"a machine with an NVIDIA GPU and driver {driver} or newer"
             return f"run it on {where}, or describe one: --gpu, --driver"
@@ -263,7 +273,7 @@ def _smallest_change(needed: Driver, build: _TorchBuild | None, machine: Machine
     if as_is:
         return f"lock {as_is[0]}"
     if builds:
-        driver = _driver_for(builds[0], gpus, facts) or needed.minimum
+        driver = builds[0].oldest_driver(facts, gpus) or needed.minimum
         return f"lock {builds[0]}, and {_newer_driver(driver, machine)}"
     return f"none: no torch build in envspec's facts has code for {', '.join(gpu.name for gpu in machine.gpus)}"
 
@@ -291,20 +301,6 @@ def _nearest_builds(
         return abs(step), step < 0, not other.default, numeric(other.variant[2:])
 
     return sorted(others, key=distance)
-
-
-def _driver_for(build: OtherBuild, gpus: list[ComputeCapability], facts: Facts) -> str | None:
-    """The oldest driver for a build on these GPUs; None if it compiles PTX and the toolkit's own driver is unknown."""
-    own = build.oldest_driver(facts)
-    return _newest([own, *_first_drivers(gpus, facts)]) if own else None
-
-
-def _first_drivers(gpus: list[ComputeCapability], facts: Facts) -> list[str]:
-    return [first[0] for first in (first_driver(facts, each) for each in gpus) if first]
-
-
-def _newest(drivers: list[str]) -> str:
-    return max(drivers, key=numeric)
 
 
 def _is_enough(machine: Machine, needed: str | None) -> bool:

@@ -8,19 +8,19 @@ Compatibility; there too: binaries are not exchanged with Tegra parts, and `a` c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envspec.errors import UsageError
-from envspec.facts.tables import Facts, GpuRow, TorchRelease, pep440
+from envspec.facts.tables import Facts, GpuRow, TorchRelease, at_least, numeric, pep440
 from envspec.models import CudaVersion, GpuCodeFound, Platform
 
 #: Integrated GPUs of the Jetson line: their SASS is theirs alone.
@@ -86,6 +86,12 @@ def runs(capability: ComputeCapability, sm: Iterable[str], ptx: Iterable[str] = 
     return Runs.NOT
 
 
+def runs_all(gpus: Iterable[ComputeCapability], sm: Sequence[str], ptx: Sequence[str] = ()) -> Runs:
+    """As `runs`, for several GPUs: NOT if one of them does not run the code, PTX if one runs PTX only."""
+    how = {runs(each, sm, ptx) for each in gpus}
+    return next((worst for worst in (Runs.NOT, Runs.PTX) if worst in how), Runs.SASS)
+
+
 def capabilities_of(facts: Facts, gpus: Iterable[str]) -> dict[str, ComputeCapability]:
     """Name -> compute capability; without names that no row has: a lock may be of a spec with rows of its own."""
     found = {}
@@ -126,17 +132,50 @@ def capability_of(gpu: GpuRow) -> ComputeCapability:
     return ComputeCapability.parse(gpu.compute_capability)
 
 
-def first_driver(facts: Facts, capability: ComputeCapability) -> tuple[str, CudaVersion] | None:
-    """The driver that came with the first toolkit for this capability, and that toolkit; None for what is older than
-    the table of drivers. An older driver does not know such a GPU (inferred: each toolkit ships with the first driver
-    branch for its new GPUs).
+class FirstDriver(NamedTuple):
+    """The first driver for a GPU. cuda: the toolkit that it came with. source: of both."""
+
+    version: str
+    cuda: CudaVersion
+    source: str
+
+
+def first_driver(facts: Facts, capability: ComputeCapability) -> FirstDriver | None:
+    """The driver that came with the first toolkit for this capability; None for what is older than the table of
+    drivers. An older driver does not support such a GPU (inferred: each toolkit ships with the first driver branch for
+    its new GPUs).
     """
-    known = [row.first_cuda for row in facts.gpus if capability_of(row) == capability and row.first_cuda]
+    known = [row.first_cuda for row in facts.gpus if row.first_cuda and capability_of(row) == capability]
     if not known:
         return None
     cuda = min(CudaVersion.parse(text) for text in known)
     row = next((row for row in facts.drivers if CudaVersion.parse(row.cuda) == cuda and row.bundled), None)
-    return (row.bundled, cuda) if row and row.bundled else None
+    return FirstDriver(row.bundled, cuda, row.source) if row and row.bundled else None
+
+
+def first_drivers(facts: Facts, gpus: Iterable[ComputeCapability]) -> list[FirstDriver]:
+    """Those of these GPUs, the newest first."""
+    found = {first for each in gpus if (first := first_driver(facts, each))}
+    return sorted(found, key=lambda first: numeric(first.version), reverse=True)
+
+
+def unsupported(facts: Facts, driver: str, gpus: Iterable[GpuRow]) -> list[tuple[GpuRow, FirstDriver]]:
+    """The GPUs that are newer than a driver, each with its first one."""
+    found = ((gpu, first_driver(facts, capability_of(gpu))) for gpu in gpus)
+    return [(gpu, first) for gpu, first in found if first and not at_least(driver, first.version)]
+
+
+def oldest_driver(facts: Facts, cuda: CudaVersion, gpus: Iterable[ComputeCapability], how: Runs) -> str | None:
+    """The oldest Linux driver that runs a build for this CUDA on these GPUs; None if it must compile PTX, and the
+    toolkit's own driver is unknown. how: PTX if one of them runs only that.
+    """
+    row = facts.driver_of(str(cuda))
+    own = row.bundled if how is Runs.PTX else row.minimum
+    return own and newest_driver([own, *(first.version for first in first_drivers(facts, gpus))])
+
+
+def newest_driver(drivers: Iterable[str]) -> str:
+    return max(drivers, key=numeric)
 
 
 def find_gpu(facts: Facts, name: str) -> GpuRow:

@@ -26,8 +26,11 @@ from envspec.facts.gpu import (
     in_time,
     missing_code,
     named_versions,
+    oldest_driver,
     probes_outside,
     runs,
+    runs_all,
+    unsupported,
 )
 from envspec.facts.tables import EdgeRow, Facts, GpuRow, MemberRow, TorchRelease, at_least, numeric, ranges_text
 from envspec.models import CudaVersion, Platform
@@ -137,6 +140,15 @@ def choose_build(
     return replace(choice, left_out=left_out, serves_gpus=bool(running))
 
 
+def driver_of_build(
+    facts: Facts, torch: str, cuda: CudaVersion, platform: Platform, gpus: Sequence[GpuRow]
+) -> str | None:
+    """The oldest driver that runs a build on GPUs; None if it must compile PTX, and the toolkit's own is unknown."""
+    capabilities = [capability_of(gpu) for gpu in gpus]
+    code = facts.gpu_code_of(torch, cuda.variant, platform)
+    return oldest_driver(facts, cuda, capabilities, runs_all(capabilities, code.sm, code.ptx) if code else Runs.SASS)
+
+
 def served(facts: Facts, gpus: Sequence[GpuRow], platform: Platform) -> tuple[GpuRow, ...]:
     """The GPUs for which some build for the platform has code."""
     codes = [row for row in facts.gpu_code if row.platform == platform.value and not row.channel]
@@ -209,8 +221,8 @@ def _obstacle(facts: Facts, row: TorchRelease, variant: str, platform: Platform,
         return f"its default build on {platform.value} is not known to be for CUDA"
     cuda = CudaVersion.parse(variant)
     build, driver = f"its build for CUDA {cuda}", facts.driver_of(str(cuda))
-    if machines.driver and not at_least(machines.driver, driver.minimum):
-        return f"{build} needs driver {driver.minimum} or newer"
+    if older := _older_driver(facts, build, driver.minimum, machines):
+        return older
     code = facts.gpu_code_of(row.version, variant, platform)
     if machines.gpus and code is None:
         return f"the GPU code of {build} is unknown. {missing_code(row.version, variant, platform)}"
@@ -221,6 +233,16 @@ def _obstacle(facts: Facts, row: TorchRelease, variant: str, platform: Platform,
     if machines.driver and needed and not at_least(machines.driver, needed):
         return f"{build} has only PTX for one of the GPUs, which needs driver {needed} or newer"
     return ""
+
+
+def _older_driver(facts: Facts, build: str, minimum: str, machines: Machines) -> str:
+    """What the driver is too old for; empty without a driver, and if it is new enough."""
+    if machines.driver is None:
+        return ""
+    if not at_least(machines.driver, minimum):
+        return f"{build} needs driver {minimum} or newer"
+    newer = unsupported(facts, machines.driver, machines.gpus)
+    return f"{newer[0][0].name} needs driver {newer[0][1].version} or newer" if newer else ""
 
 
 def _left_out(

@@ -202,9 +202,9 @@ def _cuda_problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tup
         yield path("driver"), text, "leave `version` out: the newest build that the driver runs is locked"
     for at, gpu in gpus:
         first = first_driver(facts, capability_of(gpu))
-        if first and not at_least(keys.driver, first[0]):
-            text = f"driver {keys.driver} does not know {gpu.name}, which needs {first[0]} or newer"
-            yield path("gpus", at), text, f'set `driver` to "{first[0]}", or remove the GPU'
+        if first and not at_least(keys.driver, first.version):
+            text = f"driver {keys.driver} does not support {gpu.name}, which needs {first.version} or newer"
+            yield path("gpus", at), text, f'set `driver` to "{first.version}", or remove the GPU'
 
 
 def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:

@@ -96,8 +96,9 @@ def test_what_is_no_capability(text: str) -> None:
 
 
 def test_first_driver() -> None:
-    assert first_driver(FACTS, ComputeCapability(10, 0)) == ("570.26", CudaVersion(12, 8))
-    assert first_driver(FACTS, ComputeCapability(8, 0)) == ("450.51.06", CudaVersion(11, 0))
+    source = "NVIDIA CUDA toolkit release notes, driver table (public copy)"
+    assert first_driver(FACTS, ComputeCapability(10, 0)) == ("570.26", CudaVersion(12, 8), source)
+    assert first_driver(FACTS, ComputeCapability(8, 0)) == ("450.51.06", CudaVersion(11, 0), source)
     assert first_driver(FACTS, ComputeCapability(7, 0)) is None
     assert first_driver(FACTS, ComputeCapability(99, 0)) is None
 

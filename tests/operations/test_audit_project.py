@@ -115,7 +115,7 @@ def test_what_needs_the_index_is_not_run_without_it(context: Context, tmp_path: 
     cold = replace(context, connectivity=Connectivity.OFFLINE, cache=tmp_path / "cache")
     report = audited(tmp_path, cold, gpus=["RTX 5090"], driver="470")
     # The pin alone says which build it is.
-    assert {each.rule.code for each in report.findings} == {"ENV201", "ENV301"}
+    assert {each.rule.code for each in report.findings} == {"ENV201", "ENV205", "ENV301"}
     names = {each.what for each in report.not_run}
     assert {"versions of the index", "packages of the index", "versions that do not work together"} <= names
     assert not names & set(report.examined)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity, Taken, TorchBuild
-from envspec.facts.gpu import Runs, capability_of, has_wheel, runs, without_code
+from envspec.facts.gpu import (
+    Runs,
+    capability_of,
+    first_drivers,
+    has_wheel,
+    oldest_driver,
+    runs,
+    unsupported,
+    without_code,
+)
 from envspec.facts.tables import GpuRow, at_least, numeric
-from envspec.facts.torch import Machines, builds_for
+from envspec.facts.torch import Machines, builds_for, driver_of_build, served
 from envspec.importers.types import Source
 from envspec.models import CudaVersion, GpuCodeFound
 from envspec.origins import PYTORCH_INDEX
@@ -18,6 +26,7 @@ NO_CODE: Final = Rule("ENV201", Severity.ERROR, "torch has no code for a GPU")
 ONLY_PTX: Final = Rule("ENV202", Severity.INFO, "torch has only PTX for a GPU, which the driver compiles")
 UNKNOWN: Final = Rule("ENV203", Severity.INFO, "the GPU code of this build of torch is unknown")
 EXTENSION: Final = Rule("ENV204", Severity.ERROR, "an extension's wheel has no code for a GPU")
+NEWER_GPU: Final = Rule("ENV205", Severity.ERROR, "the driver is too old for a GPU")
 DRIVER: Final = Rule("ENV301", Severity.ERROR, "the driver is too old for the CUDA that installers take")
 
 
@@ -59,51 +68,93 @@ def _torch(audit: Audit, torch: TorchBuild) -> Iterator[Finding]:
             bundled, driver = row.bundled, audit.driver.value if audit.driver else ""
             if driver and bundled and not at_least(driver, bundled):
                 what += f", which driver {driver} can't compile"
-                yield Finding(DRIVER, torch.source, what, why, row.source, f"update the driver to {bundled} or newer")
+                yield Finding(DRIVER, torch.source, what, why, row.source, _update(audit, torch.cuda))
                 continue
             todo = f"{f'use driver {bundled} or newer, and ' if bundled else ''}expect a slow first start"
             yield Finding(ONLY_PTX, torch.source, what, why, code.source, todo)
 
 
 def _for_gpu(audit: Audit, torch: TorchBuild, gpu: GpuRow) -> str:
-    machines = Machines(audit.driver.value if audit.driver else None, (gpu,), audit.target.python.series)
-    if found := _other_build(audit, torch, machines):
+    """A build for this GPU and the others; one for this GPU alone if there is none for all."""
+    everyone = served(audit.facts, [each for each, _ in audit.gpus], audit.target.platform)
+    if gpu not in everyone:
+        return "build torch from source: no known build has code for it"
+    if found := _build_or_update(audit, torch, everyone):
         return found
-    if found := _other_build(audit, torch, replace(machines, driver=None)):
-        return f"{found}, and update the driver"
-    return "build torch from source: no known build has code for it"
+    names = ", ".join(each.name for each in everyone)
+    text = f"no known build has code for all of {names}: use an environment for each kind of GPU"
+    alone = _build_or_update(audit, torch, [gpu])
+    return f"{text}. For {gpu.name}, {alone}" if alone else text
 
 
-def _other_build(audit: Audit, torch: TorchBuild, machines: Machines) -> str:
-    """A build that runs on the machines: of the same release, else of the newest; empty if there is none."""
+def _build_or_update(audit: Audit, torch: TorchBuild, gpus: Sequence[GpuRow]) -> str:
+    """A build that the driver and GPUs run, else one that needs a newer driver; empty if none has code for them."""
+    drivers = dict.fromkeys((audit.driver.value if audit.driver else None, None))
+    return next((found for each in drivers if (found := _other_build(audit, torch, gpus, each))), "")
+
+
+def _other_build(audit: Audit, torch: TorchBuild, gpus: Sequence[GpuRow], driver: str | None) -> str:
+    """A build that runs on the machines: of the same release, else of the newest; empty if there is none.
+
+    driver: None for any, of which the text names the oldest.
+    """
     facts, platform = audit.facts, audit.target.platform
+    machines = Machines(driver, tuple(gpus), audit.target.python.series)
     for row in (torch.row, *reversed(facts.torch)):
         cudas = builds_for(facts, row, platform, machines) if has_wheel(row, platform, machines.python) else []
         if cudas:
             variant = cudas[0].variant
             is_default = variant == row.default.get(platform.value)
             place = "the default index" if is_default else PYTORCH_INDEX.format(variant=variant)
-            return f"take torch {row.version} for CUDA {cudas[0]} from {place}"
+            text = f"take torch {row.version} for CUDA {cudas[0]} from {place}"
+            needed = None if driver else driver_of_build(facts, row.version, cudas[0], platform, gpus)
+            is_older = needed and audit.driver and not at_least(audit.driver.value, needed)
+            return f"{text}, and update the driver to {needed} or newer" if is_older else text
     return ""
 
 
 def drivers(audit: Audit) -> Iterator[Finding]:
-    """The CUDA of torch, of packages that load CUDA from the system, and of NVIDIA's own wheels."""
+    """The GPUs, the CUDA of torch, of packages that load CUDA from the system, and of NVIDIA's own wheels."""
     driver = audit.driver.value if audit.driver else ""
+    if audit.target.platform.is_linux:
+        yield from _gpus_of_newer_drivers(audit, driver)
     for what, cuda, source, fact in _built_for(audit):
         row = audit.facts.driver_of(str(cuda))
         if driver and not at_least(driver, row.minimum):
             text = f"{what}, which driver {driver} does not run"
             why = f"CUDA {cuda} needs driver {row.minimum} or newer"
-            yield Finding(DRIVER, source, text, why, fact or row.source, _for_driver(audit, audit.torch, driver))
+            yield Finding(DRIVER, source, text, why, fact or row.source, _for_driver(audit, audit.torch, cuda, driver))
 
 
-def _for_driver(audit: Audit, torch: TorchBuild | None, driver: str) -> str:
+def _gpus_of_newer_drivers(audit: Audit, driver: str) -> Iterator[Finding]:
+    named = dict(audit.gpus)
+    torch, cuda = (audit.torch.source, audit.torch.cuda) if audit.torch else (audit.top, None)
+    for gpu, first in unsupported(audit.facts, driver, named):
+        source = named[gpu] if named[gpu].file else torch
+        what = f"driver {driver} does not support {gpu.name} ({capability_of(gpu).sm})"
+        why = f"its first driver is {first.version}, of CUDA {first.cuda}"
+        yield Finding(NEWER_GPU, source, what, why, first.source, _update(audit, cuda))
+
+
+def _for_driver(audit: Audit, torch: TorchBuild | None, cuda: CudaVersion, driver: str) -> str:
+    update = _update(audit, cuda)
     if torch is None or torch.cuda is None:
-        return "update the driver, or take a release for an older CUDA"
-    gpus = tuple(gpu for gpu, _ in audit.gpus)
-    other = _other_build(audit, torch, Machines(driver, gpus, audit.target.python.series))
-    return f"{other}, or update the driver" if other else "update the driver"
+        return f"{update}, or take a release for an older CUDA"
+    other = _other_build(audit, torch, [gpu for gpu, _ in audit.gpus], driver)
+    return f"{other}, or {update}" if other else update
+
+
+def _update(audit: Audit, cuda: CudaVersion | None) -> str:
+    """The oldest driver for the GPUs and a CUDA: that of torch, where it has a torch."""
+    gpus = [gpu for gpu, _ in audit.gpus]
+    capabilities = [capability_of(gpu) for gpu in gpus]
+    if cuda is None:
+        needed: str | None = first_drivers(audit.facts, capabilities)[0].version
+    elif audit.torch is not None:
+        needed = driver_of_build(audit.facts, audit.torch.row.version, cuda, audit.target.platform, gpus)
+    else:
+        needed = oldest_driver(audit.facts, cuda, capabilities, Runs.SASS)
+    return f"update the driver to {needed} or newer" if needed else "update the driver"
 
 
 def _built_for(audit: Audit) -> Iterator[tuple[str, CudaVersion, Source, str]]:
