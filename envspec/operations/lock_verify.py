@@ -1,7 +1,8 @@
 """`envspec lock --verify`: a lock compared with what its spec compiles to if nothing of that lock decides.
 
-Pages, metadata and whatever else is named by a hash or by an index's address are used from the cache: no lock writes
-them. Whole locks and resolutions are made again: they may follow from the lock in question.
+Cached pages are validated with their indexes, by a conditional request each; metadata and whatever else is named by a
+hash is used from the cache: no lock writes it. Whole locks and resolutions are made again: they may follow from the
+lock in question.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from envspec import documents
 from envspec.context import Context
 from envspec.errors import StaleLock, UsageError
 from envspec.facts import load_facts
-from envspec.io.store import Store
+from envspec.io.store import Store, StoredPage
 from envspec.lockfile.export import is_exported
 from envspec.lockfile.folder import read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE, verify_checksum
@@ -62,8 +63,26 @@ class Verified:
     at: str
 
 
-class _Unanswered(Store):
-    """The cache without resolutions: pages and metadata are used, every request is resolved again."""
+#: The age of a page that no cutoff accepts.
+_TOO_OLD: Final = datetime.min.replace(tzinfo=timezone.utc)
+
+
+class _Revalidated(Store):
+    """The cache without resolutions: metadata is used, every request is resolved again, from pages of this run.
+
+    A page of an earlier run gives its ETag. The index may serve other files by now, or none to this login.
+    """
+
+    def __init__(self, root: Path, started: datetime) -> None:
+        super().__init__(root)
+        self._started = started
+
+    def page(self, index_key: str, name: str) -> StoredPage | None:
+        found = super().page(index_key, name)
+        return found if found is None or found.asked >= self._started else replace(found, asked=_TOO_OLD)
+
+    def selection(self, view_key: str, name: str) -> None:
+        """Nothing: it may be of an earlier page."""
 
     def answer(self, key: str) -> None:
         """Nothing, whatever the key."""
@@ -78,7 +97,8 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
         NetworkError: an index, channel, registry or repository can't be read: nothing is verified then.
         EnvspecError: as `operations.lock.lock`.
     """
-    started = context.now().replace(microsecond=0)
+    now = context.now()
+    started = now.replace(microsecond=0)
     locked = read_lock(request.directory)
     spec = load_spec(request.spec_path, started).variant(request.variant)
     check_logins(spec, request, context)
@@ -98,7 +118,7 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
         )
     facts = load_facts(spec.facts.tables())
     right, unverified = checked(locked, spec, facts, context)
-    with closing(_Unanswered(context.cache)) as store:
+    with closing(_Revalidated(context.cache, now)) as store:
         old, document = cutoffs_of(right), read_document(request.spec_path)
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, as_of, before=locked)
         if request.variant:

@@ -20,6 +20,8 @@ from tests.support.builders.conda_channel import row, write_channel
 from tests.support.builders.ecosystem import release
 from tests.support.builders.images import Standing, hold_base, make_base
 from tests.support.builders.locks import Change, replacing, tamper
+from tests.support.builders.projects import Dialect, Times
+from tests.support.servers.faults import Status
 from tests.support.servers.index import IndexServer
 from tests.support.servers.registry import PushRegistry
 from tests.support.user import Ran, User, refused, routed, succeeded
@@ -243,6 +245,23 @@ def test_without_a_network_nothing_is_verified(user: User, corp: IndexServer) ->
     )
     refused(ran, 5)
     assert "verified" not in ran.stderr
+
+
+def test_cached_pages_are_validated_with_their_indexes(user: User, serve: Serve) -> None:
+    """Of an index without upload times too, whose files may be replaced."""
+    pages = serve(ecosystem.private(), Dialect(times=Times.HIDDEN))
+    rest = user.spec.read_text().partition("\n[image]")[2]
+    corp = routed("corp", pages.url, "corp-*", undated="accept")
+    user.wants("app", "corp-app", as_of=AS_OF, python="3.11", rest=f"{corp}[image]{rest}")
+    succeeded(user.locks())
+    pages.forget()
+    succeeded(user.locks("--verify"))
+    again = [(request.path, request.status) for request in pages.requests]
+    assert sorted(again) == [("/simple/corp-app/", 304), ("/simple/corp-core/", 304)]
+    pages.fail("/simple/*", Status(401))
+    assert "/simple/corp-app/: HTTP 401" in refused(user.locks("--verify"), 5)
+    # Locks need no answer: nothing that was uploaded up to `as_of` can be new.
+    assert user.locks().status == 0
 
 
 def test_what_does_not_go_with_it(user: User) -> None:
