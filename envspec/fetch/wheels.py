@@ -23,7 +23,7 @@ from envspec.errors import NetworkError, UsageError, WrongHash
 from envspec.fetch.download import Downloads
 from envspec.fetch.types import Archive, OnFetched, Truncated, WrongArchive, archive_path, check, ignore_fetched
 from envspec.io.download import DownloadFile
-from envspec.io.http import Http, open_http
+from envspec.io.http import Http, open_http, status_error
 from envspec.io.http_settings import default_index_url, keeps_logins
 from envspec.io.http_types import BadStatus, Credential, IncompleteResponse, Stalled, Unreachable
 from envspec.io.store import Store, StoredPage
@@ -43,11 +43,16 @@ _PROGRESS_BYTES: Final = 16 << 20
 _GONE: Final = frozenset({403, 404, 410})
 #: Statuses of a server that a login may change.
 REFUSED: Final = frozenset({401, 403})
-NETRC_HINT: Final = "write a login for its host into ~/.netrc, or the file in NETRC; it is sent over https only"
 #: A cached page of any age is good enough: it is fetched again if the file is not on it.
 _ANY_AGE: Final = datetime.min.replace(tzinfo=timezone.utc)
 #: PyTorch's own indexes in locks: `pytorch-cu128`.
 PYTORCH: Final = "pytorch-"
+
+
+def netrc_hint(url: str) -> str:
+    """What to do if a server refuses a request for a file."""
+    unsent = "" if keeps_logins(url) else "; over plain http it is not sent"
+    return f"write a login for its host into ~/.netrc, or into the file that NETRC names, or correct it{unsent}"
 
 
 class Lookup(Enum):
@@ -78,7 +83,7 @@ class IndexTransport:
             await self._fetch(replace(archive, url=url), file)
         except BadStatus as error:
             if error.status in REFUSED:
-                error.hint = NETRC_HINT
+                error.hint = netrc_hint(error.url)
             if error.status not in _GONE:
                 raise
             # An index that gives every reader its own URLs, or has moved the file since.
@@ -119,8 +124,7 @@ class IndexTransport:
             if response.status == 416 and file.size:
                 raise _NoSuchRange
             if not 200 <= response.status < 300:
-                retry_after = response.headers.get("Retry-After")
-                raise BadStatus(str(response.url), response.status, retry_after=retry_after)
+                raise status_error(response)
             await _begin(archive, response, file)
             async for chunk in response.content.iter_any():
                 await file.feed(chunk)

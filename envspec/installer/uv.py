@@ -13,7 +13,7 @@ from typing import Final
 from envspec.context import Context
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, OfflineMiss, UnfitMachine, WrongHash
-from envspec.fetch.wheels import NETRC_HINT, REFUSED, NotOnPage
+from envspec.fetch.wheels import REFUSED, NotOnPage, netrc_hint
 from envspec.installer.request import InstallRequest
 from envspec.installer.staging import FOLDER, StagingFolder
 from envspec.io import process
@@ -108,7 +108,7 @@ def error_of(ended: Finished) -> EnvspecError:
         answered = BadStatus(url[1], int(status[1]))
         answered.message = f"{who}: {answered.message}"
         if answered.status in REFUSED:
-            answered.hint = NETRC_HINT
+            answered.hint = netrc_hint(answered.url)
         return answered
     if re.search(_OFFLINE, text):
         return OfflineMiss(f"a file of {who}")

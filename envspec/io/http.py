@@ -84,7 +84,19 @@ async def read_whole(response: ClientResponse, max_bytes: int, longest_s: float 
         if time.monotonic() > until:
             raise asyncio.TimeoutError
         chunks.append(chunk)
-    return Response(str(response.url), response.status, response.headers, b"".join(chunks))
+    with_login = has_login(response)
+    return Response(str(response.url), response.status, response.headers, b"".join(chunks), with_login=with_login)
+
+
+def has_login(response: ClientResponse) -> bool:
+    """Whether its request had a login; after redirects, the last one."""
+    return "Authorization" in response.request_info.headers
+
+
+def status_error(response: ClientResponse) -> BadStatus:
+    """The error for a response whose status is not 2xx."""
+    retry_after = response.headers.get("Retry-After")
+    return BadStatus(str(response.url), response.status, retry_after=retry_after, with_login=has_login(response))
 
 
 async def _read_unzipped(response: ClientResponse, max_bytes: int) -> Response:
@@ -217,7 +229,7 @@ class Http:
 
         async def write(response: ClientResponse) -> str:
             if not 200 <= response.status < 300:
-                raise BadStatus(str(response.url), response.status, retry_after=response.headers.get("Retry-After"))
+                raise status_error(response)
             file.seek(0)
             file.truncate()
             digest = hashlib.sha256()

@@ -71,22 +71,31 @@ class WrongServer(RequestError):
 
 
 class BadStatus(RequestError):
-    """A response whose status is not 2xx. retry_after: the header as sent."""
+    """A response whose status is not 2xx. retry_after: the header as sent. with_login: whether the request had one;
+    None: unknown.
+    """
 
     code = "http-status"
 
-    def __init__(self, url: str, status: int, *, retry_after: str | None = None) -> None:
+    def __init__(
+        self, url: str, status: int, *, retry_after: str | None = None, with_login: bool | None = None
+    ) -> None:
         self.status = status
         self.retry_after = retry_after
-        what, hint = _status_words(status, retry_after)
+        what, hint = _LOGIN[with_login] if status == 401 else _status_words(status, retry_after)
         super().__init__(url, f"HTTP {status}{what}", hint=hint)
 
 
+_IN_URL: Final = "put the login into the URL, in a spec as https://${TEAM_USER}:${TEAM_PASSWORD}@HOST/"
+#: Status 401, by `with_login`.
+_LOGIN: Final[Mapping[bool | None, tuple[str, str]]] = {
+    True: (" (the login is wrong)", "check the user, and the password or token: it may have expired"),
+    False: (" (a login is needed)", _IN_URL),
+    None: (" (a login is needed, or the login is wrong)", _IN_URL),
+}
+
+
 _STATUS: Final[Mapping[int, tuple[str, str]]] = {
-    401: (
-        " (credentials needed, or wrong)",
-        "put the login into the URL, in a spec as https://${USER}:${PASSWORD}@HOST/",
-    ),
     403: (" (forbidden)", "the credentials for this host don't allow it, or the host blocks this machine"),
     404: (" (not found)", "check the spelling, and that the URL belongs to the server that has it"),
     407: (" (the proxy requires credentials)", "put them into HTTPS_PROXY: http://user:password@proxy:port"),
@@ -255,7 +264,7 @@ class Retry:
 class Response:
     """A whole response. url: after redirects, without credentials. headers: case-insensitive.
 
-    gzipped: the body as it was sent, if that was with gzip.
+    gzipped: the body as it was sent, if that was with gzip. with_login: whether the request had a login.
     """
 
     url: str
@@ -263,9 +272,11 @@ class Response:
     headers: CIMultiDictProxy[str]
     body: bytes = field(repr=False)
     gzipped: bytes | None = field(default=None, repr=False)
+    with_login: bool = False
 
     def checked(self) -> Response:
         """Itself if the status is 2xx; raises BadStatus otherwise."""
         if 200 <= self.status < 300:
             return self
-        raise BadStatus(self.url, self.status, retry_after=self.headers.get("Retry-After"))
+        retry_after = self.headers.get("Retry-After")
+        raise BadStatus(self.url, self.status, retry_after=retry_after, with_login=self.with_login)

@@ -268,7 +268,7 @@ def test_without_a_login_no_secret_is_told(tmp_path: Path, fetcher: Fetcher, pri
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password wr0ng\n")
     fetcher.environ = {"NETRC": str(tmp_path / "netrc")}
     error = fetcher.refused(pin(APP, url=private.file_url(APP.filename), index="corp"))
-    assert "HTTP 401" in error.message and "wr0ng" not in str(error)
+    assert "HTTP 401 (the login is wrong)" in error.message and "wr0ng" not in str(error)
     assert error.hint and "~/.netrc" in error.hint
 
 

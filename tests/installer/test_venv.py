@@ -163,7 +163,8 @@ def test_a_login_of_a_netrc_file_in_the_current_folder(user: User, index: IndexS
     index.credentials = ("me", "secret")
     lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(OTHER, url=index.file_url(OTHER.filename))]))
     message = refused(installs(user, lock), 5)
-    assert "HTTP 401" in message and "~/.netrc" in message
+    assert "HTTP 401" in message and "~/.netrc" in message and "plain http" not in message
+    assert "http-status" in installs(user, lock, "--format", "json").stdout
     (user.folder / "team.netrc").write_text("machine 127.0.0.1 login me password secret\n")
     succeeded(installs(user, lock, NETRC="team.netrc"))
 

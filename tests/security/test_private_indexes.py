@@ -131,6 +131,17 @@ def untouched(user: User, public: IndexServer) -> None:
     assert private_requests(public) == [] and user.files() == {}
 
 
+def test_a_login_that_is_missing_or_wrong(tmp_path: Path, serve: Serve, public: IndexServer) -> None:
+    corp = serve(ecosystem.private(), credentials=("ci", "s3cret"))
+    user = User(tmp_path, public.url)
+    user.wants("corp-core", rest=routed("corp", corp.url, "corp-*"))
+    message = refused(user.locks(), 5)
+    assert "HTTP 401 (a login is needed)" in message and "https://${TEAM_USER}:${TEAM_PASSWORD}@HOST/" in message
+    user.wants("corp-core", rest=routed("corp", corp.url.replace("//", "//${CI}:${TOKEN}@"), "corp-*"))
+    message = refused(user.locks(CI="ci", TOKEN="0ther"), 5)
+    assert "HTTP 401 (the login is wrong)" in message and "check the user" in message and "0ther" not in message
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_fault(tmp_path: Path, serve: Serve, public: IndexServer, name: str) -> None:
     case = CASES[name]
