@@ -18,7 +18,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from envspec.verifier.owned import packed
 from envspec.verifier.record import BadRecord, entries_sha256, wheel_entries
@@ -67,8 +67,10 @@ class Store:
     pages arrive while resolvers and the network are waited for. `save` waits for it.
 
     is_settled: whether every later run will give the same result; set to False by code that finds otherwise, and the
-    lock is then not cached.
+    lock is then not cached. reuses_pages: whether pages of earlier runs are used without a request.
     """
+
+    reuses_pages: ClassVar[bool] = True
 
     def __init__(self, root: Path) -> None:
         self.is_settled = True

@@ -73,6 +73,8 @@ class _Revalidated(Store):
     A page of an earlier run gives its ETag. The index may serve other files by now, or none to this login.
     """
 
+    reuses_pages = False
+
     def __init__(self, root: Path, started: datetime) -> None:
         super().__init__(root)
         self._started = started

@@ -192,7 +192,7 @@ def test_what_passes_is_fetched_again(
         (Drop(700), "the response ended early", 2),
         (Status(500), "HTTP 500 (the server failed)", 2),
         (Status(404), "HTTP 404 (not found)", 1),
-        (Status(401), "HTTP 401 (credentials needed", 1),
+        (Status(401), "HTTP 401 (a login is needed", 1),
         (Stall(), "the server stalled: no byte for 1.5 s", 2),
     ],
     ids=str,

@@ -258,6 +258,9 @@ def test_cached_pages_are_validated_with_their_indexes(user: User, serve: Serve)
     succeeded(user.locks("--verify"))
     again = [(request.path, request.status) for request in pages.requests]
     assert sorted(again) == [("/simple/corp-app/", 304), ("/simple/corp-core/", 304)]
+    pages.add(release("corp-core", "1.3.0"))
+    verified = user.locks("--verify")
+    assert verified.status == 3 and "corp-core: version: locked 1.2.0, resolved 1.3.0" in verified.stdout, verified
     pages.fail("/simple/*", Status(401))
     assert "/simple/corp-app/: HTTP 401" in refused(user.locks("--verify"), 5)
     # Locks need no answer: nothing that was uploaded up to `as_of` can be new.

@@ -146,7 +146,7 @@ async def _resolve_fresh(
         view = views[request.view_key]
         try:
             async with turn:
-                resolution = await _resolve(request, resolver, view, context, loopback)
+                resolution = await _resolve(request, resolver, view, context, loopback, reuses_pages=store.reuses_pages)
         except NoSolution:
             found = filter(None, map(parsed, request.request.requirements))
             note_undated(view, dict.fromkeys(normalised(requirement.name) for requirement in found))
@@ -222,8 +222,15 @@ def _undated_warnings(undated: Mapping[str, set[Version]]) -> Iterator[str]:
 
 
 async def _resolve(
-    target: TargetRequest, resolver: Resolver, view: View, context: Context, loopback: Loopback
+    target: TargetRequest,
+    resolver: Resolver,
+    view: View,
+    context: Context,
+    loopback: Loopback,
+    *,
+    reuses_pages: bool,
 ) -> Resolution:
+    """reuses_pages: whether the resolver may use what its own cache has of the view's pages."""
     platform = target.request.target.platform.value
     context.reporter.progress(Step("resolving", of=platform))
     with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
@@ -232,7 +239,7 @@ async def _resolve(
             # pip fetches every chosen wheel, 4 GB for a torch stack.
             simple_url(view.key, Bodies.STUB),
             loopback.proxy,
-            _cache_folder(context.cache / "engines", work),
+            _cache_folder(context.cache / "engines", work) if reuses_pages else work / "cache",
             work,
         )
         request, pins = await _readable(target.request, resolver, view, workspace)
@@ -257,6 +264,8 @@ async def _readable(
     """The pins, and the request that they satisfy: without the releases whose sdist cannot be read."""
     while True:
         pins = await _pins(request, resolver, view, workspace)
+        # A resolver that has all pages in its own cache may end before the indexes can be read.
+        await view.served.wait()
         await asyncio.gather(*(view.read_sdist(name, version) for name, version in pins.items()))
         chosen = ((name, Version(version)) for name, version in pins.items())
         excluded = {release: view.unreadable[release] for release in chosen if release in view.unreadable}
