@@ -16,6 +16,9 @@ from envspec.facts import load_facts
 from envspec.facts.gpu import ComputeCapability, capabilities_of, has_other_kernels, without_code
 from envspec.lockfile.export.dockerfile import without_dockerfile
 from envspec.models import (
+    DIRECT_URL,
+    GIT,
+    LOCAL,
     SPEC,
     BaseImage,
     CondaChannel,
@@ -294,7 +297,9 @@ class PackageFile:
 class Variant:
     """A wheel's package on the platforms with equal values.
 
-    chains: from the spec down to each package that requires it, the shortest ones.
+    chains: from the spec down to each package that requires it, the shortest ones. as_of: up to when releases were
+    considered; None: its index gives no upload times. is_newest: whether that index had no newer release that this
+    Python's platform could use; False too if the spec names the file or its source.
     """
 
     version: str
@@ -305,6 +310,8 @@ class Variant:
     files: tuple[PackageFile, ...]
     gpu_code: tuple[GpuCode, ...]
     gpu_code_read: tuple[GpuCode, ...] = ()
+    as_of: datetime | None = None
+    is_newest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +332,10 @@ class CondaFile:
 
 @dataclass(frozen=True, slots=True)
 class CondaVariant:
-    """A conda package on the platforms with equal values. provides: the Python packages in it."""
+    """A conda package on the platforms with equal values. provides: the Python packages in it.
+
+    as_of, is_newest: as of `Variant`; records without a build time count as older.
+    """
 
     name: str
     version: str
@@ -336,6 +346,8 @@ class CondaVariant:
     preferred: Rejected | None
     files: tuple[CondaFile, ...]
     gpu_code: tuple[GpuCode, ...]
+    as_of: datetime
+    is_newest: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +432,7 @@ def explain_package(lock: Lock, name: str, cached: CachedGpuCode = no_cached_cod
             absent.append(platform)
         if package is not None:
             one = _variant(lock, package, pins, platform, cached)
-            key = (one.version, one.extras, one.chains, one.rejected, one.preferred)
+            key = (one.version, one.extras, one.chains, one.rejected, one.preferred, one.as_of, one.is_newest)
             previous = variants.get(key)
             if previous:
                 one = replace(
@@ -467,7 +479,19 @@ def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platf
         files=(PackageFile(platform, package.file, package.uploaded),),
         gpu_code=_code(lock, platform, package.name),
         gpu_code_read=code_read(capabilities_of(load_facts(), lock.gpus), package, platform, cached),
+        as_of=_cutoff(lock.package_as_of, package.name, lock.as_of) if _is_dated(lock, package.file.index) else None,
+        is_newest=package.rejected is None and package.file.index not in {DIRECT_URL, GIT, LOCAL},
     )
+
+
+def _cutoff(own: Sequence[tuple[str, datetime]], name: str, as_of: datetime) -> datetime:
+    return next((at for each, at in own if normalised(each) == normalised(name)), as_of)
+
+
+def _is_dated(lock: Lock, index: str) -> bool:
+    """Whether `as_of` bounds the releases of an index by their upload times."""
+    undated = {each.name for each in lock.indexes if each.undated} | {DIRECT_URL, GIT, LOCAL}
+    return index not in undated and not index.startswith("pytorch-")
 
 
 def _conda_variant(lock: Lock, package: CondaPackage, pins: LockedPackages, platform: Platform) -> CondaVariant:
@@ -495,6 +519,8 @@ def _conda_variant(lock: Lock, package: CondaPackage, pins: LockedPackages, plat
         files=(file,),
         # The GPU code of what only a conda package holds goes by conda's name for it.
         gpu_code=() if package.name in pins.wheels else _code(lock, platform, package.name),
+        as_of=_cutoff(lock.conda_as_of, package.name, lock.as_of),
+        is_newest=package.rejected is None,
     )
 
 

@@ -43,7 +43,7 @@ def as_text(explanation: Explanation | PackageExplanation, width: int) -> str:
     if isinstance(explanation, PackageExplanation):
         return text((), _package(explanation), width)
     gpus = f", for {', '.join(explanation.gpus)}" if explanation.gpus else ""
-    facts = f", facts version {explanation.facts}" if explanation.facts else ""
+    facts = f", by envspec's data {explanation.facts}" if explanation.facts else ""
     title = f"{explanation.name}: nothing newer than {utc(explanation.as_of)}{facts}{gpus}"
     return text(wrapped(title, width), _lock(explanation), width)
 
@@ -90,7 +90,14 @@ def _channels(found: Explanation) -> Iterator[Row]:
 
 
 #: How a GPU runs a package's code, in words.
-_RUNS: Final = {"sass": "runs machine code (SASS)", "ptx": "compiles PTX at start"}
+_RUNS: Final = {"sass": "runs compiled code (SASS)", "ptx": "compiles PTX at start"}
+#: Where a base image's digest is from, in words.
+_DIGEST_FROM: Final = {
+    "recorded": "recorded in envspec's data",
+    "registry": "read from the registry",
+    "spec": "named by the spec",
+    "unresolved": "not resolved",
+}
 
 
 def _decisions(decisions: Sequence[Decision]) -> Iterator[Row]:
@@ -100,9 +107,16 @@ def _decisions(decisions: Sequence[Decision]) -> Iterator[Row]:
         platforms = merged.setdefault(replace(decision, platform=None), [])
         platforms += [decision.platform] if decision.platform else []
     for decision, platforms in merged.items():
-        reason = _sourced(decision.why, decision.source)
+        # The reason for apt packages names the origin of each.
+        reason = _sourced(_why(decision), "" if decision.what == "image.apt" else decision.source)
         value = _RUNS.get(decision.value, decision.value) if decision.what.startswith("gpu.") else decision.value
         yield row(decision.what, short_hashes(value), _listed(platforms), notes=[reason])
+
+
+def _why(decision: Decision) -> str:
+    """The reason in words; locks have a digest's as `recorded, kind index`."""
+    origin, kind, _ = decision.why.partition(", kind ")
+    return _DIGEST_FROM.get(origin, origin) if decision.what == "image.digest" and kind else decision.why
 
 
 def _sourced(reason: str, source: str) -> str:
@@ -115,8 +129,10 @@ def _base_image(found: Explanation) -> Iterator[Row]:
     for image in filter(None, (found.base_image, *(each.base_image for each in found.platform_cuda))):
         yield row(image_name(image))
         for pinned in image.digests:
-            origin = " ".join(filter(None, (pinned.source, pinned.kind)))
-            yield row(f"{pinned.platform.value}: {pinned.digest or 'no known digest'} ({origin})", notes=[pinned.note])
+            origin = _DIGEST_FROM.get(pinned.source, pinned.source)
+            # The sources of a recorded digest are among the decisions.
+            notes = [origin] if pinned.source == "recorded" else [origin, pinned.note]
+            yield row(f"{pinned.platform.value}: {pinned.digest or 'no known digest'}", notes=notes)
 
 
 def _image(image: ImageExplanation) -> Iterator[Row]:
@@ -226,16 +242,25 @@ def _variant(
     title: str, variant: Variant | CondaVariant, files: Iterable[Row], code: Iterable[GpuCode] = (), note: str = ""
 ) -> list[Table]:
     """code: read from a wheel."""
-    rejected, preferred = variant.rejected, variant.preferred
+    preferred = variant.preferred
     return [
         listing(f"{title} on {_listed(file.platform for file in variant.files)}", [row(note)]),
         listing("required by", _tree(variant.chains, with_channels=isinstance(variant, Variant))),
-        listing("newest version, rejected", [row(rejected.version, notes=[rejected.why])] if rejected else []),
+        _newest(variant),
         listing("version that the spec prefers", [row(preferred.version, notes=[preferred.why])] if preferred else []),
         listing("GPU code", _gpu_code(variant.gpu_code)),
         listing("GPU code read from the wheel", _gpu_code(code)),
         listing("files", files),
     ]
+
+
+def _newest(variant: Variant | CondaVariant) -> Table:
+    """The newest version that was considered: the locked one, or why it was rejected."""
+    where = f"up to {utc(variant.as_of)}" if variant.as_of else "on its index, which has no dates"
+    if variant.rejected:
+        rejected = row(variant.rejected.version, notes=[variant.rejected.why])
+        return listing(f"newest version {where}, rejected", [rejected])
+    return listing(f"newest version {where}", [row(f"{variant.version}, which is locked")] if variant.is_newest else [])
 
 
 def _tree(chains: Sequence[Sequence[Link]], *, with_channels: bool) -> Iterator[Row]:

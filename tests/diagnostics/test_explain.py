@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
 import pytest
 
 from envspec.diagnostics.explain import explain_lock, explain_package
 from envspec.errors import UsageError
-from envspec.models import Decision
+from envspec.models import Decision, NamedIndex, Rejected
 from tests.support.builders.locks import X86, example, lock, package, resolution
+
+AS_OF = datetime(2026, 6, 1, tzinfo=timezone.utc)
 
 
 @pytest.mark.parametrize("name", ["corp-tools", "Corp_Tools", "CORP.tools", "corp--tools"])
@@ -40,3 +45,33 @@ def test_what_an_override_removes() -> None:
         explain_package(made, "Gone")
     with pytest.raises(UsageError, match="lib is not in small\n"):
         explain_package(made, "lib")
+
+
+@pytest.mark.parametrize(
+    ("index", "as_of", "is_newest"),
+    [
+        ("default", AS_OF, True),
+        ("dated", AS_OF, True),
+        ("undated", None, True),
+        ("pytorch-cu128", None, True),
+        ("url", None, False),
+        ("git", None, False),
+    ],
+)
+def test_the_newest_release_of_its_index(index: str, as_of: datetime | None, is_newest: bool) -> None:
+    one = package("lib", "1.0")
+    indexes = tuple(
+        NamedIndex(name, "https://example.com", ("lib",), undated=name == "undated") for name in ("dated", "undated")
+    )
+    made = replace(
+        lock(resolution(X86, replace(one, file=replace(one.file, index=index)))), indexes=indexes, as_of=AS_OF
+    )
+    [variant] = explain_package(made, "lib").variants
+    assert (variant.as_of, variant.is_newest) == (as_of, is_newest)
+    later = replace(made, package_as_of=(("lib", AS_OF + timedelta(days=9)),))
+    assert explain_package(later, "lib").variants[0].as_of == (as_of and as_of + timedelta(days=9))
+
+
+def test_no_newest_release_if_a_newer_one_was_rejected() -> None:
+    made = lock(resolution(X86, replace(package("lib", "1.0"), rejected=Rejected("2.0", "the spec requires <2"))))
+    assert not explain_package(made, "lib").variants[0].is_newest
