@@ -36,6 +36,7 @@ class Outcome(Enum):
     """Result of an installation."""
 
     MADE = "installed"
+    PLANNED = "would install"
     UNCHANGED = "unchanged"
 
 
@@ -85,7 +86,7 @@ def plan_install(request: InstallRequest) -> InstallPlan:
         _check(request)
     part = request.resolution
     sizes = [each.file.size_bytes for each in part.packages] + [each.size_bytes for each in part.conda]
-    outcome = Outcome.UNCHANGED if is_installed else Outcome.MADE
+    outcome = Outcome.UNCHANGED if is_installed else Outcome.PLANNED
     return InstallPlan(outcome, len(part.packages), len(part.conda), sum(size or 0 for size in sizes))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from envspec import documents
 from envspec.context import Context, ReporterOf
@@ -42,6 +42,9 @@ from envspec.spec.load import read_text, spec_error
 from envspec.spec.sections import BasePackages
 from envspec.spec.targets import targets_of
 from envspec.spec.variants import document_of, variant_directory
+
+#: A date of today has excluded hardly anything yet.
+_RECENT: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,14 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
         if request.variant:
             state = beside(state, lock_of(request, base))
         is_fixed = spec.env.is_dated and not state.package_ages()
-        if request.upgrade is Upgrade.ALL and is_fixed and request.as_of is None and not request.variant:
+        is_recent = started - as_of < _RECENT
+        if (
+            request.upgrade is Upgrade.ALL
+            and is_fixed
+            and not is_recent
+            and request.as_of is None
+            and not request.variant
+        ):
             context.reporter.warning(
                 f"{request.spec_path}: as_of = {time_text(as_of)} excludes every newer release: move it "
                 f"(envspec lock --as-of now {request.spec_path})"

@@ -103,8 +103,9 @@ class Env(Section):
     )
     as_of: f.AsOf | None = Field(
         default=None,
-        description="Later uploads are ignored: the same spec gives the same lock next year. A date is its start in "
-        "UTC; an age is counted back from the time of the lock, which records both.",
+        description="Later uploads are ignored: the same spec gives the same lock next year. A date, with or without "
+        "quotes, is its start, 00:00 UTC, so today's excludes today's uploads; an age is counted back from the time of "
+        "the lock, which records both.",
         examples=["2026-11-15", "7 days ago"],
     )
     package_as_of: dict[f.DatedName, f.AsOf] = Field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,9 @@ def test_quiet_hides_information_and_twice_warnings(tmp_path: Path, serve: Serve
     assert user.locks(*words, "-qq").stderr == ""
     warnings = json.loads(user.locks(*words, "-qq", "--format", "json").stdout)["warnings"]
     assert "excludes every newer release" in warnings[0]
+    # The newest date that a date can be.
+    user.wants("base", as_of=f"{datetime.now(timezone.utc):%Y-%m-%d}")
+    assert user.locked("--upgrade").warnings == []
 
 
 def test_long_details_come_after_the_hint_and_are_shortened() -> None:

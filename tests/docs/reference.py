@@ -186,10 +186,14 @@ def toml(value: object) -> str:
     return json.dumps(value)
 
 
+#: TOML's own dates and times are accepted too, which JSON schema lacks.
+_WITH_DATES: Final = {"as_of": "date, time or text", "package_as_of": "table of dates, times or texts"}
+
+
 def _value(key: str, value: Mapping[str, Any], node: Mapping[str, Any]) -> str:
     """What a key takes, and its default."""
     default = value.get("default")
-    text = _kind(value, default)
+    text = _WITH_DATES.get(key) or _kind(value, default)
     if key in node.get("required", ()):
         return f"{text}, required"
     if default in (None, [], {}, "") or "(default)" in text:

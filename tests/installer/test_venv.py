@@ -169,6 +169,16 @@ def test_a_login_of_a_netrc_file_in_the_current_folder(user: User, index: IndexS
     succeeded(installs(user, lock, NETRC="team.netrc"))
 
 
+def test_a_dry_run_requests_and_installs_nothing(user: User, lock: Path, index: IndexServer) -> None:
+    before = len(index.requests)
+    words = ("--dry-run", "--format", "json")
+    planned = json.loads(succeeded(installs(user, lock, *words)).stdout)
+    assert (planned["dry_run"], planned["outcome"]) == (True, "would install")
+    assert len(index.requests) == before and not (user.folder / "env").exists()
+    assert json.loads(succeeded(installs(user, lock, "--format", "json")).stdout)["outcome"] == "installed"
+    assert json.loads(succeeded(installs(user, lock, *words)).stdout)["outcome"] == "unchanged"
+
+
 def test_nothing_of_the_users_uv_and_pip_is_read(user: User, lock: Path, serve: Serve) -> None:
     hostile = serve([])
     config = user.home / ".config" / "uv"
