@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -165,11 +165,11 @@ def _for_machines(
     rows = [row for row in facts.torch if in_time(row, as_of) and has_wheel(row, platform, machines.python)]
     matching = [row for row in rows if torch.contains(row.version, prereleases=True)]
     found = _newest_build(facts, matching, platform, machines)
-    if found is None and machines.gpus:
-        choice = _for_machines(facts, torch, replace(machines, gpus=()), platform, as_of)
-        return replace(choice, serves_gpus=False)
+    any_gpu = replace(machines, gpus=())
+    if found is None and machines.gpus and (not machines.driver or _newest_build(facts, matching, platform, any_gpu)):
+        return replace(_for_machines(facts, torch, any_gpu, platform, as_of), serves_gpus=False)
     if found is None:
-        raise _no_build_for_driver(facts, torch, rows, machines.driver or "", platform)
+        raise _no_build_for_driver(facts, torch, rows, machines, platform)
     row, variant = found
     usual = row.default.get(platform.value)
     tried = next(iter(_variants(facts, matching[-1], platform, machines)), "cpu")
@@ -254,25 +254,49 @@ def _left_out(
 
 
 def _no_build_for_driver(
-    facts: Facts, torch: SpecifierSet, rows: Sequence[TorchRelease], driver: str, platform: Platform
+    facts: Facts, torch: SpecifierSet, rows: Sequence[TorchRelease], machines: Machines, platform: Platform
 ) -> NoSuchBuild:
-    machines = Machines(driver)
-    older = _newest_build(facts, rows, platform, machines)
-    hints = [f"torch {older[0].version} is the newest that it runs"] if older else []
-    needed = [
-        (facts.driver_of(str(cuda)).minimum, row.version, cuda)
-        for row in reversed(rows)
-        if torch.contains(row.version, prereleases=True)
-        for cuda in cuda_builds(facts, row, platform)
-    ]
+    older, hints = _newest_build(facts, rows, platform, machines), []
+    if older:
+        release, variant = older
+        is_default = variant == release.default.get(platform.value)
+        setting = "" if is_default else f', with [cuda] version = "{CudaVersion.parse(variant)}"'
+        hints.append(f"torch {release.version} is the newest that it runs{setting}")
+    matching = [row for row in rows if torch.contains(row.version, prereleases=True)]
+    gpus = machines.gpus
+    needed = easiest_build(facts, matching, platform, gpus)
+    if needed is None:
+        gpus, needed = (), easiest_build(facts, matching, platform, ())
     if needed:
-        # The first of equals is the newest torch.
-        oldest, version, cuda = min(needed, key=lambda build: numeric(build[0]))
-        hints.append(f"torch {version} for CUDA {cuda} needs driver {oldest} or newer")
+        code = f"has code for {' and '.join(gpu.name for gpu in gpus)}, and " if gpus else ""
+        hints.append(f"torch {needed.torch} for CUDA {needed.cuda} {code}needs driver {needed.driver} or newer")
     return NoSuchBuild(
-        f"[cuda] driver is {driver}, and no known build of torch{torch} for {platform.value} runs with it",
+        f"[cuda] driver is {machines.driver}, and no known build of torch{torch} for {platform.value} runs with it",
         hint="; ".join(hints) or "leave [cuda] driver out",
     )
+
+
+class EasiestBuild(NamedTuple):
+    """The build that needs the oldest driver. driver: that driver."""
+
+    torch: str
+    cuda: CudaVersion
+    driver: str
+
+
+def easiest_build(
+    facts: Facts, rows: Sequence[TorchRelease], platform: Platform, gpus: tuple[GpuRow, ...]
+) -> EasiestBuild | None:
+    """The build of these releases, oldest first, that has code for all GPUs and needs the oldest driver; of equal ones
+    the newest torch. None if no build is known to have code for them.
+    """
+    found = [
+        EasiestBuild(row.version, cuda, driver)
+        for row in reversed(rows)
+        for cuda in builds_for(facts, row, platform, Machines(gpus=gpus))
+        if (driver := driver_of_build(facts, row.version, cuda, platform, gpus))
+    ]
+    return min(found, key=lambda build: numeric(build.driver), default=None)
 
 
 def cuda_builds(facts: Facts, row: TorchRelease, platform: Platform) -> list[CudaVersion]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -14,8 +14,6 @@ from envspec.context import Context, ReporterOf
 from envspec.credentials import has_open_secret, unset
 from envspec.errors import NetworkError, NoSolution, StaleLock, UsageError
 from envspec.facts import Facts, load_facts
-from envspec.facts.gpu import UnknownGpu, capability_of, find_gpu, first_driver
-from envspec.facts.tables import at_least
 from envspec.io.store import Store
 from envspec.lockfile.check import Why, check
 from envspec.lockfile.check_entries import mismatches
@@ -26,9 +24,10 @@ from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
 from envspec.lockfile.folder import folder_changes, read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.lockfile.toml_writer import time_text
-from envspec.models import ImageSettings, Lock, Platform, Resolution, Target
+from envspec.models import ImageSettings, Lock, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
+from envspec.operations.lock_gpus import check_common_build, cuda_problems
 from envspec.operations.lock_state import SOURCE, Compiled, CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.types import RefusedLines
 from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in_conda
@@ -96,7 +95,9 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     if is_of_file and request.upgrade is Upgrade.KEEP and not request.upgrade_packages and request.as_of is None:
         key = key_of(request, load_facts().version, context.environ, base)
     facts = load_facts(spec.facts.tables())
-    check_cuda(spec, facts, request)
+    if found := cuda_problems(spec, facts):
+        raise _spec_error(request, found)
+    check_common_build(spec, facts)
     with closing(Store(context.cache)) as store:
         document = _document(text, request)
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)
@@ -176,45 +177,6 @@ def beside(state: LockState, document: bytes) -> LockState:
         base=base,
         base_sha256=pins_sha256(header),
     )
-
-
-def check_cuda(spec: Spec, facts: Facts, request: LockRequest) -> None:
-    """Fail on what no resolution changes: unknown GPUs, and a driver that is too old for [cuda] version or a GPU.
-
-    Raises:
-        SpecError: with every problem, and its line.
-    """
-    found = dict.fromkeys(each for platform in spec.env.platforms for each in _cuda_problems(spec, platform, facts))
-    if found:
-        raise _spec_error(request, found)
-
-
-def _cuda_problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[KeyPath, str, str]]:
-    keys = spec.cuda_on(platform)
-    if spec.cuda is None or keys is None:
-        return
-    own = spec.cuda.platform.get(platform)
-
-    def path(key: str, *rest: int) -> KeyPath:
-        return ("cuda", *(("platform", platform.value) if own and key in own.model_fields_set else ()), key, *rest)
-
-    gpus = []
-    for at, name in enumerate(keys.gpus):
-        try:
-            gpus.append((at, find_gpu(facts, name)))
-        except UnknownGpu as error:
-            yield path("gpus", at), error.message, error.hint or ""
-    if keys.driver is None:
-        return
-    if keys.version and not facts.runs_cuda(keys.driver, keys.version):
-        needed = facts.driver_of(str(keys.version)).minimum
-        text = f"driver {keys.driver} does not run CUDA {keys.version}, which needs {needed} or newer"
-        yield path("driver"), text, "leave `version` out: the newest build that the driver runs is locked"
-    for at, gpu in gpus:
-        first = first_driver(facts, capability_of(gpu))
-        if first and not at_least(keys.driver, first.version):
-            text = f"driver {keys.driver} does not support {gpu.name}, which needs {first.version} or newer"
-            yield path("gpus", at), text, f'set `driver` to "{first.version}", or remove the GPU'
 
 
 def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:

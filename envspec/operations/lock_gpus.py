@@ -1,0 +1,119 @@
+"""GPUs and drivers of a spec against the facts, before any request: what no resolution changes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from packaging.specifiers import SpecifierSet
+
+from envspec.base_image.cuda import GpuNotServed
+from envspec.base_image.gpus import other_builds
+from envspec.facts import Facts
+from envspec.facts.gpu import (
+    Coverage,
+    UnknownGpu,
+    capability_of,
+    coverage,
+    find_gpu,
+    first_drivers,
+    match_gpu,
+    newest_driver,
+    unsupported,
+)
+from envspec.facts.tables import GpuRow, TorchRelease, at_least
+from envspec.facts.torch import easiest_build, served, split_label
+from envspec.models import Platform
+from envspec.spec import Spec
+from envspec.spec.errors import KeyPath
+from envspec.spec.sections import BasePackages
+
+_APART: Final = "lock them apart, as variants ([variants.NAME])"
+
+
+def cuda_problems(spec: Spec, facts: Facts) -> list[tuple[KeyPath, str, str]]:
+    """Unknown GPUs, and a driver that is too old for [cuda] version or a GPU: key, problem and hint."""
+    return list(dict.fromkeys(each for platform in spec.env.platforms for each in _problems(spec, platform, facts)))
+
+
+def _problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[KeyPath, str, str]]:
+    keys = spec.cuda_on(platform)
+    if spec.cuda is None or keys is None:
+        return
+    own = spec.cuda.platform.get(platform)
+
+    def path(key: str, *rest: int) -> KeyPath:
+        return ("cuda", *(("platform", platform.value) if own and key in own.model_fields_set else ()), key, *rest)
+
+    gpus = []
+    for at, name in enumerate(keys.gpus):
+        try:
+            gpus.append(find_gpu(facts, name))
+        except UnknownGpu as error:
+            yield path("gpus", at), error.message, error.hint or ""
+    if keys.driver is None:
+        return
+    newer = unsupported(facts, keys.driver, gpus)
+    older = [f"{gpu.name} (needs {first.version} or newer)" for gpu, first in newer]
+    fixes = [f"remove {' and '.join(gpu.name for gpu, _ in newer)} from `gpus`"] if newer else []
+    minimum = facts.driver_of(str(keys.version)).minimum if keys.version else ""
+    if minimum and not at_least(keys.driver, minimum):
+        older.insert(0, f"CUDA {keys.version} (needs {minimum} or newer)")
+        fixes.insert(0, "leave `version` out")
+    if older:
+        alike = [each for each in spec.env.platforms if (its := spec.cuda_on(each)) and its.driver == keys.driver]
+        needed = newest_driver(driver for each in alike for driver in _needed(spec, each, facts))
+        together = _no_common_build(spec, platform, gpus, facts)
+        apart = f"; {together}: {_APART}" if together else ""
+        newest = "" if newer else ": the newest build that the driver runs is locked"
+        text = f"driver {keys.driver} is too old for {' and '.join(older)}"
+        yield path("driver"), text, f'set `driver` to "{needed}" or newer, or {" and ".join(fixes)}{newest}{apart}'
+
+
+def _needed(spec: Spec, platform: Platform, facts: Facts) -> Iterator[str]:
+    """The first drivers of the known GPUs, and the oldest drivers for [cuda] version and for torch."""
+    keys = spec.cuda_on(platform)
+    if keys is None:
+        return
+    gpus = [row for name in keys.gpus if (row := match_gpu(facts, name))]
+    yield from (first.version for first in first_drivers(facts, map(capability_of, gpus)))
+    if keys.version:
+        yield facts.driver_of(str(keys.version)).minimum
+    if build := easiest_build(facts, _torch_releases(spec, facts), platform, served(facts, gpus, platform)):
+        yield build.driver
+
+
+def check_common_build(spec: Spec, facts: Facts) -> None:
+    """Fail before any request if no torch build has code for all GPUs of the only Linux platform.
+
+    Raises:
+        GpuNotServed: there is none, and the spec requires releases of torch that are in the facts.
+    """
+    linux = [platform for platform in spec.env.platforms if platform.is_linux]
+    cuda = spec.cuda_on(linux[0]) if len(linux) == 1 else None
+    if cuda and (text := _no_common_build(spec, linux[0], [find_gpu(facts, name) for name in cuda.gpus], facts)):
+        raise GpuNotServed(text, hint=_APART)
+
+
+def _no_common_build(spec: Spec, platform: Platform, gpus: Sequence[GpuRow], facts: Facts) -> str:
+    """`no known torch build has code for all of V100 and B200`; empty if one has, or torch is not in the facts."""
+    able = served(facts, gpus, platform)
+    capabilities = [capability_of(gpu) for gpu in able]
+    if not _torch_releases(spec, facts) or other_builds(facts, capabilities, platform):
+        return ""
+    return f"no known torch build has code for all of {', '.join(gpu.name for gpu in able)}"
+
+
+def _torch_releases(spec: Spec, facts: Facts) -> list[TorchRelease]:
+    """The releases of torch that the spec allows; none if it does not bound torch to releases in the facts, or if torch
+    may come from elsewhere than the default index and PyTorch's.
+    """
+    named = [each for each in (*spec.pip.dependencies, *spec.pip.constraints) if each.name == "torch"]
+    is_elsewhere = any(each.url or each.marker for each in named) or spec.pip.index_for("torch") or spec.conda
+    is_replaced = spec.pip.on_top_of or any(each.requirement.name == "torch" for each in spec.pip.overrides)
+    if not named or is_elsewhere or is_replaced or spec.image.packages is BasePackages.KEEP:
+        return []
+    allowed, _ = split_label(SpecifierSet(",".join(str(each.specifier) for each in named if each.specifier)))
+    if coverage(facts, allowed) is not Coverage.INSIDE:
+        return []
+    return [row for row in facts.torch if allowed.contains(row.version, prereleases=True)]
