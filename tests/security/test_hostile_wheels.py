@@ -143,7 +143,7 @@ def in_environment(data: bytes, canary: Canary, served: Serve, venv: Path) -> st
     except UvError:
         return "refused by uv"
     except NetworkError as fault:
-        assert fault.message == "the wheels: the received file is damaged"
+        assert fault.message == "thing: the received file is damaged"
         return "refused by uv"
     except EnvspecError as fault:
         return outcome(fault, canary)
