@@ -29,11 +29,13 @@ RECEIPTS: Final = ROOT / "docs/measurements/receipts"
 STAND_IN: Final = ROOT / "bench/results/gpu-stand-in.json"
 PAGE: Final = ROOT / "docs/measurements/gpu-coverage.md"
 _HEAD: Final = """\
-# What has run on which GPU
+# Coverage of conformance checks
 
+Which checks, findings and bounds of the [conformance suite](../reference/conformance.md) have run on which GPU.
 `python -m bench.gpu_coverage` writes this page from the receipts in [receipts/](receipts/README.md). A line is a
-finding of a check on one GPU, as the stand-in for a GPU has it: the suite's own lines for GPUs on torch 2.9, at the
-sizes of a GPU, with tensors on the CPU. It shows that a line runs, not that a GPU computes correctly.
+finding of a check on one GPU. The list of lines is from a run on the stand-in for a GPU: torch 2.9 reports a GPU, the
+suite uses the sizes of a GPU, and the tensors are on the CPU. It shows that a line runs, not that a GPU computes
+correctly.
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -62,9 +63,16 @@ def with_gpu_code(file: File) -> File:
     """A wheel of torch for Linux with machine code for the GPUs of the real one; any other file as it is."""
     if file.name != "torch" or "linux" not in file.filename:
         return file
-    sm = (50, 60, 70, 75, 80, 86, 90) if "cu126" in file.filename else (70, 75, 80, 86, 90, 100, 120)
+    is_old = re.search(r"cu1(18|26)", file.filename)
+    sm = (50, 60, 70, 75, 80, 86, 90) if is_old else (70, 75, 80, 86, 90, 100, 120)
     code = library([(".nv_fatbin", container([Code(CUBIN, each) for each in sm]))])
     return _as_wheel(file, _tag(file), {"torch/__init__.py": b"", "torch/lib/libtorch_cuda.so": code})
+
+
+def pytorch_index() -> list[File]:
+    """Of all of PyTorch's own indexes: the builds for CUDA 12.6, and the last one for CUDA 11.8."""
+    old = ecosystem.compiled("torch", "2.7.1+cu118", "2025-06-04", ["filelock"], platforms=ecosystem.LINUX_TAGS[:1])
+    return [with_gpu_code(file) for file in (*ecosystem.pytorch_index(), *old)]
 
 
 def for_this_python(files: Sequence[File]) -> list[File]:
@@ -122,7 +130,7 @@ def servers() -> Iterator[Servers]:
     """All servers that pages need."""
     with (
         IndexServer(default_index()) as index,
-        IndexServer(map(with_gpu_code, ecosystem.pytorch_index())) as pytorch,
+        IndexServer(pytorch_index()) as pytorch,
         IndexServer(private_index()) as private,
         IndexServer(private_index(), credentials=LOGIN) as login,
         private_hosts(index, pytorch, login) as hosts,
@@ -133,6 +141,7 @@ def servers() -> Iterator[Servers]:
     ):
         hold_base(registry.held, make_base())
         hold_base(registry.held, base_with_torch(), "team/pytorch", "2.9")
+        hold_base(registry.held, make_base(), "library/ubuntu", "24.04")
         tags = registry.held.tags["nvidia/cuda"]
         tags.update(dict.fromkeys(MORE_TAGS, tags[TAG]))
         yield Servers(

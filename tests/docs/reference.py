@@ -98,7 +98,10 @@ def _spec(_: str) -> str:
         seen[heading] = properties
         keys = _keys(heading, definition, schema)
         if heading == "[variants.NAME]":
-            keys = "Every key of a spec but `[env] name`, `as_of` and `package_as_of`, and:\n\n" + keys
+            keys = (
+                "Every key of a spec but `[env] name`, `as_of` and `package_as_of`; `false` as the value of a key or "
+                "table removes the spec's (`cuda = false`). And:\n\n" + keys
+            )
         elif same:
             keys = f"Keys: {', '.join(f'`{key}`' for key in properties)}, as in `{same}`.\n"
         text += f"\n{keys}" if keys else ""
