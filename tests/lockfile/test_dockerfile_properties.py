@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from envspec.lockfile.export.dockerfile import ContainerConfig, File, files_lines, quoted
+from envspec.lockfile.export.dockerfile import DEFAULT, ContainerConfig, File, files, files_lines, quoted
+from envspec.models import NamedIndex
+from tests.support.builders.locks import example as example_lock
 
 #: No NUL, which no argument holds, and no carriage return, which the builders take from the end of a line.
 LINE = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n"), max_size=40)
@@ -47,3 +50,16 @@ def test_a_word_is_on_one_line_and_each_sign_of_its_own_is_escaped(text: str) ->
     assert (word[0], word[-1]) == ('"', '"')
     assert re.fullmatch(r'(?:[^"\\$]|\\["\\$])*', word[1:-1])
     assert re.sub(r'\\(["\\$])', r"\1", word[1:-1]) == text
+
+
+def test_pip_reads_a_netrc_file_for_the_indexes_of_the_spec() -> None:
+    plain = replace(example_lock(), indexes=())
+    [before] = files(plain, DEFAULT).values()
+    assert "secret" not in before and "NETRC" not in before
+    corp = NamedIndex("corp", "https://packages.example.com/simple", ("corp-*",))
+    [made] = files(
+        replace(plain, indexes=(corp, replace(corp, name="unused", url="https://no.example"))), DEFAULT
+    ).values()
+    assert "If packages.example.com needs a login" in made and " --secret id=netrc,src=$HOME/.netrc ." in made
+    [run] = [part for part in made.split("\nRUN ") if "--require-hashes" in part]
+    assert run.startswith("--mount=type=secret,id=netrc export NETRC=/run/secrets/netrc \\\n && ")

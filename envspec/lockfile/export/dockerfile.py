@@ -1,4 +1,5 @@
-"""Dockerfile: the environment by `docker build` alone, with BuildKit or with the builder before it.
+"""Dockerfile: the environment by `docker build` alone, with BuildKit, or, without code and logins, with the builder
+before it.
 
 What is fetched is checked: the base by digest, Python and micromamba by SHA-256, wheels and conda packages by the
 hashes in the lock's own files. The image differs from that of `envspec image build`, for times are the build's own;
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timezone
 from typing import Final
+from urllib.parse import urlsplit
 
 from envspec.facts import load_facts
 from envspec.lockfile.document import canonical, identity
@@ -49,6 +51,8 @@ _NS: Final = 1_000_000_000
 # In double quotes both builders take a backslash before these for an escape. Source: moby, shell lexer of dockerfiles.
 _ESCAPED: Final = re.compile(r'["\\$]')
 _INDENT: Final = "    "
+#: A netrc file that no layer contains; without it, the build sends no login.
+_LOGINS: Final = "--mount=type=secret,id=netrc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ def files(lock: Lock, container: ContainerConfig) -> dict[str, str]:
         *_base_stages(parts),
         *_system_stage(lock, parts, container),
         *_files_stages(parts),
-        *_environment_stage(parts),
+        *_environment_stage(parts, with_logins=bool(_own_indexes(lock, parts))),
         *_project_stage(lock, parts),
         *_image_stage(lock, parts, container),
     ]
@@ -180,7 +184,10 @@ def _header(lock: Lock, parts: Sequence[_Part]) -> Iterator[str]:
         yield "# It needs BuildKit: the last layers are of the project's folder, without what its .dockerignore lists."
         if lock.image.project:
             yield "# pip builds the project by whatever build backend the index has on that day."
-    if len(parts) > 1 and not has_code:
+    if names := _own_indexes(lock, parts):
+        yield f"# It needs BuildKit. If {' or '.join(names)} needs a login, pass a netrc file, which no layer contains:"
+        yield f"#   docker build --tag {lock.name}{context} --secret id=netrc,src=$HOME/.netrc ."
+    if len(parts) > 1 and not has_code and not names:
         yield "# Without BuildKit, it is built for amd64; for arm64:"
         yield f"#   docker build --tag {lock.name} --build-arg ARCHITECTURE=arm64 ."
     yield "# To use another registry, and another index for pip:"
@@ -191,6 +198,12 @@ def _header(lock: Lock, parts: Sequence[_Part]) -> Iterator[str]:
         yield "# or from a server of the folder `archives` of the cache that they were built in:"
         yield f"#   --build-arg {_BUILT_WHEELS}=URL"
     yield ""
+
+
+def _own_indexes(lock: Lock, parts: Iterable[_Part]) -> list[str]:
+    """The hosts of the spec's own indexes from which packages are installed."""
+    used = {package.file.index for part in parts for package in part.resolution.packages}
+    return sorted({urlsplit(each.url).netloc for each in lock.indexes if each.name in used})
 
 
 def _code_stage(lock: Lock) -> Iterator[str]:
@@ -328,8 +341,8 @@ def _python_files(part: _Part) -> Iterator[str]:
         yield "ADD ${PYTHON_URL} /python.tar.gz"
 
 
-def _environment_stage(parts: Sequence[_Part]) -> Iterator[str]:
-    """The stage `environment`, with the whole environment in _PREFIX."""
+def _environment_stage(parts: Sequence[_Part], *, with_logins: bool) -> Iterator[str]:
+    """The stage `environment`, with the whole environment in _PREFIX. with_logins: pip reads a netrc file, if given."""
     source = parts[0].python.source
     yield "FROM system AS environment"
     if len(parts) > 1:
@@ -345,9 +358,13 @@ def _environment_stage(parts: Sequence[_Part]) -> Iterator[str]:
         yield "ARG PIP_INDEX_URL"
         found = f" --find-links {_FILES}/wheels" if any(map(_built_in, parts)) else ""
         words = f"{_INSTALL} --no-deps --require-hashes{found} --requirement {_FILES}/requirements.txt"
-        install = _pip(parts[0].python, words)
-        # The lock's versions fit a base's constraints already, which have no hashes.
-        yield _run(*(["export PIP_CONSTRAINT=", *install] if parts[0].resolution.on_top_of else install))
+        commands = [
+            # The lock's versions fit a base's constraints already, which have no hashes.
+            *(["export PIP_CONSTRAINT="] if parts[0].resolution.on_top_of else []),
+            *(["export NETRC=/run/secrets/netrc"] if with_logins else []),
+            *_pip(parts[0].python, words),
+        ]
+        yield _run(*commands, options=f"{_LOGINS} " if with_logins else "")
     yield ""
 
 
@@ -507,9 +524,9 @@ def _pairs(instruction: str, values: Mapping[str, str]) -> str:
     return f"{instruction} " + f" \\\n{_INDENT}".join(f"{name}={value}" for name, value in values.items())
 
 
-def _run(*commands: str) -> str:
+def _run(*commands: str, options: str = "") -> str:
     """A RUN whose commands follow each other as long as they succeed."""
-    return "RUN " + " \\\n && ".join(commands)
+    return f"RUN {options}" + " \\\n && ".join(commands)
 
 
 def _words(command: str, each: Iterable[str]) -> str:
