@@ -256,7 +256,7 @@ def _variant(
 
 def _newest(variant: Variant | CondaVariant) -> Table:
     """The newest version that was considered: the locked one, or why it was rejected."""
-    where = f"up to {utc(variant.as_of)}" if variant.as_of else "on its index, which has no dates"
+    where = f"up to {utc(variant.as_of)}" if variant.as_of else "on its index"
     if variant.rejected:
         rejected = row(variant.rejected.version, notes=[variant.rejected.why])
         return listing(f"newest version {where}, rejected", [rejected])
