@@ -12,7 +12,7 @@ PAGES: Final = DATA / "errors"
 #: Comments are for the tests that run the examples; readers need the names of files.
 _FILE: Final = re.compile(r"<!-- file: (.*?) -->\n")
 _COMMENT: Final = re.compile(r"<!--.*?-->\n*", re.DOTALL)
-_LINK: Final = re.compile(r"\[([^]\n]+)\]\([^)\s]+\)")
+_LINK: Final = re.compile(r"\[([^]]+)\]\([^)\s]+\)")
 
 
 class ErrorPage(NamedTuple):

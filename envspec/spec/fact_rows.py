@@ -52,7 +52,7 @@ _KEYS: Final[Mapping[str, tuple[str, Any]]] = {
     "first_cuda": ("The oldest CUDA version that compiles for it.", "12.8"),
     "cuda": ("A CUDA release (12.8.1) or minor version (12.8).", "12.8.1"),
     "minimum": ("The oldest driver that runs it.", "525.60.13"),
-    "bundled": ("The driver that the release ships with.", "570.124.06"),
+    "bundled": ("The driver that NVIDIA ships with the CUDA toolkit.", "570.124.06"),
     "flavors": ("The flavors that exist.", ["base", "runtime"]),
     "os": ("Operating systems, as in `[cuda] os`.", ["ubuntu24.04"]),
     "status": ("supported, ended or unknown.", "supported"),

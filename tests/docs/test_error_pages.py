@@ -76,7 +76,7 @@ def test_a_page(code: str) -> None:
     assert text.startswith(f"# {code}\n\n")
     assert re.findall("^## .*$", text, re.MULTILINE) == HEADINGS
     page = error_page(code)
-    assert page.summary.endswith(".")
+    assert page.summary.endswith(".") and "](" not in page.text
     assert {each.exit_code for each in classes() if each.code == code} == {page.exit_code}
     example = text[text.index("## Example") : text.index("## What to do")]
     assert code in SILENT or f"more: envspec explain-error {code}\n" in example
