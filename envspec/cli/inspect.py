@@ -33,8 +33,8 @@ def explain(lock: str, package: str | None) -> Result:
     """Show every decision of a lock with its reason and source, or one of its packages.
 
     LOCK is a folder, its envspec.lock, or a name under locks/. For a PACKAGE, by its PyPI or conda name: what requires
-    it, the newest version that was rejected and why, its GPU code, its files and sizes. Reads the lock only: resolves
-    and fetches nothing.
+    it, the newest version up to the lock's date (the locked one, or why it was rejected), its GPU code, its files and
+    sizes. Reads the lock only: resolves and fetches nothing.
 
     \b
     envspec explain pytorch-2.9            every decision

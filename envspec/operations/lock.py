@@ -198,7 +198,7 @@ def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
             [place] = _spec_error(request, [(path, "", "")]).problems
             context.reporter.warning(
                 f"{place.where}:{place.line}: {place.key} contains a password or a token, visible to everybody who "
-                "sees the spec: use variables instead, as in https://${USER}:${PASSWORD}@host"
+                "sees the spec: use variables instead, as in https://${TEAM_USER}:${TEAM_PASSWORD}@host"
             )
 
 

@@ -289,7 +289,7 @@ def _from_web(plain: Requirement, url: str, fragment: str) -> Requirement:
     if has_secret_query(url):
         raise BadValue(
             f"the query of {quoted(url)} has what looks like a signature or a token, which must not be in a lock",
-            "use a permanent address with a login: `https://${USER}:${PASSWORD}@host/...`",
+            "use a permanent address with a login: `https://${TEAM_USER}:${TEAM_PASSWORD}@host/...`",
         )
     filename = unquote(path.rpartition("/")[2])
     sha256 = _sha256(fragment)

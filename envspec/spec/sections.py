@@ -360,7 +360,7 @@ class Conda(Section):
         default=("conda-forge",),
         min_length=1,
         description="Channels, by priority. Credentials, best as ${VARIABLE}, never reach the lock.",
-        examples=[["conda-forge", "https://${USER}:${TOKEN}@conda.example.com/channel"]],
+        examples=[["conda-forge", "https://${TEAM_USER}:${TEAM_TOKEN}@conda.example.com/channel"]],
     )
     only: dict[f.ChannelText, f.Subdirs] = Field(
         default_factory=dict,

@@ -152,7 +152,7 @@ _ERRORS: Final[tuple[tuple[str, type[RequestError], str, str], ...]] = (
     # After all specific ones: what is left are messages of the decoder of zstd.
     ("failed to download", ChannelError, _NOT_REPODATA, _AGAIN),
 )
-_LOGIN: Final = 'write them into [conda] channels as variables: "https://${USER}:${PASSWORD}@host/channel"'
+_LOGIN: Final = 'write them into [conda] channels as variables: "https://${TEAM_USER}:${TEAM_PASSWORD}@host/channel"'
 #: A file in a channel.
 _FILE: Final = re.compile(rf"/(?:noarch|{'|'.join(platform.value for platform in Platform)})(?:/[^/]*)?$")
 
