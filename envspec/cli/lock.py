@@ -321,9 +321,14 @@ def _stale_done(reasons: Sequence[Reason], path: Path) -> Done:
 
 def _stale(path: Path, directory: Path, variant: str) -> Sequence[Reason]:
     from envspec.data import facts_version
-    from envspec.lockfile.check import check
+    from envspec.lockfile.check import Why, check
 
     result = check(path, directory, facts_version(), variant)
+    if any(reason.why is Why.NO_LOCK for reason in result.reasons):
+        # `envspec lock`, which the hint names, fails if the spec is not valid. Imports pydantic.
+        from envspec.operations.lock_gpus import check_spec
+
+        check_spec(path, variant, datetime.now(timezone.utc))
     for text in result.warnings:
         output.warn(f"{directory}: {text}")
     for reason in result.reasons:

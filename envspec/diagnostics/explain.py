@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from envspec.base_image.cuda import SharedLibrary
 from envspec.errors import UsageError
-from envspec.facts import load_facts
-from envspec.facts.gpu import ComputeCapability, capabilities_of, has_other_kernels, without_code
+from envspec.facts import Facts, load_facts
+from envspec.facts.gpu import ComputeCapability, capabilities_of, first_driver, has_other_kernels, without_code
+from envspec.facts.tables import at_least
 from envspec.lockfile.export.dockerfile import without_dockerfile
 from envspec.models import (
     DIRECT_URL,
@@ -264,6 +265,16 @@ class PlatformExplanation:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuDriver:
+    """A GPU of the spec that needs a newer driver than the lock. minimum: its first driver, of toolkit `cuda`."""
+
+    gpu: str
+    minimum: str
+    cuda: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """All decisions of a lock. gpu_code_read: from wheels, see `code_read`. image: None without a linux platform."""
 
@@ -282,6 +293,7 @@ class Explanation:
     image: ImageExplanation | None = None
     gpu_code_read: tuple[GpuCode, ...] = ()
     platform_cuda: tuple[PlatformCuda, ...] = ()
+    gpu_drivers: tuple[GpuDriver, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +394,8 @@ def explain_lock(
 
     shared: libraries in both image and packages, as `base_image.shared_libraries` finds them, for platforms with any.
     """
-    gpus = capabilities_of(load_facts(), lock.gpus)
+    facts = load_facts()
+    gpus = capabilities_of(facts, lock.gpus)
     return Explanation(
         name=lock.name,
         as_of=lock.as_of,
@@ -398,6 +411,7 @@ def explain_lock(
         channels=lock.channels,
         platform_cuda=lock.platform_cuda,
         image=explain_image(lock),
+        gpu_drivers=tuple(_gpu_drivers(lock, gpus, facts)),
         gpu_code_read=tuple(
             code
             for resolution in lock.resolutions
@@ -405,6 +419,15 @@ def explain_lock(
             for code in code_read(gpus, package, resolution.target.platform, cached)
         ),
     )
+
+
+def _gpu_drivers(lock: Lock, gpus: Mapping[str, ComputeCapability], facts: Facts) -> Iterator[GpuDriver]:
+    """The lock's own driver is for all GPUs that run its CUDA."""
+    drivers = [each for each in (lock.driver, *(own.driver for own in lock.platform_cuda)) if each]
+    for name, capability in gpus.items():
+        first = first_driver(facts, capability)
+        if first and any(not at_least(driver.minimum, first.version) for driver in drivers):
+            yield GpuDriver(name, first.version, str(first.cuda), first.source)
 
 
 def explain_package(lock: Lock, name: str, cached: CachedGpuCode = no_cached_code) -> PackageExplanation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,12 +14,15 @@ from envspec.facts import Facts
 from envspec.facts.gpu import (
     ComputeCapability,
     Runs,
+    capabilities_of,
     first_driver,
     first_drivers,
     has_other_kernels,
+    is_for_data_centers,
     match_gpu,
     newest_driver,
     runs,
+    without_code,
 )
 from envspec.facts.tables import numeric
 from envspec.models import Driver, GpuCode, GpuCodeFound, Lock, Package, Platform
@@ -63,10 +66,11 @@ class FitReport:
 
 @dataclass(frozen=True, slots=True)
 class _TorchBuild:
-    """The locked build of torch. channel: of conda; empty for a wheel."""
+    """The locked build of torch. channel: of conda; empty for a wheel. gpus: those of the spec, by name."""
 
     code: GpuCode
     channel: str
+    gpus: Mapping[str, ComputeCapability]
 
     def __str__(self) -> str:
         name = f"{self.channel}'s {self.code.package}" if self.channel else self.code.package
@@ -110,7 +114,7 @@ def fits(lock: Lock, machine: Machine, facts: Facts, cached: CachedGpuCode = no_
         return FitReport(lock.name, machine, (FitFinding("platform", FitVerdict.DOES_NOT_FIT, why, change),), change)
     platform = FitFinding("platform", FitVerdict.FITS, f"locked for {machine.platform.value}")
     lock = lock.on(machine.platform)
-    build = _locked_build(lock, machine.platform)
+    build = _locked_build(lock, machine.platform, facts)
     if lock.driver is None:
         gpu = FitFinding("gpu", FitVerdict.FITS, "the lock needs no GPU")
         return FitReport(lock.name, machine, (platform, gpu))
@@ -118,19 +122,24 @@ def fits(lock: Lock, machine: Machine, facts: Facts, cached: CachedGpuCode = no_
         return FitReport(lock.name, machine, (platform, _without_linux(build, machine)))
     read = tuple(_code_read(lock, machine.platform, build, cached))
     others = tuple(_others(read, lock.driver, machine, facts))
-    findings = (platform, _driver(lock.driver, machine), *_gpus(lock.driver, build, read, machine, facts), *others)
+    findings = (
+        platform,
+        _driver(lock.driver, machine, facts),
+        *_gpus(lock.driver, build, read, machine, facts),
+        *others,
+    )
     change = _smallest_change(lock.driver, build, machine, facts)
     return FitReport(lock.name, machine, findings, change or next((each.change for each in others), ""))
 
 
-def _locked_build(lock: Lock, platform: Platform) -> _TorchBuild | None:
+def _locked_build(lock: Lock, platform: Platform, facts: Facts) -> _TorchBuild | None:
     """torch's GPU code; None if it is not in the lock."""
     code = next((each for each in lock.gpu_code if each.platform is platform), None)
     if code is None:
         return None
     pins = (pin for item in lock.resolutions if item.target.platform is platform for pin in pins_of(item))
     channels = (pin.origin for pin in pins if pin.source is PackageSource.CONDA and pin.name == code.package)
-    return _TorchBuild(code, next(channels, ""))
+    return _TorchBuild(code, next(channels, ""), capabilities_of(facts, lock.gpus))
 
 
 def _without_linux(build: _TorchBuild | None, machine: Machine) -> FitFinding:
@@ -140,7 +149,7 @@ def _without_linux(build: _TorchBuild | None, machine: Machine) -> FitFinding:
     return FitFinding("driver", FitVerdict.UNKNOWN, "envspec has facts about NVIDIA's drivers for Linux only")
 
 
-def _driver(needed: Driver, machine: Machine) -> FitFinding:
+def _driver(needed: Driver, machine: Machine, facts: Facts) -> FitFinding:
     if machine.driver is None and machine.is_described:
         why = f"no driver is given: the lock needs {needed.minimum} or newer"
         return FitFinding("driver", FitVerdict.NOT_CHECKED, why)
@@ -151,11 +160,14 @@ def _driver(needed: Driver, machine: Machine) -> FitFinding:
         why = f"the driver is {machine.driver}, the lock needs {needed.minimum} or newer: {needed.why}"
         return FitFinding("driver", FitVerdict.DOES_NOT_FIT, why, _newer_driver(needed.minimum, machine))
     why = f"{machine.driver} is {needed.minimum} or newer"
-    if needed.bundled and not _is_enough(machine, needed.bundled):
-        # NVIDIA_REQUIRE_CUDA of the images lists old driver branches for data center GPUs only (12.8.1's Dockerfile).
+    # NVIDIA_REQUIRE_CUDA of the images lists old driver branches for data center GPUs only (12.8.1's Dockerfile).
+    others = [gpu.name for gpu in machine.gpus if not is_for_data_centers(facts, gpu.name)]
+    if needed.bundled and not _is_enough(machine, needed.bundled) and (others or not machine.gpus):
+        is_known = others and all(is_for_data_centers(facts, name) is False for name in others)
+        where = " and ".join(dict.fromkeys(others)) if is_known else "GPUs that are not for data centers"
         why += (
             f"; older than the {needed.bundled} that the toolkit ships with, so NVIDIA's container toolkit may refuse "
-            "the image on GPUs that are not for data centers"
+            f"the image on {where}"
         )
     return FitFinding("driver", FitVerdict.FITS, why)
 
@@ -200,8 +212,7 @@ def _gpu(
     how = runs(capability, code.sm, code.ptx)
     if how is Runs.NOT:
         existing = f"only {' '.join((*code.sm, *code.ptx))}" if code.variant != "cpu" else "being a CPU build"
-        builds = other_builds(facts, [capability], machine.platform, build.channel)
-        change = builds_text(builds, capability.sm, facts, code.version, build.channel)
+        change = _builds_for(capability, build, machine, facts)
         why = f"{named}: {build} has no code for it, {existing}"
         return FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, change)
     if how is Runs.PTX and driver.bundled and not _is_enough(machine, driver.bundled):
@@ -209,6 +220,17 @@ def _gpu(
         return FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, _newer_driver(driver.bundled, machine))
     why = f"{build} has code for it" if how is Runs.SASS else f"the driver compiles {build} for it from PTX"
     return FitFinding("gpu", FitVerdict.FITS, f"{named}: {why}")
+
+
+def _builds_for(capability: ComputeCapability, build: _TorchBuild, machine: Machine, facts: Facts) -> str:
+    """The builds with code for a GPU and those of the spec, if there are any, else those for this GPU."""
+    shared = other_builds(facts, [capability, *build.gpus.values()], machine.platform, build.channel)
+    if shared and build.gpus:
+        code_for = f"{capability.sm} and the GPUs of the spec"
+        return builds_text(shared, code_for, facts, build.code.version, build.channel)
+    alone = other_builds(facts, [capability], machine.platform, build.channel)
+    text = builds_text(alone, capability.sm, facts, build.code.version, build.channel)
+    return f"{text}; none of them has code for {' and '.join(build.gpus)}" if alone and build.gpus else text
 
 
 def _code_read(lock: Lock, platform: Platform, build: _TorchBuild | None, cached: CachedGpuCode) -> Iterator[_CodeRead]:
@@ -258,24 +280,35 @@ def _smallest_change(needed: Driver, build: _TorchBuild | None, machine: Machine
     driver run, else the nearest one with the driver that it needs; empty if nothing has to change.
     """
     gpus = [found for found in (_capability(gpu, facts) for gpu in machine.gpus) if found]
-    builds = _nearest_builds(build, gpus, machine, facts)
+    shared = _nearest_builds(build, [*gpus, *build.gpus.values()], machine, facts) if build else []
+    builds = shared or _nearest_builds(build, gpus, machine, facts)
     as_is = [other for other in builds if _is_enough(machine, other.oldest_driver(facts, gpus))]
     how = {runs(each, build.code.sm, build.code.ptx) for each in gpus} if build else set()
     if Runs.NOT not in how:
-        own = needed.bundled if Runs.PTX in how else needed.minimum
-        driver = newest_driver([own or needed.minimum, *(first.version for first in first_drivers(facts, gpus))])
+        minimum = needed.bundled if Runs.PTX in how else needed.minimum
+        driver = newest_driver([minimum or needed.minimum, *(first.version for first in first_drivers(facts, gpus))])
         if not machine.gpus and not machine.is_described:
             where = f"a machine with an NVIDIA GPU and driver {driver} or newer"
             return f"run it on {where}, or describe one: --gpu, --driver"
         if _is_enough(machine, driver):
             return ""
-        return _newer_driver(driver, machine) + (f", or lock {as_is[0]}" if as_is and machine.driver else "")
+        return _newer_driver(driver, machine) + (
+            f", or {_lock(as_is[0], build, machine, facts)}" if as_is and machine.driver else ""
+        )
     if as_is:
-        return f"lock {as_is[0]}"
+        return _lock(as_is[0], build, machine, facts)
     if builds:
         driver = builds[0].oldest_driver(facts, gpus) or needed.minimum
-        return f"lock {builds[0]}, and {_newer_driver(driver, machine)}"
+        return f"{_newer_driver(driver, machine)}, and {_lock(builds[0], build, machine, facts)}"
     return f"none: no torch build in envspec's facts has code for {', '.join(gpu.name for gpu in machine.gpus)}"
+
+
+def _lock(other: OtherBuild, build: _TorchBuild | None, machine: Machine, facts: Facts) -> str:
+    """`lock torch 2.9.1 cu126 (...)`; as a variant if a GPU of the spec does not run it."""
+    code = facts.gpu_code_of(other.torch, other.variant, machine.platform, other.channel)
+    lost = without_code(build.gpus, GpuCodeFound(code.sm, code.ptx)) if build and code else ()
+    apart = f" as a variant ([variants.NAME]): it has no code for {' and '.join(lost)}" if lost else ""
+    return f"lock {other}{apart}"
 
 
 def _newer_driver(version: str, machine: Machine) -> str:

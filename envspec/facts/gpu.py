@@ -39,6 +39,10 @@ _OTHER_VENDORS: Final = (
 )
 
 
+#: Names in the column "Data Center" of NVIDIA's table of compute capabilities; not T400 to T1200 and GB10.
+_DATA_CENTER: Final = re.compile(r"[ABHLMPV]\d{1,3}S?|T4|G[BH]\d{3}")
+
+
 class Runs(Enum):
     """How a GPU runs a package's code."""
 
@@ -130,6 +134,16 @@ def _runs_ptx(gpu: ComputeCapability, target: str) -> bool:
 
 def capability_of(gpu: GpuRow) -> ComputeCapability:
     return ComputeCapability.parse(gpu.compute_capability)
+
+
+def is_for_data_centers(facts: Facts, name: str) -> bool | None:
+    """None if it is unknown: no row has the name, or it is a compute capability."""
+    gpu = match_gpu(facts, name)
+    return (
+        bool(_DATA_CENTER.fullmatch(gpu.name))
+        if gpu and gpu.name != f"compute capability {capability_of(gpu)}"
+        else None
+    )
 
 
 class FirstDriver(NamedTuple):

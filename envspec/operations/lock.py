@@ -27,7 +27,7 @@ from envspec.lockfile.toml_writer import time_text
 from envspec.models import ImageSettings, Lock, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
-from envspec.operations.lock_gpus import check_common_build, cuda_problems
+from envspec.operations.lock_gpus import check_cuda
 from envspec.operations.lock_state import SOURCE, Compiled, CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.types import RefusedLines
 from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in_conda
@@ -95,9 +95,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     if is_of_file and request.upgrade is Upgrade.KEEP and not request.upgrade_packages and request.as_of is None:
         key = key_of(request, load_facts().version, context.environ, base)
     facts = load_facts(spec.facts.tables())
-    if found := cuda_problems(spec, facts):
-        raise _spec_error(request, found)
-    check_common_build(spec, facts)
+    check_cuda(spec, facts, request.spec_path, request.variant, request.text)
     with closing(Store(context.cache)) as store:
         document = _document(text, request)
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)

@@ -1,15 +1,17 @@
-"""GPUs and drivers of a spec against the facts, before any request: what no resolution changes. Pure."""
+"""GPUs and drivers of a spec against the facts, before any request: what no resolution changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 from packaging.specifiers import SpecifierSet
 
 from envspec.base_image.cuda import GpuNotServed
 from envspec.base_image.gpus import other_builds
-from envspec.facts import Facts
+from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import (
     Coverage,
     UnknownGpu,
@@ -26,14 +28,33 @@ from envspec.facts.torch import easiest_build, served, split_label
 from envspec.models import Platform
 from envspec.spec import Spec
 from envspec.spec.errors import KeyPath
+from envspec.spec.load import load_spec, spec_error
 from envspec.spec.sections import BasePackages
 
 _APART: Final = "lock them apart, as variants ([variants.NAME])"
 
 
-def cuda_problems(spec: Spec, facts: Facts) -> list[tuple[KeyPath, str, str]]:
-    """Unknown GPUs, and a driver that is too old for [cuda] version or a GPU: key, problem and hint."""
-    return list(dict.fromkeys(each for platform in spec.env.platforms for each in _problems(spec, platform, facts)))
+def check_spec(path: Path, variant: str, now: datetime) -> None:
+    """Fail if a spec is not valid, or if nothing locks it.
+
+    Raises:
+        SpecError, GpuNotServed: as `check_cuda`.
+    """
+    spec = load_spec(path, now).variant(variant)
+    check_cuda(spec, load_facts(spec.facts.tables()), path, variant)
+
+
+def check_cuda(spec: Spec, facts: Facts, path: Path, variant: str, text: str | None = None) -> None:
+    """Fail on what no resolution changes. text: of the spec, if it is not that of its file.
+
+    Raises:
+        SpecError: unknown GPUs, and a driver that is too old for [cuda] version or a GPU: every problem, with its line.
+        GpuNotServed: no torch build has code for all GPUs.
+    """
+    found = dict.fromkeys(each for platform in spec.env.platforms for each in _problems(spec, platform, facts))
+    if found:
+        raise spec_error(path, found, variant, text)
+    _check_common_build(spec, facts)
 
 
 def _problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[KeyPath, str, str]]:
@@ -83,7 +104,7 @@ def _needed(spec: Spec, platform: Platform, facts: Facts) -> Iterator[str]:
         yield build.driver
 
 
-def check_common_build(spec: Spec, facts: Facts) -> None:
+def _check_common_build(spec: Spec, facts: Facts) -> None:
     """Fail before any request if no torch build has code for all GPUs of the only Linux platform.
 
     Raises:

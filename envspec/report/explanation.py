@@ -90,7 +90,7 @@ def _channels(found: Explanation) -> Iterator[Row]:
 
 
 #: How a GPU runs a package's code, in words.
-_RUNS: Final = {"sass": "runs compiled code (SASS)", "ptx": "compiles PTX at start"}
+_RUNS: Final = {"sass": "runs compiled code", "ptx": "compiles PTX at start"}
 #: Where a base image's digest is from, in words.
 _DIGEST_FROM: Final = {
     "recorded": "recorded in envspec's data",
@@ -169,6 +169,9 @@ def _driver(found: Explanation) -> Iterator[Row]:
         if driver:
             bundled = f"; the toolkit ships with {driver.bundled}" if driver.bundled else ""
             yield row(f"{where}{driver.minimum} or newer{bundled}", notes=[_sourced(driver.why, driver.source)])
+    for each in found.gpu_drivers:
+        why = f"its first driver, of CUDA {each.cuda}; older ones do not support it"
+        yield row(f"{each.gpu}: {each.minimum} or newer", notes=[_sourced(why, each.source)])
 
 
 def _gpu_code(codes: Iterable[GpuCode]) -> Iterator[Row]:

@@ -39,6 +39,8 @@ def envspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     write_folder(tmp_path / "locks" / "pytorch-2.9", {LOCK_FILE: dump(example(), {}).encode()})
     (tmp_path / "specs").mkdir()
     (tmp_path / "specs" / "small.toml").write_text(SPEC, encoding="utf-8")
+    valid = SPEC.replace("small", "valid").replace("numpy ==", "numpy")
+    (tmp_path / "specs" / "valid.toml").write_text(valid, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENVSPEC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -81,7 +83,8 @@ def test_every_command_offers_json_and_quiet(envspec: Envspec) -> None:
             2,
             {"code": "spec", "where": {"file": "specs/small.toml", "line": 7, "key": "pip.dependencies[0]"}},
         ),
-        ("lock small --check", 3, None),
+        ("lock small --check", 2, {"code": "spec"}),
+        ("lock valid --check", 3, None),
     ],
 )
 def test_an_error_is_json_on_stdout_and_text_on_stderr(
@@ -115,7 +118,7 @@ def test_of_several_specs_each_has_its_result(envspec: Envspec, tmp_path: Path) 
     other = tmp_path / "specs" / "other.toml"
     other.write_text(SPEC.replace("small", "other").replace("numpy ==", "numpy"), encoding="utf-8")
     ran = envspec("lock", "small", "other", "--check", "--format", "json")
-    assert ran.status == 3
+    assert ran.status == 2
     assert [each["spec"] for each in json.loads(ran.stdout)["locks"]] == ["specs/small.toml", "specs/other.toml"]
     other.unlink()
     other.mkdir()

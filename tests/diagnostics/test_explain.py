@@ -7,9 +7,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from envspec.diagnostics.explain import explain_lock, explain_package
+from envspec.diagnostics.explain import GpuDriver, explain_lock, explain_package
 from envspec.errors import UsageError
-from envspec.models import Decision, NamedIndex, Rejected
+from envspec.models import Decision, Driver, NamedIndex, Rejected
 from tests.support.builders.locks import X86, example, lock, package, resolution
 
 AS_OF = datetime(2026, 6, 1, tzinfo=timezone.utc)
@@ -27,6 +27,13 @@ def test_downloads_add_up() -> None:
     assert download.files == len(known) + 1
     assert download.unsized == ("tiny-model",)
     assert [name for name, _ in download.largest[:2]] == ["torch", "nvidia-cudnn-cu12"]
+
+
+def test_gpus_that_need_a_newer_driver_than_the_lock() -> None:
+    made = lock(resolution(X86, package("x", "1.0")), gpus=("A100", "B200"), driver=Driver("525.60.13", None, "", ""))
+    source = "NVIDIA CUDA toolkit release notes, driver table (public copy)"
+    assert explain_lock(made).gpu_drivers == (GpuDriver("B200", "570.26", "12.8", source),)
+    assert explain_lock(replace(made, driver=None)).gpu_drivers == ()
 
 
 def test_a_long_chain_is_the_shortest_of_all() -> None:
