@@ -341,8 +341,13 @@ async def _push(session: ImageSession, assembled: Sequence[BuiltImage], index: b
     def report(done: int, total: int) -> None:
         session.context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))
 
+    async def push() -> None:
+        # Also if the registry has everything: no bytes are reported then.
+        session.context.reporter.progress(Step(ImageStage.PUSHING))
+        await push_image(registry, target, tuple(blobs.values()), documents, report=report)
+
     # A second try sends nothing that the registry has by then.
-    await session.with_wheels(lambda: push_image(registry, target, tuple(blobs.values()), documents, report=report))
+    await session.with_wheels(push)
 
 
 def is_pushed(name: str, digest: str, context: Context) -> bool:
