@@ -4,7 +4,7 @@ A page has steps (`## 2. The table`) with `diff` and `sh` blocks. All are taken 
 `sh` blocks may need a stack (see `pages.py`). If a page says "the tests fail without step 2 or 3", its last `sh` block
 has to fail without the diffs of each of them.
 
-`ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs/test_contributing.py -k PAGE` writes the diffs anew, with the lines
+`ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs/test_contributing.py -k PAGE` writes the diffs again, with the lines
 that are around them today: review where they are now. The lines above or below a change must be as before. It counts
 the lines of a diff itself, so a diff can be edited by hand.
 """
@@ -30,6 +30,7 @@ PAGES: Final = {path.stem: path for path in sorted((ROOT / "docs" / "contributin
 _STEP: Final = re.compile(r"^## (\d+)\. ", re.MULTILINE)
 _CLAIM: Final = re.compile(r"tests? fails?\s+without\s+steps?\s+(\d(?:(?:,\s|\sor\s|,\sor\s)\d)*)")
 _FILE: Final = re.compile(r"^(?:--- a|\+\+\+ b)/(.+)$", re.MULTILINE)
+_FILE_STARTS: Final = re.compile(r"^(?=--- (?:a/|/dev/null$))", re.MULTILINE)
 _NONE: Final = "/dev/null"
 #: Lines around a change.
 _CONTEXT: Final = 2
@@ -68,6 +69,17 @@ def test_a_diff_is_placed_if_the_lines_on_one_side_are_as_before(tmp_path: Path,
     assert placed[placed.index("new") - 1] == "two" or placed[placed.index("new") + 1] == "three"
 
 
+def test_a_block_with_diffs_of_two_files_is_placed(tmp_path: Path) -> None:
+    """`git apply --recount` takes the head of the second file for a line of the first."""
+    copy = Copy(tmp_path)
+    for name in ("table", "list"):
+        (tmp_path / name).write_text("zero\none\ntwo\nthree\nfour\n", encoding="utf-8")
+    assert not copy.place(_DIFF + "\n" + _DIFF.replace("table", "list"))
+    for name in ("table", "list"):
+        assert (tmp_path / name).read_text(encoding="utf-8") == "zero\none\ntwo\nnew\nthree\nfour\n"
+    assert copy.place(_DIFF + _DIFF.replace("table", "no-such-file"))
+
+
 def tiers() -> Iterator[object]:
     for name, path in PAGES.items():
         for needs in sorted({"", *(block.needs for block in blocks(path.read_text(encoding="utf-8")))}):
@@ -102,7 +114,15 @@ class Copy:
         return done.stderr if done.returncode else ""
 
     def place(self, diff: str) -> str:
-        """Apply a diff some of whose context has changed. Returns why it does not apply; empty if it did."""
+        """Apply a diff some of whose context has changed. Returns why it does not apply; empty if it did.
+
+        Its files one by one: `--recount` takes the `---` of the next file for a line that is removed.
+        """
+        return "".join(map(self._place_in_a_file, _FILE_STARTS.split(diff)))
+
+    def _place_in_a_file(self, diff: str) -> str:
+        if not diff.strip():
+            return ""
         problem = self.apply(diff, "--recount", "-C1")
         for end in ("above", "below"):
             if problem:
@@ -161,22 +181,33 @@ def without_context(diff: str, end: str) -> str:
     return "".join(found)
 
 
-def apply_all(copy: Copy, diffs: list[Block]) -> dict[int, str]:
-    """Apply a page's diffs. Returns the new texts of those that are written anew: line of the fence -> text."""
+def apply_all(copy: Copy, name: str, diffs: list[Block]) -> dict[int, str]:
+    """Apply the diffs of the page `name`.
+
+    Returns the new texts of those that are written again: line of the fence -> text.
+    """
     changed: dict[int, str] = {}
     for block in diffs:
         before = copy.texts(block.text)
         problem = copy.place(block.text) if is_writing() else copy.apply(block.text)
-        assert not problem, f"line {block.line}: the diff does not apply (see the docstring of {__name__}):\n{problem}"
+        assert not problem, f"line {block.line}: the diff does not apply:\n{problem}{_advice(name)}"
         if is_writing() and (new := difference(before, copy.texts(block.text))) != block.text:
             changed[block.line] = new
     return changed
 
 
+def _advice(name: str) -> str:
+    if is_writing():
+        return "The lines above and below its changes are not those of the diff: edit the diff by hand"
+    command = f"ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs/test_contributing.py -k {name}"
+    return f"If the lines around its changes are new, run `{command}`, and review where the changes are"
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_in_the_list_and_all_its_blocks_are_diffs_or_commands(name: str) -> None:
     assert f"(docs/contributing/{name}.md)" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    assert {block.language for block in blocks(PAGES[name].read_text(encoding="utf-8"))} == {"diff", "sh"}
+    found = blocks(PAGES[name].read_text(encoding="utf-8"))
+    assert {block.language for block in found if block.is_run} == {"diff", "sh"}
 
 
 @pytest.mark.parametrize(("name", "needs"), list(tiers()))
@@ -186,8 +217,8 @@ def test_the_change_on_a_page_applies_and_passes(name: str, needs: str, tmp_path
     copy.fill()
     step_of, found = steps(text), blocks(text)
     diffs = [block for block in found if block.language == "diff"]
-    commands = [block for block in found if block.language == "sh" and block.needs in {"", needs}]
-    changed = apply_all(copy, diffs)
+    commands = [block for block in found if block.language == "sh" and block.is_run and block.needs in {"", needs}]
+    changed = apply_all(copy, name, diffs)
     if changed:
         PAGES[name].write_text(rewritten(text, changed), encoding="utf-8")
         return

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from difflib import unified_diff
 from pathlib import Path
 from typing import Final
 
@@ -86,11 +87,15 @@ def test_blocks_do_what_the_page_shows(name: str, needs: str, reader: Reader) ->
     if changed and is_writing():
         path.write_text(rewritten(text, changed), encoding="utf-8")
         return
-    assert _blocks(text, changed) == changed
+    assert not changed, (
+        f"{_differences(name, text, rewritten(text, changed))}\n"
+        f"If the new output is right, run `ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs -k {path.stem}`"
+    )
 
 
-def _blocks(text: str, changed: dict[int, str]) -> dict[int, str]:
-    return {block.line: block.text for block in blocks(text) if block.line in changed}
+def _differences(name: str, before: str, after: str) -> str:
+    lines = unified_diff(before.splitlines(), after.splitlines(), name, f"{name}, as it is now", n=1, lineterm="")
+    return "\n".join(["other output:", *lines])
 
 
 def test_pages_have_no_address_of_this_machine() -> None:

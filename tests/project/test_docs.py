@@ -47,6 +47,14 @@ def test_every_check_is_on_its_page() -> None:
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(CHECKS)
 
 
+def test_the_checks_that_run_on_each_gpu_are_on_their_page() -> None:
+    listed = re.search(
+        r"\*\*Every GPU is tested\.\*\*(.*?)\brun in one process", page("reference/conformance.md"), re.DOTALL
+    )
+    assert listed
+    assert re.findall(r"`(\w+)`", listed[1]) == [name for name, each in CHECKS.items() if each.each_gpu]
+
+
 def test_the_claims_page_says_what_envspec_says_where_no_network_is_needed() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert rewritten(text, (By.FACTS,)) == text, "run `python -m bench.claims`"
