@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import venv
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -117,11 +118,16 @@ def test_a_request_with_a_lock_is_compared_and_printed(archive: Path, tmp_path: 
     words = ("--request", _request_file(tmp_path, request, LOCK), "--check", "lock", "--print-receipt")
     # The locale has no UTF-8: the line is UTF-8 all the same.
     stack = {**fake_torch(tmp_path / "stack", GOOD), "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    done = _run(archive, tmp_path, *words, **stack)
+    # An environment of its own: the check hashes every file, and that of the tests has many.
+    venv.create(tmp_path / "env", symlinks=True)
+    (site_packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (site_packages / "extra-1.0.dist-info").mkdir()
+    (site_packages / "extra-1.0.dist-info" / "METADATA").write_text("Name: extra\nVersion: 1.0\n", encoding="utf-8")
+    done = _run(archive, tmp_path, *words, python=str(tmp_path / "env" / "bin" / "python"), **stack)
     assert (done.returncode, done.stderr) == (7, "")
     (line,) = _printed(done.stdout)
     receipt = load(line, "the log")
-    # What has to be locked is not installed, what is required has been deselected, and nothing else was run.
+    # A package is not in the lock, what is required has been deselected, and nothing else was run.
     assert (receipt.lock, receipt.reasons) == (LOCK, ("lock failed",))
     assert receipt.here and receipt.here.is_locked is False
     assert [each.check for each in receipt.checks] == ["lock"] and receipt.device == "cpu"
