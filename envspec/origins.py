@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 from envspec.credentials import channel_without_credentials
 
+#: PyTorch's own indexes in locks begin with it: `pytorch-cu128`.
+PYTORCH: Final = "pytorch-"
 #: PyTorch's own index of one variant. Only the torch family is ever taken from there.
 PYTORCH_INDEX: Final = "https://download.pytorch.org/whl/{variant}"
 #: What the address of any of its pages begins with; the rest is behind it.

@@ -24,6 +24,7 @@ from envspec.models import (
     PlatformCuda,
     Resolution,
 )
+from envspec.origins import PYTORCH
 
 #: NVIDIA's CUDA images.
 REPOSITORY: Final = "docker.io/nvidia/cuda"
@@ -237,7 +238,7 @@ class TorchBuild(Pin):
     @property
     def is_projects_own(self) -> bool:
         """Whether it is a wheel of the default index or of PyTorch's own."""
-        return self.is_default_index or (self.source is PackageSource.PYPI and self.origin == f"pytorch-{self.build}")
+        return self.is_default_index or (self.source is PackageSource.PYPI and self.origin == f"{PYTORCH}{self.build}")
 
     def __str__(self) -> str:
         """`torch 2.8.0`, `conda-forge's pytorch 2.8.0`, `torch 2.8.0 of nvcr.io/nvidia/pytorch:25.09-py3`."""

@@ -44,6 +44,7 @@ from envspec.models import (
     WheelFile,
 )
 from envspec.names import REMOVE, normalised
+from envspec.origins import PYTORCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -514,7 +515,7 @@ def _cutoff(own: Sequence[tuple[str, datetime]], name: str, as_of: datetime) -> 
 def _is_dated(lock: Lock, index: str) -> bool:
     """Whether `as_of` bounds the releases of an index by their upload times."""
     undated = {each.name for each in lock.indexes if each.undated} | {DIRECT_URL, GIT, LOCAL}
-    return index not in undated and not index.startswith("pytorch-")
+    return index not in undated and not index.startswith(PYTORCH)
 
 
 def _conda_variant(lock: Lock, package: CondaPackage, pins: LockedPackages, platform: Platform) -> CondaVariant:

@@ -29,7 +29,7 @@ from envspec.io.http_types import BadStatus, Credential, IncompleteResponse, Sta
 from envspec.io.store import Store, StoredPage
 from envspec.io.tasks import gather_or_cancel
 from envspec.models import DEFAULT_INDEX, Package
-from envspec.origins import PYTORCH_INDEX, origin_of
+from envspec.origins import PYTORCH, PYTORCH_INDEX, origin_of
 from envspec.resolve.pypi.index.client import IndexClient, unreadable_page
 from envspec.resolve.pypi.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndex
@@ -45,8 +45,6 @@ _GONE: Final = frozenset({403, 404, 410})
 REFUSED: Final = frozenset({401, 403})
 #: A cached page of any age is good enough: it is fetched again if the file is not on it.
 _ANY_AGE: Final = datetime.min.replace(tzinfo=timezone.utc)
-#: PyTorch's own indexes in locks: `pytorch-cu128`.
-PYTORCH: Final = "pytorch-"
 
 
 def netrc_hint(url: str) -> str:

@@ -21,7 +21,7 @@ from envspec import documents
 from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.data import DATA
 from envspec.names import ARCHITECTURES, COMMIT, REMOVE, SDIST_ENDINGS, SHA256, normalised
-from envspec.origins import INDEX_FAMILY, PYTORCH_FILES, channel_url, origin_of
+from envspec.origins import INDEX_FAMILY, PYTORCH, PYTORCH_FILES, channel_url, origin_of
 from envspec.spec.dates import Age, as_of_in, package_as_of_in
 
 #: What NVIDIA's images are called; `envspec.base_image.cuda.REPOSITORY` is the same.
@@ -208,7 +208,7 @@ class _Sources:
                     f"{of}: its file is at {url}, which is neither on the host of index {index} nor on one of the "
                     "`files` that the spec gives it"
                 )
-        elif index.startswith("pytorch-") and name in INDEX_FAMILY:
+        elif index.startswith(PYTORCH) and name in INDEX_FAMILY:
             if url is None or not _is_below(url, PYTORCH_FILES):
                 yield f"{of}: {url} is not on a host of PyTorch's indexes"
         elif index != "default":

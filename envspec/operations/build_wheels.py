@@ -34,7 +34,7 @@ from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
 from envspec.fetch.sources import commit_of, copy_to_cache, fetch_sdist
 from envspec.fetch.types import archive_path, python_archive
-from envspec.fetch.wheels import PYTORCH, fetch_wheels
+from envspec.fetch.wheels import fetch_wheels
 from envspec.io.files import local_path, tree_sha256
 from envspec.io.store import StoredMetadata
 from envspec.models import (
@@ -58,6 +58,7 @@ from envspec.names import normalised
 from envspec.operations.built_wheels import BUILT_WHEELS, find_built
 from envspec.operations.lock_state import SOURCE, LockState, Upgrade, is_open
 from envspec.operations.session import Session
+from envspec.origins import PYTORCH
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint_of, parse
 from envspec.resolve.pypi.index.routing import BuiltSource

@@ -170,11 +170,11 @@ def _relative(spec_folder: Path, project: str, folder: Path) -> str:
 
 def _locations(lock: Lock, packages: Sequence[Package], context: Context) -> Mapping[str, Location]:
     """Where the files of an index are now."""
-    from envspec.fetch.wheels import PYTORCH, locate_wheels
+    from envspec.fetch.wheels import locate_wheels
     from envspec.io.tasks import run_interruptible
     from envspec.lockfile.export.types import Location, is_project
     from envspec.models import DIRECT_URL
-    from envspec.origins import PYTORCH_INDEX
+    from envspec.origins import PYTORCH, PYTORCH_INDEX
 
     listed = {each.file.sha256: each for each in packages if not is_project(each) and each.file.index != DIRECT_URL}
     indexes = {each.name: each.url for each in lock.indexes if not each.format}

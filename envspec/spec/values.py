@@ -23,7 +23,7 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 from envspec.credentials import has_secret_path, without_registry_login
 from envspec.models import CudaVersion, Platform
 from envspec.names import normalised
-from envspec.origins import origin_of
+from envspec.origins import PYTORCH, origin_of
 from envspec.spec.conda import (
     read_channel,
     read_conda_name,
@@ -272,7 +272,7 @@ _RESERVED: Final = ("default", "url")
 def _read_index_name(text: str) -> str:
     if not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", text):
         raise BadValue(f"{quoted(text)} can't name an index", "lower-case letters, digits and `-`")
-    if text in _RESERVED or text.startswith("pytorch-"):
+    if text in _RESERVED or text.startswith(PYTORCH):
         raise BadValue(f"{quoted(text)} is envspec's own name for an index", f'choose another: "corp-{text}"')
     return text
 

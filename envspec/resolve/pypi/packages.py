@@ -25,6 +25,7 @@ from envspec.models import (
     WheelFile,
 )
 from envspec.names import normalised
+from envspec.origins import PYTORCH
 from envspec.resolve.pypi.errors import torch_family_conflict, unknown_extras
 from envspec.resolve.pypi.extensions import labels_of
 from envspec.resolve.pypi.found import is_release
@@ -213,7 +214,7 @@ def _untagged(node: _Node, rules: Rules) -> str | None:
     """A warning for a wheel that is for Linux, whatever its glibc."""
     platform = node.file.filename.removesuffix(".whl").rpartition("-")[2]
     # PyTorch's own are built for the systems that it names; those that are built here, for the target.
-    if not platform.startswith("linux_") or rules.index_of(node.name).name.startswith("pytorch-"):
+    if not platform.startswith("linux_") or rules.index_of(node.name).name.startswith(PYTORCH):
         return None
     return f"{node.name} {node.version}: its wheel's tag {platform} does not state the glibc that the wheel needs"
 

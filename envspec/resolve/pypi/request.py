@@ -26,7 +26,7 @@ from envspec.facts.torch import (
 )
 from envspec.models import DEFAULT_INDEX, SPEC, CudaVersion, Decision, Dependent, NamedIndex, Target
 from envspec.names import REMOVE
-from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
+from envspec.origins import INDEX_FAMILY, PYTORCH, PYTORCH_INDEX
 from envspec.resolve.pypi.errors import check_conflicts, torch_family_conflict
 from envspec.resolve.pypi.found import bounds_of, is_release, shown
 from envspec.resolve.pypi.index.page import ListedFile
@@ -295,7 +295,7 @@ def _pytorch_index(build: BuildChoice, template: str) -> PackageIndex | None:
     if build.url is None or build.variant is None:
         return None
     url, original = (text.format(variant=build.variant).rstrip("/") + "/" for text in (template, PYTORCH_INDEX))
-    return PackageIndex(f"pytorch-{build.variant}", url, dated=False, stands_for=original if url != original else None)
+    return PackageIndex(f"{PYTORCH}{build.variant}", url, dated=False, stands_for=original if url != original else None)
 
 
 _OVERRIDE: Final = "override."

@@ -15,7 +15,7 @@ from envspec.credentials import has_secret_query, without_credentials
 from envspec.errors import NetworkError
 from envspec.facts.extensions import Extensions
 from envspec.models import DEFAULT_INDEX, DIRECT_URL, BuiltWheel, NamedIndex, WheelFile
-from envspec.origins import PYTORCH_FILES, Bounds
+from envspec.origins import PYTORCH, PYTORCH_FILES, Bounds
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.metadata import Overrides
@@ -62,7 +62,7 @@ class PackageIndex:
         """
         if self.name in (DEFAULT_INDEX, DIRECT_URL) or (self.stands_for and sha256):
             return None
-        is_pytorch = self.name.startswith("pytorch-")
+        is_pytorch = self.name.startswith(PYTORCH)
         more = PYTORCH_FILES if is_pytorch else self.files
         if is_pytorch:
             allow = "set ENVSPEC_PYTORCH_INDEX to the address that it redirects to, if {} may replace PyTorch's index"
@@ -74,7 +74,7 @@ class PackageIndex:
         """What may help if the index can't be reached: the variable that names a mirror; empty for a spec's indexes."""
         names = {DEFAULT_INDEX: ("ENVSPEC_DEFAULT_INDEX", "https://mirror.example/simple/")}
         names["pytorch"] = ("ENVSPEC_PYTORCH_INDEX", "https://mirror.example/whl/{variant}/")
-        variable, example = names.get("pytorch" if self.name.startswith("pytorch-") else self.name, ("", ""))
+        variable, example = names.get("pytorch" if self.name.startswith(PYTORCH) else self.name, ("", ""))
         if not variable:
             return ""
         if environ.get(variable):

@@ -24,6 +24,7 @@ from envspec.errors import EnvspecError, NetworkError, OfflineMiss
 from envspec.io.store import StoredPage
 from envspec.io.tasks import run_in_thread
 from envspec.models import DEFAULT_INDEX
+from envspec.origins import PYTORCH
 from envspec.resolve.pypi.index.client import IndexClient, RecordDigests, unreadable_page
 from envspec.resolve.pypi.index.file_metadata import BadSdist
 from envspec.resolve.pypi.index.page import BadPage, ListedFile, parse_page
@@ -157,7 +158,7 @@ def _missing(index: PackageIndex, name: str) -> PackageIndexError:
     """The error for a name that comes from one index alone, which does not have it."""
     why = "and its `packages` assign that name to it alone"
     hint = "publish it there, or narrow `packages` in its [[pip.index]]"
-    if index.name.startswith("pytorch-"):
+    if index.name.startswith(PYTORCH):
         why = "and this build of the torch family is there alone"
         hint = "check that the mirror in ENVSPEC_PYTORCH_INDEX has that CUDA, or set another [cuda] version"
     return PackageIndexError(f"index {index.name} ({index.shown_url}) does not have {name}, {why}", hint=hint)
