@@ -47,6 +47,11 @@ class EnvspecError(Exception):
         self.hint = hint
         self.details = shown(details).strip()
 
+    def restate(self, message: str, hint: str | None) -> None:
+        """Replace message and hint. Class and code stay, by which programs and pages distinguish errors."""
+        self.message, self.hint = shown(message), hint
+        self.args = (self.message,)
+
     def __str__(self) -> str:
         return self.text(_shortened(self.details))
 

@@ -135,8 +135,10 @@ class ManifestCache:
             body = await fetch(registry)
         except RequestError as error:
             # A lock names the original registry, which this machine may not reach.
-            error.message = f"the base image {reference.name} can't be read: {error.message}"
-            error.hint = f"{error.hint}; if another registry has a copy: `--mirror {reference.registry}=HOST`"
+            error.restate(
+                f"the base image {reference.name} can't be read: {error.message}",
+                f"{error.hint}; if another registry has a copy: `--mirror {reference.registry}=HOST`",
+            )
             raise
         self.blobs.write(digest, body)
         return body

@@ -54,7 +54,8 @@ async def link(request: InstallRequest, context: Context, site: StagingFolder, a
             lambda done, total: context.reporter.progress(Step(InstallStage.LINKING, done, total)),
         )
     except PrefixTooLong as error:
-        raise PrefixTooLong(error.message.replace("the folder's path", "--prefix"), hint=error.hint) from error
+        error.restate(error.message.replace("the folder's path", "--prefix"), error.hint)
+        raise
 
 
 class PathEscapes(EnvspecError):

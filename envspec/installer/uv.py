@@ -106,9 +106,8 @@ def error_of(ended: Finished) -> EnvspecError:
     url = re.search(r"Failed to fetch: `?(\S+?)`?$", text, re.MULTILINE)
     if url and (status := re.search(r"HTTP status \w+ error \((\d{3})", text)):
         answered = BadStatus(url[1], int(status[1]))
-        answered.message = f"{who}: {answered.message}"
-        if answered.status in REFUSED:
-            answered.hint = netrc_hint(answered.url)
+        hint = netrc_hint(answered.url) if answered.status in REFUSED else answered.hint
+        answered.restate(f"{who}: {answered.message}", hint)
         return answered
     if re.search(_OFFLINE, text):
         return OfflineMiss(f"a file of {who}")

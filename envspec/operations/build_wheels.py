@@ -116,11 +116,11 @@ class WheelBuilder:
         try:
             return await unpacked_build(build)
         except NetworkError as error:
-            error.message = (
+            error.restate(
                 f"builds need Python {python.series}: this machine has none, and a standalone build can't be fetched: "
-                f"{error.message}"
+                f"{error.message}",
+                f"install Python {python.series}, such as by `uv python install {python.series}`",
             )
-            error.hint = f"install Python {python.series}, such as by `uv python install {python.series}`"
             raise
 
     async def _container(self, target: Target) -> BuildContainer:
