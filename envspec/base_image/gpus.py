@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from envspec.base_image.cuda import CudaPins, CudaRequest, GpuNotServed, PackageSource, TorchBuild
 from envspec.facts import Facts
@@ -22,6 +23,9 @@ from envspec.facts.gpu import (
 from envspec.facts.tables import GpuRow, at_least, numeric, ranges_text
 from envspec.models import CudaVersion, Decision, GpuCode, Platform
 from envspec.resolve.pypi.found import is_release
+
+#: What to do about GPUs that no build runs together.
+APART: Final = "lock them apart, as variants ([variants.NAME])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +128,28 @@ def other_builds(
 
     channel: a conda channel, for builds of that channel; empty for wheels.
     """
-    found: list[OtherBuild] = []
+    return tuple(_running(facts, capabilities, platform, channel))
+
+
+def _running(
+    facts: Facts, capabilities: Sequence[ComputeCapability], platform: Platform, channel: str
+) -> Iterator[OtherBuild]:
     for torch, variant, default in _builds(facts, platform, channel):
         row = facts.gpu_code_of(torch, variant, platform, channel)
         how = runs_all(capabilities, row.sm, row.ptx) if row else Runs.NOT
         if how is not Runs.NOT:
-            found.append(OtherBuild(torch, variant, variant == default, how, channel))
-    return tuple(found)
+            yield OtherBuild(torch, variant, variant == default, how, channel)
+
+
+def no_common_build(facts: Facts, gpus: Sequence[GpuRow], platform: Platform) -> str:
+    """`no known torch build has code for all of V100 and B200`; empty if a wheel has."""
+    # Every lock checks this: the first build is enough.
+    first = next(_running(facts, [capability_of(gpu) for gpu in gpus], platform, ""), None)
+    return "" if first else nothing_for_all(gpus)
+
+
+def nothing_for_all(gpus: Iterable[GpuRow]) -> str:
+    return f"no known torch build has code for all of {', '.join(gpu.name for gpu in gpus)}"
 
 
 def _builds(facts: Facts, platform: Platform, channel: str) -> Iterator[tuple[str, str, str | None]]:
@@ -173,8 +192,7 @@ def _change(
     together = [gpu for gpu in gpus if builds_of([gpu])]
     of_unserved, shared = builds_of(unserved), builds_of(together)
     if not shared:
-        names = ", ".join(gpu.name for gpu in together)
-        return f"no known torch build has code for all of {names}: lock them apart, as variants ([variants.NAME])"
+        return f"{nothing_for_all(together)}: {APART}"
     code_for = _sm(unserved) + (" and the other GPUs" if len(shared) < len(of_unserved) else "")
     limits = list(_limits(request, own, facts))
     allowed = tuple(build for build in shared if all(is_within(build) for _, is_within in limits))

@@ -228,12 +228,13 @@ def match_gpu(facts: Facts, name: str) -> GpuRow | None:
     else:
         return GpuRow(name=f"compute capability {capability}", compute_capability=str(capability), source="as given")
     words = _words(name)
+    squeezed = "".join(words)
     best: tuple[int, GpuRow] | None = None
     for row in facts.gpus:
         for text in (row.name, *row.aliases):
             known = _words(text)
             # Words after the name are memory size, form factor and the like: `A100-SXM4-80GB`.
-            same = words[: len(known)] == known or _squeezed(text) == _squeezed(name)
+            same = words[: len(known)] == known or "".join(known) == squeezed
             if same and known and (best is None or len(known) > best[0]):
                 best = (len(known), row)
     return best[1] if best else None

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final
 
 from packaging.specifiers import SpecifierSet
 
 from envspec.base_image.cuda import GpuNotServed
-from envspec.base_image.gpus import other_builds
+from envspec.base_image.gpus import APART, no_common_build
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import (
     Coverage,
@@ -30,8 +29,6 @@ from envspec.spec import Spec
 from envspec.spec.errors import KeyPath
 from envspec.spec.load import load_spec, spec_error
 from envspec.spec.sections import BasePackages
-
-_APART: Final = "lock them apart, as variants ([variants.NAME])"
 
 
 def check_spec(path: Path, variant: str, now: datetime) -> None:
@@ -85,7 +82,7 @@ def _problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[Ke
         alike = [each for each in spec.env.platforms if (its := spec.cuda_on(each)) and its.driver == keys.driver]
         needed = newest_driver(driver for each in alike for driver in _needed(spec, each, facts))
         together = _no_common_build(spec, platform, gpus, facts)
-        apart = f"; {together}: {_APART}" if together else ""
+        apart = f"; {together}: {APART}" if together else ""
         newest = "" if newer else ": the newest build that the driver runs is locked"
         text = f"driver {keys.driver} is too old for {' and '.join(older)}"
         yield path("driver"), text, f'set `driver` to "{needed}" or newer, or {" and ".join(fixes)}{newest}{apart}'
@@ -113,16 +110,12 @@ def _check_common_build(spec: Spec, facts: Facts) -> None:
     linux = [platform for platform in spec.env.platforms if platform.is_linux]
     cuda = spec.cuda_on(linux[0]) if len(linux) == 1 else None
     if cuda and (text := _no_common_build(spec, linux[0], [find_gpu(facts, name) for name in cuda.gpus], facts)):
-        raise GpuNotServed(text, hint=_APART)
+        raise GpuNotServed(text, hint=APART)
 
 
 def _no_common_build(spec: Spec, platform: Platform, gpus: Sequence[GpuRow], facts: Facts) -> str:
-    """`no known torch build has code for all of V100 and B200`; empty if one has, or torch is not in the facts."""
-    able = served(facts, gpus, platform)
-    capabilities = [capability_of(gpu) for gpu in able]
-    if not _torch_releases(spec, facts) or other_builds(facts, capabilities, platform):
-        return ""
-    return f"no known torch build has code for all of {', '.join(gpu.name for gpu in able)}"
+    """As `no_common_build`, for the GPUs that some build runs; empty also if torch is not in the facts."""
+    return no_common_build(facts, served(facts, gpus, platform), platform) if _torch_releases(spec, facts) else ""
 
 
 def _torch_releases(spec: Spec, facts: Facts) -> list[TorchRelease]:
