@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from envspec.data import DATA
 from envspec.errors import UsageError
+from envspec.spec.errors import nearest
 
 PAGES: Final = DATA / "errors"
 #: Comments are for the tests that run the examples; readers need the names of files.
@@ -30,21 +31,27 @@ def error_page(code: str) -> ErrorPage:
     Raises:
         UsageError: there is no such code.
     """
-    codes = [path.stem for path in PAGES.glob("*.md")]
+    codes = _codes()
     if code not in codes:
-        from difflib import get_close_matches
-
-        near = get_close_matches(code, codes, n=1)
+        near = nearest(code, codes)
         raise UsageError(
-            f"there is no error {code!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            f"there is no error {code!r}" + (f"; did you mean {near!r}?" if near else ""),
             hint="`envspec explain-error` lists all codes",
         )
-    text = _FILE.sub(r"`\1`:\n\n", (PAGES / f"{code}.md").read_text(encoding="utf-8"))
-    text = _LINK.sub(r"\1", _COMMENT.sub("", text))
-    summary, _, exit_code = " ".join(text.split("\n\n")[1].split()).rpartition(" Exit code ")
-    return ErrorPage(code, int(exit_code.rstrip(".")), summary, text)
+    return _read(code)
 
 
 def error_pages() -> list[ErrorPage]:
     """All of them, by code."""
-    return [error_page(code) for code in sorted(path.stem for path in PAGES.glob("*.md"))]
+    return [_read(code) for code in _codes()]
+
+
+def _codes() -> list[str]:
+    return sorted(path.stem for path in PAGES.glob("*.md"))
+
+
+def _read(code: str) -> ErrorPage:
+    text = _FILE.sub(r"`\1`:\n\n", (PAGES / f"{code}.md").read_text(encoding="utf-8"))
+    text = _LINK.sub(r"\1", _COMMENT.sub("", text))
+    summary, _, exit_code = " ".join(text.split("\n\n")[1].split()).rpartition(" Exit code ")
+    return ErrorPage(code, int(exit_code.rstrip(".")), summary, text)
