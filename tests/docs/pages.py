@@ -29,6 +29,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Final
 
+import pytest
+
 from tests.support import preloaded
 
 _FENCE: Final = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>[\w-]*)(?P<info>[^`\n]*)$")
@@ -239,6 +241,16 @@ def rewritten(text: str, changed: Mapping[int, str]) -> str:
             indent = " " * (len(lines[block.line - 1]) - len(lines[block.line - 1].lstrip()))
             lines[block.line : block.end - 1] = [f"{indent}{line}" for line in changed[block.line].splitlines()]
     return "\n".join(lines)
+
+
+def tiers(pages: Mapping[str, Path]) -> list[object]:
+    """Parameters of a test: each page, by its name, with each of the machines that its blocks need."""
+    found: list[object] = []
+    for name, path in pages.items():
+        for needs in sorted({block.needs for block in blocks(path.read_text(encoding="utf-8")) if block.is_run}):
+            marks = [getattr(pytest.mark, needs)] if needs else []
+            found.append(pytest.param(name, needs, id=f"{name}-{needs}" if needs else name, marks=marks))
+    return found
 
 
 def is_writing() -> bool:

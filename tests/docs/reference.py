@@ -360,7 +360,7 @@ def _gpus(_: str) -> str:
     rows = []
     for capability, gpus in reversed(_GPUS.items()):
         first = first_driver(_FACTS_OF_ENVSPEC, capability)
-        driver = f"{first[0]} (CUDA {first[1]})" if first else "not recorded"
+        driver = f"{first.version} (CUDA {first.cuda})" if first else "not recorded"
         rows.append([", ".join(gpu.name for gpu in gpus), str(capability), driver])
     return table(["GPUs", "compute capability", "first driver"], iter(rows))
 

@@ -16,14 +16,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import unified_diff
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.docs.pages import Block, blocks, is_writing, rewritten
+from tests.docs.pages import Block, blocks, is_writing, rewritten, tiers
 from tests.support.user import ROOT
 
 PAGES: Final = {path.stem: path for path in sorted((ROOT / "docs" / "contributing").glob("add-*.md"))}
@@ -78,13 +78,6 @@ def test_a_block_with_diffs_of_two_files_is_placed(tmp_path: Path) -> None:
     for name in ("table", "list"):
         assert (tmp_path / name).read_text(encoding="utf-8") == "zero\none\ntwo\nnew\nthree\nfour\n"
     assert copy.place(_DIFF + _DIFF.replace("table", "no-such-file"))
-
-
-def tiers() -> Iterator[object]:
-    for name, path in PAGES.items():
-        for needs in sorted({"", *(block.needs for block in blocks(path.read_text(encoding="utf-8")))}):
-            marks = [getattr(pytest.mark, needs)] if needs else []
-            yield pytest.param(name, needs, id=f"{name}-{needs}" if needs else name, marks=marks)
 
 
 class Copy:
@@ -210,7 +203,7 @@ def test_a_page_is_in_the_list_and_all_its_blocks_are_diffs_or_commands(name: st
     assert {block.language for block in found if block.is_run} == {"diff", "sh"}
 
 
-@pytest.mark.parametrize(("name", "needs"), list(tiers()))
+@pytest.mark.parametrize(("name", "needs"), tiers(PAGES))
 def test_the_change_on_a_page_applies_and_passes(name: str, needs: str, tmp_path: Path) -> None:
     text = PAGES[name].read_text(encoding="utf-8")
     copy = Copy(tmp_path)

@@ -17,7 +17,7 @@ import pytest
 
 from envspec.data import DATA
 from tests.docs.loopback import Servers, environment, servers
-from tests.docs.pages import Reader, blocks, is_writing, rewritten
+from tests.docs.pages import Reader, blocks, is_writing, rewritten, tiers
 from tests.support.machines.stack import stack
 from tests.support.user import ROOT
 
@@ -34,15 +34,6 @@ PAGES: Final = {
 #: On pages the reader's folders have these names.
 FOLDER: Final = "/home/me/train"
 CACHE: Final = "/home/me/.cache"
-
-
-def tiers() -> Iterator[object]:
-    """Each page with each of the machines that its blocks need."""
-    for name, path in PAGES.items():
-        found = {block.needs for block in blocks(path.read_text(encoding="utf-8")) if block.is_run}
-        for needs in sorted(found):
-            marks = [getattr(pytest.mark, needs)] if needs else []
-            yield pytest.param(name, needs, id=f"{name}-{needs}" if needs else name, marks=marks)
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +62,7 @@ def test_every_block_is_run_or_has_a_reason(name: str) -> None:
     assert [block.problem for block in found if block.problem] == []
 
 
-@pytest.mark.parametrize(("name", "needs"), list(tiers()))
+@pytest.mark.parametrize(("name", "needs"), tiers(PAGES))
 def test_blocks_do_what_the_page_shows(name: str, needs: str, reader: Reader) -> None:
     if needs == "stack":
         active = {"VIRTUAL_ENV": str(stack("pytorch-2.9").parents[1])}
