@@ -23,6 +23,7 @@ from typing import Final
 
 from envspec.receipts.model import read
 from envspec.report import RECEIPT
+from tests.support.user import terminal_output
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PICTURES: Final = ROOT / "docs" / "pictures"
@@ -148,32 +149,13 @@ def environment(home: str) -> dict[str, str]:
 
 def run(command: str, folder: Path, environ: Mapping[str, str]) -> list[tuple[float, str]]:
     """The lines that a command leaves on a terminal, each with its time in seconds since the command's start."""
-    import fcntl
-    import pty
-    import struct
-    import termios
-
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 200, COLUMNS, 0, 0))
     begin = time.monotonic()
-    process = subprocess.Popen(
-        shlex.split(command), cwd=folder, env=dict(environ), stdin=slave, stdout=slave, stderr=slave
-    )
-    os.close(slave)
     found: list[tuple[float, str]] = []
-    rest = ""
-    while True:
-        try:
-            chunk = os.read(master, 65536).decode("utf-8", "replace")
-        except OSError:  # the end of a terminal on Linux
-            break
-        if not chunk:
-            break
-        *lines, rest = (rest + chunk).split("\n")
+    rest = b""
+    for chunk in terminal_output(shlex.split(command), folder, environ, COLUMNS, rows=200):
+        *lines, rest = (rest + chunk).split(b"\n")
         now_s = time.monotonic() - begin
-        found += [(now_s, text) for line in lines if (text := final(line)) is not None]
-    os.close(master)
-    process.wait()
+        found += [(now_s, text) for line in lines if (text := final(line.decode("utf-8", "replace"))) is not None]
     return found
 
 

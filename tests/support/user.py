@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -262,17 +262,24 @@ def on_a_terminal(
     cwd: Path, *words: str, columns: int = 80, environ: Mapping[str, str] | None = None, **variables: str
 ) -> str:
     """What somebody at a terminal of that width sees, both streams. variables: set besides those of `environ`."""
+    surroundings = {**(environ or environment(cwd)), "TERM": "xterm-256color", **variables}
+    seen = b"".join(terminal_output(command_line(words), cwd, surroundings, columns, rows=50))
+    return seen.decode("utf-8").replace("\r\n", "\n")
+
+
+def terminal_output(
+    command: Sequence[str], cwd: Path, environ: Mapping[str, str], columns: int, rows: int
+) -> Iterator[bytes]:
+    """What a program writes to a terminal of that size, as it comes."""
     import fcntl
     import pty
     import struct
     import termios
 
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    surroundings = {**(environ or environment(cwd)), "TERM": "xterm-256color", **variables}
-    process = subprocess.Popen(command_line(words), cwd=cwd, env=surroundings, stdin=slave, stdout=slave, stderr=slave)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    process = subprocess.Popen(command, cwd=cwd, env=environ, stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
-    seen = b""
     while True:
         try:
             chunk = os.read(master, 65536)
@@ -280,7 +287,6 @@ def on_a_terminal(
             break
         if not chunk:
             break
-        seen += chunk
+        yield chunk
     os.close(master)
     process.wait(timeout=60)
-    return seen.decode("utf-8").replace("\r\n", "\n")
