@@ -120,7 +120,7 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
     if error is None and found.lost and not chosen["accept_loss"]:
         error = _Lost(
             _lost_text(len(found.lost)),
-            hint=f"add to {found.spec} what matters of them; `--accept-loss` says that nothing does",
+            hint=f"add to {found.spec} those that you need; `--accept-loss` accepts the loss of the others",
         )
     return in_formats(IMPORT, found, error=error)
 

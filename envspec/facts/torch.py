@@ -182,7 +182,7 @@ def _for_machines(
         builds = ((each, builds_for(facts, each, platform, machines)) for each in reversed(matching))
         newer, cudas = next((each, cudas) for each, cudas in builds if cudas)
         if newer is not row:
-            left_out += f'. [cuda] version = "{cudas[0]}" takes torch {newer.version}, whose build for it has that code'
+            left_out += f'. [cuda] version = "{cudas[0]}" allows torch {newer.version}, whose build for it has that code'
         return BuildChoice(None, why, row.source, (row.version,), f"<={row.version}", left_out=left_out)
     why = f"the newest build {machines} is torch {row.version} for CUDA {cuda}"
     if variant == usual:
@@ -460,7 +460,7 @@ def family_mismatch(facts: Facts, requests: Mapping[str, SpecifierSet]) -> Famil
     for member in members:
         if not any(_may_fit(facts, member, version) for version in candidates):
             return _one_member(facts, member, torch)
-    reasons = "; ".join(_takes(facts, member) for member in members)
+    reasons = "; ".join(_fits(facts, member) for member in members)
     sets = dict.fromkeys(_set_for(facts, member, torch) for member in members)
     return FamilyMismatch(
         f"{', '.join(map(str, members))}: no torch release works with all of them ({reasons})",
@@ -566,8 +566,8 @@ def _edges_allow(facts: Facts, package: str, version: str, torch: str) -> bool:
     return all(line.specifier.contains(torch, prereleases=True) for line in lines if line.name == "torch")
 
 
-def _takes(facts: Facts, member: _MemberRequest) -> str:
-    """What the releases that a request allows take: `torchvision 0.19.0 takes torch==2.4.0`."""
+def _fits(facts: Facts, member: _MemberRequest) -> str:
+    """The torch of the releases that a request allows: `torchvision 0.19.0 works with torch==2.4.0`."""
     if member.package == "triton":
         torches = [
             row.torch for row in facts.tritons.values() if _triton_may_fit(facts, member.spec, Version(row.torch))
@@ -576,7 +576,7 @@ def _takes(facts: Facts, member: _MemberRequest) -> str:
     if not member.listed:
         return f"{member} is not known"
     row = member.listed[-1]
-    return f"{row.package} {row.version} takes torch{_effective(facts, row) or ' of any version'}"
+    return f"{row.package} {row.version} works with torch{_effective(facts, row) or ' of any version'}"
 
 
 def _effective(facts: Facts, row: MemberRow) -> str:
@@ -590,7 +590,7 @@ def _set_for(facts: Facts, member: _MemberRequest, torch: SpecifierSet) -> str:
     for row in reversed(facts.torch):
         if torch.contains(row.version, prereleases=True) and _may_fit(facts, member, Version(row.version)):
             return _set_text(facts, row.version)
-    return _takes(facts, member)
+    return _fits(facts, member)
 
 
 def _set_text(facts: Facts, torch: str) -> str:
@@ -600,7 +600,7 @@ def _set_text(facts: Facts, torch: str) -> str:
 
 def _one_member(facts: Facts, member: _MemberRequest, torch: SpecifierSet) -> FamilyMismatch:
     package = member.package
-    because = [_takes(facts, member)]
+    because = [_fits(facts, member)]
     if member.listed:
         because += [edge.reason for _, edge in extra_requirements(facts, package, member.listed[-1].version)]
     if package in facts.ended:
@@ -611,7 +611,7 @@ def _one_member(facts: Facts, member: _MemberRequest, torch: SpecifierSet) -> Fa
         advice.append(f"use {_set_text(facts, newest.version)}")
         if package != "triton" and package not in fitting_set(facts, newest.version):
             row = _listed(facts, package)[-1]
-            advice.append(f"leave {package} out, or take {package} {row.version} with torch{_effective(facts, row)}")
+            advice.append(f"leave {package} out, or use {package} {row.version} with torch{_effective(facts, row)}")
     return FamilyMismatch(
         f"no {member} works with torch{torch}: {'; '.join(because)}",
         hint="; ".join(advice) or "leave one of the versions open",

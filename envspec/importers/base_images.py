@@ -166,7 +166,7 @@ class _Part(NamedTuple):
 
 def _cuda(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
     add_cuda(value, source, imported, f"{_TAG} {reference}")
-    return _Part(f"[cuda] version {value}, of whose releases envspec takes the newest")
+    return _Part(f"[cuda] version {value}, the newest of its releases")
 
 
 def _flavor(value: str, reference: Reference, source: Source, imported: Import) -> _Part:

@@ -57,7 +57,7 @@ NOTES: Final = (
     Note(
         r"forwardPorts|appPort|portsAttributes|otherPortsAttributes",
         Outcome.REFUSED,
-        "ports are opened at the start: `envspec run --port HOST:CONTAINER`",
+        "publish ports at the start: `envspec run --port HOST:CONTAINER`",
     ),
     Note(r"mounts|workspaceMount", Outcome.REFUSED, "folders are mounted at the start: `envspec run --mount SRC:DST`"),
     Note(

@@ -39,7 +39,7 @@ ENVIRONMENTS: Final = re.compile(
 )
 #: Of files that a pattern in COPY matches.
 _MOST_MATCHES: Final = 100
-_RUN: Final = "an image of envspec starts as its base does: `envspec run LOCK -- {value}`"
+_RUN: Final = "envspec's images have the start command of their base: `envspec run LOCK -- {value}`"
 
 
 class _Note(NamedTuple):
@@ -51,7 +51,7 @@ class _Note(NamedTuple):
 NOTES: Final = {
     "CMD": _Note(Outcome.REFUSED, _RUN),
     "ENTRYPOINT": _Note(Outcome.REFUSED, _RUN),
-    "EXPOSE": _Note(Outcome.REFUSED, "ports are opened at the start: `envspec run --port HOST:CONTAINER`"),
+    "EXPOSE": _Note(Outcome.REFUSED, "publish ports at the start: `envspec run --port HOST:CONTAINER`"),
     "USER": _Note(
         Outcome.REFUSED, "`envspec run` starts containers as the caller; images with [services] as `envspec`, 1000"
     ),

@@ -324,7 +324,7 @@ def _pytorch(path: str, cuda: str | None, packages: tuple[str, ...], by: Source,
     others = sorted({normalised(each) for each in packages} - {*INDEX_FAMILY})
     if others:
         which = ", ".join(others)
-        return Verdict(Outcome.REFUSED, f"only torch's family is taken from PyTorch's index: name {which} by its wheel")
+        return Verdict(Outcome.REFUSED, f"only torch's family comes from PyTorch's index: name {which} by its wheel")
     if re.match(r"rocm|xpu|nightly|test|preview", path):
         return Verdict(Outcome.REFUSED, "only released builds for CUDA and the CPU are supported")
     if cuda:

@@ -42,7 +42,7 @@ _ABOUT: Final = frozenset(
 _UNITS: Final = {"h": "hour", "d": "day", "w": "week"}
 _NOT_DEFAULT: Final = "not in pixi's default environment, which is the one that is imported"
 _WAYS_OUT: Final = {
-    "tasks": "a task is no part of an environment: run it with `envspec run`",
+    "tasks": "a task is not part of an environment: run it with `envspec run`",
     "constraints": "[conda] has no constraints: require the package with its versions",
     "dev": "source dependencies of packages that pixi builds are not supported",
     "package": "packages that pixi builds are not supported: require the published package",

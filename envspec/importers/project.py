@@ -95,7 +95,7 @@ class Project:
     ) -> Verdict:
         """Add an index. row: its table. packages: that come from it. is_explicit: nothing else does."""
         if is_explicit and not packages:
-            return Verdict(Outcome.TRANSLATED, "explicit, and no requirement that is taken comes from it")
+            return Verdict(Outcome.TRANSLATED, "explicit, and no included requirement comes from it")
         return add_index(
             text_of(row, "url"),
             self.file.at(*path),
@@ -124,7 +124,7 @@ class Project:
             self.add(path, why, Verdict(Outcome.NOT_UNDERSTOOD, f"{specifier} is not a specifier"))
         else:
             self.imported.draft.pythons.append(Clue(specifier, self.file.at(*path), why))
-            self.note(path, f"{path[-1]} = {specifier}", "[env] python is one of them")
+            self.note(path, f"{path[-1]} = {specifier}", "[env] python is in this range")
 
     def note(self, path: KeyPath, text: object, reason: str) -> None:
         """An entry for what decided something."""
@@ -177,7 +177,7 @@ def _is_for_linux(source: Mapping[str, Any]) -> bool:
 
 def not_taken(kind: str, name: str) -> str:
     """The reason in the entry of a line of an extra or a group."""
-    return f"{kind} {name}: not taken; --{kind} {name} takes it"
+    return f"{kind} {name}: not included; add --{kind} {name}"
 
 
 def written_value(value: object) -> str:

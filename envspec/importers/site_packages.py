@@ -115,7 +115,7 @@ def _packages(site: Site, imported: Import) -> dict[str, _Package]:
         else:
             kept, dropped = sorted((other, package), key=_order)[::-1]
             found[package.name] = kept
-            reason = f"{kept.version} is installed too, and the newer one is taken: install one of them again"
+            reason = f"{kept.version} is installed too, and the newer one is used: install one of them again"
             imported.add(dropped.source, f"{dropped.name} {dropped.version}", Outcome.NOT_UNDERSTOOD, reason)
     return found
 

@@ -36,7 +36,6 @@ from envspec.spec.requirements import read_constraint, read_preference, read_req
 from envspec.spec.sections import Os
 from envspec.spec.values import env_name, read_index_url, read_python
 
-_NOTHING: Final = "nothing in the sources says"
 _DEFAULT_SYSTEM: Final = Os.UBUNTU_24_04.value
 #: The table of a spec if the sources say nothing of GPUs.
 _NO_CUDA: Final = """
@@ -135,7 +134,7 @@ class _Writer:
         )
 
     def _decide(self, what: str, value: str, why: str, source: str = "") -> str:
-        self.decisions.append(Decision(what, value, why, source or _NOTHING))
+        self.decisions.append(Decision(what, value, why, source))
         return value
 
     def _lines(self, lines: Iterable[DraftRequirement], read: Callable[[str], object]) -> list[str]:
@@ -202,7 +201,7 @@ class _Writer:
             is_preferred = is_condas and "python" in self._draft.conda_versions
             if exact.value in (series, *patches) or (is_condas and not is_preferred):
                 return self._decide("env.python", exact.value, exact.why, str(exact.source))
-            why = f"{exact.why}; {exact.value} has no standalone build, the series' newest patch is taken"
+            why = f"{exact.why}; {exact.value} has no standalone build, the series' newest patch is used"
             if is_preferred:
                 why = f"{exact.why}; {exact.value} is preferred"
             return self._decide("env.python", series, why, str(exact.source))
@@ -218,7 +217,7 @@ class _Writer:
         with_wheels = [
             series for series in allowed if not rows or any(series in row.pythons for row in rows)
         ] or allowed
-        why = "; ".join([*dict.fromkeys(each.why for each, _ in bounds)] or [f"{_NOTHING} which Python"])
+        why = "; ".join([*dict.fromkeys(each.why for each, _ in bounds)] or ["no source names a Python version"])
         if with_wheels[0] != allowed[0]:
             why += f"; torch{torch} has no wheel for {allowed[0]}"
         return self._decide("env.python", with_wheels[0], why, ", ".join(str(each.source) for each, _ in bounds))
@@ -253,7 +252,7 @@ class _Writer:
             # The base has its own CUDA and system.
             table = {"gpus": gpus, "version": version or None}
         if not any(table.values()):
-            self._decide("cuda", "as torch's wheels require", f"{_NOTHING} which GPUs, driver or CUDA")
+            self._decide("cuda", "as torch's wheels require", "no source names GPUs, a driver or a CUDA version")
             return _NO_CUDA
         return _table("cuda", table)
 

@@ -121,7 +121,7 @@ def _source_reason(project: Project, name: str, source: Any, *, used: bool) -> s
             return not_taken(kind, key)
     if normalised(name) in project.used:
         return "not for linux-64, for which the first source with a matching marker is used"
-    return f"no requirement that is taken names {name}"
+    return f"no included requirement names {name}"
 
 
 def _joined(verdicts: Iterator[Verdict]) -> Verdict:

@@ -189,7 +189,7 @@ def _target(platform: Platform, python: str, imported: Import, facts: Facts) -> 
 async def _asked(
     audit: Audit, request: AuditRequest, imported: Import, store: Store, context: Context, as_of: datetime
 ) -> Audit:
-    """The audit with the index's answers, the Python that they suit, and what installers take."""
+    """The audit with the index's answers, the Python that they suit, and what installers choose."""
     lines, unread = _read(imported.draft.dependencies)
     bounds, _ = _read(imported.draft.constraints)
     audit = replace(audit, required=tuple(lines), bounds=tuple(bounds))
@@ -267,7 +267,7 @@ async def _pages(
 
 
 async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Context, as_of: datetime) -> Audit:
-    """What installers take: the versions of a lock file if there is one, else what resolves today.
+    """What installers choose: the versions of a lock file if there is one, else what resolves today.
 
     The resolution is by the metadata alone, as pip's and uv's: without the corrections that `envspec lock` applies.
     """
@@ -321,11 +321,11 @@ def _installed(audit: Audit) -> tuple[tuple[str, str], ...]:
 
 
 def _without(audit: Audit, reason: str) -> Audit:
-    return replace(audit, left_out=(*audit.left_out, NotRun("versions that installers take", reason)))
+    return replace(audit, left_out=(*audit.left_out, NotRun("versions that installers choose", reason)))
 
 
 def _unresolvable(audit: Audit, resolved: Sequence[Required]) -> str:
-    """Why it can't be said what installers take; empty if it can."""
+    """Why it can't be said what installers choose; empty if it can."""
     if audit.draft.bases:
         return f"{audit.draft.bases[0].value} has packages of its own"
     if not resolved:

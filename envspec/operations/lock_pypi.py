@@ -115,7 +115,7 @@ class Pypi:
             versions = dict.fromkeys(each.version for part in parts for each in part.packages if each.name == name)
             if versions:
                 lines = " and ".join(quoted(str(each)) for each in bounded if each.name == name)
-                yield f"{lines} (without it, {name} {' and '.join(versions)} is taken)"
+                yield f"{lines} (without it, {name} {' and '.join(versions)} is chosen)"
 
     def _with_wheels(self, sdists: Sequence[UnbuiltSdist]) -> str:
         """The lines of a spec that take releases with wheels instead of sdists; empty if they do not solve it."""

@@ -197,7 +197,7 @@ def test_a_file_in_has_the_pins_of_its_txt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[project]\nname = 'a'\n[tool.pixi.tasks]\nx = '*'\n", "a task is no part of an environment"),
+        ("[project]\nname = 'a'\n[tool.pixi.tasks]\nx = '*'\n", "a task is not part of an environment"),
         ("[project]\ndependencies = [1]\n", "not a requirement"),
         ("[tool.uv]\nenvironments = ['sys_platform == \"emscripten\"']\n", "none of the platforms"),
         ("[project]\nrequires-python = 'three'\n", "not a specifier"),

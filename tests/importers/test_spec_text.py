@@ -60,10 +60,10 @@ def test_lines_versions_and_choices_are_in_the_spec(tmp_path: Path) -> None:
     [
         (["3.10"], "2.9.1", "3.10", "its line"),
         ([">=3.11", "<3.12"], "2.9.1", "3.11", "its line"),
-        ([], "2.9.1", "3.12", "nothing in the sources says which Python"),
-        ([], "2.0.1", "3.11", "nothing in the sources says which Python; torch==2.0.1 has no wheel for 3.12"),
+        ([], "2.9.1", "3.12", "no source names a Python version"),
+        ([], "2.0.1", "3.11", "no source names a Python version; torch==2.0.1 has no wheel for 3.12"),
         ([">=3.8"], "1.13.1", "3.11", "its line; torch==1.13.1 has no wheel for 3.12"),
-        (["3.11.2"], "2.9.1", "3.11", "its line; 3.11.2 has no standalone build, the series' newest patch is taken"),
+        (["3.11.2"], "2.9.1", "3.11", "its line; 3.11.2 has no standalone build, the series' newest patch is used"),
     ],
 )
 def test_the_python(tmp_path: Path, pythons: list[str], torch: str, python: str, why: str) -> None:

@@ -197,7 +197,7 @@ def test_a_lock_file_says_what_is_taken(context: Context, tmp_path: Path) -> Non
     (tmp_path / "uv.lock").write_text(f'version = 1\nrequires-python = ">=3.11"\n{rows}')
     found = [each for each in audited(tmp_path, context).findings if each.rule.code == "ENV102"]
     assert [each.what for each in found] == [
-        "torchaudio 2.11.0 is taken with torch 2.9.1, and works with torch>=2.11 only"
+        "torchaudio 2.11.0 is chosen with torch 2.9.1, and works with torch>=2.11 only"
     ]
 
 

@@ -75,7 +75,7 @@ def test_a_release_after_the_date_of_the_lock_is_taken_if_that_is_said(
     now = datetime.now(timezone.utc)
     index.add(File(APP[1], uploaded=now), File(wheel("late", "1.0"), uploaded=now))
     a_second_later()
-    assert "nothing of late was uploaded" in refused(user.runs("add", "late"), 2)
+    assert "no release of late was uploaded" in refused(user.runs("add", "late"), 2)
     succeeded(user.runs("add", "late", "--upgrade"))
     assert user.pins() == {"app": "1.0", "leaf": "2.0", "late": "1.0"}
     assert ("package_as_of = { late = " in user.spec.read_text(encoding="utf-8")) == bool(date)

@@ -144,7 +144,7 @@ def test_without_as_of_a_lock_keeps_its_moment_until_upgrade(user: User, index: 
     kept = user.files()
     user.wants("base", "weekly", "fresh")
     error = refused(user.locks(), 2)
-    assert "spec.toml:7: pip.dependencies[2]: nothing of fresh was uploaded by" in error and "--upgrade" in error
+    assert "spec.toml:7: pip.dependencies[2]: no release of fresh was uploaded by" in error and "--upgrade" in error
     assert user.files() == kept
     assert user.locked_pins("--upgrade") == {"base": "3.0.0", "weekly": "1.12.0", "fresh": "1.0.0"}
     assert user.document()["as_of"] > moment
@@ -321,7 +321,7 @@ def test_a_refused_upgrade_leaves_spec_and_lock(user: User) -> None:
     user.locked()
     before, text = user.files(), user.spec.read_text()
     assert "did you mean weekly?" in refused(user.locks("--upgrade-package", "weakly", "--as-of", DECEMBER), 2)
-    assert "nothing of weekly was uploaded by" in refused(user.locks("--as-of", "2019-01-01"), 2)
+    assert "no release of weekly was uploaded by" in refused(user.locks("--as-of", "2019-01-01"), 2)
     assert (user.files(), user.spec.read_text()) == (before, text)
 
 

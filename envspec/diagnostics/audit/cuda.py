@@ -1,4 +1,4 @@
-"""Which CUDA the sources name, which one installers take, and how often an image has it. Pure."""
+"""Which CUDA the sources name, which one installers choose, and how often an image has it. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envspec.origins import PYTORCH_INDEX, PYTORCH_PAGES
 from envspec.spec.conda import name_of
 from envspec.spec.requirements import RequirementKind
 
-OTHER: Final = Rule("ENV302", Severity.WARNING, "installers take a torch for another CUDA than the sources name")
+OTHER: Final = Rule("ENV302", Severity.WARNING, "installers choose a torch for another CUDA than the sources name")
 CPU: Final = Rule("ENV303", Severity.WARNING, "torch is a CPU build, and the sources mean GPUs")
 LABEL: Final = Rule("ENV304", Severity.ERROR, "a label such as +cu124 without an index that has it")
 EITHER: Final = Rule("ENV305", Severity.WARNING, "two indexes have torch, and installers choose differently")
@@ -41,7 +41,7 @@ _CONDA_CUDA: Final = frozenset(
     {"cudatoolkit", "cuda-toolkit", "cuda", "pytorch-cuda", "cuda-runtime", "cuda-libraries"}
 )
 _CONDA_TORCH: Final = frozenset({"pytorch", "pytorch-gpu", "torchvision", "torchaudio"})
-_PIP: Final = "pip reads both indexes and takes the highest version; uv takes the first index that has the name"
+_PIP: Final = "pip reads both indexes and chooses the highest version; uv uses the first index that has the name"
 
 
 class PytorchIndex(NamedTuple):
@@ -97,10 +97,10 @@ def builds(audit: Audit) -> Iterator[Finding]:
     if torch.cuda is None:
         if gpu is not None:
             named = gpu.source if gpu.source.file else "the command"
-            what = f"installers take {torch}, and {named} names {gpu.value}"
+            what = f"installers choose {torch}, and {named} names {gpu.value}"
             why = f"it is the default index's build for {audit.target.platform.value}"
             why = "the sources name PyTorch's index of builds for the CPU" if torch.index else why
-            todo = f"take an index of PyTorch's with CUDA, such as {PYTORCH_INDEX.format(variant='cu128')}"
+            todo = f"use an index of PyTorch's with CUDA, such as {PYTORCH_INDEX.format(variant='cu128')}"
             yield Finding(CPU, torch.source, what, why, torch.row.source, todo)
         return
     for clue in audit.draft.cudas:
@@ -110,11 +110,11 @@ def builds(audit: Audit) -> Iterator[Finding]:
         is_reported = any(_FROM.match(text) or _IMAGE.search(text) or PYTORCH_PAGES.search(text) for text in lines)
         if cuda is None or cuda == torch.cuda or is_reported:
             continue
-        what = f"installers take {torch}, and {clue.source} names CUDA {cuda}"
+        what = f"installers choose {torch}, and {clue.source} names CUDA {cuda}"
         why = f"the default index has torch {torch.row.version} for CUDA {torch.cuda} alone"
-        todo = f"take what is built for CUDA {torch.cuda}, or an older torch"
+        todo = f"use what is built for CUDA {torch.cuda}, or an older torch"
         if cuda.variant in torch.row.published:
-            todo = f"take torch from {PYTORCH_INDEX.format(variant=cuda.variant)}"
+            todo = f"use torch from {PYTORCH_INDEX.format(variant=cuda.variant)}"
         yield Finding(OTHER, clue.source, what, why, torch.row.source, todo)
         break
 
@@ -154,7 +154,7 @@ def indexes(audit: Audit) -> Iterator[Finding]:
             yield Finding(
                 EITHER,
                 index.source,
-                f"pip takes torch {newest.version} for {default} from the default index, and uv torch {older} for "
+                f"pip chooses torch {newest.version} for {default} from the default index, and uv torch {older} for "
                 f"{index.variant} from this one",
                 _PIP,
                 "documentation of pip (--extra-index-url) and of uv (index strategy first-index)",
@@ -197,8 +197,8 @@ def _age(audit: Audit, tag: str, release: str, system: str, source: Source) -> I
 
 def _tag_finding(source: Source, what: str, row: FactRow, newest: str, release: str) -> Finding:
     why = "NVIDIA deletes tags six months after their end of life; tags name a patch release (X.Y.Z)"
-    todo = f"take {newest}, or pin the digest and mirror the image" if newest and newest != release else ""
-    return Finding(TAG, source, what, why, row.source, todo or "take a newer release, or mirror the image")
+    todo = f"use {newest}, or pin the digest and mirror the image" if newest and newest != release else ""
+    return Finding(TAG, source, what, why, row.source, todo or "use a newer release, or mirror the image")
 
 
 def _twice(audit: Audit, release: str, flavor: str, source: Source) -> Iterator[Finding]:
@@ -216,9 +216,9 @@ def _twice(audit: Audit, release: str, flavor: str, source: Source) -> Iterator[
         TWICE,
         source,
         f"the image of CUDA {release} ({flavor}) and the wheels both have {', '.join(both)}",
-        f"installers take {names}{amount}; torch loads those of the wheels",
+        f"installers choose {names}{amount}; torch loads those of the wheels",
         "Dockerfiles of nvidia/cuda (libraries of each flavor); files on the index",
-        f"take the flavor `base`{compiles}",
+        f"use the flavor `base`{compiles}",
     )
 
 
@@ -243,13 +243,13 @@ def _compiler(audit: Audit, release: str, source: Source) -> Iterator[Finding]:
             f"{', '.join(compiled)} {'is' if len(compiled) == 1 else 'are'} compiled by CUDA {cuda}, beside {torch}",
             "torch.utils.cpp_extension refuses a compiler of another major version than torch's",
             "torch/utils/cpp_extension.py, _check_cuda_version",
-            f"take an image of CUDA {torch.cuda}, or torch for CUDA {cuda} from "
+            f"use an image of CUDA {torch.cuda}, or torch for CUDA {cuda} from "
             f"{PYTORCH_INDEX.format(variant=cuda.variant)}",
         )
 
 
 def compiled_extensions(audit: Audit) -> list[str]:
-    """Extensions of torch that installers compile: from git, or of which they take an sdist."""
+    """Extensions of torch that installers compile: from git, or for which they choose an sdist."""
     from_git = (
         each.requirement.name
         for each in audit.required

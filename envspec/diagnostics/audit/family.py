@@ -15,8 +15,8 @@ from envspec.facts.torch import MEMBERS, family_mismatch, fitting_set
 from envspec.spec.requirements import RequirementKind
 
 EXCLUDES: Final = Rule("ENV101", Severity.ERROR, "requirements on the torch family exclude each other")
-FAMILY: Final = Rule("ENV102", Severity.ERROR, "the torch family that installers take is not imported together")
-BESIDE: Final = Rule("ENV103", Severity.ERROR, "a package does not work beside what installers take with it")
+FAMILY: Final = Rule("ENV102", Severity.ERROR, "the torch family that installers choose is not imported together")
+BESIDE: Final = Rule("ENV103", Severity.ERROR, "a package does not work beside what installers choose with it")
 MISNAMED: Final = Rule("ENV104", Severity.WARNING, "a name on the index belongs to another package")
 SETUPTOOLS: Final = Rule("ENV105", Severity.WARNING, "a package does not work beside the newest setuptools")
 
@@ -58,7 +58,7 @@ def requested(audit: Audit) -> Iterator[Finding]:
 
 
 def taken(audit: Audit) -> Iterator[Finding]:
-    """Versions that installers take, and that a fact says do not work together."""
+    """Versions that installers choose, and that a fact says do not work together."""
     facts = audit.facts if _has_cuda(audit) else audit.facts.without_cuda()
     broken: dict[str, list[tuple[EdgeRow, str]]] = {}
     for edge in facts.edges:
@@ -74,7 +74,7 @@ def taken(audit: Audit) -> Iterator[Finding]:
 
 
 def _beside(audit: Audit, line: Pep508, edges: Sequence[tuple[EdgeRow, str]]) -> Finding:
-    """edges: with the version that is taken of each one's package; all require the line."""
+    """edges: with the chosen version of each one's package; all require the line."""
     edge, other = edges[0][0], audit.taken[line.name].version if audit.taken else ""
     torch = Version(other).public if line.name == "torch" else ""
     fitting = fitting_set(audit.facts, torch).get(edge.package) if torch else None
@@ -87,7 +87,7 @@ def _beside(audit: Audit, line: Pep508, edges: Sequence[tuple[EdgeRow, str]]) ->
         todo += f", or a {edge.package} that is not {edge.versions}"
     names = ", ".join(f"{each.package} {version}" for each, version in edges)
     are, work = ("is", "works") if len(edges) == 1 else ("are", "work")
-    what = f"{names} {are} taken with {line.name} {other}, and {work} with {line} only"
+    what = f"{names} {are} chosen with {line.name} {other}, and {work} with {line} only"
     why = "; ".join(dict.fromkeys(each.reason for each, _ in edges))
     rule = FAMILY if {edge.package, line.name} <= _FAMILY else BESIDE
     if line.name == "setuptools" and numeric(audit.target.python.series) <= _WITH_SETUPTOOLS:

@@ -1,4 +1,4 @@
-"""GPU code and drivers: whether what installers take runs on the machines. Pure."""
+"""GPU code and drivers: whether what installers choose runs on the machines. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONLY_PTX: Final = Rule("ENV202", Severity.INFO, "torch has only PTX for a GPU, w
 UNKNOWN: Final = Rule("ENV203", Severity.INFO, "the GPU code of this build of torch is unknown")
 EXTENSION: Final = Rule("ENV204", Severity.ERROR, "an extension's wheel has no code for a GPU")
 NEWER_GPU: Final = Rule("ENV205", Severity.ERROR, "the driver is too old for a GPU")
-DRIVER: Final = Rule("ENV301", Severity.ERROR, "the driver is too old for the CUDA that installers take")
+DRIVER: Final = Rule("ENV301", Severity.ERROR, "the driver is too old for the CUDA that installers choose")
 
 
 def gpu_code(audit: Audit) -> Iterator[Finding]:
@@ -42,7 +42,7 @@ def gpu_code(audit: Audit) -> Iterator[Finding]:
         if missing := without_code(gpus, GpuCodeFound(row.sm, row.ptx)):
             what = f"{each.name} {each.version} has no code for {' and '.join(missing)}"
             why = f"its wheels have code for {', '.join((*row.sm, *row.ptx))}"
-            todo = f"take a release of {each.name} with code for it, or build it from source for this GPU"
+            todo = f"use a release of {each.name} with code for it, or build it from source for this GPU"
             yield Finding(EXTENSION, audit.bringing(each.name), what, why, row.source, todo)
 
 
@@ -106,7 +106,7 @@ def _other_build(audit: Audit, torch: TorchBuild, gpus: Sequence[GpuRow], driver
             variant = cudas[0].variant
             is_default = variant == row.default.get(platform.value)
             place = "the default index" if is_default else PYTORCH_INDEX.format(variant=variant)
-            text = f"take torch {row.version} for CUDA {cudas[0]} from {place}"
+            text = f"use torch {row.version} for CUDA {cudas[0]} from {place}"
             needed = None if driver else driver_of_build(facts, row.version, cudas[0], platform, gpus)
             is_older = needed and audit.driver and not at_least(audit.driver.value, needed)
             return f"{text}, and update the driver to {needed} or newer" if is_older else text
@@ -139,7 +139,7 @@ def _gpus_of_newer_drivers(audit: Audit, driver: str) -> Iterator[Finding]:
 def _for_driver(audit: Audit, torch: TorchBuild | None, cuda: CudaVersion, driver: str) -> str:
     update = _update(audit, cuda)
     if torch is None or torch.cuda is None:
-        return f"{update}, or take a release for an older CUDA"
+        return f"{update}, or use a release for an older CUDA"
     other = _other_build(audit, torch, [gpu for gpu, _ in audit.gpus], driver)
     return f"{other}, or {update}" if other else update
 
@@ -160,7 +160,7 @@ def _update(audit: Audit, cuda: CudaVersion | None) -> str:
 def _built_for(audit: Audit) -> Iterator[tuple[str, CudaVersion, Source, str]]:
     """Package, its CUDA, the line that brings it, and the fact's source, where it is not the driver's."""
     if audit.torch is not None and audit.torch.cuda is not None:
-        yield f"installers take {audit.torch}", audit.torch.cuda, audit.torch.source, ""
+        yield f"installers choose {audit.torch}", audit.torch.cuda, audit.torch.source, ""
         return
     found = audit.taken or {}
     for each in found.values():
@@ -174,5 +174,5 @@ def _built_for(audit: Audit) -> Iterator[tuple[str, CudaVersion, Source, str]]:
 
 
 def cuda_runtime(taken: Mapping[str, Taken]) -> Taken | None:
-    """NVIDIA's runtime library among what installers take: its version is that of CUDA."""
+    """NVIDIA's runtime library among what installers choose: its version is that of CUDA."""
     return next((each for name, each in taken.items() if name.startswith("nvidia-cuda-runtime")), None)

@@ -91,7 +91,7 @@ def _release(
         return
     if version is None or not files:
         near = _near(page, version)
-        todo = f"take {' or '.join(near)}" if near else "take another version"
+        todo = f"use {' or '.join(near)}" if near else "use another version"
         why = f"its page has {', '.join(near)} next to it" if near else "its page has no such release"
         yield Finding(GONE, source, f"the default index does not have {name} {text}", why, _PAGE, todo)
         return
@@ -100,7 +100,7 @@ def _release(
         reason = next((each for each in reasons if each), "")
         near = _near(page, version)
         why = f"its authors say: {quoted(reason, 200)}" if reason else "its authors gave no reason"
-        todo = f"take {' or '.join(near)}" if near else "take another version"
+        todo = f"use {' or '.join(near)}" if near else "use another version"
         yield Finding(YANKED, source, f"{name} {text} was yanked", why, _PAGE, todo)
     series, platform = audit.target.python.series, audit.target.platform.value
     usable = [file for file in files if accepts_python(file, audit.target.python.version)]
@@ -113,13 +113,13 @@ def _release(
         # An sdist of pure Python is built in a second: wheels for platforms show that there is something to compile.
         if any(each.endswith(".whl") and not each.endswith("-any.whl") for each in page.names):
             what = f"{name} {text} has no wheel for {target}: installers build its sdist"
-            todo = f"take {newer}, which has one" if newer else "expect a build, which may need a compiler"
+            todo = f"use {newer}, which has one" if newer else "expect a build, which may need a compiler"
             yield Finding(NO_WHEEL, source, what, _wheels(files), _PAGE, todo)
         return
     requires = next((file.requires_python for file in files if file.requires_python), "")
     why = f"it requires Python {requires}" if not usable else _wheels(files)
     newer = _with_wheel(page, ranks, audit.target.python.version, version)
-    todo = f"take {newer}, or another Python" if newer else "take another Python or version"
+    todo = f"use {newer}, or another Python" if newer else "use another Python or version"
     yield Finding(NO_FILE, source, f"{name} {text} has no file for {target}", why, _PAGE, todo)
 
 

@@ -84,9 +84,9 @@ def _wheel(audit: Audit, row: ExtensionRow, version: str) -> str:
     fitting = [label for label in labels if label.serves(torch.cuda)]
     if fitting:
         label = max(fitting, key=lambda each: each.cuda_number)
-        return f"take the project's wheel for {label}: {label.fill(row.pages[0], version)}"
+        return f"use the project's wheel for {label}: {label.fill(row.pages[0], version)}"
     known = ", ".join(sorted(row.wheels, key=numeric))
-    return f"take a torch for which the project publishes wheels ({known})" if known else ""
+    return f"use a torch for which the project publishes wheels ({known})" if known else ""
 
 
 def loose(audit: Audit) -> Iterator[Finding]:
@@ -111,7 +111,7 @@ def loose(audit: Audit) -> Iterator[Finding]:
             ref = read_git(each.requirement.url).ref
             if not (len(ref) >= 7 and all(digit in "0123456789abcdef" for digit in ref)):
                 where = f"`{ref}`" if ref else "the default branch"
-                what = f"{each.requirement.name} is taken from {where} of its repository"
+                what = f"{each.requirement.name} is fetched from {where} of its repository"
                 why = "a branch moves, and a tag can be moved"
                 yield Finding(BRANCH, each.source, what, why, "the sources", "name a commit")
     for entry in audit.ledger:

@@ -22,7 +22,7 @@ from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, PageListing
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
 from envspec.spec.targets import wheel_tags
 
-#: The Python that is taken if no source names one and it suits: this system's own.
+#: The Python that is used if no source names one and it suits: this system's own.
 _USUAL: Final = "ubuntu24.04"
 #: `pytorch/pytorch:2.4.0-cuda12.4-cudnn9-devel`
 _IMAGE: Final = re.compile(r"\bpytorch/pytorch:(\d+\.\d+\.\d+)-cuda(\d+\.\d+)")
@@ -114,7 +114,7 @@ def torch_bound(audit: Audit) -> tuple[str, ...]:
 
 
 def torch_build(audit: Audit) -> TorchBuild | None:
-    """The build of torch that installers take; of a pinned one also if nothing else is known of them."""
+    """The build of torch that installers choose; of a pinned one also if nothing else is known of them."""
     pinned = next((each.pin for each in audit.required if each.requirement.name == "torch"), "")
     found = (audit.taken or {}).get("torch")
     version = _public(found.version if found else pinned)
@@ -142,7 +142,7 @@ def _of_image(audit: Audit, version: str) -> str:
 
 
 def _labelled(audit: Audit, version: str) -> Iterator[str]:
-    """Versions with a label: what is taken, and what the sources name."""
+    """Versions with a label: what is chosen, and what the sources name."""
     found: Mapping[str, str] = audit.draft.versions
     yield from (text for text in (version, found.get("torch", "")) if "+" in text)
 

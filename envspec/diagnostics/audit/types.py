@@ -60,7 +60,7 @@ class Need(Enum):
     """What a group of rules needs beside the sources; the value says so if it is missing."""
 
     PAGES = "needs the index's pages"
-    TAKEN = "needs the versions that installers take today"
+    TAKEN = "needs the versions that installers choose today"
     GPUS = "needs --gpu, or a source that names GPUs"
     DRIVER = "needs --driver, or a source that names one"
 
@@ -79,7 +79,7 @@ class Required(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The release that installers take. filename, size_bytes: of its file; empty and None if a lock file names it.
+    """The release that installers choose. filename, size_bytes: of its file; empty and None if a lock file names it.
 
     required_by: names of what requires it, empty for the project itself.
     """
@@ -103,7 +103,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
-    """The build of torch that installers take. variant: `cu128`, `cpu`. index: PyTorch's variant that a source names.
+    """The build of torch that installers choose. variant: `cu128`, `cpu`. index: PyTorch's variant that a source names.
 
     source: the line that brings it.
     """
@@ -128,9 +128,9 @@ class Audit:
     """A project, and what is known of it.
 
     is_python_assumed: whether no source names a Python. required: what applies to the target; bounds: constraints.
-    taken: None if it is not known what installers take. pages: of names on the default index; None for a name that it
+    taken: None if it is not known what installers choose. pages: of names on the default index; None for a name that it
     does not have. gpus: with the line that names each; an empty file for the command's own options, as of the driver.
-    unresolved: why installers take nothing at all; empty if they do.
+    unresolved: why installers choose nothing at all; empty if they do.
     """
 
     draft: Draft

@@ -350,4 +350,4 @@ async def _absence(name: str, bounds: Sequence[str], target: Target, view: View)
     if not await view.listed(name):
         return f"index {view.rules.index_of(name).name} has no release of {name} that can be installed", RENAME
     cutoff = view.rules.cutoff_of(name).astimezone(timezone.utc)
-    return f"nothing of {name} was uploaded by {cutoff:%Y-%m-%dT%H:%M:%SZ}", ""
+    return f"no release of {name} was uploaded by {cutoff:%Y-%m-%dT%H:%M:%SZ}", ""

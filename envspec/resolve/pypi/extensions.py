@@ -114,7 +114,7 @@ def published_elsewhere(releases: Iterable[tuple[str, str]], extensions: Extensi
     for (url, form, what), names in pages.items():
         head, _, *rest = index_lines(url, sorted(names), ['format = "links"'] if form == "links" else [])
         pasted = "\n    ".join([head, f'name = "{min(names)}"', *rest])
-        texts.append(f"take the project's own wheels for {what} (envspec did not check this address):\n    {pasted}")
+        texts.append(f"use the project's own wheels for {what} (envspec did not check this address):\n    {pasted}")
     return "\n  or ".join(texts)
 
 

@@ -71,7 +71,7 @@ def _problem(line: Requirement, listed: _Releases, visible: _Releases, target: T
         # The next second: uploads have fractions.
         enough = (first + timedelta(seconds=1)).replace(microsecond=0)
         return (
-            f"nothing of {name}{line.specifier} was uploaded by {cutoff.astimezone(timezone.utc):{_TIME}}",
+            f"no release of {name}{line.specifier} was uploaded by {cutoff.astimezone(timezone.utc):{_TIME}}",
             f"set [env] package_as_of = {{ {name} = {enough:{_TIME}} }}, or move as_of (--upgrade, if the spec has "
             "no date)",
         )
