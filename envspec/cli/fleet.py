@@ -140,7 +140,7 @@ def _report(folder: Path, to: Path | None) -> Result:
     found = read_fleet(folder)
     for path in write_fleet(found, to) if to else ():
         output.info(f"wrote {path}")
-    error = None if found.is_well else Failed(headline(found), hint=f"`envspec fleet report {folder}` says why")
+    error = None if found.is_well else Failed(headline(found), hint=f"`envspec fleet report {folder}` shows why")
     return in_formats(FLEET, found, error=error, sealed=True)
 
 
@@ -165,8 +165,8 @@ def _report(folder: Path, to: Path | None) -> Result:
 def programs(folder: Path, receipts: Path, python: Path) -> Result:
     """Write programs for slurm.conf into FOLDER: `prolog` for Prolog, `health` for HealthCheckProgram.
 
-    Both read the node's last receipt and NVML's current values, print one line, and take less than a second. A node
-    with a fault is drained. No GPU is used.
+    Both read the node's last receipt and NVML's current values, and print one line. They start no work on a GPU. A
+    node with a fault is drained.
     """
     from envspec.operations.fleet import write_programs
 

@@ -83,7 +83,8 @@ class SlurmOptions:
     python: the command that starts the Python of the stack on a node. suite: the bytes of the suite's file. request:
     what it runs. lock: for the receipts. nodes: how many; None for all. nodelist: those, as Slurm writes it. partition:
     None for the default one. options: of sbatch, for all jobs. minutes: limit of a job. limit_s: seconds up to the last
-    receipt, waiting included; poll_s: between two looks at the jobs. run_id: part of the jobs' name.
+    receipt of the nodes' own jobs, and again of the job of all nodes, waiting included; poll_s: between two looks at
+    the jobs. run_id: part of the jobs' name.
     """
 
     python: tuple[str, ...]
@@ -265,13 +266,13 @@ def _chosen(options: SlurmOptions, slurm: Commands) -> tuple[list[str], dict[str
         if len(ready) < options.nodes:
             raise UnfitMachine(
                 f"{len(ready)} of {counted(len(found), 'node')} take jobs, and {options.nodes} are requested",
-                hint="`sinfo --list-reasons` says what the others lack",
+                hint="`sinfo --list-reasons` shows why the others do not",
             )
         # Which of them is Slurm's choice otherwise: the others are not lost.
         ready, lost = ready[: options.nodes], {}
     if not ready:
         raise UnfitMachine(
-            f"none of {counted(len(found), 'node')} takes jobs", hint="`sinfo --list-reasons` says what they lack"
+            f"none of {counted(len(found), 'node')} takes jobs", hint="`sinfo --list-reasons` shows why"
         )
     return sorted(ready), lost
 
