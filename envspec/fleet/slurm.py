@@ -271,9 +271,7 @@ def _chosen(options: SlurmOptions, slurm: Commands) -> tuple[list[str], dict[str
         # Which of them is Slurm's choice otherwise: the others are not lost.
         ready, lost = ready[: options.nodes], {}
     if not ready:
-        raise UnfitMachine(
-            f"none of {counted(len(found), 'node')} takes jobs", hint="`sinfo --list-reasons` shows why"
-        )
+        raise UnfitMachine(f"none of {counted(len(found), 'node')} takes jobs", hint="`sinfo --list-reasons` shows why")
     return sorted(ready), lost
 
 
