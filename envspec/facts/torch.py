@@ -182,7 +182,7 @@ def _for_machines(
         builds = ((each, builds_for(facts, each, platform, machines)) for each in reversed(matching))
         newer, cudas = next((each, cudas) for each, cudas in builds if cudas)
         if newer is not row:
-            left_out += f'. [cuda] version = "{cudas[0]}" allows torch {newer.version}, whose build for it has that code'
+            left_out += f'. [cuda] version = "{cudas[0]}" allows torch {newer.version}, whose build has that code'
         return BuildChoice(None, why, row.source, (row.version,), f"<={row.version}", left_out=left_out)
     why = f"the newest build {machines} is torch {row.version} for CUDA {cuda}"
     if variant == usual:
