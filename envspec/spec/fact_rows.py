@@ -258,6 +258,9 @@ SpecWithFacts: Final = create_model(
 )
 
 
+_VARIANT_ENV: Final = "The environment itself, as far as it differs."
+
+
 def json_schema() -> dict[str, Any]:
     """The schema as draft 7, which the TOML extensions of editors read."""
     schema = _plain(SpecWithFacts.model_json_schema(mode="validation", ref_template="#/definitions/{model}"))
@@ -273,16 +276,16 @@ def json_schema() -> dict[str, Any]:
 
 def _add_variants(sections: dict[str, Any], definitions: dict[str, Any]) -> None:
     """The schema of `[variants]`: a spec's sections, of which nothing is required, and `false` for one less."""
-    env = {key: value for key, value in definitions["Env"].items() if key != "required"}
-    env["properties"] = {key: value for key, value in env["properties"].items() if key not in SHARED}
+    env = definitions["Env"]
+    properties = {key: value for key, value in env["properties"].items() if key not in SHARED}
+    definitions["VariantEnv"] = {**_varied({**env, "properties": properties}, definitions), "description": _VARIANT_ENV}
     descriptions = {field.alias or name: field.description for name, field in SpecWithFacts.model_fields.items()}
     parts = {
-        key: {"description": descriptions[key], "anyOf": [value, {"const": False}]}
+        key: {"description": descriptions[key], **_or_false(_varied(value, definitions))}
         for key, value in sections.items()
         if key not in ("env", "variants")
     }
     names = {"type": "array", "items": {"type": "string"}}
-    definitions["VariantEnv"] = {**env, "description": "The environment itself, as far as it differs."}
     definitions["Variant"] = {
         "type": "object",
         "description": "What differs from the spec itself.",
@@ -302,6 +305,38 @@ def _add_variants(sections: dict[str, Any], definitions: dict[str, Any]) -> None
         "patternProperties": {f"^{VARIANT}$": {"$ref": "#/definitions/Variant"}},
         "additionalProperties": False,
     }
+
+
+def _varied(node: Any, definitions: dict[str, Any]) -> Any:
+    """The schema of a table as a variant may write it: no key is required, and `false` removes one of the spec.
+
+    Adds those of the tables in it to `definitions`. Lists are replaced or extended: their items stay as they are.
+    """
+    if not isinstance(node, dict):
+        return node
+    if (reference := node.get("$ref")) is not None:
+        name = reference.rpartition("/")[2]
+        varied = f"Variant{name}"
+        if varied not in definitions:
+            definitions[varied] = _varied(definitions[name], definitions)
+        return {**node, "$ref": f"#/definitions/{varied}"}
+    node = {key: value for key, value in node.items() if key != "required"}
+    for key in ("properties", "patternProperties"):
+        if key in node:
+            node[key] = {name: _or_false(_varied(inner, definitions)) for name, inner in node[key].items()}
+    if isinstance(node.get("additionalProperties"), dict):
+        node["additionalProperties"] = _or_false(_varied(node["additionalProperties"], definitions))
+    if "allOf" in node:
+        node["allOf"] = [_varied(each, definitions) for each in node["allOf"]]
+    return node
+
+
+def _or_false(node: dict[str, Any]) -> dict[str, Any]:
+    """A schema that also accepts `false`. What editors show of a key stays beside it."""
+    if node.get("type") == "boolean":
+        return node
+    shown: dict[str, Any] = {key: node[key] for key in ("description", "examples", "default") if key in node}
+    return {**shown, "anyOf": [{key: value for key, value in node.items() if key not in shown}, {"const": False}]}
 
 
 def _plain(node: Any) -> Any:

@@ -25,6 +25,7 @@ from envspec.lockfile.header import Header
 from envspec.models import Lock, Platform, Target
 from envspec.settings import CONTAINER_VARIABLES, OTHER_VARIABLES, OWN_VARIABLES, SETTINGS
 from envspec.spec import json_schema, parse_spec
+from envspec.spec.variants import WITHOUT
 from tests.docs.pages import is_writing
 from tests.docs.reference import commands, examples, names, rewritten
 from tests.support.user import ROOT
@@ -32,7 +33,12 @@ from tests.support.user import ROOT
 REFERENCE: Final = ROOT / "docs" / "reference"
 GENERATED: Final = sorted(path for path in REFERENCE.glob("*.md") if names(path.read_text(encoding="utf-8")))
 SCHEMA: Final = json_schema()
-DEFINITIONS: Final[Mapping[str, Any]] = SCHEMA["definitions"]
+#: Without the tables of a variant, which have the keys and examples of the spec's.
+DEFINITIONS: Final[Mapping[str, Any]] = {
+    name: definition
+    for name, definition in SCHEMA["definitions"].items()
+    if name == "Variant" or not name.startswith("Variant")
+}
 
 
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: str(path.name))
@@ -109,7 +115,6 @@ PLACES: Final = {
     "ImageSection": "image",
     "RegistrySection": "registry",
     "ConformanceSection": "conformance",
-    "VariantEnv": "variants.cpu.env",
 }
 #: What an example needs beside it.
 _BASE: Final = '[image]\nbase = "docker.io/library/debian:12"\nglibc = "2.36"\npython = "3.11.2"\n'
@@ -130,7 +135,8 @@ def is_table(value: Mapping[str, Any]) -> bool:
 def examples_of_keys() -> Iterator[object]:
     for name, definition in DEFINITIONS.items():
         for key, value in definition["properties"].items():
-            for at, example in enumerate(value.get("examples", ())):
+            # Other keys of a variant, and their examples, are the spec's.
+            for at, example in enumerate(value.get("examples", ()) if name != "Variant" or key == WITHOUT else ()):
                 yield pytest.param(name, key, example, id=f"{name}-{key}-{at}")
 
 

@@ -91,6 +91,41 @@ def test_it_refuses_what_an_editor_can_see(case: str) -> None:
     assert list(refusals(SCHEMA, data))
 
 
+_IN_VARIANTS = """\
+[env]
+name = "small"
+python = "3.11"
+platforms = ["linux-64", "linux-aarch64"]
+[cuda]
+driver = "570"
+[cuda.platform.linux-aarch64]
+version = "13.0"
+[image.env]
+MODE = "a"
+[services.ssh]
+port = 2222
+[variants.other]
+"""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        *("cuda = false", "cuda.driver = false", "cuda.platform.linux-aarch64 = false", "services.ssh = false"),
+        *("cuda.platform.linux-aarch64.version = false", "image.env.MODE = false", "services.ssh.port = false"),
+    ],
+)
+def test_false_removes_a_key_of_the_spec_in_a_variant(lines: str) -> None:
+    text = f"{_IN_VARIANTS}{lines}\n"
+    assert parse_spec(text, "spec.toml", datetime(2026, 11, 20, 12, tzinfo=timezone.utc)).variants
+    assert list(refusals(SCHEMA, documents.parse_toml(text))) == []
+
+
+@pytest.mark.parametrize("lines", ["cuda.driver = true", "cuda.other = false", "pip.unconfined_builds = 1"])
+def test_a_variant_takes_nothing_else(lines: str) -> None:
+    assert list(refusals(SCHEMA, documents.parse_toml(f"{_IN_VARIANTS}{lines}\n")))
+
+
 DOCUMENTS = [documents.parse_toml(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.toml"))]
 
 
