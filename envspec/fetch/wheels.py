@@ -47,10 +47,20 @@ REFUSED: Final = frozenset({401, 403})
 _ANY_AGE: Final = datetime.min.replace(tzinfo=timezone.utc)
 
 
-def netrc_hint(url: str) -> str:
+def login_hint(url: str, environ: Mapping[str, str]) -> str:
     """What to do if a server refuses a request for a file."""
-    unsent = "" if keeps_logins(url) else "; over plain http it is not sent"
-    return f"write a login for its host into ~/.netrc, or into the file that NETRC names, or correct it{unsent}"
+    if not keeps_logins(url):
+        return "logins of a netrc file are not sent over plain http: use an index with https"
+    host, path = urlsplit(url).hostname or "", _netrc(environ)
+    if path is None or not path.is_file():
+        return f"write a login for {host} into ~/.netrc, or into the file that NETRC names"
+    try:
+        hosts = _logins_in(path)
+    except UsageError as error:
+        return f"{error.message}: correct it"
+    if host in hosts:
+        return f"correct the login for {host} in {path}"
+    return f"add a login for {host} to {path}{', whose `default` is not used' if 'default' in hosts else ''}"
 
 
 class Lookup(Enum):
@@ -65,13 +75,14 @@ Locate = Callable[[Archive, Lookup], Awaitable[str]]
 
 
 class IndexTransport:
-    """http: opened for the first file. locate: gives each file's URL."""
+    """http: opened for the first file. locate: gives each file's URL. environ: names the netrc file of hints."""
 
     resumes: Final = True
 
-    def __init__(self, http: Callable[[], Awaitable[Http]], locate: Locate) -> None:
+    def __init__(self, http: Callable[[], Awaitable[Http]], locate: Locate, environ: Mapping[str, str]) -> None:
         self._http = http
         self._locate = locate
+        self._environ = environ
 
     async def fetch(self, archive: Archive, file: DownloadFile) -> None:
         """See `Transport.fetch`."""
@@ -81,7 +92,7 @@ class IndexTransport:
             await self._fetch(replace(archive, url=url), file)
         except BadStatus as error:
             if error.status in REFUSED:
-                error.hint = netrc_hint(error.url)
+                error.hint = login_hint(error.url, self._environ)
             if error.status not in _GONE:
                 raise
             # An index that gives every reader its own URLs, or has moved the file since.
@@ -242,14 +253,23 @@ def logins(urls: Iterable[str], environ: Mapping[str, str]) -> dict[str, Credent
     path = _netrc(environ)
     if not origins or path is None or not path.is_file():
         return {}
+    hosts = _logins_in(path)
+    logins_of = ((origin, hosts.get(urlsplit(origin).hostname or "")) for origin in sorted(origins))
+    return {origin: Credential(login[0], login[2] or "") for origin, login in logins_of if login is not None}
+
+
+def _logins_in(path: Path) -> Mapping[str, tuple[str, str | None, str | None]]:
+    """Host -> login, account and password.
+
+    Raises:
+        UsageError: the file can't be parsed.
+    """
     try:
-        hosts = netrc.netrc(path).hosts
+        return netrc.netrc(path).hosts
     except (netrc.NetrcParseError, OSError, UnicodeDecodeError) as error:
         # The text of netrc's own error may contain a password.
         where = f"line {error.lineno} is invalid" if isinstance(error, netrc.NetrcParseError) else str(error)
         raise UsageError(f"{path} can't be read: {where}", hint="correct it, or set NETRC to another file") from None
-    logins_of = ((origin, hosts.get(urlsplit(origin).hostname or "")) for origin in sorted(origins))
-    return {origin: Credential(login[0], login[2] or "") for origin, login in logins_of if login is not None}
 
 
 def _netrc(environ: Mapping[str, str]) -> Path | None:
@@ -306,7 +326,7 @@ async def fetch_wheels(
             await opened()
             return await urls.of(archive, lookup)
 
-        downloads = Downloads(context, IndexTransport(opened, locate), stage)
+        downloads = Downloads(context, IndexTransport(opened, locate, context.environ), stage)
         return await downloads.fetch([archive_of(each) for each in packages], on_fetched)
 
 

@@ -141,7 +141,7 @@ async def make_venv(interpreter: Interpreter, request: InstallRequest, context: 
     variables = uv.environ(context)
     ended = await uv.run_uv(arguments, variables, site)
     if ended.status != 0:
-        raise uv.error_of(ended)
+        raise uv.error_of(ended, variables)
     if below:
         _check_beneath(request.resolution, below, interpreter.path)
         for folder in site_packages(site.path) if below.nested else ():

@@ -13,7 +13,7 @@ from typing import Final
 from envspec.context import Context
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, OfflineMiss, UnfitMachine, WrongHash
-from envspec.fetch.wheels import REFUSED, NotOnPage, netrc_hint
+from envspec.fetch.wheels import REFUSED, NotOnPage, login_hint
 from envspec.installer.request import InstallRequest
 from envspec.installer.staging import FOLDER, StagingFolder
 from envspec.io import process
@@ -87,8 +87,8 @@ def is_transient(stderr: str) -> bool:
     return bool(_TRANSIENT.search(stderr)) and not re.search(r"after \d+ retr", stderr)
 
 
-def error_of(ended: Finished) -> EnvspecError:
-    """uv's error as envspec's own."""
+def error_of(ended: Finished, variables: Mapping[str, str]) -> EnvspecError:
+    """uv's error as envspec's own. variables: of its environment."""
     text = re.split(r"\n\s*(?:hint|help):", ended.stderr)[0]
     name = re.search(
         r"`([^`\s]+)==([^`\s]+)`|`([\w.-]+) @ |version of (\S+)==(\S+) and"
@@ -106,7 +106,7 @@ def error_of(ended: Finished) -> EnvspecError:
     url = re.search(r"Failed to fetch: `?(\S+?)`?$", text, re.MULTILINE)
     if url and (status := re.search(r"HTTP status \w+ error \((\d{3})", text)):
         answered = BadStatus(url[1], int(status[1]))
-        hint = netrc_hint(answered.url) if answered.status in REFUSED else answered.hint
+        hint = login_hint(answered.url, variables) if answered.status in REFUSED else answered.hint
         answered.restate(f"{who}: {answered.message}", hint)
         return answered
     if re.search(_OFFLINE, text):
@@ -191,7 +191,7 @@ async def install(request: InstallRequest, context: Context, site: StagingFolder
     variables["UV_DEFAULT_INDEX"] = default_index_url(context.environ)
     retry = Retry(context.timeouts, "uv")
     while (ended := await run_uv(arguments, variables, site)).status != 0:
-        error = error_of(ended)
+        error = error_of(ended, variables)
         pause_s = retry.next_pause_s(error, transient=is_transient(ended.stderr))
         context.reporter.warning(f"{error.message}; trying again in {pause_s:.1f} s")
         await asyncio.sleep(pause_s)

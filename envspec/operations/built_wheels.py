@@ -123,7 +123,7 @@ async def _fetched(
         return archive.url
 
     archive = Archive(_named(package), url, wheel.filename, wheel.sha256, wheel.size_bytes)
-    return await Downloads(context, IndexTransport(http, locate)).fetch([archive])
+    return await Downloads(context, IndexTransport(http, locate, context.environ)).fetch([archive])
 
 
 def built_wheel_url(wheel: BuiltWheel, place: str) -> str:

@@ -321,7 +321,7 @@ _AND = " and you require other==2.0, we can conclude that your requirements are 
     ],
 )
 def test_uvs_words(stderr: str, code: str, words: str) -> None:
-    shown = error_of(Finished(2, "", stderr))
+    shown = error_of(Finished(2, "", stderr), {})
     assert shown.code == code and words in shown.message and shown.hint
     assert "secret" not in str(shown)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from envspec.fetch.wheels import logins
+from envspec.fetch.wheels import login_hint, logins
 from envspec.origins import Bounds
 from tests.conftest import Serve
 from tests.support.builders import ecosystem
@@ -298,6 +298,38 @@ def test_pytorchs_index_redirects_to_no_other(tmp_path: Path, serve: Serve) -> N
 def test_which_servers_are_an_indexs_own(url: str, *, is_allowed: bool) -> None:
     own = Bounds("index corp", ["https://index.corp/simple/"], "{}")
     assert own.allows(url, redirected=True) is is_allowed
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "hint"),
+    [
+        (None, "https://index.corp/a", "write a login for index.corp into ~/.netrc, or into the file that NETRC names"),
+        ("machine index.corp login me password s", "https://index.corp/a", "correct the login for index.corp in NETRC"),
+        ("machine other.corp login me password s", "https://index.corp/a", "add a login for index.corp to NETRC"),
+        (
+            "default login me password s",
+            "https://index.corp/a",
+            "add a login for index.corp to NETRC, whose `default` is not used",
+        ),
+        (
+            "machine index.corp passwort s3cret",
+            "https://index.corp/a",
+            "NETRC can't be read: line 1 is invalid: correct it",
+        ),
+        (
+            "machine index.corp login me password s",
+            "http://index.corp/a",
+            "logins of a netrc file are not sent over plain http: use an index with https",
+        ),
+    ],
+)
+def test_the_hint_of_a_refused_download_says_what_netrc_lacks(
+    tmp_path: Path, text: str | None, url: str, hint: str
+) -> None:
+    path = tmp_path / "netrc"
+    if text is not None:
+        path.write_text(text + "\n")
+    assert login_hint(url, {"NETRC": str(path)}).replace(str(path), "NETRC") == hint
 
 
 def test_logins_of_netrc_go_to_named_hosts_over_tls(tmp_path: Path) -> None:
