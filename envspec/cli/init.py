@@ -75,8 +75,8 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
     """Write a spec and its lock from what a project has today, with the versions that it has today.
 
     FROM are files such as requirements.txt, pyproject.toml (with the lock file next to it), environment.yml,
-    Dockerfile, devcontainer.json; or the folder of an environment. Without FROM, those of the current folder are
-    proposed. Lists every line with its result.
+    Dockerfile, devcontainer.json; the folder of a project, whose files are proposed (default: the current one); or
+    the folder of an environment. Lists every line with its result.
 
     \b
     envspec init requirements.txt --gpu A100
@@ -93,7 +93,7 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
     now = datetime.now(timezone.utc).replace(microsecond=0)
     request = InitRequest(
         root=Path(),
-        sources=(*sources, *prefixes),
+        sources=(),
         choices=Choices(
             as_of=None if chosen["as_of"] is None else as_of_option(chosen["as_of"], now),
             name=chosen["name"],
@@ -108,8 +108,8 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
         groups=chosen["groups"],
         overwrite=chosen["force"],
     )
-    if not request.sources:
-        request = _proposed(request)
+    request = _with_files(request, sources or (() if prefixes else (request.root,)))
+    request = replace(request, sources=(*request.sources, *prefixes))
     found, draft = write_spec(request, now, dry_run=chosen["dry_run"])
     if chosen["dry_run"]:
         output.info(f"would write {found.spec}:")
@@ -139,24 +139,36 @@ def _locked(request: InitRequest, found: Imported, draft: Draft, chosen: dict[st
         return replace(found, error=error)
 
 
-def _proposed(request: InitRequest) -> InitRequest:
-    """With the sources of the folder; on a terminal, the user confirms them and names GPUs."""
+def _with_files(request: InitRequest, sources: tuple[Path, ...]) -> InitRequest:
+    """With the files and environments of the command, and the files in its folders of projects."""
+    from envspec.importers.prefix import is_environment
+
+    for path in sources:
+        if path.is_dir() and not is_environment(path):
+            request = _with_project(request, path)
+        else:
+            request = replace(request, sources=(*request.sources, path))
+    return request
+
+
+def _with_project(request: InitRequest, folder: Path) -> InitRequest:
+    """With the sources in a folder; on a terminal, the user confirms them and names GPUs."""
     from envspec.importers import sources_in
 
-    found = sources_in(request.root)
+    found = sources_in(folder)
     if not found:
         raise UsageError(
-            "no requirements, pyproject.toml, environment.yml or Dockerfile in this folder",
+            f"no requirements, pyproject.toml, environment.yml or Dockerfile in {folder.absolute()}",
             hint="name the sources: `envspec init requirements.txt`, or an environment: `envspec init --prefix .venv`",
         )
     if not (terminal.is_terminal(sys.stdin) and terminal.is_terminal(sys.stderr)):
         output.info(f"importing {', '.join(map(str, found))}")
-        return replace(request, sources=found)
+        return replace(request, sources=(*request.sources, *found))
     chosen = tuple(each for each in found if click.confirm(f"import {each}?", default=True, err=True))
     if not chosen:
         raise UsageError("no source is left", hint="name the sources: `envspec init requirements.txt`")
     gpus = request.choices.gpus or _gpus()
-    return replace(request, sources=chosen, choices=replace(request.choices, gpus=gpus))
+    return replace(request, sources=(*request.sources, *chosen), choices=replace(request.choices, gpus=gpus))
 
 
 def _gpus() -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def read_prefix(path: Path, imported: Import) -> None:
         sites = tuple(path / environment.relative(site) for site in environment.sites)
     except NoEnvironment as error:
         if not records:
-            raise Unreadable(f"{imported.shown(path)} is no environment: {error}") from None
+            raise Unreadable(f"{imported.shown(path)} is not an environment: {error}") from None
     if records:
         read_conda(path, records, imported)
     config = _config(path, imported)

@@ -95,6 +95,18 @@ def test_without_sources_the_folders_are_taken(user: User) -> None:
     assert not (user.folder / "locks").exists()
 
 
+def test_the_folder_of_a_project_stands_for_its_files(user: User) -> None:
+    project = user.folder / "project"
+    project.mkdir()
+    (project / "requirements.txt").write_text("weekly\n")
+    ran = init(user, "project", "--name", "tools", "--no-lock")
+    assert (ran.status, "importing project/requirements.txt" in ran.stderr) == (0, True)
+    assert (user.folder / "specs" / "tools.toml").is_file()
+    sources(user, requirements_txt="modern\n")
+    ran = init(user, ".", "--name", "own", "--no-lock")
+    assert (ran.status, "importing requirements.txt\n" in ran.stderr) == (0, True)
+
+
 def test_a_spec_that_cannot_be_locked_is_written_all_the_same(user: User) -> None:
     sources(user, requirements_txt="weekly==9\n")
     ran = init(user, "requirements.txt", "--name", "tools", "--python", "3.11")
@@ -106,12 +118,14 @@ def test_a_spec_that_cannot_be_locked_is_written_all_the_same(user: User) -> Non
 
 @pytest.mark.parametrize(
     ("word", "message"),
-    [("none.txt", "there is no none.txt"), ("home", "home is no environment"), ("a.docx", "no importer reads")],
+    [("none.txt", "there is no none.txt"), ("empty", "in {folder}/empty"), ("a.docx", "no importer reads")],
 )
 def test_a_source_that_is_none_is_refused(user: User, word: str, message: str) -> None:
     (user.folder / "a.docx").write_text("")
+    (user.folder / "empty").mkdir()
     error = refused(init(user, word), 2)
-    assert message in error
+    assert message.format(folder=user.folder) in error
+    assert "empty is not an environment" in refused(init(user, "--prefix", "empty"), 2)
 
 
 @pytest.mark.parametrize("seed", range(8))
