@@ -13,7 +13,7 @@ import click
 from envspec.cli import output
 from envspec.cli.options import DRY_RUN, LOCK, context_of, read_lock_of
 from envspec.cli.output import Result, plain
-from envspec.cli.progress import reporting
+from envspec.cli.progress import TerminalReporter
 from envspec.errors import UsageError
 from envspec.operations.cache import KINDS, entries, remove, usage
 
@@ -110,7 +110,7 @@ def publish(lock: str, place: str) -> Result:
     from envspec.operations import built_wheels
 
     locked = read_lock_of(lock)
-    with reporting(locked.name) as reporter:
+    with TerminalReporter(locked.name) as reporter:
         found = run_interruptible(built_wheels.publish(locked, place, context_of({}, reporter)))
     rows = [{"filename": each.filename, "sha256": each.sha256, "size_bytes": each.size_bytes} for each in found]
     return plain(lambda: {"place": place, "wheels": rows}, [f"{place}: {each.filename}" for each in found])

@@ -24,7 +24,7 @@ from envspec.cli.options import (
     variables_of,
 )
 from envspec.cli.output import Result, in_formats
-from envspec.cli.progress import reporting
+from envspec.cli.progress import TerminalReporter
 from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UsageError
 from envspec.report import RECEIPT
@@ -141,7 +141,7 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
     baseline = read(chosen["baseline"]) if chosen["baseline"] else None
     if report is not None:
         check_writable(report)
-    with reporting(Path(lock).name if lock else "the stack") as reporter:
+    with TerminalReporter(Path(lock).name if lock else "the stack") as reporter:
         observer = Observer(reporter.check, lambda partial: _write(partial, report), baseline)
         locked, digest = read_with_digest(find_lock(lock, Path())) if lock else (None, "")
         if chosen["as_if"]:

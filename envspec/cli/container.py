@@ -29,7 +29,7 @@ from envspec.cli.options import (
     read_lock_of,
     variables_of,
 )
-from envspec.cli.progress import TerminalReporter, reporting
+from envspec.cli.progress import TerminalReporter
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
 
 @contextmanager
 def _loading(name: str) -> Iterator[TerminalReporter]:
-    with reporting(name) as reporter:
+    with TerminalReporter(name) as reporter:
         yield reporter
     # From here on stdout is the command's.
     output.SETTINGS.answered = True

@@ -12,7 +12,7 @@ import click
 from envspec.cli import output, terminal
 from envspec.cli.options import DRY_RUN, LOCK, OFFLINE, PLATFORMS, UNCONFINED, context_of, jobs, platform_option
 from envspec.cli.output import Result, plain
-from envspec.cli.progress import reporting
+from envspec.cli.progress import TerminalReporter
 from envspec.errors import EnvspecError, UsageError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def install(
         if plan.outcome is Outcome.UNCHANGED:
             line = "already installed"
         return plain(lambda: {"dry_run": True, **about, **asdict(plan)}, [f"{request.prefix}: {line}"])
-    with reporting(request.lock.name) as reporter:
+    with TerminalReporter(request.lock.name) as reporter:
         outcome = install(request, context_of(chosen, reporter, usual_jobs=8))
     if outcome is Outcome.UNCHANGED:
         output.info(f"{request.prefix}: already installed")

@@ -50,12 +50,12 @@ def command(
     envspec export pytorch-2.9 --format devcontainer --output .devcontainer/
     envspec export pytorch-2.9 --format pixi > pixi.toml
     """
-    from envspec.cli.progress import reporting
+    from envspec.cli.progress import TerminalReporter
     from envspec.operations.export import ExportOptions, destination, export, write
 
     locked, form = read_lock_of(lock), output.SETTINGS.form
     target = destination(path, form, locked.name) if path else None
-    with reporting(locked.name) as reporter:
+    with TerminalReporter(locked.name) as reporter:
         exported = export(
             locked,
             ExportOptions(form, platform, image, without_conda),

@@ -24,7 +24,7 @@ from envspec.cli.options import (
     read_lock_of,
 )
 from envspec.cli.output import Result, in_formats, plain
-from envspec.cli.progress import reporting
+from envspec.cli.progress import TerminalReporter
 from envspec.errors import UsageError
 from envspec.report import IMAGE_DIFF
 
@@ -148,7 +148,7 @@ def diff(first: str, second: str, platform: Platform | None, mirrors: Sequence[s
     from envspec.diagnostics.machine import this_platform
     from envspec.operations import image_diff
 
-    with reporting("image diff") as reporter:
+    with TerminalReporter("image diff") as reporter:
         context = context_of({"mirrors": mirrors}, reporter)
         found = image_diff.diff(first, second, platform or this_platform(), context)
     return in_formats(IMAGE_DIFF, found, 10 if found.is_changed else 0)
@@ -168,7 +168,7 @@ def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> Result:
     from envspec.operations import image_diff
 
     locked = read_lock_of(lock)
-    with reporting(locked.name) as reporter:
+    with TerminalReporter(locked.name) as reporter:
         copied = image_diff.mirror(locked, reference, context_of({"mirrors": mirrors}, reporter))
     return plain(lambda: {"image": copied}, [copied])
 
@@ -192,14 +192,14 @@ def _is_pushed(digest: str, reference: str | None, context: Context) -> bool:
         return True
     from envspec.operations.image import is_pushed
 
-    with reporting("image") as reporter:
+    with TerminalReporter("image") as reporter:
         return is_pushed(reference, digest, replace(context, reporter=reporter))
 
 
 def _build(request: ImageRequest, outputs: Destinations, context: Context) -> Result:
     from envspec.operations import image
 
-    with reporting(request.lock.name) as reporter:
+    with TerminalReporter(request.lock.name) as reporter:
         built = image.build(request.options, outputs, replace(context, reporter=reporter))
     request.remember(built)
     return _ids([(each.platform.value, each.id) for each in built.images], built.digest, outputs.push)

@@ -16,7 +16,7 @@ from envspec.cli import output, terminal
 from envspec.cli.inspect import DIFFERENT
 from envspec.cli.options import OFFLINE, PLATFORMS, UNCONFINED, context_of, jobs
 from envspec.cli.output import Result, in_formats
-from envspec.cli.progress import reporting
+from envspec.cli.progress import TerminalReporter
 from envspec.errors import EnvspecError, UsageError
 from envspec.report import IMPORT
 
@@ -130,7 +130,7 @@ def _locked(request: InitRequest, found: Imported, draft: Draft, chosen: dict[st
 
     @contextmanager
     def running(_: LockRequest) -> Iterator[Context]:
-        with reporting(found.name) as reporter:
+        with TerminalReporter(found.name) as reporter:
             yield context_of(chosen, reporter)
 
     try:

@@ -17,7 +17,7 @@ import click
 from envspec.cli import output, terminal
 from envspec.cli.options import MIRROR, OFFLINE, UNCONFINED, combined, context_of, jobs
 from envspec.cli.output import Result, plain
-from envspec.cli.progress import TerminalReporter, reporting
+from envspec.cli.progress import TerminalReporter
 from envspec.errors import EnvspecError, StaleLock, UsageError
 from envspec.resolve import RESOLVERS, SOLVERS
 
@@ -348,7 +348,7 @@ def _written(request: LockRequest, changed: Sequence[Path], chosen: Mapping[str,
     if chosen["image"]:
         from envspec.operations.image import record_images_of
 
-        with reporting(_label(request)) as reporter:
+        with TerminalReporter(_label(request)) as reporter:
             recorded = record_images_of(request.spec_path, request.directory, _context(chosen, reporter))
         changed = sorted({*changed, *recorded})
     if not changed:

@@ -132,7 +132,8 @@ def _reported(words: Sequence[str]) -> int:
             from click.shell_completion import shell_complete
 
             return shell_complete(cli, {}, "envspec", _COMPLETE, completing)
-        return _command(words)
+        with terminal.handle_sigterm():
+            return _command(words)
     except click.ClickException as error:
         output.SETTINGS.read_ahead(words)
         return output.fail(_usage_error(error))

@@ -123,13 +123,6 @@ def _started() -> Progress:
 
 
 @contextmanager
-def reporting(name: str) -> Iterator[TerminalReporter]:
-    """A reporter for an operation that SIGTERM ends like Ctrl-C. name: what the operation works on."""
-    with terminal.handle_sigterm(), TerminalReporter(name) as reporter:
-        yield reporter
-
-
-@contextmanager
 def waiting(what: str) -> Iterator[None]:
     """Show on a terminal what is waited for; elsewhere nothing."""
     with TerminalReporter(what) as reporter:

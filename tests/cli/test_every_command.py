@@ -27,6 +27,12 @@ from tests.support.user import command_line, environment, envspec, on_a_terminal
 #: Letters that neither ASCII nor Latin-1 nor Windows's Cyrillic page all have.
 FOREIGN = "größer als 2.9 — ≥ 3.0 😀"
 
+TERMINATED: Final = """\
+error: ended by SIGTERM
+  hint: run the same command again: it continues with what is complete
+  more: envspec explain-error terminated
+"""
+
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="pipes, signals and terminals are POSIX's here")
 
 
@@ -136,7 +142,12 @@ def test_text_is_as_wide_as_the_terminal(project: Path, columns: int) -> None:
 
 
 @on_posix
-def test_ctrl_c_says_so_and_ends_with_130(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status", "message"), [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, TERMINATED)]
+)
+def test_a_signal_ends_any_command_with_a_message(
+    tmp_path: Path, number: signal.Signals, status: int, message: str
+) -> None:
     """The doctor waits for an index that takes the call and never answers."""
     empty = tmp_path / "bin"
     empty.mkdir()
@@ -153,7 +164,7 @@ def test_ctrl_c_says_so_and_ends_with_130(tmp_path: Path) -> None:
         ) as process:
             silent.settimeout(30)
             call, _ = silent.accept()
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             stdout, stderr = process.communicate(timeout=30)
             call.close()
-    assert (process.returncode, stdout, stderr) == (130, "", "interrupted\n")
+    assert (process.returncode, stdout, stderr) == (status, "", message)

@@ -159,8 +159,15 @@ def test_a_cache_that_can_not_be_written_is_done_without(tmp_path: Path, index: 
     assert blocked.read_bytes() == b"a file, where a folder should be"
 
 
-def test_ctrl_c_ends_it_and_its_engine(tmp_path: Path, index: IndexServer) -> None:
-    user = User(tmp_path, index.url, ENVSPEC_HTTP_STALL_S="60", ENVSPEC_HTTP_TOTAL_S="60")
+@pytest.mark.parametrize(
+    ("number", "status", "message"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
+)
+def test_a_signal_ends_it_and_its_engine(
+    tmp_path: Path, index: IndexServer, number: signal.Signals, status: int, message: str
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    user = User(tmp_path, index.url, ENVSPEC_HTTP_STALL_S="60", ENVSPEC_HTTP_TOTAL_S="60", TMPDIR=str(temporary))
     wants(user, JUNE)
     assert user.locks().status == 0
     before = user.files()
@@ -172,12 +179,13 @@ def test_ctrl_c_ends_it_and_its_engine(tmp_path: Path, index: IndexServer) -> No
     while not index.requests_for("/simple/late/"):
         assert time.monotonic() < until
         time.sleep(0.005)
-    run.child.signal(signal.SIGINT)
+    run.child.signal(number)
     begin = time.monotonic()
     ran = run.ends()
     assert time.monotonic() - begin < 5
-    assert ran.status == 130
-    assert "Traceback" not in ran.stderr and "interrupted" in ran.stderr
+    assert ran.status == status
+    assert "Traceback" not in ran.stderr and message in ran.stderr
+    assert list(temporary.iterdir()) == []
     assert user.files() == before
     # The engine was of the same process group: there is none left.
     with pytest.raises(ProcessLookupError):
