@@ -7,6 +7,7 @@ A page is run from top to bottom in one folder. HTML comments on the lines befor
     <!-- needs: engine -->             run it only with a container engine, or `stack`: with a torch stack
     <!-- not run: REASON -->           do not run it
     <!-- command: NAME -->             do not run it: `.ci/run` does
+    <!-- servers: stop -->             stop the page's servers first; `start`: start new ones, at other addresses
 
 `console` blocks have commands (`$ ...`, continued by `> ...`) and their output. `sh` blocks have commands that must
 succeed. `python` blocks are run by the interpreter of the tests. A block of another language needs `file` or
@@ -34,7 +35,7 @@ import pytest
 from tests.support import preloaded
 
 _FENCE: Final = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>[\w-]*)(?P<info>[^`\n]*)$")
-_DIRECTIVE: Final = re.compile(r"^\s*<!-- (?P<key>file|exit|needs|not run|command): (?P<value>.*?) -->$")
+_DIRECTIVE: Final = re.compile(r"^\s*<!-- (?P<key>file|exit|needs|not run|command|servers): (?P<value>.*?) -->$")
 _DURATION: Final = re.compile(r"\b\d+(?:\.\d+)?(?= (?:ms|s|min|seconds?|minutes?)\b)")
 #: What a shell would do more with than start a program with words.
 _SHELL: Final = re.compile(r"[|<>;&$`*?~(){}\[\]]|^\w+=")

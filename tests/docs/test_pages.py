@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from difflib import unified_diff
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 
 from envspec.data import DATA
 from tests.docs.loopback import Servers, environment, servers
-from tests.docs.pages import Reader, blocks, is_writing, rewritten, tiers
+from tests.docs.pages import Block, Reader, blocks, is_writing, rewritten, tiers
 from tests.support.machines.stack import stack
 from tests.support.user import ROOT
 
@@ -42,18 +43,36 @@ def loopback() -> Iterator[Servers]:
         yield running
 
 
-@pytest.fixture
-def reader(tmp_path: Path, loopback: Servers) -> Reader:
-    """Somebody in an empty folder."""
-    folder, home = tmp_path / "train", tmp_path / "home"
-    folder.mkdir()
-    home.mkdir()
+def reader_of(root: Path, running: Servers) -> Reader:
+    """Somebody who uses these servers. root: has their folder and their home, both empty at first."""
+    folder, home = root / "train", root / "home"
+    for each in (folder, home):
+        each.mkdir(exist_ok=True)
     variables = environment(home, Path(sys.executable).parent)
     return Reader(
         folder,
-        {**variables, **loopback.variables},
-        {**loopback.names, FOLDER: str(folder), CACHE: str(home / ".cache")},
+        {**variables, **running.variables},
+        {**running.names, FOLDER: str(folder), CACHE: str(home / ".cache")},
     )
+
+
+@contextmanager
+def readers(found: Sequence[Block], root: Path, loopback: Servers) -> Iterator[Callable[[Block], Reader]]:
+    """Block -> its reader. loopback: the servers of all pages that do not stop them; such a page has its own."""
+    with ExitStack() as own:
+        is_own = any("servers" in block.directives for block in found)
+        reader = reader_of(root, own.enter_context(servers()) if is_own else loopback)
+
+        def reader_for(block: Block) -> Reader:
+            nonlocal reader
+            action = block.directives.get("servers")
+            if action == "stop":
+                own.close()
+            elif action == "start":
+                reader = reader_of(root, own.enter_context(servers()))
+            return reader
+
+        yield reader_for
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -63,15 +82,19 @@ def test_every_block_is_run_or_has_a_reason(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "needs"), tiers(PAGES))
-def test_blocks_do_what_the_page_shows(name: str, needs: str, reader: Reader) -> None:
-    if needs == "stack":
-        active = {"VIRTUAL_ENV": str(stack("pytorch-2.9").parents[1])}
-        reader = replace(reader, environ={**reader.environ, **active}, limit_s=1200)
+def test_blocks_do_what_the_page_shows(name: str, needs: str, tmp_path: Path, loopback: Servers) -> None:
     path = PAGES[name]
     text = path.read_text(encoding="utf-8")
+    found = blocks(text)
     changed: dict[int, str] = {}
-    for block in blocks(text):
-        if block.is_run and block.needs in {"", needs}:
+    with readers(found, tmp_path, loopback) as reader_for:
+        for block in found:
+            if not block.is_run or block.needs not in {"", needs}:
+                continue
+            reader = reader_for(block)
+            if needs == "stack":
+                active = {"VIRTUAL_ENV": str(stack("pytorch-2.9").parents[1])}
+                reader = replace(reader, environ={**reader.environ, **active}, limit_s=1200)
             new = reader.run_block(block)
             if new is not None:
                 changed[block.line] = new
