@@ -30,12 +30,12 @@ class Setting(NamedTuple):
         return "ENVSPEC_" + self.key.upper().replace(".", "_")
 
 
-_TEXT: Final = "a text"
+_TEXT: Final = "a string"
 _PATH: Final = "an absolute path"
 _SWITCH: Final = "true or false"
-_COUNT: Final = "a positive whole number"
+_COUNT: Final = "a positive integer"
 _SECONDS: Final = "a positive number"
-_TABLE: Final = "a table of texts"
+_TABLE: Final = "a table of strings"
 
 SETTINGS: Final = (
     Setting(
@@ -211,7 +211,7 @@ class Settings:
     def jobs(self) -> int | None:
         text = self.environ.get("ENVSPEC_JOBS")
         if text and not re.fullmatch(r"[1-9]\d{0,5}", text):
-            raise UsageError(f"ENVSPEC_JOBS={text}: not a positive whole number", hint="set it to 4, or unset it")
+            raise UsageError(f"ENVSPEC_JOBS={text}: not a positive integer", hint="set it to 4, or unset it")
         return int(text) if text else None
 
     @property

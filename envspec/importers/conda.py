@@ -79,7 +79,9 @@ def _scalars(imported: Import, source: Source, value: Value, key: str) -> Iterat
         if item.is_scalar and item.text:
             yield Source(source.file, item.line), item
         else:
-            imported.add(Source(source.file, item.line), f"{key}: {item.shown()}", Outcome.NOT_UNDERSTOOD, "not a text")
+            imported.add(
+                Source(source.file, item.line), f"{key}: {item.shown()}", Outcome.NOT_UNDERSTOOD, "not a string"
+            )
     if value.keys or value.text:
         imported.add(source, f"{key}: {value.shown()}", Outcome.NOT_UNDERSTOOD, "not a list")
 

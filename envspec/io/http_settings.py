@@ -70,7 +70,7 @@ def timeouts(environ: Mapping[str, str], usual: Timeouts) -> Timeouts:
             whole = isinstance(field.default, int)
             if not re.fullmatch(r"\d{1,6}" if whole else r"\d{1,6}(\.\d*)?|\.\d+", text) or not float(text):
                 raise UsageError(
-                    f"{name}={text}: not a positive {'whole ' if whole else ''}number",
+                    f"{name}={text}: not a positive {'integer' if whole else 'number'}",
                     hint=f"correct {name}, or unset it: the default is {getattr(usual, field.name):g}",
                 )
             changed[field.name] = int(text) if whole else float(text)

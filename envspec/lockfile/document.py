@@ -185,7 +185,7 @@ def _instance(kind: type, expected: str, value: object, path: str) -> Any:
     return value
 
 
-_text = partial(_instance, str, "text")
+_text = partial(_instance, str, "a string")
 
 
 def _formed(form: Form, value: object, path: str) -> str:
@@ -217,7 +217,7 @@ def _level(value: object, path: str) -> tuple[int, int]:
 
 def _pairs(value: object, path: str) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-        raise _wrong(path, "a table of texts", value)
+        raise _wrong(path, "a table of strings", value)
     return tuple(sorted(value.items()))
 
 
@@ -245,7 +245,7 @@ def _resolution(value: object, path: str) -> Resolution:
 
 _SIMPLE: Final[Mapping[Any, _Codec]] = {
     str: _Codec(_same, _text),
-    int: _Codec(_same, partial(_instance, int, "a whole number")),
+    int: _Codec(_same, partial(_instance, int, "an integer")),
     bool: _Codec(_same, partial(_instance, bool, "true or false")),
     datetime: _Codec(_same, _time),
     tuple[int, int]: _Codec(lambda level: f"{level[0]}.{level[1]}", _level),

@@ -15,8 +15,8 @@ from envspec.spec.fact_rows import SpecWithFacts
 
 #: pydantic's type of an error -> the expected value.
 _EXPECTED: Final = {
-    "string_type": "text in quotes",
-    "int_type": "a whole number",
+    "string_type": "a string in quotes",
+    "int_type": "an integer",
     "bool_type": "true or false",
     "tuple_type": "a list",
     "dict_type": "a table",
@@ -119,10 +119,10 @@ def _how_to_write(kind: str, path: KeyPath) -> str:
 def _described(value: object, written: str | None) -> str:
     number = written if written and len(written) <= 40 else str(value)[:40]
     found_text = {
-        bool: f"the truth value {str(value).lower()}",
+        bool: f"the boolean {str(value).lower()}",
         int: f"the number {number}",
         float: f"the number {number}",
-        str: f"the text {quoted(value)}" if isinstance(value, str) else "",
+        str: f"the string {quoted(value)}" if isinstance(value, str) else "",
         datetime: f"the time {number}",
         date: f"the date {number}",
         time: f"the time {number}",

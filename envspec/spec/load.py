@@ -223,7 +223,7 @@ _SYNTAX: Final = (
     ("Unclosed inline table", "unterminated table", "close it with }"),
     ("Cannot", "duplicate key or table", "remove one of the two"),
     ("Duplicate", "duplicate key or table", "remove one of the two"),
-    ("Invalid value", "invalid value", "write text in quotes, a list in brackets"),
+    ("Invalid value", "invalid value", "write a string in quotes, a list in brackets"),
     ("Expected '=' after", "a key without an equals sign", "write `key = value`"),
     ("Invalid date", "invalid date or time", "write it as 2026-11-15T00:00:00Z"),
 )

@@ -148,10 +148,10 @@ class _Reader:
                 above = f"../{PYPROJECT}"
                 is_above = file == PYPROJECT and (self._folder / above).is_file()
                 hint = f"write {quoted(f'{above}:{text}')}" if is_above else "correct its path"
-                return self.refuse(place, f"there is no {file} in the spec's folder", hint)
+                return self.refuse(place, f"there is no {quoted(file)} in the spec's folder", hint)
             except (OSError, ValueError) as error:
                 why = getattr(error, "strerror", None) or str(error)
-                return self.refuse(place, f"{file} can't be read: {why}", "correct it")
+                return self.refuse(place, f"{quoted(file)} can't be read: {why}", "correct it")
         return True
 
     def _listed(self, file: str, path: KeyPath, place: Place) -> Iterator[tuple[str, Place]]:

@@ -92,31 +92,31 @@ class Env(Section):
         examples=["pytorch-2.9"],
     )
     python: f.PythonVersion = Field(
-        description="Python series, whose exact patch comes from its source, or an exact patch.",
+        description="A Python series, or an exact patch. Of a series, `python_source` determines the patch.",
         examples=["3.11", "3.11.7"],
     )
     platforms: f.ListOf[f.PlatformName] = Field(
         default=(Platform.LINUX_64,),
         min_length=1,
-        description="The platforms to lock for, as conda calls them.",
+        description="The platforms to lock for, by conda's names.",
         examples=[["linux-64", "linux-aarch64"]],
     )
     as_of: f.AsOf | None = Field(
         default=None,
-        description="Later uploads are ignored: the same spec gives the same lock next year. A date, with or without "
-        "quotes, is its start, 00:00 UTC, so today's excludes today's uploads; an age is counted back from the time of "
-        "the lock, which records both.",
+        description="Files uploaded later are ignored, so the same spec gives the same lock next year. A date, with or "
+        "without quotes, means 00:00 UTC: today's date excludes today's uploads. An age is counted back from the time "
+        "of locking; the lock records both.",
         examples=["2026-11-15", "7 days ago"],
     )
     package_as_of: dict[f.DatedName, f.AsOf] = Field(
         default_factory=dict,
-        description="Later dates or ages of single packages; `envspec lock --upgrade-package` writes dates.",
+        description="Later dates or ages for single packages; `envspec lock --upgrade-package` writes dates.",
         examples=[{"torch": "2026-11-20"}, {"vllm": "2 days ago"}],
     )
     python_source: Annotated[PythonSource, f.OneOf()] = Field(
         default=PythonSource.AUTO,
-        description="Source of Python. auto: conda if the spec has `[conda]`, the base if it says that it has one, "
-        "else a standalone build. No standalone build of 3.8 is known: with that series there is no image.",
+        description="Source of Python. auto: conda with `[conda]`; the base with `[image] python` or "
+        '`packages = "keep"`; else a standalone build. None of 3.8 is known, so that series has no image.',
         examples=["standalone"],
     )
 
@@ -146,23 +146,23 @@ class CudaTarget(Section):
     )
     driver: f.DriverVersion | None = Field(
         default=None,
-        description="The oldest Linux driver that must run the environment, or its branch: without `version`, the "
-        "newest torch build that it runs is locked.",
+        description="The oldest Linux driver that must run the environment, or its branch. Without `version`, the "
+        "newest torch with a build for this driver is locked.",
         examples=["535"],
     )
     flavor: Annotated[Flavor, f.OneOf()] = Field(
         default=Flavor.AUTO,
-        description="CUDA libraries in the base image. auto: the smallest that completes the lock.",
+        description="CUDA libraries in the base image. auto: the smallest flavor that contains what the wheels lack.",
         examples=["cudnn-runtime"],
     )
     os: Annotated[Os, f.OneOf(unsupported=f.UNSUPPORTED_SYSTEMS)] = Field(
         default=Os.UBUNTU_24_04,
-        description="The base image's system; its glibc bounds the wheels that may be locked.",
+        description="The base image's system. Wheels that need a newer glibc than it has are not locked.",
         examples=["ubuntu22.04"],
     )
     gpus: f.ListOf[f.Word] = Field(
         default=(),
-        description="The GPUs that must run the environment, by name or compute capability: the newest torch whose "
+        description="The GPUs that must run the environment, by name or compute capability. The newest torch whose "
         "build has code for all of them is locked.",
         examples=[["T4", "A100", "9.0"]],
     )
@@ -173,7 +173,7 @@ class Cuda(CudaTarget):
 
     platform: dict[f.PlatformKey, CudaTarget] = Field(
         default_factory=dict,
-        description="Keys that differ on one platform, a table for each.",
+        description="Keys that differ on one platform: a table for each platform.",
         examples=[{"linux-aarch64": {"version": "13.0", "gpus": ["GB10"]}}],
     )
 
@@ -196,28 +196,28 @@ class IndexSection(Section):
 
     name: f.IndexName = Field(description="Name of this index in the lock.", examples=["corp"])
     url: f.IndexUrl = Field(
-        description="Address of the simple index. Credentials, best as ${VARIABLE}, never reach the lock.",
+        description="URL of the simple index. Credentials are never written to the lock; write them as ${VARIABLE}.",
         examples=["https://wheels.example.com/simple"],
     )
     format: Annotated[IndexFormat, f.OneOf()] = Field(
         default=IndexFormat.SIMPLE,
         description="simple: a page for each name below `url` (PEP 503, 691). links: `url` is one page with links to "
-        "files, as pip's `-f` reads. Such pages give no upload times: `as_of` does not bound their files.",
+        "files, as for pip's `-f`. Such pages have no upload times, so `as_of` does not exclude their files.",
         examples=["links"],
     )
     packages: f.ListOf[f.NamePattern] = Field(
         min_length=1,
-        description="Names, or patterns of names, that come from this index and from nowhere else.",
+        description="Names of packages, or patterns, that come only from this index.",
         examples=[["corp-*"]],
     )
     files: f.ListOf[f.Origin] = Field(
         default=(),
-        description="Other servers that its pages and files may be on or redirect to (default: none).",
+        description="Other servers on which its pages and files may be, or to which they may redirect (default: none).",
         examples=[["https://files.example.com"]],
     )
     undated: Annotated[UndatedFiles, f.OneOf()] = Field(
         default=UndatedFiles.REFUSE,
-        description="Whether files without an upload time, which `as_of` can't bound, are allowed.",
+        description="Whether to allow files without an upload time, which `as_of` can't exclude.",
         examples=["accept"],
     )
 
@@ -226,17 +226,18 @@ class Override(Section):
     """A requirement that replaces those that packages have on the same name, or removes them."""
 
     requirement: f.OverrideText = Field(
-        description="A name and its versions; without versions, any. Extras of what it replaces stay, markers too.",
+        description="A name and its versions; without versions, any. Extras and markers of the replaced requirements "
+        "stay.",
         examples=["numpy<2"],
     )
     remove: bool = Field(
         default=False,
-        description="Nothing in place of them: a package that no other one requires is not locked. The requirement is "
-        "then a name without versions.",
+        description="Remove the requirements instead of replacing them: a package that nothing else requires is then "
+        "not locked. `requirement` is a name without versions.",
         examples=[True],
     )
     reason: f.Word = Field(
-        description="Why: it is written into the lock.",
+        description="The reason, which is written into the lock.",
         examples=["audiocraft runs with numpy 1.26, its metadata is too narrow"],
     )
 
@@ -247,24 +248,24 @@ class Pip(Section):
     dependencies: f.ListOf[f.RequirementText] = Field(
         default=(),
         description="Requirements (PEP 508); wheels, sdists and git repositories by URL; local projects by path. "
-        "Several lines of one name all apply.",
+        "Several lines for one name all apply.",
         examples=[["torch==2.9.*", "transformers[torch]>=4.57"]],
     )
     constraints: f.ListOf[f.ConstraintText] = Field(
         default=(),
-        description="Bounds on versions of packages that other packages require.",
+        description="Limits on the versions of packages that other packages require; they add no package.",
         examples=[["numpy<2.4"]],
     )
     prefer: f.ListOf[f.PreferenceText] = Field(
         default=(),
-        description="Versions to lock wherever everything else allows them, such as those that were installed before. "
-        "The lock has the reason for each that it does not have. `envspec lock --upgrade` removes them, "
-        "`--upgrade-package` those of its packages.",
+        description="Versions to lock if everything else allows them, for example those that were installed before. "
+        "The lock has the reason for each preferred version that it does not contain. `envspec lock --upgrade` removes "
+        "all entries, `--upgrade-package` those of its packages.",
         examples=[["numpy==1.26.4"]],
     )
     overrides: f.ListOf[Override] = Field(
         default=(),
-        description="Requirements that replace those of packages, but not the spec's own.",
+        description="Requirements that replace those of packages; the spec's own requirements stay.",
         examples=[
             [{"requirement": "numpy<2", "reason": "its bound on numpy is too narrow"}],
             [{"requirement": "opencv-python", "remove": True, "reason": "opencv-python-headless is installed"}],
@@ -278,24 +279,24 @@ class Pip(Section):
     )
     allow_sdist: f.ListOf[f.SdistName] = Field(
         default=(),
-        description='Names whose sdists may be built whatever `sdists` says, by compilers too; `"*"`: every name.',
+        description='Names whose sdists may be built whatever `sdists` is, with compilers too; `"*"`: every name.',
         examples=[["deepspeed"]],
     )
     unconfined_builds: bool = Field(
         default=False,
-        description="Whether locking may build sources with the rights of the user who runs it if neither bubblewrap "
-        "nor a container of the machine confines the build.",
+        description="Whether `envspec lock` may build sources with the rights of its user if neither bubblewrap nor a "
+        "container confines the build.",
         examples=[True],
     )
     on_top_of: f.ListFile | None = Field(
         default=None,
-        description="A file with the output of `pip inspect`, `pip list --format json` or `pip freeze`, beside the "
-        "spec: what it lists is installed already, on the system that the environment is installed over.",
+        description="A file next to the spec with the output of `pip inspect`, `pip list --format json` or `pip "
+        "freeze`: packages that the target system already has.",
         examples=["colab.json"],
     )
     index: f.ListOf[IndexSection] = Field(
         default=(),
-        description="Private or extra indexes, each with the names it serves.",
+        description="Private or extra indexes, each with the names of its packages.",
         examples=[[{"name": "corp", "url": "https://wheels.example.com/simple", "packages": ["corp-*"]}]],
     )
 
@@ -323,19 +324,19 @@ class BuildSection(Section):
 
     requires: f.ListOf[f.BuildRequirementText] = Field(
         default=(),
-        description="What its build requires beside what its sources name: packages of the lock, torch among them, "
-        "are the locked ones, with what they require; others come from the indexes.",
+        description="Build requirements in addition to those of its sources. Packages of the lock, such as torch, are "
+        "the locked ones, with what they require; others come from the indexes.",
         examples=[["torch", "ninja"]],
     )
     env: dict[f.VariableName, f.EnvVariable] = Field(
         default_factory=dict,
-        description="Environment variables of its build.",
+        description="Environment variables of the build.",
         examples=[{"FLASH_ATTENTION_DISABLE_BACKWARD": "TRUE"}],
     )
     jobs: int | None = Field(
         default=None,
         ge=1,
-        description="How many compilers run at once (default: as many as processors and free memory allow).",
+        description="How many compilers run at the same time (default: as many as processors and free memory allow).",
         examples=[4],
     )
 
@@ -359,12 +360,12 @@ class Conda(Section):
     channels: f.ListOf[f.ChannelText] = Field(
         default=("conda-forge",),
         min_length=1,
-        description="Channels, by priority. Credentials, best as ${VARIABLE}, never reach the lock.",
+        description="Channels, by priority. Credentials are never written to the lock; write them as ${VARIABLE}.",
         examples=[["conda-forge", "https://${TEAM_USER}:${TEAM_TOKEN}@conda.example.com/channel"]],
     )
     only: dict[f.ChannelText, f.Subdirs] = Field(
         default_factory=dict,
-        description="The platforms to read of a channel that does not have all of the spec's.",
+        description="The platforms to read from a channel, if it does not have all platforms of the spec.",
         examples=[{"https://conda.example.com/channel": ["noarch"]}],
     )
     dependencies: f.ListOf[f.MatchSpec] = Field(
@@ -374,28 +375,27 @@ class Conda(Section):
     )
     prefer: f.ListOf[f.PreferredRecord] = Field(
         default=(),
-        description="Versions, perhaps with their builds, to lock wherever everything else allows them, as in "
-        "`[pip] prefer`.",
+        description="Versions, with or without builds, to lock if everything else allows them, as in `[pip] prefer`.",
         examples=[["numpy ==1.26.4 py311h64a7726_0"]],
     )
     undated: Annotated[UndatedFiles, f.OneOf()] = Field(
         default=UndatedFiles.REFUSE,
-        description="Whether packages without a build time, which `as_of` can't bound, are allowed.",
+        description="Whether to allow packages without a build time, which `as_of` can't exclude.",
         examples=["accept"],
     )
     platform: dict[f.PlatformKey, CondaPlatform] = Field(
         default_factory=dict,
-        description="Requirements of one platform only, a table for each.",
+        description="Requirements of one platform only: a table for each platform.",
         examples=[{"linux-64": {"dependencies": ["gcc_linux-64 >=13"]}}],
     )
     names: dict[f.CondaName, f.PyPINames] = Field(
         default_factory=dict,
-        description="Python packages in a conda package, by their names on PyPI; an empty list: none.",
+        description="The Python packages that a conda package contains, by their names on PyPI; an empty list: none.",
         examples=[{"msgpack-python": "msgpack", "ffmpeg": []}],
     )
     virtual_packages: dict[f.VirtualName, f.VirtualValue] = Field(
         default_factory=dict,
-        description="Virtual packages of the environment's machine that differ from envspec's defaults.",
+        description="Virtual packages of the target machine that differ from envspec's defaults.",
         examples=[{"__linux": "6.8"}],
     )
 
@@ -427,23 +427,22 @@ class System(Section):
     """Packages of the base image's system."""
 
     apt: f.ListOf[f.AptPackage] = Field(
-        default=(), description="Debian or Ubuntu packages.", examples=[["git", "openssh-server"]]
+        default=(), description="Debian or Ubuntu packages to install.", examples=[["git", "openssh-server"]]
     )
     snapshot: f.Time | None = Field(
         default=None,
-        description="The archive that packages are installed from is that of this time (default: the archive as it is "
-        "when the layer is built).",
+        description="Install from the archive as it was at this time (default: as it is when the layer is built).",
         examples=["2026-11-01T00:00:00Z"],
     )
     libraries: Annotated[Libraries, f.OneOf()] = Field(
         default=Libraries.REPORT,
-        description="System libraries that packages load (libGL for opencv-python, FFmpeg for torchcodec). auto adds "
-        "their packages to `apt`; report warns of those that are missing.",
+        description="System libraries that packages load (libGL for opencv-python, FFmpeg for torchcodec). auto: add "
+        "their packages to `apt`; report: warn about missing ones.",
         examples=["auto"],
     )
 
 
-_PORT = "The port it listens on inside the container."
+_PORT = "The port inside the container."
 
 
 class Jupyter(Section):
@@ -457,7 +456,7 @@ class Tensorboard(Section):
 
     port: int = Field(default=6006, ge=1, le=65535, description=_PORT, examples=[6007])
     logdir: f.Word = Field(
-        default="runs", description="Folder of the runs, relative to the working directory.", examples=["logs"]
+        default="runs", description="Folder with the runs, relative to the working directory.", examples=["logs"]
     )
 
 
@@ -498,24 +497,24 @@ class ImageSection(Section):
 
     base: f.ImageReference | None = Field(
         default=None,
-        description="A base image instead of the one that follows from `[cuda]`.",
+        description="A custom base image, instead of the one that envspec chooses by `[cuda]`.",
         examples=["registry.example.com/cuda:12.8.1-base-ubuntu24.04"],
     )
     glibc: f.Glibc | None = Field(
         default=None, description="The custom base's glibc, as `ldd --version` prints it.", examples=["2.35"]
     )
     python: f.ExactPython | None = Field(
-        default=None, description="Exact Python of the custom base.", examples=["3.11.7"]
+        default=None, description="The exact version of the custom base's Python.", examples=["3.11.7"]
     )
     packages: Annotated[BasePackages, f.OneOf()] = Field(
         default=BasePackages.IGNORE,
-        description="The custom base's Python packages. keep: install on top of them, with the base's Python; none of "
-        "them is installed again. Its layers are read for that, once.",
+        description="What to do with the custom base's Python packages. keep: install on top of them, with the base's "
+        "Python, and install none of them again. Its layers are read for that, once.",
         examples=["keep"],
     )
     compiler: Annotated[Compiler, f.OneOf()] = Field(
         default=Compiler.AUTO,
-        description="The C compiler that torch.compile needs. auto: if Triton is locked.",
+        description="The C compiler that torch.compile needs. auto: install one if Triton is locked.",
         examples=["apt"],
     )
     env: dict[f.VariableName, f.EnvVariable] = Field(
@@ -526,15 +525,15 @@ class ImageSection(Section):
     )
     project: Annotated[ProjectInImage, f.OneOf()] = Field(
         default=ProjectInImage.NONE,
-        description="The project of the spec's pyproject.toml. wheel: built and installed; editable: its files in the "
-        "working directory, from which Python imports it.",
+        description="The project of the spec's pyproject.toml. wheel: build and install it; editable: copy its files "
+        "to the working directory, from which Python imports them.",
         examples=["editable"],
     )
     copied: f.ListOf[f.ProjectPath] = Field(
         default=(),
         alias="copy",
-        description="Files and folders of the project, relative to the spec's folder, which the last layer has in the "
-        "working directory. They are not part of the lock: a change of them changes the image alone.",
+        description="Files and folders to copy to the working directory, relative to the spec's folder, as the last "
+        "layer. They are not part of the lock: if they change, only the image changes.",
         examples=[["src", "configs"]],
     )
 
@@ -544,7 +543,7 @@ class RegistrySection(Section):
 
     mirrors: dict[f.RegistryHost, f.RegistryHost] = Field(
         default_factory=dict,
-        description="Registries that replace others; the lock has the original name.",
+        description="Registries to use instead of others; the lock has the original name.",
         examples=[{"docker.io": "registry.example.com:5000"}],
     )
 
@@ -555,8 +554,8 @@ class ConformanceSection(Section):
     checks: f.ListOf[Annotated[str, f.OneOf(values=CHECKS)]] = Field(
         default=(),
         min_length=1,
-        description="Checks that must run and pass (default: all checks run, and those that the machine can't run are "
-        "reported).",
+        description="Checks that must run and pass (default: all checks run; those that the machine can't run are "
+        "reported as `not run`).",
         examples=[["device", "ddp"]],
     )
     world_size: f.WorldSize = Field(
@@ -570,11 +569,13 @@ class Spec(Section):
     """One environment, as envspec locks it."""
 
     env: Env = Field(description="The environment itself.")
-    cuda: Cuda | None = Field(default=None, description="CUDA; leave it out for an environment for the CPU only.")
+    cuda: Cuda | None = Field(
+        default=None, description="CUDA and GPUs. An environment for the CPU only has no such table."
+    )
     pip: Pip = Field(default_factory=Pip, description="Packages from Python package indexes.")
     build: dict[f.PackageName, BuildSection] = Field(
         default_factory=dict,
-        description="Packages whose sdists are built beside the lock's own torch, a table each.",
+        description="How to build a package that is compiled for the lock's torch: a table for each package.",
         examples=[{"flash-attn": {"requires": ["torch", "ninja"], "jobs": 4}}],
     )
     conda: Conda | None = Field(default=None, description="Packages from conda channels.")
@@ -582,20 +583,20 @@ class Spec(Section):
     services: Services | None = Field(default=None, description="Services of the container.")
     image: ImageSection = Field(default_factory=ImageSection, description="The image; every key is optional.")
     registry: RegistrySection = Field(default_factory=RegistrySection, description="Where images come from.")
-    conformance: ConformanceSection | None = Field(default=None, description="Checks to run inside the image.")
+    conformance: ConformanceSection | None = Field(default=None, description="Conformance checks of the environment.")
     facts: NoFacts = Field(default_factory=NoFacts)
     dependencies_from: f.ListOf[f.Word] = Field(
         default=(),
         alias="dependencies-from",
-        description="Lines of the pyproject.toml beside the spec, or of another one by its path, that count like those "
-        "of `[pip] dependencies`: of the project, of a dependency group (PEP 735), of an extra. If they change, the "
-        "lock is stale.",
+        description="Requirements to include from the pyproject.toml next to the spec, or from another one by its "
+        "path: of the project, of a dependency group (PEP 735), of an extra. They count like lines of `[pip] "
+        "dependencies`. If they change, the lock is stale.",
         examples=[["project", "group:train", "../pyproject.toml:extra:gpu"]],
     )
     # Read by `envspec.spec.load`, each as a whole spec; its schema is in `envspec.spec.fact_rows`.
     variants: dict[str, Any] = Field(
         default_factory=dict,
-        description="Variants of the spec by name, each with its own lock: tables are merged, dependencies added.",
+        description="Variants of the spec by name, each with its own lock. Tables are merged, dependencies are added.",
         examples=[{"cpu": {"cuda": False, "without": ["flash-attn"]}}],
     )
 

@@ -350,7 +350,7 @@ def _read_world_size(value: object) -> int | None:
         return None
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    raise BadValue("neither a number of GPUs nor all of them", 'write a whole number from 1 on, or "all"')
+    raise BadValue("neither a number of GPUs nor all of them", 'write an integer from 1 on, or "all"')
 
 
 EnvName = Annotated[str, OfText(_read_env_name, pattern=f"^{_ENV_NAME}$", maxLength=64)]

@@ -99,7 +99,8 @@ def _spec(_: str) -> str:
         keys = _keys(heading, definition, schema)
         if heading == "[variants.NAME]":
             keys = (
-                "Every key of a spec but `[env] name`, `as_of` and `package_as_of`; `false` as the value of a key or "
+                "Every key of a spec except `[env] name`, `as_of` and `package_as_of`; `false` as the value of a key "
+                "or "
                 "table removes the spec's (`cuda = false`). And:\n\n" + keys
             )
         elif same:
@@ -190,7 +191,7 @@ def toml(value: object) -> str:
 
 
 #: TOML's own dates and times are accepted too, which JSON schema lacks.
-_WITH_DATES: Final = {"as_of": "date, time or text", "package_as_of": "table of dates, times or texts"}
+_WITH_DATES: Final = {"as_of": "date, time or string", "package_as_of": "table of dates, times or strings"}
 
 
 def _value(key: str, value: Mapping[str, Any], node: Mapping[str, Any]) -> str:
@@ -219,14 +220,14 @@ def _kind(value: Mapping[str, Any], default: object = None) -> str:
         items = next(each for each in inner if isinstance(each, Mapping))
         return f"table of {_plural(_kind(items))}"
     if kind == "integer" and "minimum" in value:
-        return f"whole number, {value['minimum']} to {value['maximum']}" if "maximum" in value else "whole number"
+        return f"integer, {value['minimum']} to {value['maximum']}" if "maximum" in value else "integer"
     if value.get("format") == "date":
         return "date"
-    return {"string": "text", "integer": "whole number", "boolean": "`true` or `false`", None: "table"}[kind]
+    return {"string": "string", "integer": "integer", "boolean": "`true` or `false`", None: "table"}[kind]
 
 
 def _plural(kind: str) -> str:
-    return {"text": "texts", "whole number": "whole numbers", "table": "tables"}.get(kind, kind)
+    return {"string": "strings", "integer": "integers", "table": "tables"}.get(kind, kind)
 
 
 # --- commands -------------------------------------------------------------------------------------------------------

@@ -238,18 +238,18 @@ def keys_of(kind: type) -> list[tuple[str, str]]:
 
 def type_of(hint: Any) -> str:
     simple = {
-        str: "text",
-        int: "whole number",
+        str: "string",
+        int: "integer",
         bool: "true or false",
         datetime: "time",
         Platform: "platform",
         tuple[int, int]: "version",
-        tuple[tuple[str, str], ...]: "table of texts",
-        Annotated[int | None, "all"]: "whole number or `all`",
+        tuple[tuple[str, str], ...]: "table of strings",
+        Annotated[int | None, "all"]: "integer or `all`",
     }
     if hint in simple:
         return simple[hint]
     inner = get_args(hint)
     if get_origin(hint) is tuple:
-        return "list of texts" if type_of(inner[0]) == "text" else "list of tables"
+        return "list of strings" if type_of(inner[0]) == "string" else "list of tables"
     return type_of(inner[0]) if inner else "table"

@@ -96,7 +96,7 @@ def test_the_environment_changes_patience() -> None:
     ("name", "text", "kind"),
     [
         *(("STALL_S", text, "positive number") for text in ("0", "-1", "soon", "nan", "inf", "1e3", "12345678", ".")),
-        *(("ATTEMPTS", text, "positive whole number") for text in ("0", "1.5", "-2")),
+        *(("ATTEMPTS", text, "positive integer") for text in ("0", "1.5", "-2")),
     ],
 )
 def test_patience_that_is_no_number_is_refused(name: str, text: str, kind: str) -> None:

@@ -109,7 +109,7 @@ def test_config_prints_what_applies_and_where_it_comes_from(tmp_path: Path) -> N
     [
         ("jobs = 8\njobz = 3\n", ":2: unknown key jobz", "write jobs"),
         ("[http]\nstall = 3\n", ":2: unknown key http.stall", "write http.stall_s"),
-        ("jobs = 0\n", ":1: jobs is not a positive whole number", "correct the value"),
+        ("jobs = 0\n", ":1: jobs is not a positive integer", "correct the value"),
         ('# ours\noffline = "yes"\n', ":2: offline is not true or false", "correct the value"),
         ('cache_dir = "cache"\n', ":1: cache_dir is not an absolute path", "correct the value"),
         ('[registry.mirrors]\n"docker.io" = "jane:s3cret@corp"\n', ":1: registry.mirrors: ", "docker login"),
