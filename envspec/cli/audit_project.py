@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("sources", nargs=-1, metavar="[FROM]...", type=click.Path(path_type=Path))
+@click.argument("sources", nargs=-1, metavar="[FROM...]", type=click.Path(path_type=Path))
 @click.option(
     "--gpu",
     "gpus",
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--driver", metavar="V", help="The NVIDIA driver that must run it, such as 535 or 570.124.06.")
 @platform_option(PLATFORMS, "The platform to examine (default: linux-64).")
 @click.option("--python", metavar="V", help="The Python to examine (default: the one that the sources name).")
-@click.option("--ignore", "ignored", multiple=True, metavar="CODE", help="Leave out a rule, such as ENV401.")
+@click.option("--ignore", "ignored", multiple=True, metavar="CODE", help="Skip a rule, such as ENV401.")
 @OFFLINE
 @output.output(AUDIT, "Text for people, JSON for programs, annotations of a GitHub workflow, or SARIF.")
 def command(
@@ -42,15 +42,15 @@ def command(
     ignored: tuple[str, ...],
     offline: bool,
 ) -> Result:
-    """Report what is wrong with a project's environment today, from the files that it has.
+    """Report what is wrong with a project's environment, from the project's files.
 
     FROM is a requirements file, pyproject.toml, a lock file of uv or poetry, environment.yml, pixi.toml, a Dockerfile,
     devcontainer.json, cog.yaml, or a folder: an environment, or a project with such files. Default: the current folder.
     Needs no spec, and changes nothing.
 
-    Checks that the torch family is imported together, that GPUs and driver run it, that the image has CUDA once, and
-    that the index still has each version. Rules that did not run are listed, and do not count as passed.
-    A comment `# envspec: ignore[ENV401]` on a line, or above it, suppresses a finding there.
+    Checks that the torch family imports together, that GPUs and driver run it, that the image has CUDA once, and that
+    the index still has each version. Rules that did not run are listed, and do not count as passed. A comment
+    `# envspec: ignore[ENV401]` on a line, or above it, suppresses a finding there.
 
     \b
     envspec audit-project                                     this folder

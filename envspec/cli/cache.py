@@ -54,8 +54,12 @@ def size() -> Result:
 
 @command.command("prune")
 @_kinds
-@click.option("--older-than", metavar="AGE", help="Remove what was not used for 30d, 12h or 2w (default: 30d).")
-@click.option("--max-size", metavar="SIZE", help="Then remove the longest unused until the cache has 20GB.")
+@click.option(
+    "--older-than", metavar="AGE", help="Remove what was not used for this time: 12h, 30d, 2w (default: 30d)."
+)
+@click.option(
+    "--max-size", metavar="SIZE", help="Then remove the longest unused until the cache has at most this size: 20GB."
+)
 @DRY_RUN
 @output.output()
 def prune(kinds: Sequence[str], older_than: str | None, max_size: str | None, dry_run: bool) -> Result:
@@ -97,10 +101,10 @@ def clear(kinds: Sequence[str], dry_run: bool) -> Result:
 @click.argument("place", metavar="PLACE")
 @output.output()
 def publish(lock: str, place: str) -> Result:
-    """Copy the wheels that were built for a lock to a place for other machines.
+    """Copy the wheels that were built for a lock to a place from which other machines get them.
 
-    PLACE: a folder, or oci://REGISTRY/REPOSITORY. Other machines use the wheels from there, and build nothing, if
-    ENVSPEC_BUILT_WHEELS names it (or the folder's URL, or index+URL of an index to which they were uploaded).
+    PLACE: a folder, or oci://REGISTRY/REPOSITORY. Other machines use these wheels instead of building them if
+    ENVSPEC_BUILT_WHEELS is PLACE, the folder's URL, or index+URL of an index to which they were uploaded.
 
     \b
     envspec cache publish locks/train /srv/wheels

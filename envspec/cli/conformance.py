@@ -61,7 +61,7 @@ SELECTION: Final = combined(
     click.option(
         "--burn",
         metavar="MINUTES",
-        help="Run `sustained` for so long, all types in turn; without --check, only `device` and `health` run as well.",
+        help="Run `sustained` this long, all types in turn; without --check, only `device` and `health` run as well.",
     ),
 )
 
@@ -74,7 +74,7 @@ SELECTION: Final = combined(
 @click.option("--local", is_flag=True, help="Test the active environment's Python, without a container.")
 @click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests.")
 @click.option(
-    "--as-if", metavar="LOCK", help="With --local and without LOCK: compare with this lock; differences only inform."
+    "--as-if", metavar="LOCK", help="With --local and without LOCK: compare with this lock; differences do not fail."
 )
 @GPUS
 @MOUNTS
@@ -88,7 +88,9 @@ SELECTION: Final = combined(
 @click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of machines of this run.")
 @click.option("--node-rank", type=click.IntRange(min=0), default=0, metavar="R", help="This machine's number.")
 @click.option(
-    "--rendezvous", metavar="HOST:PORT", help="Where the machines connect to each other: on the first of them."
+    "--rendezvous",
+    metavar="HOST:PORT",
+    help="Address on the first machine at which the machines connect to each other.",
 )
 @click.option("--price", metavar="AMOUNT[CURRENCY]", help="Price of an hour of this machine: 2.50EUR.")
 @click.option(
@@ -113,9 +115,9 @@ SELECTION: Final = combined(
 def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
     """Test that this machine runs a lock's stack: on its GPUs, in the lock's image.
 
-    With --local and without LOCK, the Python's own stack is tested: torch's requirements state what it must contain.
-    Every check is a process with its own time limit; what this machine can't do is `not run`, never `passed`. The
-    exit code is 7 if a check failed, or if a check that the spec requires did not run; 6 if there is no GPU to test.
+    With --local and without LOCK, compares the Python's stack with what its torch requires. Every check is a process
+    with its own time limit; what this machine can't do is `not run`, never `passed`. The exit code is 7 if a check
+    failed, or if a check that the spec requires did not run; 6 if there is no GPU to test.
 
     \b
     envspec conformance pytorch-2.9                         the lock's image

@@ -53,7 +53,7 @@ _options: Final = combined(
     click.option(
         "--no-cache",
         is_flag=True,
-        help="Do not mount Hugging Face's cache, and do not keep what is compiled.",
+        help="Do not mount Hugging Face's cache, and do not cache compiled code.",
     ),
     MOUNTS,
     ENV,
@@ -105,10 +105,10 @@ class _Run(click.Command):
 def run(lock: str, words: tuple[str, ...], **chosen: Any) -> int:
     """Run a command in a container of a lock's image, built first if the engine does not have it.
 
-    The container has the GPUs, the current folder as its working directory, your user's ids, and shared memory for
-    several GPUs; it is removed afterwards. Output, signals and exit code are the command's. Without a command the
-    image's services run, their ports on loopback; with --services they run next to the command. Caches of Hugging Face
-    are mounted, and what is compiled in the container is kept for the next one.
+    The container has the GPUs, the current folder as its working directory, your user and group IDs, and shared memory
+    for several GPUs; it is removed afterwards. Output, signals and exit code are the command's. Without a command, the
+    image's services run, with their ports on loopback; with --services, they run next to the command. Caches of Hugging
+    Face are mounted. Code that is compiled in the container is cached for the next one.
 
     \b
     envspec run pytorch-2.9 -- python train.py --epochs 3

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envspec.spec.edit import RequirementList
 
 _EDITING: Final = combined(
-    click.option("--conda", "where", flag_value="CONDA", help="Change [conda] dependencies, as match specs."),
+    click.option("--conda", "where", flag_value="CONDA", help="Change [conda] dependencies (match specs)."),
     click.option("--constraint", "where", flag_value="CONSTRAINTS", help="Change [pip] constraints."),
     click.option("--no-lock", is_flag=True, help="Change the spec only."),
     click.option("--dry-run", is_flag=True, help="Resolve and show what would change; write no lock and no spec."),
@@ -42,8 +42,8 @@ _UNUSED: Final = {"upgrade": False, "upgrade_package": (), "as_of": None, "image
 def add(words: tuple[str, ...], where: str | None, folder: Path | None, upgrade: bool, **chosen: Any) -> Result:
     """Add requirements to a spec, and lock it. Other packages move only if a new one requires it.
 
-    PACKAGE is a requirement as pip reads it; with --conda, a match spec. A requirement of the same package is replaced.
-    Releases up to the lock's date count; with --upgrade, the newest. SPEC is optional if there is only one. The spec's
+    PACKAGE is a requirement as pip reads it; with --conda, a match spec. It replaces a requirement of the same package.
+    Uses releases up to the lock's date; with --upgrade, the newest. SPEC is optional if there is only one. The spec's
     comments and layout stay. If it can't be locked, neither spec nor lock is changed. Prints what moved.
 
     \b
@@ -62,7 +62,7 @@ def add(words: tuple[str, ...], where: str | None, folder: Path | None, upgrade:
 @click.argument("words", nargs=-1, required=True, metavar="[SPEC] PACKAGE...")
 @_EDITING
 def remove(words: tuple[str, ...], where: str | None, folder: Path | None, **chosen: Any) -> Result:
-    """Remove requirements from a spec, and lock it. Packages that only they require are removed from the lock.
+    """Remove requirements from a spec, and lock it. Packages that nothing else requires are removed from the lock.
 
     PACKAGE is a name. SPEC is optional if there is only one. The spec's comments and layout stay.
 

@@ -56,10 +56,10 @@ class Drifted(EnvspecError):
 def install(
     lock: str, prefix: Path, platform: Platform | None, python: Path | None, dry_run: bool, **chosen: Any
 ) -> Result:
-    """Install the environment of a lock on this machine, whole or not at all.
+    """Install the environment of a lock on this machine, completely or not at all.
 
     LOCK is a folder, its envspec.lock, or a name under locks/. Resolves nothing: checks the hash of every archive, and
-    builds what the lock has as source. An interrupted run leaves no environment; the next run continues with the files
+    builds packages that are locked as sources. An interrupted run leaves no environment; the next run uses the files
     that are already fetched. Prints the path of the environment.
 
     \b

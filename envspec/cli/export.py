@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @platform_option(PLATFORMS, "Only this platform (environment-yml is for one: default this machine's).")
 @click.option("--image", metavar="REF", help="The image's name in a registry, for devcontainer: best with @sha256:...")
-@click.option("--without-conda", is_flag=True, help="Leave conda packages out of pylock, which has no place for them.")
+@click.option("--without-conda", is_flag=True, help="Leave conda packages out of pylock, which can't contain them.")
 @click.option("--force", is_flag=True, help="Replace a FILE that `envspec export` did not write.")
 @OFFLINE
 @output.output(FORMATS, "Format of the file; pylock is PEP 751, for pip and uv.")
@@ -42,7 +42,7 @@ def command(
 ) -> Result | int:
     """Write a lock as a file of another tool, with every version pinned.
 
-    LOCK is a folder, its envspec.lock, or a name under locks/. What the format has no place for, such as a base image,
+    LOCK is a folder, its envspec.lock, or a name under locks/. What the format can't contain, such as a base image,
     is listed in the file's first comments and as a warning.
 
     \b

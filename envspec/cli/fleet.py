@@ -42,26 +42,31 @@ def command() -> None:
 )
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes (default: all).")
 @click.option(
-    "--minutes", type=click.IntRange(min=1), default=60, show_default=True, help="Time limit of a node's suite."
+    "--minutes",
+    type=click.IntRange(min=1),
+    default=60,
+    show_default=True,
+    metavar="N",
+    help="Time limit of a node's suite.",
 )
 @SELECTION
 @click.option(
     "--python",
     metavar="COMMAND",
-    help="Slurm: starts the stack's Python on a node (default: the active environment's).",
+    help="Slurm: the command that starts the stack's Python on a node (default: the active environment's).",
 )
-@click.option("--nodelist", metavar="LIST", help="Slurm: the nodes, as `node[1-4]`.")
+@click.option("--nodelist", metavar="LIST", help="Slurm: the nodes, such as `node[1-4]`.")
 @click.option("--partition", metavar="NAME", help="Slurm: the partition.")
 @click.option(
     "--sbatch",
     "options",
     multiple=True,
     metavar="OPTION",
-    help="Slurm: an option of all jobs, as --sbatch=--account=x.",
+    help="Slurm: an option of all jobs, such as --sbatch=--account=x.",
 )
 @click.option("--image", metavar="REF", help="Kubernetes: the lock's image, in a registry that nodes can pull from.")
 @click.option(
-    "--gpus-per-node", type=click.IntRange(min=0), metavar="N", help="Kubernetes: GPUs of a pod; all that a node has."
+    "--gpus-per-node", type=click.IntRange(min=0), metavar="N", help="Kubernetes: GPUs of a pod: as many as a node has."
 )
 @click.option("--namespace", metavar="NAME", help="Kubernetes: the namespace (default: the context's).")
 @click.option("--context", metavar="NAME", help="Kubernetes: the context of the kubeconfig.")
@@ -74,7 +79,11 @@ def command() -> None:
 )
 @click.option("--toleration", "tolerations", multiple=True, metavar="TAINT", help="Kubernetes: KEY[=VALUE][:EFFECT].")
 @click.option(
-    "--resource", "resources", multiple=True, metavar="NAME=COUNT", help="Kubernetes: another limit, as rdma/hca=1."
+    "--resource",
+    "resources",
+    multiple=True,
+    metavar="NAME=COUNT",
+    help="Kubernetes: another limit, such as rdma/hca=1.",
 )
 @click.option(
     "--pull-secret", "pull_secrets", multiple=True, metavar="NAME", help="Kubernetes: a Secret for the registry."

@@ -43,14 +43,14 @@ class _Lost(EnvspecError):
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="An environment that works: a venv or a conda prefix. What is installed is read, nothing is run.",
+    help="A working environment: a venv or a conda prefix. Its packages are read; nothing is run.",
 )
 @click.option("--name", metavar="NAME", default="", help="Name of the environment (default: the project's).")
 @click.option(
     "--output", "path", type=click.Path(path_type=Path), metavar="FILE", help="The spec (default: specs/<name>.toml)."
 )
 @click.option("--force", is_flag=True, help="Replace a spec that exists.")
-@click.option("--python", metavar="V", default="", help="Python's series or exact version.")
+@click.option("--python", metavar="V", default="", help="Python series or exact version.")
 @click.option(
     "--platform",
     "platforms",
@@ -58,13 +58,15 @@ class _Lost(EnvspecError):
     type=click.Choice(PLATFORMS),
     help="A platform to lock for (default: linux-64); once for each.",
 )
-@click.option("--gpu", "gpus", multiple=True, metavar="NAME", help="A GPU that must run it; once for each kind.")
-@click.option("--driver", metavar="V", default="", help="The oldest NVIDIA driver that must run it.")
+@click.option(
+    "--gpu", "gpus", multiple=True, metavar="NAME", help="A GPU that must run the environment; once for each kind."
+)
+@click.option("--driver", metavar="V", default="", help="The oldest NVIDIA driver that must run the environment.")
 @click.option("--cuda", metavar="V", default="", help="CUDA's minor version.")
 @click.option("--extra", "extras", multiple=True, metavar="NAME", help="An extra of pyproject.toml to include.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of pyproject.toml to include.")
-@click.option("--as-of", metavar="DATE", help="The spec's as_of: nothing uploaded later counts (default: now).")
-@click.option("--accept-loss", is_flag=True, help="Exit with 0 although lines of the sources are not in the spec.")
+@click.option("--as-of", metavar="DATE", help="The spec's as_of: later uploads are ignored (default: now).")
+@click.option("--accept-loss", is_flag=True, help="Exit with code 0 even if lines of the sources are not in the spec.")
 @click.option("--no-lock", is_flag=True, help="Write only the spec.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; print the spec.")
 @OFFLINE
@@ -72,16 +74,16 @@ class _Lost(EnvspecError):
 @UNCONFINED
 @output.output(IMPORT)
 def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | None, **chosen: Any) -> Result:
-    """Write a spec and its lock from what a project has today, with the versions that it has today.
+    """Write a spec and its lock from a project's files or environments, with the versions that these have.
 
-    FROM are files such as requirements.txt, pyproject.toml (with the lock file next to it), environment.yml,
-    Dockerfile, devcontainer.json; the folder of a project, whose files are proposed (default: the current one); or
-    the folder of an environment. Lists every line with its result.
+    FROM: files such as requirements.txt, pyproject.toml (with the lock file next to it), environment.yml, Dockerfile,
+    devcontainer.json; the folder of a project (default: the current one), whose files you confirm on a terminal; or
+    the folder of an environment. Shows the result of every line.
 
     \b
     envspec init requirements.txt --gpu A100
     envspec init pyproject.toml --extra gpu
-    envspec init --prefix .venv           and compare the lock with it
+    envspec init --prefix .venv           then compare it with the lock
 
     Exit code: 0 if the spec has every line of the sources, 10 if it lacks some.
     """

@@ -54,7 +54,7 @@ def diff(old: str, new: str) -> Result:
 
     OLD and NEW are folders, names under locks/, or either of them in a git revision: HEAD~1:locks/pytorch-2.9.
 
-    Files that were replaced at the same version come first.
+    Shows files that were replaced at the same version first.
 
     \b
     envspec diff HEAD~1:locks/NAME HEAD:locks/NAME    of the last commit

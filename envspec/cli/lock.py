@@ -63,8 +63,8 @@ LOCKING: Final = combined(
 @click.option(
     "--upgrade",
     is_flag=True,
-    help="Upgrade all packages to the newest that the spec's as_of allows; without a date in the spec, to the newest "
-    "now.",
+    help="Upgrade all packages to the newest releases that the spec's as_of allows; without a date in the spec, to the "
+    "newest available.",
 )
 @click.option(
     "--upgrade-package",
@@ -99,8 +99,8 @@ LOCKING: Final = combined(
 @click.option(
     "--verify",
     is_flag=True,
-    help="Resolve again and compare every byte of the locks, without writing them; exit code 3, with the entries that "
-    "differ, if they do.",
+    help="Resolve again and compare every byte of the locks; write nothing. If they differ, list the entries and exit "
+    "with code 3.",
 )
 @click.option("--dry-run", is_flag=True, help="Resolve and show what would change; write no lock and no spec.")
 @LOCKING
@@ -109,10 +109,10 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
     """Resolve specs, and write their locks: every version, file and hash, for each platform.
 
     SPEC is a .toml file, a pyproject.toml with [tool.envspec] or its folder, or a name under specs/. The lock is
-    written to locks/<name>/, the locks of the spec's variants beside it. If a spec or a variant can't be locked, none
+    written to locks/<name>/, the locks of the spec's variants next to it. If a spec or a variant can't be locked, none
     of its locks is written. Prints the paths that changed.
 
-    Versions stay as they are in the lock until --upgrade, --upgrade-package or a new date in the spec moves them.
+    Versions in the lock stay until --upgrade, --upgrade-package or a new date in the spec moves them.
 
     \b
     envspec lock pytorch-2.9                            specs/pytorch-2.9.toml

@@ -17,14 +17,14 @@ from envspec.version import VERSION
 
 #: Command -> (module and attribute, one line of help). Modules are imported when a command runs: `--help` stays fast.
 COMMANDS: Final = {
-    "init": ("envspec.cli.init:command", "Write a spec and its lock from what a project has today."),
+    "init": ("envspec.cli.init:command", "Write a spec and its lock from a project's files."),
     "lock": ("envspec.cli.lock:command", "Resolve specs, and write their locks."),
     "add": ("envspec.cli.edit:add", "Add requirements to a spec, and lock it."),
     "remove": ("envspec.cli.edit:remove", "Remove requirements from a spec, and lock it."),
     "explain": ("envspec.cli.inspect:explain", "Show every decision of a lock, or of one of its packages."),
     "diff": ("envspec.cli.inspect:diff", "Show what differs between two locks."),
     "fit": ("envspec.cli.inspect:fit", "Check whether a machine can run a lock."),
-    "audit-project": ("envspec.cli.audit_project:command", "Report what is wrong with a project today; needs no spec."),
+    "audit-project": ("envspec.cli.audit_project:command", "Report what is wrong with a project; needs no spec."),
     "doctor": ("envspec.cli.inspect:doctor", "Check this machine: driver, engine, disk, network."),
     "config": ("envspec.cli.inspect:config", "Show the settings of this machine, and where each comes from."),
     "install": ("envspec.cli.environment:install", "Install a lock's environment on this machine."),

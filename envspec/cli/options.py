@@ -38,7 +38,7 @@ def combined(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
 
 
 LOCK: Final = click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
-OFFLINE: Final = click.option("--offline", is_flag=True, help="Use what is in the cache and no network.")
+OFFLINE: Final = click.option("--offline", is_flag=True, help="Use only the cache, no network.")
 UNCONFINED: Final = click.option(
     "--unconfined",
     is_flag=True,
@@ -67,7 +67,7 @@ ENV: Final = click.option(
     "--env", "-e", "env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable (default: the host's value)."
 )
 IMAGE_OFFLINE: Final = click.option(
-    "--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."
+    "--offline", is_flag=True, help="If the image must be built, use only the cache, no network."
 )
 
 
