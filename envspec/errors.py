@@ -116,7 +116,9 @@ class OfflineMiss(NetworkError):
 
     code = "offline-miss"
 
-    def __init__(self, what: str, hint: str = "run once without --offline") -> None:
+    def __init__(
+        self, what: str, hint: str = "run once with a network, or copy the cache of a machine with one"
+    ) -> None:
         super().__init__(f"offline, and {what} is not in the cache", hint=hint)
 
 

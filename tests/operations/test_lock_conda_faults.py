@@ -177,7 +177,7 @@ def test_offline(shared: Shared) -> None:
     with CondaServer({"forge": shared.channel}) as server:
         user = shared.user("offline", server.channel_url("forge"))
         error = refused(user.locks("--offline"), 5)
-        assert error.startswith("offline, and channel http") and "run once without --offline" in error
+        assert error.startswith("offline, and channel http") and "run once with a network" in error
         assert server.requests == []
         assert user.locks().status == 0
         server.forget()

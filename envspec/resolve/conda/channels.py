@@ -336,7 +336,7 @@ class ChannelTimestamps:
             if read < cutoff:
                 raise OfflineMiss(
                     f"the state of channel {channel.name} on {utc_text(cutoff)} (the last is from {utc_text(read)})",
-                    hint="run once without --offline, or set an earlier as_of",
+                    hint="run once with a network, or set an earlier as_of",
                 )
 
     def _keys(self) -> list[tuple[str, Channel]]:
