@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # images.sh REPOSITORY FOLDER NAME...: pushes the OCI layout FOLDER/image-NAME of each name to REPOSITORY:NAME and prints a
 # matrix for jobs as JSON: {"include": [{"spec": NAME, "image": REPOSITORY@sha256:...}, ...]}. A tag can be moved between
-# two jobs; a digest can't. Another job made the layouts: nothing in them is run.
+# two jobs; a digest can't. Another job wrote the layouts: nothing in them is run.
 set -euo pipefail
 repository=$1 folder=$2
 shift 2
@@ -16,7 +16,7 @@ for name in "$@"; do
   digest=$(python3 -I "$here/received.py" layout "$layout")
   skopeo --insecure-policy copy --quiet --preserve-digests --digestfile "$pushed" \
     "oci:$layout" "docker://$repository:$name" >&2
-  [ "$(cat "$pushed")" = "$digest" ] || { echo "::error::$name: pushed as another image than $digest" >&2; exit 1; }
+  [ "$(cat "$pushed")" = "$digest" ] || { echo "::error::$name: the pushed image is not $digest" >&2; exit 1; }
   rows+=("{\"spec\": \"$name\", \"image\": \"$repository@$digest\"}")
 done
 

@@ -1,37 +1,37 @@
 #!/usr/bin/env bash
-# lock-check.sh BASE: what changed since the git revision BASE is resolved again: the specs, for what they ask for may not
-# exist, and the lock of each spec or lock that changed, byte for byte, for a lock can be changed by hand, its checksums
-# with it. Then every committed lock is held against its spec. Prints Markdown; the programs' own words go to stderr too.
+# lock-check.sh BASE: resolves again what changed since the git revision BASE: each changed spec, because what it requires
+# may not exist, and the lock of each changed spec or lock, byte for byte, because a lock and its checksums can be edited
+# by hand. Then checks every committed lock against its spec. Prints Markdown; output of commands also goes to stderr.
 # CHANNEL_REPODATA: words CHANNEL=DIR, for locks that were made from a part of a channel.
-# Exit: that of the first refusal; without a network nothing is verified, and that is a refusal as well.
+# Exit code: that of the first failure. Without a network, nothing is verified, which is a failure.
 set -euo pipefail
 base=$1
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 status=0
 
-# What some specs build runs confined.
+# Builds from source are confined.
 [ ! -f .github/with-bubblewrap.sh ] || bash .github/with-bubblewrap.sh true >&2
 
-# tell TITLE: with what was said, as a block of code that no run of backticks in it ends.
-tell() {
+# report TITLE: with the output, in a block of code that backticks in it cannot end.
+report() {
   local text fence='```'
-  text=$(cat "$scratch/said")
+  text=$(cat "$scratch/output")
   while [[ $text == *"$fence"* ]]; do fence+='`'; done
   printf '%s\n' "$text" >&2
   printf '### %s\n\n%stext\n%s\n%s\n\n' "$1" "$fence" "$text" "$fence"
 }
 
-refuse() {
-  tell "$1 (exit $2)"
+fail() {
+  report "$1 (exit $2)"
   [ "$status" != 0 ] || status=$2
 }
 
-# rows_for LOCK: fills `rows` with options, which only a lock that was made from a part of a channel takes.
-rows_for() {
-  rows=()
+# repodata_for LOCK: fills `repodata` with options, which only a lock that was made from a part of a channel accepts.
+repodata_for() {
+  repodata=()
   if grep -q '^partial_channels = \[' "$1/envspec.lock" 2>/dev/null; then
-    for word in ${CHANNEL_REPODATA-}; do rows+=(--channel-repodata "$word"); done
+    for word in ${CHANNEL_REPODATA-}; do repodata+=(--channel-repodata "$word"); done
   fi
 }
 
@@ -48,28 +48,38 @@ while IFS= read -r -d '' path; do
   esac
 done < <(git diff -z --name-only "$base...HEAD" -- specs locks)
 
-refused=()
+failed=()
 for spec in "${specs[@]}"; do
-  rows_for "locks/$(basename "$spec" .toml)"
-  envspec lock "$spec" --output "$scratch/$spec" "${rows[@]}" >/dev/null 2>"$scratch/said" && continue || code=$?
-  refuse "\`$spec\` can't be locked" "$code"
-  refused+=("$spec")
+  repodata_for "locks/$(basename "$spec" .toml)"
+  envspec lock "$spec" --output "$scratch/$spec" "${repodata[@]}" >/dev/null 2>"$scratch/output" && continue || code=$?
+  fail "\`$spec\` can't be locked" "$code"
+  failed+=("$spec")
 done
 
-verified=()
-# verify SPEC LOCK
+tried=() verified=()
+# verify SPEC LOCK: with the locks of the spec's variants, which are next to LOCK. Once for each LOCK.
 verify() {
-  rows_for "$2"
-  envspec lock --verify "$1" --output "$2" "${rows[@]}" >"$scratch/said" 2>&1 && code=0 || code=$?
+  [[ " ${tried[*]-} " != *" $2 "* ]] || return 0
+  tried+=("$2")
+  repodata_for "$2"
+  envspec lock --verify "$1" --output "$2" "${repodata[@]}" >"$scratch/output" 2>&1 && code=0 || code=$?
   if [ "$code" != 0 ]; then
-    refuse "\`$2\` was not verified to be what \`$1\` resolves to" "$code"
+    fail "\`$2\` is not verified against \`$1\`" "$code"
     return
   fi
   verified+=("$2")
-  if grep '^not verified: ' "$scratch/said" >"$scratch/open"; then
-    mv "$scratch/open" "$scratch/said"
-    tell "\`$2\` is the same but for what nothing decides"
+  if grep '^not verified: ' "$scratch/output" >"$scratch/open"; then
+    mv "$scratch/open" "$scratch/output"
+    report "\`$2\` is verified, except for what cannot be decided"
   fi
+}
+
+# has_variant SPEC NAME
+has_variant() {
+  python3 -I -c '
+import sys, tomllib
+with open(sys.argv[1], "rb") as file:
+    sys.exit(sys.argv[2] not in tomllib.load(file).get("variants", {}))' "$@" 2>/dev/null
 }
 
 for lock in "${locks[@]}"; do
@@ -78,33 +88,39 @@ for lock in "${locks[@]}"; do
     spec=$(grep -lE "^ *name *= *[\"']${lock#locks/}[\"'] *(#.*)?$" specs/*.toml | head -n 1) || true
   fi
   if [ -z "$spec" ]; then
-    echo "$lock: no spec in specs/ has this name" >"$scratch/said"
-    refuse "\`$lock\` belongs to no spec" 3
-  elif [[ " ${refused[*]-} " != *" $spec "* ]]; then
+    for each in specs/*.toml; do
+      own=locks/$(basename "$each" .toml)
+      if [[ $lock == "$own"-* ]] && has_variant "$each" "${lock#"$own"-}"; then spec=$each lock=$own; fi
+    done
+  fi
+  if [ -z "$spec" ]; then
+    echo "$lock: no spec in specs/ has this name" >"$scratch/output"
+    fail "\`$lock\` belongs to no spec" 3
+  elif [[ " ${failed[*]-} " != *" $spec "* ]]; then
     verify "$spec" "$lock"
   fi
 done
 # A lock whose spec has changed since is reported below.
 for spec in "${specs[@]}"; do
   lock=locks/$(basename "$spec" .toml)
-  [[ " ${locks[*]-} ${refused[*]-} " != *" $lock "* && " ${refused[*]-} " != *" $spec "* && -e $lock ]] || continue
+  [[ " ${locks[*]-} ${failed[*]-} " != *" $lock "* && " ${failed[*]-} " != *" $spec "* && -e $lock ]] || continue
   if envspec lock --check "$spec" >/dev/null 2>&1; then verify "$spec" "$lock"; fi
 done
 if [ "${#verified[@]}" != 0 ]; then
-  printf 'Resolved again, and the same byte for byte: %s.\n\n' "${verified[*]}"
+  printf 'Resolved again, with the same bytes: %s.\n\n' "${verified[*]}"
 fi
 
-# What can't be locked has no lock that could belong to it.
-sound=()
+# A spec that can't be locked has no lock to check.
+lockable=()
 for spec in specs/*.toml; do
-  [[ " ${refused[*]-} " == *" $spec "* ]] || sound+=("$spec")
+  [[ " ${failed[*]-} " == *" $spec "* ]] || lockable+=("$spec")
 done
-if [ "${#sound[@]}" != 0 ]; then
-  envspec lock --check "${sound[@]}" >/dev/null 2>"$scratch/said" && code=0 || code=$?
+if [ "${#lockable[@]}" != 0 ]; then
+  envspec lock --check "${lockable[@]}" >/dev/null 2>"$scratch/output" && code=0 || code=$?
   if [ "$code" = 0 ]; then
-    printf '%s of %s locks belong to their specs.\n\n' "${#sound[@]}" "$((${#sound[@]} + ${#refused[@]}))"
+    printf '%s of %s locks belong to their specs.\n\n' "${#lockable[@]}" "$((${#lockable[@]} + ${#failed[@]}))"
   else
-    refuse "Locks do not belong to their specs" "$code"
+    fail "Locks do not belong to their specs" "$code"
   fi
 fi
 exit "$status"

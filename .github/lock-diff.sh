@@ -11,7 +11,7 @@ for file in locks/*/envspec.lock; do
     is_any=yes
     continue
   fi
-  # 10 says that there are differences; anything else but 0 is a failure.
+  # 10: there are differences. Any other code except 0 is a failure.
   text=$(envspec diff "$base:$lock" "$lock" --format markdown) && code=0 || code=$?
   case $code in
     0) ;;

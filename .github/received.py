@@ -1,9 +1,9 @@
-"""What a job with permissions does with what a job without them passes on. The job without them runs code from outside:
-all that it passes on may be made by that code. Nothing of it is run here, and no path of it is used as it stands.
+"""Checks of what a job without permissions passes on to a job with permissions. The first job runs code from outside,
+which may have written all of it. Nothing of it is run here, and no path in it is used unchecked.
 
 received.py names NAME...       print names of specs as a JSON list; fail if one has no spec
-received.py locks FOLDER        put proposed specs and locks into the checkout; fail if there is anything else in FOLDER
-received.py layout FOLDER       print the digest of an OCI layout's only manifest; fail if FOLDER holds anything else
+received.py locks FOLDER        put proposed specs and locks into the checkout; fail if FOLDER contains anything else
+received.py layout FOLDER       print the digest of an OCI layout's only manifest; fail if FOLDER contains anything else
 received.py text < TEXT         print Markdown that mentions nobody, closes no issue and has no HTML, links or images
 
 Run it with `python3 -I`: isolated from the working directory and from the environment.
@@ -29,8 +29,8 @@ PROPOSED = re.compile(
     rf"specs/(?P<spec>{NAME.pattern})\.toml|locks/(?P<lock>{NAME.pattern})/"
     rf"(?:envspec\.lock|requirements\.{PLATFORM}\.txt|conda-{PLATFORM}\.lock|conda-lock\.yml|Dockerfile)"
 )
-MOMENT = re.compile(rb"(as_of *= *)(\S+)(.*)", re.DOTALL)
-NEW_MOMENT = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+AS_OF = re.compile(rb"(as_of *= *)(\S+)(.*)", re.DOTALL)
+NEW_AS_OF = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 #: Locks are text of up to 300 kB each; whole images have up to 10 GB, base included.
 FILES, FILE_BYTES, ALL_BYTES, IMAGE_BYTES, DOCUMENT_BYTES = 1000, 16 * 2**20, 64 * 2**20, 32 * 2**30, 4 * 2**20
 #: A comment, or a pull request's description, has 65,536 characters at most.
@@ -47,13 +47,13 @@ ACTIVE = re.compile(
 
 
 def fail(why: str) -> NoReturn:
-    sys.exit(f"::error::refused, what the other job gave: {ascii(why)[1:-1]}")
+    sys.exit(f"::error::rejected the other job's files: {ascii(why)[1:-1]}")
 
 
 def files(folder: Path) -> Iterator[tuple[str, Path, int]]:
     """(path below `folder` with slashes, path, bytes) of every file.
 
-    Links, devices and files with two names end the run, as do more files than FILES.
+    Links, devices, files with two names and more than FILES files are errors.
     """
     count, waiting = 0, [folder]
     while waiting:
@@ -79,14 +79,14 @@ def names(words: list[str]) -> None:
 
 
 def locks(folder: Path) -> None:
-    """What is proposed, in place of what the checkout has: specs with another moment, and whole folders of locks."""
+    """Replace files of the checkout by the proposed ones: specs with another as_of, and whole folders of locks."""
     contents = dict(proposed(folder))
     matches = [PROPOSED.fullmatch(name) for name in contents]
     specs, locked = ({found[what] for found in matches if found and found[what]} for what in ("spec", "lock"))
     if {name for spec in specs for name in names_of(spec)} != locked or not specs:
-        fail(f"the specs {sorted(specs)} come with the locks {sorted(locked)}")
+        fail(f"the specs {sorted(specs)} do not match the locks {sorted(locked)}")
     for name in sorted(specs):
-        only_moment(Path("specs", f"{name}.toml"), contents[f"specs/{name}.toml"])
+        check_only_as_of(Path("specs", f"{name}.toml"), contents[f"specs/{name}.toml"])
     for name in sorted(locked):
         lock = Path("locks", name)
         if f"locks/{name}/envspec.lock" not in contents or not (lock / "envspec.lock").is_file():
@@ -96,7 +96,7 @@ def locks(folder: Path) -> None:
             if PROPOSED.fullmatch(path.as_posix()):
                 path.unlink()
     for name, content in contents.items():
-        # Written anew: no mode, time or link of the file that was received.
+        # A new file: without the mode, times and links of the received one.
         Path(name).write_bytes(content)
 
 
@@ -108,25 +108,25 @@ def names_of(spec: str) -> list[str]:
 
 
 def proposed(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Files that a proposal may have, which are text."""
+    """(name, content) of the files of a proposal, which must be text."""
     size = 0
     for name, path, file_bytes in list(files(folder)):
         size += file_bytes
         if not PROPOSED.fullmatch(name):
-            fail(f"{name} is no spec and no file of a lock")
+            fail(f"{name} is neither a spec nor a file of a lock")
         if file_bytes > FILE_BYTES or size > ALL_BYTES:
             fail(f"{name} is too large")
         content = path.read_bytes()
         try:
             text = content.decode("utf-8")
         except UnicodeDecodeError:
-            fail(f"{name} is no text")
+            fail(f"{name} is not text")
         if CONTROL.search(text.replace("\r\n", "\n")):
-            fail(f"{name} has control characters in it")
+            fail(f"{name} has control characters")
         yield name, content
 
 
-def only_moment(spec: Path, content: bytes) -> None:
+def check_only_as_of(spec: Path, content: bytes) -> None:
     if not spec.is_file() or spec.is_symlink():
         fail(f"{spec} is not in the repository")
     old, new = spec.read_bytes().split(b"\n"), content.split(b"\n")
@@ -134,22 +134,22 @@ def only_moment(spec: Path, content: bytes) -> None:
         # An age, of which only the lock has the date.
         return
     differing = [pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]]
-    moved = [(MOMENT.fullmatch(before), MOMENT.fullmatch(after)) for before, after in differing]
+    moved = [(AS_OF.fullmatch(before), AS_OF.fullmatch(after)) for before, after in differing]
     if len(old) != len(new) or len(moved) != 1:
         fail(f"{spec} differs in more than its as_of")
     [(before, after)] = moved
     is_same = before and after and (before[1], before[3]) == (after[1], after[3])
-    if after is None or not is_same or not NEW_MOMENT.fullmatch(after[2]):
+    if after is None or not is_same or not NEW_AS_OF.fullmatch(after[2]):
         fail(f"{spec} differs in more than its as_of")
 
 
 def layout(folder: Path) -> None:
-    """The pushing program checks each blob against its digest; here it is checked that there is nothing else."""
+    """Check that there is nothing else. The program that pushes checks each blob by its digest."""
     size = 0
     for name, _, file_bytes in files(folder):
         size += file_bytes
         if not re.fullmatch(r"oci-layout|index\.json|manifest\.json|blobs/sha256/[0-9a-f]{64}", name):
-            fail(f"{name} is no part of an image")
+            fail(f"{name} is not part of an image")
         if size > IMAGE_BYTES:
             fail("the image is too large")
     try:
@@ -157,19 +157,19 @@ def layout(folder: Path) -> None:
         digest, path = top["digest"], blob(folder, top["digest"])
         manifest = document(path)
         if hashlib.sha256(path.read_bytes()).hexdigest() != path.name:
-            fail(f"{digest} has another content")
+            fail(f"the content of {digest} has another digest")
         blobs = [manifest["config"], *manifest["layers"]]
-        # A URL in place of a blob would have the pushing program fetch it.
+        # The program that pushes would fetch a URL that replaces a blob.
         if any("urls" in each or not blob(folder, each["digest"]).is_file() for each in blobs):
             fail("a blob is not in the layout")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-        fail(f"no image of one platform: {fault}")
+        fail(f"not an image of one platform: {fault}")
     sys.stdout.write(f"{digest}\n")
 
 
 def blob(folder: Path, digest: str) -> Path:
     if not re.fullmatch("sha256:[0-9a-f]{64}", digest):
-        fail(f"{digest} is no digest")
+        fail(f"{digest} is not a digest")
     return folder / "blobs" / "sha256" / digest.partition(":")[2]
 
 

@@ -1,34 +1,34 @@
 #!/usr/bin/env bash
-# refresh.sh FOLDER: sets `as_of` of every spec that has one to this moment and locks it anew; the lock of a spec with an age
-# ("7 days ago") is upgraded. Puts the specs and locks that changed into FOLDER (specs/NAME.toml, locks/NAME/), prints as
-# Markdown what came of it, and to $GITHUB_OUTPUT: changed, failed (yes or no). A spec that can't be locked, and a lock in
-# which nothing but the moment would change, stay as they were committed. What it runs may build, so it gets no permissions;
-# another job checks FOLDER and pushes it.
+# refresh.sh FOLDER: sets `as_of` of every spec that has one to now and locks it again; upgrades the lock of a spec with an
+# age ("7 days ago"). Copies the specs and locks that changed into FOLDER (specs/NAME.toml, locks/NAME/), prints the changes
+# as Markdown, and writes to $GITHUB_OUTPUT: changed, failed (yes or no). A spec that can't be locked, and a lock in which
+# only the date would change, stay as they were committed. Its job may build, so it has no permissions; another job checks
+# FOLDER and pushes it.
 set -euo pipefail
 proposal=$1
-said=$(mktemp)
+output=$(mktemp)
 mkdir -p "$proposal/specs" "$proposal/locks"
-trap 'rm -f "$said"' EXIT
+trap 'rm -f "$output"' EXIT
 changed=no failed=no
 
-# What some specs build runs confined.
+# Builds from source are confined.
 [ ! -f .github/with-bubblewrap.sh ] || bash .github/with-bubblewrap.sh true >&2
 
-# fenced: $said as a block of code that no run of backticks in it ends.
+# fenced: prints $output in a block of code that backticks in it cannot end.
 fenced() {
   local text fence='```'
-  text=$(cat "$said")
+  text=$(cat "$output")
   while [[ $text == *"$fence"* ]]; do fence+='`'; done
   printf '%stext\n%s\n%s\n\n' "$fence" "$text" "$fence"
 }
 
-# Of a diff, as JSON on stdin: `moment` where nothing but that has changed, and what is said about it; else `news`.
+# Of a diff, as JSON on stdin: `date` if only the date and what depends on it changed; else `news`.
 kind_of() {
   python3 -c '
 import json, sys
 diff = json.load(sys.stdin)
 moved = [row["what"] for row in diff["environment"] if row["what"] not in ("spec", "as_of")]
-print("news" if diff["packages"] or diff["conda"] or moved else "moment")'
+print("news" if diff["packages"] or diff["conda"] or moved else "date")'
 }
 
 for spec in specs/*.toml; do
@@ -40,15 +40,15 @@ for spec in specs/*.toml; do
   echo "$spec" >&2
   move=(--as-of now)
   ! grep -Eq "^as_of *= *[\"'][0-9]+ [a-z]+ ago" "$spec" || move=(--upgrade)
-  if ! envspec lock "${move[@]}" "$spec" >/dev/null 2>"$said"; then
-    cat "$said" >&2
-    printf '## %s stays as it is\n\n' "$name"
+  if ! envspec lock "${move[@]}" "$spec" >/dev/null 2>"$output"; then
+    cat "$output" >&2
+    printf '## %s: not locked, unchanged\n\n' "$name"
     fenced
     git checkout --quiet -- "$spec" "${locks[@]}"
     failed=yes
     continue
   fi
-  kind=moment text=
+  kind=date text=
   for lock in "${locks[@]}"; do
     rows=$(envspec diff "HEAD:$lock" "$lock" --format json) || [ $? = 10 ]
     [ "$(kind_of <<< "$rows")" = news ] || continue

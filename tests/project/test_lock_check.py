@@ -95,13 +95,13 @@ def test_what_a_new_lock_changes_is_said(tmp_path: Path, repository: Repository,
     ran = runner.runs(CHECK)
     assert ran.failed == [] and ran.unrun == [], ran.said
     assert "2 of 2 locks belong to their specs." in ran.summary and "## locks/small" in ran.summary
-    assert "Resolved again, and the same byte for byte: locks/small." in ran.summary
+    assert "Resolved again, with the same bytes: locks/small." in ran.summary
     assert ran.outputs["comment"].strip() == ran.summary.strip()
 
 
-def tampered(repository: Repository) -> None:
+def tampered(repository: Repository, name: str = "small") -> None:
     """Another hash for a wheel, and every checksum right."""
-    lock = repository.folder / "locks/small"
+    lock = repository.folder / "locks" / name
     [row] = documents.parse_toml((lock / "envspec.lock").read_text(encoding="utf-8"))["resolution"]
     tamper(lock, replacing((row["package"][0]["file"]["sha256"], "ab" * 32)))
 
@@ -113,7 +113,7 @@ def test_a_lock_that_was_tampered_with(tmp_path: Path, repository: Repository, i
     repository.commits("no difference worth a look")
     ran = runner.runs(CHECK)
     assert ran.status[LOCKS] == 3 and ran.failed == [LOCKS] and ran.unrun == []
-    assert "### `locks/small` was not verified to be what `specs/small.toml` resolves to (exit 3)" in ran.summary
+    assert "### `locks/small` is not verified against `specs/small.toml` (exit 3)" in ran.summary
     assert f"app: file.sha256: locked {'ab' * 32}, resolved " in ran.summary
     assert "#### same version, other file: find out why before you accept it" in ran.outputs["comment"]
     assert "| sha256 | `" in ran.summary and f"`{'ab' * 32}` |" in ran.summary
@@ -131,7 +131,7 @@ def test_a_spec_alone_has_its_lock_verified(
         runner.environ |= offline
     ran = runner.runs(CHECK)
     assert ran.failed == ([] if is_online else [LOCKS]) and ran.status[LOCKS] == (0 if is_online else 5)
-    assert ("Resolved again, and the same byte for byte: locks/small." in ran.summary) is is_online
+    assert ("Resolved again, with the same bytes: locks/small." in ran.summary) is is_online
 
 
 def test_a_lock_without_a_spec(tmp_path: Path, repository: Repository, index: IndexServer) -> None:
@@ -180,3 +180,21 @@ def test_locks_from_a_part_of_a_channel_are_recognised() -> None:
     assert pattern
     texts = {name: (ROOT / "locks" / name / "envspec.lock").read_text(encoding="utf-8") for name in ("media", "cpu")}
     assert {name for name, text in texts.items() if re.search(pattern[1], text, re.MULTILINE)} == {"media"}
+
+
+@pytest.mark.parametrize("is_tampered", [False, True])
+def test_the_lock_of_a_variant_is_verified_with_its_spec(
+    tmp_path: Path, repository: Repository, index: IndexServer, *, is_tampered: bool
+) -> None:
+    runner = small(tmp_path, repository, index)
+    repository.writes("specs/small.toml", f'{SMALL}\n[variants.more]\npip.dependencies = ["left"]\n')
+    runner.locks("small")
+    commit = repository.commits("a variant")
+    if is_tampered:
+        runner.values["github.event.pull_request.base.sha"] = commit
+        tampered(repository, "small-more")
+        repository.commits("its lock")
+    ran = runner.runs(CHECK)
+    assert ran.status[LOCKS] == (3 if is_tampered else 0)
+    assert ("### `locks/small` is not verified against `specs/small.toml` (exit 3)" in ran.summary) is is_tampered
+    assert ran.summary.count("Resolved again, with the same bytes: locks/small.") == (not is_tampered)

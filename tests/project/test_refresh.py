@@ -126,7 +126,7 @@ def test_a_spec_that_can_not_be_locked_keeps_its_lock_and_fails_the_job(project:
     with project.commits() as hosted:
         ran = hosted.runs(REFRESH)
     assert ran["relock"].failed == [WHOLE] and ran["propose"].failed == [], ran
-    assert "## gone stays as it is" in ran["relock"].summary
+    assert "## gone: not locked, unchanged" in ran["relock"].summary
     assert "no such package: never-published" in ran["relock"].summary
     assert "specs/gone.toml" not in hosted.forge.git("diff", "--name-only", "main", "refresh-locks")
     assert hosted.forge.calls[-1].startswith("pr create ")
@@ -134,4 +134,4 @@ def test_a_spec_that_can_not_be_locked_keeps_its_lock_and_fails_the_job(project:
 
 def test_no_step_beside_the_pushing_one_is_given_the_token() -> None:
     having = [step.name for job in jobs() for step in job.steps if job.file == REFRESH and "GH_TOKEN" in step.environ]
-    assert having == ["Open or renew the pull request"]
+    assert having == ["Open or update the pull request"]

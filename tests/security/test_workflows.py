@@ -106,8 +106,8 @@ def test_a_refresh_gives_a_build_no_token_that_writes(tmp_path: Path) -> None:
 #: What a build may change in the proposal itself, and where that ends: in the job's own folder, and beside it. All that
 #: is refused of a proposal is in PROPOSALS.
 _TAMPERING: Final = {
-    "a spec": ('plant(temp + "/proposal/specs/other.toml", "# evil\\n", 0o644)', "come with the locks"),
-    "hooks": ('plant(temp + "/proposal/.git/hooks/pre-commit", STEAL)', "pre-commit is no spec"),
+    "a spec": ('plant(temp + "/proposal/specs/other.toml", "# evil\\n", 0o644)', "do not match the locks"),
+    "hooks": ('plant(temp + "/proposal/.git/hooks/pre-commit", STEAL)', "pre-commit is neither a spec"),
 }
 
 
@@ -118,7 +118,7 @@ def test_a_proposal_that_was_tampered_with_is_not_pushed(tmp_path: Path, what: s
         before = host.forge.branches()
         ran = host.runs(REFRESH)
         assert has_got(tmp_path, host.forge) == [] and host.forge.branches() == before and host.forge.calls == []
-    assert why in ran["propose"].said["Take specs and locks, nothing else"]
+    assert why in ran["propose"].said["Copy only specs and locks"]
 
 
 def test_a_spec_that_a_build_changes_is_not_proposed(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def _spec(moment: str = "2026-03-15T00:00:00Z # why", name: str = "small") -> Ca
 #: Path in the proposal, what is put there, what the refusal says.
 PROPOSALS: Final[list[tuple[str, Callable[[Path], object], str]]] = [
     *(
-        (path, _text("on: push\n"), "is no spec")
+        (path, _text("on: push\n"), "is neither a spec")
         for path in (
             *(".github/workflows/evil.yml", ".github/received.py", ".git/hooks/pre-commit", ".gitmodules"),
             *("locks/small/.git", "locks/small/.gitattributes", "locks/README.md", "locks/small/more/envspec.lock"),
@@ -295,11 +295,11 @@ PROPOSALS: Final[list[tuple[str, Callable[[Path], object], str]]] = [
     ("locks/small/Dockerfile", _hard_link, "not a regular file"),
     ("locks/small/Dockerfile", _huge, "too large"),
     ("locks/small/more", _many, "more than 1000 files"),
-    ("locks/small/Dockerfile", _text(b"\xff\xfe"), "is no text"),
+    ("locks/small/Dockerfile", _text(b"\xff\xfe"), "is not text"),
     ("locks/small/Dockerfile", _text("FROM x\x1b[2J\n"), "control characters"),
     ("locks/small/Dockerfile", _text("FROM \u202ex\n"), "control characters"),
-    ("specs/other.toml", _text(""), "come with the locks"),
-    ("locks/other/envspec.lock", _text(""), "come with the locks"),
+    ("specs/other.toml", _text(""), "do not match the locks"),
+    ("locks/other/envspec.lock", _text(""), "do not match the locks"),
     ("specs/small.toml", _text("[env]\nas_of = 2026-03-15T00:00:00Z\n[pip]\n"), "as_of"),
     ("specs/small.toml", _spec(name="evil"), "more than its as_of"),
     ("specs/small.toml", _spec("2026-03-15T00:00:00Z # evil"), "more than its as_of"),
@@ -352,15 +352,15 @@ def _layout(folder: Path) -> dict[str, Any]:
 
 
 LAYOUTS: Final[list[tuple[str, Callable[[Path], object], str]]] = [
-    ("evil.sh", _text(""), "no part of an image"),
-    ("blobs/sha256/evil", _text(""), "no part of an image"),
+    ("evil.sh", _text(""), "not part of an image"),
+    ("blobs/sha256/evil", _text(""), "not part of an image"),
     (f"blobs/sha256/{'0' * 64}", _link("/etc/hostname"), "not a regular file"),
     ("blobs/sha512", _link("/etc"), "not a regular file"),
-    ("index.json", _text("{"), "no image of one platform"),
-    ("index.json", _text('{"manifests": [{}, {}]}'), "no image of one platform"),
-    ("index.json", _text('{"manifests": [{"digest": "sha256:../../x"}]}'), "is no digest"),
-    ("index.json", _text('{"manifests": [{"digest": 1}]}'), "no image of one platform"),
-    ("index.json", _text("[" * 100_000), "no image of one platform"),
+    ("index.json", _text("{"), "not an image of one platform"),
+    ("index.json", _text('{"manifests": [{}, {}]}'), "not an image of one platform"),
+    ("index.json", _text('{"manifests": [{"digest": "sha256:../../x"}]}'), "is not a digest"),
+    ("index.json", _text('{"manifests": [{"digest": 1}]}'), "not an image of one platform"),
+    ("index.json", _text("[" * 100_000), "not an image of one platform"),
 ]
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install.sh PYTHON DIR: envspec, of the repository that this file is part of, in a virtual environment DIR; its
-# dependencies and its build backend from the committed lock, hashes required. The commands of DIR go on the PATH of the
+# install.sh PYTHON DIR: installs envspec from the repository of this file into a virtual environment DIR, with its
+# dependencies and its build backend from the committed lock, hashes required. Adds the commands of DIR to the PATH of the
 # job's later steps.
 set -euo pipefail
 python=$1 prefix=$2
@@ -19,7 +19,7 @@ if [ ! -e "$lock" ]; then
   exit 2
 fi
 
-# A mirror that the machine's configuration names may answer: every file has its hash in the lock.
+# pip may use the mirror in the machine's configuration: every file has its hash in the lock.
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 "$python" -m venv "$prefix"
 "$prefix/bin/python" -m pip install --quiet --require-hashes --no-deps -r "$lock"
