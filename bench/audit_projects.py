@@ -98,16 +98,16 @@ def page(rows: Sequence[Audited], verdicts: Mapping[tuple[str, str, int], str]) 
     right = sum(text.startswith("right") for text in outcomes)
     slowest = max((row.warm.wall_s for row in ran), default=0.0)
     text = [
-        "# What `envspec audit-project` reports of real projects",
+        "# `envspec audit-project` on real projects",
         "",
-        f"The dependency files of {len(rows)} public projects ([bench/projects](../bench/projects/README.md)),",
-        "as their authors have them, for the GPUs named there. Written by `python -m bench.audit_projects`,",
+        f"The dependency files of {len(rows)} public projects ([bench/projects](../../bench/projects/README.md)),",
+        "unchanged, for the GPUs that they name. Written by `python -m bench.audit_projects`,",
         f"{machine['date']}, {machine['cores']} cores of an {machine['cpu']}.",
         "",
         f"Audited: {len(ran)} of {len(rows)}.",
-        f"Errors and warnings: {len(listed)}; looked up by hand and right: {right}.",
-        f"The slowest took {slowest:.1f} s with a warm cache (bound: {BOUND_S:.0f} s). The machine's load at the end:",
-        f"{os.getloadavg()[1]:.0f} for {machine['cores']} cores, of other programs too.",
+        f"Errors and warnings: {len(listed)}; checked by hand and right: {right}.",
+        f"The slowest took {slowest:.1f} s with a warm cache (goal: at most {BOUND_S:.0f} s); the machine's load was",
+        f"{os.getloadavg()[1]:.0f} for {machine['cores']} cores, from other programs too.",
         "",
         *table(
             ["project", "Python", "errors", "warnings", "notes", "not run", "s", "CPU s"], [_line(row) for row in rows]
@@ -133,7 +133,7 @@ def page(rows: Sequence[Audited], verdicts: Mapping[tuple[str, str, int], str]) 
             if each["what"] != _DRIVER
         ),
         "",
-        f"Not listed: the driver, which was examined in {len(ran) - sum(map(_lacks_driver, ran))} of {len(ran)}.",
+        f"Not listed: the driver, which was checked in {len(ran) - sum(map(_lacks_driver, ran))} of {len(ran)}.",
     ]
     return "\n".join(text) + "\n"
 

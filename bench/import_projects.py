@@ -90,14 +90,14 @@ def page(rows: Sequence[Row]) -> str:
     machine = describe()
     equal = sum(not (each.different or each.problem) for each in rows)
     lines = [
-        "# Projects that were imported",
+        "# Imported projects",
         "",
         f"`python -m bench.import_projects FOLDER` on {machine['date']}: the requirement files of real projects, "
-        "imported with `envspec init` and locked; beside them the locks of specs written by hand from the same lines. "
+        "imported with `envspec init` and locked, compared with locks of specs written by hand from the same lines. "
         f"{equal} of {len(rows)} have the same packages in the same versions.",
         "",
         *table(
-            ("project", "packages alike", "different (import / by hand)", "lines not in the spec"),
+            ("project", "equal packages", "different (import / by hand)", "lines not in the spec"),
             [
                 (
                     each.name,

@@ -210,11 +210,11 @@ def page(outcomes: Sequence[Outcome]) -> str:
         ),
     ]
     lines = [
-        "# Environments that were imported",
+        "# Imported environments",
         "",
-        f"`python -m bench.init_moves --count {len(outcomes)}` on {machine['date']}, {machine['cores']} cores: seeded "
-        "virtual environments of real packages, installed by uv as of days between "
-        f"{_FIRST} and {_LAST}, imported with `envspec init --prefix`, locked as of the day of the run.",
+        f"`python -m bench.init_moves --count {len(outcomes)}` on {machine['date']}, {machine['cores']} cores: virtual "
+        "environments of random real packages (seeded), installed by uv with the versions of a day between "
+        f"{_FIRST} and {_LAST}, imported with `envspec init --prefix`, and locked as of the day of the run.",
         "",
         *table(("", ""), rows),
         "",

@@ -183,11 +183,11 @@ def page(outcomes: Sequence[Outcome], about: dict[str, str]) -> str:
     ]
     facts = " · ".join(f"{key}: {value}" for key, value in about.items())
     intro = (
-        "Each committed linux-64 lock, installed with hashes required into an empty environment of its Python's\n"
-        "series, and what its spec names imported; the patch that was at hand stands beside the lock's own.\n"
+        "Each committed linux-64 lock, installed with required hashes into an empty environment of its Python series,\n"
+        "and the import of what its spec names. Another patch release than the lock's is in parentheses.\n"
         "Written by `nox -s install_locks`."
     )
-    return "\n".join(["# Do the committed locks install?", "", intro, "", facts, "", *table(head, rows), ""])
+    return "\n".join(["# Installation of the committed locks", "", intro, "", facts, "", *table(head, rows), ""])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

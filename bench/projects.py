@@ -124,7 +124,7 @@ def page(rows: Sequence[Row]) -> str:
     text = [
         "# Real projects",
         "",
-        f"The dependency files of {len(rows)} public projects as specs, each locked for linux-64 by `envspec lock`",
+        f"The dependency files of {len(rows)} public projects as specs, locked for linux-64 by `envspec lock`",
         f"and by `uv pip compile --generate-hashes` (uv {version('uv')}) with empty caches, one after the other.",
         "Written by `python -m bench.projects FOLDER`,",
         f"{machine['date']}, {machine['cores']} cores of an {machine['cpu']}.",
@@ -132,7 +132,7 @@ def page(rows: Sequence[Row]) -> str:
         f"envspec locks {sum(bool(row.pins) for row in rows)}, uv {sum(bool(row.their_pins) for row in rows)}.",
         f"Time over the {both} that both lock: {ours:.0f} s, uv {theirs:.0f} s (goal: at most {BOUND} x).",
         "",
-        "`older` and `newer` are of the projects' own requirements, with uv's version in parentheses.",
+        "`older` and `newer` list requirements of a project for which uv's version (in parentheses) differs.",
         "",
         *table(head, lines),
         "",
