@@ -88,7 +88,7 @@ LOCKING: Final = combined(
     "--image",
     is_flag=True,
     help="Also build the image of each linux platform, and record its ID, its system layer and the wheels built from "
-    "sdists.",
+    "sdists. With --upgrade, these may differ from the recorded ones.",
 )
 @click.option(
     "--check",
@@ -349,7 +349,8 @@ def _written(request: LockRequest, changed: Sequence[Path], chosen: Mapping[str,
         from envspec.operations.image import record_images_of
 
         with TerminalReporter(_label(request)) as reporter:
-            recorded = record_images_of(request.spec_path, request.directory, _context(chosen, reporter))
+            context = _context(chosen, reporter)
+            recorded = record_images_of(request.spec_path, request.directory, context, anew=chosen["upgrade"])
         changed = sorted({*changed, *recorded})
     if not changed:
         output.info(f"{request.directory}: nothing changed")

@@ -34,6 +34,7 @@ _STATES: Final = {"ok": "\x1b[32m", "warning": "\x1b[33m", "missing": _RED, "-":
 class CannotAnswer(EnvspecError):
     """Standard output can't be written, for example because its disk is full."""
 
+    exit_code = 6
     code = "output-not-writable"
 
 

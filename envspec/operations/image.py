@@ -369,8 +369,10 @@ def is_pushed(name: str, digest: str, context: Context) -> bool:
         return False
 
 
-def record_images_of(spec_path: Path, directory: Path, context: Context) -> tuple[Path, ...]:
+def record_images_of(spec_path: Path, directory: Path, context: Context, *, anew: bool = False) -> tuple[Path, ...]:
     """Write the image ID of each linux platform into the lock of a spec; the paths that changed.
+
+    anew: as in `record_images`.
 
     Raises:
         UsageError, UnfitMachine, EnvspecError: as `record_images` says.
@@ -385,19 +387,20 @@ def record_images_of(spec_path: Path, directory: Path, context: Context) -> tupl
     def on(lock: Lock, platform: Platform) -> Lock:
         return run_interruptible(identify(ImageOptions(lock, identity(lock), (platform,)), context))
 
-    changed = record_images(directory, on, context.reporter.warning)
+    changed = record_images(directory, on, context.reporter.warning, anew=anew)
     with closing(Store(context.cache)) as store:
         remember_ours(store, (directory / LOCK_FILE).read_bytes())
     return changed
 
 
 def record_images(
-    directory: Path, identify: Callable[[Lock, Platform], Lock], warn: Callable[[str], None]
+    directory: Path, identify: Callable[[Lock, Platform], Lock], warn: Callable[[str], None], *, anew: bool = False
 ) -> tuple[Path, ...]:
     """Write the image ID of each platform into the lock; the paths that changed.
 
     identify: the lock with the image's ID on one platform, and with what its system layer was made of. A platform whose
-    system layer can't be built on this machine keeps what was recorded, with a warning.
+    system layer can't be built on this machine keeps what was recorded, with a warning. anew: accept system layers and
+    wheels that differ from the recorded ones.
 
     Raises:
         UsageError: the lock has no linux platform. UnfitMachine: none of its images can be built on this machine.
@@ -415,7 +418,7 @@ def record_images(
     unfit: dict[Platform, UnfitMachine] = {}
     for platform in platforms:
         try:
-            lock = identify(lock, platform)
+            lock = identify(_without_builds(lock, platform) if anew else lock, platform)
         except UnfitMachine as error:
             unfit[platform] = error
     if len(unfit) == len(platforms):
@@ -423,3 +426,16 @@ def record_images(
     for platform, why in unfit.items():
         warn(f"{platform.value}: its image's ID is not recorded: {why.message}")
     return write_folder(directory, lock_files(lock))
+
+
+def _without_builds(lock: Lock, platform: Platform) -> Lock:
+    """The lock without what builds have found for a platform: its system layer, and the wheels of its sources."""
+
+    def as_source(part: Resolution) -> Resolution:
+        if part.target.platform is not platform:
+            return part
+        packages = (replace(each, built=None, record_sha256=None) if each.built else each for each in part.packages)
+        return replace(part, packages=tuple(packages))
+
+    system = tuple(each for each in lock.system if each.platform is not platform)
+    return replace(lock, resolutions=tuple(map(as_source, lock.resolutions)), system=system)

@@ -83,7 +83,7 @@ def test_a_closed_stdout_is_no_error(project: Path) -> None:
 def test_a_full_disk_is_an_error(project: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         status, _, stderr = run(project, command_line(("explain", "foreign")), full)
-    assert status == 1
+    assert status == 6
     assert stderr.decode().splitlines() == [
         "error: the result can't be written to standard output: No space left on device",
         "  hint: free space, or redirect it elsewhere",

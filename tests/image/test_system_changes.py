@@ -132,8 +132,9 @@ def test_of_one_file_with_many_names_the_first_has_the_content(tmp_path: Path) -
 
 def test_a_link_to_a_file_that_stays_out_is_an_error(tmp_path: Path) -> None:
     links = [_member("/usr/x", tarfile.LNKTYPE, "/tmp/x")]
-    with pytest.raises(BadChange, match="/usr/x is the same file as /tmp/x"):
+    with pytest.raises(BadChange, match="/usr/x is the same file as /tmp/x") as caught:
         _kept(Given(("tmp", "usr"), {"tmp/x": b"1"}, links), tmp_path / "kept")
+    assert caught.value.exit_code == 5
 
 
 def test_what_is_gone_is_marked_once_and_where_its_folder_still_is(tmp_path: Path) -> None:

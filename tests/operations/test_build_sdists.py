@@ -139,6 +139,11 @@ def test_a_wheel_that_comes_out_otherwise_is_refused_with_both_hashes(tmp_path: 
     write_folder(user.lock, lock_files(replace(lock, resolutions=(replace(part, packages=packages),))))
     error = refused(user.image("build", user.lock), 8)
     assert found in error and "ab" * 32 in error and "ENVSPEC_BUILT_WHEELS" in error
+    refused(user.locks("--image"), 8)
+    # As its hint says, although the date in the spec excludes everything newer.
+    assert "envspec lock --upgrade --image SPEC" in error
+    succeeded(user.locks("--upgrade", "--image"))
+    assert built_of(user)["sha256"] == found
 
 
 @contextmanager

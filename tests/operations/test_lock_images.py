@@ -57,10 +57,10 @@ def recorded(user: User) -> list[str]:
     return [row["id"] for row in user.document().get("image_id", ())]
 
 
-def record(user: User, identify: Callable[[Lock, Platform], Lock] = found) -> list[str]:
+def record(user: User, identify: Callable[[Lock, Platform], Lock] = found, *, anew: bool = False) -> list[str]:
     """Record the images' IDs; the warnings."""
     warnings: list[str] = []
-    record_images(user.lock, identify, warnings.append)
+    record_images(user.lock, identify, warnings.append, anew=anew)
     return warnings
 
 
@@ -92,6 +92,23 @@ def test_they_go_when_anything_is_different(user: User, rest: str) -> None:
     assert user.locks().status == 0
     assert recorded(user) == []
     assert "system_layer" not in user.document()
+
+
+def test_an_upgrade_accepts_another_system_layer(user: User) -> None:
+    """Unless it can't be built on this machine."""
+    record(user)
+    locked: list[tuple[SystemLayer, ...]] = []
+
+    def identify(lock: Lock, platform: Platform) -> Lock:
+        locked.append(lock.system)
+        raise UnfitMachine("no container engine")
+
+    before = user.files()
+    for anew in (False, True):
+        with pytest.raises(UnfitMachine):
+            record(user, identify, anew=anew)
+    assert [len(each) for each in locked] == [1, 0]
+    assert user.files() == before
 
 
 @confined

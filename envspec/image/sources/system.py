@@ -84,6 +84,7 @@ class ChangedPath:
 class BadChange(EnvspecError):
     """A change in the container that no layer can contain."""
 
+    exit_code = 5
     code = "bad-system-change"
 
 
@@ -389,7 +390,10 @@ def _record(
 
 def _difference(locked: SystemLayer, found: SystemLayer) -> SystemDiffers:
     lines = package_differences(locked.packages, found.packages)
-    hint = "run `envspec lock --upgrade` for the archive's current packages, or set [system] snapshot to keep them"
+    hint = (
+        "run `envspec lock --upgrade --image SPEC` for the archive's current packages, or set [system] snapshot to "
+        "keep them"
+    )
     if not lines:
         hint = (
             "report that the same packages gave other files, with both lists: system-layers/*/*/entries.json in this "

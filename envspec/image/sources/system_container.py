@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from envspec.engine.client import open_engine
 from envspec.engine.errors import EngineError, NoEngine
-from envspec.errors import EnvspecError, NetworkError
+from envspec.errors import NetworkError, NoSolution
 from envspec.image.sources.system_script import MIRROR, NO_APT, NO_SNAPSHOT, NO_UPDATE, OUT, WORK
 from envspec.io.files import open_untrusted
 from envspec.models import Platform
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: What apt prints about a source without known snapshots (apt 2.7 to 3.0).
 _NO_SERVER: Final = ("Snapshots not supported for", "Cannot identify snapshot server for")
+#: What apt prints if it can't reach an archive. `apt-get update` ends with 0 then, and nothing is found afterwards.
+_UNREACHABLE: Final = re.compile(r"^  [EW]: (?:Failed to fetch|Some index files failed to download)", re.MULTILINE)
 _HOURS_S: Final = 6 * 3600
 _LAST_LINES: Final = 12
 #: Mount point of a job's index.
@@ -141,7 +144,7 @@ class ContainerJob:
     index: Path | None = None
 
 
-class InstallFailed(EnvspecError):
+class InstallFailed(NoSolution):
     """The packages can't be installed in the base."""
 
     code = "apt-failed"
@@ -267,7 +270,7 @@ class BuildahRunner:
         platform = "/".join(OCI_PLATFORMS[job.platform])
         tls = ["--tls-verify=false"] if job.plain is RegistryTransport.HTTP else []
         isolation = self._isolation()
-        with contextlib.suppress(InstallFailed):
+        with contextlib.suppress(EngineError):
             self._do(["rm", job.name])
         try:
             self._do(["from", "--name", job.name, "--platform", platform, *tls, f"docker://{job.base}"], log)
@@ -291,7 +294,7 @@ class BuildahRunner:
                 return read(folder_files(out))
         finally:
             self._stopped = False
-            with contextlib.suppress(InstallFailed):
+            with contextlib.suppress(EngineError):
                 self._do(["rm", job.name])
 
     def _isolation(self) -> str:
@@ -331,7 +334,12 @@ class BuildahRunner:
         self._running = process
         with process:
             lines = forward_lines(split_lines(process.stdout or ()), log)
-        _check_status(process.returncode, lines, self.job)
+        if words[0] == "run":
+            _check_status(process.returncode, lines, self.job)
+        elif process.returncode != 0:
+            is_pull = words[0] == "from"
+            what = f"can't pull {self.job.base}" if is_pull else f"{words[0]} ended with status {process.returncode}"
+            raise EngineError(f"buildah {what}: {' '.join(lines[-1:])}", hint="check its login" if is_pull else None)
 
 
 def _host_config(job: ContainerJob) -> Mapping[str, Any]:
@@ -355,7 +363,7 @@ def _check_status(status: int, lines: list[str], job: ContainerJob) -> None:
             f"the apt of {job.base} has no snapshots of its sources, which [system] snapshot requires",
             hint=f"set a mirror with snapshots, such as {MIRROR}=https://mirror.corp/{{archive}}/{{moment}}/",
         )
-    if status == NO_UPDATE:
+    if status == NO_UPDATE or _UNREACHABLE.search(output):
         raise ArchiveUnreachable(
             f"apt in {job.base} can't read the archive of packages:\n{output}",
             hint="check that this machine reaches it, with its http_proxy and SSL_CERT_FILE",
