@@ -175,7 +175,7 @@ def _drifted(result: VerifyResult, environment: Path, folder: Path, locked: Lock
     ways = counted(len(result.findings), "difference")
     packages = {finding.package for finding in result.findings} - {""}
     of = counted(len(packages), "package") if packages else "no package"
-    anew = f"install it again: `envspec install {folder} --prefix DIR`"
+    anew = f"install the lock into a new folder: `envspec install {folder} --prefix DIR`"
     requirements = folder / f"requirements.{platform.value}.txt"
     mend = (
         f"; or repair it: `uv pip sync --reinstall --require-hashes --python {environment} {requirements}`"

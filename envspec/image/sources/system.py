@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
 from envspec.context import Context
-from envspec.errors import EnvspecError, UsageError
+from envspec.errors import EnvspecError, NoSolution, UsageError
 from envspec.image.layers.types import Entry, EntryKind, InMemory, Layer, ZipMember, ZipMethod
 from envspec.image.layers.wheel_zip import data_offset
 from envspec.image.sources.system_container import (
@@ -81,10 +81,9 @@ class ChangedPath:
     size_bytes: int = 0
 
 
-class BadChange(EnvspecError):
+class BadChange(NoSolution):
     """A change in the container that no layer can contain."""
 
-    exit_code = 5
     code = "bad-system-change"
 
 

@@ -90,7 +90,7 @@ class UnmappedName(NoSolution):
     def __init__(self, packages: Sequence[CondaPackage], names: PypiNames) -> None:
         odd = [package for package in packages if names.of(package)]
         unnamed = [package for package in packages if package not in odd]
-        hints = [f"take {package.name} from [pip], where its versions are PyPI's" for package in odd]
+        hints = [f"require {package.name} in [pip] instead, where its versions are PyPI's" for package in odd]
         if unnamed:
             lines = ", ".join(_names_line(package, names) for package in unnamed)
             hints.append(f"set it in [conda.names]: {lines}; or `[]` for one that contains no Python package")

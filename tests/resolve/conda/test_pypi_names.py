@@ -233,7 +233,7 @@ def test_the_refusal_says_what_to_write(tmp_path: Path) -> None:
     assert "numpy 9e_p1 comes from conda-forge, no version of a Python package" in error.message
     hint = error.hint or ""
     assert 'corp-tools = "corp-tools"' in hint and 'jsonschema = "jsonschema"' in hint and "`[]`" in hint
-    assert hint.startswith("take numpy from [pip]")
+    assert hint.startswith("require numpy in [pip] instead")
     lines = hint.partition("[conda.names]: ")[2].partition(";")[0].split(", ")
     assert parse_toml("\n".join(lines))["corp.x"] == "corp-x"
 
