@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,9 @@ from envspec.io.http_types import BadStatus, IncompleteResponse, RequestError, R
 from envspec.io.process import Finished, ParentLink, StopBy, run, run_streaming
 from envspec.lockfile.export.requirements import requirements_text
 from envspec.models import DEFAULT_INDEX, Resolution, WheelFile
+from envspec.verifier.hashing import STRONG, ExpectedFile, hash_all
+from envspec.verifier.scan import distributions, find_environment
+from envspec.verifier.types import Drift
 
 # Variables of the network and of the paths of programs and Pythons; none that affects what is installed.
 _INHERITED: Final = (
@@ -190,12 +194,57 @@ async def install(request: InstallRequest, context: Context, site: StagingFolder
     # Not an argument: the URL may contain a password.
     variables["UV_DEFAULT_INDEX"] = default_index_url(context.environ)
     retry = Retry(context.timeouts, "uv")
-    while (ended := await run_uv(arguments, variables, site)).status != 0:
-        error = error_of(ended, variables)
-        pause_s = retry.next_pause_s(error, transient=is_transient(ended.stderr))
-        context.reporter.warning(f"{error.message}; trying again in {pause_s:.1f} s")
-        await asyncio.sleep(pause_s)
+    names = {each.name for each in request.resolution.packages}
+    while True:
+        ended = await run_uv(arguments, variables, site)
+        if ended.status != 0:
+            error = error_of(ended, variables)
+            pause_s = retry.next_pause_s(error, transient=is_transient(ended.stderr))
+            context.reporter.warning(f"{error.message}; trying again in {pause_s:.1f} s")
+            await asyncio.sleep(pause_s)
+            continue
+        changed = [each for each in await asyncio.to_thread(changed_in_cache, site.path) if each in names]
+        if not changed:
+            break
+        # Once for each package.
+        names.difference_update(changed)
+        context.reporter.warning(
+            f"{', '.join(changed)}: edited in another environment, and so in the cache, with which environments share "
+            "files: fetched again"
+        )
+        if (ended := await run_uv(["cache", "clean", *changed], variables, site)).status != 0:
+            raise error_of(ended, variables)
+        arguments += [word for name in changed for word in ("--reinstall-package", name)]
     requirements.unlink()
+
+
+def changed_in_cache(prefix: Path) -> list[str]:
+    """Packages in an environment with a file that was changed after uv unpacked it into its cache.
+
+    uv links files to its cache: one that is edited in an environment is the same in the cache, and in every environment
+    that is installed later. Only files that are newer than their wheel's metadata are read.
+    """
+    environment = find_environment(prefix)
+    packages: dict[str, str] = {}
+    newer: list[ExpectedFile] = []
+    for found in (each for site in environment.sites for each in distributions(site)):
+        try:
+            unpacked_ns = min((found.site / found.folder / name).stat().st_mtime_ns for name in ("METADATA", "WHEEL"))
+        except FileNotFoundError:
+            continue
+        root = os.path.join(found.site, "")  # noqa: PTH118 (40,000 times)
+        for entry in found.entries or ():
+            try:
+                state = os.stat(root + entry.path)  # noqa: PTH116
+            except FileNotFoundError:
+                continue
+            if entry.algorithm in STRONG and state.st_nlink > 1 and state.st_mtime_ns > unpacked_ns:
+                path = environment.relative(root + entry.path)
+                packages[path] = found.name
+                newer.append(ExpectedFile(path, {(entry.algorithm, entry.digest): None}, entry.size_bytes or 0))
+    return sorted(
+        {packages[each.path] for each in hash_all(newer, str(environment.prefix)) if each.drift is Drift.CHANGED}
+    )
 
 
 def _with_built(resolution: Resolution) -> Resolution:

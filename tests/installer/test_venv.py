@@ -145,11 +145,46 @@ def test_a_parent_that_may_not_be_written(user: User, lock: Path) -> None:
 
 def test_offline_with_a_full_cache_and_with_an_empty_one(user: User, lock: Path, index: IndexServer) -> None:
     message = refused(installs(user, lock, "--offline"), 5)
-    assert "without --offline" in message and index.requests == [] and nothing_is_left(user)
+    assert "run once with a network" in message and index.requests == [] and nothing_is_left(user)
     assert installs(user, lock).status == 0
     asked = len(index.requests)
     assert installs(user, lock, "--offline", prefix="second").status == 0
     assert len(index.requests) == asked
+
+
+def edit(user: User, prefix: str) -> Path:
+    """An installed file of `other` with a line more, as somebody writes it who looks for a bug."""
+    file = next((user.folder / prefix).glob("lib/python3*/site-packages/other/__init__.py"))
+    with file.open("a") as text:
+        text.write("print('debug')\n")
+    return file
+
+
+def test_an_edit_in_one_environment_does_not_reach_the_next(user: User, lock: Path, index: IndexServer) -> None:
+    """uv links files to its cache."""
+    succeeded(installs(user, lock, prefix="one"))
+    edited = edit(user, "one")
+    before = len(index.requests_for(index.file_path(OTHER.filename)))
+    ran = installs(user, lock, prefix="two")
+    succeeded(ran)
+    assert (
+        "warning: other: edited in another environment" in ran.stderr and "tool" not in ran.stderr.split("warning")[1]
+    )
+    assert len(index.requests_for(index.file_path(OTHER.filename))) == before + 1
+    assert "debug" not in (user.folder / "two" / edited.relative_to(user.folder / "one")).read_text()
+    assert user.runs("verify", lock, "--prefix", "two").status == 0
+    third = installs(user, lock, prefix="three")
+    succeeded(third)
+    assert "edited" not in third.stderr
+
+
+def test_an_edit_is_not_installed_offline(user: User, lock: Path) -> None:
+    succeeded(installs(user, lock, prefix="one"))
+    edit(user, "one")
+    ran = installs(user, lock, "--offline", prefix="two")
+    assert "offline, and a file of other" in refused(ran, 5)
+    assert "edited in another environment" in ran.stderr
+    assert nothing_is_left(user, "two")
 
 
 def test_wheels_of_a_url(user: User, index: IndexServer) -> None:

@@ -36,7 +36,7 @@ def test_a_cache_is_valid_up_to_the_time_of_the_last_read(store: Store) -> None:
     expected = r"the state of channel forge on 2026-11-11T00:00:00Z.* from 2026-11-10"
     with pytest.raises(NetworkError, match=expected) as message:
         timestamps.check(at(11))
-    assert "secret" not in str(message.value) and "without --offline" in str(message.value)
+    assert "secret" not in str(message.value) and "run once with a network" in str(message.value)
 
 
 def test_each_platform_has_its_own_time(store: Store) -> None:
