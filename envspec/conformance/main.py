@@ -112,25 +112,38 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "--request", type=Path, metavar="FILE", help="run what FILE requests; other options override it"
     )
     parser.add_argument(
-        "--print-receipt", action="store_true", help=f"print the receipt after {RECEIPT_MARK.strip()!r}"
+        "--print-receipt",
+        action="store_true",
+        help=f"print the receipt as the last line, after {RECEIPT_MARK.strip()!r}",
     )
-    parser.add_argument("--wait", action="store_true", help="with --print-receipt: do not exit after it until SIGTERM")
+    parser.add_argument("--wait", action="store_true", help="with --print-receipt: then wait for SIGTERM")
     parser.add_argument("--report", type=Path, metavar="DIR", help="write DIR/receipt.json, for `envspec receipts`")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="what to test (default: cuda)")
-    parser.add_argument("--check", action="append", choices=CHECKS, metavar="NAME", help=f"of {', '.join(CHECKS)}")
-    parser.add_argument("--limit", action="append", default=[], metavar="NAME=S", help="time limit of a check, seconds")
-    parser.add_argument("--burn", metavar="MINUTES", help="verify products for so long; without --check little else")
-    parser.add_argument("--world-size", metavar="N|all", help="processes of the distributed checks here")
+    parser.add_argument(
+        "--check", action="append", choices=CHECKS, metavar="NAME", help=f"run only this check: {', '.join(CHECKS)}"
+    )
+    parser.add_argument(
+        "--limit", action="append", default=[], metavar="NAME=S", help="time limit of a check, in seconds"
+    )
+    parser.add_argument(
+        "--burn", metavar="MINUTES", help="run sustained this long; without --check, only device and health too"
+    )
+    parser.add_argument("--world-size", metavar="N|all", help="processes of the distributed checks on this machine")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="number of machines of this run")
     parser.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine's number")
-    parser.add_argument("--rendezvous", metavar="HOST:PORT", help="where the machines connect: on the first of them")
+    parser.add_argument("--rendezvous", metavar="HOST:PORT", help="address on the first machine to which all connect")
     parser.add_argument(
-        "--node", action="store_true", help="run no check; print in one line what NVML says now: 0 well, 2 a fault"
+        "--node", action="store_true", help="run no check; print NVML's current state; exit status 0 healthy, 2 fault"
     )
     parser.add_argument(
-        "--node-receipt", type=Path, metavar="FILE", help="as --node, with this node's last receipt: 3 without one"
+        "--node-receipt",
+        type=Path,
+        metavar="FILE",
+        help="like --node, with this node's last receipt; exit status 3 without one",
     )
-    parser.add_argument("--max-age", type=float, metavar="DAYS", help="of --node-receipt: 3 if it is older")
+    parser.add_argument(
+        "--max-age", type=float, metavar="DAYS", help="with --node-receipt: exit status 3 if it is older"
+    )
     return parser
 
 
