@@ -1,7 +1,7 @@
 """The public Python API: what the commands do, as functions. `import envspec` has all of them.
 
-lock: a `Lock`, or what commands take: a folder, its envspec.lock, or a name under `locks/`. Paths are relative to the
-current folder. context: by default `Context.from_environment()`, with warnings in the log `envspec`.
+lock: a `Lock`, a folder, its envspec.lock, or a name under `locks/`. Paths are relative to the current folder. context:
+by default `Context.from_environment()`, with warnings written to the logger `envspec`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def init(
     overwrite: bool = False,
     context: Context | None = None,
 ) -> Imported:
-    """Write a spec and its first lock from what a project has, with its versions, like `envspec init`.
+    """Write a spec and its first lock from a project's files or environments, with their versions, like `envspec init`.
 
     Args:
         sources: Files, and folders of environments.
@@ -62,8 +62,8 @@ def init(
         in the spec), and the versions that moved.
 
     Raises:
-        UsageError: a source can't be read, or the spec exists. Nothing is written then.
-        SpecError, NoSolution, NetworkError: the spec is written, and can't be locked.
+        UsageError: a source can't be read, or the spec exists. Then nothing is written.
+        SpecError, NoSolution, NetworkError: the spec is written, but can't be locked.
     """
     from envspec.importers.spec_text import Choices
     from envspec.models import Platform
@@ -101,14 +101,14 @@ def lock(
     variant: str = "",
     context: Context | None = None,
 ) -> Lock:
-    """Compile a spec and its variants into their locks and write them, like `envspec lock`.
+    """Resolve a spec and its variants, and write their locks, like `envspec lock`.
 
     Args:
         spec: A .toml file, a folder with a pyproject.toml, or a name under `specs/`.
         output: The lock's folder, by default `locks/<name>`.
-        upgrade: All packages, or those named.
-        channel_repodata: Channel -> a folder with its repodata.
-        variant: Of which variant to return the lock; by default that of the spec itself.
+        upgrade: True for all packages, or their names.
+        channel_repodata: Channel -> a folder with its repodata to solve from.
+        variant: The variant whose lock to return, by default the spec itself.
 
     Raises:
         SpecError, NoSolution, NetworkError, UsageError: the old locks are then unchanged.
@@ -147,11 +147,11 @@ def add(
     output: _Path | None = None,
     context: Context | None = None,
 ) -> Lock:
-    """Add requirements to a spec and lock it, like `envspec add`; one of the same package is replaced.
+    """Add requirements to a spec and lock it, like `envspec add`. They replace requirements of the same packages.
 
     Args:
-        to: [pip] dependencies, [pip] constraints, or "conda" for [conda] dependencies.
-        upgrade: Take releases after the lock's date, too.
+        to: The list: [pip] dependencies, [pip] constraints, or "conda" for [conda] dependencies.
+        upgrade: Use the newest releases of these packages, also after the lock's date.
 
     Returns:
         The spec's own lock.
@@ -195,7 +195,7 @@ def remove(
 
 
 def read_lock(lock: _Path) -> Lock:
-    """The lock in a folder.
+    """Read the lock in a folder.
 
     Raises:
         UsageError: there is none.
@@ -208,7 +208,7 @@ def read_lock(lock: _Path) -> Lock:
 
 
 def check(spec: _Path, output: _Path | None = None) -> CheckResult:
-    """Whether the locks of a spec and its variants are up to date, like `envspec lock --check`. Uses no network.
+    """Check whether the locks of a spec and its variants are up to date, like `envspec lock --check`. Uses no network.
 
     Args:
         output: The lock's folder, by default `locks/<name>`.
@@ -229,7 +229,7 @@ def check(spec: _Path, output: _Path | None = None) -> CheckResult:
 def install(
     lock: _LockOrPath, prefix: _Path, *, python: _Path | None = None, context: Context | None = None
 ) -> Outcome:
-    """Install a lock's environment on this machine, whole or not at all, like `envspec install`.
+    """Install a lock's environment on this machine, completely or not at all, like `envspec install`.
 
     Args:
         prefix: A folder that is empty or does not exist.
@@ -253,7 +253,7 @@ def verify(lock: _LockOrPath, prefix: _Path, *, platform: str | Platform | None 
         platform: By default this machine's.
 
     Raises:
-        UsageError: the folder holds no environment, or the lock is not for the platform.
+        UsageError: the folder is not an environment, or the lock is not for the platform.
     """
     from envspec.diagnostics.machine import this_platform
     from envspec.models import Platform
@@ -272,18 +272,17 @@ def export(
     without_conda: bool = False,
     context: Context | None = None,
 ) -> str:
-    """A lock as a file of another tool, like `envspec export`; its text. What it has no place for is logged.
+    """Return a lock as the text of another tool's file, like `envspec export`. What it can't contain is logged.
 
     Args:
         form: `pylock`, `devcontainer`, `environment-yml`, `pixi`, or another one that `envspec export --help` lists.
-        output: Write it to this file too, or with its usual name into this folder; relative paths in it begin there.
+        output: Also write it to this file, or with its usual name into this folder; its relative paths start there.
         platform: By default all, or this machine's if the file is for one.
         image: The image's name in a registry.
         without_conda: Leave conda packages out of pylock.
 
     Raises:
-        UsageError: there is no such format, or the lock has nothing for it, or too much; the file is not one of
-            envspec's.
+        UsageError: the format is unknown or can't contain the lock; the file exists and envspec did not write it.
         NetworkError: an index does not list a file.
     """
     from envspec.models import Platform
@@ -313,20 +312,20 @@ def build_image(
     compression: str = "gzip",
     context: Context | None = None,
 ) -> Built:
-    """Build a lock's image, like `envspec image build`; without an output it is only kept in the cache.
+    """Build a lock's image, like `envspec image build`. Without an output, it is only in the cache.
 
     Args:
-        platforms: By default this machine's; several become one index.
+        platforms: By default this machine's. Several are combined into one index.
         output: Write a tar.
         layout: Write an OCI layout to this folder.
         load: Load into this machine's container engine.
         tag: The image's name for `output` and `load`.
-        bytecode: Compile Python for the image.
+        bytecode: Whether the image contains compiled Python.
         compression: `gzip`, `zstd` or `none`.
 
     Raises:
         StaleLock: the image has another ID than the lock records.
-        NetworkError, UsageError, UnfitMachine: as the command.
+        NetworkError, UsageError, UnfitMachine: as for the command.
     """
     from envspec.operations.image import Destinations, build
     from envspec.operations.image_cache import default_tag, image_options, tag_of
@@ -351,7 +350,7 @@ def push_image(
     compression: str = "gzip",
     context: Context | None = None,
 ) -> str:
-    """Build a lock's image and push it, like `envspec image build --push`; its name by digest.
+    """Build a lock's image and push it, like `envspec image build --push`. Returns its name by digest.
 
     Args:
         reference: The registry's repository and tag.
@@ -384,20 +383,20 @@ def run(
     stderr: BinaryIO | None = None,
     context: Context | None = None,
 ) -> int:
-    """Run a command in a container of a lock's image, like `envspec run`; its exit code.
+    """Run a command in a container of a lock's image, like `envspec run`. Returns its exit code.
 
     The image is built if the engine does not have it.
 
     Args:
-        gpus: Numbers or UUIDs; "auto" for all if the lock uses CUDA.
-        work: The folder at the working directory, None for an empty one.
+        gpus: Numbers or UUIDs; "auto": all if the lock uses CUDA.
+        work: Host folder mounted at the working directory; None: an empty working directory.
         services: Also start the image's services.
-        stdin: By default the command has none.
+        stdin: By default none.
         stdout: By default this process's.
         stderr: By default this process's.
 
     Raises:
-        UnfitMachine, NetworkError: no engine, or none that can run it.
+        UnfitMachine, NetworkError: no engine can run it.
         UsageError: the request does not fit the lock.
     """
     from envspec.engine.container import ContainerOptions, StartMode
@@ -441,16 +440,16 @@ def test(
     """Run the conformance suite of a lock on this machine, like `envspec conformance`. Its `verdict` is the result.
 
     Args:
-        lock: None, with `local`, for a Python's own stack.
-        as_if: A lock with which it is compared; differences inform.
+        lock: None, only with `local`: test the Python's stack without a lock.
+        as_if: A lock to compare with; differences do not fail.
         device: By default GPUs if the lock uses CUDA.
         checks: By default all.
         limits: Check -> seconds.
-        burn_s: Seconds of `sustained`; without `checks` only `device` and `health` run as well.
-        image: By default the lock's.
+        burn_s: Seconds of `sustained`; without `checks`, only `device` and `health` run as well.
+        image: By default the lock's image.
         local: Test a Python of this machine, `python` or the active one, without a container.
         world_size: Processes of the distributed checks, by default one per GPU.
-        baseline: A receipt to compare speeds with.
+        baseline: A receipt with which to compare speeds.
 
     Raises:
         UnfitMachine: there is no GPU to test, or no engine.
@@ -475,7 +474,7 @@ def test(
 
 
 def diff(old: _LockOrPath, new: _LockOrPath) -> LockDiff:
-    """What differs between two locks, like `envspec diff`. A text may name a git revision: `HEAD~1:locks/NAME`."""
+    """Compare two locks, like `envspec diff`. A string may name a git revision: `HEAD~1:locks/NAME`."""
     from envspec.operations.inspect import diff
 
     return diff(old, new)
@@ -484,7 +483,7 @@ def diff(old: _LockOrPath, new: _LockOrPath) -> LockDiff:
 def explain(
     lock: _LockOrPath, package: str | None = None, *, context: Context | None = None
 ) -> Explanation | PackageExplanation:
-    """Every decision of a lock with its reason and source, or one of its packages, like `envspec explain`.
+    """Return every decision of a lock with its reason and source, or one of its packages, like `envspec explain`.
 
     Raises:
         UsageError: the package is not in the lock.
@@ -502,11 +501,11 @@ def fit(
     platform: str | Platform | None = None,
     context: Context | None = None,
 ) -> FitReport:
-    """Whether a machine can run a lock, like `envspec fit`: this one, or the one that the arguments describe.
+    """Check whether a machine can run a lock, like `envspec fit`: this one, or the one that the arguments describe.
 
     Args:
-        driver: A version.
-        gpus: Names or compute capabilities.
+        driver: Version of its NVIDIA driver.
+        gpus: Its GPUs, by name or compute capability.
 
     Raises:
         UsageError: an unknown GPU.

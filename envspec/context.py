@@ -25,7 +25,7 @@ class Stages(str, Enum):
 
 
 class Connectivity(Enum):
-    """Whether anything may be fetched."""
+    """Whether the network may be used."""
 
     ONLINE = "online"
     OFFLINE = "offline"
@@ -33,14 +33,14 @@ class Connectivity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far a stage is. A total of 0 is unknown.
+    """Progress of a stage. A total of 0 is unknown.
 
     Args:
-        stage: In words for the user.
-        done: Of `total`.
-        total: How many there are.
-        bytes_done: Of `bytes_total`.
-        bytes_total: How many there are.
+        stage: Its name, for the user.
+        done: How many items of `total` are done.
+        total: How many items there are.
+        bytes_done: How many bytes of `bytes_total` are done.
+        bytes_total: How many bytes there are.
         of: The platform, if there are several.
     """
 
@@ -69,14 +69,14 @@ def counted(count: int, noun: str) -> str:
 
 
 class Reporter(Protocol):
-    """What an operation reports while it runs; may be called from any thread."""
+    """Gets what an operation reports while it runs. Its methods may be called from any thread."""
 
     def progress(self, step: Step, /) -> None:
-        """How far a stage is."""
+        """Report the progress of a stage."""
         ...
 
     def warning(self, text: str, /) -> None:
-        """What the user should know, one line."""
+        """Report a warning for the user, on one line."""
         ...
 
 
@@ -109,20 +109,20 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The machine, and what its user has chosen for every stage.
+    """The machine and the choices of its user, which apply to every operation.
 
     Args:
-        environ: Variables, with the settings of the user's file (`envspec.settings`).
-        home: The user's folder, for files of logins.
-        cache: envspec's own folder.
+        environ: Environment variables, with the settings of the configuration file.
+        home: The user's home, which has files with logins.
+        cache: Folder of envspec's cache.
         connectivity: Whether the network may be used.
-        jobs: How much is done at once.
-        timeouts: Of HTTP requests.
-        mirrors: Registry -> the one that is used instead.
-        unconfined: Whether foreign code may run where nothing confines it.
-        reporter: Gets progress and warnings.
+        jobs: How many tasks run at the same time.
+        timeouts: Timeouts of HTTP requests.
+        mirrors: Registry -> the registry to use instead.
+        unconfined: Whether code from outside may run if nothing can confine it.
+        reporter: Where progress and warnings are reported.
         now: The clock.
-        in_use: Nothing of the cache is removed as long as this context or a copy of it exists.
+        in_use: Keeps the cache from being removed while this context or a copy of it exists.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -149,11 +149,11 @@ class Context:
         unconfined: Unconfined = Unconfined.REFUSED,
         reporter: Reporter = SILENT,
     ) -> Context:
-        """By the arguments, else the variables of the environment, else the user's file, else the defaults.
+        """Create a context from arguments, environment variables, the configuration file and defaults, in this order.
 
         Args:
-            environ: By default the variables of this process.
-            usual_jobs: The default of `jobs`; by default as many as there are processors.
+            environ: By default the environment variables of this process.
+            usual_jobs: The default of `jobs`: by default the number of processors.
 
         Raises:
             UsageError: a setting that can't be used.

@@ -31,10 +31,10 @@ _QUOTED: Final = 400
 
 
 class EnvspecError(Exception):
-    """One clear message for the user; `hint` says what to do about it.
+    """An error with one clear message; `hint` states what to do.
 
-    code: the error's kind, for programs, with a page in data/errors (`envspec explain-error`). details: what another
-    program reports, of any length: the end of the message.
+    code: the kind of error, for programs; `envspec explain-error` explains it. details: output of another program, of
+    any length, at the end of the message.
     """
 
     exit_code: ClassVar[int] = 1
@@ -56,7 +56,7 @@ class EnvspecError(Exception):
         return self.text(_shortened(self.details))
 
     def text(self, details: str) -> str:
-        """The message with its hint, and below it what is quoted of `details`."""
+        """The message with its hint, and below them `details`."""
         lines = [
             self.message,
             *([f"  hint: {self.hint}"] if self.hint else []),
@@ -65,7 +65,7 @@ class EnvspecError(Exception):
         return "\n".join(lines)
 
     def as_document(self) -> dict[str, object]:
-        """For programs: code, message, where, hint, exit_code and details."""
+        """Return a JSON object for programs: code, message, where, hint, exit_code and details."""
         document: dict[str, object] = {"code": self.code, "message": self.message, "where": None, "hint": self.hint}
         return {**document, "exit_code": self.exit_code, **({"details": self.details} if self.details else {})}
 
@@ -105,7 +105,7 @@ class NoSolution(EnvspecError):
 
 
 class NetworkError(EnvspecError):
-    """An index or a registry did not answer, or answered what cannot be used."""
+    """An index or a registry did not respond, or its response can't be used."""
 
     exit_code = 5
     code = "network"

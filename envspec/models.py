@@ -40,7 +40,7 @@ ImagePath: TypeAlias = Annotated[str, names.IMAGE_PATH]
 
 
 class Platform(Enum):
-    """A conda subdir."""
+    """A platform, by conda's name."""
 
     LINUX_64 = "linux-64"
     LINUX_AARCH64 = "linux-aarch64"
@@ -566,20 +566,21 @@ class PackageAge:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The document of record.
+    """The content of `envspec.lock`.
 
-    format: version of the document's form. input_sha256: of the canonical spec. as_of: nothing newer was considered.
-    gpus: the GPUs that the spec names. facts: version of the facts in `data/` that decided.
-    spec: the spec's path, from the lock's folder on. base_sha256: of a variant, what the lock of the spec itself
+    format: version of the format. input_sha256: of the canonical spec. as_of: files uploaded later were ignored.
+    gpus: the GPUs of the spec. facts: version of envspec's data.
+    spec: the spec's path, relative to the lock's folder. base_sha256: of a variant: of what the spec's own lock
     installs (`lockfile.header.pins_sha256`).
-    as_of_spec: the age in the spec that as_of follows from, such as `7 days ago`. package_as_of: packages with a time
-    of their own, by `--upgrade-package` or the spec; conda_as_of: the same for conda's. package_ages: the spec's ages.
-    channels: the conda channels, in the spec's order; none where the spec has no [conda].
-    indexes: the spec's own package indexes, in its order: builds of what is locked take their requirements by them.
-    platform_cuda: what differs from base_image and driver; see `on`.
-    image: what the image is to be. system, images: what builds have found. conformance: None where the spec asks for no
-    checks of its own. These three are no part of `lockfile.document.identity`.
-    directory: where the lock was read, which is not written.
+    as_of_spec: the age in the spec from which as_of follows, such as `7 days ago`. package_as_of: packages with their
+    own time, by `--upgrade-package` or the spec; conda_as_of: the same for conda packages. package_ages: the spec's
+    ages.
+    channels: the conda channels, in the spec's order; empty if the spec has no [conda].
+    indexes: the package indexes of the spec, in its order; builds get their requirements from them.
+    platform_cuda: what differs from base_image and driver on a platform; see `on`.
+    image: the settings of the image. system, images: the results of builds. conformance: None if the spec requires no
+    checks. These three are not part of `lockfile.document.identity`.
+    directory: the folder from which the lock was read; it is not written.
     """
 
     format: int
@@ -609,13 +610,13 @@ class Lock:
     directory: Path | None = field(default=None, compare=False, repr=False)
 
     def on(self, platform: Platform) -> Lock:
-        """The lock as one platform sees it: base_image and driver are its own."""
+        """Return the lock for one platform, with this platform's base image and driver."""
         own = next((each for each in self.platform_cuda if each.platform is platform), None)
         return replace(self, base_image=own.base_image, driver=own.driver, platform_cuda=()) if own else self
 
     @property
     def is_for_gpus(self) -> bool:
-        """Whether its environment is to see GPUs, because packages may need a driver or the spec names GPUs."""
+        """Whether the environment needs GPUs: packages may need a driver, or the spec names GPUs."""
         return self.driver is not None or bool(self.gpus) or any(each.driver for each in self.platform_cuda)
 
     @property

@@ -63,7 +63,7 @@ class Problem(NamedTuple):
 
 
 class SpecError(EnvspecError):
-    """A spec that can't be used; `problems` are in the order of the file."""
+    """The spec can't be used; `problems` lists all errors, in the order of the file."""
 
     exit_code: ClassVar[int] = 2
     code: ClassVar[str] = "spec"
