@@ -42,15 +42,15 @@ SETTINGS: Final = (
         "cache_dir",
         _PATH,
         "the system's folder for caches, such as `~/.cache/envspec`",
-        "Folder of the cache. It must be yours, in folders that only you and root can write to; envspec closes it to "
-        "other users",
+        "Folder of the cache. It must be yours, in folders that only you and root can write to; envspec makes it "
+        "private",
     ),
-    Setting("offline", _SWITCH, "false", "`true` or `1`: use the cache and no network, as `--offline` does"),
+    Setting("offline", _SWITCH, "false", "`true` or `1`: use only the cache, no network, like `--offline`"),
     Setting(
         "jobs",
         _COUNT,
         "by command",
-        "How many files to fetch, layers to write or platforms to resolve at the same time, as `--jobs`",
+        "How many files to fetch, layers to write or platforms to resolve at the same time, like `--jobs`",
     ),
     Setting(
         "default_index", _TEXT, "the public index", "Mirror of the default package index: the URL of its simple pages"
@@ -62,14 +62,14 @@ SETTINGS: Final = (
         "built_wheels",
         _TEXT,
         "",
-        "Where wheels built elsewhere are: a folder or URL with `<sha256>/<file name>`, `oci://REGISTRY/REPOSITORY`, "
-        "or `index+URL`",
+        "Where to find wheels that were built elsewhere: a folder or URL with `<sha256>/<file name>`, "
+        "`oci://REGISTRY/REPOSITORY`, or `index+URL`",
     ),
     Setting(
         "apt_snapshot",
         _TEXT,
         "that of the base's apt",
-        "Archive of snapshots for `[system] snapshot`, if the base's apt knows none: a URL with `{archive}` and "
+        "Archive of snapshots for `[system] snapshot`, if the base's apt has none: a URL with `{archive}` and "
         "`{moment}`",
     ),
     Setting(
@@ -78,13 +78,15 @@ SETTINGS: Final = (
         "",
         "Mirrors of registries: `docker.io=registry.example.com:5000`, separated by spaces. `--mirror` overrides them",
     ),
-    Setting("http.connect_s", _SECONDS, "15", "Seconds until a connection with TLS is open"),
-    Setting("http.stall_s", _SECONDS, "30", "Seconds until the next byte arrives"),
-    Setting("http.total_s", _SECONDS, "600", "Seconds for a whole response in memory; downloads have no such limit"),
-    Setting("http.attempts", _COUNT, "4", "Attempts for errors that may pass"),
-    Setting("http.backoff_s", _SECONDS, "0.5", "Seconds of the first pause between attempts, doubled each time"),
-    Setting("http.retry_after_s", _SECONDS, "20", "Longest `Retry-After` that is respected, in seconds"),
-    Setting("http.redirects", _COUNT, "8", "Redirects of one request"),
+    Setting("http.connect_s", _SECONDS, "15", "Time limit for opening a connection with TLS, in seconds"),
+    Setting("http.stall_s", _SECONDS, "30", "Time limit for the next byte, in seconds"),
+    Setting(
+        "http.total_s", _SECONDS, "600", "Time limit for a whole response, in seconds; downloads have no such limit"
+    ),
+    Setting("http.attempts", _COUNT, "4", "Attempts of a request, if its error may be temporary"),
+    Setting("http.backoff_s", _SECONDS, "0.5", "First pause between attempts, in seconds; doubled each time"),
+    Setting("http.retry_after_s", _SECONDS, "20", "Longest `Retry-After` that is obeyed, in seconds"),
+    Setting("http.redirects", _COUNT, "8", "Maximum number of redirects of a request"),
 )
 
 
@@ -104,12 +106,12 @@ OWN_VARIABLES: Final = (
     ),
     Variable(
         ("ENVSPEC_NVCC_ARCHITECTURES",),
-        "Only in `[build.NAME] env` of a spec: GPUs (`80;90`) that nvcc compiles for, in place of a list that the "
-        "sources have",
+        "Only in `[build.NAME] env` of a spec: GPUs (`80;90`) that nvcc compiles for, in place of the list in "
+        "the sources",
     ),
     Variable(
         ("ENVSPEC_STATE_DIR",),
-        "Only in a container: folder for the services' state, if the image's own can't be written",
+        "Only in a container: folder for the services' state, if the image's own is not writable",
     ),
     Variable(
         ("_ENVSPEC_COMPLETE",),
@@ -125,7 +127,7 @@ OTHER_VARIABLES: Final = (
     Variable(
         ("NETRC",),
         "Logins for the files of a lock, for channels and git; never sent over plain http, except on loopback. "
-        "`envspec lock` takes logins of indexes from the URLs of the spec alone",
+        "For indexes, `envspec lock` uses only the logins in the spec's URLs",
         ("~/.netrc",),
     ),
     Variable(
@@ -139,7 +141,7 @@ OTHER_VARIABLES: Final = (
         ("~/.rattler/credentials.json",),
     ),
     Variable(("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"), "The container engine"),
-    Variable(("BUILDAH_ISOLATION",), "How buildah isolates the container in which a system layer is built"),
+    Variable(("BUILDAH_ISOLATION",), "How buildah isolates the container that builds a system layer"),
     Variable(("KUBECONFIG",), "The cluster of `envspec fleet run --on kubernetes`", ("~/.kube/config",)),
     Variable(("SLURM_CONF",), "Slurm's configuration, for `envspec fleet programs`"),
     Variable(
@@ -164,7 +166,7 @@ OTHER_VARIABLES: Final = (
 CONTAINER_VARIABLES: Final = (
     Variable(
         ("JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE"),
-        "Jupyter's token, or a file that has it (default: a new one at each start, in the container's log)",
+        "Jupyter's token, or a file with it (default: a new token at each start, in the container's log)",
     ),
     Variable(
         ("SSH_AUTHORIZED_KEYS",),

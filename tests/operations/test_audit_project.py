@@ -99,8 +99,8 @@ def test_each_rule_is_in_a_case_and_in_the_docs() -> None:
         *("ENV203", "ENV204"),
     }
     assert set(RULES) - rare - set(re.findall(r"ENV\d{3}", expected)) == set()
-    documented = re.findall(r"(?m)^\| (ENV\d{3}) \| (error|warning|info) \| ", docs)
-    assert documented == [(code, rule.severity.value) for code, rule in RULES.items()]
+    documented = re.findall(r"(?m)^\| (ENV\d{3}) \| (error|warning|info) \| ([^|]+) \|", docs)
+    assert documented == [(code, rule.severity.value, rule.title) for code, rule in RULES.items()]
 
 
 def test_a_second_run_of_a_day_needs_no_network(context: Context) -> None:

@@ -19,13 +19,13 @@ from envspec.spec.conda import name_of
 from envspec.spec.requirements import RequirementKind
 
 OTHER: Final = Rule("ENV302", Severity.WARNING, "installers choose a torch for another CUDA than the sources name")
-CPU: Final = Rule("ENV303", Severity.WARNING, "torch is a CPU build, and the sources mean GPUs")
-LABEL: Final = Rule("ENV304", Severity.ERROR, "a label such as +cu124 without an index that has it")
+CPU: Final = Rule("ENV303", Severity.WARNING, "torch is a CPU build, but the sources are for GPUs")
+LABEL: Final = Rule("ENV304", Severity.ERROR, "a label such as +cu124 without an index that has such builds")
 EITHER: Final = Rule("ENV305", Severity.WARNING, "two indexes have torch, and installers choose differently")
 NO_BUILD: Final = Rule("ENV306", Severity.ERROR, "this torch was never published for that CUDA")
 TWICE: Final = Rule("ENV401", Severity.WARNING, "the image has CUDA twice")
 CONDA: Final = Rule("ENV402", Severity.WARNING, "CUDA or torch comes from conda and from wheels")
-COMPILER: Final = Rule("ENV403", Severity.ERROR, "nvcc of the image is of another CUDA major than torch")
+COMPILER: Final = Rule("ENV403", Severity.ERROR, "the image's nvcc has another CUDA major version than torch")
 TAG: Final = Rule("ENV404", Severity.WARNING, "the CUDA image is past its end of life, or was never published")
 
 

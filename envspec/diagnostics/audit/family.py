@@ -15,10 +15,12 @@ from envspec.facts.torch import MEMBERS, family_mismatch, fitting_set
 from envspec.spec.requirements import RequirementKind
 
 EXCLUDES: Final = Rule("ENV101", Severity.ERROR, "requirements on the torch family exclude each other")
-FAMILY: Final = Rule("ENV102", Severity.ERROR, "the torch family that installers choose is not imported together")
-BESIDE: Final = Rule("ENV103", Severity.ERROR, "a package does not work beside what installers choose with it")
+FAMILY: Final = Rule("ENV102", Severity.ERROR, "the torch family that installers choose does not import together")
+BESIDE: Final = Rule(
+    "ENV103", Severity.ERROR, "a package does not work with the versions that installers choose with it"
+)
 MISNAMED: Final = Rule("ENV104", Severity.WARNING, "a name on the index belongs to another package")
-SETUPTOOLS: Final = Rule("ENV105", Severity.WARNING, "a package does not work beside the newest setuptools")
+SETUPTOOLS: Final = Rule("ENV105", Severity.WARNING, "a package does not work with the newest setuptools")
 
 #: Up to this Python, environments have a setuptools, which pip keeps; uv's have none. Source: documentation of venv,
 #: changed in 3.12.

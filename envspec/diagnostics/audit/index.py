@@ -20,7 +20,7 @@ from envspec.spec.targets import wheel_tags
 
 NO_PROJECT: Final = Rule("ENV501", Severity.ERROR, "the index does not have the package")
 GONE: Final = Rule("ENV502", Severity.ERROR, "the index does not have this version")
-YANKED: Final = Rule("ENV503", Severity.WARNING, "this version was yanked")
+YANKED: Final = Rule("ENV503", Severity.WARNING, "this version is yanked")
 NO_WHEEL: Final = Rule("ENV504", Severity.WARNING, "this version has no wheel for the target, only an sdist")
 NO_FILE: Final = Rule("ENV505", Severity.ERROR, "this version has no file for the target")
 UNSOLVABLE: Final = Rule("ENV506", Severity.ERROR, "the requirements have no solution")

@@ -16,7 +16,7 @@ from envspec.spec.requirements import RequirementKind, read_git
 
 SEVERAL: Final = Rule("ENV601", Severity.ERROR, "the sources name Pythons that exclude each other")
 COMPILED: Final = Rule("ENV701", Severity.WARNING, "an extension of torch is compiled at installation")
-UNBOUNDED: Final = Rule("ENV801", Severity.INFO, "requirements without a bound on their versions")
+UNBOUNDED: Final = Rule("ENV801", Severity.INFO, "requirements without an upper bound on their versions")
 BRANCH: Final = Rule("ENV802", Severity.INFO, "a git requirement without a commit")
 LATEST: Final = Rule("ENV803", Severity.INFO, "an image without a version")
 UNREAD: Final = Rule("ENV901", Severity.INFO, "lines that envspec does not understand")
