@@ -93,6 +93,12 @@ class Endpoint:
     def is_plain(self) -> bool:
         return self.base.startswith("http://")
 
+    @property
+    def image_name(self) -> str:
+        """The repository as engines name it: their logins and mirrors of Docker Hub are those of `docker.io`."""
+        host = urlsplit(self.base).netloc
+        return f"{DOCKER_HUB if host == _DOCKER_HUB_HOST else host}/{self.repository}"
+
     def may_name(self, url: str) -> bool:
         """Whether blobs, or the login, may be sent to another URL that the registry names.
 

@@ -39,6 +39,21 @@ def test_golden(folder: Path) -> None:
     assert parse(str(reference)) == reference
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("ubuntu:24.04", "docker.io/library/ubuntu"),
+        ("index.docker.io/nvidia/cuda", "docker.io/nvidia/cuda"),
+        ("nvcr.io/nvidia/pytorch", "nvcr.io/nvidia/pytorch"),
+        ("127.0.0.1:5000/base", "127.0.0.1:5000/base"),
+        ("ghcr.io/team/base", "mirror.example.com:5000/hub/team/base"),
+    ],
+)
+def test_the_name_for_an_engine(text: str, name: str) -> None:
+    """Docker sends the login of docker.io, and asks its mirrors, only for images of that name."""
+    assert endpoint_of(parse(text), {"ghcr.io": "mirror.example.com:5000/hub"}).image_name == name
+
+
 LABEL = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,6}[a-z0-9])?", fullmatch=True)
 REGISTRY = st.builds(lambda a, b, port: f"{a}.{b}{port}", LABEL, LABEL, st.sampled_from(["", ":443", ":5000"]))
 PATH = st.lists(st.from_regex(r"[a-z0-9]{1,5}((\.|_|__|-{1,3})[a-z0-9]{1,4})?", fullmatch=True), min_size=1, max_size=4)

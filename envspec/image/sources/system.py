@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
+from urllib.parse import urlsplit
 
 from envspec.context import Context
 from envspec.errors import EnvspecError, NoSolution, UsageError
@@ -354,10 +355,9 @@ def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJo
     pins = request.locked.packages if request.locked else ()
     wish = AptRequest(request.apt, request.snapshot, pins, environ.get(MIRROR) or None)
     where = endpoint_of(parse(request.base), dict(request.mirrors))
-    host = where.base.partition("://")[2].partition("/")[0]
-    is_plain = where.is_plain or is_loopback(host.rpartition(":")[0])
+    is_plain = where.is_plain or is_loopback(urlsplit(where.base).hostname or "")
     return ContainerJob(
-        base=f"{host}/{where.repository}@{request.base.rpartition('@')[2]}",
+        base=f"{where.image_name}@{request.base.rpartition('@')[2]}",
         platform=request.platform,
         plain=RegistryTransport.HTTP if is_plain else RegistryTransport.TLS,
         name=f"envspec-system-{request.key[:16]}",
