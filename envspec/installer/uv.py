@@ -209,8 +209,7 @@ async def install(request: InstallRequest, context: Context, site: StagingFolder
         # Once for each package.
         names.difference_update(changed)
         context.reporter.warning(
-            f"{', '.join(changed)}: edited in another environment, and so in the cache, with which environments share "
-            "files: fetched again"
+            f"{', '.join(changed)}: edited in another environment, which shares its files with the cache: fetched again"
         )
         if (ended := await run_uv(["cache", "clean", *changed], variables, site)).status != 0:
             raise error_of(ended, variables)
@@ -222,12 +221,13 @@ def changed_in_cache(prefix: Path) -> list[str]:
     """Packages in an environment with a file that was changed after uv unpacked it into its cache.
 
     uv links files to its cache: one that is edited in an environment is the same in the cache, and in every environment
-    that is installed later. Only files that are newer than their wheel's metadata are read.
+    that is installed later. Only files that are newer than their wheel's metadata are read. A file that several
+    packages install may be that of any of them.
     """
     environment = find_environment(prefix)
-    packages: dict[str, str] = {}
-    newer: list[ExpectedFile] = []
-    for found in (each for site in environment.sites for each in distributions(site)):
+    packages = [each for site in environment.sites for each in distributions(site)]
+    newer: dict[str, ExpectedFile] = {}
+    for found in packages:
         try:
             unpacked_ns = min((found.site / found.folder / name).stat().st_mtime_ns for name in ("METADATA", "WHEEL"))
         except FileNotFoundError:
@@ -240,11 +240,16 @@ def changed_in_cache(prefix: Path) -> list[str]:
                 continue
             if entry.algorithm in STRONG and state.st_nlink > 1 and state.st_mtime_ns > unpacked_ns:
                 path = environment.relative(root + entry.path)
-                packages[path] = found.name
-                newer.append(ExpectedFile(path, {(entry.algorithm, entry.digest): None}, entry.size_bytes or 0))
-    return sorted(
-        {packages[each.path] for each in hash_all(newer, str(environment.prefix)) if each.drift is Drift.CHANGED}
-    )
+                newer[root + entry.path] = ExpectedFile(path, {}, entry.size_bytes or 0)
+    owners: dict[str, list[str]] = {}
+    for found in packages if newer else ():
+        root = os.path.join(found.site, "")  # noqa: PTH118 (40,000 times)
+        for entry in found.entries or ():
+            if (expected := newer.get(root + entry.path)) and entry.algorithm in STRONG:
+                expected.hashes[entry.algorithm, entry.digest] = None
+                owners.setdefault(expected.path, []).append(found.name)
+    changed = (each for each in hash_all(newer.values(), str(environment.prefix)) if each.drift is Drift.CHANGED)
+    return sorted({name for each in changed for name in owners[each.path]})
 
 
 def _with_built(resolution: Resolution) -> Resolution:

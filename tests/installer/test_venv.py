@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 
 from envspec.diagnostics.machine import this_platform
+from envspec.installer.uv import changed_in_cache
 from envspec.models import Platform, Python
 from tests.conftest import Serve
 from tests.support.builders import environments, standalone
@@ -176,6 +177,23 @@ def test_an_edit_in_one_environment_does_not_reach_the_next(user: User, lock: Pa
     third = installs(user, lock, prefix="three")
     succeeded(third)
     assert "edited" not in third.stderr
+
+
+def test_a_file_of_two_packages_is_not_edited(user: User) -> None:
+    """Which of them is unpacked first, and linked last, is different in each run."""
+    lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(OTHER)]))
+    succeeded(installs(user, lock))
+    prefix = user.folder / "env"
+    file = next(prefix.glob("lib/python3*/site-packages/other/__init__.py"))
+    rival = file.parents[1] / "rival-1.0.dist-info"
+    rival.mkdir()
+    for name in ("METADATA", "WHEEL"):
+        (rival / name).write_text("")
+        os.utime(rival / name, (0, 0))
+    (rival / "RECORD").write_text(f"other/__init__.py,sha256={'A' * 43},1\n")
+    assert changed_in_cache(prefix) == []
+    edit(user, "env")
+    assert changed_in_cache(prefix) == ["other", "rival"]
 
 
 def test_an_edit_is_not_installed_offline(user: User, lock: Path) -> None:
