@@ -69,8 +69,7 @@ SETTINGS: Final = (
         "apt_snapshot",
         _TEXT,
         "that of the base's apt",
-        "Archive of snapshots for `[system] snapshot`, if the base's apt has none: a URL with `{archive}` and "
-        "`{moment}`",
+        "Archive of snapshots for `[system] snapshot`, if the base's apt has none: a URL with `{archive}` and `{time}`",
     ),
     Setting(
         "registry.mirrors",

@@ -190,7 +190,7 @@ def _of_variants(data: dict[str, Any]) -> Iterator[tuple[KeyPath, BadValue]]:
         env = own.get("env")
         for key in SHARED:
             if isinstance(env, dict) and key in env:
-                yield (*path, "env", key), BadValue("variants have it from the spec", "set it in [env]")
+                yield (*path, "env", key), BadValue("a variant can't set it", "set it in [env]")
         if not isinstance(own.get(WITHOUT, []), list):
             yield (*path, WITHOUT), BadValue("not a list of names", f'write `{WITHOUT} = ["flash-attn"]`')
 

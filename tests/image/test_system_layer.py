@@ -245,7 +245,7 @@ def test_the_same_packages_with_other_files_are_refused(site: Site) -> None:
 
 def test_a_snapshot_comes_from_the_mirror_that_is_named(site: Site) -> None:
     order = replace(site.order(), snapshot=datetime(2026, 11, 1, tzinfo=timezone.utc))
-    mirror = f"{site.archive.url.removesuffix('debian')}{{archive}}/{{moment}}/"
+    mirror = f"{site.archive.url.removesuffix('debian')}{{archive}}/{{time}}/"
     layer, source = site.make(order, **{MIRROR: mirror})
     assert layer.packages == ("below=1.0", "mess=1.0")
     assert "/debian/20261101T000000Z/dists/bookworm/Release" in site.archive.asked

@@ -70,15 +70,13 @@ def test_the_locks_versions_go_before_all_others() -> None:
 
 def test_a_mirror_is_asked_at_the_snapshots_moment_in_utc() -> None:
     moment = datetime(2026, 11, 1, 2, tzinfo=timezone(timedelta(hours=2)))
-    given = work_files(AptRequest(("gcc",), moment, mirror="https://m/a&b#c/{archive}/{moment}/"), {}, None)
+    given = work_files(AptRequest(("gcc",), moment, mirror="https://m/a&b#c/{archive}/{time}/"), {}, None)
     text = given["environment"].decode()
     assert "SNAPSHOT=20261101T000000Z" in text
     # As sed's `s` reads it: the archive's name is its second group.
     assert r"MIRROR='https://m/a\&b\#c/\2/20261101T000000Z/'" in text
     # Without a snapshot there is no moment to ask for.
-    assert (
-        "MIRROR=''" in work_files(AptRequest(("gcc",), mirror="https://m/{moment}"), {}, None)["environment"].decode()
-    )
+    assert "MIRROR=''" in work_files(AptRequest(("gcc",), mirror="https://m/{time}"), {}, None)["environment"].decode()
 
 
 def test_what_has_come_is_what_was_not_there_before() -> None:

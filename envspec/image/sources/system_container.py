@@ -361,7 +361,7 @@ def _check_status(status: int, lines: list[str], job: ContainerJob) -> None:
     if status == NO_SNAPSHOT or (status == NO_UPDATE and any(words in output for words in _NO_SERVER)):
         raise InstallFailed(
             f"the apt of {job.base} has no snapshots of its sources, which [system] snapshot requires",
-            hint=f"set a mirror with snapshots, such as {MIRROR}=https://mirror.corp/{{archive}}/{{moment}}/",
+            hint=f"set a mirror with snapshots, such as {MIRROR}=https://mirror.corp/{{archive}}/{{time}}/",
         )
     if status == NO_UPDATE or _UNREACHABLE.search(output):
         raise ArchiveUnreachable(

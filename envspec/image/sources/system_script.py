@@ -22,7 +22,7 @@ from envspec.image.services import GID, HOME, UID, USER
 WORK: Final = "/.envspec-build"
 #: The container's output: see the script.
 OUT: Final = f"{WORK}/out"
-#: A mirror with snapshots, such as `https://mirror.corp/{archive}/{moment}/`, for an apt without them.
+#: A mirror with snapshots, such as `https://mirror.corp/{archive}/{time}/`, for an apt without them.
 MIRROR: Final = "ENVSPEC_APT_SNAPSHOT"
 #: 1980-01-01, as all files in images. Makes Python write hash-based bytecode, and shadow the same day.
 EPOCH: Final = 315532800
@@ -133,7 +133,7 @@ def _timestamp(snapshot: datetime) -> str:
 
 def _replacement(mirror: str, snapshot: datetime) -> str:
     """The mirror's URL as the replacement in sed's `s`; group 2 is the archive's name."""
-    return re.sub(r"[&#\\]", r"\\\g<0>", mirror).replace("{archive}", r"\2").replace("{moment}", _timestamp(snapshot))
+    return re.sub(r"[&#\\]", r"\\\g<0>", mirror).replace("{archive}", r"\2").replace("{time}", _timestamp(snapshot))
 
 
 def _apt_conf(wish: AptRequest, certificates: str | None) -> str:
