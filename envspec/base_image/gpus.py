@@ -21,7 +21,9 @@ from envspec.facts.gpu import (
     runs_all,
 )
 from envspec.facts.tables import GpuRow, at_least, numeric, ranges_text
+from envspec.facts.torch import BuildChoice
 from envspec.models import CudaVersion, Decision, GpuCode, Platform
+from envspec.origins import PYTORCH
 from envspec.resolve.pypi.found import is_release
 
 #: What to do about GPUs that no build runs together.
@@ -119,6 +121,22 @@ def check_gpus(request: CudaRequest, pins: Sequence[CudaPins], codes: Sequence[G
     if gpus:
         warnings += [_unchecked(each) for each in unchecked]
     return GpuChecks(tuple(decisions), tuple(warnings), tuple(by_ptx))
+
+
+def check_choice(request: CudaRequest, choice: BuildChoice, platform: Platform, python: str, facts: Facts) -> None:
+    """Fail as `check_gpus` for the newest release of a choice that has no code for the GPUs, before it is resolved.
+
+    python: its series.
+
+    Raises:
+        GpuNotServed
+    """
+    if choice.serves_gpus or not choice.versions or choice.variant is None:
+        return
+    torch = TorchBuild(PackageSource.PYPI, "torch", choice.versions[-1], choice.variant, f"{PYTORCH}{choice.variant}")
+    pins = CudaPins(platform, python, (), {}, torch, (), frozenset({PackageSource.PYPI}))
+    if code := code_of(pins, facts):
+        check_gpus(request, [pins], [code], facts)
 
 
 def other_builds(

@@ -72,7 +72,7 @@ def diff(old: str, new: str) -> Result:
 @click.command()
 @LOCK
 @click.argument("more", nargs=-1, metavar="")
-@click.option("--driver", metavar="V", help="Version of its NVIDIA driver, such as 570.124.06.")
+@click.option("--driver", metavar="V", help="Version of its NVIDIA driver, such as 570.124.06, or its branch: 570.")
 @click.option(
     "--gpu",
     "gpus",

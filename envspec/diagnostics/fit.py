@@ -24,7 +24,7 @@ from envspec.facts.gpu import (
     runs,
     without_code,
 )
-from envspec.facts.tables import numeric
+from envspec.facts.tables import at_least, numeric
 from envspec.models import Driver, GpuCode, GpuCodeFound, Lock, Package, Platform
 
 
@@ -160,6 +160,8 @@ def _driver(needed: Driver, machine: Machine, facts: Facts) -> FitFinding:
         why = f"the driver is {machine.driver}, the lock needs {needed.minimum} or newer: {needed.why}"
         return FitFinding("driver", FitVerdict.DOES_NOT_FIT, why, _newer_driver(needed.minimum, machine))
     why = f"{machine.driver} is {needed.minimum} or newer"
+    if numeric(machine.driver) < numeric(needed.minimum):
+        why = f"{machine.driver} counts as the newest driver of its branch: it is {needed.minimum} or newer"
     # NVIDIA_REQUIRE_CUDA of the images lists old driver branches for data center GPUs only (12.8.1's Dockerfile).
     others = [gpu.name for gpu in machine.gpus if not is_for_data_centers(facts, gpu.name)]
     if needed.bundled and not _is_enough(machine, needed.bundled) and (others or not machine.gpus):
@@ -219,6 +221,8 @@ def _gpu(
         why = f"{named}: the driver must compile PTX for it, and is older than the toolkit's own"
         return FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, _newer_driver(driver.bundled, machine))
     why = f"{build} has code for it" if how is Runs.SASS else f"the driver compiles {build} for it from PTX"
+    if first and machine.driver and numeric(machine.driver) < numeric(first.version):
+        why = f"{why}; it needs {first.version} or newer of driver branch {machine.driver}"
     return FitFinding("gpu", FitVerdict.FITS, f"{named}: {why}")
 
 
@@ -340,4 +344,4 @@ def _is_enough(machine: Machine, needed: str | None) -> bool:
     """Whether the driver is new enough; true if the description has none."""
     if machine.driver is None:
         return machine.is_described
-    return needed is not None and numeric(machine.driver) >= numeric(needed)
+    return needed is not None and at_least(machine.driver, needed)

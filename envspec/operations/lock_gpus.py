@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from envspec.base_image.cuda import GpuNotServed
-from envspec.base_image.gpus import APART, no_common_build
+from envspec.base_image.cuda import CudaRequest, GpuNotServed
+from envspec.base_image.gpus import APART, check_choice, no_common_build
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import (
     Coverage,
@@ -23,7 +24,7 @@ from envspec.facts.gpu import (
     unsupported,
 )
 from envspec.facts.tables import GpuRow, TorchRelease, at_least
-from envspec.facts.torch import easiest_build, served, split_label
+from envspec.facts.torch import CudaChoice, Machines, NoSuchBuild, choose_build, easiest_build, served, split_label
 from envspec.models import Platform
 from envspec.spec import Spec
 from envspec.spec.errors import KeyPath
@@ -52,6 +53,7 @@ def check_cuda(spec: Spec, facts: Facts, path: Path, variant: str, text: str | N
     if found:
         raise spec_error(path, found, variant, text)
     _check_common_build(spec, facts)
+    _check_choice(spec, facts)
 
 
 def _problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[KeyPath, str, str]]:
@@ -113,21 +115,47 @@ def _check_common_build(spec: Spec, facts: Facts) -> None:
         raise GpuNotServed(text, hint=APART)
 
 
+def _check_choice(spec: Spec, facts: Facts) -> None:
+    """Fail before any request if the build that driver, CUDA version and requirements select does not run the GPUs of
+    the only Linux platform: its index may be one that can't be reached.
+
+    Raises:
+        GpuNotServed
+    """
+    linux = [platform for platform in spec.env.platforms if platform.is_linux]
+    cuda = spec.cuda_on(linux[0]) if len(linux) == 1 else None
+    if cuda is None or (allowed := _torch_allowed(spec, facts)) is None:
+        return
+    as_of = spec.env.as_of if isinstance(spec.env.as_of, datetime) else None
+    gpus, python = tuple(find_gpu(facts, name) for name in cuda.gpus), spec.env.python_series
+    machines = Machines(cuda.driver, gpus, python)
+    with suppress(NoSuchBuild):
+        choice = choose_build(facts, allowed, cuda.version or CudaChoice.ANY, linux[0], as_of, machines)
+        request = CudaRequest(cuda.version, gpus=cuda.gpus, driver=cuda.driver, as_of=as_of)
+        check_choice(request, choice, linux[0], python, facts)
+
+
 def _no_common_build(spec: Spec, platform: Platform, gpus: Sequence[GpuRow], facts: Facts) -> str:
     """As `no_common_build`, for the GPUs that some build runs; empty also if torch is not in the facts."""
     return no_common_build(facts, served(facts, gpus, platform), platform) if _torch_releases(spec, facts) else ""
 
 
 def _torch_releases(spec: Spec, facts: Facts) -> list[TorchRelease]:
-    """The releases of torch that the spec allows; none if it does not bound torch to releases in the facts, or if torch
-    may come from elsewhere than the default index and PyTorch's.
+    """The releases of torch that the spec allows; none if `_torch_allowed` is None."""
+    allowed = _torch_allowed(spec, facts)
+    if allowed is None:
+        return []
+    return [row for row in facts.torch if allowed.contains(row.version, prereleases=True)]
+
+
+def _torch_allowed(spec: Spec, facts: Facts) -> SpecifierSet | None:
+    """The versions of torch that the spec allows, without a build's label; None if it does not bound torch to releases
+    in the facts, or if torch may come from elsewhere than the default index and PyTorch's.
     """
     named = [each for each in (*spec.pip.dependencies, *spec.pip.constraints) if each.name == "torch"]
     is_elsewhere = any(each.url or each.marker for each in named) or spec.pip.index_for("torch") or spec.conda
     is_replaced = spec.pip.on_top_of or any(each.requirement.name == "torch" for each in spec.pip.overrides)
     if not named or is_elsewhere or is_replaced or spec.image.packages is BasePackages.KEEP:
-        return []
+        return None
     allowed, _ = split_label(SpecifierSet(",".join(str(each.specifier) for each in named if each.specifier)))
-    if coverage(facts, allowed) is not Coverage.INSIDE:
-        return []
-    return [row for row in facts.torch if allowed.contains(row.version, prereleases=True)]
+    return allowed if coverage(facts, allowed) is Coverage.INSIDE else None
