@@ -147,7 +147,8 @@ class CudaTarget(Section):
     driver: f.DriverVersion | None = Field(
         default=None,
         description="The oldest Linux driver that must run the environment, or its branch. Without `version`, the "
-        "newest torch with a build for this driver is locked.",
+        "newest torch with a build for this driver is locked. The lock states the oldest driver that runs it: "
+        "often an older one.",
         examples=["535"],
     )
     flavor: Annotated[Flavor, f.OneOf()] = Field(
