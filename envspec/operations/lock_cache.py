@@ -26,8 +26,10 @@ from envspec.lockfile.header import FORMAT, LOCK_FILE, pins_sha256, verify_check
 from envspec.operations.lock_state import Compiled, LockRequest, Upgrade
 from envspec.resolve import RESOLVERS
 from envspec.spec.dates import Age, as_of_in, package_as_of_in
+from envspec.spec.document import open_logins
 from envspec.spec.identity import input_sha256, read_document
 from envspec.spec.owner import TWO_SPECS, other_owner, path_from_lock
+from envspec.spec.variants import document_of
 from envspec.version import VERSION
 
 #: Part of every key: changes whenever the same inputs would make another lock.
@@ -100,6 +102,10 @@ def recalled(request: LockRequest, context: Context, base: Compiled | None = Non
         return None
     if request.text is not None:
         return None
+    with suppress(OSError, ValueError):
+        # Each run warns of it.
+        if open_logins(document_of(read_document(request.spec_path), request.variant)):
+            return None
     if owner_of(request) is not None:
         return None
     # A variant that is up to date is so beside the spec's lock of today.

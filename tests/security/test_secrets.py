@@ -316,8 +316,12 @@ def test_a_password_in_a_spec_is_warned_of(user: User, index: IndexServer) -> No
     ):
         user.wants("corp-core", rest=routed("corp", url, "corp-*"))
         ran = user.locks(V="v", W="w", NO_PROXY="127.0.0.1")
-        assert ("contains a password or a token" in ran.stderr) == is_open, ran.stderr
-        assert "sesame" not in ran.stderr
+        again = user.locks(V="v", W="w", NO_PROXY="127.0.0.1")
+        checked = user.locks("--check")
+        for each in (ran, again, checked):
+            assert each.status == 0
+            assert ("contains a password or a token" in each.stderr) == is_open, each.stderr
+            assert "sesame" not in each.stderr
 
 
 # The environment
