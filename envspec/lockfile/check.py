@@ -19,7 +19,7 @@ from envspec.lockfile.check_entries import mismatches
 from envspec.lockfile.folder import read_current, state
 from envspec.lockfile.header import LOCK_FILE, DamagedLock, Header, NewerFormat, pins_sha256, verify_checksum
 from envspec.names import FILE_NAME
-from envspec.spec.document import DEPENDENCIES_FROM, open_logins
+from envspec.spec.document import DEPENDENCIES_FROM, OPEN_LOGIN, open_logins
 from envspec.spec.identity import input_sha256, read_document
 from envspec.spec.owner import TWO_SPECS, other_owner
 from envspec.spec.variants import BASE, base_directory, document_of
@@ -106,11 +106,7 @@ def _check(
         # The entries of a lock of another spec are another spec's.
         reasons = [_changed(data, variant, spec_path, lock_dir, header)]
     by_these_facts = facts_version is None or not header.facts or facts_version == header.facts
-    logins = [
-        f"{spec_path}: {key} contains a password or a token, visible to everybody who sees the spec: use variables "
-        "instead, as in https://${TEAM_USER}:${TEAM_PASSWORD}@host"
-        for key in open_logins(document_of(data, variant))
-    ]
+    logins = (f"{spec_path}: {key} {OPEN_LOGIN}" for key in open_logins(document_of(data, variant)))
     warnings = (*logins, *_warnings(header, facts_version, by_these_facts=by_these_facts))
     return CheckResult((*reasons, *of_files), warnings, by_these_facts)
 

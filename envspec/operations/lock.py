@@ -34,7 +34,7 @@ from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in
 from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
 from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
-from envspec.spec.document import root_of
+from envspec.spec.document import OPEN_LOGIN, root_of
 from envspec.spec.errors import KeyPath, RefusedValues, SpecError
 from envspec.spec.identity import whole_document
 from envspec.spec.load import read_text, spec_error
@@ -194,10 +194,7 @@ def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
     for path, text in (*found, *channels):
         if has_open_secret(text, channel=path[0] == "conda"):
             [place] = _spec_error(request, [(path, "", "")]).problems
-            context.reporter.warning(
-                f"{place.where}:{place.line}: {place.key} contains a password or a token, visible to everybody who "
-                "sees the spec: use variables instead, as in https://${TEAM_USER}:${TEAM_PASSWORD}@host"
-            )
+            context.reporter.warning(f"{place.where}:{place.line}: {place.key} {OPEN_LOGIN}")
 
 
 def _recording(context: Context, warnings: list[str]) -> Context:

@@ -17,6 +17,11 @@ from envspec.names import normalised
 
 #: The file whose table [tool.envspec] is a spec, and what stands in it.
 PYPROJECT: Final = "pyproject.toml"
+#: What is wrong with such a key of `open_logins`.
+OPEN_LOGIN: Final = (
+    "contains a password or a token, visible to everybody who sees the spec: use variables instead, as in "
+    "https://${TEAM_USER}:${TEAM_PASSWORD}@host"
+)
 #: A key of specs: lines of a pyproject.toml that count like [pip] dependencies.
 DEPENDENCIES_FROM: Final = "dependencies-from"
 #: Of `requires-python`, if all that it allows is one series or one patch. `==3.11` is 3.11.0, which nobody means.
