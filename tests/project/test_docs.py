@@ -38,6 +38,18 @@ def test_every_link_leads_somewhere(document: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_table_is_whole(document: Path) -> None:
+    """A header that is no row makes text of the rows below it."""
+    lines = _CODE.sub("", document.read_text(encoding="utf-8")).splitlines()
+    found = {
+        at: (lines[at - 1], [row for row in lines[at + 1 : at + 2] if not row.startswith("|")])
+        for at, line in enumerate(lines)
+        if re.fullmatch(r"\|(?:\s*:?-+:?\s*\|)+", line)
+    }
+    assert [(at, header) for at, (header, rest) in found.items() if not header.startswith("|") or rest] == []
+
+
 def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
