@@ -113,6 +113,11 @@ def error_of(ended: Finished, variables: Mapping[str, str]) -> EnvspecError:
         hint = login_hint(answered.url, variables) if answered.status in REFUSED else answered.hint
         answered.restate(f"{who}: {answered.message}", hint)
         return answered
+    if old := re.search(_OLD_PYTHON, " ".join(text.split())):
+        return UnfitMachine(
+            f"{old['name']} {old['version']} needs Python {old['needed']}, and this is {old['python']}",
+            hint="name a newer Python of the series (--python), or leave --python out: the locked one is fetched",
+        )
     if re.search(_OFFLINE, text):
         return OfflineMiss(f"a file of {who}")
     where = f"{who}: {url[1]}" if url else who
@@ -162,6 +167,12 @@ _REQUEST_ERRORS: Final[tuple[tuple[str, type[RequestError], str, str], ...]] = (
     (r"decoding response body|[Cc]onnection (?:reset|closed)", IncompleteResponse, "the response ended early", _AGAIN),
     (r"Failed to extract archive", IncompleteResponse, "the received file is damaged", _AGAIN),
     (r"error sending request|Request failed", Unreachable, "the connection broke", _AGAIN),
+)
+
+
+_OLD_PYTHON: Final = (
+    r"Python version \((?P<python>[\d.]+)\) does not satisfy Python(?P<needed>\S+) "
+    r"and (?P<name>\S+)==(?P<version>\S+) depends on Python"
 )
 
 

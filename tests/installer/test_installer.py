@@ -310,6 +310,12 @@ _AND = " and you require other==2.0, we can conclude that your requirements are 
             "file-not-on-index",
             "other: the index does not have it",
         ),
+        (
+            "error: No solution found\n  cause: Because the current Python version (3.11.2) does not satisfy Python>=3.11.5\n"
+            "         and other==2.0 depends on Python>=3.11.5, we can conclude that other==2.0 cannot be used.\n",
+            "unfit-machine",
+            "other 2.0 needs Python >=3.11.5, and this is 3.11.2",
+        ),
         (f"{_BECAUSE}other was not found in the cache{_AND}", "offline-miss", "offline, and a file of other"),
         (f"{_DOWNLOAD}  cause: failed to write: No space left on device (os error 28)\n", "disk-full", "no space left"),
         (

@@ -21,6 +21,7 @@ import urllib.request
 from pathlib import Path
 from typing import Final
 
+from packaging.version import Version
 from uv import find_uv_bin
 
 from tests.support.machines import NotRun, interpreters
@@ -166,10 +167,10 @@ def _install(folder: Path, series: str, requirements: Path) -> None:
 
 
 def interpreter(series: str) -> str:
-    """A CPython of a series. Raises NotRun if there is none."""
-    for path in interpreters(series).values():
-        return str(path)
-    raise NotRun(f"no Python {series} on PATH")
+    """The newest CPython of a series: some packages exclude early patches. Raises NotRun if there is none."""
+    if not (found := interpreters(series)):
+        raise NotRun(f"no Python {series} on PATH")
+    return str(found[max(found, key=Version)])
 
 
 _HOOK: Final = """
