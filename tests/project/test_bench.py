@@ -130,3 +130,8 @@ def test_the_suite_of_a_gpu_day_runs_and_is_reported(tmp_path: Path, capsys: pyt
 def test_the_page_of_what_ran_on_which_gpu_is_that_of_the_receipts() -> None:
     """It has every check, every bound and every shortcut of the stand-in: a new one needs the page written again."""
     assert gpu_coverage.PAGE.read_text(encoding="utf-8") == gpu_coverage.page()
+
+
+def test_a_check_that_the_stand_in_has_not_run_is_listed_as_such() -> None:
+    assert "not run yet" not in gpu_coverage.page()
+    assert "| `new` | (not run yet: `--stand-in`) | | never |" in gpu_coverage.page(["matmul", "new"])
