@@ -4,9 +4,9 @@ A page has steps (`## 2. The table`) with `diff` and `sh` blocks. All are taken 
 `sh` blocks may need a stack (see `pages.py`). If a page says "the tests fail without step 2 or 3", its last `sh` block
 has to fail without the diffs of each of them.
 
-`ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs/test_contributing.py -k PAGE` writes the diffs again, with the lines
-that are around them today: review where they are now. The lines above or below a change must be as before. It counts
-the lines of a diff itself, so a diff can be edited by hand.
+`ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs/test_contributing.py -k PAGE -m "not stack"` writes the diffs again,
+with the lines that are around them today: review where they are now. The lines above or below a change must be as
+before. It counts the lines of a diff itself, so a diff can be edited by hand.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def apply_all(copy: Copy, name: str, diffs: list[Block]) -> dict[int, str]:
 def _advice(name: str) -> str:
     if is_writing():
         return "The lines above and below its changes are not those of the diff: edit the diff by hand"
-    command = f"ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs/test_contributing.py -k {name}"
+    command = f"ENVSPEC_WRITE_DOCS=1 python -m pytest tests/docs/test_contributing.py -k {name} -m 'not stack'"
     return f"If the lines around its changes are new, run `{command}`, and review where the changes are"
 
 
