@@ -204,28 +204,28 @@ async def install(request: InstallRequest, context: Context, site: StagingFolder
     variables = environ(context)
     # Not an argument: the URL may contain a password.
     variables["UV_DEFAULT_INDEX"] = default_index_url(context.environ)
-    retry = Retry(context.timeouts, "uv")
+    await _run_with_retries(arguments, variables, context, site)
     names = {each.name for each in request.resolution.packages}
-    while True:
-        ended = await run_uv(arguments, variables, site)
-        if ended.status != 0:
-            error = error_of(ended, variables)
-            pause_s = retry.next_pause_s(error, transient=is_transient(ended.stderr))
-            context.reporter.warning(f"{error.message}; trying again in {pause_s:.1f} s")
-            await asyncio.sleep(pause_s)
-            continue
-        changed = [each for each in await asyncio.to_thread(changed_in_cache, site.path) if each in names]
-        if not changed:
-            break
-        # Once for each package.
-        names.difference_update(changed)
+    if changed := [each for each in await asyncio.to_thread(changed_in_cache, site.path) if each in names]:
         context.reporter.warning(
             f"{', '.join(changed)}: edited in another environment, which shares its files with the cache: fetched again"
         )
         if (ended := await run_uv(["cache", "clean", *changed], variables, site)).status != 0:
             raise error_of(ended, variables)
         arguments += [word for name in changed for word in ("--reinstall-package", name)]
+        await _run_with_retries(arguments, variables, context, site)
     requirements.unlink()
+
+
+async def _run_with_retries(
+    arguments: Sequence[str], variables: Mapping[str, str], context: Context, site: StagingFolder
+) -> None:
+    retry = Retry(context.timeouts, "uv")
+    while (ended := await run_uv(arguments, variables, site)).status != 0:
+        error = error_of(ended, variables)
+        pause_s = retry.next_pause_s(error, transient=is_transient(ended.stderr))
+        context.reporter.warning(f"{error.message}; trying again in {pause_s:.1f} s")
+        await asyncio.sleep(pause_s)
 
 
 def changed_in_cache(prefix: Path) -> list[str]:

@@ -99,14 +99,15 @@ def _check(
     except StaleLock as error:
         return CheckResult((Reason(Why.DAMAGED, error.message, error.hint or ""),))
     contents, of_files = _file_reasons(lock_dir, header)
+    spec = document_of(data, variant)
     if input_sha256(data, variant) == header.input_sha256:
-        reasons = _entry_reasons(document_of(data, variant), body, contents, spec_path, document)
+        reasons = _entry_reasons(spec, body, contents, spec_path, document)
         reasons += _base_reasons(base_directory(lock_dir, variant), lock_dir, header) if variant else []
     else:
         # The entries of a lock of another spec are another spec's.
         reasons = [_changed(data, variant, spec_path, lock_dir, header)]
     by_these_facts = facts_version is None or not header.facts or facts_version == header.facts
-    logins = (f"{spec_path}: {key} {OPEN_LOGIN}" for key in open_logins(document_of(data, variant)))
+    logins = (f"{spec_path}: {key} {OPEN_LOGIN}" for key in open_logins(spec))
     warnings = (*logins, *_warnings(header, facts_version, by_these_facts=by_these_facts))
     return CheckResult((*reasons, *of_files), warnings, by_these_facts)
 

@@ -52,8 +52,7 @@ def check_cuda(spec: Spec, facts: Facts, path: Path, variant: str, text: str | N
     found = dict.fromkeys(each for platform in spec.env.platforms for each in _problems(spec, platform, facts))
     if found:
         raise spec_error(path, found, variant, text)
-    _check_common_build(spec, facts)
-    _check_choice(spec, facts)
+    _check_builds(spec, facts)
 
 
 def _problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[KeyPath, str, str]]:
@@ -103,33 +102,24 @@ def _needed(spec: Spec, platform: Platform, facts: Facts) -> Iterator[str]:
         yield build.driver
 
 
-def _check_common_build(spec: Spec, facts: Facts) -> None:
-    """Fail before any request if no torch build has code for all GPUs of the only Linux platform.
+def _check_builds(spec: Spec, facts: Facts) -> None:
+    """Fail before any request if no torch build has code for all GPUs of the only Linux platform, or if the one that
+    driver, CUDA version and requirements select has not: its index may be one that can't be reached.
 
     Raises:
         GpuNotServed: there is none, and the spec requires releases of torch that are in the facts.
     """
     linux = [platform for platform in spec.env.platforms if platform.is_linux]
     cuda = spec.cuda_on(linux[0]) if len(linux) == 1 else None
-    if cuda and (text := _no_common_build(spec, linux[0], [find_gpu(facts, name) for name in cuda.gpus], facts)):
-        raise GpuNotServed(text, hint=APART)
-
-
-def _check_choice(spec: Spec, facts: Facts) -> None:
-    """Fail before any request if the build that driver, CUDA version and requirements select does not run the GPUs of
-    the only Linux platform: its index may be one that can't be reached.
-
-    Raises:
-        GpuNotServed
-    """
-    linux = [platform for platform in spec.env.platforms if platform.is_linux]
-    cuda = spec.cuda_on(linux[0]) if len(linux) == 1 else None
-    if cuda is None or (allowed := _torch_allowed(spec, facts)) is None:
+    allowed = _torch_allowed(spec, facts)
+    if cuda is None or not cuda.gpus or allowed is None:
         return
-    as_of = spec.env.as_of if isinstance(spec.env.as_of, datetime) else None
-    gpus, python = tuple(find_gpu(facts, name) for name in cuda.gpus), spec.env.python_series
-    machines = Machines(cuda.driver, gpus, python)
+    gpus = tuple(find_gpu(facts, name) for name in cuda.gpus)
+    if text := _no_common_build(spec, linux[0], gpus, facts):
+        raise GpuNotServed(text, hint=APART)
+    as_of, python = spec.env.as_of if isinstance(spec.env.as_of, datetime) else None, spec.env.python_series
     with suppress(NoSuchBuild):
+        machines = Machines(cuda.driver, gpus, python)
         choice = choose_build(facts, allowed, cuda.version or CudaChoice.ANY, linux[0], as_of, machines)
         request = CudaRequest(cuda.version, gpus=cuda.gpus, driver=cuda.driver, as_of=as_of)
         check_choice(request, choice, linux[0], python, facts)

@@ -259,9 +259,6 @@ SpecWithFacts: Final = create_model(
 )
 
 
-_VARIANT_ENV: Final = "The keys of the environment that differ."
-
-
 def json_schema() -> dict[str, Any]:
     """The schema as draft 7, which the TOML extensions of editors read."""
     schema = _plain(SpecWithFacts.model_json_schema(mode="validation", ref_template="#/definitions/{model}"))
@@ -279,7 +276,10 @@ def _add_variants(sections: dict[str, Any], definitions: dict[str, Any]) -> None
     """The schema of `[variants]`: a spec's sections, of which nothing is required, and `false` for one less."""
     env = definitions["Env"]
     properties = {key: value for key, value in env["properties"].items() if key not in SHARED}
-    definitions["VariantEnv"] = {**_varied({**env, "properties": properties}, definitions), "description": _VARIANT_ENV}
+    definitions["VariantEnv"] = {
+        **_varied({**env, "properties": properties}, definitions),
+        "description": "The keys of the environment that differ.",
+    }
     descriptions = {field.alias or name: field.description for name, field in SpecWithFacts.model_fields.items()}
     parts = {
         key: {"description": descriptions[key], **_or_false(_varied(value, definitions))}

@@ -100,8 +100,7 @@ def _spec(_: str) -> str:
         if heading == "[variants.NAME]":
             keys = (
                 "Every key of a spec except `[env] name`, `as_of` and `package_as_of`; `false` as the value of a key "
-                "or "
-                "table removes the spec's (`cuda = false`). And:\n\n" + keys
+                "or table removes the spec's (`cuda = false`). And:\n\n" + keys
             )
         elif same:
             keys = f"Keys: {', '.join(f'`{key}`' for key in properties)}, as in `{same}`.\n"
