@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from envspec.base_image.cuda import CudaPins, CudaRequest, GpuNotServed, PackageSource, TorchBuild
 from envspec.facts import Facts
@@ -27,7 +26,6 @@ from envspec.origins import PYTORCH
 from envspec.resolve.pypi.found import is_release
 
 #: What to do about GPUs that no build runs together.
-APART: Final = "lock them apart, as variants ([variants.NAME])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +108,12 @@ def check_gpus(request: CudaRequest, pins: Sequence[CudaPins], codes: Sequence[G
             by_ptx.append(gpu.name)
         decisions += [_decision(gpu, capability, code, how[code.platform]) for code in codes]
         warnings += [
-            f"{_with_sm([gpu])} can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}"
+            f"{_with_sm([gpu])} can't run {_named(code)} on {code.platform.value}, which has {_code_text(code)}"
             for code in codes
             if how[code.platform] is Runs.NOT
         ]
     if unserved:
-        contents = "; ".join(f"{_named(code)} on {code.platform.value} has {_holds(code)}" for code in codes)
+        contents = "; ".join(f"{_named(code)} on {code.platform.value} has {_code_text(code)}" for code in codes)
         hint = _change(request, unserved, gpus, pins, codes[0], facts)
         raise GpuNotServed(f"{_with_sm(unserved)} can't run this lock: {contents}", hint=hint)
     if gpus:
@@ -166,6 +164,25 @@ def no_common_build(facts: Facts, gpus: Sequence[GpuRow], platform: Platform) ->
     return "" if first else nothing_for_all(gpus)
 
 
+def apart(facts: Facts, gpus: Sequence[GpuRow], platform: Platform, channel: str = "") -> str:
+    """The hint for GPUs that no build runs together: as few groups as builds allow, the oldest GPUs first.
+
+    channel: as in `other_builds`. GPUs that no build runs are in no group.
+    """
+
+    def runs_on(found: Iterable[GpuRow]) -> bool:
+        return any(True for _ in _running(facts, [capability_of(each) for each in found], platform, channel))
+
+    groups: list[list[GpuRow]] = []
+    for gpu in sorted(gpus, key=capability_of):
+        if groups and runs_on([*groups[-1], gpu]):
+            groups[-1].append(gpu)
+        elif runs_on([gpu]):
+            groups.append([gpu])
+    found = ", ".join(f"one for {' and '.join(gpu.name for gpu in group)}" for group in groups)
+    return f"lock them apart, as variants ([variants.NAME]): {found}"
+
+
 def nothing_for_all(gpus: Iterable[GpuRow]) -> str:
     return f"no known torch build has code for all of {', '.join(gpu.name for gpu in gpus)}"
 
@@ -210,7 +227,7 @@ def _change(
     together = [gpu for gpu in gpus if builds_of([gpu])]
     of_unserved, shared = builds_of(unserved), builds_of(together)
     if not shared:
-        return f"{nothing_for_all(together)}: {APART}"
+        return f"{nothing_for_all(together)}: {apart(facts, together, code.platform, channel)}"
     code_for = _sm(unserved) + (" and the other GPUs" if len(shared) < len(of_unserved) else "")
     limits = list(_limits(request, own, facts))
     allowed = tuple(build for build in shared if all(is_within(build) for _, is_within in limits))
@@ -257,7 +274,7 @@ def builds_text(builds: Sequence[OtherBuild], code_for: str, facts: Facts, torch
 
 
 def _decision(gpu: GpuRow, capability: ComputeCapability, code: GpuCode, how: Runs) -> Decision:
-    why = f"{_named(code)} holds {_holds(code)}"
+    why = f"{_named(code)} has {_code_text(code)}"
     if how is Runs.PTX:
         ptx = ", ".join(code.ptx)
         why = f"its driver compiles it from {ptx}, which needs the driver that the toolkit ships with"
@@ -299,5 +316,6 @@ def _with_sm(gpus: Iterable[GpuRow]) -> str:
     return " and ".join(f"{gpu.name} ({capability_of(gpu).sm})" for gpu in gpus)
 
 
-def _holds(code: GpuCode) -> str:
-    return " ".join((*code.sm, *code.ptx)) or "no GPU code (a CPU build)"
+def _code_text(code: GpuCode) -> str:
+    names = " ".join((*code.sm, *code.ptx))
+    return f"code for {names}" if names else "no GPU code (a CPU build)"

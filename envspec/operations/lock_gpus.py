@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from envspec.base_image.cuda import CudaRequest, GpuNotServed
-from envspec.base_image.gpus import APART, check_choice, no_common_build
+from envspec.base_image.gpus import apart, check_choice, no_common_build
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import (
     Coverage,
@@ -83,10 +83,10 @@ def _problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[Ke
         alike = [each for each in spec.env.platforms if (its := spec.cuda_on(each)) and its.driver == keys.driver]
         needed = newest_driver(driver for each in alike for driver in _needed(spec, each, facts))
         together = _no_common_build(spec, platform, gpus, facts)
-        apart = f"; {together}: {APART}" if together else ""
+        variants = f"; {together}: {apart(facts, gpus, platform)}" if together else ""
         newest = "" if newer else ": the newest build that the driver runs is locked"
         text = f"driver {keys.driver} is too old for {' and '.join(older)}"
-        yield path("driver"), text, f'set `driver` to "{needed}" or newer, or {" and ".join(fixes)}{newest}{apart}'
+        yield path("driver"), text, f'set `driver` to "{needed}" or newer, or {" and ".join(fixes)}{newest}{variants}'
 
 
 def _needed(spec: Spec, platform: Platform, facts: Facts) -> Iterator[str]:
@@ -103,8 +103,8 @@ def _needed(spec: Spec, platform: Platform, facts: Facts) -> Iterator[str]:
 
 
 def _check_builds(spec: Spec, facts: Facts) -> None:
-    """Fail before any request if no torch build has code for all GPUs of the only Linux platform, or if the one that
-    driver, CUDA version and requirements select has not: its index may be one that can't be reached.
+    """Fail before any request if no torch build has code for all GPUs of the only Linux platform, or if the build that
+    driver, CUDA version and requirements select lacks code for one: its index may be one that can't be reached.
 
     Raises:
         GpuNotServed: there is none, and the spec requires releases of torch that are in the facts.
@@ -116,7 +116,7 @@ def _check_builds(spec: Spec, facts: Facts) -> None:
         return
     gpus = tuple(find_gpu(facts, name) for name in cuda.gpus)
     if text := _no_common_build(spec, linux[0], gpus, facts):
-        raise GpuNotServed(text, hint=APART)
+        raise GpuNotServed(text, hint=apart(facts, gpus, linux[0]))
     as_of, python = spec.env.as_of if isinstance(spec.env.as_of, datetime) else None, spec.env.python_series
     with suppress(NoSuchBuild):
         machines = Machines(cuda.driver, gpus, python)
