@@ -19,8 +19,9 @@ from envspec.lockfile.check_entries import mismatches
 from envspec.lockfile.folder import read_current, state
 from envspec.lockfile.header import LOCK_FILE, DamagedLock, Header, NewerFormat, pins_sha256, verify_checksum
 from envspec.names import FILE_NAME
-from envspec.spec.document import DEPENDENCIES_FROM, OPEN_LOGIN, open_logins
+from envspec.spec.document import DEPENDENCIES_FROM
 from envspec.spec.identity import input_sha256, read_document
+from envspec.spec.logins import login_warnings
 from envspec.spec.owner import TWO_SPECS, other_owner
 from envspec.spec.variants import BASE, base_directory, document_of
 
@@ -107,7 +108,7 @@ def _check(
         # The entries of a lock of another spec are another spec's.
         reasons = [_changed(data, variant, spec_path, lock_dir, header)]
     by_these_facts = facts_version is None or not header.facts or facts_version == header.facts
-    logins = (f"{spec_path}: {key} {OPEN_LOGIN}" for key in open_logins(spec))
+    logins = login_warnings(data, spec_path, variant)
     warnings = (*logins, *_warnings(header, facts_version, by_these_facts=by_these_facts))
     return CheckResult((*reasons, *of_files), warnings, by_these_facts)
 
@@ -128,7 +129,7 @@ def _changed(data: Mapping[str, Any], variant: str, spec_path: Path, lock_dir: P
     other = other_owner(header.spec, header.name, spec_path, lock_dir)
     if other is None:
         sources = document_of(data, variant).get(DEPENDENCIES_FROM)
-        of_sources = f", or a line that it takes from pyproject.toml ({', '.join(sources)})," if sources else ""
+        of_sources = f", or a line that it reads from pyproject.toml ({', '.join(sources)})," if sources else ""
         return Reason(Why.SPEC, f"{spec_path}{of_sources} has changed since it was locked")
     return Reason(Why.SPEC, f"{lock_dir} is the lock of {other}", TWO_SPECS)
 

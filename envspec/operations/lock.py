@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from envspec import documents
 from envspec.context import Context, ReporterOf
-from envspec.credentials import has_open_secret, unset
+from envspec.credentials import unset
 from envspec.errors import NetworkError, NoSolution, StaleLock, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.io.store import Store
@@ -26,7 +26,15 @@ from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.lockfile.toml_writer import time_text
 from envspec.models import ImageSettings, Lock, Resolution, Target
 from envspec.names import normalised
-from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
+from envspec.operations.lock_cache import (
+    check_owner,
+    is_ours,
+    key_of,
+    lock_of,
+    remember,
+    remember_ours,
+    warn_of_logins,
+)
 from envspec.operations.lock_gpus import check_cuda
 from envspec.operations.lock_state import SOURCE, Compiled, CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.types import RefusedLines
@@ -34,7 +42,7 @@ from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in
 from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
 from envspec.spec.conda import name_of
 from envspec.spec.dates import Age
-from envspec.spec.document import OPEN_LOGIN, root_of
+from envspec.spec.document import root_of
 from envspec.spec.errors import KeyPath, RefusedValues, SpecError
 from envspec.spec.identity import whole_document
 from envspec.spec.load import read_text, spec_error
@@ -87,8 +95,9 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     whole = _parsed(text, request, started)
     spec = whole.variant(request.variant)
     check_owner(request)
-    # These warnings are about the text of the spec, not about the lock.
     check_logins(spec, request, context)
+    # These warnings are about the text of the spec, not about the lock.
+    warn_of_logins(request, context)
     warnings: list[str] = []
     context = _recording(context, warnings).with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
     key = None
@@ -178,23 +187,14 @@ def beside(state: LockState, document: bytes) -> LockState:
 
 
 def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
-    """Warn about passwords in the spec.
-
-    Raises:
-        SpecError: a login needs a variable that is not set.
-    """
+    """Raise SpecError if a login needs a variable that is not set."""
     found: list[tuple[KeyPath, str]] = [(("pip", "index", n, "url"), each.url) for n, each in enumerate(spec.pip.index)]
     found += [(("pip", "dependencies", n), each.text) for n, each in enumerate(spec.pip.dependencies) if each.url]
-    channels = [(("conda", "channels", n), each) for n, each in enumerate(spec.conda.channels if spec.conda else ())]
     missing = [(path, name) for path, text in found if (name := unset(text, context.environ))]
     if missing and not context.is_offline:
         path, name = missing[0]
         reason = (path, f"the login is in the variable {name}, which is not set", f"set {name} in the environment")
         raise _spec_error(request, [reason])
-    for path, text in (*found, *channels):
-        if has_open_secret(text, channel=path[0] == "conda"):
-            [place] = _spec_error(request, [(path, "", "")]).problems
-            context.reporter.warning(f"{place.where}:{place.line}: {place.key} {OPEN_LOGIN}")
 
 
 def _recording(context: Context, warnings: list[str]) -> Context:

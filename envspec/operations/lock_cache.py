@@ -26,10 +26,9 @@ from envspec.lockfile.header import FORMAT, LOCK_FILE, pins_sha256, verify_check
 from envspec.operations.lock_state import Compiled, LockRequest, Upgrade
 from envspec.resolve import RESOLVERS
 from envspec.spec.dates import Age, as_of_in, package_as_of_in
-from envspec.spec.document import OPEN_LOGIN, open_logins
 from envspec.spec.identity import input_sha256, read_document
+from envspec.spec.logins import login_warnings
 from envspec.spec.owner import TWO_SPECS, other_owner, path_from_lock
-from envspec.spec.variants import document_of
 from envspec.version import VERSION
 
 #: Part of every key: changes whenever the same inputs would make another lock.
@@ -109,21 +108,23 @@ def recalled(request: LockRequest, context: Context, base: Compiled | None = Non
     with closing(Store(context.cache)) as store:
         if is_beside_today and _is_done(request) and is_ours(store, (request.directory / LOCK_FILE).read_bytes()):
             tidy(request.directory)
-            _warn_of_logins(request, context)
+            warn_of_logins(request, context)
             return Compiled({})
         key = key_of(request, facts_version(), context.environ, base)
         cached = store.answer(key) if key is not None else None
     if cached is None:
         return None
-    _warn_of_logins(request, context)
+    warn_of_logins(request, context)
     for text in cached["warnings"]:
         context.reporter.warning(text)
     return Compiled({name: text.encode() for name, text in cached["files"].items()})
 
 
-def _warn_of_logins(request: LockRequest, context: Context) -> None:
-    for key in open_logins(document_of(read_document(request.spec_path), request.variant)):
-        context.reporter.warning(f"{request.spec_path}: {key} {OPEN_LOGIN}")
+def warn_of_logins(request: LockRequest, context: Context) -> None:
+    """Warn about passwords in the spec, or in what its variant adds."""
+    document = read_document(request.spec_path)
+    for text in login_warnings(document, request.spec_path, request.variant, request.text):
+        context.reporter.warning(text)
 
 
 def lock_of(request: LockRequest, base: Compiled | None) -> bytes:

@@ -12,16 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec import documents
-from envspec.credentials import has_open_secret
 from envspec.names import normalised
 
 #: The file whose table [tool.envspec] is a spec, and what stands in it.
 PYPROJECT: Final = "pyproject.toml"
-#: What is wrong with such a key of `open_logins`.
-OPEN_LOGIN: Final = (
-    "contains a password or a token, visible to everybody who sees the spec: use variables instead, as in "
-    "https://${TEAM_USER}:${TEAM_PASSWORD}@host"
-)
 #: A key of specs: lines of a pyproject.toml that count like [pip] dependencies.
 DEPENDENCIES_FROM: Final = "dependencies-from"
 #: Of `requires-python`, if all that it allows is one series or one patch. `==3.11` is 3.11.0, which nobody means.
@@ -92,24 +86,3 @@ def read_spec(path: Path) -> dict[str, Any]:
         OSError: it can't be read. ValueError: it is not TOML, or has more than `documents.MAX_SPEC_BYTES`.
     """
     return spec_in(documents.read_toml(path), path)
-
-
-def open_logins(document: Mapping[str, Any]) -> list[str]:
-    """The keys of a spec, valid or not, that contain a password or a token, where a variable could be: of the spec
-    itself, not of its variants.
-    """
-
-    def items(table: str, key: str) -> list[Any]:
-        found = document.get(table)
-        found = found.get(key) if isinstance(found, Mapping) else None
-        return found if isinstance(found, list) else []
-
-    urls = [
-        (f"pip.index[{n}].url", each.get("url"))
-        for n, each in enumerate(items("pip", "index"))
-        if isinstance(each, Mapping)
-    ]
-    urls += [(f"pip.dependencies[{n}]", each) for n, each in enumerate(items("pip", "dependencies"))]
-    found = [key for key, text in urls if isinstance(text, str) and has_open_secret(text)]
-    channels = [(f"conda.channels[{n}]", each) for n, each in enumerate(items("conda", "channels"))]
-    return [*found, *(key for key, text in channels if isinstance(text, str) and has_open_secret(text, channel=True))]

@@ -324,6 +324,19 @@ def test_a_password_in_a_spec_is_warned_of(user: User, index: IndexServer) -> No
             assert "sesame" not in each.stderr
 
 
+def test_a_password_is_warned_of_once_and_one_of_a_variant_with_it(user: User, index: IndexServer) -> None:
+    login = with_login(index.url, "me:sesame")
+    variants = routed("own", login, "own-*").replace("[[pip.index]]", "[variants.a]\n[[variants.b.pip.index]]")
+    user.wants("corp-core", rest=routed("corp", login, "corp-*") + variants)
+    keys = ["spec.toml:%d: pip.index[0].url contains", "spec.toml:%d: variants.b.pip.index[0].url contains"]
+    for options in ([], [], ["--check"], ["--verify"]):
+        ran = user.locks(*options, NO_PROXY="127.0.0.1")
+        assert ran.status == 0, ran.stderr
+        found = re.findall(r"(spec\.toml):(\d+)(: \S+ contains) a password", ran.stderr)
+        assert [f"{file}:%d{rest}" for file, _, rest in found] == keys
+        assert len({line for _, line, _ in found}) == 2
+
+
 # The environment
 
 
