@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from envspec import documents
 from envspec.credentials import without_credentials
+from envspec.escaping import blanked
 from envspec.facts import load_facts
 from envspec.origins import PYTORCH_PAGES
 from envspec.spec.errors import BadValue, quoted
@@ -199,7 +200,7 @@ def corrected(text: str, is_readable: Callable[[str], bool]) -> str | None:
     comment = re.search(r"(?:^|\s)(#.*)$", text)
     if meant is None:
         return None
-    return f"{_item(meant)},  {without_credentials(comment[1])}" if comment else _item(meant)
+    return f"{_item(meant)},  {without_credentials(blanked(comment[1]))}" if comment else _item(meant)
 
 
 def without_slips(text: str, is_readable: Callable[[str], bool]) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from envspec import documents
@@ -218,6 +218,7 @@ def mutated_specs(draw: Callable[[Any], Any]) -> str:
 
 @settings(max_examples=tries(100), deadline=None)
 @given(mutated_specs())
+@example('[env]\nname = "a"\npython = "3.11"\n[pip]\ndependencies = ["my-proj #\t\\u001b@ ."]\n')
 def test_mutations_of_specs(text: str) -> None:
     read(text)
 
