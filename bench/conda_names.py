@@ -3,7 +3,7 @@
     python -m bench.conda_names conda-forge=MAPPING.json --source "repository @commit, path" --read 2026-08-19
 
 The mapping is JSON: conda name -> PyPI names, or null where no archive holds a Python package. Other channels and the
-`[[held]]` rows, which were read by hand, stay as they are.
+`[[contained]]` rows, which were read by hand, stay as they are.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from envspec.facts.tables import pypi_form
 TABLE = DATA / "conda_names.toml"
 HEAD = """\
 # Conda packages and the Python packages in them. [[channel]]: gathered over all archives of a channel. `same`: names
-# whose PyPI name is the same (PEP 503); `none`: they hold no Python package; `named`: the others, one a line, the conda
-# name and then the PyPI names that its archives had. [[held]]: what a package's archives hold today, read by hand.
-# `python -m bench.conda_names` writes this file; it keeps the [[held]] rows.
+# whose PyPI name is the same (PEP 503); `none`: they contain no Python package; `named`: the others, one a line, the
+# conda name and then the PyPI names that its archives had. [[contained]]: what archives contain today, read by hand.
+# `python -m bench.conda_names` writes this file; it keeps the [[contained]] rows.
 """
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     old = parse_toml(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
     fresh = {"channel": channel, "source": options.source, "read": options.read, "confidence": "medium", **parts(names)}
     rows = [fresh, *(row for row in old.get("channel", ()) if row["channel"] != channel)]
-    TABLE.write_text(rendered(sorted(rows, key=lambda row: row["channel"]), old.get("held", ())), encoding="utf-8")
+    TABLE.write_text(rendered(sorted(rows, key=lambda row: row["channel"]), old.get("contained", ())), encoding="utf-8")
 
 
 def parts(names: Mapping[str, Sequence[str] | None]) -> dict[str, str]:
@@ -54,9 +54,9 @@ def parts(names: Mapping[str, Sequence[str] | None]) -> dict[str, str]:
     }
 
 
-def rendered(channels: Sequence[Mapping[str, Any]], held: Sequence[Mapping[str, Any]]) -> str:
+def rendered(channels: Sequence[Mapping[str, Any]], contained: Sequence[Mapping[str, Any]]) -> str:
     """The file's text."""
-    tables = [_table("channel", row) for row in channels] + [_table("held", row) for row in held]
+    tables = [_table("channel", row) for row in channels] + [_table("contained", row) for row in contained]
     return HEAD + "".join(tables)
 
 

@@ -427,7 +427,7 @@ def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Pla
 
 
 def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Release | None:
-    nothing = f"no CUDA library comes as a wheel{' or from conda' if _with_conda(pins) else ''}"
+    nothing = f"no CUDA library is a wheel{' or from conda' if _with_conda(pins) else ''}"
     built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
     if built and built.cuda:
         if request.version is None or _within(built, built.cuda, request.version):
@@ -443,7 +443,7 @@ def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Rel
         return _release_of_facts(request, built_for)
     if request.version is None:
         return None
-    why = f"as the spec says; {nothing}"
+    why = f"set in the spec; {nothing}"
     return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
 
 
@@ -458,13 +458,13 @@ def _release_of_facts(request: CudaRequest, built_for: Sequence[tuple[CudaBuildR
         if request.version is not None and request.version.major != _cuda_of(other).major:
             raise CudaMismatch(
                 f"[cuda] version is {request.version}, but {its} is built for CUDA {other.cuda}",
-                hint=f'set [cuda] version = "{other.cuda}", or take a release of {its.name} for CUDA '
+                hint=f'set [cuda] version = "{other.cuda}", or select a release of {its.name} for CUDA '
                 f"{request.version.major}",
             )
     cuda = request.version or _cuda_of(row)
     why = f"{pin} is built for CUDA {row.cuda}"
     if request.version not in (None, _cuda_of(row)):
-        why = f"as the spec says; {why}, and runs with the libraries of any CUDA {cuda.major}"
+        why = f"set in the spec; {why}, and runs with the libraries of any CUDA {cuda.major}"
     warnings = tuple(
         f"{its} is built for CUDA {other.cuda}, beside {pin} for CUDA {row.cuda}: an image has the libraries of one "
         "major version, here those of the newer one. Require releases for the same one"
@@ -529,7 +529,7 @@ def flavors_to_try(request: CudaRequest, needs: ImageNeeds) -> tuple[Decision, .
     flavour: nvcc is needed to build, not to run.
     """
     if request.flavor != AUTO:
-        return (Decision("image.flavor", request.flavor, "as the spec says", "[cuda] flavor"),)
+        return (Decision("image.flavor", request.flavor, "set in the spec", "[cuda] flavor"),)
     enough = [
         name
         for name, libraries in FLAVOR_LIBRARIES.items()

@@ -164,7 +164,7 @@ def custom_image(base: str, os: str, platforms: Sequence[Platform], facts: Facts
     name, _, tag = last.partition(":")
     fields: tuple[str | None, str, str, str] = (None, "unresolved", "", "the spec names no digest")
     if digest:
-        fields = (digest, "spec", "", "as the spec says; its kind is for the registry to tell")
+        fields = (digest, "spec", "", "set in the spec; its kind is not known without the registry")
     pinned = tuple(PinnedDigest(platform, *fields) for platform in platforms)
     image = BaseImage(f"{folder}{slash}{name}", tag, None, None, os, pinned)
     decision = Decision("image.tag", base, "the spec names its own base image", "[image] base")
@@ -389,7 +389,7 @@ def _image(request: CudaRequest, release: Release | None, linux: Sequence[CudaPi
         raise _no_such_image(release.cuda, request.flavor, request.os, facts)
     warning = (
         f"no image of CUDA {release.cuda} with flavour {choice.image.flavor} is known for {request.os}: "
-        f"{choice.image.tag} takes its place. Another one: [image] base"
+        f"{choice.image.tag} is used instead. Another one: [image] base"
     )
     return replace(choice, warnings=(warning, *choice.warnings))
 
@@ -444,7 +444,7 @@ def _cpu_build(torch: TorchBuild, platform: Platform) -> str:
         return f'{warning}. Require its CUDA builds: "{torch.name} * cuda*" in [conda] dependencies'
     return (
         f"{warning}. Its CUDA builds, if any, "
-        "are on PyTorch's own index: set [cuda] version, or take a torch whose default build has CUDA"
+        "are on PyTorch's own index: set [cuda] version, or select a torch whose default build has CUDA"
     )
 
 
@@ -518,7 +518,7 @@ def _services(spec: Spec, linux: Sequence[Resolution]) -> tuple[Service, ...]:
             section = "conda" if all(resolution.conda for resolution in without) else "pip"
             raise UsageError(
                 f"[services] {service.name} runs {package}, which is not in the lock for {where}",
-                hint=f'add "{package}" to [{section}] dependencies, or take {service.name} out of [services]',
+                hint=f'add "{package}" to [{section}] dependencies, or remove {service.name} from [services]',
             )
     return services
 
@@ -534,18 +534,18 @@ def _compiler(spec: Spec, linux: Sequence[Resolution]) -> tuple[str, Iterable[De
     requested = spec.image.compiler
     needing = [resolution for resolution in linux if _TRITON & _names(resolution)]
     if requested is Compiler.APT:
-        why = f"the spec asks for one{_of_base(linux)}"
+        why = f"the spec requires one{_of_base(linux)}"
         return "apt", [Decision("image.compiler", "apt", why, "the spec: image.compiler")]
     if requested is Compiler.NONE:
-        why = f"the spec asks for none{f'; {_WITHOUT}' if needing else ''}"
+        why = f"the spec sets none{f'; {_WITHOUT}' if needing else ''}"
         return "none", [Decision("image.compiler", "none", why, "the spec: image.compiler")]
     if not needing:
         return "none", []
     brought = [sorted(_CONDA_COMPILERS & {record.name for record in resolution.conda}) for resolution in needing]
     if all(brought):
         why = f"{_NEED}; conda brings {brought[0][0]}"
-        return "conda", [Decision("image.compiler", "conda", why, "the lock holds triton")]
-    return "apt", [Decision("image.compiler", "apt", f"{_NEED}{_of_base(linux)}", "the lock holds triton")]
+        return "conda", [Decision("image.compiler", "conda", why, "the lock contains triton")]
+    return "apt", [Decision("image.compiler", "apt", f"{_NEED}{_of_base(linux)}", "the lock contains triton")]
 
 
 def _of_base(linux: Sequence[Resolution]) -> str:
@@ -573,7 +573,7 @@ def _apt(
             brought = covered(own, each.os, facts)
             groups.append(([package for package in each.apt if package not in brought], each.reason))
     added = [([package for package in packages if package not in named], why) for packages, why in groups]
-    found = [(own, "the spec asks for"), *added]
+    found = [(own, "required by the spec"), *added]
     return [(packages, why) for n, (packages, why) in enumerate(found) if packages and (packages, why) not in found[:n]]
 
 

@@ -267,5 +267,5 @@ def check_gpu_code(wheel: Path, request: BuildRequest) -> None:
         raise WrongWheel(
             request.of,
             f"its wheel has GPU code {', '.join((*found.sm, *ptx)) or 'of none'}, requested: {', '.join(asked)}",
-            hint=f"set the variable that takes its GPU architectures, in [build.{request.name}] env",
+            hint=f"set the variable with its GPU architectures, in [build.{request.name}] env",
         )

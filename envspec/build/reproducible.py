@@ -236,8 +236,8 @@ def build_requirements(project: Path, of: str) -> frozenset[str]:
             raise WheelBuildFailed(
                 of,
                 f"its build requires {requirement.name} from {without_credentials(requirement.url)}, but builds "
-                "take their requirements from indexes only",
-                hint=f"require {requirement.name} by version, and publish it on an index of yours ([[pip.index]])",
+                "get their requirements from indexes only",
+                hint=f"require {requirement.name} by version, and publish it on your own index ([[pip.index]])",
             )
     return frozenset(normalised(requirement.name) for requirement in requires)
 

@@ -189,7 +189,7 @@ async def build_locally(
         programs, reads = {"PATH": f"{work}/bin:{SYSTEM_PATH}", **_CC, "PYTHONPATH": f"{work}/finder"}, [uv]
         if request.environment is not None and request.environment.compiler:
             programs = {"PATH": SYSTEM_PATH, "CC": "gcc", "CXX": "g++"}
-        elif request.compilers is Compilers.HERE:
+        elif request.compilers is Compilers.LOCAL:
             programs = {"PATH": context.environ.get("PATH") or SYSTEM_PATH}
             reads += toolchains(programs["PATH"], context.environ.get("HOME"))
         variables = {**environ(request, PROXY if program else needs.proxy, str(work)), **programs, **own.variables}

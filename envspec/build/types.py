@@ -26,13 +26,13 @@ _BESIDE_FORM: Final = 3
 class Compilers(Enum):
     """Where a build may use compilers.
 
-    NOWHERE: a wheel that needs one is refused. CONTAINER: of the lock's devel image. HERE: this machine's, for a wheel
+    NOWHERE: a wheel that needs one is refused. CONTAINER: of the lock's devel image. LOCAL: this machine's, for a wheel
     that only this machine uses.
     """
 
     NOWHERE = "nowhere"
     CONTAINER = "container"
-    HERE = "here"
+    LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class BuildRequest(WheelRequest):
         for each in self.indexes:
             parts.append([each.name, without_credentials(each.url), each.packages, each.undated])
             parts += filter(None, [each.format])
-        parts += ["compiled here"] if self.compilers is Compilers.HERE else []
+        parts += ["compiled locally"] if self.compilers is Compilers.LOCAL else []
         parts += [self.environment.key()] if self.environment else []
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

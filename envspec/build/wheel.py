@@ -164,7 +164,7 @@ async def _build(request: BuildRequest, source: Path, work: Path, context: Conte
     unconfined: NoConfinement | None = None
     if interpreter is None:
         why = f"no Python {request.target.python.series} is on this machine"
-    elif request.compilers is Compilers.HERE or (request.environment and request.environment.compiler):
+    elif request.compilers is Compilers.LOCAL or (request.environment and request.environment.compiler):
         from envspec.build.runners import build_locally
 
         return await build_locally(request, source, work, interpreter, context, tools)

@@ -136,7 +136,7 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
         from envspec.operations.suite_file import write_suite_file
 
         if lock:
-            raise UsageError("--write-suite writes a file for any stack, and takes no LOCK", hint="leave LOCK out")
+            raise UsageError("--write-suite writes a file for any stack, and accepts no LOCK", hint="leave LOCK out")
         output.info(f"wrote {write_suite_file(chosen['write_suite'])}")
         return Result(lambda _: "")
     location, selection = _location(chosen), selection_of(chosen)

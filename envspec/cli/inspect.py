@@ -99,7 +99,7 @@ def fit(
     Exit code: 0 if it can, 6 if it can't or if that is unknown.
     """
     if more:
-        raise UsageError(f"`fit` takes one LOCK, not also {' '.join(more)}", hint=_advice(more, gpus))
+        raise UsageError(f"`fit` accepts one LOCK, not also {' '.join(more)}", hint=_advice(more, gpus))
     from envspec.diagnostics.fit import FitVerdict
     from envspec.operations.inspect import fit
 

@@ -234,12 +234,12 @@ class CheckContext(EventWriter):
 
     def measure(self, name: str, value: float, unit: str, detail: str = "", spread: float | None = None) -> None:
         """A number that neither passes nor fails. unit: `s`, `TFLOP/s`, `bytes`, `1/s`. spread: see `CheckFinding`."""
-        finding = CheckFinding(name, Kind.INFORMING, value=_finite(value), unit=unit, detail=detail, spread=spread)
+        finding = CheckFinding(name, Kind.INFO, value=_finite(value), unit=unit, detail=detail, spread=spread)
         self.write("findings", finding)
 
     def note(self, name: str, detail: str) -> None:
         """A text that neither passes nor fails."""
-        self.write("findings", CheckFinding(name, Kind.INFORMING, detail=detail))
+        self.write("findings", CheckFinding(name, Kind.INFO, detail=detail))
 
     def not_run(self, name: str, reason: str) -> None:
         """A part of the check that this machine or this stack can't run."""

@@ -240,7 +240,7 @@ def _known(request: SuiteRequest, lock: dict[str, Any] | None, version: str) -> 
         "lock": lock,
         "as_if": None,
         "image": None,
-        "here": {"python": sys.executable, "prefix": sys.prefix},
+        "local": {"python": sys.executable, "prefix": sys.prefix},
         "requested": request.checks,
         "required": request.required,
         "nodes": asdict(request.nodes),

@@ -24,7 +24,7 @@ def document(results: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
     """The receipt of a run.
 
     results: the document that the suite wrote, possibly incomplete. known: `envspec`, `made_at`, `lock`, `as_if`,
-    `image`, `here`, `nodes` and `world_size` of the receipt; `toolkit` of its machine; and the names `requested` and
+    `image`, `local`, `nodes` and `world_size` of the receipt; `toolkit` of its machine; and the names `requested` and
     `required` of checks.
 
     The verdict is `failed` if a check failed, a required one was not run, the suite ended before a requested check, or
@@ -37,7 +37,7 @@ def document(results: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
     checks = [*results["results"], *_lost(results, known)]
     summary = _summary(checks, required)
     reasons = list(_reasons(checks, summary))
-    here = known["here"]
+    local = known["local"]
     return {
         "format": FORMAT,
         "envspec": known["envspec"],
@@ -48,7 +48,7 @@ def document(results: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
         "lock": known["lock"],
         "as_if": known["as_if"],
         "image": known["image"],
-        "here": here and {**here, "is_locked": _is_locked(checks) if known["lock"] else None},
+        "local": local and {**local, "is_locked": _is_locked(checks) if known["lock"] else None},
         "device": results["device"],
         "seed": results["seed"],
         "nodes": known["nodes"],
@@ -95,7 +95,7 @@ def _summary(checks: Sequence[Mapping[str, Any]], required: Sequence[str]) -> di
             "passed": sum(finding.get("ok") is True for finding in findings),
             "failed": sum(finding.get("ok") is False for finding in findings),
             "not_run": kinds.count(Kind.NOT_RUN.value),
-            "informing": kinds.count(Kind.INFORMING.value),
+            "info": kinds.count(Kind.INFO.value),
         },
         "required_not_run": [name for name in required if name in not_run | missing],
     }

@@ -17,7 +17,7 @@ class Kind(Enum):
 
     EXACT = "exact"
     BOUNDED = "bounded"
-    INFORMING = "informing"
+    INFO = "info"
     NOT_RUN = "not run"
 
 

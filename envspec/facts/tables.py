@@ -586,19 +586,19 @@ _MODEL: Final = "conda-forge"
 
 @dataclass(frozen=True, slots=True)
 class CondaNames:
-    """channels: channel -> conda name -> the PyPI names (PEP 503) that its archives had: several where archives differ
-    or hold several, none where they hold no Python package. held: conda name -> the PyPI names that its archives hold
-    today, all of them with conda's version.
+    """channels: channel -> conda name -> the PyPI names (PEP 503) that its archives had: several if archives differ or
+    contain several, none if they contain no Python package. contained: conda name -> the PyPI names that its archives
+    contain today, all of them with conda's version.
     """
 
     channels: Mapping[str, Mapping[str, tuple[str, ...]]]
-    held: Mapping[str, tuple[str, ...]]
+    contained: Mapping[str, tuple[str, ...]]
 
     def listed(self, name: str, channel: str | None) -> tuple[str, ...] | None:
         """The PyPI names that archives of a conda package had; None if it is unknown.
 
-        channel: a listed one, None for any other. That a name holds no Python package is said of its own channel only:
-        another one's package of that name is another package.
+        channel: a listed one, None for any other. That a name contains no Python package counts for its own channel
+        only: another one's package of that name is another package.
         """
         own = self.channels.get(channel or "", {})
         return own[name] if name in own else self.channels[_MODEL].get(name) or None
@@ -615,7 +615,7 @@ def conda_names() -> CondaNames:
     tables = _read("conda_names")
     return CondaNames(
         channels={row["channel"]: _conda_table_names(row) for row in tables["channel"]},
-        held={row["conda"]: tuple(row["pypi"]) for row in tables["held"]},
+        contained={row["conda"]: tuple(row["pypi"]) for row in tables["contained"]},
     )
 
 

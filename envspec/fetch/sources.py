@@ -291,14 +291,14 @@ async def fetch_sdist(
         return archive_path(context.cache, requirement.name, sha256, filename)
 
     is_cached = cached is not None and await asyncio.to_thread(path_of(cached["sha256"]).is_file)
-    if cached is None or not is_cached or datetime.fromisoformat(cached["asked"]) < as_of:
+    if cached is None or not is_cached or datetime.fromisoformat(cached["requested_at"]) < as_of:
         if context.is_offline:
             raise OfflineMiss(url)
         with tempfile.TemporaryFile() as file:
             async with open_http(context.environ) as http:
                 sha256 = await http.download(filled(str(requirement.url), context.environ), file, _LARGEST_BYTES)
             await asyncio.to_thread(copy_to_cache, file, path_of(sha256))
-            cached = {"asked": now.isoformat(), "sha256": sha256}
+            cached = {"requested_at": now.isoformat(), "sha256": sha256}
         store.put_answer(key, cached)
     if requirement.sha256 and requirement.sha256 != cached["sha256"]:
         raise WrongHash(

@@ -269,7 +269,7 @@ def _with_image(receipt: Receipt, reference: str, pod: Mapping[str, Any]) -> Rec
     """The suite knows its Python only, the cluster the digest of the image."""
     digest = str(_container(pod).get("imageID") or "").rpartition("@")[2]
     image = Image(reference=reference, id=digest)
-    return receipt.model_copy(update={"image": image, "here": None}) if digest else receipt
+    return receipt.model_copy(update={"image": image, "local": None}) if digest else receipt
 
 
 def _reason(said: Mapping[str, Any]) -> str:

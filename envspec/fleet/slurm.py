@@ -257,7 +257,7 @@ def _chosen(options: SlurmOptions, slurm: Commands) -> tuple[list[str], dict[str
             where = f"the partition {options.partition}" if options.partition else "the default partition"
             raise UsageError(f"{where} has no node {unknown[0]}", hint="`sinfo --Node` lists nodes and partitions")
     lost = {
-        name: NodeState("lost", joined(f"it takes no jobs, since it is {state}", "" if reason == "none" else reason))
+        name: NodeState("lost", joined(f"it accepts no jobs, since it is {state}", "" if reason == "none" else reason))
         for name, (state, reason) in found.items()
         if state.endswith(_NO_ANSWER) or any(part in state for part in _UNAVAILABLE)
     }
@@ -265,13 +265,15 @@ def _chosen(options: SlurmOptions, slurm: Commands) -> tuple[list[str], dict[str
     if options.nodes is not None:
         if len(ready) < options.nodes:
             raise UnfitMachine(
-                f"{len(ready)} of {counted(len(found), 'node')} take jobs, and {options.nodes} are requested",
+                f"{len(ready)} of {counted(len(found), 'node')} accept jobs, and {options.nodes} are requested",
                 hint="`sinfo --list-reasons` shows why the others do not",
             )
         # Which of them is Slurm's choice otherwise: the others are not lost.
         ready, lost = ready[: options.nodes], {}
     if not ready:
-        raise UnfitMachine(f"none of {counted(len(found), 'node')} takes jobs", hint="`sinfo --list-reasons` shows why")
+        raise UnfitMachine(
+            f"none of {counted(len(found), 'node')} accepts jobs", hint="`sinfo --list-reasons` shows why"
+        )
     return sorted(ready), lost
 
 

@@ -295,7 +295,7 @@ def _python(links: _Links, path: str, name: str) -> _Python:
                 return _Python(real, venv)
     raise UsageError(
         f'[image] packages = "keep": the PATH of {name} has no program python3 of a known version',
-        hint="select a base with Python, or remove `packages`: its packages are then not taken into account",
+        hint="select a base with Python, or remove `packages`: its packages are then ignored",
     )
 
 

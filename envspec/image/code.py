@@ -187,7 +187,7 @@ def _files_in(folder: Path, path: str) -> list[str]:
     except OSError as error:
         raise _unreadable(Path(error.filename), error) from error
     if not names:
-        raise UsageError(f"[image] copy: there is nothing to copy in {start}", hint="take it out of the spec")
+        raise UsageError(f"[image] copy: there is nothing to copy in {start}", hint="remove it from the spec")
     for name in names:
         if why := path_problem(name):
             raise UsageError(f"[image] copy: {name!r} {why}", hint="rename it")

@@ -209,13 +209,13 @@ def compare(lock: Lock, platform: Platform, found: Mapping[str, WheelContent], f
         missing = [name for name in (*code.sm, *code.ptx) if name not in (*actual.sm, *actual.ptx)]
         if not missing:
             continue
-        what = f"the wheel of {code.package} {code.version} has no {', '.join(missing)}, but the lock says so"
+        what = f"the wheel of {code.package} {code.version} has no {', '.join(missing)}, but the lock lists it"
         if lost := [name for name in lock.gpus if _is_lost(name, code, actual, facts)]:
             raise GpuCodeMissing(
-                f"{what}: {', '.join(lost)} can't run it (it has {_names(actual)})",
+                f"{what}: {', '.join(lost)} can't run it (it has {_code_text(actual)})",
                 hint=f"correct the record with [[facts.gpu_code]], or select another build; its source: {code.source}",
             )
-        warnings.append(f"{what} (it has {_names(actual)}; source of the record: {code.source})")
+        warnings.append(f"{what} (it has {_code_text(actual)}; source of the record: {code.source})")
     gpus = capabilities_of(facts, lock.gpus)
     recorded = {code.package for code in lock.gpu_code if code.platform is platform}
     for package in resolution.packages:
@@ -224,7 +224,9 @@ def compare(lock: Lock, platform: Platform, found: Mapping[str, WheelContent], f
             continue
         if not (unserved := without_code(gpus, actual)):
             continue
-        what = f"{package.name} {package.version} has no GPU code for {', '.join(unserved)} (it has {_names(actual)})"
+        what = (
+            f"{package.name} {package.version} has no GPU code for {', '.join(unserved)} (it has {_code_text(actual)})"
+        )
         if facts.extension(package.name):
             raise GpuCodeMissing(
                 what,
@@ -240,5 +242,6 @@ def _is_lost(gpu: str, code: GpuCode, actual: GpuCodeFound, facts: Facts) -> boo
     return recorded is not Runs.NOT and runs(capability, actual.sm, actual.ptx) is Runs.NOT
 
 
-def _names(code: GpuCodeFound) -> str:
-    return ", ".join((*code.sm, *code.ptx)) or "no GPU code"
+def _code_text(code: GpuCodeFound) -> str:
+    names = ", ".join((*code.sm, *code.ptx))
+    return f"code for {names}" if names else "no GPU code"

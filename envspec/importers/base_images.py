@@ -48,14 +48,14 @@ BASE_IMAGES: Final = (
     BaseImage(
         r"(docker\.io|ghcr\.io)/pytorch/pytorch",
         r"(?P<torch>\d+\.\d+\.\d+)-cuda(?P<cuda>\d+\.\d+)-cudnn\d+-(?P<kind>runtime|devel)",
-        "the tag does not say which Python it has",
+        "the tag does not show which Python it has",
     ),
     BaseImage(r"nvcr\.io/nvidia/(pytorch|l4t-pytorch)", r"(?P<base>.+)"),
     BaseImage(r"docker\.io/dustynv/(l4t-)?pytorch", r"(?P<base>.+)"),
     BaseImage(
         r"docker\.io/tensorflow/tensorflow",
         r"(?P<tensorflow>\d+\.\d+\.\d+)(-gpu)?(-jupyter)?",
-        "the tag does not say which CUDA and Python it has",
+        "the tag does not show which CUDA and Python it has",
     ),
     BaseImage(
         r"docker\.io/library/python",
@@ -107,9 +107,7 @@ def read_base_image(text: str, source: Source, line: str, imported: Import) -> N
         if found := re.fullmatch(row.tag, reference.tag or ""):
             _take(row, found, reference, source, line, imported)
             return
-    known = (
-        f"the tag {reference.tag!r} names no version" if same_name else f"envspec does not know what {text} contains"
-    )
+    known = f"the tag {reference.tag!r} names no version" if same_name else f"the contents of {text} are not known"
     hint = "name it as `[image] base`, and its Python as `[image] python`, if the environment belongs on top of it"
     imported.add(source, line, Outcome.NOT_UNDERSTOOD, f"{known}; {hint}")
 

@@ -28,7 +28,9 @@ class _Note(NamedTuple):
 _SERVER: Final = "cog's server is not part of an image: `envspec run LOCK -- ...` starts a program"
 #: Keys that add nothing to a spec.
 NOTES: Final = {
-    "build.cudnn": _Note(Outcome.TRANSLATED, "cuDNN comes with torch's wheels, or by [cuda] flavor cudnn-runtime"),
+    "build.cudnn": _Note(
+        Outcome.TRANSLATED, "cuDNN is in the wheels that torch requires, or in [cuda] flavor cudnn-runtime"
+    ),
     "build.fast": _Note(Outcome.TRANSLATED, "needs nothing: it concerns only cog's build"),
     "build.cog_runtime": _Note(Outcome.TRANSLATED, _SERVER),
     "build.sdk_version": _Note(Outcome.TRANSLATED, _SERVER),
@@ -67,7 +69,7 @@ class _Reader(CommandsDocument):
         elif note is not None:
             self.add(key, value, note.outcome, note.reason)
         else:
-            self.add(key, value, Outcome.NOT_UNDERSTOOD, "envspec does not know this key of cog.yaml")
+            self.add(key, value, Outcome.NOT_UNDERSTOOD, "envspec does not support this key of cog.yaml")
 
     def cpu(self, value: Value, why: str) -> None:
         """No GPU: torch is its build for the CPU."""
@@ -81,7 +83,7 @@ class _Reader(CommandsDocument):
             self.add(key, value, Outcome.TRANSLATED, "[cuda]")
         else:
             # docs/yaml.md, "gpu": cog derives CUDA from the versions of Python, PyTorch and TensorFlow.
-            reason = "[cuda]: cog takes the CUDA that it knows for the pinned torch, envspec that of torch's wheels"
+            reason = "[cuda]: cog uses the CUDA in its own table for the pinned torch, envspec that of torch's wheels"
             self.add(key, value, Outcome.TRANSLATED, reason)
 
     def cuda(self, key: str, value: Value) -> None:

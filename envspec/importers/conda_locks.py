@@ -60,7 +60,7 @@ def _include_sources(imported: Import, file: str, folder: Path, sources: Value) 
         source, path = Source(file, item.line), folder / item.text
         if imported.find(path) is None or not path.is_file():
             found = False
-            reason = "it is not here: packages that no other one requires are taken for its requirements"
+            reason = "it is not here: packages that no other one requires are used as its requirements"
             imported.add(source, f"source: {item.text}", Outcome.TRANSLATED, reason)
         else:
             imported.include(path, source, f"source: {item.text}")
@@ -142,7 +142,7 @@ def _explicit_wheel(imported: Import, source: Source, text: str, name: str, url:
         parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
         version = str(parse(filename)[1])
     except (InvalidWheelFilename, InvalidSdistFilename):
-        imported.add(source, text, Outcome.TRANSLATED, f"`{name}`: the URL does not say its version")
+        imported.add(source, text, Outcome.TRANSLATED, f"`{name}`: its version is not in the URL")
         return
     imported.draft.versions.setdefault(name, version)
     imported.add(source, text, Outcome.TRANSLATED, f"`{name}`, preferred version {version}")

@@ -175,7 +175,7 @@ class _Reader(CommandsDocument):
         elif note is not None:
             self.add(key, value, note.outcome, note.reason)
         else:
-            self.add(key, value, Outcome.NOT_UNDERSTOOD, "envspec does not know this key of devcontainer.json")
+            self.add(key, value, Outcome.NOT_UNDERSTOOD, "envspec does not support this key of devcontainer.json")
 
     def name(self, key: str, value: Value) -> None:
         del key

@@ -317,7 +317,7 @@ class StageReader:
             self._copy_stage(each, given["from"], sources, target)
         elif any(re.match(r"[a-z+]+://|git@", source) for source in sources):
             self._add(
-                each, Outcome.REFUSED, "files from the network have no hash: [image] copy takes those of the project"
+                each, Outcome.REFUSED, "files from the network have no hash: [image] copy copies those of the project"
             )
         else:
             self._copy_files(each, sources, target)

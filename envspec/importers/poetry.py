@@ -9,7 +9,7 @@ from typing import Any, Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.importers.pip import Verdict
-from envspec.importers.project import Project, not_taken, written_value
+from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.toml_lines import list_of, table_of, text_of
 from envspec.importers.types import Outcome
 from envspec.names import normalised
@@ -37,8 +37,8 @@ def read_poetry(project: Project) -> None:
         for name, value in project.file.table(*map(str, path)).items():
             _item(project, name, value, (*path, name), group)
     for extra, names in table_of(tool, "extras").items():
-        taken = "taken" if normalised(extra) in project.extras else not_taken("extra", extra)
-        project.note(("tool", "poetry", "extras", extra), f"{extra} = {written_value(names)}", taken)
+        reason = "included" if normalised(extra) in project.extras else not_included("extra", extra)
+        project.note(("tool", "poetry", "extras", extra), f"{extra} = {written_value(names)}", reason)
     for at, source in enumerate(list_of(tool, "source")):
         _index(project, source, ("tool", "poetry", "source", at), by_name=True)
 
@@ -56,9 +56,9 @@ def _item(project: Project, name: str, value: Any, path: KeyPath, group: str) ->
     optional = any(table_of(item).get("optional") is True for item in items)
     of = [extra for extra, names in table_of(tool, "extras").items() if isinstance(names, list) and name in names]
     if group and normalised(group) not in project.groups:
-        project.note(path, written, not_taken("group", group))
+        project.note(path, written, not_included("group", group))
     elif optional and not project.extras.intersection(map(normalised, of)):
-        project.note(path, written, not_taken("extra", of[0]) if of else "optional, and of no extra: not taken")
+        project.note(path, written, not_included("extra", of[0]) if of else "optional, and of no extra: not included")
     elif not group and _is_of_project(project, name):
         project.note(path, written, "the requirement is in [project] dependencies")
     else:
@@ -88,7 +88,7 @@ def read_pdm(project: Project) -> None:
             if normalised(group) in project.groups:
                 project.requirement(text, path, group=normalised(group))
             else:
-                project.note(path, text, not_taken("group", group))
+                project.note(path, text, not_included("group", group))
     for name, version in table_of(tool, "resolution", "overrides").items():
         operator = "" if re.match(r"[=<>!~]", str(version)) else " @ " if "://" in str(version) else "=="
         text = f"{name}{operator}{version}"

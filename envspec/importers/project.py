@@ -175,7 +175,7 @@ def _is_for_linux(source: Mapping[str, Any]) -> bool:
     return not marker or any(holds(marker, Platform.LINUX_64, python) for python in PYTHONS)
 
 
-def not_taken(kind: str, name: str) -> str:
+def not_included(kind: str, name: str) -> str:
     """The reason in the entry of a line of an extra or a group."""
     return f"{kind} {name}: not included; add --{kind} {name}"
 

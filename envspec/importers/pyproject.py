@@ -13,7 +13,7 @@ from packaging.requirements import Requirement as Pep508
 from envspec.importers import pixi
 from envspec.importers.pip import Verdict
 from envspec.importers.poetry import read_pdm, read_poetry
-from envspec.importers.project import Project, not_taken, written_value
+from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.python_locks import read_pdm_lock, read_poetry_lock, read_pylock, read_uv_lock
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import Import, Outcome, Source
@@ -85,7 +85,7 @@ def _extras(project: Project) -> None:
         for at, text in enumerate(listed if isinstance(listed, list) else ()):
             path = ("project", "optional-dependencies", extra, at)
             if normalised(extra) not in taken:
-                project.note(path, text, not_taken("extra", extra))
+                project.note(path, text, not_included("extra", extra))
             elif not _own_extras(project, text):
                 project.requirement(text, path, extra=normalised(extra))
             else:
@@ -137,7 +137,7 @@ def _dynamic(project: Project) -> None:
         if normalised(extra) in project.extras:
             _files(project, table, path)
         else:
-            project.note(path, f"extra {extra}", not_taken("extra", extra))
+            project.note(path, f"extra {extra}", not_included("extra", extra))
 
 
 def _files(project: Project, table: Any, path: KeyPath) -> None:
@@ -165,7 +165,7 @@ def _dependency_groups(project: Project) -> None:
             elif isinstance(item, Mapping) and normalised(group) in project.groups:
                 project.note(path, written_value(item), "the lines of this group")
             else:
-                project.note(path, written_value(item), not_taken("group", group))
+                project.note(path, written_value(item), not_included("group", group))
 
 
 def _known_groups(project: Project) -> list[str]:
@@ -180,7 +180,7 @@ def _known_groups(project: Project) -> list[str]:
 
 def _others(project: Project) -> None:
     for name in project.file.table("tool", "hatch", "envs"):
-        reason = "an environment of Hatch: not taken; copy what is needed into [pip] dependencies"
+        reason = "an environment of Hatch: not included; copy what is needed into [pip] dependencies"
         project.note(("tool", "hatch", "envs", name), f"[tool.hatch.envs.{name}]", reason)
     if project.file.table("tool", "pixi"):
         pixi.read_tables(project.file, project.imported, "tool", "pixi")

@@ -170,7 +170,7 @@ def _requires_dist(table: Mapping[str, Any], by: Source, folder: Path, imported:
         text += f" @ {address}" if address else text_of(item, "specifier")
         text += f" ; {marker}" if marker else ""
         if "extra ==" in marker:
-            imported.add(by, text, Outcome.TRANSLATED, "of an extra: not taken")
+            imported.add(by, text, Outcome.TRANSLATED, "of an extra: not included")
         else:
             imported.add(by, text, *add_requirement(text, by, imported, folder))
 
@@ -257,7 +257,7 @@ def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
     name = imported.shown(path)
     note = "the requirements are the packages that no other one requires"
     if not has_graph:
-        note = "nothing says which packages are required by others: all are dependencies"
+        note = "the file does not list which packages are required by others: all are dependencies"
     imported.add(Source(name), name, Outcome.TRANSLATED, note)
     has_torch = any(each.name in INDEX_FAMILY for each in here)
     brought = {each.name for each in here if not has_graph and has_torch and is_required_by_torch(each.name)}
@@ -291,7 +291,7 @@ def _add(
             if package.is_local:
                 imported.add(package.by, text, Outcome.TRANSLATED, "a local project: its version is that of its folder")
             elif package.name in others:
-                reason = "only for extras or groups that are not taken"
+                reason = "only for extras or groups that are not included"
                 imported.add(package.by, text, Outcome.TRANSLATED, reason)
             elif package is not chosen:
                 other = f"not preferred: {chosen.version} is{why}" if chosen else "not preferred"
@@ -340,7 +340,7 @@ def _pin_url(package: Package, imported: Import) -> str:
         address = f"{head}{slash}{last.partition('@')[0]}@{commit}{fragment}" if where else package.url
         imported.draft.dependencies[at] = line._replace(text=f"{found[1]}{found[2] or ''} @ {address}{marker}")
         return f"the requirement names its commit, {commit[:12]}" if is_commit else "the requirement names its address"
-    return f"from {without_credentials(package.url.partition('#')[0])}, as what requires it says"
+    return f"from {without_credentials(package.url.partition('#')[0])}, as the package that requires it states"
 
 
 def python_versions(imported: Import) -> list[str]:

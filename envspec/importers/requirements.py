@@ -160,8 +160,8 @@ def _read(path: Path, imported: Import, use: Use) -> None:
                     imported.run(importer, source)
         elif len(required) >= _FROZEN and not any(line.via for line in lines):
             note = (
-                f"all {len(required)} requirements are pins, and nothing says which are required by others: all are "
-                "dependencies, as written; `envspec init --prefix` of the environment itself separates them"
+                f"all {len(required)} requirements are pins, and the file does not list which are required by others: "
+                "all are dependencies, as written; `envspec init --prefix` of the environment itself separates them"
             )
             imported.add(Source(name), name, Outcome.TRANSLATED, note)
     _add(path, lines, imported, use)

@@ -229,7 +229,7 @@ def write(shell: Shell, command: Command, name: str, body: tuple[tuple[int, str]
 def _read_files(shell: Shell, command: Command, step: Step) -> None:
     """A redirection without a program: it makes an empty file, or a here-document that no shell reads."""
     if step.redirections and not step.words:
-        shell.add(command, Outcome.NOT_UNDERSTOOD, "no program that envspec knows reads or writes this")
+        shell.add(command, Outcome.NOT_UNDERSTOOD, "no program known to envspec reads or writes this")
 
 
 def _read_program(
@@ -255,9 +255,7 @@ def _read_program(
     elif note is not None:
         shell.add(command, note.outcome, note.reason)
     else:
-        shell.add(
-            command, Outcome.NOT_UNDERSTOOD, f"envspec does not know what {command.words[0]!r} changes in an image"
-        )
+        shell.add(command, Outcome.NOT_UNDERSTOOD, f"the effect of {command.words[0]!r} on an image is not known")
 
 
 def _read(shell: Shell, command: Command, reader: Reader, assigned: dict[str, str | None]) -> None:

@@ -54,9 +54,7 @@ APT: Final = (
         Outcome.TRANSLATED,
         "needs nothing: CUDA's libraries come from the wheels and the base image ([cuda] flavor)",
     ),
-    AptRow(
-        r".*[/*].*|.+\.deb", Outcome.REFUSED, "[system] apt takes names and exact versions: write which ones are meant"
-    ),
+    AptRow(r".*[/*].*|.+\.deb", Outcome.REFUSED, "[system] apt accepts names and exact versions: write the names"),
 )
 #: Packages that newer releases do not have -> those that they only required.
 #: Source: Ubuntu's package lists; libgl1-mesa-glx is in 22.04, as a package that depends on libgl1, and not in 24.04.

@@ -113,7 +113,7 @@ def _package_name(text: str) -> str:
 def _read_option(shell: Shell, command: Command, option: str, value: str, packages: tuple[str, ...]) -> None:
     row, text = _OPTION.get(option), f"{option} {value}".rstrip()
     if row is None:
-        shell.add(command, Outcome.NOT_UNDERSTOOD, f"envspec does not know this option of {command.words[0]}", text)
+        shell.add(command, Outcome.NOT_UNDERSTOOD, f"envspec does not support this option of {command.words[0]}", text)
     elif option == "--no-build-isolation" and packages and all(map(_has_build, packages)):
         shell.add(command, Outcome.TRANSLATED, "needs nothing: they are built beside the lock's torch", text)
     elif option == "--torch-backend":

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from envspec.importers.pip import Use, Verdict, add_cuda, add_index, cuda_of
-from envspec.importers.project import Project, not_taken, written_value
+from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.python_locks import PYTHONS, holds
 from envspec.importers.toml_lines import list_of, table_of, text_of
 from envspec.importers.types import Clue, Outcome, Source
@@ -27,7 +27,7 @@ def read_uv(project: Project) -> None:
         if "dev" in project.groups:
             project.requirement(text, path, group="dev")
         else:
-            project.note(path, text, not_taken("group", "dev"))
+            project.note(path, text, not_included("group", "dev"))
     for at, text in enumerate(list_of(uv, "constraint-dependencies")):
         project.requirement(text, ("tool", "uv", "constraint-dependencies", at), use=Use.CONSTRAINTS)
     for at, text in enumerate(list_of(uv, "override-dependencies")):
@@ -59,7 +59,7 @@ def _key(project: Project, key: str, value: Any) -> Verdict:
         return Verdict(Outcome.TRANSLATED, f"[cuda] version = {cuda}")
     if key == "default-groups":
         listed = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        return Verdict(Outcome.TRANSLATED, f"taken if named: --group {listed}")
+        return Verdict(Outcome.TRANSLATED, f"included with --group {listed}")
     return _KEYS.get(key, Verdict(Outcome.NOT_UNDERSTOOD, "it is not a setting of uv that is read"))
 
 
@@ -118,7 +118,7 @@ def _source_reason(project: Project, name: str, source: Any, *, used: bool) -> s
         return f"{name} comes from there"
     for kind, taken in (("extra", project.extras), ("group", project.groups)):
         if (key := text_of(source, kind)) and normalised(key) not in taken:
-            return not_taken(kind, key)
+            return not_included(kind, key)
     if normalised(name) in project.used:
         return "not for linux-64, for which the first source with a matching marker is used"
     return f"no included requirement names {name}"
@@ -157,7 +157,7 @@ _KEYS: Final = {
         ),
         _NO_EFFECT,
     ),
-    "conflicts": Verdict(Outcome.TRANSLATED, "an environment takes one of them; [variants] has the others"),
+    "conflicts": Verdict(Outcome.TRANSLATED, "an environment has one of them; [variants] has the others"),
     "prerelease": Verdict(Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
     "resolution": Verdict(Outcome.REFUSED, "the newest versions are locked, or the preferred ones"),
     "no-build": Verdict(Outcome.REFUSED, 'write sdists = "none" in [pip]'),

@@ -114,7 +114,7 @@ def check_ownership(site: Path, before: Mapping[str, str], states: Mapping[str, 
         if name in before:
             raise NoSolution(
                 f"{name} belongs to {before[name]} and to the wheel {owner}",
-                hint="take both from conda, or both from PyPI",
+                hint="install both from conda, or both from PyPI",
             )
         if problem := path_problem(name):
             raise PathEscapes(f"{name!r}, which the wheel {owner} lists as its own, {problem}", hint=_PUBLISHED)

@@ -253,7 +253,7 @@ def _check_owner(root: Path, path: Path, status: os.stat_result) -> None:
         raise UnsafeCache(
             root,
             f"its parent {path} belongs to another user ({_described(status)})",
-            f"run `chown {os.geteuid()} {_quoted(path)}` if it should be yours",
+            f"run `chown {os.geteuid()} {_quoted(path)}` if it should belong to you",
         )
 
 

@@ -75,7 +75,7 @@ class Streamed(Payload):
         try:
             await asyncio.wait({writing}, timeout=self._stall_s)
             if not writing.done():
-                self._fault = ServerTimeoutError("the server takes no more bytes")
+                self._fault = ServerTimeoutError("the server accepts no more bytes")
                 raise self._fault
             writing.result()
         finally:

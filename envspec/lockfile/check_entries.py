@@ -138,7 +138,7 @@ def _builds(spec: _Table, part: _Table) -> Iterator[str]:
         own = {key: value for key, value in entry.get("env", {}).items() if key not in arch}
         is_known = entry["name"] in tables or of_package
         if not (is_known and set(entry.get("requires", ())) <= requires and own.items() <= env):
-            yield f"its [[resolution.build]] of {entry['name']} is not what the spec and the facts say"
+            yield f"its [[resolution.build]] of {entry['name']} is not what the spec and the facts require"
 
 
 def _indexes(spec: _Table) -> list[_Table]:
@@ -381,7 +381,7 @@ def _code(spec: _Table, lock: _Table) -> Iterator[str]:
         yield f"image: project = {image['project']}: the spec has another one"
     copied = map(posixpath.normpath, own.get("copy", ()))
     if others := sorted({*image.get("copy", ())} - {*copied}):
-        yield f"image: {', '.join(others)} are copied into it: the spec does not say so"
+        yield f"image: {', '.join(others)} are copied into it: the spec does not list them"
 
 
 def _base_images(spec: _Table, lock: _Table) -> Iterator[str]:

@@ -94,7 +94,7 @@ def verify_checksum(data: bytes, where: str) -> tuple[Header, bytes]:
     if _CONFLICT.search(data):
         raise DamagedLock(
             f"{where} contains merge-conflict markers",
-            hint="take one side whole (`git checkout --ours` or `--theirs` on its folder), resolve the spec, "
+            hint="use one whole side (`git checkout --ours` or `--theirs` on its folder), resolve the spec, "
             "then run `envspec lock SPEC`",
         )
     _refuse_other_formats(data, where)

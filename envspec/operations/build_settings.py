@@ -71,7 +71,7 @@ def _check_gpus(settings: BuildSettings, resolution: Resolution, arch: str, pack
     raise NoSolution(
         f"{package.name} {package.version} on {resolution.target.platform.value} is compiled beside torch for CUDA, "
         "and the spec does not name the GPUs to compile for",
-        hint=f"name yours in the spec, such as:\n    {GPUS_LINES}",
+        hint=f"name your own in the spec, such as:\n    {GPUS_LINES}",
     )
 
 

@@ -416,7 +416,7 @@ class Builds:
             if is_open(each):
                 request = await self._request(each, part)
                 is_everywhere = request.environment is not None and request.environment.compiler
-                here = request if is_everywhere else replace(request, compilers=Compilers.HERE)
+                here = request if is_everywhere else replace(request, compilers=Compilers.LOCAL)
                 made = await self._builder.build_wheel(here, python)
                 await self._check_requirements(made, each, part)
                 found[made.wheel.sha256] = made.path
@@ -534,7 +534,7 @@ class Builds:
         if unknown:
             raise StaleLock(
                 f"{package.name} {package.version} can't be built: the lock of {lock.name} does not record which names "
-                f"index {unknown[0]} gives, and what builds it might come from another",
+                f"index {unknown[0]} has, and the packages that build it could be from another",
                 hint="run `envspec lock SPEC` to record it",
             )
         return lock.indexes

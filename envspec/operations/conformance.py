@@ -54,7 +54,7 @@ from envspec.models import Lock, Platform
 from envspec.operations.container import compiled_folder, engine_platform, image_in_engine, image_removed, this_user
 from envspec.operations.environment import expected_of, part_of
 from envspec.receipts.build import BadResults, ReceiptInputs, receipt
-from envspec.receipts.model import Here, Image, LockName, Receipt
+from envspec.receipts.model import Image, LocalPython, LockName, Receipt
 from envspec.version import VERSION
 
 #: Below the suite's folder, and below that of its results.
@@ -194,7 +194,7 @@ class _Suite:
                     f"{python} can't be started: {error.strerror}", hint="name another one by --python"
                 ) from error
 
-        return self._run(request, Here(python=str(python), prefix=str(python.parent.parent)), execute)
+        return self._run(request, LocalPython(python=str(python), prefix=str(python.parent.parent)), execute)
 
     def run_in_container(self, lock: Lock, location: SuiteLocation) -> Receipt:
         context = self.context
@@ -273,7 +273,7 @@ class _Suite:
         user = this_user(self.context.environ)
         return container_settings(lock, user, engine.facts, HostFolders(compiled=compiled), options)
 
-    def _run(self, request: SuiteRequest, where: Image | Here, execute: Callable[[Path], Finished]) -> Receipt:
+    def _run(self, request: SuiteRequest, where: Image | LocalPython, execute: Callable[[Path], Finished]) -> Receipt:
         """Run the suite to its end. On Ctrl-C, which still ends the run, report the partial receipt."""
         with _suite_folder(request) as folder:
             document = folder / "results" / _RESULTS
@@ -287,7 +287,7 @@ class _Suite:
                 raise
             return self._receipt(request, where, _results(document, finished))
 
-    def _receipt(self, request: SuiteRequest, where: Image | Here, results: Mapping[str, Any]) -> Receipt:
+    def _receipt(self, request: SuiteRequest, where: Image | LocalPython, results: Mapping[str, Any]) -> Receipt:
         as_if = self.selection.as_if
         inputs = ReceiptInputs(
             envspec=VERSION,

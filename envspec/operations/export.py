@@ -110,7 +110,7 @@ def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[R
     if platforms is Platforms.IMAGE:
         if platform:
             raise UsageError(
-                f"{form} names the image, which has all platforms: the engine takes its own", hint="remove --platform"
+                f"{form} names the image, which has all platforms: the engine selects its own", hint="remove --platform"
             )
         found = [each for each in lock.resolutions if lock.on(each.target.platform).base_image]
         if not found:

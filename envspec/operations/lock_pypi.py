@@ -136,7 +136,7 @@ class Pypi:
             return ""
         lines = [f"constraints = [{', '.join(map(quoted, constraints))}]"]
         lines += [f"allow_sdist = [{', '.join(map(quoted, sorted(allowed)))}]"] if allowed else []
-        return "\n    ".join(["take other releases, which have wheels, in [pip]:", *lines])
+        return "\n    ".join(["select other releases, which have wheels, in [pip]:", *lines])
 
     def _tried(self, update: Mapping[str, object]) -> tuple[Resolution, ...]:
         """What the spec with another [pip] resolves to, without a report and a build; empty without a solution."""

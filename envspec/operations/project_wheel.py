@@ -33,7 +33,7 @@ async def project_wheel(lock: Lock, identity: str, part: Resolution, session: Se
     if any(each.name == name for each in part.packages):
         raise UsageError(
             f"[image] project: {name} is a package of the lock already",
-            hint=f"take {name} out of [pip] dependencies, or [image] project out of the spec",
+            hint=f"remove {name} from [pip] dependencies, or [image] project from the spec",
         )
     if lock.image.project == EDITABLE:
         from envspec.build.editable import write_editable

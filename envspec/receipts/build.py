@@ -14,7 +14,7 @@ from envspec.conformance.request import Nodes
 from envspec.conformance.results import FORMAT as RESULTS_FORMAT
 from envspec.errors import EnvspecError
 from envspec.receipts.compare import against
-from envspec.receipts.model import Here, Image, LockName, Receipt, Verdict, problems
+from envspec.receipts.model import Image, LocalPython, LockName, Receipt, Verdict, problems
 
 
 class BadResults(EnvspecError):
@@ -36,7 +36,7 @@ class ReceiptInputs:
     envspec: str
     made_at: datetime
     lock: LockName | None
-    where: Image | Here
+    where: Image | LocalPython
     requested: tuple[str, ...]
     required: tuple[str, ...] = ()
     as_if: LockName | None = None
@@ -76,7 +76,7 @@ def _known(inputs: ReceiptInputs) -> dict[str, Any]:
         "lock": inputs.lock and inputs.lock.model_dump(),
         "as_if": inputs.as_if and inputs.as_if.model_dump(),
         "image": where.model_dump() if isinstance(where, Image) else None,
-        "here": where.model_dump() if isinstance(where, Here) else None,
+        "local": where.model_dump() if isinstance(where, LocalPython) else None,
         "requested": inputs.requested,
         "required": inputs.required,
         "nodes": asdict(inputs.nodes),

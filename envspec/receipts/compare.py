@@ -18,12 +18,12 @@ K = TypeVar("K")
 class Weight(Enum):
     """What a difference between receipts means.
 
-    FAULT: one of the machines computes wrong results. DIFFERS: it counts. INFORMS: it is harmless.
+    FAULT: one of the machines computes wrong results. DIFFERS: it counts. INFO: it is harmless.
     """
 
     FAULT = "fault"
     DIFFERS = "differs"
-    INFORMS = "informs"
+    INFO = "info"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +93,13 @@ class Comparison:
     @property
     def differs(self) -> bool:
         """Whether there is a difference that counts."""
-        return any(line.weight is not Weight.INFORMS for line in self.lines) or any(
-            row.is_beyond for row in self.numbers
-        )
+        return any(line.weight is not Weight.INFO for line in self.lines) or any(row.is_beyond for row in self.numbers)
 
 
 def _is_locked(receipt: Receipt) -> str:
-    if receipt.here is None:
+    if receipt.local is None:
         return "an image"
-    return {True: "yes", False: "no", None: "unknown"}[receipt.here.is_locked]
+    return {True: "yes", False: "no", None: "unknown"}[receipt.local.is_locked]
 
 
 def _topology(receipt: Receipt) -> str:
@@ -117,26 +115,26 @@ _Comparable = tuple[str, Callable[[Receipt], str], Weight]
 _STACK: Final[Sequence[_Comparable]] = (
     ("lock", lambda receipt: receipt.subject, Weight.DIFFERS),
     # A build records image IDs and system packages in envspec.lock; the identity does not include them.
-    ("envspec.lock", lambda receipt: f"sha256:{receipt.lock.sha256}" if receipt.lock else "", Weight.INFORMS),
+    ("envspec.lock", lambda receipt: f"sha256:{receipt.lock.sha256}" if receipt.lock else "", Weight.INFO),
     ("lock's identity", lambda receipt: f"sha256:{receipt.lock.identity}" if receipt.lock else "", Weight.DIFFERS),
     ("image ID", lambda receipt: receipt.image.id if receipt.image else "no image", Weight.DIFFERS),
     ("environment matches the lock", _is_locked, Weight.DIFFERS),
-    ("envspec", lambda receipt: receipt.envspec, Weight.INFORMS),
+    ("envspec", lambda receipt: receipt.envspec, Weight.INFO),
 )
 _MACHINE: Final[Sequence[_Comparable]] = (
     ("kind of machine", kind, Weight.DIFFERS),
     ("devices", devices, Weight.DIFFERS),
     ("driver", lambda receipt: receipt.machine.driver, Weight.DIFFERS),
-    ("container toolkit", lambda receipt: receipt.machine.toolkit, Weight.INFORMS),
+    ("container toolkit", lambda receipt: receipt.machine.toolkit, Weight.INFO),
     ("topology", _topology, Weight.DIFFERS),
     # They change what is measured.
     ("environment variables", _environment, Weight.DIFFERS),
-    ("system", lambda receipt: receipt.machine.system, Weight.INFORMS),
-    ("kernel", lambda receipt: receipt.machine.kernel, Weight.INFORMS),
-    ("CPU", lambda receipt: receipt.machine.cpu, Weight.INFORMS),
-    ("CPUs", lambda receipt: str(receipt.machine.cpus or ""), Weight.INFORMS),
-    ("memory, bytes", lambda receipt: str(receipt.machine.memory_bytes or ""), Weight.INFORMS),
-    ("shared memory, bytes", lambda receipt: str(receipt.machine.shm_bytes or ""), Weight.INFORMS),
+    ("system", lambda receipt: receipt.machine.system, Weight.INFO),
+    ("kernel", lambda receipt: receipt.machine.kernel, Weight.INFO),
+    ("CPU", lambda receipt: receipt.machine.cpu, Weight.INFO),
+    ("CPUs", lambda receipt: str(receipt.machine.cpus or ""), Weight.INFO),
+    ("memory, bytes", lambda receipt: str(receipt.machine.memory_bytes or ""), Weight.INFO),
+    ("shared memory, bytes", lambda receipt: str(receipt.machine.shm_bytes or ""), Weight.INFO),
 )
 
 
@@ -176,7 +174,7 @@ def _versions(receipts: Sequence[Receipt]) -> Iterator[Line]:
         values = tuple(receipt.ran.get(what, "") for receipt in receipts)
         if len(set(values)) > 1:
             # A run of fewer checks loads fewer libraries of the same stack.
-            yield Line(what, values, Weight.DIFFERS if len({*values} - {""}) > 1 else Weight.INFORMS)
+            yield Line(what, values, Weight.DIFFERS if len({*values} - {""}) > 1 else Weight.INFO)
 
 
 def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:
@@ -236,10 +234,10 @@ def _findings(receipts: Sequence[Receipt]) -> Iterator[Line]:
         outcomes = {_judged(each) for each in found}
         values = tuple(_value(each) for each in found)
         if len(outcomes) > 1:
-            weight = Weight.DIFFERS if outcomes & {"passed", "failed"} else Weight.INFORMS
+            weight = Weight.DIFFERS if outcomes & {"passed", "failed"} else Weight.INFO
             yield Line(f"{check}: {name}", values, weight, _note(found))
-        elif "informs" not in outcomes and len(set(values)) > 1:
-            yield Line(f"{check}: {name}", values, Weight.INFORMS, _apart(found))
+        elif "info" not in outcomes and len(set(values)) > 1:
+            yield Line(f"{check}: {name}", values, Weight.INFO, _apart(found))
 
 
 def _judged(finding: CheckFinding | None) -> str:
@@ -247,7 +245,7 @@ def _judged(finding: CheckFinding | None) -> str:
         return "missing"
     if finding.kind is Kind.NOT_RUN:
         return "not run"
-    return "informs" if finding.kind is Kind.INFORMING else "passed" if finding.ok else "failed"
+    return "info" if finding.kind is Kind.INFO else "passed" if finding.ok else "failed"
 
 
 def _value(finding: CheckFinding | None) -> str:
@@ -305,10 +303,10 @@ def _fingerprint(
         note = "results that are equal on every machine differ: one of the machines computes wrong results"
         return Line(what, values, Weight.FAULT, f"{note} ({_odd(names, values)})")
     if any(len(digests) > 1 for digests in groups.values()):
-        return Line(what, values, Weight.INFORMS, "same key, different bits: floats were summed in another order")
+        return Line(what, values, Weight.INFO, "same key, different bits: floats were summed in another order")
     if len(groups) > 1:
         keys = "; ".join(sorted(key for _, key in groups))
-        return Line(what, values, Weight.INFORMS, f"not compared: the keys differ: {keys}")
+        return Line(what, values, Weight.INFO, f"not compared: the keys differ: {keys}")
     return None
 
 

@@ -75,7 +75,7 @@ def numbers(receipt: Receipt) -> Iterator[Number]:
         if check.seconds:
             yield Number(check.check, "in all", "s", check.seconds, Better.LOWER)
         for each in check.findings:
-            if each.value is not None and each.unit and each.kind in (Kind.INFORMING, Kind.BOUNDED):
+            if each.value is not None and each.unit and each.kind in (Kind.INFO, Kind.BOUNDED):
                 direction = better(each.unit)
                 is_judged = direction is Better.HIGHER and each.spread is not None
                 tolerance = RATE_TOLERANCES[receipt.device] if is_judged else None

@@ -86,7 +86,7 @@ class Image(Part):
     pull_s: float | None = None
 
 
-class Here(Part):
+class LocalPython(Part):
     """The Python that ran the suite, if not an image's."""
 
     python: str
@@ -101,7 +101,7 @@ class Counts(Part):
     passed: int = 0
     failed: int = 0
     not_run: int = 0
-    informing: int = 0
+    info: int = 0
     """Findings that neither pass nor fail."""
 
 
@@ -160,8 +160,8 @@ class Receipt(Part):
     as_if: LockName | None = None
     """A lock with which the stack was compared, though it was not made from it: differences inform."""
     image: Image | None = None
-    here: Here | None = None
-    """Either `image` or `here` is set."""
+    local: LocalPython | None = None
+    """Either `image` or `local` is set."""
     device: str
     """`cuda` or `cpu`."""
     seed: int

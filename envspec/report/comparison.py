@@ -125,7 +125,7 @@ def _same_stack(comparison: Comparison) -> str:
 
 def _answer(comparison: Comparison, *sections: str) -> str:
     lines = (line for section in sections for line in comparison.sections[section])
-    different = [line.what for line in lines if line.weight is not Weight.INFORMS]
+    different = [line.what for line in lines if line.weight is not Weight.INFO]
     return f"no: {_some(different)}" if different else "yes"
 
 

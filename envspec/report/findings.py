@@ -131,7 +131,7 @@ def table(
         row(
             check.check,
             each.name,
-            outcome(each.first) or "informing",
+            outcome(each.first) or "info",
             each.value,
             bound(each.first),
             share(each.used) if each.value and each.first.bound is not None else "",
@@ -167,7 +167,7 @@ def bound(finding: CheckFinding) -> str:
 
 
 def outcome(finding: CheckFinding) -> str:
-    """`passed`, `failed`, `not run`; empty for what only informs."""
+    """`passed`, `failed`, `not run`; empty for what is `info`."""
     if finding.kind is FindingKind.NOT_RUN:
         return "not run"
     return {True: "passed", False: "failed", None: ""}[finding.ok]

@@ -89,7 +89,7 @@ def _check(check: CheckOutcome, lock: str) -> Element:
 
 def _line(finding: CheckFinding) -> str:
     number = "" if finding.value is None else amount(finding.value, finding.unit)
-    kind = outcome(finding) or Kind.INFORMING.value
+    kind = outcome(finding) or Kind.INFO.value
     parts = (finding.name, number, bound(finding), finding.detail)
     return f"{kind}: {': '.join(one_line(each) for each in parts if each)}"
 

@@ -100,7 +100,7 @@ def as_text(receipt: Receipt, width: int) -> str:
     head = [
         row("training", answer(receipt)),
         row("checks", counts(summary.checks)),
-        row("findings", f"{counts(summary.findings)}, {summary.findings.informing} informing"),
+        row("findings", f"{counts(summary.findings)}, {summary.findings.info} info"),
         *_place(receipt)[:1],
         row("driver", receipt.machine.driver),
         row("versions", ", ".join(f"{what} {version}" for what, version in receipt.ran.items())),
@@ -278,15 +278,15 @@ def _place(receipt: Receipt) -> list[Row]:
             row("image ID", receipt.image.id),
             row("pulled", "nothing: the image was present" if pulled is None else f"{size(pulled)}{took}"),
         ]
-    if receipt.here is None:
+    if receipt.local is None:
         return []
     is_locked = {
         True: "environment matches the lock",
         False: "environment differs from the lock",
         None: "not compared with the lock",
     }
-    where = f"{receipt.here.python}, {is_locked[receipt.here.is_locked] if receipt.lock else 'no lock'}"
-    return [row("Python", where), row("prefix", receipt.here.prefix)]
+    where = f"{receipt.local.python}, {is_locked[receipt.local.is_locked] if receipt.lock else 'no lock'}"
+    return [row("Python", where), row("prefix", receipt.local.prefix)]
 
 
 def properties(receipt: Receipt) -> Iterator[tuple[str, str]]:

@@ -124,7 +124,7 @@ def _refuse_subdir(text: str) -> None:
         whole = channel_without_credentials(rest) or "conda-forge"
         raise BadValue(
             f"{_quoted_channel(text)} names a part of a channel",
-            f"write the channel, {quoted(whole)}: `env.platforms` says which of its platforms are read",
+            f"write the channel, {quoted(whole)}: `env.platforms` lists which of its platforms are read",
         )
 
 

@@ -157,7 +157,7 @@ def _python_of_conda(data: Document) -> Iterator[Found]:
     if get(data, "image", "python") is not None:
         yield (
             ("image", "python"),
-            "says that the base has a Python, but the spec has [conda], which installs its own",
+            "states that the base has a Python, but the spec has [conda], which installs its own",
             "remove this key or [conda]: two Pythons in one image shadow each other",
         )
 
@@ -411,7 +411,7 @@ def _installed_on_top(data: Document) -> Iterator[Found]:
     if keeps and listed:
         yield (
             ("pip", "on_top_of"),
-            "says what is installed already, and so does `image.packages`",
+            "states what is installed already, and so does `image.packages`",
             "keep one of the two: an image has the packages of its base, another system those of the file",
         )
     if isinstance(get(data, "conda"), Mapping):
@@ -445,13 +445,13 @@ def _python_of_base(data: Document) -> Iterator[Found]:
     if source == "base" and in_base is None and not keeps and get(data, "conda") is None:
         yield (
             ("env", "python_source"),
-            "the spec does not say which Python the base has",
+            "the spec does not state which Python the base has",
             'add [image] with `base` and `python = "3.11.7"`',
         )
     if source in ("standalone", "system") and in_base is not None:
         yield (
             ("env", "python_source"),
-            f"`{source}`, but `image.python` says that the base has one",
+            f"`{source}`, but `image.python` states that the base has one",
             "remove one of the two keys: two Pythons in one image shadow each other",
         )
 

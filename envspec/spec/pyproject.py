@@ -256,7 +256,7 @@ class _Reader:
             for key, listed in _table(uv, "sources").items():
                 for source in listed if isinstance(listed, list) else [listed]:
                     if normalised(key) == name and _applies(source, place) and not _is_pytorch(source, uv, name):
-                        why = f"uv takes {name} from elsewhere ([tool.uv.sources]), and a spec has to say so itself"
+                        why = f"uv gets {name} from elsewhere ([tool.uv.sources]), and a spec has to list that itself"
                         self.refuse(place, why, _instead(name, source, uv, folder))
 
     def refuse(self, place: Place, found: str, hint: str) -> bool:

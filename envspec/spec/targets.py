@@ -242,14 +242,14 @@ def _standalone(spec: Spec, facts: Facts, platform: Platform, time: datetime | N
     needed = platform.is_linux and spec.env.python_source is PythonSource.STANDALONE
     series = facts.python_series.get(spec.env.python)
     if series and not elsewhere and not needed:
-        why = f"no standalone build of Python {series.series} is known, so it is yours to install; its newest patch"
+        why = f"no standalone build of Python {series.series} is known: install it yourself; its newest patch"
         return Python(series.newest, "spec"), Decision(
             "python", f"{series.newest} (spec)", why, series.source, platform
         )
     if needed or not elsewhere:
         raise _unknown(spec, facts, platform)
     row, why = _pick(spec, sorted(elsewhere.values(), key=lambda row: numeric(row.version), reverse=True), time)
-    why = f"no standalone build for {platform.value} is known, so it is yours to install; {why}, on {row.platform}"
+    why = f"no standalone build for {platform.value} is known: install it yourself; {why}, on {row.platform}"
     return Python(row.version, "spec"), Decision("python", f"{row.version} (spec)", why, row.source, platform)
 
 

@@ -334,7 +334,7 @@ def _read_env_variable(text: str) -> str:
 def _read_build_requirement(text: str) -> Requirement:
     requirement = read_requirement(text)
     if requirement.url is not None:
-        raise BadValue(f"{quoted(text)} has a URL", "require it by name: builds take what they require from indexes")
+        raise BadValue(f"{quoted(text)} has a URL", "require it by name: builds get their requirements from indexes")
     return requirement
 
 
@@ -360,7 +360,7 @@ ExactPython = Annotated[
     matching(
         rf"(?=\d+\.\d+\.){_PYTHON}",
         "is not an exact Python",
-        "say the patch release too, as `docker run --rm IMAGE python3 --version` prints it",
+        "write the patch release too, as `docker run --rm IMAGE python3 --version` prints it",
         pattern=r"^3\.\d{1,2}\.\d{1,2}$",
     ),
 ]

@@ -166,7 +166,7 @@ def test_sockets_between_nodes_with_rdma_fail(tmp_path: Path) -> None:
     _port(tmp_path, "mlx5_0", "4: ACTIVE", "InfiniBand")
     _port(tmp_path, "mlx5_1", "1: DOWN", "Ethernet")
     note, finding, hint = _judged(tmp_path, SOCKETS, NCCL_IB_DISABLE="1")
-    assert (note["name"], note["kind"]) == ("nccl, 4 ranks: transport", "informing")
+    assert (note["name"], note["kind"]) == ("nccl, 4 ranks: transport", "info")
     assert note["detail"] == "NET between 1 pair; network Socket"
     assert (finding["kind"], finding["ok"]) == ("exact", False)
     assert finding["detail"] == (
@@ -178,9 +178,9 @@ def test_sockets_between_nodes_with_rdma_fail(tmp_path: Path) -> None:
 
 
 def test_sockets_are_right_on_one_node_and_without_rdma(tmp_path: Path) -> None:
-    assert [each["kind"] for each in _judged(tmp_path, SOCKETS)] == ["informing"]
+    assert [each["kind"] for each in _judged(tmp_path, SOCKETS)] == ["info"]
     _port(tmp_path, "mlx5_0", "4: ACTIVE", "Ethernet")
-    assert [each["kind"] for each in _judged(tmp_path, SOCKETS, nodes=1)] == ["informing"]
+    assert [each["kind"] for each in _judged(tmp_path, SOCKETS, nodes=1)] == ["info"]
 
 
 def test_without_a_log_the_transport_is_not_run(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_every_check_passes_at_a_gpu_s_sizes_and_says_what_one_gpu_cannot(
     assert output.findings("runtime")["a CUDA graph's replay equals eager"]["ok"]
     memory = output.findings("memory")
     assert memory["memory patterns"]["detail"] == "0 wrong words in 2 blocks of 256 MiB, two patterns"
-    assert memory["allocated for what is held"]["ok"] and memory["the card's memory"]["value"] == 80 << 30
+    assert memory["allocated for live tensors"]["ok"] and memory["the card's memory"]["value"] == 80 << 30
     assert "runs: yes; can be fine-tuned: no" in memory["a model of 7 billion parameters"]["detail"]
     assert memory["peak of amp"]["value"] > 0
 
@@ -148,7 +148,7 @@ def test_a_gpu_with_slow_copies_stands_out(torch_29: Path, driver: dict[str, str
     output = _run(torch_29, driver, tmp_path, "bandwidth", gpus=4, fault=_SLOW_GPU)
     assert output.results["bandwidth"]["status"] == "passed", output.results
     findings = output.findings("bandwidth")
-    assert findings["stragglers"]["kind"] == "informing"
+    assert findings["stragglers"]["kind"] == "info"
     assert findings["stragglers"]["detail"] == "; ".join(
         f"{name} (43 % less than the mean)" for name in ("pinned memory to GPU 2", "GPU 2 to pinned memory", "on GPU 2")
     ) + "".join(f"; GPU 2 to GPU {other} (43 % less than the mean)" for other in (0, 1, 3))
@@ -238,7 +238,7 @@ def test_a_product_that_a_gpu_refuses_costs_its_own_cases_only(
                 return update(optimizer, *given)
             torch.optim.AdamW.step = greedy
             """,
-            "allocated for what is held: 1.4",
+            "allocated for live tensors: 1.4",
         ),
         (
             "matmul",

@@ -121,7 +121,7 @@ def test_what_fits_passes(driver: Mapping[str, str], tmp_path: Path) -> None:
         "copies between GPUs",
     }
     # A part of NVIDIA's own that lacks the card judges nothing.
-    assert findings["GPU code for sm_90 of nvidia-nvshmem-cu12 3.3.20 of the lock"]["kind"] == "informing"
+    assert findings["GPU code for sm_90 of nvidia-nvshmem-cu12 3.3.20 of the lock"]["kind"] == "info"
     machine = output.document["machine"]
     assert machine["topology"] == {"0-1": "NV4"} and machine["cuda_driver"] == "12.8"
     assert machine["gpus"][1] == {
@@ -161,7 +161,7 @@ def test_nvml_is_called_once_for_each_value(driver: Mapping[str, str], tmp_path:
         ({"DRIVER": "470.57.02", "CUDA_VERSION": "11040"}, "driver: driver 470.57.02, which runs CUDA 11.4; the lock"),
         (
             {"TORCH_CODE": "sm_80 sm_100"},
-            "GPU code for sm_90 of the installed torch: the installed torch has sm_80 sm_100",
+            "GPU code for sm_90 of the installed torch: the installed torch has code for sm_80 sm_100",
         ),
         ({"TORCH_SUM": "0"}, "first kernel on GPU 0: 0 + 1 + ... + 999 = 0"),
         ({"TORCH_BAD_COPY": "cuda:1"}, "copies between GPUs: 0 to 1: 1 of"),

@@ -247,7 +247,7 @@ def {0}(*given, **named):
             "flash-attn",
             _RAISES.format("flash_attn_func"),
             "kernels",
-            "has no code for NVIDIA H100 80GB HBM3 (sm_90): it has sm_80 (no kernel image",
+            "has no code for NVIDIA H100 80GB HBM3 (sm_90): it has code for sm_80 (no kernel image",
             "name this GPU in [cuda] gpus",
         ),
     ],

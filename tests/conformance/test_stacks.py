@@ -138,7 +138,7 @@ def test_a_rank_that_computes_slowly_stands_out_of_four(torch_any: Path, tmp_pat
     hook = spoiled(tmp_path / "hook", slow)
     findings = passed(torch_any, tmp_path / "run", "ddp", world_size=4, environ=hook).findings("ddp")
     odd = findings["gloo, 4 ranks: stragglers"]
-    assert odd["kind"] == "informing"
+    assert odd["kind"] == "info"
     assert re.match(r"a product: rank 2 \((2\d\d|300) % more than the mean\)", odd["detail"]), odd["detail"]
     times = findings["gloo, 4 ranks: times of the ranks"]["detail"]
     kinds = ("all-reduce", "reduce-scatter", "all-to-all", "send/recv")
@@ -156,7 +156,7 @@ def test_fsdp2_if_torch_is_right_on_the_cpu_else_fsdp1(
     findings, name = output.findings("fsdp"), f"{kind}, gloo, 2 ranks"
     assert findings[f"{name}: gradient against one process"]["value"] <= 1e-5
     assert findings[f"{name}: gradients are equal bit by bit across ranks"]["ok"]
-    assert findings[f"{name}: rank 1 holds its share"]["ok"]
+    assert findings[f"{name}: rank 1 has its share"]["ok"]
     assert not_run(output, "fsdp") == ({"FSDP2, gloo, 2 ranks"} if reason else set())
     assert not reason or reason in findings["FSDP2, gloo, 2 ranks"]["detail"]
 
@@ -409,7 +409,7 @@ def test_the_lock_of_as_if_only_informs(torch_29: Path, tmp_path: Path) -> None:
     locked = {"name": "other", "packages": {"nvidia-cudnn-cu12": "9.1.0.70"}, "expected": asdict(expected_of(part))}
     output = suite.run(torch_29, suite.make_request("device", "lock", as_if={**locked, "code": []}), tmp_path)
     assert {each["status"] for each in output.results.values()} == {"not run"}
-    notes = {name for name, each in output.findings("device").items() if each["kind"] == "informing"}
+    notes = {name for name, each in output.findings("device").items() if each["kind"] == "info"}
     assert notes == {"cuDNN = locked: differs from the lock"}
     assert any(name.endswith(": differs from the lock") for name in output.findings("lock"))
     assert "differences: they only inform" in output.results["lock"]["reason"]

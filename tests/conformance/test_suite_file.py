@@ -88,7 +88,7 @@ def test_any_python_runs_it_and_envspec_reads_its_receipt(archive: Path, tmp_pat
     assert done.stdout.splitlines()[-2:] == ["failed: 0 passed, 0 failed, 2 not run", "  no check was run"]
     receipt = read(tmp_path / "receipt")
     assert (receipt.envspec, receipt.lock, receipt.subject) == (VERSION, None, "torch 2.9.1, no lock")
-    assert receipt.here and receipt.here.is_locked is None
+    assert receipt.local and receipt.local.is_locked is None
     assert receipt.machine.python.startswith(series)
     for form in RECEIPT_FILES.values():
         assert "torch 2.9.1, no lock" in RECEIPT.render(form, receipt, 80) or form == "json"
@@ -129,7 +129,7 @@ def test_a_request_with_a_lock_is_compared_and_printed(archive: Path, tmp_path: 
     receipt = load(line, "the log")
     # A package is not in the lock, what is required has been deselected, and nothing else was run.
     assert (receipt.lock, receipt.reasons) == (LOCK, ("lock failed",))
-    assert receipt.here and receipt.here.is_locked is False
+    assert receipt.local and receipt.local.is_locked is False
     assert [each.check for each in receipt.checks] == ["lock"] and receipt.device == "cpu"
     assert done.stdout.endswith(f"{line}\n")
 

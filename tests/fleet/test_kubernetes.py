@@ -262,7 +262,7 @@ def test_every_node_writes_its_receipt_and_nothing_is_left(tmp_path: Path) -> No
         receipt = read(ran.folder / f"node-{number}")
         # The suite knows its Python, the cluster its image.
         image = Image(reference=OPTIONS.image, id=IMAGE_ID.partition("@")[2])
-        assert receipt == RECEIPT.model_copy(update={"image": image, "here": None})
+        assert receipt == RECEIPT.model_copy(update={"image": image, "local": None})
         assert receipt.lock == LOCK
     assert ran.lines.count("node-1: ContainerCreating") == 1 and "node-1: failed: ddp failed" in ran.lines
     # The client has passed on what `--dry-run` prints, and the first object owns the others.

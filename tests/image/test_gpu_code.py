@@ -85,7 +85,7 @@ def test_only_less_than_the_record_of_this_wheel_counts() -> None:
 @pytest.mark.parametrize(
     ("held", "message"),
     [
-        (_held("sm_80", "sm_90"), r"has no sm_70.*: V100 can't run it \(it has sm_80, sm_90\)"),
+        (_held("sm_80", "sm_90"), r"has no sm_70.*: V100 can't run it \(it has code for sm_80, sm_90\)"),
         ({}, "it has no GPU code"),
     ],
 )
@@ -99,8 +99,8 @@ def test_less_than_the_record_is_a_warning_where_no_gpu_needs_it() -> None:
     held = _held("sm_80", "sm_90")
     (warning,) = compare(_lock(_RECORD, "A100"), Platform.LINUX_64, held, load_facts())
     assert warning == (
-        "the wheel of torch 2.9.1 has no sm_70, but the lock says so "
-        "(it has sm_80, sm_90; source of the record: a table)"
+        "the wheel of torch 2.9.1 has no sm_70, but the lock lists it "
+        "(it has code for sm_80, sm_90; source of the record: a table)"
     )
 
 
@@ -113,10 +113,12 @@ def test_a_wheel_beside_torch_without_code_for_a_gpu() -> None:
     assert compare(lock, Platform.LINUX_64, all_gpus, load_facts()) == ()
     newer = held | _held("sm_80", ptx=("compute_80",), sha256=_OTHER_SHA256)
     (warning,) = compare(lock, Platform.LINUX_64, newer, load_facts())
-    assert warning.startswith("nvidia-cusparselt-cu12 1.2 has no GPU code for V100 (it has sm_80, compute_80)")
+    assert warning.startswith("nvidia-cusparselt-cu12 1.2 has no GPU code for V100 (it has code for sm_80, compute_80)")
     # Its kernels are not where those of others are.
     assert compare(_lock(_RECORD, "V100", beside="nvidia-cufft-cu12"), Platform.LINUX_64, newer, load_facts()) == ()
-    with pytest.raises(GpuCodeMissing, match=r"flash-attn 1.2 has no GPU code for V100 \(it has sm_80, compute_80\)"):
+    with pytest.raises(
+        GpuCodeMissing, match=r"flash-attn 1.2 has no GPU code for V100 \(it has code for sm_80, compute_80\)"
+    ):
         compare(_lock(_RECORD, "V100", "H100", beside="flash-attn"), Platform.LINUX_64, newer, load_facts())
 
 

@@ -384,7 +384,7 @@ def test_a_devcontainer_keeps_slashes_and_escapes_of_its_strings(tmp_path: Path)
 @pytest.mark.parametrize(
     ("build", "cudas", "reason"),
     [
-        ("gpu: true", [], "cog takes the CUDA that it knows for the pinned torch"),
+        ("gpu: true", [], "cog uses the CUDA in its own table for the pinned torch"),
         ('gpu: true\n  cuda: "11.8.0"', ["11.8"], "[cuda]"),
         ("gpu: false", ["cpu"], "gpu is false"),
     ],

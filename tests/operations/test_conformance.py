@@ -90,7 +90,7 @@ def test_what_the_lock_has_not_is_not_run_and_the_rest_passes(user: User, tempor
     assert document["summary"]["checks"]["passed"] == 1
     reasons = {each["check"]: each["reason"] for each in document["checks"]}
     assert reasons["matmul"] == "torch is not in the lock"
-    assert document["here"]["is_locked"] is True
+    assert document["local"]["is_locked"] is True
     assert {path.name for path in (user.folder / "receipts").iterdir()} == {*RECEIPT_FILES}
     assert list(temporary.iterdir()) == []
 
@@ -128,7 +128,7 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
     assert ran.status == 7
     assert "tool/__init__.py was changed" in " ".join(ran.stdout.split())
     assert ran.error.startswith("small: conformance failed: "), ran.error
-    assert receipt(user)["here"]["is_locked"] is False
+    assert receipt(user)["local"]["is_locked"] is False
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_without_a_lock_the_python_s_own_stack_is_tested(unchanged: User, tmp_pa
     assert ran.status == 0, ran.stderr
     found = json.loads((tmp_path / "report" / "receipt.json").read_text())
     assert found["as_if"]["name"] == make_lock().name
-    assert found["lock"] is None and found["here"]["is_locked"] is None
+    assert found["lock"] is None and found["local"]["is_locked"] is None
     assert {each["check"]: each["status"] for each in found["checks"]}["lock"] == "passed"
 
 

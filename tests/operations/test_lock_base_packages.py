@@ -147,7 +147,7 @@ def test_a_torch_without_code_for_the_gpus(owner: Owner) -> None:
     owner.has_base(layer(system()), layer(torch(NVIDIA)), env={"CUDA_VERSION": "13.0.1"})
     owner.keeps("torch", rest=T4)
     error = refused(owner.locks(), 4)
-    assert f"T4 (sm_75) can't run this lock: torch {NVIDIA} on linux-64 has sm_80 sm_90" in error
+    assert f"T4 (sm_75) can't run this lock: torch {NVIDIA} on linux-64 has code for sm_80 sm_90" in error
     assert "install on top of a torch that has code for sm_75" in error
 
 

@@ -265,6 +265,6 @@ def test_wheels_that_are_compiled_beside_pypis_torch(tmp_path: Path, public: Ind
     found = project.resolves("kernels", "tokens", "trainer", conda=TORCH)
     assert found.warnings == (
         "kernels 0.5.0 is compiled and needs torch: its wheel was built against PyPI's, and torch 2.8.0 comes from "
-        "conda-forge; if it does not load, take kernels from conda as well",
+        "conda-forge; if it does not load, install kernels from conda as well",
     )
     assert project.resolves("tokens", "numpy", conda=provided(numpy="2.2.0")).warnings == ()

@@ -15,7 +15,7 @@ from tests.support.user import ROOT
 
 #: In no text: documents, help texts, docstrings, messages, comments of configuration.
 PHRASES: Final = ("told", "is asked", "has not", "goes with", "where left out", "what becomes of")
-#: In no document and no help text. A regular expression each; a blank stands for any white space.
+#: In no document, message and help text. A regular expression each; a blank stands for any white space.
 READER_PHRASES: Final = (
     *PHRASES,
     r"tells?|telling|asks?|asked|asking|hears?|heard",
@@ -64,6 +64,26 @@ def texts_of(source: str) -> str:
 
 def test_modules_are_in_plain_words() -> None:
     assert {path: words for path, source in files(*_MODULES).items() if (words := found(texts_of(source)))} == {}
+
+
+def messages_of(source: str) -> str:
+    """The string literals of a module without its docstrings."""
+    tree = ast.parse(source)
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documented]
+    return "\n\n".join(node.value for node in nodes if isinstance(node.value, str))
+
+
+def test_messages_are_in_plain_words() -> None:
+    """Reasons in locks and names of findings too. A scale is halved: that is what the word means."""
+    sources = files("envspec/**/*.py").items()
+    texts = {path: messages_of(source).replace("halves the scale", "") for path, source in sources}
+    assert {path: words for path, text in texts.items() if (words := found(text, READER_PHRASES))} == {}
+
+
+def test_facts_are_in_plain_words() -> None:
+    tables = files("envspec/data/*.toml").items()
+    assert {path: words for path, text in tables if (words := found(text, READER_PHRASES))} == {}
 
 
 def helps(command: click.Command, *names: str) -> Iterator[tuple[str, str]]:

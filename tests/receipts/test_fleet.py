@@ -18,7 +18,7 @@ from envspec.receipts.fleet import Fleet, FleetNode, NodeVerdict, fleet, hostlis
 from envspec.receipts.model import Receipt, Verdict
 from envspec.report import FLEET
 from envspec.report.fleet import drain_commands
-from tests.support.builders.receipts import check, exact, fingerprint, informs, known, machine, not_run, results
+from tests.support.builders.receipts import check, exact, fingerprint, info, known, machine, not_run, results
 
 NODES: Final = tuple(f"node{number:03d}" for number in range(1, 13))
 
@@ -27,7 +27,7 @@ def run(
     *, bf16: Sequence[float] = (700.0, 701.0), digest: str = "11", status: str = "passed", driver: str = "570.124.06"
 ) -> Receipt:
     """A receipt of a node. bf16: TFLOP/s of each GPU."""
-    findings = [informs(f"GPU {gpu}: bf16", rate, "TFLOP/s") for gpu, rate in enumerate(bf16)]
+    findings = [info(f"GPU {gpu}: bf16", rate, "TFLOP/s") for gpu, rate in enumerate(bf16)]
     failed = {"status": "failed", "cause": "found", "reason": "GPU 1: no remapping pending: 1"}
     checks = [
         check("matmul", findings=[exact("integers"), *findings], fingerprints=[fingerprint("integers", digest * 32)]),
@@ -111,7 +111,7 @@ def one(*findings: dict[str, Any], envspec: str = "0.1.0", digest: str = "11", *
 
 
 def rate(value: float = 700.0, spread: float = 0.01, name: str = "bf16") -> dict[str, Any]:
-    return informs(name, value, "TFLOP/s", spread=spread)
+    return info(name, value, "TFLOP/s", spread=spread)
 
 
 def peak(count: int) -> dict[str, Any]:

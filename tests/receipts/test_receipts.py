@@ -21,13 +21,13 @@ from envspec.receipts.model import BadReceipt, Receipt, Verdict, dump, load, rea
 from envspec.report import COMPARISON, write_receipt
 from envspec.report.comparison import answers
 from tests.support.builders.receipts import (
-    HERE,
     IMAGE,
+    LOCAL,
     check,
     eight_gpus,
     exact,
     fingerprint,
-    informs,
+    info,
     known,
     machine,
     made,
@@ -67,9 +67,9 @@ def test_a_verdict(rows: list[dict[str, Any]], required: tuple[str, ...], reason
 
 def test_outcomes_are_counted_once() -> None:
     found = made(check("matmul", findings=[exact("integers"), not_run("fp8", "no GPU")]), skipped("pyg"))
-    assert (found.image, found.here) == (IMAGE, None)
-    assert found.summary.checks.model_dump() == {"passed": 1, "failed": 0, "not_run": 1, "informing": 0}
-    assert found.summary.findings.model_dump() == {"passed": 1, "failed": 0, "not_run": 1, "informing": 0}
+    assert (found.image, found.local) == (IMAGE, None)
+    assert found.summary.checks.model_dump() == {"passed": 1, "failed": 0, "not_run": 1, "info": 0}
+    assert found.summary.findings.model_dump() == {"passed": 1, "failed": 0, "not_run": 1, "info": 0}
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_checks_without_a_result_failed(is_whole: bool, reason: str) -> None:
     ids=["passed", "drifted", "crashed", "not run", "not requested"],
 )
 def test_whether_the_environment_is_the_locks(row: dict[str, Any], is_locked: bool | None) -> None:
-    found = made(row, check("amp"), where=HERE)
-    assert found.here is not None
-    assert found.here.is_locked is is_locked
+    found = made(row, check("amp"), where=LOCAL)
+    assert found.local is not None
+    assert found.local.is_locked is is_locked
     assert found.image is None
 
 
@@ -134,7 +134,7 @@ def test_invalid_results(change: dict[str, Any], message: str) -> None:
 
 
 def speed(rate: float, memory: int = 1_000_000_000, baseline: Receipt | None = None, **more: Any) -> Receipt:
-    row = check("amp", findings=[informs("speed", rate, "1/s")], peak={**PEAK, "allocated_bytes": memory})
+    row = check("amp", findings=[info("speed", rate, "1/s")], peak={**PEAK, "allocated_bytes": memory})
     return receipt(results(row, device="cuda", **more), known("amp", baseline=baseline))
 
 
@@ -160,7 +160,7 @@ def test_a_baseline(rate: float, memory: int, worse: tuple[str, ...]) -> None:
 
 
 def rate(value: float, spread: float | None, device: str = "cuda", name: str = "speed") -> Receipt:
-    findings = [informs(name, value, "1/s", spread=spread), informs("the loader's", 100.0, "1/s", spread=None)]
+    findings = [info(name, value, "1/s", spread=spread), info("the loader's", 100.0, "1/s", spread=None)]
     return receipt(results(check("amp", findings=findings), device=device), known("amp"))
 
 
@@ -332,7 +332,7 @@ def test_a_version_that_only_one_of_them_has_loaded_is_no_other_stack() -> None:
         for one in (part, other)
         for line in compare([("whole", whole), ("one", one)]).sections["Versions that ran"]
     ]
-    assert weights == [Weight.INFORMS, Weight.DIFFERS]
+    assert weights == [Weight.INFO, Weight.DIFFERS]
 
 
 def test_the_same_bits_are_the_same_whatever_their_keys_say() -> None:
@@ -347,7 +347,7 @@ def test_the_distance_of_numbers() -> None:
 
 
 def test_checks_that_were_not_requested_are_listed_once() -> None:
-    speeds = [informs("fp32's speed", 1.0, "TFLOP/s"), informs("fp16's speed", 1.0, "TFLOP/s")]
+    speeds = [info("fp32's speed", 1.0, "TFLOP/s"), info("fp16's speed", 1.0, "TFLOP/s")]
     recorded = made(check("matmul", findings=speeds), check("amp", findings=speeds))
     found = against(made(check("amp", findings=speeds[:1])), recorded)
     assert found.missing[0] == "matmul, not requested"
@@ -377,7 +377,7 @@ def test_results_that_no_two_share_are_unknown() -> None:
 def test_times_alone_say_nothing_of_speed() -> None:
     one, other = (made(check("matmul", seconds=seconds, peak={})) for seconds in (2.0, 9.0))
     assert answer(compared(one, other), "same speed and memory").startswith("unknown")
-    rate = made(check("matmul", findings=[informs("speed", 100.0, "1/s")]))
+    rate = made(check("matmul", findings=[info("speed", 100.0, "1/s")]))
     assert answer(compared(rate, rate), "same speed and memory") == "yes, within the tolerances"
 
 
@@ -386,8 +386,7 @@ def test_machines_whose_gpus_are_not_known_are_of_no_kind(speeds: tuple[float, f
     """Without NVML two of them may be any two: a slower one is no fault, and no proof either."""
     unseen = {**machine("cuda"), "gpus": []}
     now, recorded = (
-        results(check("amp", findings=[informs("speed", speed, "1/s")]), device="cuda", machine=unseen)
-        for speed in speeds
+        results(check("amp", findings=[info("speed", speed, "1/s")]), device="cuda", machine=unseen) for speed in speeds
     )
     found = compared(receipt(recorded, known("amp")), receipt(now, known("amp")))
     assert answer(found, "same speed and memory").startswith("not compared")

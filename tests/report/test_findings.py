@@ -17,7 +17,7 @@ def exact(name: str, *, ok: bool = True, detail: str = "") -> CheckFinding:
 
 
 def rate(name: str, value: float, spread: float = 0.02) -> CheckFinding:
-    return CheckFinding(name, Kind.INFORMING, value=value, unit="TFLOP/s", spread=spread)
+    return CheckFinding(name, Kind.INFO, value=value, unit="TFLOP/s", spread=spread)
 
 
 def test_eight_gpus_are_one_row() -> None:
@@ -43,7 +43,7 @@ def test_a_gpu_that_is_slower_than_the_others_has_its_own_row() -> None:
         [rate(f"GPU {gpu}: bf16", 900 if gpu == 3 else 700) for gpu in range(8)],
         [rate(f"GPU {gpu}: bf16", 480 if gpu else 700) for gpu in range(2)],
         [rate(f"GPU {gpu} to GPU {gpu + 1}", 20 if gpu == 3 else 40) for gpu in range(8)],
-        [CheckFinding(f"GPU {gpu}: start", Kind.INFORMING, value=9 if gpu else 3, unit="s") for gpu in range(8)],
+        [CheckFinding(f"GPU {gpu}: start", Kind.INFO, value=9 if gpu else 3, unit="s") for gpu in range(8)],
     ],
     ids=["faster", "two GPUs do not show which", "pairs", "times"],
 )
@@ -80,7 +80,7 @@ _FINDINGS = st.builds(
     ),
     st.none() | st.integers(0, 7),
     st.sampled_from(["bf16", "integers", "memory"]),
-    st.sampled_from([Kind.EXACT, Kind.INFORMING, Kind.NOT_RUN]),
+    st.sampled_from([Kind.EXACT, Kind.INFO, Kind.NOT_RUN]),
     st.booleans(),
     st.none() | st.floats(1, 1000),
 )

@@ -16,7 +16,7 @@ from envspec.receipts.build import receipt
 from envspec.receipts.compare import compare
 from envspec.receipts.model import Receipt, dump, load
 from envspec.report import COMPARISON, RECEIPT
-from tests.support.builders.receipts import LOCK, check, exact, informs, known, not_run, results
+from tests.support.builders.receipts import LOCK, check, exact, info, known, not_run, results
 
 #: What some form gives a meaning to, and what no encoding has.
 MARKS = (
@@ -35,7 +35,7 @@ def made(name: str, log: str) -> Receipt:
             reason=log,
             hint=name,
             log=log,
-            findings=[exact(name, ok=False, detail=log), informs(log, 1.0, "s", name), not_run(name, log)],
+            findings=[exact(name, ok=False, detail=log), info(log, 1.0, "s", name), not_run(name, log)],
             ran={name: log},
             phases=[[name, 1.0]],
         ),

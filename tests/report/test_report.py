@@ -141,7 +141,7 @@ def test_a_change_is_one_cell_of_text(cells: tuple[str, ...], lines: list[str]) 
 
 H100 = MachineGpu("NVIDIA H100 80GB HBM3", ComputeCapability(9, 0), 81559)
 T4 = MachineGpu("Tesla T4", ComputeCapability(7, 5), 15360)
-RUNS = FitFinding("gpu", FitVerdict.FITS, "NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 holds code for it")
+RUNS = FitFinding("gpu", FitVerdict.FITS, "NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 has code for it")
 OLD = FitFinding(
     "driver",
     FitVerdict.DOES_NOT_FIT,
@@ -169,7 +169,7 @@ def machine(
                 "this machine can run llm",
                 "  linux-64, driver 570.124.06, 8 x NVIDIA H100 80GB HBM3, Tesla T4",
                 "",
-                "  fits  gpu  NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 holds code for it",
+                "  fits  gpu  NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 has code for it",
             ],
         ),
         (
@@ -179,7 +179,7 @@ def machine(
                 "  linux-64, driver 570.124.06, NVIDIA H100 80GB HBM3",
                 "",
                 "  does not fit  driver  the driver is 470.57.02, the lock needs 525.60.13 or newer",
-                "  fits          gpu     NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 holds code for it",
+                "  fits          gpu     NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 has code for it",
                 "",
                 "smallest change: lock torch 2.7.1 cu118",
             ],

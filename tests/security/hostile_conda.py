@@ -239,8 +239,8 @@ CONDA: Final[Mapping[str, Make]] = {
     "a prefix of another length than said": _text(
         b"\0" + PREFIX.encode() + b"/share\0", prefix_placeholder=PREFIX * 4, file_mode="binary"
     ),
-    "a text that says that it is a program": _text(f"{PREFIX}\n".encode(), file_mode="binary"),
-    "a program that says that it is a text": _text(b"\0" + PREFIX.encode() + b"/share\0", file_mode="text"),
+    "a text marked as a program": _text(f"{PREFIX}\n".encode(), file_mode="binary"),
+    "a program marked as a text": _text(b"\0" + PREFIX.encode() + b"/share\0", file_mode="text"),
     "an unknown way to write the prefix": _text(b"x", file_mode="evil"),
     "a `has_prefix` that leads out (.tar.bz2)": _bz2(
         more={"info/paths.json": None, "info/has_prefix": f"{PREFIX} text ../../victim\n".encode()}

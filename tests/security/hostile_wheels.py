@@ -255,7 +255,7 @@ WHEELS: Final[Mapping[str, Make]] = {
     "a directory behind the end": lambda: zip_of(entries_of(), directory_at=1 << 30),
     "a part of several disks": lambda: zip_of(entries_of(), disk=3),
     "a zip64 size": _first(size=_ZIP64_MAGIC, local_size=6, extra=_zip64(6)),
-    "a zip64 size that lies": _first(size=_ZIP64_MAGIC, local_size=6, extra=_zip64(1 << 60)),
+    "a wrong zip64 size": _first(size=_ZIP64_MAGIC, local_size=6, extra=_zip64(1 << 60)),
     "a zip64 size without its field": _first(size=_ZIP64_MAGIC, local_size=6),
     "cut short": lambda: zip_of(entries_of())[:-40],
     "no zip": lambda: b"this is no zip\n" * 9,
@@ -317,7 +317,7 @@ WHEELS: Final[Mapping[str, Make]] = {
     # RECORD.
     "no RECORD": lambda: zip_of(entries_of()[:-1]),
     "an empty RECORD": _wheel(record=b""),
-    "a hash in RECORD that lies": _wheel(record=record_of([MODULE]).replace(b"sha256=", b"sha256=A")),
+    "a wrong hash in RECORD": _wheel(record=record_of([MODULE]).replace(b"sha256=", b"sha256=A")),
     "RECORD lists a file that is not there": _with_record("thing/missing.py,,\n"),
     "a file that RECORD does not list": _wheel(unlisted=[Entry("thing/unlisted.py", b"x")]),
     "RECORD lists a file twice": _with_record("thing/__init__.py,sha256=AAAA,1\n"),

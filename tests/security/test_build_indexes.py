@@ -437,7 +437,7 @@ def test_routes_are_part_of_an_order_and_not_of_an_image() -> None:
         order.key(""),
         routed_order.key(""),
         *(replace(order, indexes=(replace(corp, **change),)).key("") for change in CHANGES),
-        replace(order, compilers=Compilers.HERE).key(""),
+        replace(order, compilers=Compilers.LOCAL).key(""),
     }
     assert len(keys) == 3 + len(CHANGES)
     other_login = replace(corp, url="https://you@corp.example/simple")

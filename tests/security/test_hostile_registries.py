@@ -448,7 +448,7 @@ DOCUMENTS: Final = {
     "a list": ("[]", NO_OBJECT),
     "schema 1": ('{"schemaVersion": 1}', "schema 1"),
 }
-LIES: Final = {"a digest that lies": "0" * 64, "a digest of 7 KB": "\x1b" * 7000}
+LIES: Final = {"a wrong digest": "0" * 64, "a digest of 7 KB": "\x1b" * 7000}
 MUCH: Final = {"ratelimit-limit": f"{'9' * 3800};w=1", "Retry-After": "9" * 3800}
 
 LOCK: Final = [

@@ -162,7 +162,7 @@ SDISTS: Final[Mapping[str, Make]] = {
     "a bomb: 100,002 members": _many,
     "a bomb: a name of 200 MiB": _long_header,
     "a sparse file of 1 TiB": _tar(sparse(f"{_TOP}/sparse")),
-    "a size that lies": _tar(Member(f"{_TOP}/a", b"x", pax=(("size", "99999999999"),))),
+    "a wrong size": _tar(Member(f"{_TOP}/a", b"x", pax=(("size", "99999999999"),))),
     "cut short": lambda: _tar()()[:-60],
     "other bytes behind it": lambda: _tar()() + b"evil" * 100,
     "no archive": lambda: b"this is no archive\n" * 40,
@@ -210,7 +210,7 @@ def read(name: str, data: bytes, canary: Canary) -> str:
     try:
         found = declared(metadata(data, filename_of(name), "thing", "1.0"))
     except BadSdist:
-        return "the release is left out, and the lock says so"
+        return "the release is left out, and the lock lists it"
     return f"accepted: needs {', '.join(found) or 'nothing'}"
 
 

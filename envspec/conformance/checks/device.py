@@ -173,10 +173,11 @@ def _copies(context: CheckContext, torch: Any, count: int) -> None:
 def _gpu_code(context: CheckContext, torch: Any, gpu: Any) -> None:
     capability = f"sm_{gpu.major}{gpu.minor}"
     holders = {_INSTALLED: tuple(torch.cuda.get_arch_list())}
-    for code in context.request.reference.code if context.request.reference else ():
-        holders[f"{code.package} {code.version} of the lock"] = (*code.sm, *code.ptx)
+    for each in context.request.reference.code if context.request.reference else ():
+        holders[f"{each.package} {each.version} of the lock"] = (*each.sm, *each.ptx)
     for holder, architectures in holders.items():
-        detail = f"{holder} has {' '.join(architectures) or 'no GPU code'}; {gpu.name} is {capability}"
+        code = f"code for {' '.join(architectures)}" if architectures else "no GPU code"
+        detail = f"{holder} has {code}; {gpu.name} is {capability}"
         name = f"GPU code for {capability} of {holder}"
         runs = hardware.runs_any(architectures, (int(gpu.major), int(gpu.minor)))
         if not architectures or (holder.startswith("nvidia-") and not runs):

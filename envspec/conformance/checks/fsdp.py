@@ -30,7 +30,7 @@ def check(context: CheckContext) -> None:
             held, whole = each.values["share"]
             # Shards are padded, and the smallest tensor has fewer rows than there may be ranks.
             ok = held == whole if running.launch.world == 1 else held < whole
-            name = f"{running.launch.name}: rank {rank} holds its share"
+            name = f"{running.launch.name}: rank {rank} has its share"
             context.exact(name, ok=ok, detail=f"{held} of {whole} parameters")
         compare(torch, context, running, ranks, one)
 

@@ -25,7 +25,7 @@ _CUDNN_PARTS = ("cudnnGraphVersionCheck", "cudnnOpsVersionCheck", "cudnnCnnVersi
 #: Names of the libraries that torch builds for CUDA.
 _TORCH = ("libc10_cuda", "libtorch_cuda", "libcaffe2_nvrtc")
 _FOREIGN = "remove its folder from LD_LIBRARY_PATH, or the package that installed it from the environment"
-_TWICE = "keep one of them: two copies of a CUDA library in a process do not share what they know of the GPU"
+_TWICE = "keep one of them: two copies of a CUDA library in a process do not share their state of the GPU"
 _CHANGED = "install its package again"
 _PINS = "install the versions that torch requires: `pip check` lists them"
 

@@ -92,7 +92,7 @@ def _step(torch: Any, context: CheckContext) -> float:
     held = sum(each.numel() * each.element_size() for each in tensors)
     if context.request.cuda:
         allocated = torch.cuda.max_memory_allocated()
-        context.within("allocated for what is held", allocated / held, limit("memory.allocated"))
+        context.within("allocated for live tensors", allocated / held, limit("memory.allocated"))
     return float(held / sum(each.numel() for each in parameters))
 
 

@@ -158,6 +158,6 @@ class _About:
             if each.package in self._names()
             for one in (*each.sm, *each.ptx)
         ]
-        known = f": it has {' '.join(code)}" if code else ""
+        known = f": it has code for {' '.join(code)}" if code else ""
         detail = f"{self.subject} has no code for {gpu}{known} (no kernel image is available)"
         return detail, f"name this GPU in [cuda] gpus and lock again: another wheel of {self.name}, or a build of it"

@@ -57,7 +57,7 @@ def _torch(audit: Audit, torch: TorchBuild) -> Iterator[Finding]:
         capability = capability_of(gpu)
         how = runs(capability, code.sm, code.ptx)
         where = "" if not named.file else f", which {named} names"
-        text, why = f"{gpu.name} ({capability.sm}){where}", f"it has {', '.join((*code.sm, *code.ptx))}"
+        text, why = f"{gpu.name} ({capability.sm}){where}", f"it has code for {', '.join((*code.sm, *code.ptx))}"
         if how is Runs.NOT:
             yield Finding(
                 NO_CODE, torch.source, f"{torch} has no code for {text}", why, code.source, _for_gpu(audit, torch, gpu)

@@ -99,7 +99,7 @@ def _release(
     if None not in reasons:
         reason = next((each for each in reasons if each), "")
         near = _near(page, version)
-        why = f"its authors say: {quoted(reason, 200)}" if reason else "its authors gave no reason"
+        why = f"its authors write: {quoted(reason, 200)}" if reason else "its authors gave no reason"
         todo = f"use {' or '.join(near)}" if near else "use another version"
         yield Finding(YANKED, source, f"{name} {text} was yanked", why, _PAGE, todo)
     series, platform = audit.target.python.series, audit.target.platform.value

@@ -251,7 +251,7 @@ def inflate(
 
 
 def _bad(member: ZipMember, path: str, what: str) -> BadArchive:
-    return BadArchive(member.archive, f"the stream of {path} {what}; its directory says {member.size_bytes} bytes")
+    return BadArchive(member.archive, f"the stream of {path} {what}; its directory lists {member.size_bytes} bytes")
 
 
 def _stored(member: ZipMember, path: str, archives: Archives) -> Iterator[bytes]:

@@ -221,7 +221,7 @@ class LayerStore:
 
         Raises:
             Cancelled: `cancel` was set; the unfinished layer is removed.
-            BadArchive: a wheel's bytes are not what its directory says. BadEntry: no layer can be as the source says.
+            BadArchive: a wheel's bytes differ from its directory. BadEntry: no layer can be as the source requires.
             CacheError: no space for it, or no permission.
         """
         if found := self.cached(source.key, compression):

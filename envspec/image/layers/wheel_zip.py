@@ -78,7 +78,7 @@ def wheel_members(archive: Path) -> tuple[WheelMember, ...]:
         except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OSError) as error:
             raise BadWheel(archive.name, f"not a readable zip ({error})") from error
         if len(listed) != count:
-            raise BadWheel(archive.name, f"its zip directory has {len(listed)} files, its end record says {count}")
+            raise BadWheel(archive.name, f"its zip directory has {len(listed)} files, its end record lists {count}")
         members = [_member(archive, file, info) for info in listed]
     _check_offsets(archive, listed, members, start)
     found = []

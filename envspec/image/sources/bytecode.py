@@ -447,7 +447,7 @@ async def _own(python: Python, build: PythonBuild | None, context: Context) -> P
     program = None
     if not build.is_known:
         what = f"the lock's own Python {python.version}, which compiles the image's modules,"
-        instead = f"use --python PATH with a Python {python.version} of yours, or omit bytecode with --no-pyc"
+        instead = f"use --python PATH with your own Python {python.version}, or omit bytecode with --no-pyc"
         program = await bubblewrap(context.environ, context.unconfined, what, instead)
     if (path := await _unpacked(build, context)) is None:
         return None

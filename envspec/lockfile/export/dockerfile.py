@@ -154,7 +154,7 @@ def without_dockerfile(lock: Lock) -> str | None:
     if not lock.base_images:
         return "the lock names no base image: add [cuda], or [image] base"
     if not any(resolution.target.python.source in _IN_IMAGES for resolution in linux):
-        return 'Python is yours to bring: set [env] python_source = "standalone", or use a base that has it'
+        return 'install Python yourself: set [env] python_source = "standalone", or use a base that has it'
     names = dict.fromkeys(f"{image.repository}:{image.tag}" for image in lock.base_images)
     return f"the digest of {' and '.join(names)} is not known"
 

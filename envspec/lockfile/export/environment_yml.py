@@ -65,7 +65,7 @@ def _own_missing(resolution: Resolution) -> Iterator[str]:
     else:
         yield python_missing(resolution)
     if any(map(is_project, resolution.packages)):
-        yield "hashes of wheels: pip takes none if one of the packages is a repository or a folder"
+        yield "hashes of wheels: pip accepts none if one of the packages is a repository or a folder"
     if is_overridden(resolution):
         yield "the spec's overrides: pip refuses what the packages' metadata excludes"
 

@@ -63,7 +63,7 @@ class PypiNames:
         A package that does not depend on Python installs nothing for it, whatever older archives of its name contained:
         it was a Python package once (docker-compose), or joins others (pytorch-cpu).
         """
-        listed = self.own.get(package.name, self.facts.held.get(package.name))
+        listed = self.own.get(package.name, self.facts.contained.get(package.name))
         if listed is not None:
             return listed
         if not needs_python(package):

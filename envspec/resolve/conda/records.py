@@ -62,7 +62,7 @@ def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPack
         raise ChannelError(
             url,
             "its channel gives no SHA-256 for it, so it cannot be locked",
-            hint="index the channel again (`conda index`, `rattler-index`), or take the package from another one",
+            hint="index the channel again (`conda index`, `rattler-index`), or get the package from another one",
         )
     tracked = fields.get("track_features")
     same: dict[str, Any] = {
@@ -86,7 +86,7 @@ def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPack
             raise ChannelError(
                 repr(url),
                 f"its record in the channel has the {key} {value!r}, which is not {form.words}",
-                hint="report it to the channel's operator, or take the package from another one",
+                hint="report it to the channel's operator, or get the package from another one",
             )
     return package
 

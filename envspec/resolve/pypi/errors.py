@@ -107,7 +107,7 @@ def _check_requirement(requirement: Requirement, pip: Pip, provider: CondaProvid
         origin = f"from the index {index.name}" if index else "by its URL"
         raise PypiCondaConflict(
             f"[pip] dependencies requires {name} {origin}, but {provider.description}",
-            hint=f"take {name} from conda alone, or move what requires conda's {package} to [pip]",
+            hint=f"install {name} from conda only, or move what requires conda's {package} to [pip]",
         )
     if not requirement.specifier.contains(provider.version, prereleases=True):
         raise PypiCondaConflict(

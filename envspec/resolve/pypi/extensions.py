@@ -65,7 +65,7 @@ async def no_fitting_wheel(name: str, request: PypiRequest, view: View) -> NoFit
     blocked = {extensions.obstacle(name, wheel.version) for wheel in fitting} - {""}
     text = f"{name} {newest}: no wheel of index {index.name} fits {_wanted(extensions)}"
     if fitting and len(blocked) == 1 and not any(extensions.fits(name, wheel.version) for wheel in fitting):
-        advice = "take a release with code for it, or leave the GPU out of [cuda] gpus"
+        advice = "select a release with code for it, or leave the GPU out of [cuda] gpus"
         return NoFittingWheel(f"{text}: {blocked.pop()}", hint="; or ".join(filter(None, (advice, sdist))))
     labels = dict.fromkeys(wheel.label for wheel in loadable)
     changes = [found for label in labels if (found := extensions.changes(label))]

@@ -203,7 +203,9 @@ def _compiled_beside(node: _Node, view: View, environment: Mapping[str, str]) ->
     required = applicable(node.requires, environment, frozenset(node.extras))
     if all(normalised(requirement.name) != "torch" for requirement in required):
         return None
-    instead = f"take {node.name} from conda as well" if isinstance(torch, CondaProvided) else "build it for that torch"
+    instead = (
+        f"install {node.name} from conda as well" if isinstance(torch, CondaProvided) else "build it for that torch"
+    )
     return (
         f"{node.name} {node.version} is compiled and needs torch: its wheel was built against PyPI's, and {torch}; "
         f"if it does not load, {instead}"
@@ -461,7 +463,7 @@ def far_back(package: Package, backtracked: bool, as_of: datetime) -> str | None
         return None
     return (
         f"{package.name} {package.version} is from {package.uploaded:%Y-%m}; "
-        f"{package.rejected.version} was not taken: {package.rejected.why}"
+        f"{package.rejected.version} was not selected: {package.rejected.why}"
     )
 
 

@@ -39,7 +39,7 @@ FACTS = CondaNames(
         },
         "pytorch": {"faiss-cpu": ("faiss",), "meta": ("meta-of-pytorch",)},
     },
-    held={"libopencv": ("opencv-python", "opencv-python-headless"), "msgpack-python": ("msgpack",)},
+    contained={"libopencv": ("opencv-python", "opencv-python-headless"), "msgpack-python": ("msgpack",)},
 )
 
 
@@ -244,7 +244,7 @@ def test_the_table_is_coherent() -> None:
         for conda, pypi in channel.items():
             assert conda == conda.strip() and conda
             assert len(set(pypi)) == len(pypi)
-    every = [*facts.held.values(), *(pypi for channel in facts.channels.values() for pypi in channel.values())]
+    every = [*facts.contained.values(), *(pypi for channel in facts.channels.values() for pypi in channel.values())]
     assert all(name == canonicalize_name(name) for pypi in every for name in pypi)
 
 

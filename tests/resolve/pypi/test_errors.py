@@ -54,7 +54,7 @@ def test_a_plain_requirement_that_conda_meets_is_met(asked: str) -> None:
             spec("numpy", index=CORP),
             "[pip] dependencies requires numpy from the index corp, "
             "but numpy 2.2.6 comes from conda-forge (conda's numpy, required by scipy)",
-            "take numpy from conda alone, or move what requires conda's numpy to [pip]",
+            "install numpy from conda only, or move what requires conda's numpy to [pip]",
         ),
         (
             spec("torch @ https://user:secret@h.example/torch-2.8.0-py3-none-any.whl"),

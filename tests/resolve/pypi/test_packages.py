@@ -37,5 +37,5 @@ def _numpy(why: str, askers: tuple[str, ...], uploaded: datetime) -> Package:
 def test_far_back(
     why: str, dependants: tuple[str, ...], uploaded: datetime, backtracked: bool, is_reported: bool
 ) -> None:
-    message = f"numpy 1.26.4 is from 2024-02; 2.4.6 was not taken: {why}" if is_reported else None
+    message = f"numpy 1.26.4 is from 2024-02; 2.4.6 was not selected: {why}" if is_reported else None
     assert far_back(_numpy(why, dependants, uploaded), backtracked, AS_OF) == message

@@ -10,12 +10,12 @@ from envspec.conformance.bounds import limit
 from envspec.conformance.request import SEED
 from envspec.conformance.results import FORMAT
 from envspec.receipts.build import ReceiptInputs, receipt
-from envspec.receipts.model import Here, Image, LockName, Receipt
+from envspec.receipts.model import Image, LocalPython, LockName, Receipt
 
 MADE_AT: Final = datetime(2026, 11, 22, 3, 0, tzinfo=timezone.utc)
 LOCK: Final = LockName(name="made-up", sha256="a1" * 32, input_sha256="b2" * 32, identity="c3" * 32)
 IMAGE: Final = Image(reference="registry.example/made-up@sha256:" + "d4" * 32, id="sha256:" + "e5" * 32)
-HERE: Final = Here(python="/opt/venv/bin/python", prefix="/opt/venv")
+LOCAL: Final = LocalPython(python="/opt/venv/bin/python", prefix="/opt/venv")
 
 
 def exact(name: str, *, ok: bool = True, detail: str = "") -> dict[str, Any]:
@@ -39,9 +39,9 @@ def within(name: str, value: float | None, row: str, k: int = 0) -> dict[str, An
     }
 
 
-def informs(name: str, value: float, unit: str, detail: str = "", spread: float | None = 0.02) -> dict[str, Any]:
+def info(name: str, value: float, unit: str, detail: str = "", spread: float | None = 0.02) -> dict[str, Any]:
     """A number that judges nothing. spread: of a rate."""
-    found = {"name": name, "kind": "informing", "value": value, "unit": unit, "detail": detail}
+    found = {"name": name, "kind": "info", "value": value, "unit": unit, "detail": detail}
     return {**found, "spread": spread} if unit.endswith("/s") else found
 
 
@@ -145,7 +145,7 @@ def eight_gpus(speed: float = 1.0) -> dict[str, Any]:
         for mode, part in share.items()
         for k in lengths
     ]
-    rates = [informs(f"{mode}, K = 16384", rate * speed, "TFLOP/s") for mode, rate in (("fp32", 51), ("bf16", 702))]
+    rates = [info(f"{mode}, K = 16384", rate * speed, "TFLOP/s") for mode, rate in (("fp32", 51), ("bf16", 702))]
     torch = {"torch": "2.9.1+cu128", "cuDNN": "9.10.2", "NCCL": "2.27.5"}
     peak = {"allocated_bytes": 6_400_000_000, "reserved_bytes": 7_100_000_000, "host_bytes": 2_300_000_000}
     traceback = "Traceback (most recent call last):\n  ...\nInvalidCxxCompiler: no working C++ compiler"
@@ -154,7 +154,7 @@ def eight_gpus(speed: float = 1.0) -> dict[str, Any]:
             "coldstart",
             seconds=9.5,
             phases=[["import torch", 4.1], ["the device's start", 2.2], ["the first kernel", 0.4]],
-            findings=[exact("the first product"), informs("in all", 9.1, "s"), informs("pulled", 4.1e9, "bytes")],
+            findings=[exact("the first product"), info("in all", 9.1, "s"), info("pulled", 4.1e9, "bytes")],
             ran=torch,
         ),
         check(
@@ -176,7 +176,7 @@ def eight_gpus(speed: float = 1.0) -> dict[str, Any]:
                 exact("ranks agree bit by bit"),
                 within("gradient against one process", 1.1e-7, "distributed.gradient"),
                 within("norm against one process", 3e-8, "distributed.norm"),
-                informs("all-reduce, 256 MB", 412.0 * speed, "GB/s"),
+                info("all-reduce, 256 MB", 412.0 * speed, "GB/s"),
             ],
             peak={**peak, "allocated_bytes": 3_100_000_000, "reserved_bytes": 4_000_000_000},
         ),
@@ -201,7 +201,7 @@ def eight_gpus(speed: float = 1.0) -> dict[str, Any]:
             cause="raised",
             reason="in the phase 'compile': InvalidCxxCompiler: no working C++ compiler",
             hint="put a C++ compiler into the image: [image] compiler",
-            findings=[informs("tokens", 810_000.0 * speed, "1/s")],
+            findings=[info("tokens", 810_000.0 * speed, "1/s")],
             log=traceback,
         ),
         check("pyg", seconds=0.2, status="not run", reason="torch_geometric is not in the lock", phases=[]),
