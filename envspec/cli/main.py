@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from envspec.cli import output, terminal
+from envspec.cli import file_limit, output, terminal
 from envspec.errors import EXIT_CODES, EnvspecError, UsageError
 from envspec.version import VERSION
 
@@ -94,6 +94,7 @@ def cli() -> None:
 def main() -> None:
     """Run a command. Every error is one message on stderr, and an exit code."""
     terminal.soften_streams()
+    file_limit.raise_limit()
     # A command ends in seconds, and most of its objects live until then: a cold lock spends 8 % of its CPU time on
     # Python's default of looking for cycles after 700 new objects.
     gc.set_threshold(100_000, 20, 100)
@@ -138,14 +139,15 @@ def _reported(words: Sequence[str]) -> int:
         output.SETTINGS.read_ahead(words)
         return output.fail(_usage_error(error))
     except EnvspecError as error:
-        return output.fail(error)
+        return output.fail(file_limit.too_many_open_files(error) or error)
     except (KeyboardInterrupt, click.Abort):
         return output.fail(_Interrupted("interrupted"), "interrupted")
     except BrokenPipeError:
         raise
     except Exception as error:
         return output.fail(
-            _InternalError(
+            file_limit.too_many_open_files(error)
+            or _InternalError(
                 f"internal error: {type(error).__name__}: {error}", hint="run again with --debug and report its output"
             )
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -127,8 +128,14 @@ def error_of(ended: Finished, variables: Mapping[str, str]) -> EnvspecError:
     for pattern, request_error, what, hint in _REQUEST_ERRORS:
         if re.search(pattern, text):
             return request_error(where, what, hint=hint)
-    causes = ": ".join(_causes(text)) or f"it exited with status {ended.status}"
+    causes = ": ".join(_causes(text)) or f"it {_end_of(ended.status)}"
     return UvError(f"uv could not install {who}: {causes}", hint="run again with --debug and report it")
+
+
+def _end_of(status: int) -> str:
+    number = -status if status < 0 else status - 128
+    known = number in set(map(int, signal.Signals))
+    return f"was killed by {signal.Signals(number).name}" if known else f"exited with status {status}"
 
 
 _AGAIN: Final = "run the same command again; fetched files are kept"

@@ -332,6 +332,11 @@ def test_uvs_words(stderr: str, code: str, words: str) -> None:
     assert "secret" not in str(shown)
 
 
+@pytest.mark.parametrize("status", [153, -25])
+def test_a_uv_that_a_signal_ended_is_reported_with_its_name(status: int) -> None:
+    assert error_of(Finished(status, "", ""), {}).message.endswith("it was killed by SIGXFSZ")
+
+
 BOUND = [sys.executable, "-I", "-S", str(io_process.__file__), sys.executable, "-c"]
 
 
