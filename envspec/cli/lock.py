@@ -127,24 +127,32 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
 
     _refuse_pairs(chosen)
     paths = [find_spec(spec, Path()) for spec in specs]
-    locks = [targets_of(path, directory_of(path, folder, len(paths))) for path in paths]
-    count = sum(map(len, locks))
+    if chosen["verify"] and context_of(chosen).is_offline:
+        raise UsageError(
+            "--verify needs the network", hint="unset ENVSPEC_OFFLINE, or `offline` in the configuration file"
+        )
+    done: list[Done] = []
+    for path in paths:
+        try:
+            done += _of_spec(path, folder, len(paths), chosen)
+        except EnvspecError as error:
+            if len(paths) == 1:
+                raise
+            output.report_error(error)
+            done.append(_failed({"spec": str(path)}, error))
+    return _result(done, chosen)
+
+
+def _of_spec(path: Path, folder: Path | None, specs: int, chosen: Mapping[str, Any]) -> list[Done]:
+    """What the options request, for a spec and its variants. specs: how many there are."""
+    targets = targets_of(path, directory_of(path, folder, specs))
+    # An error of the only lock ends the command; one of several is reported, and the others follow.
+    count = len(targets) + specs - 1
     if chosen["check"]:
-        return _result([_done(each, partial(_check, each), count) for of_spec in locks for each in of_spec], chosen)
+        return [_done(each, partial(_check, each), count) for each in targets]
     if chosen["verify"]:
-        if context_of(chosen).is_offline:
-            raise UsageError(
-                "--verify needs the network", hint="unset ENVSPEC_OFFLINE, or `offline` in the configuration file"
-            )
-        done = [
-            _done(each, partial(_verify, _request(each, chosen), chosen), count)
-            for of_spec in locks
-            for each in of_spec
-        ]
-        return _result(done, chosen)
-    texts = [_on_top_of(path, chosen["on_top_of"]) for path in paths]
-    together = zip(locks, texts, strict=True)
-    return _result([each for of_spec, text in together for each in lock_together(of_spec, chosen, count, text)], chosen)
+        return [_done(each, partial(_verify, _request(each, chosen), chosen), count) for each in targets]
+    return lock_together(targets, chosen, count, _on_top_of(path, chosen["on_top_of"]))
 
 
 def _on_top_of(path: Path, file: Path | None) -> str | None:
@@ -222,8 +230,12 @@ def _done(target: Target, act: Callable[[], Done], count: int) -> Done:
         if count == 1:
             raise
         output.report_error(error, str(target))
-        return Done({**about, "error": error.as_document()}, exit_code=error.exit_code)
+        return _failed(about, error)
     return replace(found, document={**about, **found.document})
+
+
+def _failed(about: Mapping[str, object], error: EnvspecError) -> Done:
+    return Done({**about, "error": error.as_document()}, exit_code=error.exit_code)
 
 
 def lock_together(

@@ -127,6 +127,15 @@ def test_of_several_specs_each_has_its_result(envspec: Envspec, tmp_path: Path) 
     assert ran.stderr.count("\n  more: envspec explain-error spec\n") == 2
 
 
+def test_a_spec_that_is_no_toml_does_not_hide_the_others(envspec: Envspec, tmp_path: Path) -> None:
+    (tmp_path / "specs" / "small.toml").write_text("x = [", encoding="utf-8")
+    ran = envspec("lock", "small", "valid", "--check", "--format", "json")
+    broken, valid = json.loads(ran.stdout)["locks"]
+    assert (ran.status, broken["spec"], broken["error"]["code"]) == (2, "specs/small.toml", "spec")
+    assert valid["spec"] == "specs/valid.toml" and valid["reasons"][0]["why"] == "no-lock"
+    assert envspec("lock", "small", "--check", "--format", "json").stdout.startswith('{\n  "error"')
+
+
 @pytest.mark.parametrize("words", ["", "-q", "-qq", "--debug", "--format json"])
 def test_an_error_names_the_command_that_explains_it(envspec: Envspec, words: str) -> None:
     ran = envspec("lock", "small", *words.split())
