@@ -533,8 +533,8 @@ class Builds:
         unknown = sorted(name for name in used - existing if not name.startswith(PYTORCH))
         if unknown:
             raise StaleLock(
-                f"{package.name} {package.version} can't be built: the lock of {lock.name} does not record which names "
-                f"index {unknown[0]} has, and the packages that build it could be from another",
+                f"{package.name} {package.version} can't be built: the lock of {lock.name} does not record which "
+                f"packages index {unknown[0]} provides, and its build requirements could be from another",
                 hint="run `envspec lock SPEC` to record it",
             )
         return lock.indexes

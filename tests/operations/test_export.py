@@ -130,7 +130,7 @@ def test_conda_packages_are_not_left_out_silently(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--format", "devcontainer", "--platform", "linux-64"), "the engine takes its own"),
+        (("--format", "devcontainer", "--platform", "linux-64"), "the engine selects its own"),
         (("--format", "pixi", "--image", "a/b:1"), "pixi names no image"),
         (("--format", "pixi", "--platform", "win-64"), "not locked for win-64; its platforms: linux-64, linux-aarch64"),
         (("--output", "lock.toml"), "only if its name is pylock.toml or pylock.NAME.toml"),

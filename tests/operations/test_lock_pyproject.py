@@ -68,7 +68,7 @@ def test_a_lock_follows_its_groups(user: User) -> None:
     # The variant's group alone.
     project(user, PROJECT.replace('"two"', '"two", "three"'))
     stale = user.runs("lock", "small", "--check")
-    assert stale.status == 3 and "a line that it takes from pyproject.toml (../pyproject.toml:group:tr" in stale.stderr
+    assert stale.status == 3 and "a line that it reads from pyproject.toml (../pyproject.toml:group:tr" in stale.stderr
     succeeded(user.runs("lock", "small"))
     assert pins(user) == ({"one"}, {"one", "two", "three"})
     project(user, PROJECT.replace('"one"', '"three"'))
@@ -136,7 +136,7 @@ def test_a_table_of_pyproject_is_a_spec(whole: User) -> None:
     for old, new in (('dependencies = ["one"]', 'dependencies = ["three"]'), ('"==3.11.*"', '"==3.12.*"')):
         whole.writes(text.replace(old, new))
         stale = whole.runs("lock", ".", "--check")
-        assert stale.status == 3 and "a line that it takes from pyproject.toml (project)" in stale.stderr
+        assert stale.status == 3 and "a line that it reads from pyproject.toml (project)" in stale.stderr
     whole.writes(text.replace('["project"]', '["project", "extra:more"]'))
     succeeded(whole.runs("lock", "."))
     assert names(lock) == {"one", "two"}

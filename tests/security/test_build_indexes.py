@@ -374,7 +374,7 @@ def test_an_address_in_the_requirements_is_refused(
     wanted = elsewhere.fill(address)
     user = local_user(tmp_path, public, routes_to(corp.url), project(f'["corp-backend @ {wanted}"]'))
     error = refused(user.locks(), 4)
-    assert error.startswith(f"own: its build requires corp-backend from {wanted}, but builds take")
+    assert error.startswith(f"own: its build requires corp-backend from {wanted}, but builds get")
     assert elsewhere.index.requests == [] and user.files() == {}
 
 
@@ -418,7 +418,7 @@ def test_a_lock_that_records_no_routes_builds_nothing(tmp_path: Path, public: In
         shutil.rmtree(user.cache / name)
     write_folder(user.lock, lock_files(replace(read_lock(user.lock), indexes=())))
     shown = refused(user.runs("install", user.lock, "--prefix", "env", "--python", BASE), 3)
-    assert shown.startswith("own 1.0 can't be built: the lock of small does not record which names index corp gives")
+    assert shown.startswith("own 1.0 can't be built: the lock of small does not record which packages index corp")
 
 
 def test_routes_are_part_of_an_order_and_not_of_an_image() -> None:
