@@ -94,7 +94,7 @@ def test_nodes_are_chosen(slurm_cluster: Cluster, machine: dict[str, str], pytho
     assert done.returncode == 0, done.stderr
     assert set(_nodes(tmp_path / "one")) == {"node2", "node3"}
     many = _run(slurm_cluster, machine, _words(tmp_path / "many", python, "--nodes", "4"))
-    assert many.returncode == 6 and "3 of 3 nodes take jobs, and 4 are requested" in many.stderr
+    assert many.returncode == 6 and "3 of 3 nodes accept jobs, and 4 are requested" in many.stderr
     unknown = _run(slurm_cluster, machine, _words(tmp_path / "unknown", python, "--nodelist", "node[3-4]"))
     assert unknown.returncode != 0 and "node4" in unknown.stderr
     refused = _run(slurm_cluster, machine, _words(tmp_path / "refused", python, "--sbatch=--account", "--nodes", "1"))
