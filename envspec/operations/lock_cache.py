@@ -32,7 +32,7 @@ from envspec.spec.owner import TWO_SPECS, other_owner, path_from_lock
 from envspec.version import VERSION
 
 #: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "13"
+MADE: Final = "14"
 
 
 def key_of(request: LockRequest, facts: str, environ: Mapping[str, str], base: Compiled | None = None) -> str | None:
