@@ -25,8 +25,6 @@ from envspec.models import CudaVersion, Decision, GpuCode, Platform
 from envspec.origins import PYTORCH
 from envspec.resolve.pypi.found import is_release
 
-#: What to do about GPUs that no build runs together.
-
 
 @dataclass(frozen=True, slots=True)
 class GpuChecks:
@@ -159,9 +157,13 @@ def _running(
 
 def no_common_build(facts: Facts, gpus: Sequence[GpuRow], platform: Platform) -> str:
     """`no known torch build has code for all of V100 and B200`; empty if a wheel has."""
+    return "" if _has_build(facts, gpus, platform) else nothing_for_all(gpus)
+
+
+def _has_build(facts: Facts, gpus: Iterable[GpuRow], platform: Platform, channel: str = "") -> bool:
+    """Whether some build has code for all of them."""
     # Every lock checks this: the first build is enough.
-    first = next(_running(facts, [capability_of(gpu) for gpu in gpus], platform, ""), None)
-    return "" if first else nothing_for_all(gpus)
+    return next(_running(facts, [capability_of(gpu) for gpu in gpus], platform, channel), None) is not None
 
 
 def apart(facts: Facts, gpus: Sequence[GpuRow], platform: Platform, channel: str = "") -> str:
@@ -169,15 +171,11 @@ def apart(facts: Facts, gpus: Sequence[GpuRow], platform: Platform, channel: str
 
     channel: as in `other_builds`. GPUs that no build runs are in no group.
     """
-
-    def runs_on(found: Iterable[GpuRow]) -> bool:
-        return any(True for _ in _running(facts, [capability_of(each) for each in found], platform, channel))
-
     groups: list[list[GpuRow]] = []
     for gpu in sorted(gpus, key=capability_of):
-        if groups and runs_on([*groups[-1], gpu]):
+        if groups and _has_build(facts, [*groups[-1], gpu], platform, channel):
             groups[-1].append(gpu)
-        elif runs_on([gpu]):
+        elif _has_build(facts, [gpu], platform, channel):
             groups.append([gpu])
     found = ", ".join(f"one for {' and '.join(gpu.name for gpu in group)}" for group in groups)
     return f"lock them apart, as variants ([variants.NAME]): {found}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from typing import Final
 
 from envspec.errors import EnvspecError, UnfitMachine
@@ -41,7 +40,9 @@ def raise_limit() -> None:
 
 def too_many_open_files(error: BaseException) -> TooManyOpenFiles | None:
     """The error to report instead of one that this limit caused, under whatever name; None for others."""
-    for each in _chain(error):
+    from envspec.conformance.results import error_chain
+
+    for each in error_chain(error):
         text = f"{each} {each.details}" if isinstance(each, EnvspecError) else str(each)
         if getattr(each, "errno", None) in _NUMBERS or any(found in text for found in _IN_TEXT):
             return TooManyOpenFiles(
@@ -58,12 +59,3 @@ def _limit() -> str:
     except ImportError:
         return ""
     return f": the limit is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} for each process"
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and those that led to it."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__

@@ -136,10 +136,7 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
         try:
             done += _of_spec(path, folder, len(paths), chosen)
         except EnvspecError as error:
-            if len(paths) == 1:
-                raise
-            output.report_error(error)
-            done.append(_failed({"spec": str(path)}, error))
+            done.append(_failed({"spec": str(path)}, error, len(paths)))
     return _result(done, chosen)
 
 
@@ -227,14 +224,15 @@ def _done(target: Target, act: Callable[[], Done], count: int) -> Done:
     try:
         found = act()
     except EnvspecError as error:
-        if count == 1:
-            raise
-        output.report_error(error, str(target))
-        return _failed(about, error)
+        return _failed(about, error, count, str(target))
     return replace(found, document={**about, **found.document})
 
 
-def _failed(about: Mapping[str, object], error: EnvspecError) -> Done:
+def _failed(about: Mapping[str, object], error: EnvspecError, count: int, subject: str = "") -> Done:
+    """Report the error of one of several, so that the others follow; raise that of the only one."""
+    if count == 1:
+        raise error
+    output.report_error(error, subject)
     return Done({**about, "error": error.as_document()}, exit_code=error.exit_code)
 
 

@@ -23,7 +23,7 @@ from envspec.spec.document import DEPENDENCIES_FROM
 from envspec.spec.identity import input_sha256, read_document
 from envspec.spec.logins import login_warnings
 from envspec.spec.owner import TWO_SPECS, other_owner
-from envspec.spec.variants import BASE, base_directory, document_of
+from envspec.spec.variants import BASE, Merged, base_directory, document_of
 
 _TRIES: Final = 100
 _BETWEEN_TRIES_S: Final = 0.004
@@ -100,15 +100,15 @@ def _check(
     except StaleLock as error:
         return CheckResult((Reason(Why.DAMAGED, error.message, error.hint or ""),))
     contents, of_files = _file_reasons(lock_dir, header)
-    spec = document_of(data, variant)
+    merged = Merged(data, variant)
     if input_sha256(data, variant) == header.input_sha256:
-        reasons = _entry_reasons(spec, body, contents, spec_path, document)
+        reasons = _entry_reasons(merged.document, body, contents, spec_path, document)
         reasons += _base_reasons(base_directory(lock_dir, variant), lock_dir, header) if variant else []
     else:
         # The entries of a lock of another spec are another spec's.
         reasons = [_changed(data, variant, spec_path, lock_dir, header)]
     by_these_facts = facts_version is None or not header.facts or facts_version == header.facts
-    logins = login_warnings(data, spec_path, variant)
+    logins = login_warnings(merged, spec_path)
     warnings = (*logins, *_warnings(header, facts_version, by_these_facts=by_these_facts))
     return CheckResult((*reasons, *of_files), warnings, by_these_facts)
 

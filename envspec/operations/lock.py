@@ -26,15 +26,7 @@ from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.lockfile.toml_writer import time_text
 from envspec.models import ImageSettings, Lock, Resolution, Target
 from envspec.names import normalised
-from envspec.operations.lock_cache import (
-    check_owner,
-    is_ours,
-    key_of,
-    lock_of,
-    remember,
-    remember_ours,
-    warn_of_logins,
-)
+from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
 from envspec.operations.lock_gpus import check_cuda
 from envspec.operations.lock_state import SOURCE, Compiled, CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.types import RefusedLines
@@ -46,9 +38,10 @@ from envspec.spec.document import root_of
 from envspec.spec.errors import KeyPath, RefusedValues, SpecError
 from envspec.spec.identity import whole_document
 from envspec.spec.load import read_text, spec_error
+from envspec.spec.logins import login_warnings
 from envspec.spec.sections import BasePackages
 from envspec.spec.targets import targets_of
-from envspec.spec.variants import document_of, variant_directory
+from envspec.spec.variants import Merged, document_of, variant_directory
 
 #: A date of today has excluded hardly anything yet.
 _RECENT: Final = timedelta(days=1)
@@ -97,7 +90,9 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     check_owner(request)
     check_logins(spec, request, context)
     # These warnings are about the text of the spec, not about the lock.
-    warn_of_logins(request, context)
+    document = _document(text, request)
+    for warning in login_warnings(Merged(document, request.variant), request.spec_path, text):
+        context.reporter.warning(warning)
     warnings: list[str] = []
     context = _recording(context, warnings).with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
     key = None
@@ -106,7 +101,6 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     facts = load_facts(spec.facts.tables())
     check_cuda(spec, facts, request.spec_path, request.variant, request.text)
     with closing(Store(context.cache)) as store:
-        document = _document(text, request)
         old, before, is_looked_up = _old_lock(request, spec, facts, context, store)
         as_of, newest = _times(request, spec, old, started)
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, newest, before=before)

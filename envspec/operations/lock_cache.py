@@ -29,6 +29,7 @@ from envspec.spec.dates import Age, as_of_in, package_as_of_in
 from envspec.spec.identity import input_sha256, read_document
 from envspec.spec.logins import login_warnings
 from envspec.spec.owner import TWO_SPECS, other_owner, path_from_lock
+from envspec.spec.variants import Merged
 from envspec.version import VERSION
 
 #: Part of every key: changes whenever the same inputs would make another lock.
@@ -108,22 +109,20 @@ def recalled(request: LockRequest, context: Context, base: Compiled | None = Non
     with closing(Store(context.cache)) as store:
         if is_beside_today and _is_done(request) and is_ours(store, (request.directory / LOCK_FILE).read_bytes()):
             tidy(request.directory)
-            warn_of_logins(request, context)
+            _warn_of_logins(request, context)
             return Compiled({})
         key = key_of(request, facts_version(), context.environ, base)
         cached = store.answer(key) if key is not None else None
     if cached is None:
         return None
-    warn_of_logins(request, context)
+    _warn_of_logins(request, context)
     for text in cached["warnings"]:
         context.reporter.warning(text)
     return Compiled({name: text.encode() for name, text in cached["files"].items()})
 
 
-def warn_of_logins(request: LockRequest, context: Context) -> None:
-    """Warn about passwords in the spec, or in what its variant adds."""
-    document = read_document(request.spec_path)
-    for text in login_warnings(document, request.spec_path, request.variant, request.text):
+def _warn_of_logins(request: LockRequest, context: Context) -> None:
+    for text in login_warnings(Merged(read_document(request.spec_path), request.variant), request.spec_path):
         context.reporter.warning(text)
 
 

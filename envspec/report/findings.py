@@ -131,7 +131,7 @@ def table(
         row(
             check.check,
             each.name,
-            outcome(each.first) or "info",
+            outcome(each.first),
             each.value,
             bound(each.first),
             share(each.used) if each.value and each.first.bound is not None else "",
@@ -167,10 +167,10 @@ def bound(finding: CheckFinding) -> str:
 
 
 def outcome(finding: CheckFinding) -> str:
-    """`passed`, `failed`, `not run`; empty for what is `info`."""
+    """`passed`, `failed`, `not run` or `info`."""
     if finding.kind is FindingKind.NOT_RUN:
         return "not run"
-    return {True: "passed", False: "failed", None: ""}[finding.ok]
+    return {True: "passed", False: "failed", None: "info"}[finding.ok]
 
 
 def used(finding: CheckFinding) -> float:

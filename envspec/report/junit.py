@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from envspec.conformance.results import CheckFinding, CheckOutcome, Kind, Status
+from envspec.conformance.results import CheckFinding, CheckOutcome, Status
 from envspec.escaping import one_line, visible
 from envspec.receipts.metrics import devices
 from envspec.receipts.model import Baseline, Receipt, Verdict
@@ -89,7 +89,7 @@ def _check(check: CheckOutcome, lock: str) -> Element:
 
 def _line(finding: CheckFinding) -> str:
     number = "" if finding.value is None else amount(finding.value, finding.unit)
-    kind = outcome(finding) or Kind.INFO.value
+    kind = outcome(finding)
     parts = (finding.name, number, bound(finding), finding.detail)
     return f"{kind}: {': '.join(one_line(each) for each in parts if each)}"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec.credentials import has_open_secret
-from envspec.spec.variants import BASE, KeyPath, Merged
+from envspec.spec.variants import KeyPath, Merged
 
 _WARNING: Final = (
     "contains a password or a token, visible to everybody who sees the spec: use variables instead, as in "
@@ -18,15 +18,13 @@ _WARNING: Final = (
 )
 
 
-def login_warnings(
-    document: Mapping[str, Any], path: Path, variant: str = BASE, text: str | None = None
-) -> Iterator[str]:
+def login_warnings(merged: Merged, path: Path, text: str | None = None) -> Iterator[str]:
     """A warning for each value with a password or a token: of the spec itself, or only of what the variant adds to it.
 
-    document: the whole spec, valid or not, with the lines of `dependencies-from`. text: of the spec, if it is not that
+    merged: of the whole spec, valid or not, with the lines of `dependencies-from`. text: of the spec, if it is not that
     of its file.
     """
-    merged = Merged(document, variant)
+    variant = merged.variant
     keys = [key for key in _open_logins(merged.document) if not variant or merged.origin(key)[0] == "variants"]
     if keys:
         from envspec.spec.load import spec_error

@@ -69,7 +69,7 @@ class Merged:
         base = {key: value for key, value in document.items() if key != "variants"}
         own = document["variants"][variant] if variant else {}
         own = own if isinstance(own, Mapping) else {}
-        self._variant, self._own = variant, {key: value for key, value in own.items() if key != WITHOUT}
+        self.variant, self._own = variant, {key: value for key, value in own.items() if key != WITHOUT}
         self._base = base
         self._items: dict[KeyPath, KeyPath] = {}
         names = own.get(WITHOUT, ())
@@ -90,9 +90,9 @@ class Merged:
         for at, key in enumerate(path):
             if not isinstance(value, Mapping) or key not in value:
                 # A key that is missing in a table of the variant's alone.
-                return path if at == 0 or self._is_of_base(path[:at]) else ("variants", self._variant, *path)
+                return path if at == 0 or self._is_of_base(path[:at]) else ("variants", self.variant, *path)
             value = value[key]
-        return ("variants", self._variant, *path) if self._variant else path
+        return ("variants", self.variant, *path) if self.variant else path
 
     def _is_of_base(self, path: KeyPath) -> bool:
         value: Any = self._base
@@ -124,7 +124,7 @@ class Merged:
                 self._items[path + (len(result),)] = path + (at,)  # noqa: RUF005
                 result.append(entry)
         for at, entry in enumerate(own):
-            self._items[path + (len(result),)] = ("variants", self._variant, *path, at)  # noqa: RUF005
+            self._items[path + (len(result),)] = ("variants", self.variant, *path, at)  # noqa: RUF005
             result.append(entry)
         return result
 

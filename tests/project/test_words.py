@@ -56,28 +56,22 @@ def test_pages_are_in_plain_words() -> None:
     assert {path: words for path, text in pages.items() if (words := found(text, READER_PHRASES))} == {}
 
 
-def texts_of(source: str) -> str:
-    """The string literals of a module: docstrings and the texts of f-strings among them."""
-    nodes = ast.walk(ast.parse(source))
-    return "\n\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+def texts_of(source: str, *, docstrings: bool = True) -> str:
+    """The string literals of a module, the texts of f-strings among them."""
+    nodes = list(ast.walk(ast.parse(source)))
+    left_out = set() if docstrings else {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in left_out]
+    return "\n\n".join(node.value for node in texts if isinstance(node.value, str))
 
 
 def test_modules_are_in_plain_words() -> None:
     assert {path: words for path, source in files(*_MODULES).items() if (words := found(texts_of(source)))} == {}
 
 
-def messages_of(source: str) -> str:
-    """The string literals of a module without its docstrings."""
-    tree = ast.parse(source)
-    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documented]
-    return "\n\n".join(node.value for node in nodes if isinstance(node.value, str))
-
-
 def test_messages_are_in_plain_words() -> None:
     """Reasons in locks and names of findings too. A scale is halved: that is what the word means."""
     sources = files("envspec/**/*.py").items()
-    texts = {path: messages_of(source).replace("halves the scale", "") for path, source in sources}
+    texts = {path: texts_of(source, docstrings=False).replace("halves the scale", "") for path, source in sources}
     assert {path: words for path, text in texts.items() if (words := found(text, READER_PHRASES))} == {}
 
 
