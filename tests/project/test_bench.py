@@ -18,6 +18,7 @@ from bench.conda_solvers import bare, requests
 from bench.harness import Absence, Cost, Results, Sample, clean, published, run, sampled
 from bench.peers import ADDED, load_stack, pins_of, stack_names
 from envspec.context import Context
+from envspec.receipts.model import read
 from envspec.resolve.conda.solve import solve_all
 from envspec.resolve.conda.solver import Rattler
 
@@ -130,6 +131,14 @@ def test_the_suite_of_a_gpu_day_runs_and_is_reported(tmp_path: Path, capsys: pyt
 def test_the_page_of_what_ran_on_which_gpu_is_that_of_the_receipts() -> None:
     """It has every check, every bound and every shortcut of the stand-in: a new one needs the page written again."""
     assert gpu_coverage.PAGE.read_text(encoding="utf-8") == gpu_coverage.page()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/tour.md", "CHANGELOG.md"])
+def test_pages_state_that_no_gpu_has_run_the_suite_until_a_receipt_of_one_is_committed(page: str) -> None:
+    receipts = [read(path) for path in sorted(gpu_coverage.RECEIPTS.glob("*.json"))]
+    has_gpu = any(each.device == "cuda" for each in receipts)
+    text = " ".join((gpu_coverage.ROOT / page).read_text(encoding="utf-8").split())
+    assert ("No GPU has run the suite yet" in text) is not has_gpu
 
 
 def test_a_check_that_the_stand_in_has_not_run_is_listed_as_such() -> None:
