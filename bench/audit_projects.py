@@ -106,7 +106,7 @@ def page(rows: Sequence[Audited], verdicts: Mapping[tuple[str, str, int], str]) 
         "",
         f"Audited: {len(ran)} of {len(rows)}.",
         f"Errors and warnings: {len(listed)}; checked by hand and right: {right}.",
-        f"The slowest took {slowest:.1f} s with a warm cache (goal: at most {BOUND_S:.0f} s); the machine's load was",
+        f"The slowest took {slowest:.1f} s with a warm cache; the machine's load was",
         f"{os.getloadavg()[1]:.0f} for {machine['cores']} cores, from other programs too.",
         "",
         *table(

@@ -130,7 +130,7 @@ def page(rows: Sequence[Row]) -> str:
         f"{machine['date']}, {machine['cores']} cores of an {machine['cpu']}.",
         "",
         f"envspec locks {sum(bool(row.pins) for row in rows)}, uv {sum(bool(row.their_pins) for row in rows)}.",
-        f"Time over the {both} that both lock: {ours:.0f} s, uv {theirs:.0f} s (goal: at most {BOUND} x).",
+        f"Time over the {both} that both lock: {ours:.0f} s, uv {theirs:.0f} s.",
         "",
         "`older` and `newer` list requirements of a project for which uv's version (in parentheses) differs.",
         "",
