@@ -392,6 +392,22 @@ class GpuCode:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class CpuBuild:
+    """A package that uses no GPU although the spec has `[cuda]`.
+
+    package: by PyPI's or conda's name. instead: the requirement that brings CUDA, empty if it is another setting or if
+    none is known. index: the URL of the index that has it, empty for the default one.
+    """
+
+    platform: Platform
+    package: Name
+    version: Version
+    instead: Line = ""
+    index: Line = ""
+    source: str = ""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class GpuCodeFound:
     """What the libraries of a wheel hold, from their `.nv_fatbin`: SASS such as `sm_80`, PTX such as `compute_120`."""
@@ -578,6 +594,7 @@ class Lock:
     channels: the conda channels, in the spec's order; empty if the spec has no [conda].
     indexes: the package indexes of the spec, in its order; builds get their requirements from them.
     platform_cuda: what differs from base_image and driver on a platform; see `on`.
+    cpu_builds: empty without [cuda].
     image: the settings of the image. system, images: the results of builds. conformance: None if the spec requires no
     checks. These three are not part of `lockfile.document.identity`.
     directory: the folder from which the lock was read; it is not written.
@@ -607,6 +624,7 @@ class Lock:
     base_sha256: str = ""
     platform_cuda: tuple[PlatformCuda, ...] = ()
     package_ages: tuple[PackageAge, ...] = ()
+    cpu_builds: tuple[CpuBuild, ...] = ()
     directory: Path | None = field(default=None, compare=False, repr=False)
 
     def on(self, platform: Platform) -> Lock:

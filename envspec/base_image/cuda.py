@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import Final
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
-from envspec.facts.tables import CudaBuildRow, numeric
+from envspec.facts.tables import CpuBuildRow, CudaBuildRow, numeric
 from envspec.models import (
     DEFAULT_INDEX,
     BaseImage,
+    CpuBuild,
     CudaVersion,
     Decision,
     Driver,
@@ -66,7 +68,8 @@ class BaseImagePlan:
     """The decisions before any registry is contacted.
 
     base_image: None for an environment without CUDA. Its digests are `recorded`, `spec` or `unresolved`. driver: None
-    without CUDA, and if nothing names its release. platform_cuda: of the platforms whose request differs.
+    without CUDA, and if nothing names its release. platform_cuda: of the platforms whose request differs. cpu_builds:
+    packages that use no GPU although CUDA is requested.
     """
 
     base_image: BaseImage | None
@@ -75,6 +78,7 @@ class BaseImagePlan:
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...]
     platform_cuda: tuple[PlatformCuda, ...] = ()
+    cpu_builds: tuple[CpuBuild, ...] = ()
 
 
 class DriverTooOld(NoSolution):
@@ -214,7 +218,7 @@ _CUDA_PACKAGES: Final[Mapping[PackageSource, Sequence[Mapping[str, CudaEvidence]
 }
 
 #: torch in conda, or its C++ half alone.
-_TORCH: Final = ("pytorch", "libtorch")
+TORCH_OF_CONDA: Final = ("pytorch", "libtorch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +255,8 @@ class TorchBuild(Pin):
 class CudaPins:
     """One platform. python: its series. cudas: newest first; more than one is two CUDAs in one environment. libraries:
     library -> pins that contain it. builds: packages whose CUDA only a fact states. sources: those that the lock has
-    packages of. gpu_code: of a torch that is there already, as it was read.
+    packages of. gpu_code: of a torch that is there already, as it was read. without_cuda: packages whose wheels have no
+    CUDA, with what is known of them. brings_cuda: whether a package is one that brings CUDA to such a package.
     """
 
     platform: Platform
@@ -262,6 +267,13 @@ class CudaPins:
     builds: tuple[tuple[Pin, CudaBuildRow], ...]
     sources: frozenset[PackageSource]
     gpu_code: GpuCodeFound | None = None
+    without_cuda: tuple[tuple[Pin, tuple[CpuBuildRow, ...]], ...] = ()
+    brings_cuda: bool = False
+
+    @property
+    def has_cuda(self) -> bool:
+        """Whether a package is known to use CUDA."""
+        return bool(self.cudas or self.builds or self.brings_cuda or (self.torch and self.torch.cuda))
 
 
 def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
@@ -276,7 +288,24 @@ def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
     builds = tuple((pin, row) for pin, row in rows if row)
     code = resolution.on_top_of.gpu_code if resolution.on_top_of else None
     sources = frozenset(pin.source for pin in pins)
-    return CudaPins(platform, python, cudas, libraries_of(pins), torch, builds, sources, code)
+    without = tuple(_without_cuda(pins, platform, facts))
+    rows_of_platform = (row for row in facts.cpu_builds if platform.value in row.platforms)
+    brings = any(_with_cuda(row, pins) for row in rows_of_platform)
+    return CudaPins(platform, python, cudas, libraries_of(pins), torch, builds, sources, code, without, brings)
+
+
+def _without_cuda(
+    pins: Sequence[Pin], platform: Platform, facts: Facts
+) -> Iterator[tuple[Pin, tuple[CpuBuildRow, ...]]]:
+    """The packages whose wheels have no CUDA, but for those to which another package brings it."""
+    for pin in pins:
+        rows = facts.cpu_builds_of(pin.name, pin.version, platform) if pin.is_default_index else ()
+        if rows and not any(_with_cuda(row, pins) for row in rows):
+            yield pin, rows
+
+
+def _with_cuda(row: CpuBuildRow, pins: Sequence[Pin]) -> bool:
+    return any(fnmatchcase(pin.name, pattern) for pin in pins for pattern in row.with_cuda)
 
 
 def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
@@ -294,7 +323,7 @@ def _torch(pins: Sequence[Pin]) -> Pin | None:
     wheel = next((pin for pin in pins if pin.source is PackageSource.PYPI and pin.name == "torch"), None)
     there = next((pin for pin in pins if pin.source is PackageSource.FOUND and pin.name == "torch"), None)
     conda = {pin.name: pin for pin in pins if pin.source is PackageSource.CONDA}
-    return wheel or there or next((conda[name] for name in _TORCH if name in conda), None)
+    return wheel or there or next((conda[name] for name in TORCH_OF_CONDA if name in conda), None)
 
 
 def _cudas(pins: Sequence[Pin], facts: Facts) -> tuple[PinnedCuda, ...]:

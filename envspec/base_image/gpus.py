@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from envspec.base_image.cpu_builds import cuda_instead
 from envspec.base_image.cuda import CudaPins, CudaRequest, GpuNotServed, PackageSource, TorchBuild
 from envspec.facts import Facts
 from envspec.facts.gpu import (
@@ -21,7 +22,7 @@ from envspec.facts.gpu import (
 )
 from envspec.facts.tables import GpuRow, at_least, numeric, ranges_text
 from envspec.facts.torch import BuildChoice
-from envspec.models import CudaVersion, Decision, GpuCode, Platform
+from envspec.models import CpuBuild, CudaVersion, Decision, GpuCode, Platform
 from envspec.origins import PYTORCH
 from envspec.resolve.pypi.found import is_release
 
@@ -108,7 +109,8 @@ def check_gpus(request: CudaRequest, pins: Sequence[CudaPins], codes: Sequence[G
         warnings += [
             f"{_with_sm([gpu])} can't run {_named(code)} on {code.platform.value}, which has {_code_text(code)}"
             for code in codes
-            if how[code.platform] is Runs.NOT
+            # A CPU build has a warning of its own.
+            if how[code.platform] is Runs.NOT and code.variant != "cpu"
         ]
     if unserved:
         contents = "; ".join(f"{_named(code)} on {code.platform.value} has {_code_text(code)}" for code in codes)
@@ -213,6 +215,10 @@ def _change(
     code: of the locked torch. What no known build for its platform runs is left out of `gpus`.
     """
     own = next(each for each in pins if each.platform is code.platform)
+    if code.variant == "cpu" and not code.platform.is_linux:
+        # envspec has no facts about the GPU code of wheels for Windows.
+        instead = f"{code.package} * cuda*"
+        return cuda_instead(CpuBuild(code.platform, code.package, code.version, instead))
     if own.torch and own.torch.source is PackageSource.FOUND:
         return f"install on top of a torch that has code for {_sm(gpus)}, or remove {_sm(unserved)} from [cuda] gpus"
     channel = own.torch.channel if own.torch else ""

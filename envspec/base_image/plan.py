@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from envspec.base_image.cpu_builds import cpu_build_warning, cpu_builds
 from envspec.base_image.cuda import (
     AUTO,
     FLAVOR_LIBRARIES,
@@ -32,6 +33,7 @@ from envspec.facts.tables import ImageRow, at_least, numeric
 from envspec.facts.torch import Machines, builds_for, served
 from envspec.models import (
     BaseImage,
+    CpuBuild,
     CudaVersion,
     Decision,
     Driver,
@@ -248,14 +250,17 @@ def plan_base_image(
     if request is None:
         return _without_cuda(pins, codes, warnings, base, facts)
     linux = [each for each in pins if each.platform.is_linux]
+    able = [each for each in pins if each.platform is not Platform.OSX_ARM64]
     # If GPUs are required, `check_gpus` warns that they could not be checked.
-    warnings += filter(None, (unknown_code(each, codes) for each in pins if not (request.gpus and each in linux)))
-    checks = check_gpus(request, linux, [code for code in codes if code.platform.is_linux], facts)
+    warnings += filter(None, (unknown_code(each, codes) for each in pins if not (request.gpus and each in able)))
+    checks = check_gpus(request, able, [code for code in codes if code.platform is not Platform.OSX_ARM64], facts)
+    release = choose_release(request, linux) if linux else None
+    without = tuple(_cpu_builds(able, request, release, facts))
+    cpu_warnings = map(cpu_build_warning, without)
     if not linux:
-        why = "no linux platform: NVIDIA's images are for linux"
-        none = Decision("image.tag", "none", why, "[env] platforms")
-        return BaseImagePlan(None, None, codes, (none,), (*warnings, *checks.warnings))
-    release = choose_release(request, linux)
+        none = Decision("image.tag", "none", "NVIDIA's images are for linux", "[env] platforms")
+        decisions, warnings = (none, *checks.decisions), [*warnings, *cpu_warnings, *checks.warnings]
+        return BaseImagePlan(None, None, codes, decisions, tuple(warnings), cpu_builds=without)
     choice = _image(request, release, linux, facts)
     driver = _driver(release, choice, checks, facts) if release else None
     if request.driver and release and driver and not at_least(request.driver, driver.minimum):
@@ -265,11 +270,16 @@ def plan_base_image(
             f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with, which is unknown"
         )
     if release is None:
-        warnings.append(
+        text = (
             "no locked package states which CUDA it needs: the base image has no CUDA libraries, and the lock names no "
-            'driver. If a package needs them, set [cuda] version = "12.8", or add [[facts.cuda_build]] with its source'
+            "driver"
         )
-    warnings += [_cpu_build(each.torch, each.platform) for each in linux if each.torch and each.torch.build == "cpu"]
+        if not without:
+            text += (
+                '. If a package needs them, set [cuda] version = "12.8", or add [[facts.cuda_build]] with its source'
+            )
+        warnings.append(text)
+    warnings += cpu_warnings
     return BaseImagePlan(
         choice.image,
         driver,
@@ -281,7 +291,16 @@ def plan_base_image(
             *checks.decisions,
         ),
         (*warnings, *(release.warnings if release else ()), *choice.warnings, *checks.warnings),
+        cpu_builds=without,
     )
+
+
+def _cpu_builds(
+    pins: Sequence[CudaPins], request: CudaRequest, release: Release | None, facts: Facts
+) -> Iterator[CpuBuild]:
+    for each in pins:
+        cuda = release.cuda if release and each.platform.is_linux else request.version
+        yield from cpu_builds(each, request, cuda, facts)
 
 
 def plan_platforms(
@@ -289,15 +308,17 @@ def plan_platforms(
 ) -> BaseImagePlan:
     """As `plan_base_image`, with a request for each platform; empty for an environment without CUDA.
 
-    The plan is that of the first linux platform and of those with the same request; `platform_cuda` has the others.
+    The plan is that of the first linux platform and of those with the same request; `platform_cuda` has the other ones
+    of linux. macOS, which has no CUDA, is in the first.
     """
-    linux = [platform for each in resolutions if (platform := each.target.platform).is_linux]
+    platforms_of_all = [each.target.platform for each in resolutions]
     groups: dict[CudaRequest | None, list[Platform]] = {}
-    for platform in linux:
-        groups.setdefault(requests.get(platform), []).append(platform)
+    for platform in sorted(platforms_of_all, key=lambda each: not each.is_linux):
+        if platform is not Platform.OSX_ARM64:
+            groups.setdefault(requests.get(platform), []).append(platform)
     if len(groups) < 2:
-        platform = linux[0] if linux else resolutions[0].target.platform
-        return plan_base_image(requests.get(platform), resolutions, facts, base)
+        request = next(iter(groups), requests.get(platforms_of_all[0]))
+        return plan_base_image(request, resolutions, facts, base)
     (first, main), *others = groups.items()
     besides = {platform for _, platforms in others for platform in platforms}
     rest = [each for each in resolutions if each.target.platform not in besides]
@@ -312,8 +333,13 @@ def plan_platforms(
             warnings=(*plan.warnings, *other.warnings),
             platform_cuda=(
                 *plan.platform_cuda,
-                *(PlatformCuda(each, _image_on(other.base_image, each), other.driver) for each in platforms),
+                *(
+                    PlatformCuda(each, _image_on(other.base_image, each), other.driver)
+                    for each in platforms
+                    if each.is_linux
+                ),
             ),
+            cpu_builds=(*plan.cpu_builds, *other.cpu_builds),
         )
     return plan
 
@@ -435,16 +461,6 @@ def _newer(torch: TorchBuild, platform: Platform, facts: Facts) -> str:
     return (
         f"torch {torch.version} on {platform.value} is newer than the facts (up to {facts.torch[-1].version}): "
         "its family and its GPU code could not be checked. Add it to the spec, with its source: [[facts.torch]]"
-    )
-
-
-def _cpu_build(torch: TorchBuild, platform: Platform) -> str:
-    warning = f"{torch} is a CPU build on {platform.value}: no GPU is used there"
-    if torch.channel:
-        return f'{warning}. Require its CUDA builds: "{torch.name} * cuda*" in [conda] dependencies'
-    return (
-        f"{warning}. Its CUDA builds, if any, "
-        "are on PyTorch's own index: set [cuda] version, or select a torch whose default build has CUDA"
     )
 
 

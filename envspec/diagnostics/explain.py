@@ -24,6 +24,7 @@ from envspec.models import (
     BaseImage,
     CondaChannel,
     CondaPackage,
+    CpuBuild,
     Decision,
     Dependent,
     Driver,
@@ -295,6 +296,7 @@ class Explanation:
     gpu_code_read: tuple[GpuCode, ...] = ()
     platform_cuda: tuple[PlatformCuda, ...] = ()
     gpu_drivers: tuple[GpuDriver, ...] = ()
+    cpu_builds: tuple[CpuBuild, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +415,7 @@ def explain_lock(
         platform_cuda=lock.platform_cuda,
         image=explain_image(lock),
         gpu_drivers=tuple(_gpu_drivers(lock, gpus, facts)),
+        cpu_builds=lock.cpu_builds,
         gpu_code_read=tuple(
             code
             for resolution in lock.resolutions

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from envspec.base_image.cuda import PackageSource, pins_of
+from envspec.base_image.cpu_builds import cpu_build_text, cuda_instead
+from envspec.base_image.cuda import PackageSource, pins_of, read_pins
 from envspec.base_image.gpus import OtherBuild, builds_text, other_builds
 from envspec.diagnostics.explain import CachedGpuCode, no_cached_code
 from envspec.diagnostics.machine import Machine, MachineGpu
@@ -25,7 +26,7 @@ from envspec.facts.gpu import (
     without_code,
 )
 from envspec.facts.tables import at_least, numeric
-from envspec.models import Driver, GpuCode, GpuCodeFound, Lock, Package, Platform
+from envspec.models import CpuBuild, Driver, GpuCode, GpuCodeFound, Lock, Package, Platform
 
 
 class FitVerdict(Enum):
@@ -114,22 +115,35 @@ def fits(lock: Lock, machine: Machine, facts: Facts, cached: CachedGpuCode = no_
         return FitReport(lock.name, machine, (FitFinding("platform", FitVerdict.DOES_NOT_FIT, why, change),), change)
     platform = FitFinding("platform", FitVerdict.FITS, f"locked for {machine.platform.value}")
     lock = lock.on(machine.platform)
+    part = next(each for each in lock.resolutions if each.target.platform is machine.platform)
+    pins = read_pins(part, facts)
+    cpu_builds = [each for each in lock.cpu_builds if each.platform is machine.platform]
+    # Of Windows, facts do not say of every package whether it uses CUDA.
+    is_unknown = machine.platform is Platform.WIN_64 and lock.is_for_gpus and not cpu_builds
+    if not (lock.driver if machine.platform.is_linux else pins.has_cuda or is_unknown):
+        gpus = _without_cuda(lock, cpu_builds, machine)
+        return FitReport(lock.name, machine, (platform, *gpus), _first_change(gpus))
     build = _locked_build(lock, machine.platform, facts)
-    if lock.driver is None:
-        gpu = FitFinding("gpu", FitVerdict.FITS, "the lock needs no GPU")
-        return FitReport(lock.name, machine, (platform, gpu))
-    if not machine.platform.is_linux:
-        return FitReport(lock.name, machine, (platform, _without_linux(build, machine)))
+    # A GPU's own finding is about torch.
+    notes = tuple(_cpu_build(each) for each in cpu_builds if not build or each.package != build.code.package)
+    if lock.driver is None or not machine.platform.is_linux:
+        driver = FitFinding("driver", FitVerdict.UNKNOWN, "envspec has facts about NVIDIA's drivers for Linux only")
+        return FitReport(lock.name, machine, (platform, driver, *notes))
+    driver = _driver(lock.driver, machine, facts)
     read = tuple(_code_read(lock, machine.platform, build, cached))
+    if cpu_builds and not (pins.has_cuda or build or read):
+        gpus = _without_cuda(lock, cpu_builds, machine)
+        change = driver.change or _first_change(gpus)
+        return FitReport(lock.name, machine, (platform, driver, *gpus), change)
     others = tuple(_others(read, lock.driver, machine, facts))
-    findings = (
-        platform,
-        _driver(lock.driver, machine, facts),
-        *_gpus(lock.driver, build, read, machine, facts),
-        *others,
-    )
+    findings = (platform, driver, *_gpus(lock.driver, build, read, machine, facts), *others, *notes)
     change = _smallest_change(lock.driver, build, machine, facts)
-    return FitReport(lock.name, machine, findings, change or next((each.change for each in others), ""))
+    return FitReport(lock.name, machine, findings, change or _first_change(others))
+
+
+def _first_change(findings: Iterable[FitFinding]) -> str:
+    changes = (each.change for each in findings if each.verdict is not FitVerdict.FITS)
+    return next(changes, "")
 
 
 def _locked_build(lock: Lock, platform: Platform, facts: Facts) -> _TorchBuild | None:
@@ -142,11 +156,24 @@ def _locked_build(lock: Lock, platform: Platform, facts: Facts) -> _TorchBuild |
     return _TorchBuild(code, next(channels, ""), capabilities_of(facts, lock.gpus))
 
 
-def _without_linux(build: _TorchBuild | None, machine: Machine) -> FitFinding:
-    if machine.platform is Platform.OSX_ARM64 or (build and build.code.variant == "cpu"):
+def _without_cuda(lock: Lock, cpu_builds: Sequence[CpuBuild], machine: Machine) -> tuple[FitFinding, ...]:
+    """Of a platform on which nothing uses CUDA: a GPU is no use there, if the spec has `[cuda]`."""
+    if cpu_builds and machine.gpus:
+        names = ", ".join(gpu.name for gpu in machine.gpus)
+        return tuple(
+            FitFinding("gpu", FitVerdict.DOES_NOT_FIT, f"{names}: {cpu_build_text(each)}", cuda_instead(each))
+            for each in cpu_builds
+        )
+    if cpu_builds:
+        return tuple(map(_cpu_build, cpu_builds))
+    why = "the lock needs no GPU"
+    if lock.driver and machine.platform is Platform.OSX_ARM64:
         why = f"on {machine.platform.value} the lock has CPU builds: it needs no NVIDIA GPU"
-        return FitFinding("gpu", FitVerdict.FITS, why)
-    return FitFinding("driver", FitVerdict.UNKNOWN, "envspec has facts about NVIDIA's drivers for Linux only")
+    return (FitFinding("gpu", FitVerdict.FITS, why),)
+
+
+def _cpu_build(build: CpuBuild) -> FitFinding:
+    return FitFinding("gpu", FitVerdict.FITS, cpu_build_text(build), cuda_instead(build))
 
 
 def _driver(needed: Driver, machine: Machine, facts: Facts) -> FitFinding:

@@ -11,7 +11,7 @@ is not known for any one archive, except where a `[[held]]` row says what today'
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import cache, cached_property, lru_cache
@@ -162,6 +162,25 @@ class CudaBuildRow(FactRow):
     cuda: str
     cudnn: int | None = None
     platforms: tuple[str, ...] = ("linux-64",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuBuildRow(FactRow):
+    """A package whose wheels on the default index contain no CUDA.
+
+    versions: a specifier, empty for all. with_cuda: patterns of the packages that bring CUDA to it. instead: what to
+    require for CUDA, empty if nothing is known. cuda: a version of the major that `instead` is for, empty for any.
+    compute_capability: of the oldest GPUs that `instead` has code for. index: its URL, empty for the default index.
+    """
+
+    package: str
+    platforms: tuple[str, ...]
+    versions: str = ""
+    with_cuda: tuple[str, ...] = ()
+    instead: str = ""
+    cuda: str = ""
+    compute_capability: str = ""
+    index: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +356,7 @@ class TritonRow(FactRow):
 
 
 R = TypeVar("R", bound=FactRow)
-_OfRelease = TypeVar("_OfRelease", CudaBuildRow, ExtensionRow, LibraryNeedRow)
+_OfRelease = TypeVar("_OfRelease", CudaBuildRow, CpuBuildRow, ExtensionRow, LibraryNeedRow)
 
 
 def minor(release: str) -> CudaVersion:
@@ -414,6 +433,7 @@ class Facts:
     drivers = _table("drivers", "driver", DriverRow, by="cuda")
     driver_families = _table("drivers", "family", DriverFamily)
     cuda_builds = _table("cuda_builds", "cuda_build", CudaBuildRow)
+    cpu_builds = _table("cpu_builds", "cpu_build", CpuBuildRow)
     extensions = _table("extensions", "extension", ExtensionRow)
     old_abis = _table("torch", "old_abi", OldAbiRow)
     images = _table("cuda_images", "image", ImageRow, by="cuda")
@@ -446,6 +466,11 @@ class Facts:
     def cuda_build(self, package: str, version: str, platform: Platform) -> CudaBuildRow | None:
         """The CUDA of a package's release on the default index; None if no row states it."""
         return _of_release((row for row in self.cuda_builds if platform.value in row.platforms), package, version)
+
+    def cpu_builds_of(self, package: str, version: str, platform: Platform) -> tuple[CpuBuildRow, ...]:
+        """What is known of a release on the default index that contains no CUDA; empty if no row states it."""
+        rows = (row for row in self.cpu_builds if platform.value in row.platforms)
+        return tuple(_all_of_release(rows, package, version))
 
     def extension(self, package: str, version: str = "") -> ExtensionRow | None:
         """The row of a package's release, of its newest ones if no version is given; None if it is no extension."""
@@ -605,8 +630,13 @@ class CondaNames:
 
 
 def _of_release(rows: Iterable[_OfRelease], package: str, version: str) -> _OfRelease | None:
-    found = (row for row in rows if row.package == package)
-    return next((row for row in found if SpecifierSet(row.versions).contains(version, prereleases=True)), None)
+    return next(_all_of_release(rows, package, version), None)
+
+
+def _all_of_release(rows: Iterable[_OfRelease], package: str, version: str) -> Iterator[_OfRelease]:
+    for row in rows:
+        if row.package == package and SpecifierSet(row.versions).contains(version, prereleases=True):
+            yield row
 
 
 @cache

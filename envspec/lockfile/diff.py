@@ -298,6 +298,7 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
             )
     for code in lock.gpu_code:
         values[f"gpu_code.{code.package}", code.platform] = " ".join((f"{code.variant}:", *code.sm, *code.ptx))
+    values |= {(f"cpu_build.{each.package}", each.platform): each.version for each in lock.cpu_builds}
     return {key: value for key, value in values.items() if value and (key[1] is None or key[1] in both)}
 
 

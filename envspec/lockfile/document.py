@@ -23,6 +23,7 @@ from envspec.lockfile.toml_writer import Value
 from envspec.models import (
     BuiltWheel,
     CondaPackage,
+    CpuBuild,
     Decision,
     Dependent,
     GpuCode,
@@ -46,11 +47,12 @@ _KEYS: Final[Mapping[type, str]] = {
     Lock: "channel=channels index=indexes package_as_of conda_as_of package_age=package_ages decision=decisions "
     "base_image driver "
     "platform_cuda image "
-    "conformance system_layer=system image_id=images gpu_code resolution=resolutions",
+    "conformance system_layer=system image_id=images gpu_code cpu_build=cpu_builds resolution=resolutions",
     # The keys of its target stand before them.
     Resolution: "warnings on_top_of installed conda package=packages build=builds",
     Decision: "what platform value why source",
     GpuCode: "package version platform variant sm ptx source",
+    CpuBuild: "package version platform instead index source",
     WheelFile: "index filename size_bytes sha256 hash url",
     BuiltWheel: "filename size_bytes sha256",
     Package: "name version extras uploaded file built record_sha256 required_by removed rejected preferred",
@@ -298,15 +300,23 @@ def load(text: str, where: str) -> Lock:
 def identity(lock: Lock) -> str:
     """SHA-256 (hexadecimal) of all that an image follows from: the document without its files, the spec's place, what
     builds have found (`system`, `images`), what is tested in the image, the digests by which installations are
-    compared, and `indexes` and `builds`: these decide what is built, and the wheels that were built are here by their
-    hashes.
+    compared, which packages are CPU builds, and `indexes` and `builds`: these decide what is built, and the wheels that
+    were built are here by their hashes.
     """
     resolutions = tuple(
         replace(each, packages=tuple(replace(package, record_sha256=None) for package in each.packages), builds=())
         for each in lock.resolutions
     )
     bare = replace(
-        lock, resolutions=resolutions, indexes=(), system=(), images=(), conformance=None, spec="", base_sha256=""
+        lock,
+        resolutions=resolutions,
+        cpu_builds=(),
+        indexes=(),
+        system=(),
+        images=(),
+        conformance=None,
+        spec="",
+        base_sha256="",
     )
     if lock.conformance is not None:
         # The spec's hash is over its [conformance] as well; all else of the spec that an image follows from is here.
@@ -330,6 +340,7 @@ def canonical(lock: Lock) -> Lock:
         base_image=lock.base_image and replace(lock.base_image, digests=_by_platform(lock.base_image.digests)),
         platform_cuda=tuple(sorted(lock.platform_cuda, key=lambda item: item.platform.value)),
         gpu_code=tuple(sorted(lock.gpu_code, key=lambda item: (item.platform.value, item.package, item.version))),
+        cpu_builds=tuple(sorted(lock.cpu_builds, key=lambda item: (item.platform.value, item.package))),
         package_as_of=tuple(sorted(lock.package_as_of)),
         conda_as_of=tuple(sorted(lock.conda_as_of)),
         package_ages=tuple(sorted(lock.package_ages, key=lambda item: item.name)),

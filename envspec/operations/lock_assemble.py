@@ -97,6 +97,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         base_image=base,
         driver=plan.driver,
         gpu_code=plan.gpu_code,
+        cpu_builds=plan.cpu_builds,
         platform_cuda=tuple(
             replace(each, base_image=image) for each, (image, _) in zip(plan.platform_cuda, own, strict=True)
         ),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from envspec.base_image.cpu_builds import NO_CUDA_KNOWN, cuda_instead
 from envspec.base_image.cuda import SharedLibrary
 from envspec.context import counted
 from envspec.diagnostics.explain import (
@@ -23,7 +24,7 @@ from envspec.diagnostics.fit import FitReport, FitVerdict
 from envspec.diagnostics.machine import Machine, MachineSource
 from envspec.lockfile.diff import image_name
 from envspec.lockfile.toml_writer import string
-from envspec.models import DEFAULT_INDEX, SPEC, Decision, GpuCode, Platform
+from envspec.models import DEFAULT_INDEX, SPEC, CpuBuild, Decision, GpuCode, Platform
 from envspec.report.format import (
     Row,
     Table,
@@ -70,6 +71,7 @@ def _lock(found: Explanation) -> list[Table]:
         listing("driver", _driver(found)),
         listing("GPU code", _gpu_code(found.gpu_code)),
         listing("GPU code read from wheels during image builds on this machine", _gpu_code(found.gpu_code_read)),
+        listing("packages that use no GPU", _cpu_builds(found.cpu_builds)),
         listing(f"CUDA libraries in both the image and the {packages}", _shared(found)),
         *(listing(item.platform.value, _platform(item)) for item in found.platforms),
     ]
@@ -179,6 +181,12 @@ def _gpu_code(codes: Iterable[GpuCode]) -> Iterator[Row]:
         variant = (code.variant,) if code.variant else ()
         architectures = " ".join((*code.sm, *code.ptx)) or "none"
         yield row(f"{code.package} {code.version}", *variant, code.platform.value, architectures)
+
+
+def _cpu_builds(builds: Iterable[CpuBuild]) -> Iterator[Row]:
+    for each in builds:
+        name = f"{each.package} {each.version}"
+        yield row(name, each.platform.value, notes=[_sourced(cuda_instead(each) or NO_CUDA_KNOWN, each.source)])
 
 
 def _shared(found: Explanation) -> Iterator[Row]:

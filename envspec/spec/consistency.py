@@ -374,14 +374,14 @@ def overlap(one: str, other: str) -> bool:
     return common[0][0]
 
 
-def _cuda_without_linux(data: Document) -> Iterator[Found]:
+def _cuda_without_platform(data: Document) -> Iterator[Found]:
     platforms = get(data, "env", "platforms")
     if not isinstance(get(data, "cuda"), Mapping) or not isinstance(platforms, list) or not platforms:
         return
-    if all(platform in ("osx-arm64", "win-64") for platform in platforms):
+    if all(platform == "osx-arm64" for platform in platforms):
         yield (
             ("cuda",),
-            f"[cuda] applies to no platform: {', '.join(platforms)} can't have a CUDA image",
+            "[cuda] applies to no platform: macOS has no CUDA",
             'add "linux-64" to `env.platforms`, or remove [cuda]',
         )
 
@@ -491,7 +491,7 @@ _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _index_names,
     _pages_of_links,
     _index_patterns,
-    _cuda_without_linux,
+    _cuda_without_platform,
     _custom_base,
     _installed_on_top,
     _python_of_base,

@@ -5,16 +5,17 @@ More is in golden/: lock_decisions/torch* and lock_refusals/torch*.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.builders import ecosystem
-from tests.support.builders.ecosystem import LINUX_TAGS, compiled, release
+from tests.support.builders.ecosystem import DESKTOP_TAGS, LINUX_TAGS, compiled, release
 from tests.support.builders.projects import PLAIN
 from tests.support.servers.index import IndexServer
-from tests.support.user import User
+from tests.support.user import NAME, User
 
 AS_OF = "2026-06-01T00:00:00Z"
 #: Older releases of CUDA have no images of Ubuntu 24.04.
@@ -74,6 +75,29 @@ def test_pytorchs_index_is_used_for_the_family_only(user: User, variant: str, re
             user.wants("torch", "torchvision", as_of="2025-09-01T00:00:00Z", rest=rest)
             user.locked()
             assert user.pins()["torch"] == "2.8.0+cu126" and user.pins()["torchvision"] == "0.23.0+cu126"
+
+
+def test_windows_alone_has_the_build_for_its_cuda(user: User) -> None:
+    builds = compiled("torch", "2.9.1+cu126", "2025-11-12", ["filelock"], platforms=DESKTOP_TAGS)
+    with IndexServer(builds, PLAIN, prefix="/whl/cu126") as index:
+        user.environ["ENVSPEC_PYTORCH_INDEX"] = index.url.replace("cu126", "{variant}")
+        user.wants("torch==2.9.1", as_of=AS_OF, platforms=["win-64"], rest=CU126)
+        ran = user.locked()
+    assert user.packages("win-64")["torch"]["version"] == "2.9.1+cu126"
+    lock = user.document()
+    assert "base_image" not in lock and "cpu_build" not in lock
+    assert not ran.warnings
+
+
+def test_a_cpu_build_on_windows_is_reported(user: User) -> None:
+    user.wants("torch==2.9.1", as_of=AS_OF, platforms=["linux-64", "win-64"], rest='[cuda]\ngpus = ["A100"]\n')
+    ran = user.locked()
+    assert [text for text in ran.warnings if "torch 2.9.1 is a CPU build on win-64" in text], ran.stderr
+    [build] = user.document()["cpu_build"]
+    assert (build["package"], build["version"], build["platform"]) == ("torch", "2.9.1", "win-64")
+    fits = user.runs("fit", NAME, "--platform", "win-64", "--gpu", "A100", "--format", "json")
+    [gpu] = [each for each in json.loads(fits.stdout)["findings"] if each["what"] == "gpu"]
+    assert (fits.status, gpu["verdict"]) == (6, "does not fit")
 
 
 def test_a_row_in_the_spec_stands_for_a_fact(user: User) -> None:

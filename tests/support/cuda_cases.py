@@ -83,6 +83,7 @@ def lock_of(case: Mapping[str, Any]) -> Lock:
         gpu_code=plan.gpu_code,
         gpus=tuple(dict.fromkeys(gpus)),
         platform_cuda=plan.platform_cuda,
+        cpu_builds=plan.cpu_builds,
     )
 
 
@@ -132,6 +133,9 @@ def _plan_lines(plan: BaseImagePlan) -> Iterator[str]:
     for code in plan.gpu_code:
         held = " ".join((*code.sm, *code.ptx)) or "-"
         yield f"gpu code: {code.platform.value} {code.package} {code.version} {code.variant}: {held}"
+    for build in plan.cpu_builds:
+        instead = " of ".join(filter(None, (build.instead, build.index))) or "-"
+        yield f"cpu build: {build.platform.value} {build.package} {build.version}: {instead}"
     for decision in plan.decisions:
         where = f" [{decision.platform.value}]" if decision.platform else ""
         yield f"{decision.what}{where} = {decision.value}: {decision.why}"
