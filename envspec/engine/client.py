@@ -8,11 +8,14 @@ Source: Docker Engine API 1.41, "ImageCreate": a stream of JSON, a line for each
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from envspec.engine import errors
@@ -32,6 +35,9 @@ _TIMEOUT_S: Final = 60
 _CONNECT_S: Final = 10
 _UNIX: Final = "unix:///var/run/docker.sock"
 _NPIPE: Final = "npipe:////./pipe/docker_engine"
+_PODMAN: Final = "podman/podman.sock"
+#: There is no socket, no process behind it, or it is of other users: another engine may be this user's.
+_NOBODY_LISTENS: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EACCES, errno.EPERM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,29 +95,74 @@ def sdk_errors() -> tuple[type[Exception], ...]:
 
 
 @contextlib.contextmanager
-def open_engine(environ: Mapping[str, str]) -> Iterator[Engine]:
+def open_engine(environ: Mapping[str, str], warn: Callable[[str], None] = lambda _: None) -> Iterator[Engine]:
     """Connect like docker: DOCKER_HOST, else DOCKER_CONTEXT or the current context, else the default socket.
+
+    If none of them is set and nothing listens at the default socket, Podman's sockets are tried. warn: is called if
+    Podman's is used.
 
     Raises:
         NoEngine: none is installed or running, this user may not use it, or its address is invalid.
         EngineUnreachable: one on another machine does not respond.
     """
+    address, settings = _settings(environ)
+    others: list[EngineAddress] = []
+    if address.named is AddressSource.DEFAULT and sys.platform != "win32":
+        others = podman_addresses(environ)
+    with contextlib.ExitStack() as opened:
+        yield first_engine(opened, address, settings, others, environ, warn)
+
+
+def podman_addresses(environ: Mapping[str, str]) -> list[EngineAddress]:
+    """The sockets of Podman's API that exist: this user's, then the system's.
+
+    Source: podman-system-service(1), the default of its address. Read 2026-11.
+    """
+    runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    sockets = [Path(runtime, _PODMAN), Path("/run", _PODMAN)]
+    return [EngineAddress(f"unix://{each}", AddressSource.PODMAN) for each in sockets if each.exists()]
+
+
+def first_engine(
+    opened: contextlib.ExitStack,
+    address: EngineAddress,
+    settings: Mapping[str, Any],
+    others: Sequence[EngineAddress],
+    environ: Mapping[str, str],
+    warn: Callable[[str], None],
+) -> Engine:
+    """The engine at an address, or the first that responds at the other ones if nothing listens there.
+
+    opened: closes it. settings: the SDK's, for `address`.
+
+    Raises:
+        NoEngine, EngineUnreachable: as `open_engine`.
+    """
+    unusable: tuple[type[Exception], ...] = (*sdk_errors(), OSError, ValueError, KeyError)
+    try:
+        return _connected(opened, address, settings)
+    except unusable as error:
+        reason = errors.root_of(error)
+        if not (isinstance(reason, OSError) and reason.errno in _NOBODY_LISTENS):
+            others = ()
+        for other in others:
+            with contextlib.suppress(*unusable):
+                engine = _connected(opened, other, {"base_url": other.url})
+                warn(f"no engine responds at {address}: {engine.facts} at {other} is used (DOCKER_HOST names another)")
+                return engine
+        raise _no_answer(address, error, environ) from error
+
+
+def _connected(opened: contextlib.ExitStack, address: EngineAddress, settings: Mapping[str, Any]) -> Engine:
     from docker.constants import MINIMUM_DOCKER_API_VERSION
 
-    address, settings = _settings(environ)
     # requests accepts both timeouts; the SDK's adapters for sockets accept one only.
     over_tcp = address.url.startswith(("tcp://", "http://", "https://"))
-    settings["timeout"] = (_CONNECT_S, _TIMEOUT_S) if over_tcp else _TIMEOUT_S
-    unusable: tuple[type[Exception], ...] = (*sdk_errors(), OSError, ValueError, KeyError)
-    with contextlib.ExitStack() as opened:
-        try:
-            probe = opened.enter_context(_client(settings, MINIMUM_DOCKER_API_VERSION))
-            version = probe.version(api_version=False)
-            client = opened.enter_context(_client(settings, version["ApiVersion"]))
-            facts = engine_info(version, client.info())
-        except unusable as error:
-            raise _no_answer(address, error, environ) from error
-        yield Engine(client, address, facts)
+    settings = {**settings, "timeout": (_CONNECT_S, _TIMEOUT_S) if over_tcp else _TIMEOUT_S}
+    probe = opened.enter_context(_client(settings, MINIMUM_DOCKER_API_VERSION))
+    version = probe.version(api_version=False)
+    client = opened.enter_context(_client(settings, version["ApiVersion"]))
+    return Engine(client, address, engine_info(version, client.info()))
 
 
 def engine_info(version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineInfo:
@@ -190,9 +241,8 @@ def _no_answer(address: EngineAddress, error: Exception, environ: Mapping[str, s
             hint="install it beside envspec, or forward the socket: "
             "`ssh -L /tmp/docker.sock:/var/run/docker.sock HOST` and DOCKER_HOST=unix:///tmp/docker.sock",
         )
-    found = (shutil.which(name, path=environ.get("PATH")) for name in ("dockerd", "docker", "podman"))
-    program = next((each for each in found if each), None)
-    return errors.unreachable(address, error, sys.platform, program=program)
+    programs = [name for name in ("dockerd", "docker", "podman") if shutil.which(name, path=environ.get("PATH"))]
+    return errors.unreachable(address, error, sys.platform, programs)
 
 
 @dataclass(frozen=True, slots=True)

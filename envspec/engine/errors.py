@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import re
 import ssl
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Final
@@ -72,6 +73,7 @@ class AddressSource(Enum):
     DEFAULT = "the default"
     HOST = "DOCKER_HOST"
     CONTEXT = "the docker context"
+    PODMAN = "Podman's socket"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +95,14 @@ class EngineAddress:
 
     def __str__(self) -> str:
         who = f"context {self.context}" if self.named is AddressSource.CONTEXT else self.named.value
-        return self.url if self.named is AddressSource.DEFAULT else f"{self.url} ({who})"
+        is_plain = self.named in (AddressSource.DEFAULT, AddressSource.PODMAN)
+        return self.url if is_plain else f"{self.url} ({who})"
 
 
-def unreachable(address: EngineAddress, error: BaseException, system: str, *, program: str | None) -> EnvspecError:
-    """Why no engine responds. system: `sys.platform`. program: path of an installed engine, None without one."""
+def unreachable(
+    address: EngineAddress, error: BaseException, system: str, programs: Collection[str] = ()
+) -> EnvspecError:
+    """Why no engine responds. system: `sys.platform`. programs: those of `dockerd`, `docker` and `podman` on PATH."""
     reason = root_of(error)
     if isinstance(reason, ssl.SSLError):
         advice = "put ca.pem, cert.pem and key.pem that the engine accepts into DOCKER_CERT_PATH"
@@ -105,7 +110,8 @@ def unreachable(address: EngineAddress, error: BaseException, system: str, *, pr
     if isinstance(reason, OSError) and reason.errno in {errno.EACCES, errno.EPERM}:
         return NoEngine(
             f"this user may not use the engine at {address}: permission denied",
-            hint="add the user to the group docker and log in again, or use rootless Docker or Podman (DOCKER_HOST)",
+            hint="add the user to the group docker and log in again, or use rootless Docker (DOCKER_HOST) or Podman "
+            f"({_START_PODMAN})",
         )
     if address.is_remote:
         advice = f"check the address and the network, or unset {_variable(address)} to use this machine's engine"
@@ -113,26 +119,26 @@ def unreachable(address: EngineAddress, error: BaseException, system: str, *, pr
     if address.named is not AddressSource.DEFAULT:
         advice = f"start that engine, or correct or unset {_variable(address)}"
         return NoEngine(f"no engine responds at {address}: {_reason(reason)}", hint=advice)
-    return _none_local(_reason(reason), address, system, program)
+    return _none_local(_reason(reason), address, system, programs)
 
 
-def _none_local(reason: str, address: EngineAddress, system: str, program: str | None) -> NoEngine:
+_START_PODMAN: Final = "`systemctl --user start podman.socket`"
+
+
+def _none_local(reason: str, address: EngineAddress, system: str, programs: Collection[str]) -> NoEngine:
     if system in {"darwin", "win32"}:
         return NoEngine("Docker Desktop is not running", hint="start it, or install Docker Desktop or Podman")
-    if program is None:
+    if not programs:
         return NoEngine(
             f"no container engine is installed: there is no docker or podman, and nothing responds at {address}",
             hint="install Docker or Podman, or set DOCKER_HOST to an engine; in a container, mount its host's socket",
         )
-    if program.endswith("podman"):
-        return NoEngine(
-            f"Podman's API is not running: {reason} ({address})",
-            hint="run `systemctl --user start podman.socket`, then "
-            "`export DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock`",
-        )
+    if not {"docker", "dockerd"} & set(programs):
+        return NoEngine(f"Podman's API is not running: {reason} ({address})", hint=f"start it: {_START_PODMAN}")
+    podman = f", or Podman's API ({_START_PODMAN})" if "podman" in programs else ""
     return NoEngine(
         f"Docker is installed but not running: {reason} ({address})",
-        hint="start it (`systemctl start docker`); in a container, mount its host's socket",
+        hint=f"start Docker (`systemctl start docker`){podman}; in a container, mount its host's socket",
     )
 
 

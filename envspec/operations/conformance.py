@@ -41,7 +41,7 @@ from envspec.engine.container import (
     container_settings,
     rdma_devices,
 )
-from envspec.engine.errors import EngineError, NoGpuRuntime
+from envspec.engine.errors import EngineError, NoEngine, NoGpuRuntime
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
 from envspec.escaping import blanked
@@ -51,7 +51,14 @@ from envspec.io.process import Finished, ParentLink, StopBy, run_streaming
 from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity
 from envspec.models import Lock, Platform
-from envspec.operations.container import compiled_folder, engine_platform, image_in_engine, image_removed, this_user
+from envspec.operations.container import (
+    check_platform,
+    compiled_folder,
+    engine_platform,
+    image_in_engine,
+    image_removed,
+    this_user,
+)
 from envspec.operations.environment import expected_of, part_of
 from envspec.receipts.build import BadResults, ReceiptInputs, receipt
 from envspec.receipts.model import Image, LocalPython, LockName, Receipt
@@ -71,6 +78,7 @@ _LINE_BYTES: Final = 1024 * 1024
 #: Of results.json: a thousand times as much as it has.
 _MOST_BYTES: Final = 64 << 20
 _WITHOUT_GPU: Final = "`--device cpu` tests what needs no GPU"
+_WITHOUT_ENGINE: Final = "`envspec install LOCK --prefix DIR`, then `--local --python DIR/bin/python`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +153,8 @@ def run_conformance(
     Raises:
         UsageError: an unknown check or device, options that exclude each other, nodes that can't meet, or the lock is
             not for the platform.
-        UnfitMachine: there is no GPU, the suite does not run on this system, or it left no results.
+        UnfitMachine: there is no GPU, no engine, no linux platform in the lock, the suite does not run on this system,
+            or it left no results.
         NetworkError: the image can't be fetched.
     """
     if location.local and location.image:
@@ -159,7 +168,12 @@ def run_conformance(
         return suite.run_local(location.python)
     if lock is None:
         raise UsageError("LOCK is missing: only --local tests a stack without one", hint="name a lock, or add --local")
-    return suite.run_in_container(lock, location)
+    check_platform(lock, None)
+    try:
+        return suite.run_in_container(lock, location)
+    except NoEngine as error:
+        error.restate(error.message, f"{error.hint}; without an engine: {_WITHOUT_ENGINE}")
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +212,7 @@ class _Suite:
 
     def run_in_container(self, lock: Lock, location: SuiteLocation) -> Receipt:
         context = self.context
-        with open_engine(context.environ) as engine:
+        with open_engine(context.environ, context.reporter.warning) as engine:
             if engine.address.is_remote:
                 raise UnfitMachine(
                     f"the engine at {engine.address} is another machine: the suite can't be mounted there",

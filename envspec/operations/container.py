@@ -67,7 +67,8 @@ def run_container(
         NoEngine, EngineUnreachable: no engine responds. UsageError, UnfitMachine: the lock or request does not fit.
     """
     user = this_user(context.environ)
-    with open_engine(context.environ) as engine:
+    check_platform(lock, request.platform)
+    with open_engine(context.environ, context.reporter.warning) as engine:
         platform = engine_platform(lock, engine, request.platform)
         folders = _shared_folders(request, engine, context)
         # Checks the request before an image is built.
@@ -137,15 +138,30 @@ def parse_gpus(text: str) -> Gpus | tuple[str, ...]:
     return chosen
 
 
+def check_platform(lock: Lock, named: Platform | None) -> None:
+    """Check what no engine changes, before one is opened: a container runs Linux.
+
+    Raises:
+        UsageError: the lock is not for the named platform. UnfitMachine: it is for no linux platform.
+    """
+    locked = _linux_platforms(lock)
+    if not locked:
+        platforms = ", ".join(part.target.platform.value for part in lock.resolutions)
+        raise UnfitMachine(
+            f"{lock.name} is locked for {platforms}, and a container needs a linux platform",
+            hint='add "linux-64" to [env] platforms and lock again',
+        )
+    if named and named not in locked:
+        raise UsageError(f"{lock.name} is not locked for {named.value}", hint=f"use {_in_words(locked)}")
+
+
 def engine_platform(lock: Lock, engine: Engine, named: Platform | None) -> Platform:
-    """The engine's own platform, which need not be this machine's."""
+    """The named platform, else the engine's own, which need not be this machine's. The lock passed `check_platform`."""
     own = engine.facts.platform
-    locked = [part.target.platform for part in lock.resolutions if part.target.platform.is_linux]
+    locked = _linux_platforms(lock)
     platform = named or own
     if platform in locked:
         return platform
-    if named:
-        raise UsageError(f"{lock.name} is not locked for {named.value}", hint=f"use {_in_words(locked)}")
     raise UnfitMachine(
         f"{lock.name} is locked for {_in_words(locked)}, and the engine ({engine.facts}) runs "
         f"{own.value if own else 'neither linux-64 nor linux-aarch64'}",
@@ -156,8 +172,12 @@ def engine_platform(lock: Lock, engine: Engine, named: Platform | None) -> Platf
     )
 
 
+def _linux_platforms(lock: Lock) -> list[Platform]:
+    return [part.target.platform for part in lock.resolutions if part.target.platform.is_linux]
+
+
 def _in_words(platforms: Sequence[Platform]) -> str:
-    return ", ".join(platform.value for platform in platforms) or "no linux platform"
+    return ", ".join(platform.value for platform in platforms)
 
 
 def this_user(environ: Mapping[str, str]) -> User:

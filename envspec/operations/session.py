@@ -59,7 +59,7 @@ class Session(AsyncExitStack):
         if self._engine is None:
             from envspec.engine.client import open_engine
 
-            self._engine = self.enter_context(open_engine(self.context.environ))
+            self._engine = self.enter_context(open_engine(self.context.environ, self.context.reporter.warning))
         return self._engine
 
     def bytes_moved(self, stage: str, total: int) -> Callable[[int], None]:

@@ -65,23 +65,23 @@ HANGS = ReadTimeout("UnixHTTPConnectionPool(host='localhost', port=None): Read t
 
 
 @pytest.mark.parametrize(
-    ("address", "error", "system", "program", "code", "text"),
+    ("address", "error", "system", "programs", "code", "text"),
     [
-        (HERE, GONE, "linux", None, 6, "no container engine is installed"),
-        (HERE, GONE, "linux", "/usr/bin/dockerd", 6, "Docker is installed but not running: no such file or directory"),
-        (HERE, GONE, "linux", "/usr/bin/podman", 6, "Podman's API is not running"),
-        (HERE, GONE, "darwin", "/usr/local/bin/docker", 6, "Docker Desktop is not running"),
-        (HERE, FORBIDDEN, "linux", "/usr/bin/docker", 6, "this user may not use the engine at unix:///var/run"),
-        (HERE, HANGS, "linux", "/usr/bin/dockerd", 6, "it accepts connections but does not respond"),
-        (OWN, REFUSED, "linux", None, 6, f"no engine responds at {OWN.url} (DOCKER_HOST): connection refused"),
-        (GPUS, TIMED_OUT, "linux", None, 5, f"at {GPUS.url} (context gpus) does not respond: connection timed out"),
-        (BOX, ssl.SSLError(1, "not verified"), "linux", None, 5, f"no TLS connection to the engine at {BOX}: not ver"),
+        (HERE, GONE, "linux", "", 6, "no container engine is installed"),
+        (HERE, GONE, "linux", "dockerd", 6, "Docker is installed but not running: no such file or directory"),
+        (HERE, GONE, "linux", "podman", 6, "Podman's API is not running"),
+        (HERE, GONE, "darwin", "docker", 6, "Docker Desktop is not running"),
+        (HERE, FORBIDDEN, "linux", "docker", 6, "this user may not use the engine at unix:///var/run"),
+        (HERE, HANGS, "linux", "dockerd", 6, "it accepts connections but does not respond"),
+        (OWN, REFUSED, "linux", "", 6, f"no engine responds at {OWN.url} (DOCKER_HOST): connection refused"),
+        (GPUS, TIMED_OUT, "linux", "", 5, f"at {GPUS.url} (context gpus) does not respond: connection timed out"),
+        (BOX, ssl.SSLError(1, "not verified"), "linux", "", 5, f"no TLS connection to the engine at {BOX}: not ver"),
     ],
 )
 def test_why_no_engine_responds(
-    address: EngineAddress, error: OSError, system: str, program: str | None, code: int, text: str
+    address: EngineAddress, error: OSError, system: str, programs: str, code: int, text: str
 ) -> None:
-    found = unreachable(address, error if error is HANGS else wrapped(error), system, program=program)
+    found = unreachable(address, error if error is HANGS else wrapped(error), system, programs.split())
     assert text in found.message
     assert found.exit_code == code
     assert found.hint
