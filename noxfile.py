@@ -1,4 +1,4 @@
-"""The developer's front door: `nox -l` lists the sessions, `nox` runs those that every change must pass.
+"""The sessions of development: `nox -l` lists them, `nox` runs those that every change must pass.
 
 Every session installs the development environment from envspec's own lock for this Python and platform
 (`locks/dev-X.Y/`), hashes required, and then the project without dependencies.
@@ -121,7 +121,8 @@ def gpu_conformance(session: nox.Session) -> None:
     """Prove that this machine runs the specs: `-- [SPEC ...] [options of envspec conformance]`.
 
     For each spec the lock is checked, its image made, the suite run in it, and the receipt written to
-    `receipts/<name>/`. Without a SPEC: every spec under specs/ that fits this machine.
+    `receipts/<name>/`. Without a SPEC: every spec under specs/ that fits this machine. Without Docker or Podman:
+    `-- SPEC --local --python PATH`, with the Python of `envspec install SPEC --prefix DIR`.
     """
     develop(session)
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), session.posargs))

@@ -117,7 +117,7 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
         source[0] = file.read_text(encoding="utf-8")
     source[0] = with_captions(both_themes(relative_links(source[0], file or page, page)))
     if page.parent.name == "errors":
-        # Their list is a page of its own: 87 lines in the navigation of every page would be 3 MB.
+        # Their list is a page of its own: in the navigation of every page it would be 3 MB in all.
         source[0] = f"---\norphan: true\n---\n\n{source[0]}"
 
 

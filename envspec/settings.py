@@ -161,17 +161,6 @@ OTHER_VARIABLES: Final = (
     Variable(("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), "Folders of caches, configuration and data"),
     Variable(("NO_COLOR",), "Any value: no colours"),
 )
-#: Read by the services of an image.
-CONTAINER_VARIABLES: Final = (
-    Variable(
-        ("JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE"),
-        "Jupyter's token, or a file with it (default: a new token at each start, in the container's log)",
-    ),
-    Variable(
-        ("SSH_AUTHORIZED_KEYS",),
-        "Public keys for the user `envspec`, instead of a mounted `~/.ssh/authorized_keys`",
-    ),
-)
 _BY_KEY: Final = {each.key: each for each in SETTINGS}
 _SWITCHES: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 #: Of the file, in bytes.

@@ -20,9 +20,9 @@ class Runs(Enum):
 
 @dataclass(slots=True)
 class _Block:
-    """A construct that is open. word: that closes it. runs: its commands; None if that is not known. taken: whether a
-    branch before ran. is_pattern: the next words are a pattern of `case`. around: whether the construct itself runs.
-    is_condition: the next commands are the condition of `if` or `elif`.
+    """A construct that is open. closed_by: the word that closes it. runs: its commands; None if that is not known.
+    taken: whether a branch before ran. is_pattern: the next words are a pattern of `case`. around: whether the
+    construct itself runs. is_condition: the next commands are the condition of `if` or `elif`.
     """
 
     closed_by: str

@@ -103,8 +103,7 @@ class Draft:
     requirement and reason. conda: match spec, and the platform if it is of one only. conda_versions: conda's names ->
     `VERSION BUILD`, or `VERSION` if the source has no builds. cudas: `12.4`, or CPU. gpus: names or compute
     capabilities as [cuda] gpus takes them. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda]
-    flavor. bases: references of base images that a spec names itself. as_ofs: as [env] as_of. groups: of a
-    pyproject.toml that a spec can refer to. extras: the project's own.
+    flavor. bases: references of base images that a spec names itself. as_ofs: as [env] as_of.
     """
 
     name: str = ""

@@ -22,7 +22,7 @@ from envspec.facts.tables import GpuCodeRow, GpuRow, TorchRelease, load_facts, n
 from envspec.facts.torch import Machines, builds_for, cuda_builds
 from envspec.lockfile.toml_writer import bare_key
 from envspec.models import CudaVersion, Platform
-from envspec.settings import CONTAINER_VARIABLES, OTHER_VARIABLES, OWN_VARIABLES, SETTINGS
+from envspec.settings import OTHER_VARIABLES, OWN_VARIABLES, SETTINGS, Variable
 from envspec.spec import json_schema
 
 _PART: Final = re.compile(r"^<!-- generated: (?P<name>.+?) -->\n(?P<text>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
@@ -323,6 +323,19 @@ def _errors(_: str) -> str:
 
 
 # --- variables ------------------------------------------------------------------------------------------------------
+
+
+#: Read by the services of an image.
+CONTAINER_VARIABLES: Final = (
+    Variable(
+        ("JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE"),
+        "Jupyter's token, or a file with it (default: a new token at each start, in the container's log)",
+    ),
+    Variable(
+        ("SSH_AUTHORIZED_KEYS",),
+        "Public keys for the user `envspec`, instead of a mounted `~/.ssh/authorized_keys`",
+    ),
+)
 
 
 def _variables(which: str) -> str:

@@ -23,11 +23,11 @@ from envspec.data import DATA
 from envspec.lockfile.document import _columns
 from envspec.lockfile.header import Header
 from envspec.models import Lock, Platform, Target
-from envspec.settings import CONTAINER_VARIABLES, OTHER_VARIABLES, OWN_VARIABLES, SETTINGS
+from envspec.settings import OTHER_VARIABLES, OWN_VARIABLES, SETTINGS
 from envspec.spec import json_schema, parse_spec
 from envspec.spec.variants import WITHOUT
 from tests.docs.pages import is_writing
-from tests.docs.reference import commands, examples, names, rewritten
+from tests.docs.reference import CONTAINER_VARIABLES, commands, examples, names, rewritten
 from tests.support.user import ROOT
 
 REFERENCE: Final = ROOT / "docs" / "reference"

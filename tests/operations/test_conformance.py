@@ -19,7 +19,7 @@ import envspec
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.request import Nodes
 from envspec.errors import UsageError
-from envspec.models import Conformance, Lock
+from envspec.models import Conformance, Lock, Platform
 from envspec.report import RECEIPT_FILES
 from tests.conftest import Serve
 from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
@@ -93,6 +93,23 @@ def test_what_the_lock_has_not_is_not_run_and_the_rest_passes(user: User, tempor
     assert document["local"]["is_locked"] is True
     assert {path.name for path in (user.folder / "receipts").iterdir()} == {*RECEIPT_FILES}
     assert list(temporary.iterdir()) == []
+
+
+NOWHERE: Final = {"DOCKER_HOST": "unix:///nowhere"}
+
+
+def test_without_an_engine_the_test_of_a_local_python_is_named(user: User) -> None:
+    write_lock(user.folder / "lock", make_lock(where=Platform.LINUX_64))
+    message = refused(user.runs("conformance", "lock", "--device", "cpu", environ=NOWHERE), 6)
+    assert "no engine responds at unix:///nowhere (DOCKER_HOST)" in message
+    assert "--local --python" in message
+
+
+@pytest.mark.parametrize("words", [("conformance", "lock", "--device", "cpu"), ("run", "lock", "true")])
+def test_the_platform_of_the_lock_is_checked_before_the_engine(user: User, words: tuple[str, ...]) -> None:
+    write_lock(user.folder / "lock", make_lock(where=Platform.OSX_ARM64))
+    message = refused(user.runs(*words, environ=NOWHERE), 6)
+    assert "small is locked for osx-arm64, and a container needs a linux platform" in message
 
 
 def test_a_required_check_that_did_not_run_fails(user: User) -> None:
