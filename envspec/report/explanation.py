@@ -20,7 +20,7 @@ from envspec.diagnostics.explain import (
     PlatformExplanation,
     Variant,
 )
-from envspec.diagnostics.fit import FitReport, FitVerdict
+from envspec.diagnostics.fit import FitFinding, FitReport, FitVerdict
 from envspec.diagnostics.machine import Machine, MachineSource
 from envspec.lockfile.diff import image_name
 from envspec.lockfile.toml_writer import string
@@ -333,15 +333,21 @@ def fit_as_text(report: FitReport, width: int) -> str:
         *wrapped(_CONCLUSIONS[report.verdict].format(machine=name, lock=report.lock), width),
         *hanging("  ", _machine(report.machine), width),
     ]
-    findings = dict.fromkeys((each.verdict.value, each.what, each.why) for each in report.findings)
-    changes = [report.change] if report.change else list(dict.fromkeys(each.change for each in report.findings))
-    tables = [listing("", (row(*finding) for finding in findings))]
+    missing = [each for each in report.findings if each.verdict is not FitVerdict.FITS]
+    changes = [report.change] if report.change else list(dict.fromkeys(each.change for each in missing))
+    tables = [listing("", dict.fromkeys(map(_fit_finding, report.findings)))]
     return "\n".join(
         [
             text(head, tables, width),
             *("\n".join([*hanging("smallest change: ", change, width), ""]) for change in filter(None, changes)),
         ]
     )
+
+
+def _fit_finding(found: FitFinding) -> Row:
+    # What is missing has its change below all findings.
+    notes = [found.change] if found.change and found.verdict is FitVerdict.FITS else []
+    return row(found.verdict.value, found.what, found.why, notes=notes)
 
 
 def fit_as_json(report: FitReport) -> str:

@@ -40,7 +40,8 @@ def test_podman_is_used_where_docker_does_not_listen(
     stack: contextlib.ExitStack, tmp_path: Path, *, is_left: bool
 ) -> None:
     docker = dead(tmp_path / "docker.sock") if is_left else tmp_path / "docker.sock"
-    podman, warnings = tmp_path / "podman.sock", []
+    podman = tmp_path / "podman.sock"
+    warnings: list[str] = []
     stack.enter_context(engine_at(podman, "Podman Engine"))
     engine = opened(stack, docker, {}, warnings, dead(tmp_path / "of-the-user.sock"), podman)
     assert (engine.facts.is_podman, engine.address.url) == (True, f"unix://{podman}")
@@ -49,7 +50,8 @@ def test_podman_is_used_where_docker_does_not_listen(
 
 
 def test_docker_goes_before_podman(stack: contextlib.ExitStack, tmp_path: Path) -> None:
-    docker, podman, warnings = tmp_path / "docker.sock", tmp_path / "podman.sock", []
+    docker, podman = tmp_path / "docker.sock", tmp_path / "podman.sock"
+    warnings: list[str] = []
     stack.enter_context(engine_at(docker, "Engine"))
     stack.enter_context(engine_at(podman, "Podman Engine"))
     engine = opened(stack, docker, {}, warnings, podman)
