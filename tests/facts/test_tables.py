@@ -15,7 +15,7 @@ from envspec.data import DATA, facts_version
 from envspec.documents import parse_toml
 from envspec.errors import UsageError
 from envspec.facts import load_facts
-from envspec.facts.gpu import capability_of
+from envspec.facts.gpu import ComputeCapability, capability_of
 from envspec.facts.tables import numeric
 from envspec.facts.torch import extra_requirements, fitting_set
 from envspec.models import CudaVersion, Platform
@@ -67,6 +67,18 @@ def test_every_default_build_has_gpu_code_and_a_driver() -> None:
         assert (row.cudart is None) == (numeric(row.version) < (1, 13))
         assert row.cudart is None or numeric(row.cudart)[:2] == (cuda.major, cuda.minor)
         assert FACTS.driver_of(str(cuda)).bundled
+
+
+def test_cpu_builds_are_whole() -> None:
+    for row in FACTS.cpu_builds:
+        assert canonicalize_name(row.package) == row.package
+        assert set(row.platforms) <= {platform.value for platform in Platform} - {"osx-arm64"}
+        SpecifierSet(row.versions)
+        # What is advised ends the warning.
+        assert not row.instead or (Requirement(row.instead) and row.with_cuda), row.package
+        assert row.instead or not (row.cuda or row.compute_capability or row.index), row.package
+        assert not row.cuda or CudaVersion.parse(row.cuda)
+        assert not row.compute_capability or ComputeCapability.parse(row.compute_capability)
 
 
 def test_gpu_code_rows_are_whole() -> None:
