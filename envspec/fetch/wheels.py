@@ -30,8 +30,8 @@ from envspec.io.store import Store, StoredPage
 from envspec.io.tasks import gather_or_cancel
 from envspec.models import DEFAULT_INDEX, Package
 from envspec.origins import PYTORCH, PYTORCH_INDEX, origin_of
-from envspec.resolve.pypi.index.client import IndexClient, unreadable_page
-from envspec.resolve.pypi.index.page import BadPage, ListedFile, parse_page
+from envspec.resolve.pypi.index.client import IndexClient
+from envspec.resolve.pypi.index.page import ListedFile, parse_page
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndex
 
 if TYPE_CHECKING:
@@ -222,11 +222,13 @@ class WheelUrls:
         return index, found.url
 
     async def _listed(self, index: PackageIndex, package: Package, as_of: datetime) -> ListedFile | None:
+        async def read(page: StoredPage) -> ListedFile | None:
+            return _on_page(package, page)
+
         try:
-            page = await self._upstream.page(index, package.name, as_of)
+            found = await self._upstream.page(index, package.name, as_of, read)
         except NotListed:
             return None
-        found = _on_page(index, package, page)
         if found is None or found.sha256 in (None, package.file.sha256):
             return found
         if as_of == _ANY_AGE:
@@ -290,12 +292,9 @@ def _index_of(package: Package, environ: Mapping[str, str]) -> PackageIndex | No
     return None
 
 
-def _on_page(index: PackageIndex, package: Package, page: StoredPage) -> ListedFile | None:
-    try:
-        listing = parse_page(page.body, page.content_type, page.url)
-        files = [listing.file(n) for n, name in enumerate(listing.names) if name == package.file.filename]
-    except BadPage as error:
-        raise unreadable_page(index, package.name, error) from error
+def _on_page(package: Package, page: StoredPage) -> ListedFile | None:
+    listing = parse_page(page.body, page.content_type, page.url)
+    files = [listing.file(n) for n, name in enumerate(listing.names) if name == package.file.filename]
     # If the name is listed twice, the locked file counts.
     return next((file for file in files if file.sha256 == package.file.sha256), files[0] if files else None)
 

@@ -41,6 +41,7 @@ class StoredPage:
     """One response of an index. status: 200 or 404. asked: when the request was sent (UTC).
 
     gzipped: the body as it was sent, if that was with gzip; it is stored instead: the pages of a stack have 40 MB.
+    no_store: whether the index forbids to store it.
     """
 
     status: int
@@ -50,6 +51,7 @@ class StoredPage:
     etag: str | None
     body: bytes
     gzipped: bytes | None = None
+    no_store: bool = False
 
 
 @dataclass(frozen=True, slots=True)

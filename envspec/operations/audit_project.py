@@ -30,12 +30,12 @@ from envspec.importers.prefix import is_environment
 from envspec.importers.types import Clue, DraftRequirement, Import, Source
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
-from envspec.io.store import Store
+from envspec.io.store import Store, StoredPage
 from envspec.io.tasks import run_interruptible
 from envspec.models import DEFAULT_INDEX, SPEC, Platform, Python, Target
 from envspec.resolve import cache, resolver
 from envspec.resolve.pypi.index.client import IndexClient
-from envspec.resolve.pypi.index.page import BadPage, PageListing, parse_page
+from envspec.resolve.pypi.index.page import PageListing, parse_page
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndex, Rules
 from envspec.resolve.pypi.index.selection import own_files
 from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
@@ -249,13 +249,15 @@ async def _pages(
     failed: list[str] = []
 
     async def one(client: IndexClient, name: str) -> None:
+        async def read(page: StoredPage) -> PageListing:
+            return own_files(parse_page(page.body, page.content_type, page.url), name)
+
         try:
-            page = await client.page(index, name, as_of)
-            found[name] = own_files(parse_page(page.body, page.content_type, page.url), name)
+            found[name] = await client.page(index, name, as_of, read)
         except NotListed:
             found[name] = None
-        except (NetworkError, BadPage) as error:
-            failed.append(f"{name}: {error.message if isinstance(error, NetworkError) else error}")
+        except NetworkError as error:
+            failed.append(f"{name}: {error.message}")
 
     async with AsyncExitStack() as stack:
         http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))

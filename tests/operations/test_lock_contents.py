@@ -17,7 +17,7 @@ from tests.support.builders.projects import MIRROR, Dialect, File, MetadataFiles
 from tests.support.builders.wheels import Artifact, padding, sdist, wheel
 from tests.support.builders.zips import member, zipped
 from tests.support.machines.confinement import confined
-from tests.support.servers.faults import Answer, Status, Wire
+from tests.support.servers.faults import Answer, Body, Fault, Status, Truncate, Wire
 from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.user import User
 
@@ -143,13 +143,25 @@ def test_no_more_is_sent_than_a_connection_holds(tmp_path: Path, serve: Serve) -
     assert index.sent_bytes(path) < size / 4
 
 
-def test_a_server_that_fails_is_requested_again_by_another_run(tmp_path: Path, serve: Serve) -> None:
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (Status(503), "503"),
+        (Body(b"<html><body>Log in</body></html>", "text/html"), "no end of a zip directory"),
+        (Truncate(200), "zip directory"),
+        (Truncate(0), "zip directory"),
+    ],
+    ids=["503", "login", "cut", "empty"],
+)
+def test_a_server_that_fails_is_requested_again_by_another_run(
+    tmp_path: Path, serve: Serve, fault: Fault, message: str
+) -> None:
     index = serve([File(big()), File(SMALL)])
     user = user_of(tmp_path, index)
-    index.fail(index.file_path(big().filename), Status(503))
+    index.fail(index.file_path(big().filename), fault)
     ran = user.locked()
     assert locked(user) == {"big": None, "small-one": contents(SMALL)}
-    assert any("big-1.0.0" in text and "503" in text for text in ran.warnings)
+    assert any("big-1.0.0" in text and message in text for text in ran.warnings)
     index.heal()
     assert user.locks("--upgrade").status == 0
     assert locked(user) == {"big": contents(big()), "small-one": contents(SMALL)}

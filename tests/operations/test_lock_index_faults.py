@@ -1,18 +1,23 @@
 """An index that misbehaves, while a lock is there: one clear message, the right exit code, and the old lock untouched.
 
 Each case runs `envspec lock` against a server of its own. The spec asks for `app`, which needs `left` and `right`,
-which share `base`; the lock that stands there is an older one.
+which share `base`; the lock that stands there is an older one. The date of the spec is past: a page that was fetched
+once is good for ever. After each fault the index is well again, and so is the next run.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
+from envspec.io.store import Store, StoredPage
+from envspec.resolve.pypi.index.routing import PackageIndex
 from tests.support.ahead import ahead
 from tests.support.builders import ecosystem
 from tests.support.builders.projects import (
@@ -30,6 +35,7 @@ from tests.support.builders.projects import (
 )
 from tests.support.builders.wheels import padding, sdist, wheel
 from tests.support.servers.faults import (
+    Answer,
     Body,
     Corrupt,
     Drip,
@@ -46,6 +52,8 @@ from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.servers.pages import JSON_TYPE
 from tests.support.user import IMPATIENT, Ran, User, refused
 
+#: All releases of the diamond are older.
+AS_OF = "2026-01-01T00:00:00Z"
 DIAMOND = {"app": "1.0.0", "left": "1.0.0", "right": "1.0.0", "base": "1.5.0"}
 APP_PAGE, APP_WHEEL = "/simple/app/", "/files/app/app-1.0.0-py3-none-any.whl"
 ROW = {
@@ -113,6 +121,15 @@ def unknown_below() -> list[File]:
 
 
 @dataclass(frozen=True)
+class NotToStore:
+    """The honest answer, which nobody may store."""
+
+    def play(self, wire: Wire) -> Answer:
+        honest = wire.honest()
+        return replace(honest, headers={**honest.headers, "Cache-Control": "private, No-Store"})
+
+
+@dataclass(frozen=True)
 class Lengthless:
     """A status of 200 without a Content-Length, as generated answers have it."""
 
@@ -148,11 +165,33 @@ CASES: dict[str, Case] = {
     ),
     "wheel-404": network(Status(404), "app-1.0.0-py3-none-any.whl: HTTP 404", path=APP_WHEEL, dialect=RANGED),
     "wheel-403": network(Status(403), "app-1.0.0-py3-none-any.whl: HTTP 403", path=APP_WHEEL, dialect=RANGED),
+    "wheel-401": network(Status(401), "app-1.0.0-py3-none-any.whl: HTTP 401", path=APP_WHEEL, dialect=RANGED),
+    "wheel-416": network(Status(416), "app-1.0.0-py3-none-any.whl: HTTP 416", path=APP_WHEEL, dialect=RANGED),
+    "wheel-429-late": network(
+        Status(429, {"Retry-After": "9" * 30}), "HTTP 429 (too many", path=APP_WHEEL, dialect=RANGED
+    ),
+    "wheel-500": network(Status(500), "app-1.0.0-py3-none-any.whl: HTTP 500", path=APP_WHEEL, dialect=RANGED),
+    "wheel-503": network(Status(503), "app-1.0.0-py3-none-any.whl: HTTP 503", path=APP_WHEEL, dialect=RANGED),
+    "wheel-204": network(Status(204, body=b""), "app-1.0.0-py3-none-any.whl", path=APP_WHEEL, dialect=RANGED),
+    "wheel-drips": network(Drip(), "app-1.0.0-py3-none-any.whl", path=APP_WHEEL, dialect=RANGED),
+    "wheel-stalls": network(Stall(), "app-1.0.0-py3-none-any.whl", path=APP_WHEEL, dialect=RANGED),
+    "wheel-redirects-without-end": network(
+        Redirects(), "app-1.0.0-py3-none-any.whl: redirects without an end", path=APP_WHEEL, dialect=RANGED
+    ),
     "wheel-drops-each-time": network(Drop(100), "ended early", path=APP_WHEEL, dialect=RANGED),
     "wheel-drops-once": passing(Drop(100), 1, RANGED, APP_WHEEL),
     "metadata-announced-but-404": Case(0, dialect=replace(FRIENDLY, metadata=MetadataFiles.MISSING)),
+    "metadata-without-hash-is-html": Case(
+        0,
+        (),
+        on("*.metadata", html("<html><body>Log in</body></html>")),
+        replace(FRIENDLY, metadata=MetadataFiles.TRUE),
+    ),
     "metadata-500": network(Status(500), "app-1.0.0-py3-none-any.whl.metadata: HTTP 500", path="*.metadata"),
     "size-500": network(Status(500), "app-1.0.0-py3-none-any.whl: HTTP 500", path=APP_WHEEL, dialect=SIZELESS),
+    "size-of-a-login": network(
+        html("<html><body>Log in</body></html>"), "app-1.0.0-py3-none-any.whl", path=APP_WHEEL, dialect=SIZELESS
+    ),
     "size-unknown": Case(0, (), on(APP_WHEEL, Lengthless()), SIZELESS),
     "size-405": Case(0, (), on(APP_WHEEL, Status(405)), SIZELESS),
     "ranges-not-known": Case(0, dialect=WHOLE),
@@ -161,7 +200,7 @@ CASES: dict[str, Case] = {
     "ranges-of-a-long-wheel": Case(0, dialect=RANGED, files=long_wheel),
     "ranges-of-a-long-wheel-no-suffix": Case(0, dialect=replace(RANGED, ranges=Ranges.NO_SUFFIX_501), files=long_wheel),
     # statuses
-    "page-404": Case(2, ("spec.toml:7: pip.dependencies[1]: no such package: nope",), asks=("app", "nope")),
+    "page-404": Case(2, ("spec.toml:8: pip.dependencies[1]: no such package: nope",), asks=("app", "nope")),
     "page-404-below": Case(4, ("app", "nowhere"), files=unknown_below),
     "page-410": Case(2, ("no such package: app",), on(APP_PAGE, Status(410))),
     "page-500": network(Status(500), "/simple/app/: HTTP 500 (the server failed)"),
@@ -172,6 +211,9 @@ CASES: dict[str, Case] = {
     "page-429-soon": passing(Status(429, {"Retry-After": "1"}), 1),
     "page-429-late": network(Status(429, {"Retry-After": "3600"}), "HTTP 429", "try again in 3600 s"),
     "page-204": network(Status(204, body=b""), "cannot be read"),
+    "page-401": network(Status(401), "/simple/app/: HTTP 401"),
+    "page-416": network(Status(416), "/simple/app/: HTTP 416"),
+    "page-404-once": Case(2, ("no such package: app",), on(APP_PAGE, Status(404), 1)),
     # connections
     "page-drops-each-time": network(Drop(60), "/simple/app/: the response ended early"),
     "page-drops-twice": passing(Drop(60), 2),
@@ -184,6 +226,24 @@ CASES: dict[str, Case] = {
     "redirects-that-end": passing(Redirects(3), 4),
     "redirect-to-nowhere": network(Status(302, {"Location": "gopher://x/"}), "redirects to no http(s) URL"),
     # pages
+    "page-has-wrong-bytes": network(
+        Corrupt(), "the page of app", "cannot be read", dialect=replace(FRIENDLY, compression=Compression.NONE)
+    ),
+    "page-without-links": network(html("<html><body>Back in an hour</body></html>"), "lists no file"),
+    "page-without-links-below": network(
+        html("<html><body>Back in an hour</body></html>"), "the page of base", "lists no file", path="/simple/base/"
+    ),
+    "page-without-links-not-to-store": network(
+        Body(b"<html><body>Log in</body></html>", "text/html", {"Cache-Control": "no-store"}), "lists no file"
+    ),
+    "page-of-a-project-without-releases": Case(4, ("index default has no release of app",), on(APP_PAGE, page())),
+    "page-of-a-project-without-releases-html": Case(
+        4,
+        ("index default has no release of app",),
+        on(
+            APP_PAGE, html('<html><head><meta name="pypi:repository-version" content="1.1"></head><body></body></html>')
+        ),
+    ),
     "page-is-empty": network(html(""), "the page of app", "cannot be read"),
     "page-is-text": network(html("all well\n"), "the page of app", "cannot be read"),
     "page-is-binary": network(Body(bytes(range(256)), "text/html"), "cannot be read"),
@@ -220,7 +280,7 @@ CASES: dict[str, Case] = {
     "page-of-another-project": Case(
         4, ("app",), on(APP_PAGE, page({**ROW, "filename": "other-1.0.0-py3-none-any.whl"}))
     ),
-    "page-is-a-login": Case(4, ("app",), on(APP_PAGE, html('<html><body><a href="/login">Log in</a></body></html>'))),
+    "page-is-a-login": network(html('<html><body><a href="/login">Log in</a></body></html>'), "lists no file"),
     "undated": Case(5, ("index default gives no upload times for app",), dialect=PLAIN),
     "undated-json": Case(5, ("index default gives no upload times",), dialect=replace(FRIENDLY, times=Times.HIDDEN)),
     # what no resolver has to find out
@@ -233,7 +293,17 @@ CASES: dict[str, Case] = {
 }
 
 
-def play(case: Case, folder: Path, before: dict[str, bytes]) -> tuple[User, Ran]:
+@dataclass(frozen=True)
+class Played:
+    """A run against the fault; the lock's files after it; and the next run, if the fault was the index's."""
+
+    user: User
+    ran: Ran
+    files: dict[str, bytes]
+    healed: Ran | None
+
+
+def play(case: Case, folder: Path, before: dict[str, bytes]) -> Played:
     with IndexServer(case.files(), case.dialect) as index:
         for path, fault, times in case.faults:
             index.fail(path, fault, times)
@@ -241,9 +311,13 @@ def play(case: Case, folder: Path, before: dict[str, bytes]) -> tuple[User, Ran]
         user.lock.mkdir(parents=True)
         for name, data in before.items():
             (user.lock / name).write_bytes(data)
-        user.wants(*case.asks)
+        user.wants(*case.asks, as_of=AS_OF)
         slow = any(isinstance(fault, (Stall, Drip)) for _, fault, _ in case.faults)
-        return user, user.locks("--upgrade", **(IMPATIENT if slow else {}))
+        ran = user.locks(**(IMPATIENT if slow else {}))
+        files = user.files()
+        index.heal()
+        is_of_index = ran.status in (2, 5) and case.faults and case.asks == ("app",)
+        return Played(user, ran, files, user.locks() if is_of_index else None)
 
 
 @pytest.fixture(scope="module")
@@ -258,22 +332,53 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def outcome(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, before: dict[str, bytes]
-) -> Iterator[Callable[[str], tuple[User, Ran]]]:
+) -> Iterator[Callable[[str], Played]]:
     root = tmp_path_factory.mktemp("faults")
     with ahead(request, lambda case: play(CASES[case], root / case, before)) as results:
         yield results
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_fault(outcome: Callable[[str], tuple[User, Ran]], before: dict[str, bytes], case: str) -> None:
-    expected, (user, ran) = CASES[case], outcome(case)
+def test_fault(outcome: Callable[[str], Played], before: dict[str, bytes], case: str) -> None:
+    expected, played = CASES[case], outcome(case)
     if expected.status == 0:
-        assert ran.status == 0, ran.stderr
-        assert user.pins() == DIAMOND
+        assert played.ran.status == 0, played.ran.stderr
+        assert played.user.pins() == DIAMOND
         return
-    error = refused(ran, expected.status)
+    error = refused(played.ran, expected.status)
     assert not [words for words in expected.expected_message if words not in error], error
-    assert user.files() == before
+    assert played.files == before
+    if played.healed is not None:
+        assert played.healed.status == 0, played.healed.stderr
+        assert played.user.pins() == DIAMOND
+
+
+@pytest.mark.parametrize(("fault", "again"), [(None, 0), (NotToStore(), 1)], ids=["usual", "no-store"])
+def test_a_page_that_must_not_be_stored(tmp_path: Path, fault: Fault | None, again: int) -> None:
+    with IndexServer(ecosystem.diamond()) as index:
+        if fault is not None:
+            index.fail("/simple/*", fault)
+        user = User(tmp_path, index.url)
+        user.wants("app", as_of=AS_OF)
+        user.locked()
+        index.forget()
+        user.wants("app", "left", as_of=AS_OF)
+        user.locked()
+        assert len(index.requests_for(APP_PAGE)) == again
+
+
+def test_a_bad_page_in_the_cache_is_requested_again(tmp_path: Path) -> None:
+    """It was stored by an earlier version, with an ETag that the index still gives."""
+    with IndexServer(ecosystem.diamond()) as index:
+        user = User(tmp_path, index.url)
+        now, key = datetime.now(timezone.utc), PackageIndex("default", index.url).key
+        with closing(Store(user.cache)) as store:
+            etag = index.answer(APP_PAGE, {"accept": "json"}).headers["ETag"]
+            store.put_page(key, "app", StoredPage(200, now, index.url, "text/html", etag, b"<html>Log in</html>"))
+        user.wants("app")
+        assert "the page of app at index default is not in the cache" in refused(user.locks("--offline"), 5)
+        user.locked()
+        assert user.pins() == DIAMOND
 
 
 def test_a_new_process_has_no_faults(tmp_path: Path) -> None:

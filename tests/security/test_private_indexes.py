@@ -93,8 +93,7 @@ CASES: Final[dict[str, Case]] = {
     "links to files there": Case(page_with("<html><body>" + LISTED.format("{root}" + LINK)), NOT_THERE),
     "meta refresh": Case(
         page_with("<html><head><meta http-equiv=refresh content='0;url={root}/simple/corp-core/'></head></html>"),
-        ("corp-core",),
-        status=4,
+        NOT_A_PAGE,
     ),
     **{f"{status}": on_page(Status(status), f"{PAGE}: HTTP {status}") for status in (401, 403, 429, 500, 503)},
     **{f"{status}": on_page(Status(status), "index corp", "does not have corp-core") for status in (404, 410)},
@@ -102,7 +101,7 @@ CASES: Final[dict[str, Case]] = {
     "a slow drip": on_page(Drip(), PAGE, slow=True),
     "a connection that breaks": on_page(Drop(10), PAGE),
     "an empty page": on_page(Body(b"", "text/html"), *NOT_A_PAGE),
-    "a login page": on_page(Body(b"<html><form>Log in</form></html>", "text/html"), "corp-core", status=4),
+    "a login page": on_page(Body(b"<html><form>Log in</form></html>", "text/html"), *NOT_A_PAGE),
     "a login page as JSON": on_page(Body(b'{"error": "log in"}', JSON_TYPE), *NOT_A_PAGE),
     "half a page": Case(lambda _: {PAGE: Truncate(60)}, NOT_A_PAGE, dialect=Dialect(compression=Compression.NONE)),
     "half a page with gzip": on_page(Truncate(60), f"{PAGE}: the response ended early"),

@@ -53,8 +53,8 @@ from tests.support.user import Ran, User, refused
 MIB: Final = 1 << 20
 HTML, JSON = "text/html", "application/vnd.pypi.simple.v1+json"
 URL: Final = "https://files.example/simple/victim/"
-#: What is said of a page without releases.
-EMPTY: Final = "no versions of victim"
+#: What is said of a page without links.
+EMPTY: Final = "lists no file"
 
 
 def test_every_limit() -> None:
@@ -438,7 +438,8 @@ def _links(draw: st.DrawFn) -> str:
 
 @given(st.lists(_links(), max_size=6), st.sampled_from(["<br/>\n", "", "<hr>", "\n<li>"]))
 def test_pages_are_read_as_before(links: list[str], between: str) -> None:
-    text = f"<!DOCTYPE html><html><body>{between.join(links)}</body></html>"
+    mark = '<meta name="pypi:repository-version" content="1.0">'
+    text = f"<!DOCTYPE html><html><head>{mark}</head><body>{between.join(links)}</body></html>"
     found = parse_page(text.encode(), HTML, URL)
     before = _LINK.findall(text)
     assert len(before) == len(links)

@@ -15,7 +15,7 @@ from envspec.errors import EnvspecError
 from envspec.models import Target
 from envspec.names import normalised
 from envspec.resolve.pypi.extensions import published_elsewhere
-from envspec.resolve.pypi.index.page import BadPage, ListedFile
+from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import NotListed, Rules
 from envspec.resolve.pypi.index.selection import upload_time, version_of
 from envspec.resolve.pypi.index.view import View
@@ -49,7 +49,7 @@ async def _refused(text: str, line: Requirement, target: Target, view: View) -> 
         hint = hint or RENAME
         of_default = view.rules.index_of(name) is view.rules.default
         return RefusedLine(name, f"no such package: {line.name}", hint) if of_default else None
-    except (EnvspecError, BadPage):
+    except EnvspecError:
         # Not the cause: it would have stopped the resolver.
         return None
     # A page without any file says nothing about the line: it may be a login.

@@ -163,9 +163,21 @@ def test_hashes_in_links(fragment: str) -> None:
 
 def test_html_without_its_outer_elements_is_a_page() -> None:
     assert html(f'<a href="{NAME}">{NAME}</a>').names == (NAME,)
-    assert html("<!DOCTYPE html><html><body><h1>Links for lib</h1></body></html>").names == ()
     with pytest.raises(BadPage, match="it ends in the middle"):
         html(f'<a href="{NAME}">{NAME}</a>\n<a href="lib-1.1.whl">lib-1.1')
+
+
+def test_a_page_without_files_must_state_that_it_is_of_an_index() -> None:
+    mark = '<meta content="1.0" name="pypi:repository-version">'
+    assert html(f"<html><head>{mark}</head><body><h1>Links for lib</h1></body></html>").names == ()
+    assert parse_page(b'{"meta": {"api-version": "1.0"}, "files": []}', "application/json", URL).names == ()
+    for body in ("<h1>Back soon</h1>", '<a href="/login">Log in</a>', "<!-- pypi:repository-version -->"):
+        with pytest.raises(BadPage, match="lists no file"):
+            html(f"<!DOCTYPE html><html><body>{body}</body></html>")
+    with pytest.raises(BadPage, match="lists no file"):
+        parse_page(b'{"files": []}', "application/json", URL)
+    # Files of formats of the past: the project has releases, none for an installer of today.
+    assert html('<html><a href="lib-1.0-py2.4.egg">lib-1.0-py2.4.egg</a></html>').names == ("lib-1.0-py2.4.egg",)
 
 
 def test_a_later_minor_version_of_json_is_read_and_a_major_one_is_not() -> None:

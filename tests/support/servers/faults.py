@@ -71,11 +71,13 @@ class Body:
 
     body: bytes
     content_type: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def play(self, wire: Wire) -> Answer | None:
         honest = wire.honest()
         headers = {key: value for key, value in honest.headers.items() if key not in ("ETag", "Content-Encoding")}
-        return Answer(200, self.body, {**headers, **({"Content-Type": self.content_type} if self.content_type else {})})
+        kind = {"Content-Type": self.content_type} if self.content_type else {}
+        return Answer(200, self.body, {**headers, **kind, **self.headers})
 
 
 @dataclass(frozen=True, slots=True)

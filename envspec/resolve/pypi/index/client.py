@@ -8,7 +8,7 @@ import io
 import tempfile
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from email.parser import BytesParser
 from types import MappingProxyType
@@ -57,6 +57,15 @@ _SMALL_BYTES: Final = 256 * 1024
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
+class _FoundPage:
+    """A page in this run. is_cached: its body is of an earlier run. is_saved: nothing is left to store."""
+
+    page: StoredPage
+    is_cached: bool = False
+    is_saved: bool = False
+
+
 class IndexClient:
     """Pages and metadata, from the cache where it is valid, else from the network, each fetched once.
 
@@ -78,19 +87,37 @@ class IndexClient:
         self._now = now
         self._running: dict[Hashable, asyncio.Future[Any]] = {}
 
-    async def page(self, index: PackageIndex, name: str, as_of: datetime) -> StoredPage:
-        """A project's page, no older than `as_of`.
+    async def page(
+        self, index: PackageIndex, name: str, as_of: datetime, read: Callable[[StoredPage], Awaitable[T]]
+    ) -> T:
+        """What `read` makes of a project's page, no older than `as_of`.
+
+        A page is stored once it was read: a page that is none (of a captive portal, cut short) would be found in every
+        later run. A cached one that cannot be read is requested again.
+
+        read: raises BadPage for a page that it cannot read; may be called twice.
 
         Raises:
             NotListed: the index answers 404.
+            PackageIndexError: the page cannot be read.
             NetworkError: no usable answer, or offline and not in the cache.
         """
         # A page of links is the same for all names.
         part = "" if index.is_page else name
-        page = await self.once(("page", index.name, part, as_of), lambda: self._page(index, part, as_of))
-        if page.status == 404:
-            raise NotListed(name)
-        return page
+        key = "page", index.name, part
+        found = await self.once((*key, as_of), lambda: self._page(index, part, as_of))
+        while True:
+            if found.page.status == 404:
+                raise NotListed(name)
+            try:
+                result = await read(found.page)
+            except BadPage as error:
+                if not found.is_cached:
+                    raise unreadable_page(index, name, error) from error
+                found = await self.once((*key, "anew"), lambda: self._fetched_page(index, part))
+            else:
+                self._save_page(index, part, found)
+                return result
 
     async def metadata(self, index: PackageIndex, file: ListedFile) -> StoredMetadata:
         """The METADATA of a wheel; of an sdist, what it states about its wheel.
@@ -179,12 +206,18 @@ class IndexClient:
             raise OfflineMiss(what)
         return self.http
 
-    async def _page(self, index: PackageIndex, name: str, as_of: datetime) -> StoredPage:
+    async def _page(self, index: PackageIndex, name: str, as_of: datetime) -> _FoundPage:
         stored, within = self.store.page(index.key, name), index.within()
         if stored and within and not within.allows(stored.url, redirected=True):
             stored = None
-        if stored and stored.asked >= as_of:
-            return stored
+        # What the index did not have then, or a server in its place denied, it may have now.
+        oldest = self.began if stored and stored.status == 404 and self.http is not None else as_of
+        if stored and stored.asked >= oldest:
+            return _FoundPage(stored, is_cached=True, is_saved=True)
+        return await self._fetched_page(index, name, stored)
+
+    async def _fetched_page(self, index: PackageIndex, name: str, stored: StoredPage | None = None) -> _FoundPage:
+        """The index's answer. stored: an earlier one, which may still be valid."""
         requested = self._now()
         headers = {"Accept": ACCEPT}
         if stored is not None and stored.etag and stored.status == 200:
@@ -192,25 +225,32 @@ class IndexClient:
         http = self.network(f"the page {f'of {name} ' if name else ''}at index {index.name}")
         address = without_credentials(index.url) + (f"{name}/" if name else "")
         try:
-            answer = await http.get(self.authorised(index, address), headers=headers, within=within)
+            answer = await http.get(self.authorised(index, address), headers=headers, within=index.within())
         except RequestError as error:
             if way_out := index.mirror_hint(self._environ):
                 error.hint = "; ".join(filter(None, [error.hint, way_out]))
             raise
         if answer.status == 304 and stored is not None:
-            page = replace(stored, asked=requested)
-        else:
-            page = StoredPage(
-                status=404 if answer.status in (404, 410) else answer.checked().status,
-                asked=requested,
-                url=without_credentials(answer.url),
-                content_type=answer.headers.get("Content-Type", "text/html"),
-                etag=answer.headers.get("ETag"),
-                body=answer.body if answer.status == 200 else b"",
-                gzipped=answer.gzipped if answer.status == 200 else None,
-            )
-        self.store.put_page(index.key, name, page)
-        return page
+            return _FoundPage(replace(stored, asked=requested), is_cached=True)
+        page = StoredPage(
+            status=404 if answer.status in (404, 410) else answer.checked().status,
+            asked=requested,
+            url=without_credentials(answer.url),
+            content_type=answer.headers.get("Content-Type", "text/html"),
+            etag=answer.headers.get("ETag"),
+            body=answer.body if answer.status == 200 else b"",
+            gzipped=answer.gzipped if answer.status == 200 else None,
+            no_store="no-store" in ",".join(answer.headers.getall("Cache-Control", [])).lower(),
+        )
+        found = _FoundPage(page)
+        if page.status == 404:
+            self._save_page(index, name, found)
+        return found
+
+    def _save_page(self, index: PackageIndex, name: str, found: _FoundPage) -> None:
+        if not found.is_saved and not found.page.no_store:
+            self.store.put_page(index.key, name, found.page)
+        found.is_saved = True
 
     async def _metadata(self, index: PackageIndex, file: ListedFile, key: str) -> StoredMetadata:
         metadata = self.store.metadata(key)
@@ -238,6 +278,12 @@ class IndexClient:
         if answer.status == 404:
             return None
         body = answer.checked().body
+        if not file.metadata_sha256:
+            # Any page may be in its place; the wheel's own has a checksum.
+            try:
+                _check_release(body, file.filename)
+            except BadRemoteWheel:
+                return None
         _check_hash(index, file.filename + ".metadata", file.metadata_sha256, body)
         return StoredMetadata(body, file.size_bytes)
 
@@ -288,6 +334,11 @@ class IndexClient:
         if answer.status >= 500 and answer.status != 501:
             # Another run may get the size, and would lock something else.
             answer.checked()
+        if answer.status == 200 and answer.headers.get("Content-Type", "").startswith("text/html"):
+            raise PackageIndexError(
+                f"index {index.name}: the server sends a page in place of {file.filename}",
+                hint="open the URL with a browser: a login or a server on the way may have to be passed first",
+            )
         length = answer.headers.get("Content-Length", "") if answer.status == 200 else ""
         size = int(length) if length.isdigit() else None
         if size is not None and file.sha256 and (cached := self.store.metadata(file.sha256)):
@@ -394,8 +445,8 @@ class RecordDigests:
             except NoRanges as error:
                 self.missing[file.filename] = str(error)
             except BadRemoteWheel as error:
-                # Its bytes are fixed by their hash: another run would find the same.
-                store.put_record(sha256, None)
+                # A part of the wheel has no hash: it may have been changed on the way.
+                self.may_appear = True
                 self.missing[file.filename] = str(error)
             except NetworkError as error:
                 self.may_appear |= not isinstance(error, WrongServer)

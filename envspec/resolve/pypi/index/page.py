@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -42,10 +42,14 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[zZ]|[+-]\d\d:?\
 _LONGEST_PYTHON: Final = 4096
 SDIST_SUFFIXES: Final = (".tar.gz", ".zip")
 _SUFFIXES = (".whl", ".gz", ".zip")
+#: With those of formats that no installer takes any more.
+_RELEASE_SUFFIXES: Final = (*_SUFFIXES, ".egg", ".exe", ".msi", ".tgz", ".tar.bz2", ".tar.xz", ".tar.Z", ".rpm", ".deb")
 # Wheels first: they are nearly all. Then sdists, and files of other kinds, which show that a release exists.
 _LISTED = re.compile(rf"{RELEASE_FILE.pattern}|(?!.*(?:\.whl|\.gz|\.zip)$){FILE_NAME.pattern}")
 _ATTRIBUTE = re.compile(r"""([a-zA-Z-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>]+))|([a-zA-Z-]+)""")
 _ABSOLUTE = re.compile(r"https?://[A-Za-z0-9._-]+(?::[0-9]+)?/")
+#: PEP 629.
+_MARK = re.compile(r"""<meta\b[^<>]*\bname\s*=\s*["']?pypi:repository-version\b""", re.IGNORECASE)
 _BASE = re.compile(r"""<base\b[^<>]*\bhref\s*=\s*["']([^"'<]+)["']""", re.IGNORECASE)
 
 
@@ -119,6 +123,8 @@ def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
 #: Raised by reading JSON or HTML of another form: ValueError for bad text, numbers and URLs.
 _MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
 _Parsed = tuple[tuple[str, ...], Callable[[int], ListedFile]]
+#: A project without files is rare, the page of a login or of a server's maintenance is not.
+_NO_FILE: Final = "not a package index page: it lists no file, and does not state that it is of an index"
 
 
 def _checked(file: ListedFile) -> ListedFile:
@@ -143,10 +149,9 @@ def _checked(file: ListedFile) -> ListedFile:
 
 def _parse_json(body: bytes, url: str) -> _Parsed:
     document: dict[str, Any] = parse_json(body)
-    major = str(document.get("meta", {}).get("api-version", "1.0")).partition(".")[0]
-    if major != "1":
-        version = repr(str(document["meta"]["api-version"]))[1:-1]
-        raise BadPage(f"index API version {version} is newer than the supported 1.x")
+    version = document.get("meta", {}).get("api-version")
+    if version is not None and str(version).partition(".")[0] != "1":
+        raise BadPage(f"index API version {repr(str(version))[1:-1]} is newer than the supported 1.x")
     entries: list[dict[str, Any]] = document["files"]
     _check_count(len(entries))
 
@@ -169,6 +174,8 @@ def _parse_json(body: bytes, url: str) -> _Parsed:
     names = tuple([entry["filename"] for entry in entries])
     if not set(map(type, names)) <= {str}:
         raise BadPage("not a package index page: a file without a name")
+    if version is None and not _has_file(names):
+        raise BadPage(_NO_FILE)
     return names, read
 
 
@@ -207,7 +214,13 @@ def _parse_html(body: bytes, url: str) -> _Parsed:
     names = tuple(
         [label if label.endswith(_SUFFIXES) else _filename(attributes, label) for attributes, label in anchors]
     )
+    if not _has_file(names) and not _MARK.search(text):
+        raise BadPage(_NO_FILE)
     return names, read
+
+
+def _has_file(names: Iterable[str]) -> bool:
+    return any(name.endswith(_RELEASE_SUFFIXES) for name in names)
 
 
 def _anchors(text: str) -> list[tuple[str, str]]:

@@ -117,7 +117,7 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
         # What an sdist states is computed for each request: so it is known what a resolution rests upon.
         is_volatile = name in (view.pending if filename is None else view.stated)
         # Which sdists of an extension are shown depends on the torch that the spec allows.
-        is_volatile |= filename is None and name in view.rules.extensions
+        is_volatile |= filename is None and (name in view.rules.extensions or name in view.unstored)
         content_type = _PAGE_TYPE if filename is None else "application/octet-stream"
         return web.Response(body=body, content_type=content_type, headers=_VOLATILE if is_volatile else _HEADERS)
 

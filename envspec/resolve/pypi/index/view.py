@@ -74,7 +74,7 @@ class Pages:
         self.ranks = {view: TagRanks(each.tags) for view, each in rules.items()}
 
     async def read(self, view: str, name: str) -> tuple[StoredPage, Selection]:
-        """A project's page on its index, and what one view selects of it; raises as `View.selection`, and BadPage."""
+        """A project's page on its index, and what one view selects of it; raises as `View.selection`."""
         index, cutoff = self.rules[view].index_of(name), self.rules[view].cutoff_of(name)
         key = ("selections", index.name, name, cutoff)
         page, selections = await self.client.once(key, lambda: self._read(index, name, cutoff))
@@ -82,8 +82,11 @@ class Pages:
 
     async def _read(self, index: PackageIndex, name: str, cutoff: datetime) -> tuple[StoredPage, _Selections]:
         """The page, and what all views with this index and cutoff select of it."""
-        page = await self.client.page(index, name, cutoff)
-        selections = await self._select(page, index, name, cutoff)
+
+        async def read(page: StoredPage) -> tuple[StoredPage, _Selections]:
+            return page, await self._select(page, index, name, cutoff)
+
+        page, selections = await self.client.page(index, name, cutoff, read)
         if page.asked < self.client.began and not all(each.is_final for each in selections.values()):
             # The page is of an earlier run: what had no upload time then may have one by now.
             if self.client.http is None:
@@ -92,8 +95,7 @@ class Pages:
                     f"the upload time of {name}{' ' if pending else ''}{', '.join(pending[-3:])} at index {index.name}",
                     hint="lock without --offline, or with an older as_of: the index adds upload times late",
                 )
-            page = await self.client.page(index, name, self.client.began)
-            selections = await self._select(page, index, name, cutoff)
+            page, selections = await self.client.page(index, name, self.client.began, read)
         return page, selections
 
     async def _select(self, page: StoredPage, index: PackageIndex, name: str, cutoff: datetime) -> _Selections:
@@ -170,10 +172,10 @@ class View:
     key: identifies the view in the cache and in URLs; two views with one key show the same. errors: of indexes;
     `failed` is set with the first. served: set once indexes can be read. missing: names that the default index does
     not have. pending: releases that may still get an upload time that counts, by project; what depends on them is
-    valid in this run only. unreadable: why an sdist gives no metadata, by name and version. stated: file names of
-    sdists whose wheels may require something else than was shown of them, by project. withheld: extensions of which
-    sdists are not shown, since there are wheels for a torch that the spec allows. withholds: False once nothing was
-    found without these sdists.
+    valid in this run only. unstored: projects whose index forbids to store their pages. unreadable: why an sdist gives
+    no metadata, by name and version. stated: file names of sdists whose wheels may require something else than was
+    shown of them, by project. withheld: extensions of which sdists are not shown, since there are wheels for a torch
+    that the spec allows. withholds: False once nothing was found without these sdists.
     """
 
     def __init__(self, pages: Pages, key: str) -> None:
@@ -184,6 +186,7 @@ class View:
         self.served = asyncio.Event()
         self.missing: set[str] = set()
         self.pending: dict[str, tuple[str, ...]] = {}
+        self.unstored: set[str] = set()
         self.digests = RecordDigests(pages.client)
         self._considered: set[str] = set()
         self.unreadable: dict[Release, str] = {}
@@ -205,7 +208,7 @@ class View:
         found = self._selections.get(name) or self._given(name) or self._stored(name)
         if found is None:
             found = await self._read(name)
-            if found.is_final:
+            if found.is_final and name not in self.unstored:
                 files = [[getattr(file, each) for each in ListedFile.__slots__] for file in found.files.values()]
                 fields = {"files": files, "unloadable": found.unloadable}
                 self._client.store.put_selection(self.key, name, fields)
@@ -218,12 +221,16 @@ class View:
         return self._selections.keys()
 
     async def listed(self, name: str) -> Sequence[ListedFile]:
-        """All files of a project on its index, loadable or not; raises as `selection`, and BadPage."""
+        """All files of a project on its index, loadable or not; raises as `selection`."""
         if self._given(name) is not None:
             return ()
         page, _ = await self._pages.read(self.key, name)
-        listing = own_files(parse_page(page.body, page.content_type, page.url), name)
-        return [listing.file(number) for number in range(len(listing.names))]
+        try:
+            listing = own_files(parse_page(page.body, page.content_type, page.url), name)
+            return [listing.file(number) for number in range(len(listing.names))]
+        except BadPage as error:
+            # An entry that does not count for the target.
+            raise unreadable_page(self.rules.index_of(name), name, error) from error
 
     async def prefetch(self, name: str) -> None:
         """Fetch the metadata of a project's newest releases before a resolver tries them; without errors."""
@@ -425,10 +432,9 @@ class View:
     async def _indexed(self, name: str) -> Selection:
         """What the page of a project's index gives."""
         with self._recording():
-            try:
-                _, selection = await self._pages.read(self.key, name)
-            except BadPage as error:
-                raise unreadable_page(self.rules.index_of(name), name, error) from error
+            page, selection = await self._pages.read(self.key, name)
+        if page.no_store:
+            self.unstored.add(name)
         if not selection.is_final:
             self.pending[name] = selection.pending
         return selection
