@@ -231,6 +231,16 @@ def relocate(site: Path) -> tuple[Path, ...]:
     return changed
 
 
+def unlink_metadata(site: Path) -> None:
+    """Replace hard links in `*.dist-info` by copies: uv links files to its cache, reads these there, and does not
+    check them.
+    """
+    for folder in site_packages(site):
+        for path in folder.glob("*.dist-info/**/*"):
+            if path.is_file() and not path.is_symlink() and path.stat().st_nlink > 1:
+                replace_content(path, path.read_bytes())
+
+
 def site_packages(site: Path) -> tuple[Path, ...]:
     """The folders that wheels are installed into."""
     return tuple(sorted(path for path in site.glob("lib/python3.*/site-packages") if path.is_dir()))

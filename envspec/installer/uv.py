@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ from envspec.credentials import shown
 from envspec.errors import EnvspecError, OfflineMiss, UnfitMachine, WrongHash
 from envspec.fetch.wheels import REFUSED, NotOnPage, login_hint
 from envspec.installer.request import InstallRequest
-from envspec.installer.staging import FOLDER, StagingFolder
+from envspec.installer.staging import FOLDER, StagingFolder, unlink_metadata
 from envspec.io import process
 from envspec.io.files import DiskFull
 from envspec.io.http_settings import ca_bundle, default_index_url
@@ -25,6 +25,7 @@ from envspec.io.http_types import BadStatus, IncompleteResponse, RequestError, R
 from envspec.io.process import Finished, ParentLink, StopBy, run, run_streaming
 from envspec.lockfile.export.requirements import requirements_text
 from envspec.models import DEFAULT_INDEX, Resolution, WheelFile
+from envspec.names import normalised
 from envspec.verifier.hashing import STRONG, ExpectedFile, hash_all
 from envspec.verifier.scan import distributions, find_environment
 from envspec.verifier.types import Drift
@@ -211,16 +212,24 @@ async def install(request: InstallRequest, context: Context, site: StagingFolder
     variables = environ(context)
     # Not an argument: the URL may contain a password.
     variables["UV_DEFAULT_INDEX"] = default_index_url(context.environ)
-    await _run_with_retries(arguments, variables, context, site)
     names = {each.name for each in request.resolution.packages}
-    if changed := [each for each in await asyncio.to_thread(changed_in_cache, site.path) if each in names]:
-        context.reporter.warning(
-            f"{', '.join(changed)}: edited in another environment, which shares its files with the cache: fetched again"
-        )
+
+    async def install_again(changed: Sequence[str], why: str) -> None:
+        context.reporter.warning(f"{', '.join(changed)}: {why}: fetched again")
         if (ended := await run_uv(["cache", "clean", *changed], variables, site)).status != 0:
             raise error_of(ended, variables)
-        arguments += [word for name in changed for word in ("--reinstall-package", name)]
+        again = [word for name in changed for word in ("--reinstall-package", name)]
+        await _run_with_retries([*arguments, *again], variables, context, site)
+
+    try:
         await _run_with_retries(arguments, variables, context, site)
+    except (UvError, UnfitMachine):
+        if not (damaged := await asyncio.to_thread(damaged_in_cache, context.cache / "uv", names)):
+            raise
+        await install_again(damaged, "its metadata in the cache is not the wheel's")
+    if changed := [each for each in await asyncio.to_thread(changed_in_cache, site.path) if each in names]:
+        await install_again(changed, "edited in another environment, which shares its files with the cache")
+    await asyncio.to_thread(unlink_metadata, site.path)
     requirements.unlink()
 
 
@@ -233,6 +242,31 @@ async def _run_with_retries(
         pause_s = retry.next_pause_s(error, transient=is_transient(ended.stderr))
         context.reporter.warning(f"{error.message}; trying again in {pause_s:.1f} s")
         await asyncio.sleep(pause_s)
+
+
+def damaged_in_cache(cache: Path, names: Set[str]) -> list[str]:
+    """Packages of `names` of which uv's cache has a `*.dist-info` that is not as its RECORD lists it.
+
+    uv reads it without a check, and fails or installs for another version's requirements. Its RECORD is in no
+    environment. cache: uv's folder.
+    """
+    damaged = set()
+    for folder in cache.glob("archive-v*/*/*.dist-info"):
+        name = normalised(folder.name.partition("-")[0])
+        if name in names and not _is_intact(folder):
+            damaged.add(name)
+    return sorted(damaged)
+
+
+def _is_intact(folder: Path) -> bool:
+    """Whether the files of a `*.dist-info` are those in its RECORD."""
+    expected = [
+        ExpectedFile(entry.path, {(entry.algorithm, entry.digest): None})
+        for found in distributions(folder.parent)
+        for entry in found.entries or ()
+        if entry.path.startswith(f"{folder.name}/") and entry.digest
+    ]
+    return bool(expected) and all(each.drift is None for each in hash_all(expected, os.path.realpath(folder.parent)))
 
 
 def changed_in_cache(prefix: Path) -> list[str]:

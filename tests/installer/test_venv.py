@@ -179,6 +179,29 @@ def test_an_edit_in_one_environment_does_not_reach_the_next(user: User, lock: Pa
     assert "edited" not in third.stderr
 
 
+def test_what_describes_a_package_is_no_link_into_the_cache(user: User, lock: Path) -> None:
+    succeeded(installs(user, lock))
+    (site,) = (user.folder / "env").glob("lib/python3*/site-packages")
+    files = [path for folder in site.glob("*.dist-info") for path in folder.rglob("*") if path.is_file()]
+    assert {"METADATA", "WHEEL", "RECORD", "entry_points.txt"} <= {path.name for path in files}
+    assert [path for path in files if path.stat().st_nlink > 1] == []
+    assert wrong_rows(user.folder / "env") == []
+
+
+@pytest.mark.parametrize("file", ["METADATA", "WHEEL"])
+def test_damaged_metadata_in_the_cache_is_fetched_again(user: User, lock: Path, index: IndexServer, file: str) -> None:
+    """An environment of an earlier version links it to the cache, or a disk lost it."""
+    succeeded(installs(user, lock, prefix="one"))
+    (cached,) = user.cache.glob(f"uv/archive-v*/*/other-2.0.dist-info/{file}")
+    cached.write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    before = len(index.requests_for("*.whl"))
+    ran = succeeded(installs(user, lock, prefix="two"))
+    assert "warning: other: " in ran.stderr and "fetched again" in ran.stderr
+    assert len(index.requests_for("*.whl")) == before + 1
+    assert user.runs("verify", lock, "--prefix", "two").status == 0
+    assert "warning" not in succeeded(installs(user, lock, prefix="three")).stderr
+
+
 def test_a_file_of_two_packages_is_not_edited(user: User) -> None:
     """Which of them is unpacked first, and linked last, is different in each run."""
     lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(OTHER)]))
