@@ -342,7 +342,6 @@ def environ(request: BuildRequest, proxy: str, work: str) -> Mapping[str, str]:
         "HOME": f"{work}/home",
         "TMPDIR": f"{work}/tmp",  # noqa: S108 (below the build's own folder)
         # The index fetches a wheel whole before it answers, torch's in minutes.
-        "UV_HTTP_TIMEOUT": "1800",
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
         "PYTHONHASHSEED": "0",

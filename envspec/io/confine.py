@@ -44,8 +44,10 @@ PROXY: Final = f"http://127.0.0.1:{PORT}"
 ALONE: Final = {
     # A build requirement may be a repository: ssh ignores proxies, and files need none.
     "GIT_ALLOW_PROTOCOL": "none",
-    # envspec's index retries failed requests itself.
+    # envspec's index retries failed requests itself, and answers within its own time limits.
     "UV_HTTP_RETRIES": "0",
+    "UV_HTTP_TIMEOUT": "86400",
+    "PIP_DEFAULT_TIMEOUT": "86400",
 }
 #: Programs and libraries of the system, and how they are found; the stores of Nix and Guix.
 _SYSTEM: Final = (

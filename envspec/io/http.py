@@ -71,13 +71,18 @@ def next_hop(url: URL, location: str | None) -> URL:
     return target.with_user(None).with_fragment(None)
 
 
-async def read_whole(response: ClientResponse, max_bytes: int, longest_s: float = math.inf) -> Response:
-    """The response in memory; raises TooLarge as early as possible, and TimeoutError after `longest_s`."""
+async def read_whole(
+    response: ClientResponse, max_bytes: int, longest_s: float = math.inf, stall_s: float = math.inf
+) -> Response:
+    """The response in memory; raises TooLarge as early as possible, and TimeoutError after `longest_s`.
+
+    stall_s: see `read_chunks`.
+    """
     until = time.monotonic() + longest_s
     if response.method != "HEAD" and (response.content_length or 0) > max_bytes:
         raise TooLarge(str(response.url), max_bytes)
     chunks, total = [], 0
-    async for chunk in response.content.iter_any():
+    async for chunk in read_chunks(response, stall_s):
         total += len(chunk)
         if total > max_bytes:
             raise TooLarge(str(response.url), max_bytes)
@@ -86,6 +91,23 @@ async def read_whole(response: ClientResponse, max_bytes: int, longest_s: float 
         chunks.append(chunk)
     with_login = has_login(response)
     return Response(str(response.url), response.status, response.headers, b"".join(chunks), with_login=with_login)
+
+
+async def read_chunks(response: ClientResponse, stall_s: float) -> AsyncIterator[bytes]:
+    """The body as it arrives.
+
+    Raises:
+        TimeoutError: in `stall_s` it got fewer bytes than any network carries: a server that sends one now and then
+            has no end, and each wait for the next byte is short.
+    """
+    since, received = time.monotonic(), 0
+    async for chunk in response.content.iter_any():
+        received += len(chunk)
+        if (now := time.monotonic()) - since > stall_s:
+            if received < stall_s * _SLOWEST_BYTES_S:
+                raise asyncio.TimeoutError
+            since, received = now, 0
+        yield chunk
 
 
 def has_login(response: ClientResponse) -> bool:
@@ -99,9 +121,9 @@ def status_error(response: ClientResponse) -> BadStatus:
     return BadStatus(str(response.url), response.status, retry_after=retry_after, with_login=has_login(response))
 
 
-async def _read_unzipped(response: ClientResponse, max_bytes: int) -> Response:
+async def _read_unzipped(response: ClientResponse, max_bytes: int, stall_s: float) -> Response:
     """`read_whole` of a response to _ZIPPED, which aiohttp leaves as it is."""
-    found = await read_whole(response, max_bytes)
+    found = await read_whole(response, max_bytes, stall_s=stall_s)
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if not found.body or encoding == "identity":
         return found
@@ -127,6 +149,8 @@ _ANY_ZLIB: Final = 47
 _ZIPPED: Final = {"Accept-Encoding": "gzip"}
 #: A simple page of the largest projects is below 20 MB; what is larger than this is no page.
 PAGE_BYTES: Final = 64 * 1024 * 1024
+#: Bytes per second; a modem has five times as many.
+_SLOWEST_BYTES_S: Final = 1024
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _TRANSIENT_STATUS: Final = frozenset({429, 502, 503, 504})
 _SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
@@ -218,7 +242,9 @@ class Http:
         """Like `get`, with another method; only GET and HEAD follow redirects."""
         request = self._request_for(method, url, {**_ZIPPED, **(headers or {})}, within)
         request = replace(request, body=body, timeout=self.whole, auto_decompress=False)
-        return await self._with_retries(request, lambda response: _read_unzipped(response, max_bytes))
+        return await self._with_retries(
+            request, lambda response: _read_unzipped(response, max_bytes, self.timeouts.stall_s)
+        )
 
     async def download(self, url: str, file: IO[bytes], max_bytes: int, *, within: Bounds | None = None) -> str:
         """Write the body of a 2xx response, as sent, to `file`; its SHA-256.
@@ -233,7 +259,7 @@ class Http:
             file.seek(0)
             file.truncate()
             digest = hashlib.sha256()
-            async for chunk in response.content.iter_any():
+            async for chunk in read_chunks(response, self.timeouts.stall_s):
                 if file.tell() + len(chunk) > max_bytes:
                     raise TooLarge(str(response.url), max_bytes)
                 file.write(chunk)

@@ -187,6 +187,7 @@ CASES: dict[str, Case] = {
         on("*.metadata", html("<html><body>Log in</body></html>")),
         replace(FRIENDLY, metadata=MetadataFiles.TRUE),
     ),
+    "record-drips": Case(0, (), on(APP_WHEEL, Drip())),
     "metadata-500": network(Status(500), "app-1.0.0-py3-none-any.whl.metadata: HTTP 500", path="*.metadata"),
     "size-500": network(Status(500), "app-1.0.0-py3-none-any.whl: HTTP 500", path=APP_WHEEL, dialect=SIZELESS),
     "size-of-a-login": network(
@@ -351,6 +352,28 @@ def test_fault(outcome: Callable[[str], Played], before: dict[str, bytes], case:
     if played.healed is not None:
         assert played.healed.status == 0, played.healed.stderr
         assert played.user.pins() == DIAMOND
+
+
+@pytest.mark.parametrize(
+    ("fault", "dialect", "message"),
+    [
+        (Drip(), RANGED, "the response is not complete within the time limit"),
+        (Flood(), RANGED, "is no usable wheel: the server sends more of it than requested"),
+        (Drip(), WHOLE, "the response is not complete within the time limit"),
+        (Flood(), WHOLE, "the response is larger than"),
+    ],
+    ids=["range-drips", "range-floods", "wheel-drips", "wheel-floods"],
+)
+def test_a_wheel_without_end(tmp_path: Path, fault: Fault, dialect: Dialect, message: str) -> None:
+    """Its bytes come in time, each of them."""
+    with IndexServer(ecosystem.diamond(), dialect) as index:
+        index.fail(APP_WHEEL, fault)
+        user = User(tmp_path, index.url)
+        user.wants("app", as_of=AS_OF)
+        error = refused(user.locks(ENVSPEC_HTTP_STALL_S="1.5"), 5)
+        assert "app-1.0.0-py3-none-any.whl" in error and message in error
+        index.heal()
+        assert user.locked_pins() == DIAMOND
 
 
 @pytest.mark.parametrize(("fault", "again"), [(None, 0), (NotToStore(), 1)], ids=["usual", "no-store"])

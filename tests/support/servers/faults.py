@@ -181,8 +181,9 @@ class Redirects:
 
 
 def _start_endless(wire: Wire, honest: Answer) -> None:
-    kind = honest.headers.get("Content-Type", "text/html")
-    wire.start(200, {"Content-Type": kind, "Transfer-Encoding": "chunked"})
+    """With the status and the headers of an answer whose length is not known before."""
+    known = {key: value for key, value in honest.headers.items() if key in ("Content-Type", "Content-Range")}
+    wire.start(honest.status, {"Content-Type": "text/html", **known, "Transfer-Encoding": "chunked"})
 
 
 def _write_chunk(wire: Wire, data: bytes) -> None:

@@ -291,9 +291,16 @@ class IndexClient:
         http = self.network(f"the metadata of {file.filename}")
         url, within = self.authorised(index, file.url), index.within()
 
+        async def use(answer: ClientResponse) -> Response:
+            try:
+                return await _read_part(answer, http)
+            except TooLarge as error:
+                if answer.status != 206:
+                    raise
+                raise BadRemoteWheel("the server sends more of it than requested") from error
+
         async def get(span: str) -> Response:
-            headers = {"Range": span, **UNCOMPRESSED}
-            return await http.get(url, headers=headers, max_bytes=MOST_AT_ONCE, within=within)
+            return await http.stream(url, use, headers=lambda: {"Range": span}, within=within)
 
         ranges = _ranges(get, http, url, index)
 
@@ -322,7 +329,7 @@ class IndexClient:
     async def _whole_wheel(self, http: Http, index: PackageIndex, file: ListedFile) -> tuple[bytes, int, bytes | None]:
         url, within = self.authorised(index, file.url), index.within(file.sha256)
         with tempfile.TemporaryFile() as wheel:
-            found = await http.download(url, wheel, _WHOLE_BYTES, within=within)
+            found = await http.download(url, wheel, file.size_bytes or _WHOLE_BYTES, within=within)
             if file.sha256 and found != file.sha256:
                 raise _wrong_hash(index, file.filename, file.sha256, found)
             return await read_file(wheel)
@@ -355,6 +362,11 @@ def authorised(index: PackageIndex, url: str, environ: Mapping[str, str] = Mappi
     if "@" not in own or not same_origin(index.url, url) or "@" in (parts := urlsplit(url)).netloc:
         return url
     return urlunsplit(parts._replace(netloc=filled(own, environ)))
+
+
+async def _read_part(answer: ClientResponse, http: Http) -> Response:
+    """A part of a wheel in memory, or all of a small wheel."""
+    return await read_whole(answer, MOST_AT_ONCE, http.timeouts.total_s, http.timeouts.stall_s)
 
 
 def _ranges(
@@ -477,7 +489,7 @@ class RecordDigests:
                 raise NoRanges("its server supports no ranges")
             if (size or 0) > LARGEST_BYTES:
                 raise BadRemoteWheel(f"its zip directory or RECORD is larger than {LARGEST_BYTES} bytes")
-            return await read_whole(answer, LARGEST_BYTES)
+            return await _read_part(answer, http)
 
         async def get(span: str) -> Response:
             # Whatever order they come in: a small wheel is read whole.
