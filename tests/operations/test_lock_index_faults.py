@@ -8,6 +8,7 @@ once is good for ever. After each fault the index is well again, and so is the n
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -50,7 +51,7 @@ from tests.support.servers.faults import (
 )
 from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.servers.pages import JSON_TYPE
-from tests.support.user import IMPATIENT, Ran, User, refused
+from tests.support.user import IMPATIENT, Ran, User, command_line, refused
 
 #: All releases of the diamond are older.
 AS_OF = "2026-01-01T00:00:00Z"
@@ -420,6 +421,38 @@ def test_a_server_that_is_down(tmp_path: Path) -> None:
     user = User(tmp_path, gone)
     user.wants("app")
     assert f"{gone}app/: no connection" in refused(user.locks(), 5)
+
+
+@pytest.mark.parametrize("rest", ["", '[conda]\nchannels = ["http://127.0.0.1:9/forge"]\ndependencies = ["ffmpeg"]\n'])
+def test_a_machine_without_loopback(tmp_path: Path, rest: str) -> None:
+    """Resolvers and rattler read what envspec serves there."""
+    alone = ["unshare", "--user", "--map-root-user", "--net"]
+    try:
+        subprocess.run([*alone, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this user may not have a network of its own (unshare --net)")
+    user = User(tmp_path, "http://127.0.0.1:9/simple/", NO_PROXY="127.0.0.1")
+    user.wants("app", as_of=AS_OF, rest=rest)
+    words = [*alone, *command_line(["lock", user.spec.name])]
+    done = subprocess.run(words, cwd=user.folder, env=user.environ, capture_output=True, text=True, check=False)
+    error = refused(Ran(done.returncode, done.stdout, done.stderr), 6)
+    assert error.startswith("no connection to 127.0.0.1, where envspec serves resolvers: Network is unreachable")
+    assert "`ip link set lo up`" in error
+
+
+def test_a_mirror_that_has_none_of_the_packages(tmp_path: Path) -> None:
+    """Its address is wrong, and no name is: one error, which names the address and the setting."""
+    with IndexServer(ecosystem.diamond()) as index:
+        wrong = f"{index.root}/nothing/"
+        user = User(tmp_path, wrong)
+        user.wants("app", "left", as_of=AS_OF, platforms=("linux-64", "linux-aarch64"))
+        error = refused(user.locks(), 5)
+        assert error.startswith(f"index {wrong} has none of the packages that the spec names: app, left\n")
+        assert "check ENVSPEC_DEFAULT_INDEX" in error and "`envspec config` shows where it is set" in error
+        user.wants("app", as_of=AS_OF)
+        assert f"no such package: app (index {wrong})" in refused(user.locks(), 2)
+        user.wants("app", "nope", as_of=AS_OF)
+        assert f"no such package: nope (index {index.url})" in refused(user.locks(ENVSPEC_DEFAULT_INDEX=index.url), 2)
 
 
 def test_patience_that_is_no_number(tmp_path: Path) -> None:

@@ -90,9 +90,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     rules = view.rules
     installed = [node for name, node in sorted(nodes.items()) if name not in rules.provided]
     from_default = {
-        node.name: node.askers
-        for node in installed
-        if node.name not in rules.direct and rules.index_of(node.name) is rules.default
+        node.name: node.askers for node in installed if node.name not in rules.direct and rules.is_of_default(node.name)
     }
     if conflict := torch_family_conflict(from_default, rules.provided):
         raise conflict

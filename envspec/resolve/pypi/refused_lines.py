@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
@@ -16,7 +16,7 @@ from envspec.models import Target
 from envspec.names import normalised
 from envspec.resolve.pypi.extensions import published_elsewhere
 from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.index.routing import NotListed, Rules
+from envspec.resolve.pypi.index.routing import NotListed, PackageIndexError, Rules
 from envspec.resolve.pypi.index.selection import upload_time, version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import parsed
@@ -33,10 +33,26 @@ _Releases = Mapping[Version, list[ListedFile]]
 
 
 async def refused_lines(request: PypiRequest, view: View) -> list[RefusedLine]:
-    """The spec's lines of which a target sees no release at all."""
+    """The spec's lines of which a target sees no release at all.
+
+    Raises:
+        PackageIndexError: a mirror of the default index has none of the names: its address is wrong.
+    """
     lines = [(text, line) for text in request.requirements if (line := parsed(text))]
     found = await asyncio.gather(*(_refused(text, line, request.target, view) for text, line in lines))
+    _check_mirror({normalised(line.name) for _, line in lines}, view)
     return list(filter(None, found))
+
+
+def _check_mirror(names: Set[str], view: View) -> None:
+    """Raise PackageIndexError if the mirror of the default index has none of several names."""
+    rules = view.rules
+    from_mirror = {name for name in names - rules.direct.keys() - rules.provided.keys() if rules.is_of_default(name)}
+    if view.mirror and len(from_mirror) > 1 and from_mirror <= view.missing:
+        raise PackageIndexError(
+            f"index {view.mirror} has none of the packages that the spec names: {', '.join(sorted(from_mirror))}",
+            hint=view.mirror_hint,
+        )
 
 
 async def _refused(text: str, line: Requirement, target: Target, view: View) -> RefusedLine | None:
@@ -47,8 +63,9 @@ async def _refused(text: str, line: Requirement, target: Target, view: View) -> 
     except NotListed:
         hint = published_elsewhere([(name, "")], view.rules.extensions)
         hint = hint or RENAME
-        of_default = view.rules.index_of(name) is view.rules.default
-        return RefusedLine(name, f"no such package: {line.name}", hint) if of_default else None
+        where = f" (index {view.mirror})" if view.mirror else ""
+        of_default = view.rules.is_of_default(name)
+        return RefusedLine(name, f"no such package: {line.name}{where}", hint) if of_default else None
     except EnvspecError:
         # Not the cause: it would have stopped the resolver.
         return None

@@ -80,7 +80,7 @@ class IndexClient:
         http: Http | None = None,
         environ: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._environ = environ
+        self.environ = environ
         self.http = http
         self.store = store
         self.began = now()
@@ -180,7 +180,7 @@ class IndexClient:
         return replace(file, sha256=found["sha256"], size_bytes=found["size_bytes"])
 
     def authorised(self, index: PackageIndex, url: str) -> str:
-        return authorised(index, url, self._environ)
+        return authorised(index, url, self.environ)
 
     async def close(self) -> None:
         """Cancel what is still running: a resolver that failed leaves fetches that nothing awaits."""
@@ -227,7 +227,7 @@ class IndexClient:
         try:
             answer = await http.get(self.authorised(index, address), headers=headers, within=index.within())
         except RequestError as error:
-            if way_out := index.mirror_hint(self._environ):
+            if way_out := index.mirror_hint(self.environ):
                 error.hint = "; ".join(filter(None, [error.hint, way_out]))
             raise
         if answer.status == 304 and stored is not None:

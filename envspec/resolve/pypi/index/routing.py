@@ -78,7 +78,7 @@ class PackageIndex:
         if not variable:
             return ""
         if environ.get(variable):
-            return f"check {variable}, which names this address"
+            return f"check {variable}, which names this address (`envspec config` shows where it is set)"
         return f"if there is a mirror in this network, set {variable}, such as {example}"
 
     def public(self, url: str) -> str:
@@ -164,6 +164,9 @@ class Rules:
 
     def index_of(self, name: str) -> PackageIndex:
         return next((route.index for route in self.routes if fnmatchcase(name, route.pattern)), self.default)
+
+    def is_of_default(self, name: str) -> bool:
+        return self.index_of(name) is self.default
 
     def cutoff_of(self, name: str) -> datetime:
         return self.cutoffs.get(name, self.as_of)

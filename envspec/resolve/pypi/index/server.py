@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from envspec.errors import EnvspecError
+from envspec.errors import EnvspecError, UnfitMachine
 from envspec.io.confine import Listen
 from envspec.resolve.pypi.index.routing import NotListed
 from envspec.resolve.pypi.index.view import Bodies, View
@@ -66,8 +66,20 @@ class Loopback:
 
 @contextmanager
 def listening() -> Iterator[Loopback]:
-    """A socket on loopback, at a free port; connections wait until something is served there."""
+    """A socket on loopback, at a free port; connections wait until something is served there.
+
+    Raises:
+        UnfitMachine: this machine has no loopback network.
+    """
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        # A container's network may be without: resolvers report that they cannot reach an index, and not which.
+        try:
+            socket.create_connection(listener.getsockname()).close()
+        except OSError as error:
+            raise UnfitMachine(
+                f"no connection to 127.0.0.1, where envspec serves resolvers: {error.strerror}",
+                hint="start the loopback network of this machine or container: `ip link set lo up`",
+            ) from error
         yield Loopback(listener)
 
 

@@ -216,6 +216,15 @@ class View:
         return found
 
     @property
+    def mirror(self) -> str:
+        """The URL of the default index if a setting names it, else empty."""
+        return self.rules.default.shown_url if self._client.environ.get("ENVSPEC_DEFAULT_INDEX") else ""
+
+    @property
+    def mirror_hint(self) -> str:
+        return self.rules.default.mirror_hint(self._client.environ)
+
+    @property
     def shown(self) -> Set[str]:
         """The projects that were requested."""
         return self._selections.keys()
@@ -421,7 +430,7 @@ class View:
             selection = await self._indexed(name)
         except NotListed:
             self.missing.add(name)
-            if index is not self.rules.default:
+            if not self.rules.is_of_default(name):
                 self._fail(_missing(index, name))
             raise
         if selection.undated:
