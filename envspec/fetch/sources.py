@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import lzma
 import os
 import re
 import shutil
+import tarfile
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +26,7 @@ from envspec.context import Context
 from envspec.credentials import filled, without_credentials
 from envspec.errors import NetworkError, OfflineMiss, UnfitMachine, WrongHash
 from envspec.fetch.types import archive_path
+from envspec.io.archives import bounded_members, bounded_tar
 from envspec.io.cache import as_cache_error
 from envspec.io.files import replacing
 from envspec.io.http import open_http
@@ -32,6 +37,7 @@ from envspec.models import DIRECT_URL, WheelFile
 from envspec.names import COMMIT
 from envspec.origins import origin_of
 from envspec.resolve import cache
+from envspec.resolve.pypi.index.routing import PackageIndexError
 from envspec.spec import Requirement
 from envspec.spec.requirements import GitAddress
 
@@ -280,7 +286,8 @@ async def fetch_sdist(
     now: one that was fetched at or after `as_of` is not fetched again.
 
     Raises:
-        NetworkError: it can't be fetched, or its hash is not the spec's. CacheError: the cache is full.
+        NetworkError: it can't be fetched, it is no archive, or its hash is not the spec's. CacheError: the cache is
+            full.
     """
     url = without_credentials(str(requirement.url))
     filename = unquote(urlsplit(url).path.rpartition("/")[2])
@@ -290,24 +297,46 @@ async def fetch_sdist(
     def path_of(sha256: str) -> Path:
         return archive_path(context.cache, requirement.name, sha256, filename)
 
-    is_cached = cached is not None and await asyncio.to_thread(path_of(cached["sha256"]).is_file)
+    is_cached = (
+        cached is not None
+        and requirement.sha256 in (None, cached["sha256"])
+        and await asyncio.to_thread(path_of(cached["sha256"]).is_file)
+    )
     if cached is None or not is_cached or datetime.fromisoformat(cached["requested_at"]) < as_of:
         if context.is_offline:
             raise OfflineMiss(url)
         with tempfile.TemporaryFile() as file:
             async with open_http(context.environ) as http:
                 sha256 = await http.download(filled(str(requirement.url), context.environ), file, _LARGEST_BYTES)
+            # Before it is cached: what came once in its place would stand there for every later run.
+            if requirement.sha256 not in (None, sha256):
+                raise WrongHash(
+                    f"{url} has SHA-256 {sha256}, the spec requires {requirement.sha256}",
+                    hint="correct the spec if the file is right; otherwise contact its publisher",
+                )
+            await asyncio.to_thread(_check_archive, file, url)
             await asyncio.to_thread(copy_to_cache, file, path_of(sha256))
             cached = {"requested_at": now.isoformat(), "sha256": sha256}
         store.put_answer(key, cached)
-    if requirement.sha256 and requirement.sha256 != cached["sha256"]:
-        raise WrongHash(
-            f"{url} has SHA-256 {cached['sha256']}, the spec requires {requirement.sha256}",
-            hint="correct the spec if the file is right; otherwise contact its publisher",
-        )
     path = path_of(cached["sha256"])
     size = (await asyncio.to_thread(path.stat)).st_size
     return WheelFile(DIRECT_URL, filename, cached["sha256"], size, url), path
+
+
+def _check_archive(file: IO[bytes], url: str) -> None:
+    """Raise PackageIndexError if a file is no whole archive."""
+    if zipfile.is_zipfile(file):
+        return
+    file.seek(0)
+    try:
+        with bounded_tar(file) as tar:
+            for _ in bounded_members(tar):
+                pass
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        raise PackageIndexError(
+            f"{url}: the server sends no sdist, or a damaged one: {' '.join(str(error).split())}",
+            hint="open the URL with a browser, and correct it in the spec if it is wrong",
+        ) from error
 
 
 def copy_to_cache(file: IO[bytes], path: Path) -> None:

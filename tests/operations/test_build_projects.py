@@ -282,6 +282,22 @@ def test_an_sdist_by_url(tmp_path: Path, index: IndexServer) -> None:
         assert "correct the spec if the file is right" in refused(wrong.locks(), 5)
 
 
+@pytest.mark.parametrize("fragment", ["", "#sha256={}"])
+@pytest.mark.parametrize("keeps_bytes", [0, 200])
+def test_what_came_once_in_place_of_an_sdist_is_not_kept(
+    tmp_path: Path, index: IndexServer, fragment: str, keeps_bytes: int
+) -> None:
+    source = sdist("own", "1.5")
+    (tmp_path / "www").mkdir()
+    file = tmp_path / "www" / source.filename
+    with serving(tmp_path / "www") as url:
+        user = user_of(tmp_path / "user", index, f"own @ {url}{source.filename}{fragment.format(source.sha256)}")
+        file.write_bytes(source.data[:keeps_bytes] or b"<html><body>Log in</body></html>")
+        assert f"{url}{source.filename}" in refused(user.locks(), 5)
+        file.write_bytes(source.data)
+        assert locked(user)["version"] == "1.5"
+
+
 def test_what_a_build_reads_of_an_index_is_remembered(tmp_path: Path, index: IndexServer) -> None:
     """Each build after the first, and that of a fetched sdist, waited 20 s for the lock's memory, and kept nothing."""
     index.add(ecosystem.release("tool", "1.0"))
