@@ -114,7 +114,7 @@ class IndexClient:
             except BadPage as error:
                 if not found.is_cached:
                     raise unreadable_page(index, name, error) from error
-                found = await self.once((*key, "anew"), lambda: self._fetched_page(index, part))
+                found = await self.once((*key, "again"), lambda: self._fetched_page(index, part))
             else:
                 self._save_page(index, part, found)
                 return result
