@@ -246,20 +246,25 @@ def install(
     return install(request, context or _context(usual_jobs=8))
 
 
-def verify(lock: _LockOrPath, prefix: _Path, *, platform: str | Platform | None = None) -> VerifyResult:
+def verify(
+    lock: _LockOrPath, prefix: _Path, *, platform: str | Platform | None = None, strict: bool = False
+) -> VerifyResult:
     """Compare an environment with its lock, file by file, like `envspec verify`. Changes nothing.
 
     Args:
         platform: By default this machine's.
+        strict: Compile each module again with the environment's Python, and compare its bytecode.
 
     Raises:
         UsageError: the folder is not an environment, or the lock is not for the platform.
+        UnfitMachine: the environment's Python is required and does not run.
     """
     from envspec.diagnostics.machine import this_platform
     from envspec.models import Platform
-    from envspec.operations.environment import verify
+    from envspec.operations.environment import BytecodeCheck, verify
 
-    return verify(_lock(lock), Platform(platform) if platform else this_platform(), Path(prefix))
+    where = Platform(platform) if platform else this_platform()
+    return verify(_lock(lock), where, Path(prefix), BytecodeCheck.BY_CODE if strict else BytecodeCheck.BY_HASH)
 
 
 def export(

@@ -98,8 +98,11 @@ def install(
     help="The environment's folder (default: the active one, by VIRTUAL_ENV or CONDA_PREFIX).",
 )
 @platform_option(PLATFORMS, "The platform (default: this machine's).")
+@click.option(
+    "--strict", is_flag=True, help="Compile all modules again with the environment's Python, and compare the bytecode."
+)
 @output.output()
-def verify(lock: str, prefix: Path | None, platform: Platform | None) -> Result:
+def verify(lock: str, prefix: Path | None, platform: Platform | None, strict: bool) -> Result:
     """Check that an environment contains exactly what is locked, file by file.
 
     LOCK is a folder, its envspec.lock, or a name under locks/. Resolves, fetches and changes nothing. Exit code 8, with
@@ -108,16 +111,17 @@ def verify(lock: str, prefix: Path | None, platform: Platform | None) -> Result:
     \b
     envspec verify pytorch-2.9                     the active environment
     envspec verify pytorch-2.9 --prefix .venv
+    envspec verify pytorch-2.9 --strict            bytecode too
     """
     from envspec.diagnostics.machine import this_platform
     from envspec.lockfile.folder import find_lock, read_lock
-    from envspec.operations.environment import verify
+    from envspec.operations.environment import BytecodeCheck, verify
 
     folder = find_lock(lock, Path())
     locked = read_lock(folder)
     where = platform or this_platform()
     environment = prefix or _active(os.environ)
-    result = verify(locked, where, environment)
+    result = verify(locked, where, environment, BytecodeCheck.BY_CODE if strict else BytecodeCheck.BY_HASH)
     document = {"lock": locked.name, "platform": where.value, "prefix": str(environment), **result.as_json()}
     if result.is_same:
         return plain(lambda: document, [f"{environment} matches {locked.name}: {_counted(result.counts)}"])
@@ -158,11 +162,15 @@ def _counted(counts: VerifyCounts) -> str:
             f"{counted(counts.allowed, 'package')} that the lock allows, such as pip, compared with RECORD only"
         )
     if counts.record_only:
+        notes.append(f"{counted(counts.record_only, 'file')} of installers, such as headers, compared with RECORD only")
+    if counts.unlisted:
         notes.append(
-            f"{counted(counts.record_only, 'file')} of installers, such as programs, compared with RECORD only"
+            f"{counted(counts.unlisted, 'file')} of the environment, such as bin/python, not compared: another tool or "
+            "an earlier envspec installed it, without a list of them"
         )
     if counts.bytecode_by_time:
-        notes.append(f"{counts.bytecode_by_time:,} bytecode files not compared: Python checks their times")
+        number = f"{counts.bytecode_by_time:,} bytecode files"
+        notes.append(f"{number} not compared: Python checks their times (--strict compares them)")
     if counts.bytecode_other_python:
         notes.append(f"{counts.bytecode_other_python:,} bytecode files of another Python not checked")
     return ", ".join([*held, files]) + (f" ({'; '.join(notes)})" if notes else "")

@@ -20,6 +20,9 @@ from envspec.errors import EnvspecError, UsageError
 from envspec.installer.request import InstallRequest
 from envspec.io.file_locks import is_same_file, wait_for_lock
 from envspec.io.files import FULL, DiskFull, make_directories, remove_tree, replace_content, sync_directory
+from envspec.verifier.installed import list_own_files
+from envspec.verifier.own_files import LIST
+from envspec.verifier.scan import find_environment
 
 #: envspec's own folder in an environment.
 FOLDER: Final = ".envspec"
@@ -39,6 +42,12 @@ def record_of(request: InstallRequest) -> dict[str, str]:
 def write_record(folder: Path, record: dict[str, str]) -> None:
     (folder / FOLDER).mkdir(exist_ok=True)
     (folder / FOLDER / _FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def write_list(folder: Path) -> None:
+    """List the files of a finished environment that are no package's, for `envspec verify`."""
+    text = list_own_files(find_environment(folder))
+    (folder / LIST).write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def read_record(prefix: Path) -> dict[str, str] | None:

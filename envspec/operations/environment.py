@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Final
 
 from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
@@ -27,9 +26,10 @@ from envspec.io.tasks import run_interruptible
 from envspec.models import Library, Lock, Package, Platform, Resolution
 from envspec.names import normalised
 from envspec.operations.lock_state import is_open
-from envspec.verifier.compare import compare, read_installed
+from envspec.verifier.compare import compare
+from envspec.verifier.installed import read_installed
 from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment, outside
-from envspec.verifier.types import Drift, DriftFinding, Expected, ExpectedConda, ExpectedPackage, VerifyResult
+from envspec.verifier.types import PYTHON, Drift, DriftFinding, Expected, ExpectedConda, ExpectedPackage, VerifyResult
 
 
 class Outcome(Enum):
@@ -109,6 +109,7 @@ def install(request: InstallRequest, context: Context) -> Outcome:
             return Outcome.UNCHANGED
         run_interruptible(_build(request, context, site))
         staging.write_record(site.path, wanted)
+        staging.write_list(site.path)
         site.finish()
     for text in missing_system_libraries(request.resolution, request.prefix):
         context.reporter.warning(text)
@@ -274,10 +275,6 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.0f} MB"
 
 
-#: The package that a finding about Python itself is of.
-PYTHON: Final = "python"
-
-
 def expected_of(resolution: Resolution) -> Expected:
     """What an environment of one platform's part of a lock contains, and what it may contain besides."""
     return Expected(
@@ -303,11 +300,23 @@ def part_of(lock: Lock, platform: Platform) -> Resolution:
     )
 
 
-def verify(lock: Lock, platform: Platform, prefix: Path) -> VerifyResult:
+class BytecodeCheck(Enum):
+    """How `verify` compares bytecode. BY_HASH: with its source's hash, if it contains one. BY_CODE: all, compiled again
+    by the environment's Python.
+    """
+
+    BY_HASH = "by hash"
+    BY_CODE = "by code"
+
+
+def verify(
+    lock: Lock, platform: Platform, prefix: Path, bytecode: BytecodeCheck = BytecodeCheck.BY_HASH
+) -> VerifyResult:
     """Compare the environment in a folder with a lock; uses no network, changes nothing.
 
     Raises:
-        UsageError: the folder holds no environment, or the lock has no such platform.
+        UsageError: the folder holds no environment, or the lock has no such platform. UnfitMachine: the environment's
+        Python, which is needed for a lock on top of other packages and for BY_CODE, does not run.
     """
     try:
         place = find_environment(prefix)
@@ -317,7 +326,13 @@ def verify(lock: Lock, platform: Platform, prefix: Path) -> VerifyResult:
     if part.installed:
         path = run_interruptible(python.python_path(prefix / "bin" / "python", os.environ))
         place = replace(place, below=outside(place.prefix, path.folders))
-    found = compare(expected_of(part), read_installed(place))
+    installed = read_installed(place)
+    found = compare(expected_of(part), installed)
+    # A Python that differs is not started, and could say anything.
+    if bytecode is BytecodeCheck.BY_CODE and not any(each.package == PYTHON for each in found.findings):
+        from envspec.operations.verify_bytecode import with_code
+
+        found = run_interruptible(with_code(found, installed))
     return replace(found, findings=(*_python(part.target.python.series, place), *found.findings))
 
 

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from envspec.verifier.hashing import (
-    STRONG,
-    BytecodeState,
-    ExpectedFile,
-    compare_bytecode,
-    from_record,
-    hash_all,
-    is_bytecode,
-    source_of,
-)
-from envspec.verifier.record import installed_path, installed_sha256
+from envspec.verifier.hashing import BytecodeState, compare_bytecode, hash_all, source_of
+from envspec.verifier.installed import Installed, depth_of
+from envspec.verifier.own_files import CONFIG, has_system_packages, is_readme
+from envspec.verifier.record import installed_sha256
 from envspec.verifier.scan import (
     CondaRecord,
     Distribution,
     PythonEnvironment,
-    conda_records,
     distributions,
     normalised,
     same_version,
     shadows,
-    walk,
 )
 from envspec.verifier.types import (
+    PYTHON,
     Drift,
     DriftFinding,
     Expected,
@@ -45,92 +35,15 @@ from envspec.verifier.types import (
 _PATH_FILE = "envspec.pth"
 
 
-@dataclass
-class OwnedFiles:
-    """Files that packages list, by paths relative to the environment; without those outside of it.
-
-    owners: the first package that lists a path. expected: those with a strong hash. unhashed: listed without one.
-    record_only: how many files have a hash that no digest in a lock covers.
-    """
-
-    owners: dict[str, str] = field(default_factory=dict)
-    expected: dict[str, ExpectedFile] = field(default_factory=dict)
-    unhashed: dict[str, str] = field(default_factory=dict)
-    record_only: int = 0
-
-    def add(self, path: str, owner: str, algorithm: str = "", digest: str = "", size_bytes: int = 0) -> None:
-        self.owners.setdefault(path, owner)
-        # Bytecode is compared with its source: installers compile again over a wheel's, and images omit it.
-        if algorithm in STRONG and from_record(digest) and not is_bytecode(path):
-            file = self.expected.setdefault(path, ExpectedFile(path, {}))
-            file.hashes[algorithm, digest] = None
-            file.size_bytes = max(size_bytes, file.size_bytes)
-
-    def add_distribution(self, one: Distribution, environment: PythonEnvironment) -> None:
-        root, depth = f"{environment.prefix}{os.sep}", _depth(one, environment)
-        for entry in one.entries or ():
-            path = os.path.normpath(os.path.join(one.site, entry.path))  # noqa: PTH118 (40,000 times)
-            if not path.startswith(root):
-                continue
-            inside = path[len(root) :].replace(os.sep, "/")
-            self.add(inside, one.name, entry.algorithm, entry.digest, entry.size_bytes or 0)
-            is_covered = installed_path(entry.path, depth) is not None
-            if inside in self.expected:
-                self.record_only += not is_covered
-            elif (is_covered or entry.algorithm) and not is_bytecode(inside):
-                self.unhashed[inside] = one.name
-
-
-@dataclass(frozen=True)
-class Installed:
-    """What an environment declares. wheels: without distributions that conda installed."""
-
-    environment: PythonEnvironment
-    wheels: tuple[Distribution, ...]
-    conda: tuple[CondaRecord, ...]
-    files: OwnedFiles
-    unreadable: tuple[DriftFinding, ...]
-
-
-def read_installed(environment: PythonEnvironment) -> Installed:
-    """Read the metadata of all packages."""
-    files, wheels, unreadable = OwnedFiles(), list[Distribution](), list[DriftFinding]()
-    conda = tuple(conda_records(environment.prefix))
-    for record in conda:
-        for path in record.paths:
-            files.add(path, record.name)
-        for path, digest, size_bytes in record.files:
-            files.add(path, record.name, "sha256", digest, size_bytes)
-    of_conda = frozenset(files.owners)
-    for site in environment.sites:
-        try:
-            wheels += (one for one in distributions(site) if not _is_condas(one, environment, of_conda))
-        except OSError as error:
-            reason = error.strerror or str(error)
-            unreadable.append(DriftFinding("", Drift.UNREADABLE, environment.relative(site), found=reason))
-    for one in wheels:
-        files.add_distribution(one, environment)
-    return Installed(environment, tuple(wheels), conda, files, tuple(unreadable))
-
-
-def _is_condas(one: Distribution, environment: PythonEnvironment, paths: frozenset[str]) -> bool:
-    """Whether conda installed a distribution: then its list of files is conda's."""
-    inside = f"{environment.relative(one.site)}/{one.folder}"
-    return not paths.isdisjoint((inside, f"{inside}/METADATA", f"{inside}/RECORD"))
-
-
-def _depth(one: Distribution, environment: PythonEnvironment) -> int:
-    """How many folders a distribution's site-packages is below the environment."""
-    return len(one.site.relative_to(environment.prefix).parts)
-
-
 def compare(expected: Expected, installed: Installed) -> VerifyResult:
     """Find all differences; read only, and nothing outside of the environment. What can't be read is a finding."""
     environment, files = installed.environment, installed.files
-    findings = list(installed.unreadable)
+    findings = list(installed.findings)
     findings += _packages(expected, installed)
     findings += _conda(expected.conda, installed)
     findings += compare_beneath(expected.beneath, environment.below)
+    if not expected.beneath and has_system_packages(environment.prefix):
+        findings.append(DriftFinding(PYTHON, Drift.SYSTEM_PACKAGES, CONFIG))
     for one, hiding in shadows(installed.wheels, environment.path):
         findings.append(DriftFinding(one.name, Drift.SHADOWED, str(hiding)))
     for path, owner in files.unhashed.items():
@@ -138,23 +51,14 @@ def compare(expected: Expected, installed: Installed) -> VerifyResult:
             findings.append(DriftFinding(owner, Drift.UNHASHED, path))
     hashed = hash_all(files.expected.values(), str(environment.prefix))
     for each in hashed:
+        first = "=".join(next(iter(files.expected[each.path].hashes)))
         if each.drift is not None:
-            first = "=".join(next(iter(files.expected[each.path].hashes)))
             findings.append(DriftFinding(files.owners[each.path], each.drift, each.path, first, each.found))
-    bytecode: list[Path] = []
-    for site in environment.sites:
-        paths, compiled, unreadable = walk(str(site))
-        bytecode += (Path(path) for path in compiled if environment.relative(path) not in files.expected)
-        start = len(str(environment.prefix)) + 1
-        inside = (path[start:].replace(os.sep, "/") for path in paths)
-        own = {f"{environment.relative(site)}/{_PATH_FILE}"} if expected.beneath else set()
-        findings += (
-            DriftFinding("", Drift.UNOWNED, path) for path in inside if path not in (files.owners.keys() | own)
-        )
-        for folder, reason in unreadable:
-            findings.append(DriftFinding("", Drift.UNREADABLE, environment.relative(folder), found=reason))
-    compared, wrong = compare_bytecode(bytecode)
-    findings += (_bytecode_finding(path, reason, installed) for path, reason in wrong)
+        elif each.link:
+            findings.append(DriftFinding(files.owners[each.path], Drift.LINK, each.path, first, each.link))
+    findings += _unowned(expected, installed)
+    compared, wrong = compare_bytecode(environment.prefix / path for path in installed.bytecode)
+    findings += (bytecode_finding(path, reason, installed) for path, reason in wrong)
     locked = {normalised(each.name): each.record_sha256 is not None for each in expected.packages}
     has_digest = [locked.get(one.name) for one in installed.wheels]
     counts = VerifyCounts(
@@ -165,12 +69,34 @@ def compare(expected: Expected, installed: Installed) -> VerifyResult:
         against_lock=has_digest.count(True),
         against_record=has_digest.count(False),
         allowed=has_digest.count(None),
-        record_only=files.record_only,
+        record_only=len(files.record_only),
+        generated=len(files.generated),
+        listed=len(files.listed),
+        unlisted=len(files.unlisted),
         bytecode_by_source=compared[BytecodeState.BY_SOURCE],
         bytecode_by_time=compared[BytecodeState.BY_TIME],
         bytecode_other_python=compared[BytecodeState.OTHER_PYTHON],
     )
-    return VerifyResult(tuple(sorted(set(findings), key=_sort_key)), counts)
+    return VerifyResult(in_order(findings), counts)
+
+
+def _unowned(expected: Expected, installed: Installed) -> Iterator[DriftFinding]:
+    """Files in site-packages that no package lists, and bytecode whose source is missing."""
+    environment, owners = installed.environment, installed.files.owners
+    own = [f"{environment.relative(site)}/{_PATH_FILE}" for site in environment.sites] if expected.beneath else []
+    for path in installed.paths:
+        if path not in owners and path not in own and not is_readme(environment.prefix / path):
+            yield DriftFinding("", Drift.UNOWNED, path)
+    for path in installed.bytecode:
+        source = source_of(Path(path))
+        is_left = source is None or not (source.as_posix() in owners or (environment.prefix / source).is_file())
+        if is_left and path not in owners:
+            yield DriftFinding("", Drift.UNOWNED, path)
+
+
+def in_order(findings: Iterable[DriftFinding]) -> tuple[DriftFinding, ...]:
+    """Sorted by package, kind and path; each once."""
+    return tuple(sorted(set(findings), key=_sort_key))
 
 
 def _sort_key(each: DriftFinding) -> tuple[str, int, str, str, str]:
@@ -203,7 +129,7 @@ def _distribution(
     elif one.entries is None:
         yield DriftFinding(one.name, Drift.RECORD, record, found=one.problem)
     elif locked and locked.record_sha256 is not None:
-        digest = installed_sha256(one.entries, _depth(one, environment))
+        digest = installed_sha256(one.entries, depth_of(one, environment))
         if digest != locked.record_sha256:
             yield DriftFinding(one.name, Drift.RECORD, record, locked.record_sha256, digest or "it has other hashes")
 
@@ -265,8 +191,8 @@ def _conda_package(record: CondaRecord, locked: ExpectedConda | None) -> Iterato
         yield DriftFinding(record.name, Drift.ARCHIVE, expected=locked.sha256, found=record.sha256 or "unknown")
 
 
-def _bytecode_finding(path: Path, reason: str, installed: Installed) -> DriftFinding:
-    """reason: why it can't be read; empty if it differs from its source."""
+def bytecode_finding(path: Path, reason: str, installed: Installed) -> DriftFinding:
+    """A finding about bytecode. reason: why it can't be read; empty if it differs from its source."""
     environment, owners = installed.environment, installed.files.owners
     inside, source = environment.relative(path), source_of(path)
     owner = owners.get(inside) or (owners.get(environment.relative(source), "") if source else "")

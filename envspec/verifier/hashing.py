@@ -46,12 +46,13 @@ class ExpectedFile:
 
 @dataclass(frozen=True)
 class HashedFile:
-    """drift: None if a hash is the expected one. size_bytes: how much was read."""
+    """drift: None if a hash is the expected one. size_bytes: how much was read. link: its target if it is a link."""
 
     path: str
     drift: Drift | None
     size_bytes: int = 0
     found: str = ""
+    link: str = ""
 
 
 def from_hex(digest: str) -> str:
@@ -70,17 +71,21 @@ def from_record(digest: str) -> bytes:
         return b""
 
 
-def _resolve(path: str, root: str, parent_of: Callable[[str], str]) -> tuple[str, bool]:
-    """The real path of a file, and whether it is in the environment. parent_of: gives the real path of a folder.
+def _resolve(path: str, root: str, parent_of: Callable[[str], str]) -> tuple[str, bool, str]:
+    """The real path of a file, whether it is in the environment, and its target if it is a link.
+
+    parent_of: gives the real path of a folder.
 
     Raises:
         OSError: it does not exist.
     """
     folder, name = os.path.split(os.path.join(root, path))  # noqa: PTH118 (40,000 times)
     file = os.path.join(parent_of(folder), name)  # noqa: PTH118
+    link = ""
     if stat.S_ISLNK(os.lstat(file).st_mode):
+        link = os.readlink(file)  # noqa: PTH115 (of a string)
         file = os.path.realpath(file)
-    return file, file.startswith(root + os.sep)
+    return file, file.startswith(root + os.sep), link
 
 
 def hash_all(expected: Iterable[ExpectedFile], root: str) -> list[HashedFile]:
@@ -107,10 +112,10 @@ def hash_all(expected: Iterable[ExpectedFile], root: str) -> list[HashedFile]:
         return sorted((each for job in jobs for each in job.result()), key=lambda each: each.path)
 
 
-def _compare(expected: ExpectedFile, resolve: Callable[[str], tuple[str, bool]], buffer: bytearray) -> HashedFile:
+def _compare(expected: ExpectedFile, resolve: Callable[[str], tuple[str, bool, str]], buffer: bytearray) -> HashedFile:
     descriptor = -1
     try:
-        file, is_inside = resolve(expected.path)
+        file, is_inside, link = resolve(expected.path)
         if not is_inside:
             return HashedFile(expected.path, Drift.LEADS_OUT, found=file)
         # A link created meanwhile does not lead out, and a pipe does not block.
@@ -127,7 +132,7 @@ def _compare(expected: ExpectedFile, resolve: Callable[[str], tuple[str, bool]],
         if descriptor >= 0:
             os.close(descriptor)
     if any(digests[algorithm] == from_record(digest) for algorithm, digest in expected.hashes):
-        return HashedFile(expected.path, None, size)
+        return HashedFile(expected.path, None, size, link=link)
     first = next(iter(expected.hashes))[0]
     return HashedFile(expected.path, Drift.CHANGED, size, f"{first}={from_hex(digests[first].hex())}")
 

@@ -46,6 +46,10 @@ class PythonEnvironment:
         """A path relative to the environment, separated by `/`."""
         return os.path.relpath(path, self.prefix).replace(os.sep, "/")
 
+    def inside(self, path: str) -> str:
+        """The same of a normal path below the environment, which takes no time."""
+        return path[len(str(self.prefix)) + 1 :].replace(os.sep, "/")
+
 
 def find_environment(prefix: Path, path: Sequence[str] = ()) -> PythonEnvironment:
     """The environment in a folder. path: `sys.path` of its Python.
@@ -55,6 +59,8 @@ def find_environment(prefix: Path, path: Sequence[str] = ()) -> PythonEnvironmen
     """
     real = Path(os.path.realpath(prefix))
     found = [*sorted(real.glob("lib/python3*/site-packages")), real / "Lib" / "site-packages"]
+    if not (real / "lib64").is_symlink():
+        found = [*sorted(real.glob("lib64/python3*/site-packages")), *found]
     sites = tuple(folder for folder in found if folder.is_dir() and not folder.is_symlink())
     if not sites:
         raise NoEnvironment(f"{prefix} has no lib/python3.*/site-packages")
@@ -216,10 +222,10 @@ def _conda_record(file: str, data: Any) -> CondaRecord:
     )
 
 
-def walk(folder: str) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+def walk(folder: str, left_out: frozenset[str] = frozenset()) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """(files, bytecode below `__pycache__`, unreadable folders with the reason), as full paths.
 
-    Links to folders are among the files and not followed.
+    Links to folders are among the files and not followed. left_out: folders below, as full paths.
     """
     files: list[str] = []
     bytecode: list[str] = []
@@ -232,8 +238,9 @@ def walk(folder: str) -> tuple[list[str], list[str], list[tuple[str, str]]]:
             with os.scandir(current) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
-                        queue.append(entry.path)
-                    elif not is_cache:
+                        if entry.path not in left_out:
+                            queue.append(entry.path)
+                    elif not is_cache or entry.name.endswith((".py", ".so")):
                         files.append(entry.path)
                     elif entry.name.endswith(".pyc"):
                         bytecode.append(entry.path)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
+
+#: The package of a finding about the environment's Python, its programs and settings.
+PYTHON: Final = "python"
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,9 @@ class Drift(Enum):
     FILE_MISSING = "file-missing", "{path} is missing"
     UNREADABLE = "unreadable", "{path} cannot be read: {found}"
     LEADS_OUT = "leads-out", "{path} is not checked: it links out of the environment, to {found}"
+    LINK = "link", "{path} is a link to {found}, not a file"
+    INTERPRETER = "interpreter", "{path} runs {found}, which is not the environment's Python"
+    SYSTEM_PACKAGES = "system-packages", "{path} includes packages of the system, which are not in the lock"
     UNHASHED = "unhashed", "{path} is listed without a strong hash"
     UNOWNED = "unowned", "{path} belongs to no package"
     BYTECODE = "bytecode", "{path} was not compiled from its source"
@@ -100,11 +106,16 @@ class DriftFinding:
 class VerifyCounts:
     """What was compared, and with what.
 
-    files, size_bytes: hashed. against_lock: packages whose list of files is compared with a digest in the lock;
+    files, size_bytes: hashed.
+    against_lock: packages whose list of files is compared with a digest in the lock.
     against_record: locked packages without such a digest; allowed: installed packages that the lock only allows. Both
-    are compared with nothing but their own RECORD, as are the files in `record_only` (programs, for example) of all
-    packages. bytecode_by_source: compared with its source's hash; by_time: left to Python, which compares time and
-    size; other_python: of another Python, not checked. Bytecode that a package lists with a hash is among `files`.
+    are compared with nothing but their own RECORD, as are the files in `record_only` (headers, for example) of all.
+    generated: programs compared with their entry points.
+    listed: files of no package, compared with the list that `envspec install` wrote; unlisted: not compared, because
+    the environment has no list.
+    bytecode_by_source: compared with its source's hash; by_time: left to Python, which compares time and size; by_code:
+    its source was compiled again; other_python: of another Python, not checked. Bytecode that a package lists with a
+    hash is among `files`.
     """
 
     packages: int = 0
@@ -115,8 +126,12 @@ class VerifyCounts:
     against_record: int = 0
     allowed: int = 0
     record_only: int = 0
+    generated: int = 0
+    listed: int = 0
+    unlisted: int = 0
     bytecode_by_source: int = 0
     bytecode_by_time: int = 0
+    bytecode_by_code: int = 0
     bytecode_other_python: int = 0
 
 

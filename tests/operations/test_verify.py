@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
 import importlib.util
 import io
 import json
@@ -13,102 +10,41 @@ import py_compile
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from envspec.models import Package
-from envspec.verifier.record import wheel_sha256
-from tests.support.builders.environments import BASE, SERIES, installs, make_lock, pin, write_lock
-from tests.support.builders.projects import File
+from tests.support.builders.environments import SERIES, make_lock, pin, write_lock
+from tests.support.builders.verified import (
+    COMPILED,
+    OTHER,
+    RECORD,
+    SITE,
+    TOOL,
+    Made,
+    Scene,
+    anchored,
+    hashed,
+    make,
+    rewrite,
+)
 from tests.support.builders.wheels import Artifact, core_metadata, wheel
-from tests.support.builders.zips import member
-from tests.support.servers.index import IndexServer
-from tests.support.user import Ran, User, refused
+from tests.support.user import refused
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="envspec installs on Linux and macOS only")
 
-SITE: Final = f"lib/python{SERIES}/site-packages"
-TOOL: Final = wheel(
-    "tool",
-    "1.0",
-    files={
-        "tool/__init__.py": b"def main():\n    print('tool')\n",
-        "tool/data.bin": bytes(range(256)) * 20,
-        "tool-1.0.data/data/share/tool/notes.txt": b"notes\n",
-        "tool-1.0.data/scripts/script": b"#!python\nprint('script')\n",
-        "tool-1.0.dist-info/entry_points.txt": b"[console_scripts]\ntool = tool:main\n",
-    },
-)
-#: As numpy 1.26.4 brings one.
-COMPILED: Final = "other/__pycache__/inner.cpython-{}{}.pyc".format(*sys.version_info[:2])
-OTHER: Final = wheel(
-    "other", "2.0", files={"other/__init__.py": b"", "other/inner.py": b"a = 1\n", COMPILED: b"wheel's"}
-)
 OTHER_3: Final = wheel("other", "3.0")
-RECORD: Final = "tool-1.0.dist-info/RECORD"
-
-
-def anchored(artifact: Artifact) -> Package:
-    record = member(artifact.data, ".dist-info/RECORD")
-    return replace(pin(artifact), record_sha256=wheel_sha256(record))
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A user with an environment and its lock, which may be verified again and again."""
-
-    user: User
-    prefix: Path
-    lock: Path
-
-    @property
-    def site(self) -> Path:
-        return self.prefix / SITE
-
-    def verify(self, *words: str | Path, **environ: str) -> Ran:
-        return self.user.runs("verify", self.lock, "--prefix", self.prefix, *words, environ=environ)
-
-    def found(self) -> set[tuple[str, str, str]]:
-        """(package, drift, path) of all that differs."""
-        ran = self.verify("--format", "json")
-        assert ran.status == 8, ran
-        message = json.loads(ran.stdout)
-        assert not message["same"]
-        return {(each["package"], each["drift"], each["path"]) for each in message["findings"]}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    with IndexServer([File(TOOL), File(OTHER), File(OTHER_3)]) as index:
-        user = User(folder, index.url)
-        lock = write_lock(folder / "lock", make_lock(wheels=[anchored(TOOL), anchored(OTHER)]))
-        ran = installs(user, lock, "--python", BASE)
-        assert ran.status == 0, ran.stderr
-    return folder
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make(tmp_path_factory.mktemp("made"), OTHER_3)
 
 
 @pytest.fixture
-def scene(tmp_path: Path, made: Path) -> Scene:
-    shutil.copytree(made / "env", tmp_path / "env", symlinks=True)
-    shutil.copytree(made / "lock", tmp_path / "lock")
-    return Scene(User(tmp_path, "http://127.0.0.1:9/"), tmp_path / "env", tmp_path / "lock")
-
-
-def rewrite(record: Path, change: Callable[[list[list[str]]], list[list[str]]]) -> None:
-    rows = list(csv.reader(io.StringIO(record.read_text())))
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(change(rows))
-    record.write_text(text.getvalue())
-
-
-def hashed(path: Path) -> list[str]:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()
-    return [f"sha256={digest}", str(path.stat().st_size)]
+def scene(tmp_path: Path, made: Made) -> Scene:
+    return made.restored(tmp_path)
 
 
 def install(scene: Scene, artifact: Artifact) -> None:
@@ -141,7 +77,7 @@ def test_every_file_that_was_changed_added_or_removed(scene: Scene) -> None:
     (scene.site / "added/inner").mkdir(parents=True)
     for name in UNOWNED[:-1]:
         (scene.site / name).write_text("import os\n")
-    elsewhere = scene.prefix.parent / "elsewhere"
+    elsewhere = scene.user.folder / "elsewhere"
     elsewhere.mkdir()
     (scene.site / "other/inner.py").rename(elsewhere / "__init__.py")
     (scene.site / "other/inner.py").symlink_to(elsewhere / "__init__.py")

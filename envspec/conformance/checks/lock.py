@@ -7,7 +7,8 @@ from pathlib import Path
 
 from envspec.conformance.events import CheckContext
 from envspec.conformance.results import NotRun
-from envspec.verifier.compare import compare, read_installed
+from envspec.verifier.compare import compare
+from envspec.verifier.installed import read_installed
 from envspec.verifier.scan import NoEnvironment, find_environment
 from envspec.verifier.types import Drift, Expected, VerifyResult
 

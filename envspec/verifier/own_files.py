@@ -1,0 +1,119 @@
+"""Files of an environment that are no package's: the programs and settings of a venv, and the Python behind it.
+
+`envspec install` lists them in the environment, in RECORD's form; the row of a link has `link=` and its target.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envspec.verifier.programs import BIN
+from envspec.verifier.record import BadRecord, RecordEntry, record_entries
+from envspec.verifier.scan import PythonEnvironment, walk
+
+#: The list, relative to the environment.
+LIST: Final = ".envspec/RECORD"
+CONFIG: Final = "pyvenv.cfg"
+#: The algorithm of a link's row.
+LINK: Final = "link"
+#: What Python, a shell or the loader read in a venv; the last is the Python that `envspec install` unpacks.
+_OF_VENV: Final = (BIN, "lib", "lib64", ".envspec/python")
+#: What venv, virtualenv and uv create in bin/. Python 3.14 adds a link whose name begins with U+1D70B.
+_OF_TOOLS: Final = re.compile(
+    r"bin/(?:python[\d.]*t?|\U0001d70bthon|(?:de)?activate(?:\.\w+)?|Activate\.ps1|activate_this\.py|pydoc\.bat)"
+)
+#: README.txt in the site-packages of CPython 3.6 to 3.14: no package's, in standalone builds and in Docker's images.
+_README_SHA256: Final = "cba8fece8f62c36306ba27a128f124a257710e41fc619301ee97be93586917cb"
+
+
+@dataclass(frozen=True)
+class OwnFiles:
+    """listed: path -> its row; None without a list. problem: why the list can't be read.
+
+    found: files and links, sorted; bytecode: below `__pycache__`. Both are relative to the environment, without those
+    in site-packages. unreadable: folders with the reason.
+    """
+
+    listed: Mapping[str, RecordEntry] | None
+    problem: str
+    found: tuple[str, ...]
+    bytecode: tuple[str, ...]
+    unreadable: tuple[tuple[str, str], ...]
+
+
+def read_own_files(environment: PythonEnvironment) -> OwnFiles:
+    """The list of an environment, and what there is in its folders."""
+    listed, problem = _read_list(environment.prefix / LIST)
+    found: list[str] = []
+    bytecode: list[str] = []
+    unreadable: list[tuple[str, str]] = []
+    for folder in _folders(environment.prefix, is_listed=listed is not None):
+        path = environment.prefix / folder
+        if path.is_symlink() or not path.is_dir():
+            found += [folder] if os.path.lexists(path) else []
+            continue
+        files, compiled, failed = walk(str(path), frozenset(map(str, environment.sites)))
+        found += map(environment.inside, files)
+        bytecode += map(environment.inside, compiled)
+        unreadable += failed
+    if os.path.lexists(environment.prefix / CONFIG):
+        found.append(CONFIG)
+    return OwnFiles(listed, problem, tuple(sorted(found)), tuple(bytecode), tuple(unreadable))
+
+
+def _read_list(path: Path) -> tuple[Mapping[str, RecordEntry] | None, str]:
+    try:
+        # A link to a device or a pipe has no end.
+        if not path.is_file():
+            return None, ""
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        return {row.path: row for row in record_entries(text)}, ""
+    except (OSError, BadRecord) as error:
+        return None, str(error)
+
+
+def _folders(prefix: Path, *, is_listed: bool) -> tuple[str, ...]:
+    """Where each file is a package's or the environment's own. None in a Python that is no environment, as in /usr."""
+    if (prefix / "conda-meta").is_dir():
+        return (BIN,)
+    return _OF_VENV if is_listed or (prefix / CONFIG).is_file() else ()
+
+
+def is_of_tools(path: str, prefix: Path) -> bool:
+    """Whether tools that create a venv write a file of this name."""
+    if path == "lib64":
+        return (prefix / path).is_symlink()
+    return path == CONFIG or _OF_TOOLS.fullmatch(path) is not None
+
+
+def is_readme(path: Path) -> bool:
+    """Whether a file in site-packages is the one of CPython."""
+    try:
+        if path.name != "README.txt" or path.is_symlink() or not path.is_file():
+            return False
+        return hashlib.sha256(path.read_bytes()).hexdigest() == _README_SHA256
+    except OSError:
+        return False
+
+
+def has_system_packages(prefix: Path) -> bool:
+    """Whether pyvenv.cfg lets Python import packages from outside of the environment.
+
+    Source: `site.venv` of CPython: the last line with the key counts.
+    """
+    value = ""
+    try:
+        text = (prefix / CONFIG).read_text(encoding="utf-8", errors="replace") if (prefix / CONFIG).is_file() else ""
+    except OSError:
+        text = ""
+    for line in text.splitlines():
+        key, separator, rest = line.partition("=")
+        if separator and key.strip().lower() == "include-system-site-packages":
+            value = rest.strip().lower()
+    return value == "true"

@@ -1,0 +1,289 @@
+"""`envspec verify` of an environment in which one thing was changed: each of the changes is found."""
+
+from __future__ import annotations
+
+import os
+import py_compile
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from envspec.diagnostics.machine import this_platform
+from envspec.lockfile.folder import read_lock
+from envspec.operations.environment import BytecodeCheck, verify
+from envspec.verifier.types import VerifyResult
+from tests.support.builders.environments import SERIES, run_in
+from tests.support.builders.verified import RECORD, SITE, Made, Scene, hashed, make, rewrite
+from tests.support.user import succeeded
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="envspec installs on Linux and macOS only")
+
+MODULE: Final = "tool/__init__.py"
+EVIL: Final = b"x = 666\n"
+TAG: Final = "cpython-{}{}".format(*sys.version_info[:2])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def scene(tmp_path: Path, made: Made) -> Scene:
+    return made.restored(tmp_path)
+
+
+def verified(scene: Scene, bytecode: BytecodeCheck = BytecodeCheck.BY_HASH) -> VerifyResult:
+    return verify(read_lock(scene.lock), this_platform(), scene.prefix, bytecode)
+
+
+def found(result: VerifyResult) -> set[tuple[str, str, str]]:
+    return {(each.package, each.drift.value, each.path) for each in result.findings}
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file anew: it may be a link, or a hard link into a cache."""
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def with_row(scene: Scene, path: Path, record: str = RECORD) -> None:
+    """Make the row of a file in RECORD as the file is now."""
+    name = os.path.relpath(path, scene.site)
+    rewrite(scene.site / record, lambda rows: [[name, *hashed(path)] if row[0] == name else row for row in rows])
+
+
+# The environment's own files
+
+
+def python_is_a_script(scene: Scene) -> None:
+    replace(scene.prefix / "bin/python", b'#!/bin/sh\nexec /usr/bin/python3 "$@"\n')
+
+
+def python_leads_elsewhere(scene: Scene) -> None:
+    (scene.prefix / f"bin/python{SERIES}").unlink()
+    (scene.prefix / f"bin/python{SERIES}").symlink_to("/bin/true")
+
+
+def config(scene: Scene, before: str, after: str) -> None:
+    path = scene.prefix / "pyvenv.cfg"
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+def system_packages(scene: Scene) -> None:
+    config(scene, "include-system-site-packages = false", "include-system-site-packages = true")
+
+
+def another_home(scene: Scene) -> None:
+    config(scene, "home = /", "home = /evil/")
+
+
+def program_added(scene: Scene) -> None:
+    replace(scene.prefix / "bin/ls", b"#!/bin/sh\n")
+
+
+def activate_changed(scene: Scene) -> None:
+    with (scene.prefix / "bin/activate").open("a") as script:
+        script.write("export LD_PRELOAD=/evil.so\n")
+
+
+def program_and_its_row(scene: Scene) -> None:
+    path = scene.prefix / "bin/tool"
+    replace(path, path.read_bytes().replace(b"import sys\n", b"import sys, os\n"))
+    with_row(scene, path)
+
+
+def script_and_its_row(scene: Scene) -> None:
+    path = scene.prefix / "bin/script"
+    replace(path, path.read_bytes() + b"import os\n")
+    with_row(scene, path)
+
+
+def program_of_another_python(scene: Scene) -> None:
+    path = scene.prefix / "bin/tool"
+    replace(path, b"#!/evil/bin/python\n" + path.read_bytes().partition(b"\n")[2])
+    with_row(scene, path)
+
+
+def program_in_another_encoding(scene: Scene) -> None:
+    """A comment in UTF-7 may be code."""
+    path = scene.prefix / "bin/tool"
+    replace(path, path.read_bytes().replace(b"coding: utf-8 -*-", b"coding: utf-7 -*- +AAo-import evil"))
+    with_row(scene, path)
+
+
+def program_and_its_row_removed(scene: Scene) -> None:
+    (scene.prefix / "bin/tool").unlink()
+    rewrite(scene.site / RECORD, lambda rows: [row for row in rows if not row[0].endswith("bin/tool")])
+
+
+def second_site_packages(scene: Scene) -> None:
+    (scene.prefix / "lib64").unlink(missing_ok=True)
+    replace(scene.prefix / f"lib64/python{SERIES}/site-packages/evil.py", EVIL)
+
+
+def library_beside_site_packages(scene: Scene) -> None:
+    replace(scene.prefix / f"lib/python{SERIES}/os.py", EVIL)
+
+
+# Bytecode
+
+
+def bytecode(scene: Scene, mode: py_compile.PycInvalidationMode) -> None:
+    """Bytecode of another source with the header of the right one: its hash, or its time and size."""
+    source = scene.site / MODULE
+    compiled = Path(str(py_compile.compile(str(source), invalidation_mode=mode)))
+    replace(scene.user.folder / "evil.py", EVIL)
+    evil = py_compile.compile(str(scene.user.folder / "evil.py"), str(scene.user.folder / "evil.pyc"))
+    header = compiled.read_bytes()[:16]
+    if mode is py_compile.PycInvalidationMode.UNCHECKED_HASH:
+        header = header[:8] + b"of other"
+    compiled.write_bytes(header + Path(str(evil)).read_bytes()[16:])
+
+
+def bytecode_by_time(scene: Scene) -> None:
+    bytecode(scene, py_compile.PycInvalidationMode.TIMESTAMP)
+
+
+def bytecode_unchecked(scene: Scene) -> None:
+    bytecode(scene, py_compile.PycInvalidationMode.UNCHECKED_HASH)
+
+
+def bytecode_alone(scene: Scene) -> None:
+    replace(scene.user.folder / "evil.py", EVIL)
+    py_compile.compile(str(scene.user.folder / "evil.py"), str(scene.site / "tool/evil.pyc"))
+
+
+def bytecode_of_nothing(scene: Scene) -> None:
+    replace(scene.user.folder / "evil.py", EVIL)
+    (scene.site / "tool/__pycache__").mkdir(exist_ok=True)
+    py_compile.compile(str(scene.user.folder / "evil.py"), str(scene.site / f"tool/__pycache__/evil.{TAG}.pyc"))
+
+
+# Modules
+
+
+def module_is_a_link(scene: Scene) -> None:
+    copy = scene.prefix / "share/copy.py"
+    shutil.copyfile(scene.site / MODULE, copy)
+    (scene.site / MODULE).unlink()
+    (scene.site / MODULE).symlink_to(os.path.relpath(copy, scene.site / "tool"))
+
+
+def module_is_a_link_outside(scene: Scene) -> None:
+    copy = scene.user.folder / "copy.py"
+    shutil.copyfile(scene.site / MODULE, copy)
+    (scene.site / MODULE).unlink()
+    (scene.site / MODULE).symlink_to(copy)
+
+
+def module_and_its_row(scene: Scene) -> None:
+    replace(scene.site / MODULE, EVIL)
+    with_row(scene, scene.site / MODULE)
+
+
+def module_of_the_same_size_and_time(scene: Scene) -> None:
+    path = scene.site / MODULE
+    state = path.stat()
+    replace(path, b"#" * state.st_size)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def module_deleted(scene: Scene) -> None:
+    (scene.site / MODULE).unlink()
+
+
+def added(name: str) -> Callable[[Scene], None]:
+    def change(scene: Scene) -> None:
+        replace(scene.site / name, EVIL)
+
+    return change
+
+
+def dist_info(name: str) -> Callable[[Scene], None]:
+    def change(scene: Scene) -> None:
+        path = scene.site / "tool-1.0.dist-info" / name
+        replace(path, (path.read_bytes() if path.exists() else b"") + b"\n")
+
+    return change
+
+
+def another_package(scene: Scene) -> None:
+    shutil.copytree(scene.site / "other-2.0.dist-info", scene.site / "guest-1.0.dist-info")
+    replace(scene.site / "guest-1.0.dist-info/METADATA", b"Metadata-Version: 2.1\nName: guest\nVersion: 1.0\n")
+
+
+#: Change -> (package, drift, path) that is found, among others. The first eleven were not found before lists of the
+#: environment's own files.
+CHANGES: Final[dict[Callable[[Scene], None], tuple[str, str, str]]] = {
+    python_is_a_script: ("python", "changed", "bin/python"),
+    python_leads_elsewhere: ("python", "changed", f"bin/python{SERIES}"),
+    system_packages: ("python", "system-packages", "pyvenv.cfg"),
+    another_home: ("python", "changed", "pyvenv.cfg"),
+    program_added: ("", "unowned", "bin/ls"),
+    activate_changed: ("python", "changed", "bin/activate"),
+    program_and_its_row: ("tool", "changed", "bin/tool"),
+    second_site_packages: ("", "unowned", f"lib64/python{SERIES}/site-packages/evil.py"),
+    module_is_a_link: ("tool", "link", f"{SITE}/{MODULE}"),
+    bytecode_of_nothing: ("", "unowned", f"{SITE}/tool/__pycache__/evil.{TAG}.pyc"),
+    bytecode_by_time: ("tool", "bytecode", f"{SITE}/tool/__pycache__/__init__.{TAG}.pyc"),
+    script_and_its_row: ("tool", "changed", "bin/script"),
+    program_of_another_python: ("tool", "interpreter", "bin/tool"),
+    program_in_another_encoding: ("tool", "changed", "bin/tool"),
+    program_and_its_row_removed: ("tool", "file-missing", "bin/tool"),
+    library_beside_site_packages: ("", "unowned", f"lib/python{SERIES}/os.py"),
+    module_and_its_row: ("tool", "record", f"{SITE}/{RECORD}"),
+    module_of_the_same_size_and_time: ("tool", "changed", f"{SITE}/{MODULE}"),
+    module_deleted: ("tool", "file-missing", f"{SITE}/{MODULE}"),
+    module_is_a_link_outside: ("tool", "leads-out", f"{SITE}/{MODULE}"),
+    added("evil.pth"): ("", "unowned", f"{SITE}/evil.pth"),
+    added("sitecustomize.py"): ("", "unowned", f"{SITE}/sitecustomize.py"),
+    added("usercustomize.py"): ("", "unowned", f"{SITE}/usercustomize.py"),
+    added("evil/module.py"): ("", "unowned", f"{SITE}/evil/module.py"),
+    added("tool/evil.py"): ("", "unowned", f"{SITE}/tool/evil.py"),
+    added("tool/__pycache__/evil.py"): ("", "unowned", f"{SITE}/tool/__pycache__/evil.py"),
+    added("tool/__init__.so"): ("", "unowned", f"{SITE}/tool/__init__.so"),
+    added(f"other/inner.{TAG}-x86_64-linux-gnu.so"): (
+        *("", "unowned"),
+        f"{SITE}/other/inner.{TAG}-x86_64-linux-gnu.so",
+    ),
+    added("evil.egg-link"): ("evil", "extra", ""),
+    bytecode_unchecked: ("tool", "bytecode", f"{SITE}/tool/__pycache__/__init__.{TAG}.pyc"),
+    bytecode_alone: ("", "unowned", f"{SITE}/tool/evil.pyc"),
+    another_package: ("guest", "extra", ""),
+    dist_info("INSTALLER"): ("tool", "changed", f"{SITE}/tool-1.0.dist-info/INSTALLER"),
+    dist_info("direct_url.json"): ("", "unowned", f"{SITE}/tool-1.0.dist-info/direct_url.json"),
+    dist_info("METADATA"): ("tool", "changed", f"{SITE}/tool-1.0.dist-info/METADATA"),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"), CHANGES.items(), ids=[f"{each.__name__}-{path}" for each, (*_, path) in CHANGES.items()]
+)
+def test_each_change_is_found(scene: Scene, change: Callable[[Scene], None], expected: tuple[str, str, str]) -> None:
+    change(scene)
+    result = verified(scene)
+    if change is bytecode_by_time:
+        assert result.is_same and result.counts.bytecode_by_time == 1
+        result = verified(scene, BytecodeCheck.BY_CODE)
+    assert expected in found(result)
+
+
+def test_an_untouched_environment_matches(scene: Scene) -> None:
+    """By the command too, and after Python, which writes bytecode, and other users of the environment ran."""
+    result = verified(scene, BytecodeCheck.BY_CODE)
+    assert result.is_same, result.findings
+    assert result.counts.unlisted == 0 and result.counts.generated == 1
+    for name in ("tool", "script"):
+        assert run_in(scene.prefix, name)
+    ran = scene.verify("--strict")
+    assert succeeded(ran) and "not compared" not in ran.stdout
+    counts = verified(scene, BytecodeCheck.BY_CODE).counts
+    assert (counts.bytecode_by_time, counts.bytecode_by_code) == (0, 1)
