@@ -10,7 +10,7 @@ import configparser
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,38 +25,61 @@ _SECTIONS: Final = ("console_scripts", "gui_scripts")
 _OBJECT: Final = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(?:\[.*\])?\s*")
 # pip renames the programs in its own wheel after the environment's Python.
 _PIP: Final = re.compile(r"pip[\d.]*")
+_PYTHON: Final = re.compile(r"python[\d.]*t?")
+#: What a shell takes as it is, in quotes and without.
+_QUOTED: Final = r"[^'\"$`\\\n]+"
+_PLAIN: Final = r"[\w@%+=:,./-]+"
 #: `'''exec' PATH "$0" "$@"` is a command for sh and the start of a string for Python.
-_PATH: Final = r"[^'\"$`\\\n]+"
 _LAUNCHERS: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        r"#!(?P<absolute>/[^\s'\"$`\\]+)\n",
-        rf"#!/bin/sh\n'''exec' (?P<quote>['\"]?)(?P<absolute>/{_PATH})(?P=quote) \"\$0\" \"\$@\"\n' '''\n",
+        rf"#!(?P<path>/{_PLAIN})\n",
+        rf"#!/bin/sh\n'''exec' (?P<path>/{_PLAIN}) \"\$0\" \"\$@\"\n' '''\n",
+        rf"#!/bin/sh\n'''exec' (?P<quote>['\"])(?P<path>/{_QUOTED})(?P=quote) \"\$0\" \"\$@\"\n' '''\n",
         r"#!/bin/sh\n'''exec' \"\$\(dirname -- \"\$\(realpath -- \"\$0\"\)\"\)"
-        r"(?:/(?P<beside>[\w.]+)\"|\"/'(?P<beside_too>[\w.]+)') \"\$0\" \"\$@\"\n' '''\n",
+        r"(?P<end>\"/')?(?(end)|/)(?P<path>[\w.]+)(?(end)'|\") \"\$0\" \"\$@\"\n' '''\n",
     )
 )
 #: Other declarations of an encoding could turn a comment into code.
-_ENCODING: Final = "# -*- coding: utf-8 -*-"
-#: (lines before the import, lines before the call), without empty lines, in one style of quotes.
-_TEMPLATES: Final = (
-    # uv
-    (
-        ("import sys",),
-        (
-            '    if sys.argv[0].endswith("-script.pyw"):',
-            "        sys.argv[0] = sys.argv[0][:-11]",
-            '    elif sys.argv[0].endswith(".exe"):',
-            "        sys.argv[0] = sys.argv[0][:-4]",
-        ),
-    ),
-    # installer, pip 20 to 24, older uv
-    (("import re", "import sys"), (r'    sys.argv[0] = re.sub(r"(-script\.pyw|\.exe)?$", "", sys.argv[0])',)),
-    # pip before 20, conda
-    (("import re", "import sys"), (r'    sys.argv[0] = re.sub(r"(-script\.pyw?|\.exe)?$", "", sys.argv[0])',)),
-    # pip 25 and newer
-    (("import sys",), ('    sys.argv[0] = sys.argv[0].removesuffix(".exe")',)),
-)
+_ENCODING: Final = "# -*- coding: utf-8 -*-\n"
+_UV: Final = """\
+import sys
+from {module} import {name}
+if __name__ == "__main__":
+    if sys.argv[0].endswith("-script.pyw"):
+        sys.argv[0] = sys.argv[0][:-11]
+    elif sys.argv[0].endswith(".exe"):
+        sys.argv[0] = sys.argv[0][:-4]
+    sys.exit({attribute}())
+"""
+#: installer, pip 20 to 24 by distlib, uv before 0.2.
+_DISTLIB: Final = r"""import re
+import sys
+from {module} import {name}
+if __name__ == "__main__":
+    sys.argv[0] = re.sub(r"(-script\.pyw|\.exe)?$", "", sys.argv[0])
+    sys.exit({attribute}())
+"""
+#: pip before 20.
+_OLD_PIP: Final = r"""import re
+import sys
+
+from {module} import {name}
+
+if __name__ == "__main__":
+    sys.argv[0] = re.sub(r"(-script\.pyw?|\.exe)?$", "", sys.argv[0])
+    sys.exit({attribute}())
+"""
+#: pip from 25 on.
+_PIP_25: Final = """\
+import sys
+from {module} import {name}
+if __name__ == "__main__":
+    sys.argv[0] = sys.argv[0].removesuffix(".exe")
+    sys.exit({attribute}())
+"""
+#: After the first line and the encoding, with quotes of one kind.
+_TEMPLATES: Final = (_UV, _DISTLIB, _OLD_PIP, _PIP_25)
 
 
 @dataclass(frozen=True)
@@ -130,33 +153,22 @@ def interpreter_of(text: str, points: Iterable[EntryPoint]) -> str | None:
     """
     for launcher in _LAUNCHERS:
         start = launcher.match(text)
-        if start and _body(text[start.end() :]) in _bodies(points):
-            named: Mapping[str, str | None] = start.groupdict()
-            return named.get("absolute") or named.get("beside") or named.get("beside_too")
+        if start and text[start.end() :].removeprefix(_ENCODING).replace("'", '"') in _generated(points):
+            return start["path"]
     return None
 
 
-def _body(text: str) -> tuple[str, ...]:
-    lines = [line for line in text.replace("'", '"').split("\n") if line]
-    if lines[:1] == [_ENCODING]:
-        del lines[0]
-    return tuple(lines)
-
-
-def _bodies(points: Iterable[EntryPoint]) -> set[tuple[str, ...]]:
-    found = set()
+def _generated(points: Iterable[EntryPoint]) -> Iterator[str]:
     for point in points:
         name = point.attribute.partition(".")[0]
-        for before, fixes in _TEMPLATES:
-            lines = (*before, f"from {point.module} import {name}", 'if __name__ == "__main__":', *fixes)
-            found.add((*lines, f"    sys.exit({point.attribute}())"))
-    return found
+        for template in _TEMPLATES:
+            yield template.format(module=point.module, name=name, attribute=point.attribute)
 
 
 def is_own(interpreter: str, environment: PythonEnvironment) -> bool:
     """Whether an interpreter is the environment's, by any path that leads to its folder."""
     folder, name = os.path.split(interpreter)
-    if not name.startswith("python"):
+    if not _PYTHON.fullmatch(name):
         return False
     if not folder:
         return True

@@ -80,15 +80,57 @@ def made_up(**more: Content) -> dict[str, Content]:
     }
 
 
+def as_published() -> dict[str, Content]:
+    """The interpreter that runs the tests, with what each build of python-build-standalone has besides.
+
+    Source: its `cpython-unix/build-cpython.sh`: CPython is installed, then pip; then the first lines of all programs are
+    replaced, and the rows of pip's RECORD are those from before.
+    """
+    library = f"python/lib/python{SERIES}"
+    files = {
+        **of_running(),
+        f"{library}/lib-dynload/.empty": b"",
+        f"{library}/site-packages/README.txt": README,
+        f"python/bin/python{SERIES}-config": Program(b"#!/bin/sh\n"),
+    }
+    for name in (f"idle{SERIES}", f"pydoc{SERIES}"):
+        files[f"python/bin/{name}"] = Program(f"{_LAUNCHER}import sys\n".encode())
+    return files
+
+
+#: The same in every CPython 3.
+README: Final = (
+    b"This directory exists so that 3rd party packages can be installed\n"
+    b"here.  Read the source for site.py for more details.\n"
+)
+_LAUNCHER: Final = f"""#!/bin/sh
+'''exec' "$(dirname -- "$(realpath -- "$0")")/python{SERIES}" "$0" "$@"
+' '''
+"""
+
+
 def distribution(name: str, version: str, files: Mapping[str, bytes], program: str) -> dict[str, Content]:
-    """A distribution in its site-packages, with a program and a RECORD of it all."""
+    """A distribution in its site-packages, with a program and a RECORD of it all: that of pip, as pip writes it."""
     info = f"{name}-{version}.dist-info"
     library = f"python/lib/python{SERIES}/site-packages"
-    inside = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()}
-    rows = [f"{path},{record_digest(data)},{len(data)}" for path, data in inside.items()]
-    text = "\n".join([f"../../../bin/{program},,", *rows, f"{info}/RECORD,,", ""]).encode()
+    inside = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/entry_points.txt": f"[console_scripts]\n{program} = {name}:main\n".encode(),
+    }
+    code = (
+        f"# -*- coding: utf-8 -*-\nimport re\nimport sys\nfrom {name} import main\n"
+        "if __name__ == '__main__':\n"
+        "    sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])\n"
+        "    sys.exit(main())\n"
+    )
+    names = [program, "pip3", f"pip{SERIES}"] if program == "pip" else [program]
+    listed = {**inside, **{f"../../../bin/{each}": f"#!/install/bin/python3\n{code}".encode() for each in names}}
+    rows = [f"{path},{record_digest(data)},{len(data)}" for path, data in listed.items()]
+    text = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
     found: dict[str, Content] = {f"{library}/{path}": data for path, data in inside.items()}
-    return {**found, f"{library}/{info}/RECORD": text, f"python/bin/{program}": Program(b"#!/bin/sh\n")}
+    found |= {f"python/bin/{each}": Program(f"{_LAUNCHER}{code}".encode()) for each in names}
+    return {**found, f"{library}/{info}/RECORD": text}
 
 
 def write(path: Path, files: Mapping[str, Content]) -> str:
