@@ -162,11 +162,13 @@ def _counted(counts: VerifyCounts) -> str:
             f"{counted(counts.allowed, 'package')} that the lock allows, such as pip, compared with RECORD only"
         )
     if counts.record_only:
-        notes.append(f"{counted(counts.record_only, 'file')} of installers, such as headers, compared with RECORD only")
-    if counts.unlisted:
         notes.append(
-            f"{counted(counts.unlisted, 'file')} of the environment, such as bin/python, not compared: another tool or "
-            "an earlier envspec installed it, without a list of them"
+            f"{counted(counts.record_only, 'file')} of installers, such as INSTALLER, compared with RECORD only"
+        )
+    if not counts.listed and not counts.conda:
+        notes.append(
+            "files of Python itself, such as bin/python and pyvenv.cfg, not compared: no list of them, which newer "
+            "versions of `envspec install` write"
         )
     if counts.bytecode_by_time:
         number = f"{counts.bytecode_by_time:,} bytecode files"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envspec.verifier.hashing import STRONG, ExpectedFile, from_hex, from_record, is_bytecode
-from envspec.verifier.own_files import LINK, LIST, OwnFiles, is_of_tools, read_own_files
+from envspec.verifier.own_files import LINK, LIST, OwnFiles, read_own_files
 from envspec.verifier.programs import BIN, interpreter_of, is_own, programs, read_program
 from envspec.verifier.record import RecordEntry, installed_path
 from envspec.verifier.scan import CondaRecord, Distribution, PythonEnvironment, conda_records, distributions, walk
@@ -172,7 +172,7 @@ def _own_files(environment: PythonEnvironment, own: OwnFiles, files: OwnedFiles)
             yield from _listed(path, row, environment, files)
         elif path in files.owners or path in files.generated:
             continue
-        elif own.listed is None and is_of_tools(path, environment.prefix):
+        elif own.may_be_of_tools(path, environment.prefix):
             files.unlisted.add(path)
         else:
             yield DriftFinding("", Drift.UNOWNED, path)

@@ -37,7 +37,7 @@ class OwnFiles:
     """listed: path -> its row; None without a list. problem: why the list can't be read.
 
     found: files and links, sorted; bytecode: below `__pycache__`. Both are relative to the environment, without those
-    in site-packages. unreadable: folders with the reason.
+    in site-packages. unreadable: folders with the reason. is_conda: everything in bin/ is a package's.
     """
 
     listed: Mapping[str, RecordEntry] | None
@@ -45,6 +45,15 @@ class OwnFiles:
     found: tuple[str, ...]
     bytecode: tuple[str, ...]
     unreadable: tuple[tuple[str, str], ...]
+    is_conda: bool
+
+    def may_be_of_tools(self, path: str, prefix: Path) -> bool:
+        """Whether a tool that creates a venv may have written a file of this name, without a list of them."""
+        if self.is_conda or self.listed is not None:
+            return False
+        if path == "lib64":
+            return (prefix / path).is_symlink()
+        return path == CONFIG or _OF_TOOLS.fullmatch(path) is not None
 
 
 def read_own_files(environment: PythonEnvironment) -> OwnFiles:
@@ -53,18 +62,29 @@ def read_own_files(environment: PythonEnvironment) -> OwnFiles:
     found: list[str] = []
     bytecode: list[str] = []
     unreadable: list[tuple[str, str]] = []
-    for folder in _folders(environment.prefix, is_listed=listed is not None):
+    is_conda = (environment.prefix / "conda-meta").is_dir()
+    if is_conda:
+        folders = (BIN, *(environment.relative(site.parent) for site in environment.sites))
+    elif listed is not None or (environment.prefix / CONFIG).is_file():
+        folders = _OF_VENV
+    else:
+        # A Python that is no environment, as in /usr or in an image, has files of its own everywhere.
+        folders = ()
+    for folder in folders:
         path = environment.prefix / folder
         if path.is_symlink() or not path.is_dir():
             found += [folder] if os.path.lexists(path) else []
             continue
         files, compiled, failed = walk(str(path), frozenset(map(str, environment.sites)))
+        if is_conda and folder != BIN:
+            # Python and programs of conda write other files there while they run.
+            files = [file for file in files if file.endswith((".py", ".so"))]
         found += map(environment.inside, files)
         bytecode += map(environment.inside, compiled)
         unreadable += failed
     if os.path.lexists(environment.prefix / CONFIG):
         found.append(CONFIG)
-    return OwnFiles(listed, problem, tuple(sorted(found)), tuple(bytecode), tuple(unreadable))
+    return OwnFiles(listed, problem, tuple(sorted(found)), tuple(bytecode), tuple(unreadable), is_conda)
 
 
 def _read_list(path: Path) -> tuple[Mapping[str, RecordEntry] | None, str]:
@@ -76,20 +96,6 @@ def _read_list(path: Path) -> tuple[Mapping[str, RecordEntry] | None, str]:
         return {row.path: row for row in record_entries(text)}, ""
     except (OSError, BadRecord) as error:
         return None, str(error)
-
-
-def _folders(prefix: Path, *, is_listed: bool) -> tuple[str, ...]:
-    """Where each file is a package's or the environment's own. None in a Python that is no environment, as in /usr."""
-    if (prefix / "conda-meta").is_dir():
-        return (BIN,)
-    return _OF_VENV if is_listed or (prefix / CONFIG).is_file() else ()
-
-
-def is_of_tools(path: str, prefix: Path) -> bool:
-    """Whether tools that create a venv write a file of this name."""
-    if path == "lib64":
-        return (prefix / path).is_symlink()
-    return path == CONFIG or _OF_TOOLS.fullmatch(path) is not None
 
 
 def is_readme(path: Path) -> bool:

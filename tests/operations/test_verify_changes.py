@@ -14,9 +14,11 @@ import pytest
 
 from envspec.diagnostics.machine import this_platform
 from envspec.lockfile.folder import read_lock
+from envspec.models import Python
 from envspec.operations.environment import BytecodeCheck, verify
 from envspec.verifier.types import VerifyResult
-from tests.support.builders.environments import SERIES, run_in
+from tests.support.builders import standalone
+from tests.support.builders.environments import BASE, RUNNING, SERIES, run_in
 from tests.support.builders.verified import RECORD, SITE, Made, Scene, hashed, make, rewrite
 from tests.support.user import succeeded
 
@@ -287,3 +289,114 @@ def test_an_untouched_environment_matches(scene: Scene) -> None:
     assert succeeded(ran) and "not compared" not in ran.stdout
     counts = verified(scene, BytecodeCheck.BY_CODE).counts
     assert (counts.bytecode_by_time, counts.bytecode_by_code) == (0, 1)
+
+
+# Environments without a list of their own files, and with one that can't be read
+
+
+@pytest.fixture
+def earlier(scene: Scene) -> Scene:
+    """As earlier versions installed it, or another tool."""
+    (scene.prefix / ".envspec/RECORD").unlink()
+    return scene
+
+
+@pytest.mark.parametrize("change", [python_is_a_script, another_home, activate_changed, program_and_its_row])
+def test_without_a_list_nothing_is_claimed(earlier: Scene, change: Callable[[Scene], None]) -> None:
+    """The output says what is not compared, or only with RECORD."""
+    change(earlier)
+    ran = succeeded(earlier.verify())
+    assert "files of Python itself, such as bin/python and pyvenv.cfg, not compared" in ran.stdout
+    assert "of installers, such as INSTALLER, compared with RECORD only" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "change",
+    [system_packages, program_added, second_site_packages, program_of_another_python, library_beside_site_packages],
+)
+def test_without_a_list_what_needs_none_is_found(earlier: Scene, change: Callable[[Scene], None]) -> None:
+    change(earlier)
+    assert CHANGES[change] in found(verified(earlier))
+
+
+def test_a_list_that_cannot_be_read(scene: Scene) -> None:
+    (scene.prefix / ".envspec/RECORD").write_text("a,b\n")
+    assert found(verified(scene)) == {("python", "unreadable", ".envspec/RECORD")}
+
+
+def test_an_environment_that_was_moved(scene: Scene) -> None:
+    """Its programs run the Python of the folder where it was."""
+    moved = scene.user.folder / "moved"
+    shutil.copytree(scene.prefix, moved, symlinks=True)
+    result = verify(read_lock(scene.lock), this_platform(), moved)
+    assert found(result) == {("tool", "interpreter", "bin/tool")}
+
+
+def test_a_python_that_differs_is_not_started(scene: Scene) -> None:
+    """It could say of any bytecode that it is right."""
+    bytecode_by_time(scene)
+    mark = scene.user.folder / "started"
+    (scene.prefix / "bin/python").unlink()
+    standin = scene.prefix / "bin/python"
+    standin.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    standin.chmod(0o755)
+    assert found(verified(scene, BytecodeCheck.BY_CODE)) == {("python", "changed", "bin/python")}
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "drift"),
+    [
+        # A set with a tuple that contains itself: CPython computes its hash until the stack ends.
+        (b">\x01\0\0\0\xa8\x01\0\0\0r\0\0\0\0", "unreadable"),
+        (b"no code", "bytecode"),
+        (b"N", "bytecode"),
+        (b"", "bytecode"),
+    ],
+)
+def test_bytecode_that_python_cannot_read(scene: Scene, data: bytes, drift: str) -> None:
+    """Also if it ends Python: the other files are compared."""
+    first = Path(str(py_compile.compile(str(scene.site / "other/inner.py"))))
+    py_compile.compile(str(scene.site / MODULE))
+    first.write_bytes(first.read_bytes()[:16] + data)
+    result = verified(scene, BytecodeCheck.BY_CODE)
+    assert found(result) == {("other", drift, f"{SITE}/other/__pycache__/{first.name}")}
+    assert result.counts.bytecode_by_code == (1 if drift == "unreadable" else 2)
+
+
+# A standalone Python, which is in the environment
+
+
+@pytest.fixture(scope="module")
+def with_python(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("standalone")
+    files: dict[str, standalone.Content] = {
+        f"python/bin/python{SERIES}": standalone.Program(BASE.read_bytes()),
+        "python/bin/python3": standalone.Link(f"python{SERIES}"),
+        f"python/lib/python{SERIES}/extra.py": b"",
+        f"python/lib/python{SERIES}/site-packages/README.txt": standalone.README,
+    }
+    archive = folder / "cpython.tar.gz"
+    python = Python(RUNNING, "standalone", archive.as_uri(), standalone.write(archive, files))
+    return make(folder, python=python)
+
+
+BUILD: Final = ".envspec/python"
+OF_BUILD: Final = {
+    f"{BUILD}/bin/python{SERIES}": ("python", "changed"),
+    f"{BUILD}/lib/python{SERIES}/extra.py": ("python", "changed"),
+    f"{BUILD}/lib/python{SERIES}/evil.py": ("", "unowned"),
+    f"{BUILD}/lib/python{SERIES}/site-packages/README.txt": ("python", "changed"),
+}
+
+
+def test_an_untouched_environment_with_its_python_matches(with_python: Made, tmp_path: Path) -> None:
+    ran = succeeded(with_python.restored(tmp_path).verify("--strict"))
+    assert "not compared" not in ran.stdout
+
+
+@pytest.mark.parametrize("path", OF_BUILD)
+def test_a_change_of_the_python_in_it_is_found(with_python: Made, tmp_path: Path, path: str) -> None:
+    scene = with_python.restored(tmp_path)
+    replace(scene.prefix / path, EVIL)
+    assert found(verified(scene)) == {(*OF_BUILD[path], path)}

@@ -52,4 +52,10 @@ def _report(context: CheckContext, result: VerifyResult) -> None:
         # Their digests are not in the lock: old locks, and wheels of an index that refused range requests.
         reason = f"{counts.against_record} packages are compared with their own list only"
         context.not_run("lists of files against the lock", reason)
-    context.note("programs", f"{counts.record_only} files, such as bin/, are compared with their package's list only")
+    context.note(
+        "of installers", f"{counts.record_only} files, such as INSTALLER, are compared with their package's list only"
+    )
+    if not counts.listed and not counts.conda:
+        context.note(
+            "Python itself", "its programs and its standard library are not compared: there is no list of them"
+        )
