@@ -180,7 +180,7 @@ def _counted(counts: VerifyCounts) -> str:
 
 def _drifted(result: VerifyResult, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:
     from envspec.context import counted
-    from envspec.operations.environment import PYTHON
+    from envspec.verifier.types import PYTHON
 
     ways = counted(len(result.findings), "difference")
     packages = {finding.package for finding in result.findings} - {""}
