@@ -83,8 +83,8 @@ def made_up(**more: Content) -> dict[str, Content]:
 def as_published() -> dict[str, Content]:
     """The interpreter that runs the tests, with what each build of python-build-standalone has besides.
 
-    Source: its `cpython-unix/build-cpython.sh`: CPython is installed, then pip; then the first lines of all programs are
-    replaced, and the rows of pip's RECORD are those from before.
+    Source: its `cpython-unix/build-cpython.sh`: CPython is installed, then pip; then the first lines of all programs
+    are replaced, and the rows of pip's RECORD are those from before.
     """
     library = f"python/lib/python{SERIES}"
     files = {
