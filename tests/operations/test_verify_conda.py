@@ -27,7 +27,9 @@ from tests.support.user import User
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 
 NAMES = ("tzdata", "python_abi", "python", "numpy", "greet", "pathwise", "libpathwise")
-TOOL = wheel("tool", "1.0", requires=["numpy>=2"])
+TOOL = wheel(
+    "tool", "1.0", files={"tool/__init__.py": b"", "tool-1.0.data/scripts/script": b"#!python\n"}, requires=["numpy>=2"]
+)
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +99,23 @@ def test_files_of_both_halves(made: Path, tmp_path: Path) -> None:
         ("tool", "changed", f"lib/python{SERIES}/site-packages/tool/__init__.py"),
         ("greet", "missing", ""),
     } <= found
+
+
+@pytest.mark.parametrize(
+    ("path", "drift"),
+    [
+        ("bin/ls", "unowned"),
+        ("bin/pyvenv.cfg", "unowned"),
+        (f"lib/python{SERIES}/sitecustomize.py", "unowned"),
+        ("bin/script", "changed"),
+    ],
+)
+def test_files_of_no_package(made: Path, tmp_path: Path, path: str, drift: str) -> None:
+    """Python reads its settings and modules there; scripts of wheels are in the list that `install` wrote."""
+    prefix = tmp_path / "env"
+    shutil.copytree(made / "env", prefix, symlinks=True)
+    (prefix / path).write_text("#!/bin/sh\n")
+    _, message = verify(made, prefix)
+    findings = message["findings"]
+    assert isinstance(findings, list)
+    assert (drift, path) in [(each["drift"], each["path"]) for each in findings]
