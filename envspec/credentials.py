@@ -143,6 +143,17 @@ def has_open_secret(text: str, *, channel: bool = False) -> bool:
     return False
 
 
+def has_login(text: str) -> bool:
+    """Whether a URL in `text` has a user or a password that is not a variable: a lone user is often a token.
+
+    The user of an SSH address is a part of it.
+    """
+    return any(
+        not scheme.lower().endswith("ssh") and not _VARIABLES.fullmatch(userinfo)
+        for scheme, userinfo in _USERINFO.findall(text)
+    )
+
+
 def shown(text: str) -> str:
     """`text` as a message may hold it: no user and password, no query, and nothing that looks like a token, of every
     URL and image in it. Variables stay: their names are no secrets.

@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from envspec.verifier.regular import FileTooLarge, read_regular
+
 # By name, so that one type check covers interpreters that have only one of the two.
 _PARSER: Final = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
@@ -60,11 +62,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def spec_bytes(path: Path) -> bytes:
     """A spec's file. Raises OSError: it can't be read. DocumentTooLarge: it has more than MAX_SPEC_BYTES."""
-    with path.open("rb") as file:
-        data = file.read(MAX_SPEC_BYTES + 1)
-    if len(data) > MAX_SPEC_BYTES:
-        raise DocumentTooLarge(f"it has more than {MAX_SPEC_BYTES} bytes")
-    return data
+    try:
+        return read_regular(path, MAX_SPEC_BYTES)
+    except FileTooLarge as error:
+        raise DocumentTooLarge(error.strerror) from None
 
 
 #: In commas, colons, lists and objects. A page of 100,000 files has 2,000,000. As many take a second and 500 MB.

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from envspec.credentials import shown, without_registry_login
 from envspec.errors import UsageError
+from envspec.verifier.regular import read_regular
 
 
 class Setting(NamedTuple):
@@ -281,8 +282,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     """
     path = config_path(environ)
     try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
+        data = read_regular(path, _LARGEST)
     except (FileNotFoundError, NotADirectoryError):
         return Settings(environ, path, {})
     except OSError as error:
@@ -290,8 +290,6 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     from envspec import documents
 
     try:
-        if len(data) > _LARGEST:
-            raise documents.DocumentTooLarge(f"it has more than {_LARGEST} bytes")
         text = data.decode("utf-8")
         document = documents.parse_toml(text)
     except ValueError as error:

@@ -131,7 +131,7 @@ class LockedView(View):
 def requirements_of(project: Path, environment: BuildEnvironment) -> list[str]:
     """What is installed for a build: what its sources require, what the lock adds, and the compiler for CUDA."""
     try:
-        table = documents.parse_toml((project / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
+        table = documents.read_toml(project / "pyproject.toml")["build-system"]
         own = [str(text) for text in table["requires"]]
     except (OSError, ValueError, KeyError, TypeError):
         own = list(_DEFAULT_REQUIRES)

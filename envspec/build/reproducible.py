@@ -227,7 +227,7 @@ def build_requirements(project: Path, of: str) -> frozenset[str]:
         WheelBuildFailed: it has a URL, which `as_of` does not limit.
     """
     try:
-        table = documents.parse_toml((project / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
+        table = documents.read_toml(project / "pyproject.toml")["build-system"]
         requires = [Requirement(text) for text in table["requires"]]
     except (OSError, ValueError, KeyError, TypeError):
         return frozenset()

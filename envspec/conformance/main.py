@@ -34,6 +34,7 @@ from envspec.conformance.request import (
 )
 from envspec.conformance.results import dumps
 from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
+from envspec.verifier.regular import read_regular
 
 #: Exit statuses besides the suite's: what was tested failed; the suite left no results.
 FAILED, NO_RESULTS = 7, 6
@@ -152,7 +153,7 @@ def _requested(parser: argparse.ArgumentParser, path: Path | None) -> tuple[Suit
     if path is None:
         return SuiteRequest(device="cuda", checks=tuple(CHECKS)), None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_regular(path))
         return SuiteRequest.parse(data["request"]), data["lock"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         parser.error(f"--request {path}: it can't be read: {error}")

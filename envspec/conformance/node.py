@@ -19,6 +19,7 @@ from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.receipt import PASSED
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import dumps
+from envspec.verifier.regular import read_regular
 
 #: Exit statuses, those of Nagios plugins: healthy; odd; take it out of use; not known.
 OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
@@ -26,8 +27,6 @@ OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
 _FLEET = "fleet.json"
 #: Of the process that queries NVML, seconds. Without the persistence daemon a GPU takes one.
 _LIMIT_S = 20.0
-#: Of a receipt: a hundred times as many as it has.
-_MOST_BYTES = 64 << 20
 #: Reasons in the line.
 _REASONS = 3
 
@@ -66,9 +65,7 @@ def _text(age: timedelta) -> str:
 
 def _read(path: Path) -> Any:
     """Raises OSError, ValueError."""
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError("it is too large")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(read_regular(path).decode("utf-8"))
 
 
 def _receipt(path: Path) -> tuple[dict[str, Any], str]:

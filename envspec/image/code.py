@@ -6,7 +6,6 @@ on every machine. Everything is read once, before it is named by its hash, so th
 
 from __future__ import annotations
 
-import errno
 import os
 import posixpath
 import stat
@@ -23,6 +22,7 @@ from envspec.io.files import project_files, read_untrusted, tree_sha256
 from envspec.models import EDITABLE, WHEEL, Lock
 from envspec.names import normalised
 from envspec.spec.document import PYPROJECT, in_project, project_of
+from envspec.verifier.regular import FileTooLarge
 
 #: Of the code, in bytes, all of which is in memory: code of 10,000 files has less. Data belongs into a volume.
 MAX_CODE_BYTES: Final = 256 << 20
@@ -202,13 +202,13 @@ def _entry(path: Path, target: str, owner: tuple[int, int], left: int) -> Entry:
         if stat.S_ISLNK(mode):
             return Entry(target, 0o777, EntryKind.SYMLINK, target=str(path.readlink()), uid=uid, gid=gid)
         content = read_untrusted(path, left)
-    except OSError as error:
-        if error.errno != errno.EFBIG:
-            raise _unreadable(path, error) from error
+    except FileTooLarge:
         raise UsageError(
             f"[image] copy: the code has more than {MAX_CODE_BYTES >> 20} MiB, with {path}",
             hint="copy code only, and mount data into the container",
         ) from None
+    except OSError as error:
+        raise _unreadable(path, error) from error
     return Entry(target, 0o755 if mode & stat.S_IXUSR else 0o644, data=InMemory(content), uid=uid, gid=gid)
 
 

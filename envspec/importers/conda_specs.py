@@ -8,7 +8,7 @@ from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from envspec.credentials import channel_without_credentials, channels_without_credentials
+from envspec.credentials import channel_without_credentials, channels_without_credentials, has_login
 from envspec.importers.pip import add_cuda
 from envspec.importers.types import CPU, Clue, Import, Outcome, Source, Unreadable
 from envspec.models import Platform
@@ -157,7 +157,7 @@ def add_variable(imported: Import, source: Source, name: str, value: str, text: 
     """A variable of the environment's programs. text: the line."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
         imported.add(source, text or f"{name}: {value}", Outcome.REFUSED, "no environment variable")
-    elif _SECRET.search(name):
+    elif _SECRET.search(name) or has_login(value):
         reason = "it may be a secret, which everybody who has the image could read: set it when the container starts"
         imported.add(source, f"{name}: \u2026", Outcome.REFUSED, reason)
     else:

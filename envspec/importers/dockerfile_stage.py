@@ -180,7 +180,7 @@ class StageReader:
 
     def _quietly(self, each: Instruction) -> Import:
         """Follow an instruction that others may depend on, with a draft and a ledger of its own."""
-        scratch = Import(self.imported.root, self.imported.find)
+        scratch = self.imported.scratch()
         if each.name in ("ARG", "ENV", "WORKDIR", "COPY"):
             READERS[each.name](replace(self, imported=scratch), each)
         return scratch
@@ -213,7 +213,7 @@ class StageReader:
             read_base_image(self.base, self.at(each), each.text, self.imported)
 
     def _base_of_environment(self, each: Instruction) -> None:
-        scratch = Import(self.imported.root, self.imported.find)
+        scratch = self.imported.scratch()
         replace(self, imported=scratch).read_from(each)
         draft, own = self.imported.draft, scratch.draft
         draft.pythons += own.pythons

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from envspec.credentials import has_open_secret, without_credentials
+from envspec.credentials import has_login, without_credentials
 from envspec.facts import load_facts
 from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Source
 from envspec.io.http_settings import default_index_url
@@ -77,9 +77,9 @@ def add_requirement(
     if requirement is None:
         return Verdict(Outcome.REFUSED, "; ".join(more))
     reasons += more
-    if has_open_secret(requirement.text):
+    if has_login(requirement.text):
         requirement = requirement.without_credentials()
-        reasons.append("without its login, which must not be in a spec: write it as `${TOKEN}@`")
+        reasons.append("without its login, which must not be in a spec: write a variable, `https://${TOKEN}@host/...`")
     if use is Use.VERSIONS:
         return Verdict(Outcome.TRANSLATED, _prefer(requirement, imported) or "; ".join(reasons))
     lines = imported.draft.dependencies if use is Use.DEPENDENCIES else imported.draft.constraints
@@ -270,8 +270,12 @@ def add_index(  # noqa: PLR0913
 
     packages: what comes from it, if the source says so. is_default: it replaces the default index.
     """
-    address = without_credentials(url) if has_open_secret(url) else url
-    login = "; its login must not be in a spec: write it as `${USER}:${PASSWORD}@`" if address != url else ""
+    address = without_credentials(url) if has_login(url) else url
+    login = (
+        "; its login must not be in a spec: write variables, `https://${USER}:${PASSWORD}@host/...`"
+        if address != url
+        else ""
+    )
     cuda = cuda_of(_path_of(url))
     if found := PYTORCH_PAGES.match(url):
         return _pytorch(found[1], cuda, packages, by, imported)

@@ -20,6 +20,7 @@ from envspec.importers.types import CPU, MAX_SOURCE_BYTES, Clue, DraftRequiremen
 from envspec.models import Platform, Python, Target
 from envspec.names import normalised
 from envspec.spec.targets import marker_environment
+from envspec.verifier.regular import read_regular
 from envspec.verifier.scan import Distribution, distributions
 
 #: Requirements of one package that are read. The largest real packages have 500, with all of their extras.
@@ -156,11 +157,9 @@ def _is_absolute(lines: list[str]) -> bool:
 def _text(path: Path) -> str:
     """A file of an environment; empty if it is none, too large, or can't be read."""
     try:
-        if path.is_file() and path.stat().st_size <= MAX_SOURCE_BYTES:
-            return path.read_text(encoding="utf-8", errors="replace")
+        return read_regular(path, MAX_SOURCE_BYTES).decode("utf-8", "replace")
     except OSError:
-        pass
-    return ""
+        return ""
 
 
 def _platform(packages: Iterable[_Package], imported: Import) -> None:

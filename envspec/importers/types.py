@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,6 +13,7 @@ from typing import Final, NamedTuple
 from envspec import documents
 from envspec.credentials import shown
 from envspec.errors import UsageError
+from envspec.verifier.regular import read_regular
 
 #: Series of Python if the sources allow several, the preferred one first: 3.12 has wheels of every torch since 2.2.
 PYTHON_SERIES: Final = ("3.12", "3.11", "3.10", "3.13", "3.9", "3.14", "3.8")
@@ -144,6 +146,7 @@ class Import:
     """One run of the importers: draft and ledger of all sources, and the files that were read.
 
     root: the folder from which messages name files. find: the importer of a file, for those that include others.
+    tops: links that lead out of all of these folders are not read: see `allow`.
     """
 
     root: Path
@@ -151,6 +154,26 @@ class Import:
     draft: Draft = field(default_factory=Draft)
     ledger: list[LedgerEntry] = field(default_factory=list)
     done: set[Path] = field(default_factory=set)
+    tops: list[Path] = field(default_factory=list)
+
+    def scratch(self) -> Import:
+        """An import of the same sources, with a draft and a ledger of its own."""
+        return Import(self.root, self.find, tops=self.tops)
+
+    def allow(self, source: Path) -> None:
+        """Let links lead to files in the repository of a source that the user named: git's top level, else its folder.
+
+        A report quotes lines of the sources, and a repository may be someone else's: a link in it must not make the
+        report of a CI job show `/proc/self/environ`.
+        """
+        if source.is_dir():
+            self.tops.append(source.resolve())
+        self.tops.append(_top(source if source.is_dir() else source.parent))
+
+    def leads_out(self, path: Path) -> bool:
+        """Whether a path is that of a link, or behind one, to a file outside of all `tops`."""
+        real = path.resolve()
+        return real != Path(os.path.abspath(path)) and not any(real.is_relative_to(top) for top in self.tops)  # noqa: PTH100
 
     def shown(self, path: Path) -> str:
         """A path as messages name it."""
@@ -163,14 +186,17 @@ class Import:
         """The text of a source.
 
         Raises:
-            Unreadable: it is missing, too large, or neither UTF-8 nor, with its mark, UTF-16.
+            Unreadable: it is missing, too large, a link that leads out, or neither UTF-8 nor, with its mark, UTF-16.
         """
+        if self.leads_out(path):
+            raise Unreadable(
+                f"{self.shown(path)} is a link to {path.resolve()}, which is outside of the project",
+                hint="replace the link by the file, or name the file itself",
+            )
         try:
-            content = path.read_bytes()
+            content = read_regular(path, MAX_SOURCE_BYTES)
         except OSError as error:
             raise Unreadable(f"{self.shown(path)} can't be read: {error.strerror}") from None
-        if len(content) > MAX_SOURCE_BYTES:
-            raise Unreadable(f"{self.shown(path)} has more than {MAX_SOURCE_BYTES >> 20} MB")
         # `pip freeze > requirements.txt` in Windows PowerShell 5.1 writes UTF-16; pip reads it by its mark.
         encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
         try:
@@ -197,6 +223,8 @@ class Import:
         name = self.shown(path)
         if not path.is_file():
             self.add(by, text, Outcome.REFUSED, f"there is no file {name}")
+        elif self.leads_out(path):
+            self.add(by, text, Outcome.REFUSED, f"{name} is a link to a file outside of the project")
         elif (importer := self.find(path)) is None:
             self.add(by, text, Outcome.NOT_UNDERSTOOD, f"envspec does not read {name}")
         else:
@@ -210,10 +238,27 @@ class Import:
             importer(path, self)
 
     def add(self, source: Source, text: str, outcome: Outcome, reason: str = "") -> None:
-        """An entry of the ledger. text: the line, whose credentials are left out; reason: without any."""
+        """An entry of the ledger. text: the line. Credentials in it and in the reason are left out."""
         line = shown(" ".join(text.split()))
         cut = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
-        self.ledger.append(LedgerEntry(source, cut, outcome, reason))
+        self.ledger.append(LedgerEntry(source, cut, outcome, shown(reason)))
+
+
+def _top(folder: Path) -> Path:
+    """git's top level, or the folder if it is not in a repository.
+
+    Links above the top level are the user's; one in a repository does not lead to another top level.
+    """
+    top = None
+    named = Path(os.path.abspath(folder))  # noqa: PTH100 (links stay)
+    for each in (*reversed(named.parents), named):
+        real = each.resolve()
+        if top is not None and not real.is_relative_to(top):
+            return top
+        if (real / ".git").exists():
+            top = real
+    real = named.resolve()
+    return top or next((each for each in (real, *real.parents) if (each / ".git").exists()), real)
 
 
 #: Reads a source and adds what it finds to the draft, and an entry to the ledger for each line that has a meaning.

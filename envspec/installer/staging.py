@@ -22,6 +22,7 @@ from envspec.io.file_locks import is_same_file, wait_for_lock
 from envspec.io.files import FULL, DiskFull, make_directories, remove_tree, replace_content, sync_directory
 from envspec.verifier.installed import list_own_files
 from envspec.verifier.own_files import LIST
+from envspec.verifier.regular import read_regular
 from envspec.verifier.scan import find_environment
 
 #: envspec's own folder in an environment.
@@ -53,7 +54,7 @@ def write_list(folder: Path) -> None:
 def read_record(prefix: Path) -> dict[str, str] | None:
     """The record of the environment in `prefix`; None if there is none that can be read."""
     try:
-        data = json.loads((prefix / FOLDER / _FILE).read_text(encoding="utf-8"))
+        data = json.loads(read_regular(prefix / FOLDER / _FILE))
     except (OSError, ValueError):
         return None
     if not isinstance(data, dict):

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from envspec.errors import EnvspecError, UsageError
 from envspec.io.file_locks import try_lock
+from envspec.verifier.regular import open_regular, read_regular
 
 #: Errors of a full disk.
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -35,6 +36,7 @@ class DiskFull(EnvspecError):
 
 
 _MARK: Final = ".envspec-"
+_NO_LINK: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 _BUFFER: Final = 1 << 20
 
 
@@ -167,21 +169,12 @@ def open_untrusted(path: Path) -> IO[bytes]:
     Raises:
         OSError: there is none, or it is a link, a pipe, a device or a folder.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-    descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return os.fdopen(descriptor, "rb")
+    return open_regular(path, _NO_LINK)
 
 
 def read_untrusted(path: Path, most_bytes: int) -> bytes:
-    """The content of such a file. Raises OSError: like `open_untrusted`, or it is larger than `most_bytes`."""
-    with open_untrusted(path) as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
-    return data
+    """The content of such a file. Raises OSError: like `open_untrusted`. FileTooLarge: more than `most_bytes`."""
+    return read_regular(path, most_bytes, _NO_LINK)
 
 
 def write_all(file: IO[bytes], data: bytes | bytearray) -> None:
@@ -248,20 +241,38 @@ def tree_sha256(root: Path) -> str:
     """SHA-256 (hexadecimal) over the names, contents and executable bits of a project's files; of a file, its content.
 
     Raises:
-        OSError: a file can't be read.
+        UsageError: a file can't be read, or is a pipe or a device.
     """
-    if root.is_file():
-        return hashlib.sha256(root.read_bytes()).hexdigest()
     digest = hashlib.sha256()
-    for name in project_files(root):
-        path = root / name
-        if path.is_symlink():
-            kind, content = "link", os.fsencode(path.readlink())
-        else:
-            kind, content = "runs" if os.access(path, os.X_OK) else "file", path.read_bytes()
-        digest.update(f"{kind} {len(content)} {name}\n".encode("utf-8", "surrogateescape"))
-        digest.update(content)
+    try:
+        if root.is_file():
+            _add_content(digest, root)
+            return digest.hexdigest()
+        for name in project_files(root):
+            path = root / name
+            if path.is_symlink():
+                target = os.fsencode(path.readlink())
+                digest.update(_head("link", len(target), name) + target)
+            else:
+                kind = "runs" if os.access(path, os.X_OK) else "file"
+                digest.update(_head(kind, path.lstat().st_size, name))
+                _add_content(digest, path)
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or root} can't be read: {error.strerror}",
+            hint="make it a readable file, or move it out of the project",
+        ) from error
     return digest.hexdigest()
+
+
+def _head(kind: str, size_bytes: int, name: str) -> bytes:
+    return f"{kind} {size_bytes} {name}\n".encode("utf-8", "surrogateescape")
+
+
+def _add_content(digest: hashlib._Hash, path: Path) -> None:
+    with open_regular(path) as file:
+        while data := file.read(_BUFFER):
+            digest.update(data)
 
 
 def local_path(address: str, folder: Path) -> Path:

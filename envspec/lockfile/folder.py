@@ -27,6 +27,7 @@ from envspec.io.file_locks import try_lock
 from envspec.io.files import FULL, make_directories, sync_directory
 from envspec.lockfile.header import LOCK_FILE, DamagedLock, verify_checksum
 from envspec.names import FILE_NAME
+from envspec.verifier.regular import read_regular
 
 if TYPE_CHECKING:
     from envspec.models import Lock
@@ -131,9 +132,9 @@ def read_current(directory: Path, name: str) -> bytes:
     """The bytes of one file of a lock; OSError of its own place if it can't be read."""
     committed, own = _paths(directory, name)
     try:
-        return committed.read_bytes()
+        return read_regular(committed)
     except OSError:
-        return own.read_bytes()
+        return read_regular(own)
 
 
 def state(directory: Path, name: str) -> tuple[int, int] | None:
@@ -254,7 +255,7 @@ def _listed(directory: Path) -> frozenset[str]:
     if not document.is_file():
         return frozenset()
     try:
-        header, _ = verify_checksum(document.read_bytes(), str(document))
+        header, _ = verify_checksum(read_regular(document), str(document))
     except StaleLock:
         from envspec.lockfile.export import is_exported
 

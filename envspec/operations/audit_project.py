@@ -131,6 +131,7 @@ def read_sources(root: Path, sources: Sequence[Path]) -> Import:
     projects = _projects(root, sources)
     imported = new_import(root)
     for source in sources or projects:
+        imported.allow(source)
         for path in _usual(source) if source in projects else [source]:
             imported.run(known_importer(path), path)
     return imported

@@ -53,6 +53,7 @@ def read_sources(request: InitRequest, facts: Facts) -> Import:
     """
     imported = new_import(request.root)
     for path in request.sources:
+        imported.allow(path)
         imported.run(_importer(path, request), path)
     if request.prefixes and not (request.choices.gpus or imported.draft.gpus):
         _add_machine(imported.draft, facts)

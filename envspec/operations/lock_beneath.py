@@ -20,6 +20,7 @@ from envspec.spec import Spec
 from envspec.spec.errors import RefusedValues
 from envspec.spec.sections import BasePackages
 from envspec.spec.targets import GivenPython
+from envspec.verifier.regular import read_regular
 
 if TYPE_CHECKING:
     from envspec.operations.session import Session
@@ -49,7 +50,7 @@ def with_beneath(state: LockState) -> LockState:
 def _read_file(state: LockState, name: str) -> FoundEnvironment:
     path = ("pip", "on_top_of")
     try:
-        found = read_list((state.request.spec_path.parent / name).read_bytes(), name)
+        found = read_list(read_regular(state.request.spec_path.parent / name), name)
     except BadList as error:
         hint = "write it there with `pip inspect > FILE`, which has the packages' requirements, or with `pip freeze`"
         raise RefusedValues((path, f"{name} lists no packages: {error}", hint)) from None

@@ -51,7 +51,7 @@ def key_of(request: LockRequest, facts: str, environ: Mapping[str, str], base: C
         return None
     header, old = None, ""
     with suppress(OSError, StaleLock):
-        whole = (request.directory / LOCK_FILE).read_bytes()
+        whole = read_current(request.directory, LOCK_FILE)
         header, _ = verify_checksum(whole, LOCK_FILE)
         old = hashlib.sha256(whole).hexdigest()
     if "conda" in data:
@@ -107,7 +107,7 @@ def recalled(request: LockRequest, context: Context, base: Compiled | None = Non
     # A variant that is up to date is so beside the spec's lock of today.
     is_beside_today = not (base and base.files)
     with closing(Store(context.cache)) as store:
-        if is_beside_today and _is_done(request) and is_ours(store, (request.directory / LOCK_FILE).read_bytes()):
+        if is_beside_today and _is_done(request) and is_ours(store, read_current(request.directory, LOCK_FILE)):
             tidy(request.directory)
             _warn_of_logins(request, context)
             return Compiled({})
@@ -153,7 +153,7 @@ def _is_done(request: LockRequest) -> bool:
     result = check(request.spec_path, request.directory, facts_version(), request.variant)
     if not (result.is_fresh and result.by_these_facts):
         return False
-    body = (request.directory / LOCK_FILE).read_bytes()
+    body = read_current(request.directory, LOCK_FILE)
     # Locks of wheels without a single digest of contents were written before there were any.
     return b'source = "unresolved"' not in body and (b'\nrecord_sha256 = "' in body or b'.whl"' not in body)
 

@@ -18,6 +18,7 @@ from envspec.conformance.request import Nodes
 from envspec.conformance.results import CheckOutcome, Gpu
 from envspec.errors import UsageError
 from envspec.spec.errors import dotted
+from envspec.verifier.regular import read_regular
 
 #: A time with any zone, converted to UTC.
 Time = Annotated[AwareDatetime, AfterValidator(lambda value: value.astimezone(timezone.utc))]
@@ -207,7 +208,7 @@ def read(path: Path) -> Receipt:
     if path.is_dir():
         path = path / RECEIPT_FILE
     try:
-        return load(path.read_text(encoding="utf-8"), str(path))
+        return load(read_regular(path).decode("utf-8"), str(path))
     except OSError as error:
         raise BadReceipt(f"{path} can't be read: {error.strerror}", hint=_WHAT) from error
     except UnicodeDecodeError as error:

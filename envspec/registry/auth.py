@@ -23,6 +23,7 @@ from envspec.io.http_types import Credential, Response
 from envspec.io.process import Finished, run
 from envspec.registry.errors import RegistryError, access_refused, error_text, rate_limited, shortened
 from envspec.registry.reference import DOCKER_HUB, Action, Endpoint, prefixes_of
+from envspec.verifier.regular import read_regular
 
 #: Docker's key for Docker Hub, from its first API, in files and helpers.
 HUB_KEY: Final = "https://index.docker.io/v1/"
@@ -80,7 +81,7 @@ class Keychain:
 
     def _config(self, path: Path) -> Mapping[str, object] | None:
         try:
-            document = json.loads(path.read_bytes())
+            document = json.loads(read_regular(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

@@ -17,6 +17,7 @@ from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.errors import UsageError
 from envspec.spec.document import DEPENDENCIES_FROM, PYPROJECT, read_spec, spec_in
 from envspec.spec.variants import BASE, variant_names
+from envspec.verifier.regular import read_regular
 
 _CONFINING = "unconfined_builds"
 
@@ -76,7 +77,7 @@ def _with_list(table: Any, folder: Path) -> Any:
     if not _names_list(table):
         return table
     try:
-        digest = hashlib.sha256((folder / table["pip"]["on_top_of"]).read_bytes()).hexdigest()
+        digest = hashlib.sha256(read_regular(folder / table["pip"]["on_top_of"])).hexdigest()
     except (OSError, ValueError, TypeError):
         digest = ""
     return {**table, "pip": {**table["pip"], "on_top_of_sha256": digest}}
@@ -245,7 +246,7 @@ def _is_lock(path: Path, cwd: Path) -> UsageError:
     folder = path if path.is_dir() else path.parent
     name = ""
     with suppress(OSError, ValueError, KeyError):
-        name = documents.parse_toml((folder / _LOCK).read_text("utf-8"))["name"]
+        name = documents.parse_toml(read_regular(folder / _LOCK).decode("utf-8"))["name"]
     spec = f"lock its spec: `envspec lock {name}`" if (cwd / _FOLDER / f"{name}.toml").is_file() else "name its spec"
     return UsageError(
         f"{path} is {'a lock' if path.name == _LOCK or path.is_dir() else 'a file of a lock'}, not a spec",

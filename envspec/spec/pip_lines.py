@@ -14,6 +14,7 @@ from envspec.escaping import blanked
 from envspec.facts import load_facts
 from envspec.origins import PYTORCH_PAGES
 from envspec.spec.errors import BadValue, quoted
+from envspec.verifier.regular import read_regular
 
 #: In a message: longer files are listed up to here.
 _MOST_LINES: Final = 200
@@ -240,9 +241,9 @@ def _items(path: Path, including: Set[Path], read: Callable[[str], object]) -> I
         OSError, ValueError: it cannot be read.
     """
     # A message shows what is in it, and not every file is for that.
-    if path.suffix not in (".txt", ".in") or path in including:
+    if path.resolve().suffix not in (".txt", ".in") or path in including:
         raise ValueError("not a requirements file")
-    for line in map(str.strip, re.sub(r"\\\r?\n", " ", path.read_text(encoding="utf-8")).splitlines()):
+    for line in map(str.strip, re.sub(r"\\\r?\n", " ", read_regular(path).decode("utf-8")).splitlines()):
         if not line or line.startswith("#"):
             continue
         try:

@@ -56,8 +56,8 @@ LEFT: Final[dict[str, tuple[Callable[[Path], object], str]]] = {
     "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "symbolic links"),
     "a link in a circle": (lambda path: path.symlink_to(path), "symbolic links"),
     "a pipe": (os.mkfifo, "not a regular file"),
-    "a folder": (Path.mkdir, "not a regular file"),
-    "10 GiB": (a_large_file, "larger than"),
+    "a folder": (Path.mkdir, "Is a directory"),
+    "10 GiB": (a_large_file, "more than 1000 bytes"),
 }
 
 
