@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+# Imported by nothing else here: an interrupt before `__main__` runs would print a traceback.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Final
+
     from envspec.api import (
         add,
         build_image,
@@ -79,6 +81,8 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> object:
+    from importlib import import_module
+
     if name == "__version__":
         return import_module("envspec.version").VERSION
     if name not in __all__:

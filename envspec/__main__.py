@@ -1,6 +1,58 @@
-"""`python -m envspec` is the `envspec` command."""
+"""The `envspec` command, and `python -m envspec`: Ctrl-C and SIGTERM end it with one line from its first import on."""
 
-from envspec.cli.main import main
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, before or after the command line handles it itself."""
+
+
+def main() -> None:
+    """Run the command line.
+
+    Imports take most of a short run. A signal that arrives meanwhile has no other handler.
+    """
+    try:
+        import signal
+
+        signal.signal(signal.SIGTERM, _terminate)
+        from envspec.cli.main import main as run
+
+        run()
+    except _Terminated:
+        _end("ended by SIGTERM", 143)
+    except KeyboardInterrupt:
+        _end("interrupted", 130)
+    finally:
+        _stop_handling()
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 (the signal module's signature)
+    raise _Terminated
+
+
+def _end(text: str, code: int) -> NoReturn:
+    _stop_handling()
+    if sys.stderr is not None:
+        sys.stderr.write(f"{text}\n")
+    sys.exit(code)
+
+
+def _stop_handling() -> None:
+    """Let the system end the process by itself: Python would print a traceback while it exits."""
+    import signal
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
 
 if __name__ == "__main__":
     main()

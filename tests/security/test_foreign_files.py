@@ -287,6 +287,6 @@ def test_users_of_ssh_and_variables_stay_and_a_removed_login_is_reported(tmp_pat
     spec = next((tmp_path / "specs").iterdir()).read_text()
     kept = [*lines[:2], "c @ git+https://github.com/a/c"]
     assert [line for line in kept if f'"{line}"' not in spec] == []
-    reasons = {row["line"]: row["reason"] for row in json.loads(ran.stdout)["lines"]}
+    reasons = {row["line"]: row["reason"] for row in json.loads(ran.stdout)["ledger"]}
     hint = "without its login, which must not be in a spec: write a variable, `https://${TOKEN}@host/...`"
     assert [hint in reasons[line] for line in (1, 2, 3)] == [False, False, True]
