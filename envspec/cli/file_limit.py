@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 from typing import Final
-
-from envspec.errors import EnvspecError, UnfitMachine
 
 #: More are not needed, and some programs walk through all numbers up to the limit.
 _MOST: Final = 65_536
-_NUMBERS: Final = (errno.EMFILE, errno.ENFILE)
-#: How programs in Rust (uv, rattler) write them.
-_IN_TEXT: Final = tuple(f"(os error {number})" for number in _NUMBERS)
-
-
-class TooManyOpenFiles(UnfitMachine):
-    """The limit of open files is too low, whatever the operation was that met it."""
-
-    code = "too-many-open-files"
 
 
 def raise_limit() -> None:
@@ -38,22 +26,8 @@ def raise_limit() -> None:
             return
 
 
-def too_many_open_files(error: BaseException) -> TooManyOpenFiles | None:
-    """The error to report instead of one that this limit caused, under whatever name; None for others."""
-    from envspec.conformance.results import error_chain
-
-    for each in error_chain(error):
-        text = f"{each} {each.details}" if isinstance(each, EnvspecError) else str(each)
-        if getattr(each, "errno", None) in _NUMBERS or any(found in text for found in _IN_TEXT):
-            return TooManyOpenFiles(
-                f"too many open files{_limit()}",
-                hint="raise the limit, as with `ulimit -n 4096`, or LimitNOFILE= of a systemd service, "
-                "or --ulimit nofile=4096 of a container",
-            )
-    return None
-
-
-def _limit() -> str:
+def limit_text() -> str:
+    """`: the limit is 1024 for each process`; empty on systems without one."""
     try:
         import resource
     except ImportError:

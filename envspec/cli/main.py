@@ -139,18 +139,24 @@ def _reported(words: Sequence[str]) -> int:
         output.SETTINGS.read_ahead(words)
         return output.fail(_usage_error(error))
     except EnvspecError as error:
-        return output.fail(file_limit.too_many_open_files(error) or error)
+        return output.fail(_system_error(error) or error)
     except (KeyboardInterrupt, click.Abort):
         return output.fail(_Interrupted("interrupted"), "interrupted")
     except BrokenPipeError:
         raise
     except Exception as error:
         return output.fail(
-            file_limit.too_many_open_files(error)
+            _system_error(error)
             or _InternalError(
                 f"internal error: {type(error).__name__}: {error}", hint="run again with --debug and report its output"
             )
         )
+
+
+def _system_error(error: Exception) -> EnvspecError | None:
+    from envspec.cli.system_errors import system_error
+
+    return system_error(error)
 
 
 def _usage_error(error: click.ClickException) -> UsageError:

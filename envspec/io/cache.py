@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from envspec.models import WheelContent
 
 T = TypeVar("T")
-_FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
+_NOT_PERMITTED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_FORBIDDEN: Final = _NOT_PERMITTED | {errno.ENOTDIR, errno.EEXIST}
 #: As many links in one path as Linux follows.
 _MOST_LINKS: Final = 40
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -58,9 +59,11 @@ def cache_error(folder: Path, error: OSError) -> CacheError:
             f"no space left in envspec's cache, {folder}: {error.strerror}",
             hint="free space, or set ENVSPEC_CACHE_DIR to another folder; finished work is kept",
         )
+    is_file = error.errno in {errno.ENOTDIR, errno.EEXIST}
     return CacheError(
         f"envspec's cache can't be used: {error.filename or folder}: {error.strerror or error}",
-        hint="make it readable and writable, or set ENVSPEC_CACHE_DIR to another folder",
+        hint=f"{'move the file away' if is_file else 'make it readable and writable'}, "
+        "or set ENVSPEC_CACHE_DIR to another folder",
     )
 
 
@@ -166,10 +169,10 @@ def cache_path(environ: Mapping[str, str]) -> Path:
 def cache_root(environ: Mapping[str, str]) -> Path:
     """The folder of envspec's caches, created if necessary, and closed to other users.
 
-    That it can't be created is no error here: many commands work without it.
+    That it must not be written is no error here: many commands work without it, and others call `cache_problem`.
 
     Raises:
-        UnsafeCache: others can have written to it. CacheError: no space for it.
+        UnsafeCache: others can have written to it. CacheError: it is not a folder; no space for it.
     """
     root = cache_path(environ)
     if sys.platform == "win32":
@@ -184,23 +187,29 @@ def cache_root(environ: Mapping[str, str]) -> Path:
             folder, missing = _resolve(root)
         _close(root, folder)
     except OSError as error:
-        if error.errno not in _FORBIDDEN:
+        if error.errno not in _NOT_PERMITTED:
             raise cache_error(root, error) from error
     return root
 
 
-def cache_problem(root: Path) -> UnsafeCache | None:
-    """The error that `cache_root` would raise; nothing is changed."""
+def cache_problem(root: Path) -> EnvspecError | None:
+    """Why a cache can't be written, or is not safe from other users; nothing is changed."""
     if sys.platform == "win32":
         return None
     try:
         folder, missing = _resolve(root)
         if not missing:
             _check(root, folder, folder.lstat())
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+        if not os.access(folder, os.W_OK | os.X_OK):
+            is_read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+            number = errno.EROFS if is_read_only else errno.EACCES
+            raise OSError(number, os.strerror(number), str(folder))
     except UnsafeCache as error:
         return error
-    except OSError:
-        return None
+    except OSError as error:
+        return cache_error(root, error)
     return None
 
 

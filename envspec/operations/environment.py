@@ -15,6 +15,7 @@ from pathlib import Path
 from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, UnfitMachine, UsageError
+from envspec.io.cache import cache_problem
 from envspec.fetch.download import Downloads, conda_archives, missing_bytes
 from envspec.fetch.types import Archive, WrongArchive, python_archive
 from envspec.installer import conda, python, staging, uv
@@ -96,13 +97,16 @@ def install(request: InstallRequest, context: Context) -> Outcome:
     Raises:
         UsageError: the folder is something else's, or can't be made. UnfitMachine: this machine can't run it, or has
             no Python for it. NetworkError: a file is not available, or not the locked one. FileConflict: two packages
-            have the same file. DiskFull: the disk is full.
+            have the same file. DiskFull: the disk is full. CacheError: the cache can't be written.
     """
     _check_system()
     wanted = staging.record_of(request)
     if staging.is_installed(request.prefix, wanted):
         return Outcome.UNCHANGED
     _check(request)
+    # uv and rattler unpack into it, and link the environment's files to it.
+    if problem := cache_problem(context.cache):
+        raise problem
     with staging.staging(request.prefix, lambda: context.reporter.progress(Step(InstallStage.WAITING))) as site:
         # Another process may have installed it meanwhile.
         if staging.is_installed(request.prefix, wanted):

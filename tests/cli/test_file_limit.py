@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from envspec.cli.file_limit import TooManyOpenFiles, too_many_open_files
+from envspec.cli.system_errors import TooManyOpenFiles, system_error
 from envspec.errors import EnvspecError, NetworkError
 from tests.support.user import ROOT
 
@@ -50,11 +50,11 @@ _EMFILE = OSError(errno.EMFILE, "Too many open files")
     ],
 )
 def test_it_is_found_in_errors_of_every_kind(error: Exception) -> None:
-    found = too_many_open_files(error)
+    found = system_error(error)
     assert isinstance(found, TooManyOpenFiles) and found.exit_code == 6
     assert f"the limit is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}" in found.message
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOENT, "No such file"), NetworkError("down"), RuntimeError("24")])
 def test_other_errors_stay(error: Exception) -> None:
-    assert too_many_open_files(error) is None
+    assert system_error(error) is None

@@ -148,17 +148,6 @@ def test_one_spec_locked_by_several_at_once(tmp_path: Path, index: IndexServer) 
     assert user.pins()["weekly"] == "1.12.0"
 
 
-def test_a_cache_that_can_not_be_written_is_done_without(tmp_path: Path, index: IndexServer) -> None:
-    """Nothing can be remembered where its place is a file, and nothing has to be."""
-    blocked = tmp_path / "blocked"
-    blocked.write_bytes(b"a file, where a folder should be")
-    user = User(tmp_path, index.url, ENVSPEC_CACHE_DIR=str(blocked))
-    wants(user, DECEMBER)
-    user.locked()
-    assert user.pins()["weekly"] == "1.12.0"
-    assert blocked.read_bytes() == b"a file, where a folder should be"
-
-
 @pytest.mark.parametrize(
     ("number", "status", "message"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
 )

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from envspec.diagnostics.machine import NvmlReading, read_nvml
-from envspec.errors import NetworkError
-from envspec.io.cache import UnsafeCache, cache_problem
+from envspec.errors import EnvspecError, NetworkError
+from envspec.io.cache import cache_problem
 from envspec.io.process import Finished, run
 
 #: The first `podman info` takes some seconds; a program that takes longer than this hangs.
@@ -99,8 +99,8 @@ class ProbeResult:
 class DoctorContext:
     """Access to a machine.
 
-    root: of `/proc`, `/dev`, `/sys` and `/etc`. system: as `sys.platform`. open_cache: why the cache is not safe from
-    other users. path_of: a program on PATH. run: a command; None if it can't be run or hangs. space: of the file system
+    root: of `/proc`, `/dev`, `/sys` and `/etc`. system: as `sys.platform`. open_cache: why the cache can't be written, or
+    is not safe from other users. path_of: a program on PATH. run: a command; None if it can't be run or hangs. space: of the file system
     of a path, None if there is none. probe: one HEAD or GET, with a time limit. uv: its program, None if not installed.
     """
 
@@ -111,7 +111,7 @@ class DoctorContext:
     environ: Mapping[str, str]
     prefix: Path
     python: RunningPython
-    open_cache: Callable[[], UnsafeCache | None]
+    open_cache: Callable[[], EnvspecError | None]
     path_of: Callable[[str], str | None]
     run: Callable[[Sequence[str]], Awaitable[Finished | None]]
     space: Callable[[Path], DiskSpace | None]
