@@ -81,7 +81,9 @@ def system_error(error: BaseException) -> EnvspecError | None:
 def _found(error: BaseException) -> Iterator[_SystemError]:
     for each in error_chain(error):
         if isinstance(each, OSError) and each.errno is not None:
-            yield _SystemError(each.errno, os.fsdecode(each.filename) if isinstance(each.filename, (str, bytes)) else "")
+            yield _SystemError(
+                each.errno, os.fsdecode(each.filename) if isinstance(each.filename, (str, bytes)) else ""
+            )
         text = f"{each} {each.details}" if isinstance(each, EnvspecError) else str(each)
         for number in _NUMBER.finditer(text):
             paths = _PATH.findall(text, 0, number.start())

@@ -9,6 +9,7 @@ Sources: conda-build's documentation of `info/`; rattler 0.28, measured.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import posixpath
@@ -132,6 +133,12 @@ def _fields(package: CondaPackage) -> dict[str, object]:
     return fields
 
 
+#: Errors of the system that no package causes.
+_OF_SYSTEM: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
+)
+
+
 def _link_error(text: str) -> EnvspecError:
     """rattler's chain of causes as one error."""
     panic = re.search(r"panicked at [^\n]*\n(.+?)(?:\nnote: |\Z)", text, re.DOTALL)
@@ -141,6 +148,11 @@ def _link_error(text: str) -> EnvspecError:
         return DiskFull(f"no space left while conda packages were linked: {causes}", hint="free space and try again")
     if "longer than the placeholder" in causes:
         return PrefixTooLong(f"the folder's path is too long for a package: {causes}", hint="use a shorter path")
+    # Its hash is the locked one: if the system did not refuse a file, the package itself can't be used.
+    package = re.match(r"failed to (?:fetch|link) (\S+\.(?:conda|tar\.bz2)): (.+)", causes)
+    numbers = {int(number) for number in re.findall(r"\(os error (\d+)\)", causes)}
+    if package and not numbers & _OF_SYSTEM:
+        return BadCondaPackage(f"{package[1]}: rattler can't unpack or link it: {package[2]}")
     return LinkError(f"conda packages could not be linked: {causes}", hint="run again with --debug and report it")
 
 

@@ -13,7 +13,7 @@ import json
 import posixpath
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from typing import Final
@@ -103,7 +103,7 @@ PATTERNS: Final = (
 )
 
 #: Opens a layer's blob: its bytes as the registry has them.
-OpenBlob = Callable[[Descriptor], AsyncIterator[bytes]]
+OpenBlob = Callable[[Descriptor], AsyncGenerator[bytes, None]]
 
 
 async def read_base(
@@ -143,14 +143,16 @@ async def read_base(
 
 
 async def _read(
-    stream: AsyncIterator[bytes], blob: Descriptor, patterns: Sequence[Pattern], on_read: Callable[[int], object]
+    stream: AsyncGenerator[bytes, None], blob: Descriptor, patterns: Sequence[Pattern], on_read: Callable[[int], object]
 ) -> LayerContents:
-    """What a layer contains; its digest is checked at its end."""
+    """What a layer contains; its digest is checked at its end. stream: closed afterwards."""
     loop, cancel = asyncio.get_running_loop(), threading.Event()
     algorithm, _, expected = blob.digest.partition(":")
     digest = hashlib.new(algorithm)
+    reading: list[asyncio.Task[object] | None] = []
 
     async def piece() -> bytes:
+        reading[:] = [asyncio.current_task()]
         # Few large ones: each costs a change of threads.
         gathered = bytearray()
         async for data in stream:
@@ -177,6 +179,11 @@ async def _read(
         raise asyncio.CancelledError from None
     finally:
         cancel.set()
+        # At the end of the program, asyncio would close the stream and its connection in any order.
+        for task in filter(None, reading):
+            task.cancel()
+            await asyncio.wait([task])
+        await stream.aclose()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from pathlib import Path
 from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, UnfitMachine, UsageError
-from envspec.io.cache import cache_problem
 from envspec.fetch.download import Downloads, conda_archives, missing_bytes
 from envspec.fetch.types import Archive, WrongArchive, python_archive
 from envspec.installer import conda, python, staging, uv
 from envspec.installer import request as preflight
 from envspec.installer.request import InstallRequest, InstallStage
 from envspec.installer.staging import relocate
+from envspec.io.cache import cache_problem
 from envspec.io.files import DiskFull
 from envspec.io.tasks import run_interruptible
 from envspec.models import Library, Lock, Package, Platform, Resolution

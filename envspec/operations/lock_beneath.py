@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -117,7 +117,7 @@ async def _read_base(image: BaseImage, platform: Platform, session: Session, con
     return await read_base(base, JsonCache(context.cache / BASE_CONTENTS), opened, context.jobs, moved)
 
 
-async def _stored(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _stored(chunks: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
     """A blob of the cache."""
     for chunk in chunks:
         yield chunk

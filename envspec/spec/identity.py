@@ -195,7 +195,7 @@ def env_name(path: Path) -> str:
         name = read_spec(path)["env"]["name"]
     except (OSError, ValueError, KeyError, TypeError):
         name = None
-    if isinstance(name, str) and name and "/" not in name and "\\" not in name and name not in (".", ".."):
+    if isinstance(name, str) and name not in ("", ".", "..") and not any(each in name for each in "/\\\0"):
         return name
     from envspec.spec.load import load_spec
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -285,3 +287,11 @@ def test_bases_without_the_python_of_the_spec(owner: Owner, broken: base_package
     owner.has_base(layer(broken))
     owner.keeps("extra-part")
     assert expected in refused(owner.locks(), 2)
+
+
+def test_a_layer_that_is_a_bomb_is_refused_without_a_traceback(owner: Owner) -> None:
+    """Its stream and connection are open when its reader stops."""
+    zeros, rest = gzip.compress(bytes(64 << 20)), gzip.compress(os.urandom(4 << 20), 0)
+    owner.has_base(zeros * 16 + rest, layer(system()))
+    owner.keeps("extra-part")
+    assert "which is a bomb" in refused(owner.locks(), 5)

@@ -12,7 +12,7 @@ import pytest
 
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import EnvspecError
-from envspec.fetch.conda_link import LinkError, LinkTarget, PrefixTooLong, link
+from envspec.fetch.conda_link import BadCondaPackage, LinkError, LinkTarget, PrefixTooLong, link
 from envspec.image.layers.types import PREFIX, EntryKind
 from envspec.image.sources.conda import CondaSource, check_paths
 from envspec.models import CondaPackage
@@ -29,6 +29,10 @@ _PYTHON: Final = next(
 _META: Final = {f"conda-meta/{STEM}.json", "conda-meta/history", "CACHEDIR.TAG"}
 _CONSUMERS: Final = ("linked (`envspec install`, images)", "layer of an image")
 SECTION: Final = Section("conda archives", CONDA, _CONSUMERS)
+
+
+#: What rattler refuses without the name of the package, or for the length of the folder's path.
+NOT_ITS_FAULT: Final = ("index.json of another package", "a short prefix in a program")
 
 
 def _row(case: str, data: bytes) -> CondaPackage:
@@ -63,8 +67,12 @@ def _linked(case: str, data: bytes, canary: Canary) -> str:
     try:
         asyncio.run(link(rows, archives, into, {"PATH": os.environ["PATH"]}, lambda _done, _total: None))
     except (LinkError, PrefixTooLong):
+        assert case in NOT_ITS_FAULT
         return "refused by rattler"
     except EnvspecError as fault:
+        if "rattler can't unpack or link it" in fault.message:
+            assert isinstance(fault, BadCondaPackage) and row.filename in fault.message
+            return "refused by rattler"
         return outcome(fault, canary)
     of_python = {*_PYTHON.files, f"conda-meta/{_PYTHON.stem}.json"} if case in PYTHON else set()
     found = {path: what for path, what in files_below(site).items() if path not in _META | of_python}

@@ -337,6 +337,10 @@ SPECS: Final = {
     ),
     "a file of 2 MiB": ("#" * (2 * MIB), "it has more than 1048576 bytes"),
     "a NUL": ('[env]\nname = "x"\npython = "3.11"\n[pip]\ndependencies = ["a\\u0000b"]', "a"),
+    "a NUL in the name": (
+        '[env]\nname = "a\\u0000b"\npython = "3.11"\n[pip]\ndependencies = []',
+        "can't name a folder",
+    ),
     "an escape sequence": ('[env]\nname = "x\\u001b[2J"\npython = "3.11"', "name"),
 }
 
