@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from envspec.operations.image import Destinations
     from envspec.operations.image_cache import ImageRequest
 
+#: Files in a warning.
+_MOST_NAMED: Final = 5
 _BUILD: Final = combined(
     click.option(
         "--platform",
@@ -104,16 +106,19 @@ def build(lock: str, dry_run: bool, **chosen: Any) -> Result:
     pushed = chosen["pushed"]
     if context.is_offline and pushed:
         raise UsageError("--push needs the network, and --offline forbids it", hint="leave one of them out")
+    secrets = request.secret_files()
+    if secrets:
+        _warn_of_secrets(secrets)
     only_pushed = not (chosen["output"] or chosen["layout"] or chosen["loaded"])
     if dry_run:
-        return _plan(request, chosen)
+        return _plan(request, chosen, secrets)
     if only_pushed and (cached := request.cached()) is not None and _is_pushed(cached.digest, pushed, context):
-        return _ids(cached.ids, cached.digest, pushed)
+        return _ids(cached.ids, cached.digest, pushed, secrets)
     from envspec.operations.image import Destinations
 
     tag = tag_of(chosen["tag"] or default_tag(request.lock))
     load = tag if chosen["loaded"] else None
-    return _build(request, Destinations(chosen["output"], chosen["layout"], pushed, load, tag), context)
+    return _build(request, Destinations(chosen["output"], chosen["layout"], pushed, load, tag), context, secrets)
 
 
 @command.command("id")
@@ -186,6 +191,15 @@ def _request(lock: str, context: Context, chosen: Mapping[str, Any]) -> ImageReq
     )
 
 
+def _warn_of_secrets(paths: Sequence[str]) -> None:
+    names = ", ".join(paths[:_MOST_NAMED])
+    more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
+    output.warn(
+        f"[image] copy puts {names}{more} into the image, which everybody who has the image can read: "
+        "copy folders without secrets, and set these at the start: `envspec run --env NAME`"
+    )
+
+
 def _is_pushed(digest: str, reference: str | None, context: Context) -> bool:
     """Whether nothing is left to do: the tag names this digest already, or nothing is to be pushed."""
     if not reference:
@@ -196,17 +210,24 @@ def _is_pushed(digest: str, reference: str | None, context: Context) -> bool:
         return is_pushed(reference, digest, replace(context, reporter=reporter))
 
 
-def _build(request: ImageRequest, outputs: Destinations, context: Context) -> Result:
+def _build(
+    request: ImageRequest, outputs: Destinations, context: Context, secrets: Sequence[str] | None = None
+) -> Result:
     from envspec.operations import image
 
     with TerminalReporter(request.lock.name) as reporter:
         built = image.build(request.options, outputs, replace(context, reporter=reporter))
     request.remember(built)
-    return _ids([(each.platform.value, each.id) for each in built.images], built.digest, outputs.push)
+    return _ids([(each.platform.value, each.id) for each in built.images], built.digest, outputs.push, secrets)
 
 
-def _ids(rows: Sequence[tuple[str, str]], digest: str, pushed: str | None = None) -> Result:
-    """The IDs; on stderr, because they are the result, the name by digest of what was pushed."""
+def _ids(
+    rows: Sequence[tuple[str, str]], digest: str, pushed: str | None = None, secrets: Sequence[str] | None = None
+) -> Result:
+    """The IDs; on stderr, because they are the result, the name by digest of what was pushed.
+
+    secrets: files in the image that may have some; None: not looked for.
+    """
     from envspec.operations.image_cache import pushed_name
 
     name = pushed_name(pushed, digest) if pushed else None
@@ -214,10 +235,13 @@ def _ids(rows: Sequence[tuple[str, str]], digest: str, pushed: str | None = None
         output.info(f"pushed: {name}")
     images = [{"platform": platform, "id": identity} for platform, identity in rows]
     lines = [f"{identity}  {platform}" for platform, identity in rows] if len(rows) > 1 else [rows[0][1]]
-    return plain(lambda: {"images": images, "digest": digest, "pushed": name}, lines)
+    document: dict[str, object] = {"images": images, "digest": digest, "pushed": name}
+    if secrets is not None:
+        document["secret_files"] = list(secrets)
+    return plain(lambda: document, lines)
 
 
-def _plan(request: ImageRequest, chosen: Mapping[str, Any]) -> Result:
+def _plan(request: ImageRequest, chosen: Mapping[str, Any], secrets: Sequence[str]) -> Result:
     """What `image build` would do: `--dry-run`."""
     from envspec.context import counted
     from envspec.operations.image_cache import default_tag
@@ -246,6 +270,7 @@ def _plan(request: ImageRequest, chosen: Mapping[str, Any]) -> Result:
         "images": images,
         "missing_wheels": len(missing),
         "missing_bytes": fetched,
+        "secret_files": list(secrets),
         **targets,
     }
     return plain(lambda: document, lines)

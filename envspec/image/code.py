@@ -11,6 +11,7 @@ import posixpath
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,12 @@ from envspec.verifier.regular import FileTooLarge
 
 #: Of the code, in bytes, all of which is in memory: code of 10,000 files has less. Data belongs into a volume.
 MAX_CODE_BYTES: Final = 256 << 20
+
+#: Names of files with logins, and of ssh's private keys: `id_rsa`, not `id_map.py`.
+_SECRET_NAMES: Final = (".env", ".env.*", ".netrc", "_netrc", ".pypirc", ".git-credentials", "id_*")
+_TEMPLATES: Final = ("*.example", "*.sample", "*.template", "*.dist", "id_*.*")
+_SECRET_FOLDERS: Final = frozenset({".aws", ".ssh", ".gnupg"})
+_SECRET_PATHS: Final = (".docker/config.json", ".kube/config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,31 @@ def read_code(lock: Lock) -> CodeSource | None:
     folders = [workdir, *(each for path in found for each in _between(workdir, path))]
     entries = {each: Entry(each, 0o755, EntryKind.FOLDER, uid=owner[0], gid=owner[1]) for each in folders} | found
     return CodeSource(f"code of {lock.name}: {', '.join(paths)}", tuple(in_order(entries.values())))
+
+
+def secret_files(lock: Lock) -> tuple[str, ...]:
+    """Files that an image of the lock contains and that, by their names, have passwords, tokens or private keys.
+
+    Paths are relative to the project's folder.
+
+    Raises:
+        UsageError: as `read_code`.
+    """
+    paths = _copied(lock)
+    if not paths:
+        return ()
+    folder = project_folder(lock)
+    return tuple(inner for path in paths for inner in _files_in(folder, path) if _is_secret(inner))
+
+
+def _is_secret(path: str) -> bool:
+    *folders, name = path.split("/")
+    if not _SECRET_FOLDERS.isdisjoint(folders):
+        return True
+    if any(path == each or path.endswith(f"/{each}") for each in _SECRET_PATHS):
+        return True
+    is_template = any(fnmatchcase(name, pattern) for pattern in _TEMPLATES)
+    return not is_template and any(fnmatchcase(name, pattern) for pattern in _SECRET_NAMES)
 
 
 def source_root(folder: Path, name: str, copied: Sequence[str]) -> tuple[str, tuple[str, ...]]:

@@ -78,6 +78,15 @@ class ImageRequest:
                 values.append(code_key(self.lock))
             self._key = hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
+    def secret_files(self) -> tuple[str, ...]:
+        """Files of the project in the image whose names are those of secrets; see `image.code.secret_files`."""
+        body = read_current(self.folder, LOCK_FILE)
+        if not any(key in body for key in _OF_CODE):
+            return ()
+        from envspec.image.code import secret_files
+
+        return secret_files(self.lock)
+
     def cached(self) -> CachedIds | None:
         """The images, if this machine has built them before."""
 

@@ -375,3 +375,36 @@ copy = ["configs"]
     dockerfile = (builder.folder / "locks/my-trainer/Dockerfile").read_text()
     assert "--build-context code=../.. ." in dockerfile
     assert dockerfile.endswith('COPY --from=code [".", "/workspace/"]\n')
+
+
+SECRETS: Final = (
+    ".aws/credentials",
+    ".docker/config.json",
+    ".env",
+    ".env.production",
+    ".netrc",
+    ".pypirc",
+    "keys/id_ed25519",
+    "keys/id_rsa",
+    "src/.ssh/config",
+)
+HARMLESS: Final = (".docker/buildx", ".env.example", "env.py", "src/id_map.py", "keys/id_rsa.pub", "keys/ids")
+
+
+def test_files_with_names_of_secrets_are_warned_of(scene: Scene) -> None:
+    builder = scene.somebody("one")
+    for name in (*SECRETS, *HARMLESS):
+        (builder.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (builder.folder / name).write_text("x")
+    lock = scene.lock(builder, ImageSettings(copy=(".",)))
+    # The second run knows the image already.
+    for words in ((lock, "--dry-run"), (lock,), (lock,)):
+        ran = succeeded(builder.image("build", *words, "--format", "json"))
+        document = json.loads(ran.stdout)
+        assert document["secret_files"] == list(SECRETS)
+        [warning] = document["warnings"]
+        assert warning in ran.stderr and ".env" in warning and "and 4 more" in warning
+    for name in SECRETS:
+        (builder.folder / name).unlink()
+    ran = succeeded(builder.image("build", lock, "--format", "json"))
+    assert json.loads(ran.stdout)["secret_files"] == [] and ran.warnings == []
