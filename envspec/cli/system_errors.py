@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from envspec.cli.file_limit import limit_text
 from envspec.conformance.results import error_chain
 from envspec.errors import EnvspecError, UnfitMachine
-from envspec.io.files import FULL, DiskFull
+from envspec.io.files import FULL, DiskFull, SystemFault, system_faults
 
 _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 #: The system does not let this process use a file, or its disk fails.
 _REFUSED: Final = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ESTALE}
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EEXIST,
+        errno.ELOOP,
+        errno.EIO,
+        errno.ESTALE,
+    }
 )
-#: How programs in Rust (uv, rattler) and in Python write an error's number.
-_NUMBER: Final = re.compile(r"\(os error (\d+)\)|\[Errno (\d+)\]")
-_PATH: Final = re.compile(r"[`'\"](/[^`'\"]+)[`'\"]")
 #: The text of tempfile's FileNotFoundError, whose number says nothing.
 _NO_TEMPORARY: Final = "No usable temporary directory"
 
@@ -35,13 +41,6 @@ class FileRefused(UnfitMachine):
     """The system does not let this process read or write a file that a command needs."""
 
     code = "file-refused"
-
-
-class _SystemError(NamedTuple):
-    """number: errno's. path: empty if it is not known."""
-
-    number: int
-    path: str
 
 
 def system_error(error: BaseException) -> EnvspecError | None:
@@ -78,13 +77,8 @@ def system_error(error: BaseException) -> EnvspecError | None:
     return None
 
 
-def _found(error: BaseException) -> Iterator[_SystemError]:
+def _found(error: BaseException) -> Iterator[SystemFault]:
     for each in error_chain(error):
         if isinstance(each, OSError) and each.errno is not None:
-            yield _SystemError(
-                each.errno, os.fsdecode(each.filename) if isinstance(each.filename, (str, bytes)) else ""
-            )
-        text = f"{each} {each.details}" if isinstance(each, EnvspecError) else str(each)
-        for number in _NUMBER.finditer(text):
-            paths = _PATH.findall(text, 0, number.start())
-            yield _SystemError(int(number[1] or number[2]), paths[-1] if paths else "")
+            yield SystemFault(each.errno, str(each.filename or ""))
+        yield from system_faults(f"{each} {each.details}" if isinstance(each, EnvspecError) else str(each))

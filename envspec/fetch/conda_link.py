@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from envspec.errors import EnvspecError, UsageError
 from envspec.io.archives import max_unpacked_bytes, parents_of, path_problem
-from envspec.io.files import DiskFull
+from envspec.io.files import FULL, DiskFull, system_faults
 from envspec.io.process import ParentLink, StopBy, run_streaming
 from envspec.models import CONDA_REASONS, CondaPackage, Platform
 
@@ -144,13 +144,13 @@ def _link_error(text: str) -> EnvspecError:
     panic = re.search(r"panicked at [^\n]*\n(.+?)(?:\nnote: |\Z)", text, re.DOTALL)
     lines = (panic[1] if panic else text).splitlines()
     causes = ": ".join(dict.fromkeys(line.removeprefix("Caused by: ").strip() for line in lines if line))
-    if "os error 28" in causes or "os error 122" in causes:
+    numbers = {each.number for each in system_faults(causes)}
+    if numbers & FULL:
         return DiskFull(f"no space left while conda packages were linked: {causes}", hint="free space and try again")
     if "longer than the placeholder" in causes:
         return PrefixTooLong(f"the folder's path is too long for a package: {causes}", hint="use a shorter path")
     # Its hash is the locked one: if the system did not refuse a file, the package itself can't be used.
     package = re.match(r"failed to (?:fetch|link) (\S+\.(?:conda|tar\.bz2)): (.+)", causes)
-    numbers = {int(number) for number in re.findall(r"\(os error (\d+)\)", causes)}
     if package and not numbers & _OF_SYSTEM:
         return BadCondaPackage(f"{package[1]}: rattler can't unpack or link it: {package[2]}")
     return LinkError(f"conda packages could not be linked: {causes}", hint="run again with --debug and report it")

@@ -19,7 +19,7 @@ from envspec.fetch.wheels import REFUSED, NotOnPage, login_hint
 from envspec.installer.request import InstallRequest
 from envspec.installer.staging import FOLDER, StagingFolder, unlink_metadata
 from envspec.io import process
-from envspec.io.files import DiskFull
+from envspec.io.files import DiskFull, system_faults
 from envspec.io.http_settings import ca_bundle, default_index_url
 from envspec.io.http_types import BadStatus, IncompleteResponse, RequestError, Retry, Stalled, Unreachable
 from envspec.io.process import Finished, ParentLink, StopBy, run, run_streaming
@@ -125,7 +125,8 @@ def error_of(ended: Finished, variables: Mapping[str, str]) -> EnvspecError:
     where = f"{who}: {url[1]}" if url else who
     for pattern, kind, what, hint in _ERRORS:
         if re.search(pattern, text):
-            return kind(f"{where}: {what}", hint=hint)
+            at = "".join(f": {found.path}" for found in system_faults(text) if found.path)
+            return kind(f"{where}: {what}{at}", hint=hint)
     for pattern, request_error, what, hint in _REQUEST_ERRORS:
         if re.search(pattern, text):
             return request_error(where, what, hint=hint)

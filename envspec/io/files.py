@@ -11,13 +11,14 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from envspec.errors import EnvspecError, UsageError
@@ -33,6 +34,25 @@ _NO_SYNC: Final = frozenset({errno.EBADF, errno.EOPNOTSUPP, errno.EINVAL, errno.
 class DiskFull(EnvspecError):
     exit_code = 6
     code = "disk-full"
+
+
+#: How programs in Rust (uv, rattler) and in Python write the number of a system's error, and paths before it.
+_ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)|\[Errno (\d+)\]")
+_QUOTED_PATH: Final = re.compile(r"[`'\"](/[^`'\"]+)[`'\"]")
+
+
+class SystemFault(NamedTuple):
+    """An error of the system in another program's text. path: of the file; empty if the text names none."""
+
+    number: int
+    path: str
+
+
+def system_faults(text: str) -> Iterator[SystemFault]:
+    """Those in a text such as "failed to write to file `/a/b`: No space left on device (os error 28)"."""
+    for found in _ERROR_NUMBER.finditer(text):
+        paths = _QUOTED_PATH.findall(text, 0, found.start())
+        yield SystemFault(int(found[1] or found[2]), paths[-1] if paths else "")
 
 
 _MARK: Final = ".envspec-"

@@ -1,14 +1,17 @@
-"""Runs of envspec that have a small disk of their own, in a name space of theirs."""
+"""Runs of envspec on a machine of another state: with a small disk, without a network, in name spaces of their own."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 from functools import cache
+from typing import Final
 
 import pytest
 
 from tests.support.user import Ran, User, command_line
+
+_OWN: Final = ("unshare", "--user", "--map-root-user", "--mount")
 
 
 @cache
@@ -16,11 +19,29 @@ def _mounts() -> bool:
     """Whether this user may mount a small disk in a name space of their own."""
     if shutil.which("unshare") is None:
         return False
-    tried = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /mnt"]
+    tried = [*_OWN, "--net", "sh", "-c", "mount -t tmpfs tmpfs /mnt"]
     return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 
 
 needs_mounts = pytest.mark.skipif(not _mounts(), reason="this user may not mount a small disk (unshare --mount)")
+
+
+def in_namespace(user: User, script: str, *words: str, network: bool = True, **environ: str) -> Ran:
+    """`envspec WORDS` after a script of the shell that changes mounts and limits, for this run alone.
+
+    script: `"$@"` in it is the run. network: whether it has one; without, not even loopback is up.
+    """
+    done = subprocess.run(
+        [*_OWN, *([] if network else ["--net"]), "sh", "-c", script, "sh", *command_line(words)],
+        cwd=user.folder,
+        env={**user.environ, **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 def on_a_disk(user: User, options: str, *words: str, **environ: str) -> tuple[Ran, list[str]]:
@@ -30,17 +51,8 @@ def on_a_disk(user: User, options: str, *words: str, **environ: str) -> tuple[Ra
     """
     disk = user.folder / "disk"
     disk.mkdir(exist_ok=True)
-    line = " ".join(f"'{word}'" for word in command_line(words))
     script = (
-        f"mount -t tmpfs -o {options} tmpfs '{disk}' || exit 99\n{line}\nstatus=$?\n"
+        f"mount -t tmpfs -o {options} tmpfs '{disk}' || exit 99\n\"$@\"\nstatus=$?\n"
         f"ls -A '{disk}' > '{user.folder}/left'\nexit $status\n"
     )
-    done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
-        cwd=user.folder,
-        env={**user.environ, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return Ran(done.returncode, done.stdout, done.stderr), (user.folder / "left").read_text().split()
+    return in_namespace(user, script, *words, **environ), (user.folder / "left").read_text().split()
