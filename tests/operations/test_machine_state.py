@@ -94,12 +94,7 @@ CHANGES: Final[dict[str, Change]] = {
         "disk/spec.toml",
         READ_ONLY.format("cp spec.toml disk/; ") + '"$@"',
     ),
-    "there is no folder for temporary files": Change(
-        LOCK,
-        *(6, "file-refused", "temporary files"),
-        'for each in /tmp /var/tmp /usr/tmp; do [ ! -d $each ] || mount -o bind,ro $each $each || exit 99; done; "$@"',
-        {"TMPDIR": "/nowhere"},
-    ),
+    "nothing can be written": Change(LOCK, 6, "file-refused", "temporary files", 'ulimit -f 0; "$@"'),
     # The cache
     "the cache is read-only": Change(
         INSTALL, 6, "cache", "disk: Read-only file system", READ_ONLY.format("") + '"$@"', CACHE_ON_DISK
@@ -191,7 +186,7 @@ def test_there_are_thirty_changes_or_more() -> None:
 def test_a_changed_machine(name: str, user: User) -> None:
     change = CHANGES[name]
     before = files_of(user)
-    ran = in_namespace(user, change.script, *change.words, network=change.network, **change.environ)
+    ran = in_namespace(user, change.script, *change.words, environ=change.environ, network=change.network)
     assert ran.status == change.status, ran
     if change.code != "output-not-writable":
         assert change.says in refused(ran, change.status)
@@ -208,7 +203,7 @@ def files_of(user: User) -> dict[str, bytes]:
 
 
 def test_a_cache_that_must_not_be_written_is_not_needed_to_lock(user: User) -> None:
-    ran = in_namespace(user, READ_ONLY.format("") + '"$@"', *LOCK, **CACHE_ON_DISK)
+    ran = in_namespace(user, READ_ONLY.format("") + '"$@"', *LOCK, environ=CACHE_ON_DISK)
     assert ran.status == 0, ran
     assert (user.folder / "locks/new/envspec.lock").read_bytes() == (user.lock / "envspec.lock").read_bytes()
 
@@ -223,7 +218,7 @@ def test_a_cache_that_must_not_be_written_is_not_needed_to_lock(user: User) -> N
 def test_doctor_reports_a_cache_that_can_not_be_used(
     script: str, environ: dict[str, str], says: str, user: User
 ) -> None:
-    ran = in_namespace(user, script, "doctor", **environ)
+    ran = in_namespace(user, script, "doctor", environ=environ)
     assert ran.status == 6, ran
     [line] = [line for line in ran.stdout.splitlines() if line.split()[:2] == ["missing", "cache"]]
     assert says in " ".join(ran.stdout[ran.stdout.index(line) :].split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
@@ -26,10 +27,11 @@ def _mounts() -> bool:
 needs_mounts = pytest.mark.skipif(not _mounts(), reason="this user may not mount a small disk (unshare --mount)")
 
 
-def in_namespace(user: User, script: str, *words: str, network: bool = True, **environ: str) -> Ran:
+def in_namespace(user: User, script: str, *words: str, environ: Mapping[str, str] = {}, network: bool = True) -> Ran:
     """`envspec WORDS` after a script of the shell that changes mounts and limits, for this run alone.
 
-    script: `"$@"` in it is the run. network: whether it has one; without, not even loopback is up.
+    script: `"$@"` in it is the run. environ: added to the user's own. network: whether it has one; without, not even
+    loopback is up.
     """
     done = subprocess.run(
         [*_OWN, *([] if network else ["--net"]), "sh", "-c", script, "sh", *command_line(words)],
@@ -55,4 +57,4 @@ def on_a_disk(user: User, options: str, *words: str, **environ: str) -> tuple[Ra
         f"mount -t tmpfs -o {options} tmpfs '{disk}' || exit 99\n\"$@\"\nstatus=$?\n"
         f"ls -A '{disk}' > '{user.folder}/left'\nexit $status\n"
     )
-    return in_namespace(user, script, *words, **environ), (user.folder / "left").read_text().split()
+    return in_namespace(user, script, *words, environ=environ), (user.folder / "left").read_text().split()

@@ -1,4 +1,4 @@
-"""The limit of open files: raised at the start; too low a one is the reported cause, whoever met it."""
+"""The limit of open files: raised at the start. A cause that is the system's is reported, whoever met it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from envspec.cli.system_errors import TooManyOpenFiles, system_error
+from envspec.cli.system_errors import FileRefused, TooManyOpenFiles, system_error
 from envspec.errors import EnvspecError, NetworkError
 from tests.support.user import ROOT
 
@@ -58,3 +58,28 @@ def test_it_is_found_in_errors_of_every_kind(error: Exception) -> None:
 @pytest.mark.parametrize("error", [OSError(errno.ENOENT, "No such file"), NetworkError("down"), RuntimeError("24")])
 def test_other_errors_stay(error: Exception) -> None:
     assert system_error(error) is None
+
+
+_UV = EnvspecError("uv exited: failed to write to file `/cache/a`: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/cache/b"), "disk-full", "/cache/b"),
+        (_UV, "disk-full", "/cache/a"),
+        (EnvspecError("failed", details="OSError: [Errno 122] Disk quota exceeded"), "disk-full", "a file"),
+        (PermissionError(errno.EACCES, "Permission denied", "/etc/shadow"), "file-refused", "/etc/shadow"),
+        (EnvspecError("open `/cache/uv`: Read-only file system (os error 30)"), "file-refused", "/cache/uv"),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), "file-refused", "TMPDIR"),
+        (caused(RuntimeError("x"), OSError(errno.EIO, "Input/output error", "/disk")), "file-refused", "/disk"),
+    ],
+)
+def test_other_errors_of_the_system(error: Exception, code: str, says: str) -> None:
+    found = system_error(error)
+    assert found is not None and (found.code, found.exit_code) == (code, 6)
+    assert says in str(found) and "\n  hint: " in str(found)
+
+
+def test_an_error_that_states_its_cause_stays() -> None:
+    assert system_error(caused(FileRefused("the lock can't be written"), OSError(errno.EROFS, "Read-only"))) is None
