@@ -26,7 +26,7 @@ from envspec.cli.options import (
 from envspec.cli.output import Result, in_formats
 from envspec.cli.progress import TerminalReporter
 from envspec.conformance.checks import CHECKS
-from envspec.errors import EnvspecError, UsageError
+from envspec.errors import EnvspecError, UnfitMachine, UsageError
 from envspec.report import RECEIPT
 
 if TYPE_CHECKING:
@@ -45,6 +45,19 @@ class Failed(EnvspecError):
     code = "conformance-failed"
 
 
+class NotTested(EnvspecError):
+    """The suite has run, nothing failed, and checks that an answer needs were not run or ran out of time."""
+
+    exit_code = 7
+    code = "not-tested"
+
+
+class NoTorch(UnfitMachine):
+    """The suite tests torch, which is not in the stack."""
+
+    code = "no-torch"
+
+
 #: What to test.
 SELECTION: Final = combined(
     click.option(
@@ -58,6 +71,7 @@ SELECTION: Final = combined(
         help=f"Run only this check; may be given more than once: {', '.join(CHECKS)}.",
     ),
     click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Time limit of a check, in seconds."),
+    click.option("--limit-factor", metavar="N", help="Multiply all time limits by N."),
     click.option(
         "--burn",
         metavar="MINUTES",
@@ -117,7 +131,9 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
 
     With --local and without LOCK, compares the Python's stack with what its torch requires. Every check is a process
     with its own time limit; what this machine can't do is `not run`, never `passed`. The exit code is 7 if a check
-    failed, or if a check that the spec requires did not run; 6 if there is no GPU to test.
+    failed, if a check that the spec requires did not run, or if too little ran for an answer: of the checks that
+    --check or the spec names each one, without names device (on a GPU), matmul, amp and transformer. It is 6 if there
+    is no GPU or no torch to test.
 
     \b
     envspec conformance pytorch-2.9                         the lock's image
@@ -158,9 +174,9 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
         # The disk is full by now.
         output.show(result)
         raise
-    if found.verdict is Verdict.FAILED:
-        return replace(result, error=Failed(_failure(found), hint=_hint(found, report)))
-    return result
+    if found.verdict is Verdict.PASSED:
+        return result
+    return replace(result, error=_error(found, report))
 
 
 def _write(found: Receipt, report: Path | None) -> None:
@@ -170,11 +186,18 @@ def _write(found: Receipt, report: Path | None) -> None:
         output.info(f"wrote {path}")
 
 
-def _failure(found: Receipt) -> str:
-    """The error's message: the first reasons. The receipt has all of them."""
+def _error(found: Receipt, report: Path | None) -> EnvspecError:
+    """What a run ends with that did not pass: the first reasons. The receipt has all of them."""
+    from envspec.receipts.model import Verdict
+
     more = len(found.reasons) - _REASONS
-    reasons = [*found.reasons[:_REASONS], *([f"and {more} more"] if more > 0 else [])]
-    return f"{found.subject}: conformance failed: {'; '.join(reasons)}"
+    reasons = "; ".join([*found.reasons[:_REASONS], *([f"and {more} more"] if more > 0 else [])])
+    if found.verdict is Verdict.FAILED:
+        return Failed(f"{found.subject}: conformance failed: {reasons}", hint=_hint(found, report))
+    if not found.summary.question:
+        hint = "add torch, or name what to test: `--check lock` compares the files with the lock"
+        return NoTorch(f"{found.subject}: {reasons}", hint=hint)
+    return NotTested(f"{found.subject}: whether it works is not known: {reasons}", hint=_hint(found, report))
 
 
 def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
@@ -196,13 +219,13 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
 
 def selection_of(chosen: Mapping[str, Any]) -> SuiteSelection:
     """What is chosen by SELECTION, and by options that are about this machine, if the command has them."""
-    from envspec.conformance.request import BadOption, Nodes, burn_of, limit_of, world_size_of
+    from envspec.conformance.request import BadOption, Nodes, burn_of, factor_of, limit_of, world_size_of
     from envspec.operations.conformance import SuiteSelection
 
     price, currency = _price(chosen.get("price"))
     try:
         world_size, limits = world_size_of(chosen.get("world_size")), dict(map(limit_of, chosen["limits"]))
-        burn_s = burn_of(chosen["burn"])
+        burn_s, limit_factor = burn_of(chosen["burn"]), factor_of(chosen["limit_factor"])
     except BadOption as error:
         raise UsageError(str(error), hint=error.hint) from error
     return SuiteSelection(
@@ -213,6 +236,7 @@ def selection_of(chosen: Mapping[str, Any]) -> SuiteSelection:
         price_per_hour=price,
         currency=currency,
         limits=limits,
+        limit_factor=limit_factor,
         burn_s=burn_s,
     )
 
@@ -246,7 +270,7 @@ def _price(text: str | None) -> tuple[float | None, str]:
 
 
 def _hint(found: Receipt, report: Path | None) -> str:
-    """The hint of the first check that failed, and where to find the rest."""
+    """The hint of the first check that failed or is not known, and where to find the rest."""
     hints = [each.hint for each in found.checks if each.hint and each.status.value != "passed"]
     where = f"the receipt in {report} has all of it" if report else "`--report DIR` writes all of it"
     return "; ".join([*hints[:1], where])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import output
-from envspec.cli.conformance import SELECTION, Failed, selection_of
+from envspec.cli.conformance import SELECTION, Failed, NotTested, selection_of
 from envspec.cli.options import DRY_RUN, LOCK, context_of
 from envspec.cli.output import Result, in_formats, plain
 from envspec.errors import UsageError
@@ -135,21 +135,25 @@ def report_(folder: Path, report: Path | None) -> Result:
     """Compare the nodes whose receipts are in FOLDER/NODE/receipt.json.
 
     Shows which nodes to drain (wrong results, a failed check, no receipt), which to watch (slower than most of their
-    kind, another driver or stack), and what fails on all nodes. The exit code is 7 if a node is to be drained, or if
-    something fails on all of them.
+    kind, another driver or stack), and what fails on all nodes. The exit code is 7 if a node is to be drained, if
+    something fails on all of them, or if it is not known of a node whether the stack works.
     """
     return _report(folder, report)
 
 
 def _report(folder: Path, to: Path | None) -> Result:
     from envspec.operations.fleet import read_fleet
+    from envspec.receipts.model import Verdict
     from envspec.report import write_fleet
     from envspec.report.fleet import headline
 
     found = read_fleet(folder)
     for path in write_fleet(found, to) if to else ():
         output.info(f"wrote {path}")
-    error = None if found.is_well else Failed(headline(found), hint=f"`envspec fleet report {folder}` shows why")
+    errors = {Verdict.FAILED: Failed, Verdict.NOT_KNOWN: NotTested}
+    error = None
+    if found.verdict in errors:
+        error = errors[found.verdict](headline(found), hint=f"`envspec fleet report {folder}` shows why")
     return in_formats(FLEET, found, error=error, sealed=True)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from envspec.operations.conformance import CheckEvent
 
 _GREEN, _RED, _YELLOW, _PLAIN = "\x1b[32m", "\x1b[1;31m", "\x1b[33m", "\x1b[0m"
-_COLOURS: Final = {"passed": _GREEN, "failed": _RED, "not run": _YELLOW}
+_COLOURS: Final = {"passed": _GREEN, "failed": _RED, "not run": _YELLOW, "not known": _YELLOW}
 _WORD: Final = max(map(len, _COLOURS))
 _REASON: Final = 200
 

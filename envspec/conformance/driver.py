@@ -30,7 +30,7 @@ from envspec.conformance.nvml import (
     read_board,
 )
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import Board, Driver, Gpu
+from envspec.conformance.results import Board, Cause, Driver, Gpu
 
 _CUDA = "libcuda.so.1"
 _TEXT_BYTES = 96
@@ -46,35 +46,42 @@ _VENDOR, _DISPLAY = "0x10de", "0x03"
 _NAMES = {"cuda": "CUDA", "nvml": "NVML"}
 
 
-def query(request_path: Path, folder: Path, limit_s: float | None = None) -> tuple[Driver, tuple[str, ...]]:
+def query(
+    request_path: Path, folder: Path, limit_s: float | None = None, limit_factor: float = 1.0
+) -> tuple[Driver, tuple[str, ...]]:
     """What the driver reports, and processes that cannot be killed.
 
     request_path: of a request. folder: for the files of the two processes. limit_s: of each; by default it grows with
-    the number of GPUs, since without the persistence daemon each of them is initialised now.
+    the number of GPUs, since without the persistence daemon each of them is initialised now. limit_factor: of it.
     """
     limit_s = limit_s or SIZES["driver.limit_s"] + SIZES["driver.limit_s_per_gpu"] * len(_device_files())
+    limit_s *= limit_factor
     started = {
         library: isolation.start(
             folder / library, "--driver", str(os.getpid()), request_path, folder / library, library
         )
         for library in _NAMES
     }
-    late, unkillable = isolation.wait(started.values(), limit_s)
+    ended = isolation.wait(started.values(), limit_s)
     read = {
-        library: _reading(_NAMES[library], folder / library, process, limit_s if process.pid in late else None)
+        library: _reading(_NAMES[library], folder / library, process, ended.overruns.get(process.pid))
         for library, process in started.items()
     }
-    return _driver(read["cuda"], read["nvml"]), unkillable
+    return _driver(read["cuda"], read["nvml"]), ended.unkillable
 
 
 def _reading(
-    library: str, folder: Path, process: subprocess.Popen[bytes], over_limit_s: float | None
+    library: str, folder: Path, process: subprocess.Popen[bytes], overrun: isolation.Overrun | None
 ) -> dict[str, Any]:
-    """The values that a process has reported. error: why there are no more."""
+    """The values that a process has reported. error: why there are no more. is_late: whether it ran out of time."""
     events = ProcessEvents.read(folder / isolation.EVENTS)
-    failed = isolation.failure(events, process.returncode, over_limit_s)
+    failed = isolation.failure(events, process.returncode, overrun)
+    if failed is None:
+        return events.values
     # The values first: a process that hangs at one GPU has reported the others.
-    return {**events.values, **({"error": f"{library} does not work: {failed[1]}"} if failed else {})}
+    is_late = failed[0] is Cause.OUT_OF_TIME
+    what = "is too slow" if is_late else "does not work"
+    return {**events.values, "error": f"{library} {what}: {failed[1]}", "is_late": is_late}
 
 
 def _driver(cuda: Mapping[str, Any], nvml: Mapping[str, Any]) -> Driver:
@@ -104,6 +111,7 @@ def _driver(cuda: Mapping[str, Any], nvml: Mapping[str, Any]) -> Driver:
         version=version,
         cuda=cuda.get("version", ""),
         error=error,
+        is_late=bool(error and cuda.get("is_late")),
         is_absent=bool(missing and nvml.get("missing") and not devices),
         nvml_error=nvml.get("error", ""),
         nvml_missing=nvml.get("missing", ""),

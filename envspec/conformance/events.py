@@ -144,6 +144,15 @@ def _add_to(phases: list[Phase], ended: Phase) -> None:
 _LOCKED_NAMES: Mapping[str, tuple[str, ...]] = {"torch": ("pytorch",), "torch_geometric": ("pytorch-geometric", "pyg")}
 
 
+def is_in_stack(request: SuiteRequest, module: str, *names: str) -> bool:
+    """Whether a package is locked or installed. names: its further names in locks (normalised).
+
+    A locked package counts even if it is not installed, so that its failing import is a failure.
+    """
+    in_locks = (module.replace("_", "-"), *_LOCKED_NAMES.get(module, ()), *names)
+    return any(map(request.version, in_locks)) or importlib.util.find_spec(module) is not None
+
+
 class CheckContext(EventWriter):
     """What a check reads of the run, and how it reports.
 
@@ -174,12 +183,8 @@ class CheckContext(EventWriter):
         return Sensors(self.request.gpus[self.gpu or 0].pci, period_s)
 
     def has(self, module: str, *names: str) -> bool:
-        """Whether a package is locked or installed. names: its further names in locks (normalised).
-
-        A locked package counts even if it is not installed, so that its failing import is a failure.
-        """
-        in_locks = (module.replace("_", "-"), *_LOCKED_NAMES.get(module, ()), *names)
-        return any(map(self.request.version, in_locks)) or importlib.util.find_spec(module) is not None
+        """As `is_in_stack`."""
+        return is_in_stack(self.request, module, *names)
 
     def absence(self, module: str) -> str:
         return f"{module} is not in the lock" if self.request.locked else f"{module} is not installed"

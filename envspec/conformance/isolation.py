@@ -11,12 +11,23 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, NoReturn
 
+from envspec.conformance.cputime import LimitClock
 from envspec.conformance.events import CheckContext, ProcessEvents
-from envspec.conformance.processes import RUN, adopt_orphans, descendants, die_with_parent, end_all, signal_name
+from envspec.conformance.processes import (
+    RUN,
+    adopt_orphans,
+    below,
+    children,
+    descendants,
+    die_with_parent,
+    end_all,
+    signal_name,
+)
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import Cause, NotRun, Peak, error_chain
 
@@ -26,6 +37,8 @@ DONE, NOT_RUN, RAISED = 0, 75, 70
 EVENTS, SCRATCH, LOG = "events.jsonl", "scratch", "log.txt"
 #: Findings in a reason; the result lists all of them.
 _MAX_IN_REASON = 8
+#: Processes are looked at after so many seconds, and at least so many times until their limit.
+_PERIOD_S, _PERIODS = 1.0, 10
 #: For every thread's stack to be written, in seconds.
 _STACKS_S = 0.3
 
@@ -101,55 +114,113 @@ def _peak() -> Peak:
     return Peak(host_bytes=host)
 
 
-def failure(events: ProcessEvents, exited: int | None, over_limit_s: float | None) -> tuple[Cause, str] | None:
-    """Why a process failed; None if it did not.
+@dataclass(frozen=True)
+class Overrun:
+    """A process that was ended at its limit.
 
-    exited: its status, negative for a signal; None if it can't be killed. over_limit_s: the limit at which it was
-    ended.
+    limit_s: that limit. wall_s: how long it ran. waited_s: of these, how long it only waited for a CPU. is_stuck:
+    whether it did nothing any more.
     """
-    if over_limit_s is not None:
-        return Cause.OVER_LIMIT, f"still running after {over_limit_s:g} s, {events.position}"
+
+    limit_s: float
+    wall_s: float
+    waited_s: float
+    is_stuck: bool
+
+    def failure(self, position: str) -> tuple[Cause, str]:
+        """Its cause, and a sentence. position: where the process was."""
+        if self.is_stuck:
+            return Cause.OVER_LIMIT, f"still running after {self.limit_s:g} s, {position}"
+        waited = f", of which it waited {self.waited_s:.0f} s for a CPU" if self.waited_s >= 1 else ""
+        took = f"its limit is {self.limit_s:g} s, and it took {self.wall_s:.0f} s{waited}"
+        return Cause.OUT_OF_TIME, f"ran out of time {position}: {took}"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How processes ended.
+
+    overruns: PID -> how it was ended at its limit. waited_s: the longest that one of them only waited for a CPU.
+    counted_s: the most of its limit that one of them used. unkillable: descriptions of processes that can't be killed.
+    """
+
+    overruns: Mapping[int, Overrun]
+    waited_s: float
+    counted_s: float
+    unkillable: tuple[str, ...]
+
+
+def failure(events: ProcessEvents, exited: int | None, overrun: Overrun | None) -> tuple[Cause, str] | None:
+    """Why a process failed, or OUT_OF_TIME; None if neither.
+
+    exited: its status, negative for a signal; None if it can't be killed. overrun: if it was ended at its limit.
+    """
+    ended = overrun.failure(events.position) if overrun else _ended(events, exited)
+    wrong = [str(each) for each in events.findings if each.ok is False]
+    if not wrong or (ended and ended[0] is not Cause.OUT_OF_TIME):
+        return ended
+    # What is wrong is known, whatever else is not.
+    more = [f"and {len(wrong) - _MAX_IN_REASON} more"] if len(wrong) > _MAX_IN_REASON else []
+    late = [ended[1]] if ended else []
+    return Cause.FOUND, "; ".join([*wrong[:_MAX_IN_REASON], *more, *late])
+
+
+def _ended(events: ProcessEvents, exited: int | None) -> tuple[Cause, str] | None:
+    """Why a process that has ended by itself has no result; None if it has one."""
     if events.raised:
         return Cause(events.raised[0]), f"{events.position}: {events.raised[1]}"
-    if exited not in (DONE, NOT_RUN) or not (events.done or events.not_run):
-        if exited == -signal.SIGKILL:
-            reason = "most often because the system or container is out of memory"
-            return Cause.OUT_OF_MEMORY, f"killed {events.position}: {reason}"
-        if exited is not None and exited < 0:
-            return Cause.CRASHED, f"crashed {events.position}, by {signal_name(-exited)}"
-        return Cause.CRASHED, f"exited {events.position} with status {exited} without a result"
-    wrong = [str(each) for each in events.findings if each.ok is False]
-    if wrong:
-        more = [f"and {len(wrong) - _MAX_IN_REASON} more"] if len(wrong) > _MAX_IN_REASON else []
-        return Cause.FOUND, "; ".join([*wrong[:_MAX_IN_REASON], *more])
-    return None
+    if exited in (DONE, NOT_RUN) and (events.done or events.not_run):
+        return None
+    if exited == -signal.SIGKILL:
+        reason = "most often because the system or container is out of memory"
+        return Cause.OUT_OF_MEMORY, f"killed {events.position}: {reason}"
+    if exited is not None and exited < 0:
+        return Cause.CRASHED, f"crashed {events.position}, by {signal_name(-exited)}"
+    return Cause.CRASHED, f"exited {events.position} with status {exited} without a result"
 
 
-def wait(
-    processes: Iterable[subprocess.Popen[bytes]], limit_s: float, waiting: Collection[int] = ()
-) -> tuple[set[int], tuple[str, ...]]:
+def wait(processes: Iterable[subprocess.Popen[bytes]], limit_s: float, waiting: Collection[int] = ()) -> Ended:
     """Wait for processes; at the limit they are ended, and in any case all that they have started.
 
-    waiting: PIDs of other processes, which keep running. Returns the PIDs of those that were still running at the
-    limit, and descriptions of processes that cannot be killed.
+    Time in which a process and all below it only wait for a CPU does not count. waiting: PIDs of other processes, which
+    keep running.
     """
     started = list(processes)
-    deadline = time.monotonic() + limit_s
-    late: set[int] = set()
     unkillable: tuple[str, ...] = ()
     try:
-        for each in started:
-            try:
-                each.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                late.add(each.pid)
-        if late:
-            _request_stacks(late)
+        clocks, overruns = _watched(started, limit_s)
+        if overruns:
+            _request_stacks(overruns)
     finally:
         unkillable = end_all(exclude=waiting)
         for each in started:
             each.poll()
-    return late, unkillable
+    waited_s = max((each.waited_s for each in clocks), default=0.0)
+    counted_s = max((each.counted_s for each in clocks), default=0.0)
+    return Ended(overruns, waited_s, counted_s, unkillable)
+
+
+def _watched(
+    started: Sequence[subprocess.Popen[bytes]], limit_s: float
+) -> tuple[list[LimitClock], dict[int, Overrun]]:
+    """Wait until every process has ended or reached its limit: their clocks, and those at the limit."""
+    tree = children()
+    clocks = {each.pid: LimitClock({each.pid, *below(each.pid, tree)}) for each in started}
+    overruns: dict[int, Overrun] = {}
+    period_s = min(_PERIOD_S, limit_s / _PERIODS)
+    running = list(started)
+    while running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running[0].wait(period_s)
+        running = [each for each in running if each.poll() is None]
+        tree = children() if running else {}
+        for each in running:
+            clock = clocks[each.pid]
+            clock.advance({each.pid, *below(each.pid, tree)})
+            if clock.is_over(limit_s):
+                overruns[each.pid] = Overrun(limit_s, clock.wall_s, clock.waited_s, clock.is_stuck(limit_s))
+        running = [each for each in running if each.pid not in overruns]
+    return list(clocks.values()), overruns
 
 
 def _request_stacks(roots: Collection[int]) -> None:

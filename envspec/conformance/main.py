@@ -21,7 +21,7 @@ from typing import Any
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.node import CRITICAL, OK, UNKNOWN, WARNING, node
 from envspec.conformance.processes import RUN, TERMINATION_SIGNALS, adopt_orphans
-from envspec.conformance.receipt import PASSED, RECEIPT_MARK, document
+from envspec.conformance.receipt import RECEIPT_MARK, document, exit_code
 from envspec.conformance.request import (
     BadOption,
     Nodes,
@@ -29,15 +29,17 @@ from envspec.conformance.request import (
     burn_of,
     burned,
     check_nodes,
+    factor_of,
     limit_of,
+    named_checks,
     world_size_of,
 )
 from envspec.conformance.results import dumps
 from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
 from envspec.verifier.regular import read_regular
 
-#: Exit statuses besides the suite's: what was tested failed; the suite left no results.
-FAILED, NO_RESULTS = 7, 6
+#: Exit status besides the suite's and the receipt's: the suite left no results.
+NO_RESULTS = 6
 RECEIPT_FILE = "receipt.json"
 #: Status of `--node` -> what its line begins with.
 _NODE = {OK: "OK", WARNING: "WARNING", CRITICAL: "CRITICAL", UNKNOWN: "UNKNOWN"}
@@ -100,14 +102,14 @@ def _suite(parser: argparse.ArgumentParser, options: argparse.Namespace, version
             signal.sigwait(TERMINATION_SIGNALS)
     if status != COMPLETED:
         return status
-    return 0 if receipt["verdict"] == PASSED else FAILED
+    return exit_code(receipt)
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
         description="Test that this machine runs the stack of this Python: torch, its CUDA libraries, the GPUs.",
-        epilog=f"Exit status: 0 passed, {FAILED} failed, {NO_GPU} no GPU and no driver, 2 usage.",
+        epilog=f"Exit status: 0 passed, 7 failed or not known, {NO_GPU} no GPU and no driver, or no torch, 2 usage.",
     )
     parser.add_argument(
         "--request", type=Path, metavar="FILE", help="run what FILE requests; other options override it"
@@ -126,6 +128,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--limit", action="append", default=[], metavar="NAME=S", help="time limit of a check, in seconds"
     )
+    parser.add_argument("--limit-factor", metavar="N", help="multiply all time limits by N")
     parser.add_argument(
         "--burn", metavar="MINUTES", help="run sustained this long; without --check, only device and health too"
     )
@@ -164,14 +167,14 @@ def _request(parser: argparse.ArgumentParser, options: argparse.Namespace, reque
     try:
         check_nodes(nodes)
         world_size, limits = world_size_of(options.world_size), dict(map(limit_of, options.limit))
-        burn_s = burn_of(options.burn)
+        burn_s, limit_factor = burn_of(options.burn), factor_of(options.limit_factor)
     except BadOption as error:
         parser.error(f"{error}: {error.hint}")
     for name in limits:
         if name not in {*CHECKS, DRIVER}:
             parser.error(f"--limit {name}: there is no such check")
-    named = burned(options.check or (), burn_s) or requested.checks
-    checks = tuple(name for name in CHECKS if name in named)
+    chosen = burned(options.check or (), burn_s) or requested.checks
+    checks = tuple(name for name in CHECKS if name in chosen)
     return replace(
         requested,
         device=options.device or requested.device,
@@ -180,7 +183,9 @@ def _request(parser: argparse.ArgumentParser, options: argparse.Namespace, reque
         world_size=world_size if options.world_size else requested.world_size,
         nodes=nodes if nodes != Nodes() else requested.nodes,
         limits={**requested.limits, **limits},
+        limit_factor=limit_factor if options.limit_factor else requested.limit_factor,
         burn_s=burn_s or requested.burn_s,
+        named=named_checks(options.check or (), burn_s) or requested.named,
     )
 
 
@@ -221,7 +226,8 @@ def _show(line: str) -> None:
 
 def _show_verdict(receipt: Mapping[str, Any]) -> None:
     counts = receipt["summary"]["checks"]
-    print(f"{receipt['verdict']}: {counts['passed']} passed, {counts['failed']} failed, {counts['not_run']} not run")
+    texts = (f"{counts[name]} {name.replace('_', ' ')}" for name in ("passed", "failed", "not_run", "not_known"))
+    print(f"{receipt['verdict']}: {', '.join(texts)}")
     for reason in receipt["reasons"]:
         print(f"  {reason}")
 
@@ -244,6 +250,7 @@ def _known(request: SuiteRequest, lock: dict[str, Any] | None, version: str) -> 
         "local": {"python": sys.executable, "prefix": sys.prefix},
         "requested": request.checks,
         "required": request.required,
+        "named": request.named,
         "nodes": asdict(request.nodes),
         "world_size": request.world_size,
         "toolkit": "",

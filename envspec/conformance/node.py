@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 from envspec.conformance import driver, isolation
 from envspec.conformance.checks import health
 from envspec.conformance.events import CheckContext, ProcessEvents
-from envspec.conformance.receipt import PASSED
+from envspec.conformance.receipt import NOT_KNOWN, PASSED
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import dumps
+from envspec.conformance.results import Cause, dumps
 from envspec.verifier.regular import read_regular
 
 #: Exit statuses, those of Nagios plugins: healthy; odd; take it out of use; not known.
@@ -97,6 +97,8 @@ def _recorded(path: Path, receipt: Mapping[str, Any]) -> tuple[list[str], list[s
     if receipt["verdict"] == PASSED:
         return [], []
     first = "; ".join(map(str, receipt["reasons"][:1]))
+    if receipt["verdict"] == NOT_KNOWN:
+        return [], [f"not known since the suite of {receipt['made_at'][:10]}: {first}"]
     return [f"the suite failed on {receipt['made_at'][:10]}: {first}"], []
 
 
@@ -108,13 +110,15 @@ def _now(folder: Path, recorded: Mapping[str, str]) -> tuple[list[str], list[str
     request = folder / "request.json"
     request.write_text(dumps(SuiteRequest(device="cuda", checks=())), encoding="utf-8")
     process = isolation.start(folder / "nvml", "--node", str(os.getpid()), request, folder / "nvml")
-    late, unkillable = isolation.wait([process], _LIMIT_S)
+    ended = isolation.wait([process], _LIMIT_S)
     events = ProcessEvents.read(folder / "nvml" / isolation.EVENTS)
     if missing := events.values.get("missing"):
         return [f"{missing}, and the receipt has {len(recorded)} GPUs"] if recorded else [], [], str(missing)
     wrong = [str(each) for each in events.findings if each.ok is False]
     events.findings.clear()
-    failed = isolation.failure(events, process.poll(), _LIMIT_S if late else None)
+    failed = isolation.failure(events, process.poll(), ended.overruns.get(process.pid))
+    if failed and failed[0] is Cause.OUT_OF_TIME:
+        return wrong, [], f"NVML is too slow: {failed[1]}"
     broken = [f"NVML does not work: {failed[1]}"] if failed else []
     error = [str(events.values["error"])] if "error" in events.values else []
     boards = [each for each in events.values.get("boards", ()) if not each["hidden"]]
@@ -122,7 +126,7 @@ def _now(folder: Path, recorded: Mapping[str, str]) -> tuple[list[str], list[str
     # A slice of a GPU (MIG) has a UUID that NVML lists elsewhere.
     gone = [name for uuid, name in recorded.items() if uuid.startswith("GPU-") and uuid not in there]
     lost = [f"{len(gone)} of {len(recorded)} GPUs of the receipt are gone ({gone[0]})"] if gone and there else []
-    return [*unkillable, *broken, *error, *lost, *wrong], [f"{len(boards)} GPUs without a fault"], ""
+    return [*ended.unkillable, *broken, *error, *lost, *wrong], [f"{len(boards)} GPUs without a fault"], ""
 
 
 def main(parent: int, request: Path, folder: Path) -> NoReturn:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envspec.conformance import cputime
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import CUBLAS, CUDNN
@@ -132,7 +133,7 @@ def disturbance(device: str) -> Callable[[], float]:
 
     def counters() -> tuple[float, float, float]:
         now = time.perf_counter()
-        return now, waited_s(), cpus * now - _idle_s() - time.process_time()
+        return now, cputime.total(os.getpid()).waited_s, cpus * now - _idle_s() - time.process_time()
 
     before = counters()
 
@@ -152,19 +153,6 @@ def _idle_s() -> float:
         return (int(numbers[3]) + int(numbers[4])) * _TICK_S
     # As if nothing else ran.
     return (os.cpu_count() or 1) * time.perf_counter() - time.process_time()
-
-
-def waited_s() -> float:
-    """Seconds that the threads of this process have waited for a CPU; 0 if the kernel does not count them.
-
-    Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat: the second number, in nanoseconds.
-    """
-    total = 0
-    for each in Path("/proc/self/task").glob("*/schedstat"):
-        # A thread may have ended meanwhile.
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            total += int(each.read_text(encoding="ascii").split()[1])
-    return total / 1e9
 
 
 #: A refusal of cuBLAS leaves the device usable, though torch calls it a CUDA error.

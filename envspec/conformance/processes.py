@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Callable, NoReturn
 
@@ -90,19 +90,29 @@ def _prctl(option: int, value: int) -> None:
 
 def descendants(root: int, exclude: Collection[int] = ()) -> set[int]:
     """Every process below `root`, zombies too, without `exclude` and everything below those."""
-    children: dict[int, list[int]] = {}
+    return below(root, children(), exclude)
+
+
+def children() -> dict[int, list[int]]:
+    """Process -> its children, of all processes that this one sees."""
+    found: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 # The name in parentheses may contain anything, spaces and parentheses too.
                 fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
+                found.setdefault(int(fields[1]), []).append(int(entry.name))
+    return found
+
+
+def below(root: int, children: Mapping[int, Sequence[int]], exclude: Collection[int] = ()) -> set[int]:
+    """The processes below `root`, as `descendants`. children: of each process."""
     found: set[int] = set()
     queue = [root]
     while queue:
-        below = [each for each in children.get(queue.pop(), []) if each not in found and each not in exclude]
-        found.update(below)
-        queue += below
+        new = [each for each in children.get(queue.pop(), []) if each not in found and each not in exclude]
+        found.update(new)
+        queue += new
     return found
 
 

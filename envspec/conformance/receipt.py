@@ -6,14 +6,16 @@ types of the document, and its schema.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envspec.conformance.results import Cause, Kind, Status
 
 #: Format of the receipt; readers refuse newer ones.
 FORMAT = 1
-PASSED, FAILED = "passed", "failed"
+PASSED, FAILED, NOT_KNOWN = "passed", "failed", "not known"
+#: Checks without which nothing is known about training; the first one is about GPUs.
+TRAINING = ("device", "matmul", "amp", "transformer")
 #: Reasons of requested checks without a result: of a suite that ran to its end, and of one that did not.
 LOST = ("the suite reported no result for it", "the suite ended before it")
 #: Begins the line of stdout that is a receipt, in JSON: the log of a container is all that is left of some runs.
@@ -24,25 +26,23 @@ def document(results: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
     """The receipt of a run.
 
     results: the document that the suite wrote, possibly incomplete. known: `envspec`, `made_at`, `lock`, `as_if`,
-    `image`, `local`, `nodes` and `world_size` of the receipt; `toolkit` of its machine; and the names `requested` and
-    `required` of checks.
-
-    The verdict is `failed` if a check failed, a required one was not run, the suite ended before a requested check, or
-    nothing was tested.
+    `image`, `local`, `nodes` and `world_size` of the receipt; `toolkit` of its machine; and the names of checks:
+    `requested`, `required`, and `named` by the user or the spec.
 
     Raises:
         KeyError, TypeError, AttributeError: keys are missing or wrong.
     """
     required = known["required"]
     checks = [*results["results"], *_lost(results, known)]
-    summary = _summary(checks, required)
-    reasons = list(_reasons(checks, summary))
+    question = _question(results, known)
+    summary = _summary(checks, required, question)
+    verdict, reasons = judge(checks, summary)
     local = known["local"]
     return {
         "format": FORMAT,
         "envspec": known["envspec"],
         "made_at": known["made_at"],
-        "verdict": FAILED if reasons else PASSED,
+        "verdict": verdict,
         "reasons": reasons,
         "summary": summary,
         "lock": known["lock"],
@@ -68,7 +68,7 @@ def _lost(results: Mapping[str, Any], known: Mapping[str, Any]) -> list[dict[str
     return [
         {
             "check": name,
-            "status": Status.FAILED.value,
+            "status": Status.NOT_KNOWN.value,
             "cause": Cause.CRASHED.value,
             "reason": reason,
             "hint": "look for the cause in the output of the suite and the container, and in the system log",
@@ -79,17 +79,28 @@ def _lost(results: Mapping[str, Any], known: Mapping[str, Any]) -> list[dict[str
     ]
 
 
-def _summary(checks: Sequence[Mapping[str, Any]], required: Sequence[str]) -> dict[str, Any]:
+def _question(results: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, ...]:
+    """The checks that must have run for an answer: the named ones, else those about training; none without torch."""
+    if known["named"]:
+        return tuple(known["named"])
+    if not results["has_torch"]:
+        return ()
+    return TRAINING if results["device"] == "cuda" else TRAINING[1:]
+
+
+def _summary(
+    checks: Sequence[Mapping[str, Any]], required: Sequence[str], question: Sequence[str]
+) -> dict[str, Any]:
     findings = [finding for check in checks for finding in check.get("findings", ())]
-    status = [check["status"] for check in checks]
-    not_run = {check["check"] for check in checks if check["status"] == Status.NOT_RUN.value}
-    missing = set(required) - {check["check"] for check in checks}
     kinds = [finding["kind"] for finding in findings]
+    passed, failed, not_known = (_with_status(checks, each) for each in (Status.PASSED, Status.FAILED, Status.NOT_KNOWN))
+    has_begun = {*passed, *failed, *not_known}
     return {
         "checks": {
-            "passed": status.count(Status.PASSED.value),
-            "failed": status.count(Status.FAILED.value),
-            "not_run": status.count(Status.NOT_RUN.value),
+            "passed": len(passed),
+            "failed": len(failed),
+            "not_run": len(_with_status(checks, Status.NOT_RUN)),
+            "not_known": len(not_known),
         },
         "findings": {
             "passed": sum(finding.get("ok") is True for finding in findings),
@@ -97,18 +108,47 @@ def _summary(checks: Sequence[Mapping[str, Any]], required: Sequence[str]) -> di
             "not_run": kinds.count(Kind.NOT_RUN.value),
             "info": kinds.count(Kind.INFO.value),
         },
-        "required_not_run": [name for name in required if name in not_run | missing],
+        "required_not_run": [name for name in required if name not in has_begun],
+        "question": list(question),
+        "unanswered": [*(name for name in question if name not in has_begun), *not_known],
     }
 
 
-def _reasons(checks: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Iterator[str]:
-    failed = [check["check"] for check in checks if check["status"] == Status.FAILED.value]
-    if failed:
-        yield f"{', '.join(failed)} failed"
-    for name in summary["required_not_run"]:
-        yield f"{name} is required and was not run"
-    if not summary["checks"]["passed"] and not failed:
-        yield "no check was run"
+def _with_status(checks: Sequence[Mapping[str, Any]], status: Status) -> list[str]:
+    return [check["check"] for check in checks if check["status"] == status.value]
+
+
+def judge(checks: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The verdict of a run and its reasons, for everything that reports it. summary: of the receipt.
+
+    `failed` if a check failed or a required one was not run. Else `not known` if a check has no result, if one of the
+    run's question was not run, or if there is no question, since the suite tests torch. Else `passed`.
+    """
+    failed = _with_status(checks, Status.FAILED)
+    reasons = [f"{', '.join(failed)} failed"] if failed else []
+    reasons += [f"{name} is required and was not run" for name in summary["required_not_run"]]
+    if reasons:
+        return FAILED, reasons
+    not_known = _with_status(checks, Status.NOT_KNOWN)
+    late = [check["check"] for check in checks if check.get("cause") == Cause.OUT_OF_TIME.value]
+    parts = (
+        ([name for name in summary["unanswered"] if name not in not_known], "did not run"),
+        (late, "ran out of time"),
+        ([name for name in not_known if name not in late], "ended without a result"),
+    )
+    reasons = [f"{', '.join(names)} {how}" for names, how in parts if names]
+    if not summary["question"]:
+        passed = ", ".join(_with_status(checks, Status.PASSED)) or "nothing"
+        reasons.append(f"the suite tests torch, which is not in this stack: only {passed} was tested")
+    return NOT_KNOWN if reasons else PASSED, reasons
+
+
+def exit_code(receipt: Mapping[str, Any]) -> int:
+    """Of a run: 0 if it passed, 6 if there is no torch to test, else 7. receipt: the document."""
+    if receipt["verdict"] == PASSED:
+        return 0
+    has_no_torch = receipt["verdict"] == NOT_KNOWN and not receipt["summary"]["question"]
+    return 6 if has_no_torch else 7
 
 
 def _is_locked(checks: Sequence[Mapping[str, Any]]) -> bool | None:

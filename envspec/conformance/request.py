@@ -43,6 +43,16 @@ def limit_of(text: str) -> tuple[str, float]:
     raise BadOption(f"--limit {text}: the form is NAME=SECONDS", "--limit transformer=300")
 
 
+def factor_of(text: str | None) -> float:
+    """The value of `--limit-factor`, 1 for None. Raises BadOption for another form."""
+    if text is None:
+        return 1.0
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise BadOption(f"--limit-factor {text}: not a number above 0", "--limit-factor 4")
+
+
 def world_size_of(text: str | None) -> int | None:
     """The value of `--world-size`: a number, or None for `all`. Raises BadOption for another form."""
     if text in (None, "all"):
@@ -83,6 +93,11 @@ def burn_of(text: str | None) -> float:
         if 0 < float(text) < math.inf:
             return float(text) * 60
     raise BadOption(f"--burn {text}: not a number of minutes", "--burn 10")
+
+
+def named_checks(checks: Sequence[str], burn_s: float) -> tuple[str, ...]:
+    """The checks that a user's options request by name: `--burn` requests `sustained`."""
+    return (*checks, "sustained") if burn_s else tuple(checks)
 
 
 def burned(checks: Sequence[str], burn_s: float) -> tuple[str, ...]:
@@ -139,9 +154,10 @@ class SuiteRequest:
     device: `cuda` or `cpu`. required: checks that must not be `not run`. world_size: processes of the distributed
     checks on this machine; None for one per GPU. locked: what the stack has to be. as_if: a lock with which it is
     compared though it was not made from it: differences inform. price_per_hour: of this machine, in `currency`. limits:
-    check -> seconds, instead of its own limit; `driver`: of the driver's query. burn_s: seconds of the products of
-    `sustained`; 0 for its own. preimports: how many processes may
-    import before their turn; None for as many as the cores allow. driver: added by the suite, if GPUs are requested.
+    check -> seconds, instead of its own limit; `driver`: of the driver's query. limit_factor: of all limits. burn_s:
+    seconds of the products of `sustained`; 0 for its own. preimports: how many processes may import before their turn;
+    None for as many as the cores allow. driver: added by the suite, if GPUs are requested. named: the checks that the
+    user or the spec requests by name, whose results are the question of the run; without them it is training.
     """
 
     device: str
@@ -155,7 +171,9 @@ class SuiteRequest:
     price_per_hour: float | None = None
     currency: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
+    limit_factor: float = 1.0
     burn_s: float = 0.0
+    named: tuple[str, ...] = ()
     preimports: int | None = None
     driver: Driver | None = None
     watch: str = ""

@@ -22,21 +22,26 @@ class Kind(Enum):
 
 
 class Status(Enum):
-    """Result of a check."""
+    """Result of a check: `not run` is what this machine or stack can't do, `not known` what has begun without a result."""
 
     PASSED = "passed"
     FAILED = "failed"
     NOT_RUN = "not run"
+    NOT_KNOWN = "not known"
 
 
 class Cause(Enum):
-    """Why a check failed: by its findings, or by the end of its process."""
+    """Why a check failed, or is not known: by its findings, or by the end of its process.
+
+    `over its limit` is a process that did nothing any more, `ran out of time` one that still worked.
+    """
 
     FOUND = "found"
     RAISED = "raised"
     CRASHED = "crashed"
     OVER_LIMIT = "over its limit"
     OUT_OF_MEMORY = "out of memory"
+    OUT_OF_TIME = "ran out of time"
 
 
 class Level(Enum):
@@ -121,6 +126,8 @@ class Driver(Validated):
     """The newest CUDA that it runs, as `12.8`; of a forward compatibility package, that package's."""
     error: str = ""
     """Why CUDA does not work; empty if it does."""
+    is_late: bool = False
+    """Whether CUDA only ran out of time."""
     is_absent: bool = False
     """Whether there is neither a driver nor a GPU."""
     nvml_error: str = ""
@@ -211,13 +218,15 @@ class CheckOutcome(Validated):
     check: str
     status: Status
     cause: Cause | None = None
-    """Why it failed: a finding of the check, or how its process ended."""
+    """Why it failed or is not known: a finding of the check, or how its process ended."""
     reason: str = ""
     hint: str = ""
     required: bool = False
     """Whether the run fails if this check is not run."""
     seconds: float = 0.0
     """From its start to its end."""
+    waited_s: float = 0.0
+    """Of `seconds`, those in which it only waited for a CPU: its limit does not count them."""
     limit_s: float = 0.0
     phases: tuple[Phase, ...] = ()
     preimports: tuple[Phase, ...] = ()
@@ -228,7 +237,7 @@ class CheckOutcome(Validated):
     """Library that ran -> its version."""
     peak: Peak = Peak()
     log: str = ""
-    """The end of its output, if it failed."""
+    """The end of its output, if it failed or is not known."""
 
 
 def dumps(value: Any) -> str:

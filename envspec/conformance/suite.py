@@ -21,9 +21,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from envspec.conformance import driver, hardware, health, supervisor
+from envspec.conformance import cputime, driver, hardware, health, supervisor
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.checks import CHECKS
+from envspec.conformance.events import is_in_stack
 from envspec.conformance.processes import TERMINATION_SIGNALS, adopt_orphans, end_all, guarded
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import FORMAT, Cause, CheckOutcome, Driver, Status, dumps
@@ -128,7 +129,8 @@ def _main(request_path: Path, results_path: Path, folder: Path) -> int:
         report.write(is_whole=False)
         unkillable: tuple[str, ...] = ()
         if request.cuda:
-            found, unkillable = driver.query(request_path, folder / DRIVER, request.limits.get(DRIVER))
+            limit_s = request.limits.get(DRIVER)
+            found, unkillable = driver.query(request_path, folder / DRIVER, limit_s, request.limit_factor)
             if found.is_absent:
                 results_path.unlink()
                 print(found.error, file=sys.stderr)
@@ -216,12 +218,17 @@ def _end(outcome: CheckOutcome, report: _Report) -> None:
 def _without_driver(
     request: SuiteRequest, found: Driver, names: Sequence[str], unkillable: Sequence[str]
 ) -> list[CheckOutcome]:
-    """Outcomes on a machine whose driver does not work: `device` fails, or the first check without it."""
+    """Outcomes on a machine whose driver does not work: `device` fails, or the first check without it.
+
+    A driver that was only too slow is no failure.
+    """
     blamed = "device" if "device" in names else names[0]
     hint = "see `nvidia-smi` and the system log; on NVSwitch systems the service nvidia-fabricmanager must run"
     others = CheckOutcome("", Status.NOT_RUN, reason=f"NVIDIA's driver does not work: see the check `{blamed}`")
     reason = "; ".join([*filter(None, [found.error, found.nvml_error]), *unkillable])
     failed = CheckOutcome("", Status.FAILED, Cause.FOUND, reason, hint)
+    if found.is_late and not unkillable:
+        failed = replace(failed, status=Status.NOT_KNOWN, cause=Cause.OUT_OF_TIME)
     return [
         replace(failed if name == blamed else others, check=name, required=name in request.required) for name in names
     ]
@@ -235,6 +242,8 @@ class _Report:
         self._path = path
         self._began = time.time()
         self._machine = hardware.describe()
+        self._load = cputime.load()
+        self._has_torch = is_in_stack(request, "torch")
         self.driver: Driver | None = None
         self.outcomes: list[CheckOutcome] = []
 
@@ -246,7 +255,8 @@ class _Report:
             "is_whole": is_whole,
             "device": self._request.device,
             "seed": self._request.seed,
-            "machine": {**self._machine, **self._gpus()},
+            "machine": {**self._machine, **self._gpus(), "load": [self._load, cputime.load()]},
+            "has_torch": self._has_torch,
             "results": self.outcomes,
         }
         part = self._path.with_suffix(".part")

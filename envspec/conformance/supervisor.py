@@ -17,6 +17,7 @@ from typing import BinaryIO
 from envspec.conformance import isolation
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.events import EventWriter, ProcessEvents
+from envspec.conformance.isolation import Overrun
 from envspec.conformance.processes import RUN
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import (
@@ -35,30 +36,32 @@ from envspec.conformance.results import (
 _HINTS = {
     Cause.CRASHED: "see the checks `family` and `lock`: a package that was built for another one crashes like this",
     Cause.OVER_LIMIT: "see the stacks at the end of its log; --limit NAME=SECONDS gives it more time",
+    Cause.OUT_OF_TIME: "run it again when the machine does nothing else, or with --limit-factor 4",
     Cause.OUT_OF_MEMORY: "give the machine or the container more memory, or end other programs that use this GPU",
 }
 _UNKILLABLE = "see the system log, and restart the machine: a process that waits in the kernel ends with its wait only"
 _ODD_GPU = "run the suite again: if the same GPU differs, it computes wrong results"
 #: Variables that decide whether, and where, Python keeps bytecode.
 _BYTECODE = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
+#: A check is what the worst of its processes is.
+_WORST_FIRST = (Status.FAILED, Status.NOT_KNOWN, Status.PASSED, Status.NOT_RUN)
 #: Characters of a check's output that the receipt includes, from its end.
 LOG_CHARACTERS = 6000
 
 
-def verdict(name: str, events: ProcessEvents, exited: int | None, over_limit_s: float | None = None) -> CheckOutcome:
+def verdict(name: str, events: ProcessEvents, exited: int | None, overrun: Overrun | None = None) -> CheckOutcome:
     """The outcome of a process of a check, without its times and its log.
 
-    exited: its status, negative for a signal; None if it can't be killed. over_limit_s: the limit at which it was
-    ended.
+    exited: its status, negative for a signal; None if it can't be killed. overrun: if it was ended at its limit.
     """
     status, cause, reason, hint = Status.NOT_RUN, None, "", ""
-    failed = isolation.failure(events, exited, over_limit_s)
+    failed = isolation.failure(events, exited, overrun)
     if failed:
-        status = Status.FAILED
         cause, reason = failed
+        status = Status.NOT_KNOWN if cause is Cause.OUT_OF_TIME else Status.FAILED
         hint = _HINTS.get(cause, "")
         # A check's own hints are about its findings, not about its time limit or memory.
-        if cause not in (Cause.OVER_LIMIT, Cause.OUT_OF_MEMORY):
+        if cause not in (Cause.OVER_LIMIT, Cause.OUT_OF_TIME, Cause.OUT_OF_MEMORY):
             hint = next(iter(events.hints), CHECKS[name].advice or hint)
     elif events.not_run:
         reason, hint = events.not_run
@@ -85,8 +88,9 @@ def verdict(name: str, events: ProcessEvents, exited: int | None, over_limit_s: 
 def merged(outcomes: Mapping[int, CheckOutcome]) -> CheckOutcome:
     """The outcome of a check from those of its processes, by the number of their GPU.
 
-    It fails if one of them fails, and passes if one of them passes. Times are those of the slowest. Hashes that all
-    GPUs have in common are listed once; GPUs of a kind that have different ones are a finding that fails.
+    Its status is the first of `failed`, `not known`, `passed` and `not run` that one of them has. Times are those of the
+    slowest. Hashes that all GPUs have in common are listed once; GPUs of a kind that have different ones are a finding
+    that fails.
     """
     if len(outcomes) == 1:
         return next(iter(outcomes.values()))
@@ -95,12 +99,14 @@ def merged(outcomes: Mapping[int, CheckOutcome]) -> CheckOutcome:
         replace(found, name=f"GPU {gpu}: {found.name}") for gpu, one in outcomes.items() for found in one.findings
     )
     fingerprints, compared = _compared(outcomes)
-    failed = {gpu: one for gpu, one in outcomes.items() if one.status is Status.FAILED}
     different = [found for found in compared if not found.ok]
-    reasons = [f"GPU {gpu}: {one.reason}" for gpu, one in failed.items()] + list(map(str, different))
-    base = next(iter(failed.values()), next((one for one in each if one.status is Status.PASSED), next(iter(each))))
-    if different and not failed:
+    base = min(each, key=lambda one: _WORST_FIRST.index(one.status))
+    if different and base.status is not Status.FAILED:
         base = replace(base, status=Status.FAILED, cause=Cause.FOUND, hint=_ODD_GPU)
+    reasons = []
+    if base.status in (Status.FAILED, Status.NOT_KNOWN):
+        reasons = [f"GPU {gpu}: {one.reason}" for gpu, one in outcomes.items() if one.status is base.status]
+    reasons += map(str, different)
     slowest = max(each, key=lambda one: sum(phase.seconds for phase in one.phases))
     return replace(
         base,
@@ -219,14 +225,14 @@ def _start(check: str, run: SuiteRun, gpu: int | None) -> CheckProcess:
 
 
 def limit_of(check: str, request: SuiteRequest) -> float:
-    """Seconds that a check may take: the requested limit, else its own for so many GPUs and bytes."""
+    """Seconds that a check may take: the requested limit, else its own for so many GPUs and bytes; times the factor."""
     if check in request.limits:
-        return float(request.limits[check])
+        return request.limits[check] * request.limit_factor
     definition = CHECKS[check]
     size_gb = request.reference.size_bytes / 1e9 if request.reference else 0.0
     further = max(0, len(request.gpus) - 1)
     grown = definition.limit_s_per_gpu * further + definition.limit_s_per_gb * size_gb
-    return definition.limit_s + grown + definition.limit_s_per_burn_s * request.burn_s
+    return (definition.limit_s + grown + definition.limit_s_per_burn_s * request.burn_s) * request.limit_factor
 
 
 def run_turn(
@@ -244,23 +250,27 @@ def run_turn(
     try:
         for each in started.processes:
             _begin(each, began, peaks)
-        late, unkillable = isolation.wait([each.process for each in started.processes], limit_s, waiting)
+        ended = isolation.wait([each.process for each in started.processes], limit_s, waiting)
         for number, each in enumerate(started.processes):
             events = ProcessEvents.read(each.folder / isolation.EVENTS)
-            over_limit_s = limit_s if each.process.pid in late else None
-            outcomes[number] = verdict(started.check, events, each.process.poll(), over_limit_s)
-            if outcomes[number].status is Status.FAILED:
+            overrun = ended.overruns.get(each.process.pid)
+            outcomes[number] = verdict(started.check, events, each.process.poll(), overrun)
+            if outcomes[number].status in (Status.FAILED, Status.NOT_KNOWN):
                 log = (each.folder / isolation.LOG).read_text(encoding="utf-8", errors="replace").strip()
                 logs.append(log if len(started.processes) == 1 else f"GPU {number}: {log}")
     finally:
         started.remove()
     outcome = merged(outcomes)
-    if unkillable:
-        outcome = replace(outcome, reason="; ".join([outcome.reason, *unkillable]), hint=_UNKILLABLE)
+    if ended.unkillable:
+        outcome = replace(outcome, reason="; ".join([outcome.reason, *ended.unkillable]), hint=_UNKILLABLE)
     required = started.check in run.request.required
     room = LOG_CHARACTERS // max(1, len(logs))
     log = "\n".join(each if len(each) <= room else f"[...] {each[-room:]}" for each in logs)
-    return replace(outcome, required=required, seconds=time.monotonic() - began, limit_s=limit_s, log=log), unkillable
+    seconds = time.monotonic() - began
+    outcome = replace(
+        outcome, required=required, seconds=seconds, waited_s=ended.waited_s, limit_s=limit_s, log=log
+    )
+    return outcome, ended.unkillable
 
 
 def _begin(each: CheckProcess, began: float, peaks: Mapping[str, Peak]) -> None:

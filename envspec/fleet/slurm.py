@@ -228,7 +228,7 @@ def run(options: SlurmOptions, slurm: Commands, folder: Path, report: Callable[[
         if options.is_together and len(passed) > 1:
             checks = tuple(name for name in options.request.checks if name in _DISTRIBUTED)
             required = tuple(name for name in options.request.required if name in checks)
-            request = replace(options.request, checks=checks, required=required)
+            request = replace(options.request, checks=checks, required=required, named=checks)
             write(shared / "together.json", request_document(request, options.lock))
             report(f"{', '.join(checks)} on {len(passed)} nodes together")
             together.submit(passed)

@@ -26,6 +26,7 @@ from envspec.conformance.request import (
     SuiteStart,
     burned,
     check_nodes,
+    named_checks,
 )
 from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
 from envspec.context import Context, Step
@@ -124,9 +125,9 @@ class SuiteSelection:
     """What to test. device: `cuda` or `cpu`, None for what the lock is for.
 
     checks: empty for the spec's, or all if it names none. world_size: None for the spec's, or the number of GPUs.
-    price_per_hour: of this machine, in `currency`. limits: check -> seconds, instead of its own limit. burn_s: seconds
-    of the products of `sustained`, which is then tested in any case; without `checks` only `device` and `health`
-    besides. as_if: a lock and the digest of its envspec.lock, with which a stack without a lock is compared.
+    price_per_hour: of this machine, in `currency`. limits: check -> seconds, instead of its own limit. limit_factor: of
+    all limits. burn_s: seconds of the products of `sustained`, which is then tested in any case; without `checks` only
+    `device` and `health` besides. as_if: a lock and the digest of its envspec.lock, with which a stack without a lock is compared.
     """
 
     device: str | None = None
@@ -136,6 +137,7 @@ class SuiteSelection:
     price_per_hour: float | None = None
     currency: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
+    limit_factor: float = 1.0
     burn_s: float = 0.0
     as_if: tuple[Lock, str] | None = None
 
@@ -311,6 +313,7 @@ class _Suite:
             where=where,
             requested=request.checks,
             required=request.required,
+            named=request.named,
             nodes=request.nodes,
             world_size=request.world_size,
             baseline=self.observer.baseline,
@@ -344,15 +347,15 @@ def suite_request(whole: Lock | None, selection: SuiteSelection, platform: Platf
         raise UsageError(f"there is no device {device}", hint="use cuda or cpu")
     if device == "cuda" and lock and not lock.driver:
         raise UsageError(f"{lock.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
-    named = burned(selection.checks, selection.burn_s) or (own.checks if own else ())
-    unknown = [name for name in (*named, *({*selection.limits} - {DRIVER})) if name not in CHECKS]
+    chosen = burned(selection.checks, selection.burn_s) or (own.checks if own else ())
+    unknown = [name for name in (*chosen, *({*selection.limits} - {DRIVER})) if name not in CHECKS]
     if unknown:
         raise UsageError(f"there is no check {unknown[0]}", hint=f"use {', '.join(CHECKS)}")
     as_if = selection.as_if[0].on(platform) if selection.as_if else None
     return SuiteRequest(
         device=device,
-        checks=tuple(name for name in CHECKS if not named or name in named),
-        required=tuple(name for name in CHECKS if own and name in own.checks and name in (named or CHECKS)),
+        checks=tuple(name for name in CHECKS if not chosen or name in chosen),
+        required=tuple(name for name in CHECKS if own and name in own.checks and name in (chosen or CHECKS)),
         world_size=selection.world_size or (own.world_size if own else None),
         nodes=selection.nodes,
         locked=_locked_stack(lock, platform) if lock else None,
@@ -360,7 +363,9 @@ def suite_request(whole: Lock | None, selection: SuiteSelection, platform: Platf
         price_per_hour=selection.price_per_hour,
         currency=selection.currency,
         limits=selection.limits,
+        limit_factor=selection.limit_factor,
         burn_s=selection.burn_s,
+        named=named_checks(selection.checks, selection.burn_s) or (own.checks if own else ()),
     )
 
 

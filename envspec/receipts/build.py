@@ -29,7 +29,7 @@ class ReceiptInputs:
 
     made_at: with a time zone. lock: that the stack has to be. as_if: that it was compared with. where: the image, or
     the Python that ran the suite; `is_locked` is set from the check `lock`. requested: names of the checks to run;
-    required: those that must not be `not run`. toolkit: version of NVIDIA's container toolkit. baseline: a recorded
+    required: those that must not be `not run`; named: those that the user or the spec requests by name. toolkit: version of NVIDIA's container toolkit. baseline: a recorded
     receipt to compare with.
     """
 
@@ -39,6 +39,7 @@ class ReceiptInputs:
     where: Image | LocalPython
     requested: tuple[str, ...]
     required: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
     as_if: LockName | None = None
     nodes: Nodes = field(default_factory=Nodes)
     world_size: int | None = None
@@ -79,6 +80,7 @@ def _known(inputs: ReceiptInputs) -> dict[str, Any]:
         "local": where.model_dump() if isinstance(where, LocalPython) else None,
         "requested": inputs.requested,
         "required": inputs.required,
+        "named": inputs.named,
         "nodes": asdict(inputs.nodes),
         "world_size": inputs.world_size,
         "toolkit": inputs.toolkit,
@@ -92,9 +94,11 @@ def _with_baseline(built: Receipt, recorded: Receipt) -> Receipt:
         for row in baseline.rows
         if row.is_worse
     ]
-    reasons = (*built.reasons, *worse)
-    verdict = Verdict.FAILED if reasons else Verdict.PASSED
-    return built.model_copy(update={"baseline": baseline, "reasons": reasons, "verdict": verdict})
+    if not worse:
+        return built.model_copy(update={"baseline": baseline})
+    failed = built.reasons if built.verdict is Verdict.FAILED else ()
+    update = {"baseline": baseline, "reasons": (*failed, *worse), "verdict": Verdict.FAILED}
+    return built.model_copy(update=update)
 
 
 def _plain(value: Any) -> Any:

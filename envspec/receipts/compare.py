@@ -344,8 +344,11 @@ _MAIN: Final = (
 
 
 def columns(receipts: Sequence[Receipt]) -> tuple[ComparisonColumn, ...]:
-    """The main numbers that at least one of the receipts has, and the time of the whole suite."""
-    rows = [tuple(numbers(receipt)) for receipt in receipts]
+    """The main numbers of checks that passed in at least one of the receipts, and the time of the whole suite."""
+    rows = []
+    for receipt in receipts:
+        passed = {check.check for check in receipt.checks if check.status is Status.PASSED}
+        rows.append([number for number in numbers(receipt) if number.check in passed])
     found = [
         ComparisonColumn(title, unit, tuple(_best(row, check, unit, name) for row in rows))
         for title, check, unit, name in _MAIN

@@ -104,7 +104,7 @@ class Difference:
 class Fleet:
     """nodes: by verdict, then by name. shared: what fails on all nodes, and so is no fault of one.
 
-    few: kinds of machines with fewer than FEWEST nodes.
+    few: kinds of machines with fewer than FEWEST nodes. not_known: names of nodes with a receipt that is `not known`.
     """
 
     nodes: tuple[NodeReport, ...]
@@ -112,14 +112,17 @@ class Fleet:
     differences: tuple[Difference, ...]
     shared: tuple[str, ...]
     few: tuple[str, ...]
+    not_known: tuple[str, ...]
 
     def of(self, verdict: NodeVerdict) -> tuple[NodeReport, ...]:
         return tuple(each for each in self.nodes if each.verdict is verdict)
 
     @property
-    def is_well(self) -> bool:
-        """Whether no node is to be drained, and nothing fails on all."""
-        return not (self.of(NodeVerdict.DRAIN) or self.shared)
+    def verdict(self) -> Verdict:
+        """`failed` if a node is to be drained or something fails on all, else `not known` if a receipt is."""
+        if self.of(NodeVerdict.DRAIN) or self.shared:
+            return Verdict.FAILED
+        return Verdict.NOT_KNOWN if self.not_known else Verdict.PASSED
 
 
 def fleet(nodes: Iterable[FleetNode]) -> Fleet:
@@ -147,9 +150,12 @@ def fleet(nodes: Iterable[FleetNode]) -> Fleet:
     faults = dict(_faults(receipts))
     majority = max(map(len, kinds.values()), default=0)
     reports = []
+    not_known = []
     for node in found:
         drain = [*([f"lost: {node.lost}"] if node.lost or node.receipt is None else []), *faults.get(node.name, ())]
-        watch: list[str] = []
+        watch = [f"{where}not known: {reason}" for where, reason in _unknown(node)]
+        if watch:
+            not_known.append(node.name)
         if node.receipt:
             drain += _failed(node.receipt, alone)
             watch += _not_run(node.receipt, {name for name, count in passed.items() if 2 * count > len(receipts)})
@@ -183,6 +189,7 @@ def fleet(nodes: Iterable[FleetNode]) -> Fleet:
         differences=tuple(different),
         shared=tuple(text for _, text in (*shared, *shared_together)),
         few=tuple(each.removesuffix(_ALONE) for each, named in kinds.items() if len(named) < FEWEST),
+        not_known=tuple(not_known),
     )
 
 
@@ -232,8 +239,17 @@ def _is_not_run(receipt: Receipt, name: str) -> bool:
     return any(each.check == name and each.status is Status.NOT_RUN for each in receipt.checks)
 
 
+def _unknown(node: FleetNode) -> Iterator[tuple[str, str]]:
+    """Where and why it is not known whether the stack works on a node."""
+    for where, receipt in (("", node.receipt), ("with the others: ", node.together)):
+        if receipt and receipt.verdict is Verdict.NOT_KNOWN:
+            yield from ((where, reason) for reason in receipt.reasons)
+
+
 def _failures(receipt: Receipt) -> dict[str, str]:
-    """Check, or another reason of the verdict, -> text."""
+    """Check, or another reason of the verdict `failed`, -> text."""
+    if receipt.verdict is Verdict.NOT_KNOWN:
+        return {}
     failed = [each.check for each in receipt.checks if each.status is Status.FAILED]
     required = receipt.summary.required_not_run
     found = {each.check: _reason(each) for each in receipt.checks if each.check in (*failed, *required)}

@@ -25,10 +25,11 @@ Time = Annotated[AwareDatetime, AfterValidator(lambda value: value.astimezone(ti
 
 
 class Verdict(Enum):
-    """The result of a run."""
+    """The result of a run: `not known` if its question was not answered and nothing failed."""
 
     PASSED = "passed"
     FAILED = "failed"
+    NOT_KNOWN = "not known"
 
 
 class Part(BaseModel):
@@ -46,6 +47,8 @@ class Machine(Part):
     cpu: str = ""
     cpus: int | None = None
     """CPUs that the suite was allowed to use."""
+    load: tuple[float, ...] = ()
+    """Processes that ran or waited for a CPU, on average over a minute: at the suite's beginning, and at its end."""
     memory_bytes: int | None = None
     shm_bytes: int | None = None
     """Of /dev/shm."""
@@ -102,6 +105,8 @@ class Counts(Part):
     passed: int = 0
     failed: int = 0
     not_run: int = 0
+    not_known: int = 0
+    """Checks that ran out of time, or ended without a result."""
     info: int = 0
     """Findings that neither pass nor fail."""
 
@@ -113,6 +118,10 @@ class Summary(Part):
     findings: Counts
     required_not_run: tuple[str, ...] = ()
     """Required checks that were not run: each fails the run."""
+    question: tuple[str, ...] = ()
+    """Checks that the run needs for an answer: the named ones, else those about training; none without torch."""
+    unanswered: tuple[str, ...] = ()
+    """Those of them that were not run, and all checks that are not known: the verdict is not `passed`."""
 
 
 class BaselineRow(Part):
@@ -154,7 +163,7 @@ class Receipt(Part):
     """UTC."""
     verdict: Verdict
     reasons: tuple[str, ...] = ()
-    """Why the verdict is `failed`."""
+    """Why the verdict is `failed` or `not known`."""
     summary: Summary
     lock: LockName | None = None
     """None if the stack was tested as it is."""

@@ -17,11 +17,13 @@ from envspec.report.receipt import properties
 _VERSION: Final = "0.1.0"
 #: Section 4.6.1: keys of `extra` begin with a namespace and a delimiter.
 _EXTRA: Final = "envspec.receipt"
+#: JUnit's element in a test case -> status; CTRF has none for errors.
+_TAGS: Final = {"failure": "failed", "error": "other", "skipped": "skipped"}
 _STATUSES: Final = ("passed", "failed", "skipped", "pending", "other")
 
 
 def as_ctrf(receipt: Receipt) -> str:
-    """A test for each case; what was not run is `skipped`. Times are milliseconds; `start` and `stop` are of Unix."""
+    """A test for each case; what was not run is `skipped`, what is not known `other`. Times are milliseconds; `start` and `stop` are of Unix."""
     tests = [_test(case, receipt.subject) for case in cases(receipt)]
     counts = Counter(each["status"] for each in tests)
     stop = round(1000 * receipt.made_at.timestamp())
@@ -49,14 +51,14 @@ def as_ctrf(receipt: Receipt) -> str:
 
 
 def _test(case: Element, suite: str) -> dict[str, Any]:
-    failure, skipped, output = case.find("failure"), case.find("skipped"), case.find("system-out")
-    status = "failed" if failure is not None else "skipped" if skipped is not None else "passed"
-    found = failure if failure is not None else skipped
-    texts = {
-        "message": found.get("message") if found is not None else None,
-        "rawStatus": failure.get("type") if failure is not None else None,
-        "trace": failure.text if failure is not None else None,
-    }
+    output = case.find("system-out")
+    status, found = "passed", None
+    for tag, each in _TAGS.items():
+        if (element := case.find(tag)) is not None:
+            status, found = each, element
+    texts = {}
+    if found is not None:
+        texts = {"message": found.get("message"), "rawStatus": found.get("type"), "trace": found.text}
     return {
         "name": case.get("name", ""),
         "status": status,

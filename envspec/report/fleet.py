@@ -15,6 +15,7 @@ from envspec.escaping import markdown, one_line
 from envspec.receipts.compare import columns
 from envspec.receipts.fleet import Difference, Fleet, NodeReport, NodeVerdict, OddNumber, hostlist
 from envspec.receipts.metrics import Better, devices, kind
+from envspec.receipts.model import Verdict
 from envspec.report import page
 from envspec.report.format import (
     Column,
@@ -96,7 +97,7 @@ def as_html(fleet: Fleet) -> str:
         "fleet.html.jinja",
         headline=headline(fleet),
         summary=_summary(fleet),
-        verdict="passed" if fleet.is_well else "failed",
+        verdict=fleet.verdict.value,
         commands=drain_commands(fleet),
         first=[table for table in first if table.rows],
         plots=list(_plots(fleet)),
@@ -109,8 +110,10 @@ def as_json(fleet: Fleet) -> str:
     return document(
         {
             "headline": headline(fleet),
+            "verdict": fleet.verdict,
             "drain": [each.name for each in fleet.of(NodeVerdict.DRAIN)],
             "watch": [each.name for each in fleet.of(NodeVerdict.WATCH)],
+            "not_known": fleet.not_known,
             "shared": fleet.shared,
             "nodes": [{"name": each.name, "verdict": each.verdict, "reasons": each.reasons} for each in fleet.nodes],
             "odd": fleet.odd,
@@ -127,6 +130,9 @@ def headline(fleet: Fleet) -> str:
     count = counted(len(fleet.nodes), "node")
     if fleet.shared:
         return "; ".join((f"{count}: the stack fails on all of them", *actions))
+    if fleet.verdict is Verdict.NOT_KNOWN:
+        on = "all of them" if len(fleet.not_known) == len(fleet.nodes) else hostlist(fleet.not_known)
+        return "; ".join((f"{count}: whether the stack works is not known on {on}", *actions))
     if not actions:
         return f"{count}: none differs from the others"
     odd = len(drain) + len(watch)

@@ -26,7 +26,7 @@ _WIDEST: Final = 44
 _LEAST_ROOM: Final = 16
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _SHA256: Final = re.compile(r"\b[0-9a-f]{64}\b")
-_SIGNS: Final = {"passed": "✅", "failed": "❌", "worse": "❌", "fault": "❌", "not run": "⚪"}
+_SIGNS: Final = {"passed": "✅", "failed": "❌", "worse": "❌", "fault": "❌", "not run": "⚪", "not known": "❔"}
 
 
 class Kind(Enum):
@@ -294,10 +294,15 @@ def _markdown_rows(table: Table) -> Iterator[str]:
     yield ""
 
 
+def sign_of(outcome: str) -> str:
+    """The sign of an outcome such as `passed` or `failed (required)`; empty for other words."""
+    return _SIGNS.get(outcome.partition(" (")[0], "")
+
+
 def _markdown_cell(cell: str, kind: Kind) -> str:
     if kind in (Kind.OLD, Kind.NEW):
         return markdown_code(cell)
-    sign = _SIGNS.get(cell.partition(" (")[0], "") if kind is Kind.OUTCOME else ""
+    sign = sign_of(cell) if kind is Kind.OUTCOME else ""
     return f"{sign} {markdown(cell)}".lstrip()
 
 

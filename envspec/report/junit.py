@@ -1,8 +1,11 @@
-"""A receipt as JUnit XML: a test case for each check, and one for every other reason of a failed verdict."""
+"""A receipt as JUnit XML: a test case for each check, and one for every other reason why a run did not pass.
+
+A check that is not known is an error. A run that did not pass always has a failed test case.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from envspec.conformance.results import CheckFinding, CheckOutcome, Status
@@ -17,7 +20,7 @@ _REQUIRED = "required and not run"
 
 
 def as_junit(receipt: Receipt) -> str:
-    """One suite; a failed receipt has a failed test case. Times are seconds."""
+    """One suite. Times are seconds."""
     found_cases = list(cases(receipt))
     root = Element("testsuites")
     suite = _child(
@@ -27,9 +30,9 @@ def as_junit(receipt: Receipt) -> str:
         timestamp=receipt.made_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         hostname=devices(receipt),
         tests=str(len(found_cases)),
-        errors="0",
-        failures=str(sum(case.find("failure") is not None for case in found_cases)),
-        skipped=str(sum(case.find("skipped") is not None for case in found_cases)),
+        errors=_count(found_cases, "error"),
+        failures=_count(found_cases, "failure"),
+        skipped=_count(found_cases, "skipped"),
         time=f"{sum(float(case.get('time', 0)) for case in found_cases):.3f}",
     )
     found = SubElement(suite, "properties")
@@ -46,8 +49,12 @@ def _child(parent: Element, tag: str, **attributes: str) -> Element:
     return SubElement(parent, tag, {name: one_line(value) for name, value in attributes.items()})
 
 
+def _count(found: Iterable[Element], tag: str) -> str:
+    return str(sum(case.find(tag) is not None for case in found))
+
+
 def cases(receipt: Receipt) -> Iterator[Element]:
-    """The test cases; one of them fails if the verdict is `failed`."""
+    """The test cases; one of them fails unless the verdict is `passed`."""
     has_failed = False
     lock = receipt.subject
     for check in receipt.checks:
@@ -60,8 +67,8 @@ def cases(receipt: Receipt) -> Iterator[Element]:
     if receipt.baseline:
         yield _compared(receipt.baseline, lock)
         has_failed |= any(each.is_worse for each in receipt.baseline.rows)
-    if receipt.verdict is Verdict.FAILED and not has_failed:
-        yield _failed(_case("verdict", lock), "verdict", "; ".join(receipt.reasons))
+    if receipt.verdict is not Verdict.PASSED and not has_failed:
+        yield _failed(_case("verdict", lock), receipt.verdict.value, "; ".join(receipt.reasons))
 
 
 def _is_missed(check: CheckOutcome) -> bool:
@@ -81,6 +88,9 @@ def _check(check: CheckOutcome, lock: str) -> Element:
         _failed(case, check.cause.value if check.cause else "failed", why, f"{details}\n\n{check.log}")
     elif _is_missed(check):
         _failed(case, _REQUIRED, why, details)
+    elif check.status is Status.NOT_KNOWN:
+        error = _child(case, "error", message=why, type=check.cause.value if check.cause else "not known")
+        error.text = visible(f"{details}\n\n{check.log}").rstrip("\n")
     elif check.status is Status.NOT_RUN:
         _child(case, "skipped", message=details)
     SubElement(case, "system-out").text = visible("\n".join(map(_line, check.findings)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from envspec.conformance.receipt import LOST
+from envspec.conformance.receipt import TRAINING
 from envspec.conformance.results import CheckOutcome, Status
 from envspec.context import counted
 from envspec.escaping import markdown
@@ -28,6 +28,7 @@ from envspec.report.format import (
     row,
     share,
     shortened,
+    sign_of,
     size,
     text,
     verbatim,
@@ -37,30 +38,33 @@ from envspec.report.format import (
 _PART: Final = 2000
 #: Characters of a reason in the answer.
 _SENTENCE: Final = 160
-#: Checks without which nothing is known about training; the last ones if there are several GPUs.
-_TRAINING: Final = ("device", "matmul", "amp")
+#: Checks without which nothing is known about training on several GPUs.
 _SEVERAL: Final = ("ddp",)
+#: Seconds of waiting for a CPU that are worth a row.
+_WAITED_S: Final = 1.0
+#: Checks that have a log, and a hint that says what to do.
+_WITH_LOG: Final = (Status.FAILED, Status.NOT_KNOWN)
 _CHECK: Final = Column("check")
 _OUTCOME: Final = Column("outcome", Kind.OUTCOME)
 
 
 def answer(receipt: Receipt) -> str:
     """Whether one can train with this stack on this machine, in a sentence."""
-    passed = {each.check for each in receipt.checks if each.status is Status.PASSED}
-    failed = [each for each in receipt.checks if each.status is Status.FAILED]
-    if failed and all(each.reason in LOST for each in failed):
-        return f"Not known: the suite ended without results of {_listed([each.check for each in failed])}."
     if receipt.verdict is Verdict.FAILED:
         more = len(receipt.reasons) - 1
         others = f", and {counted(more, 'more reason')}" if more > 0 else ""
         why = next((reason(each) for each in receipt.checks if receipt.reasons[0] == f"{each.check} failed"), "")
         why = shortened(" ".join(why.split()), _SENTENCE)
         return f"No: {receipt.reasons[0]}{f' ({why})' if why else ''}{others}."
-    if receipt.device != "cuda":
-        return "What ran works on this CPU; no GPU was tested."
-    lacking = [each for each in _TRAINING if each not in passed]
+    if receipt.verdict is Verdict.NOT_KNOWN:
+        return f"Not known: {'; '.join(receipt.reasons)}."
+    passed = {each.check for each in receipt.checks if each.status is Status.PASSED}
+    is_gpu = receipt.device == "cuda"
+    lacking = [each for each in TRAINING if each not in passed and (is_gpu or each != TRAINING[0])]
     if lacking:
         return f"Nothing that ran failed. Whether training works is not known: {_listed(lacking)} did not run."
+    if not is_gpu:
+        return "What ran works on this CPU; no GPU was tested."
     is_several = len(receipt.machine.gpus) > 1 or receipt.nodes.count > 1
     lacking = [each for each in _SEVERAL if is_several and each not in passed]
     if lacking:
@@ -75,7 +79,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _first_screen(receipt: Receipt) -> Table:
     """What to do first, what the run was on, its main numbers, and what it leaves open."""
-    hints = [each.hint for each in receipt.checks if each.status is Status.FAILED and each.hint]
+    hints = [each.hint for each in receipt.checks if each.status in _WITH_LOG and each.hint]
     driver = ", ".join(filter(None, [receipt.machine.driver, f"CUDA {receipt.machine.cuda_driver}"]))
     on = "; ".join(_gpus(receipt)) if receipt.device == "cuda" else devices(receipt)
     main = "; ".join(f"{each.title} {amount(each.values[0], each.unit)}" for each in columns([receipt]))
@@ -131,7 +135,7 @@ def as_markdown(receipt: Receipt) -> str:
 
 
 def _markdown(receipt: Receipt) -> Iterator[str]:
-    sign = "✅" if receipt.verdict is Verdict.PASSED else "❌"
+    sign = sign_of(receipt.verdict.value)
     yield f"## {sign} {markdown(receipt.subject)}: {receipt.verdict.value} on {markdown(devices(receipt))}"
     yield ""
     yield f"**Can I train here?** {markdown(answer(receipt))}"
@@ -140,12 +144,12 @@ def _markdown(receipt: Receipt) -> Iterator[str]:
     yield ""
     yield from (f"- {markdown(reason)}" for reason in receipt.reasons)
     yield from [""] if receipt.reasons else []
-    logs = [check for check in receipt.checks if check.status is Status.FAILED and check.log]
+    logs = [check for check in receipt.checks if check.status in _WITH_LOG and check.log]
     for table in (_checks(receipt), _failed(receipt)):
         yield from markdown_lines(table)
     if logs:
         lines = (line for each in logs for line in (f"{markdown(each.check)}:", "", verbatim(each.log), ""))
-        yield from folded("End of the output of failed checks", lines)
+        yield from folded("End of the output of checks", lines)
     where = (*_stack(receipt), *_machine(receipt), *itertools.starmap(row, receipt.ran.items()))
     for table in (
         _not_run(receipt),
@@ -179,7 +183,7 @@ def as_html(receipt: Receipt) -> str:
         made_at=f"{receipt.made_at:%Y-%m-%d %H:%M} UTC",
         seconds=amount(receipt.seconds, "s"),
         findings=counts(receipt.summary.findings),
-        logs=[check for check in receipt.checks if check.status is Status.FAILED and check.log],
+        logs=[check for check in receipt.checks if check.status in _WITH_LOG and check.log],
         tables=[table for table in tables if table.rows or table.plot],
     )
 
@@ -219,6 +223,8 @@ def _phases(receipt: Receipt) -> Table:
     for check in receipt.checks:
         rows += (row(check.check, f"{each.name}, before its start", f"{each.seconds:.3f}") for each in check.preimports)
         rows += (row(check.check, each.name, f"{each.seconds:.3f}") for each in check.phases)
+        if check.waited_s >= _WAITED_S:
+            rows.append(row(check.check, "waited for a CPU, within the phases", f"{check.waited_s:.3f}"))
         rows.append(row(check.check, f"total (limit: {check.limit_s:g})", f"{check.seconds:.3f}"))
     columns = (_CHECK, Column("phase"), Column("seconds", Kind.NUMBER))
     return Table("Time of each check, by phase", columns, tuple(rows), is_folded=True, plot=page.times(receipt))
@@ -308,6 +314,7 @@ def _machine(receipt: Receipt) -> list[Row]:
         ("environment variables", ", ".join(f"{name}={value}" for name, value in machine.environment.items())),
         ("kernel", machine.kernel),
         ("CPU", ", ".join(filter(None, [machine.cpu, machine.architecture, cpus]))),
+        ("load", " to ".join(f"{each:.1f}" for each in machine.load)),
         ("memory", "" if machine.memory_bytes is None else size(machine.memory_bytes)),
         ("shared memory", "" if machine.shm_bytes is None else size(machine.shm_bytes)),
         ("Python", machine.python),
@@ -351,7 +358,8 @@ def _stack(receipt: Receipt) -> list[Row]:
 
 
 def counts(found: Counts) -> str:
-    return f"{found.passed} passed, {found.failed} failed, {found.not_run} not run"
+    not_known = f", {found.not_known} not known" if found.not_known else ""
+    return f"{found.passed} passed, {found.failed} failed, {found.not_run} not run{not_known}"
 
 
 def reason(check: CheckOutcome) -> str:

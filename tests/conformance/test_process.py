@@ -12,30 +12,61 @@ import pytest
 from envspec.conformance import isolation
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.events import ProcessEvents
-from envspec.conformance.results import Cause, CheckFinding, Kind
+from envspec.conformance.isolation import Overrun
+from envspec.conformance.results import Cause, CheckFinding, CheckOutcome, Kind, Status
 from envspec.conformance.suite import preimport_limit
-from envspec.conformance.supervisor import verdict
+from envspec.conformance.supervisor import merged, verdict
+
+
+def _overrun(*, is_stuck: bool) -> Overrun:
+    return Overrun(limit_s=120, wall_s=1700, waited_s=1580, is_stuck=is_stuck)
+
 
 _FOUND = ProcessEvents(findings=[CheckFinding("nms", Kind.EXACT, ok=False, detail="keeps all boxes")], done=True)
 
 
 @pytest.mark.parametrize(
-    ("events", "exited", "over_limit_s", "cause", "hint"),
+    ("events", "exited", "overrun", "cause", "hint"),
     [
         (ProcessEvents(), -11, None, Cause.CRASHED, CHECKS["family"].advice),
         (_FOUND, isolation.DONE, None, Cause.FOUND, CHECKS["family"].advice),
         (replace(_FOUND, hints=["take another box"]), isolation.DONE, None, Cause.FOUND, "take another box"),
         # What companions of torch are built for says nothing of these.
-        (ProcessEvents(), -9, 1, Cause.OVER_LIMIT, "--limit NAME=SECONDS gives it more time"),
+        (ProcessEvents(), -9, _overrun(is_stuck=True), Cause.OVER_LIMIT, "--limit NAME=SECONDS gives it more time"),
+        (ProcessEvents(), -9, _overrun(is_stuck=False), Cause.OUT_OF_TIME, "--limit-factor"),
+        # What is wrong is known.
+        (_FOUND, -9, _overrun(is_stuck=False), Cause.FOUND, CHECKS["family"].advice),
         (ProcessEvents(), -9, None, Cause.OUT_OF_MEMORY, "more memory"),
         (ProcessEvents(raised=("out of memory", "")), isolation.RAISED, None, Cause.OUT_OF_MEMORY, "more memory"),
     ],
 )
 def test_the_hint_is_about_the_end_that_came(
-    events: ProcessEvents, exited: int, over_limit_s: float | None, cause: Cause, hint: str
+    events: ProcessEvents, exited: int, overrun: Overrun | None, cause: Cause, hint: str
 ) -> None:
-    result = verdict("family", events, exited, over_limit_s)
+    result = verdict("family", events, exited, overrun)
     assert (result.cause, hint in result.hint) == (cause, True), result.hint
+    assert result.status is (Status.NOT_KNOWN if cause is Cause.OUT_OF_TIME else Status.FAILED)
+
+
+def test_running_out_of_time_is_reported_with_what_took_the_time() -> None:
+    reason = verdict("family", ProcessEvents(), -9, _overrun(is_stuck=False)).reason
+    took = "its limit is 120 s, and it took 1700 s, of which it waited 1580 s for a CPU"
+    assert reason == f"ran out of time between two phases: {took}"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "reason"),
+    [
+        ("passed not_run", Status.PASSED, "0"),
+        ("passed not_known", Status.NOT_KNOWN, "GPU 1: 1"),
+        ("not_known failed passed", Status.FAILED, "GPU 1: 1"),
+        ("not_known not_known", Status.NOT_KNOWN, "GPU 0: 0; GPU 1: 1"),
+    ],
+)
+def test_a_check_is_what_the_worst_of_its_processes_is(words: str, status: Status, reason: str) -> None:
+    statuses = [Status[each.upper()] for each in words.split()]
+    outcome = merged({gpu: CheckOutcome("amp", each, reason=str(gpu)) for gpu, each in enumerate(statuses)})
+    assert (outcome.status, outcome.reason) == (status, reason)
 
 
 @pytest.mark.parametrize(

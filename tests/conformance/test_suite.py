@@ -6,6 +6,7 @@ The stack is a package named torch that does it on import: real processes, witho
 from __future__ import annotations
 
 import compileall
+import contextlib
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from envspec.conformance.supervisor import limit_of
 from tests.support.machines import suite
 from tests.support.machines.suite import (
     GOOD,
+    LIMIT_S,
     PATIENCE_S,
     RUN,
     SECOND_HANGS,
@@ -143,6 +145,44 @@ def test_a_hang_that_holds_python_and_ignores_signals_ends_too(tmp_path: Path) -
     result = _device(tmp_path, body, limits={"device": 2})
     assert (result["status"], result["cause"]) == ("failed", "over its limit")
     assert "torch/__init__.py" in result["log"]
+
+
+#: Uses a CPU for as long.
+_BUSY = """
+    import time
+    began = time.process_time()
+    while time.process_time() - began < {seconds}:
+        pass
+"""
+
+
+def test_what_still_works_at_its_limit_is_not_known(tmp_path: Path) -> None:
+    result = _device(tmp_path, _BUSY.format(seconds=600), limits={"device": 1})
+    assert (result["status"], result["cause"]) == ("not known", "ran out of time")
+    assert result["reason"].startswith("ran out of time in the phase 'import torch': its limit is 1 s, and it took ")
+    assert "torch/__init__.py" in result["log"] and "--limit-factor" in result["hint"]
+
+
+def test_a_limit_does_not_count_the_time_that_others_use(tmp_path: Path) -> None:
+    """Five processes and one CPU, on which this one takes five times as long."""
+    one_cpu = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
+    environ = fake_torch(tmp_path / "bad", _BUSY.format(seconds=0.5), GOOD)
+    with contextlib.ExitStack() as others:
+        for _ in range(4):
+            other = subprocess.Popen([*one_cpu, "timeout", str(LIMIT_S), "sh", "-c", "while :; do :; done"])
+            others.callback(other.wait)
+            others.callback(other.terminate)
+        requested = make_request("device", limits={"device": 1.5})
+        output = suite.run(HERE, requested, tmp_path / "run", environ=environ, before=one_cpu)
+    result = output.results["device"]
+    assert (result["status"], result["cause"]) == ("not run", None)
+    assert result["waited_s"] > 0 and result["seconds"] > result["limit_s"]
+    assert all(each > 0 for each in output.document["machine"]["load"])
+
+
+def test_a_factor_multiplies_all_limits(tmp_path: Path) -> None:
+    result = _device(tmp_path, "import time; time.sleep(1)", GOOD, limits={"device": 0.5}, limit_factor=200)
+    assert (result["status"], result["limit_s"]) == ("not run", 100)
 
 
 @pytest.mark.parametrize(

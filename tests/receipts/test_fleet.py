@@ -52,7 +52,7 @@ def odd(found: Fleet) -> dict[str, tuple[NodeVerdict, str]]:
 
 def test_equal_nodes_have_no_odd_one() -> None:
     found = fleet(nodes())
-    assert odd(found) == {} and found.is_well and not (found.odd or found.differences or found.shared or found.few)
+    assert odd(found) == {} and found.verdict is Verdict.PASSED and not (found.odd or found.differences or found.shared or found.few)
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_one_node_that_differs(other: dict[str, Any], verdict: NodeVerdict, word
 def test_a_node_that_is_lost_is_drained() -> None:
     found = fleet(nodes(node003=FleetNode("node003", None, "NODE_FAIL: NodeDown")))
     assert odd(found) == {"node003": (NodeVerdict.DRAIN, "lost: NODE_FAIL: NodeDown")}
-    assert found.nodes[0].name == "node003" and not found.is_well
+    assert found.nodes[0].name == "node003" and found.verdict is Verdict.FAILED
     partial = fleet(nodes(node003=FleetNode("node003", run(), "NODE_FAIL: NodeDown")))
     assert odd(partial) == odd(found)
 
 
 def test_what_fails_on_all_nodes_is_no_fault_of_one() -> None:
     found = fleet(FleetNode(name, run(status="failed")) for name in NODES)
-    assert odd(found) == {} and not found.is_well
+    assert odd(found) == {} and found.verdict is Verdict.FAILED
     assert found.shared == ("health fails on each node: GPU 1: no remapping pending: 1",)
     assert "12 nodes: the stack fails on all of them" in FLEET.render("text", found)
 
@@ -165,9 +165,17 @@ def test_a_required_check_without_a_result_is_drained() -> None:
     assert odd(fleet(made_nodes(usual, other=other))) == {"other": (NodeVerdict.DRAIN, "fsdp: required and not run")}
 
 
-def test_a_fleet_on_which_nothing_ran_is_not_well() -> None:
+def test_a_fleet_on_which_nothing_ran_is_not_known() -> None:
     found = fleet(made_nodes(one(status="not run", reason="no GPU")))
-    assert not found.is_well and found.shared == ("no check was run, on each node",)
+    assert found.verdict is Verdict.NOT_KNOWN and found.not_known == NODES[:4] and not found.shared
+    assert {each.verdict for each in found.nodes} == {NodeVerdict.WATCH}
+
+
+def test_a_node_that_ran_out_of_time_is_watched() -> None:
+    late = one(status="not known", cause="ran out of time", reason="ran out of time")
+    found = fleet(made_nodes(one(), other=late))
+    assert odd(found)["other"] == (NodeVerdict.WATCH, "not known: matmul ran out of time")
+    assert (found.verdict, found.not_known) == (Verdict.NOT_KNOWN, ("other",))
 
 
 def test_a_node_on_which_the_stacks_failure_did_not_run_changes_nothing() -> None:

@@ -7,18 +7,20 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from envspec.conformance import hardware as suite_machine
-from envspec.conformance.receipt import FORMAT
+from envspec.conformance.receipt import FORMAT, exit_code
 from envspec.conformance.results import Cause, Status, dumps
 from envspec.receipts import model
 from envspec.receipts.build import BadResults, receipt
-from envspec.receipts.compare import Comparison, Weight, against, compare
+from envspec.receipts.compare import Comparison, Weight, against, columns, compare
+from envspec.receipts.fleet import FleetNode, fleet
 from envspec.receipts.metrics import HOST_MEMORY_TOLERANCE, numbers
 from envspec.receipts.model import BadReceipt, Receipt, Verdict, dump, load, read
-from envspec.report import COMPARISON, write_receipt
+from envspec.report import COMPARISON, FLEET, RECEIPT, write_receipt
 from envspec.report.comparison import answers
 from tests.support.builders.receipts import (
     IMAGE,
@@ -48,6 +50,10 @@ def failed(name: str, **more: Any) -> dict[str, Any]:
     return check(name, **{"status": "failed", "cause": "found", "reason": "wrong", **more})
 
 
+def late(name: str, **more: Any) -> dict[str, Any]:
+    return check(name, status="not known", cause="ran out of time", reason="ran out of time", **more)
+
+
 @pytest.mark.parametrize(
     ("rows", "required", "reasons"),
     [
@@ -56,33 +62,113 @@ def failed(name: str, **more: Any) -> dict[str, Any]:
         ([check("matmul"), skipped("pyg")], (), ()),
         ([check("matmul"), skipped("pyg")], ("matmul", "pyg"), ("pyg is required and was not run",)),
         ([check("matmul")], ("fsdp",), ("fsdp is required and was not run",)),
-        ([skipped("matmul")], (), ("no check was run",)),
     ],
-    ids=["passed", "failed", "not run", "required and not run", "required and not requested", "nothing was run"],
+    ids=["passed", "failed", "not run", "required and not run", "required and not requested"],
 )
 def test_a_verdict(rows: list[dict[str, Any]], required: tuple[str, ...], reasons: tuple[str, ...]) -> None:
     found = made(*rows, required=required)
     assert (found.verdict, found.reasons) == (Verdict.FAILED if reasons else Verdict.PASSED, reasons)
 
 
+TRAINED = [check("device"), check("matmul"), check("amp"), check("transformer")]
+NO_TORCH = "the suite tests torch, which is not in this stack: only "
+
+
+@pytest.mark.parametrize(
+    ("rows", "named", "device", "reasons"),
+    [
+        # What is asked of a run without names is training.
+        (TRAINED, (), "cuda", ()),
+        ([skipped("device"), *TRAINED[1:]], (), "cpu", ()),
+        ([skipped("device"), *TRAINED[1:]], (), "cuda", ("device did not run",)),
+        ([*TRAINED[:2], skipped("amp"), skipped("transformer")], (), "cuda", ("amp, transformer did not run",)),
+        ([check("lock"), *map(skipped, ("device", "matmul"))], (), "cpu", ("matmul, amp, transformer did not run",)),
+        ([*TRAINED, late("inference")], (), "cuda", ("inference ran out of time",)),
+        ([*TRAINED[:3], late("transformer"), skipped("pyg")], (), "cuda", ("transformer ran out of time",)),
+        # With names it is the named checks.
+        ([check("device")], ("device",), "cuda", ()),
+        ([skipped("device")], ("device",), "cpu", ("device did not run",)),
+        ([check("device"), skipped("pyg")], ("device", "pyg"), "cuda", ("pyg did not run",)),
+        ([check("device"), late("amp"), failed("pyg")], ("device", "amp", "pyg"), "cuda", ("pyg failed",)),
+    ],
+)
+def test_what_was_not_tested_is_not_known(
+    rows: list[dict[str, Any]], named: tuple[str, ...], device: str, reasons: tuple[str, ...]
+) -> None:
+    found = made(*rows, named=named, device=device)
+    failed_ones = any(row["status"] == "failed" for row in rows)
+    verdict = Verdict.FAILED if failed_ones else Verdict.NOT_KNOWN if reasons else Verdict.PASSED
+    assert (found.verdict, found.reasons) == (verdict, reasons)
+    assert bool(found.summary.unanswered) is any(each in str(reasons) for each in ("run", "time")) or failed_ones
+    assert exit_code(found.model_dump(mode="json")) == (7 if reasons else 0)
+
+
+def test_a_lock_without_torch_has_nothing_to_test() -> None:
+    found = receipt(
+        results(check("lock"), skipped("device"), skipped("matmul"), has_torch=False),
+        known("lock", "device", "matmul", named=()),
+    )
+    assert (found.verdict, found.reasons) == (Verdict.NOT_KNOWN, (f"{NO_TORCH}lock was tested",))
+    assert (found.summary.question, exit_code(found.model_dump(mode="json"))) == ((), 6)
+    named = receipt(results(check("lock"), has_torch=False), known("lock"))
+    assert (named.verdict, exit_code(named.model_dump(mode="json"))) == (Verdict.PASSED, 0)
+
+
+def test_a_baseline_makes_no_unknown_run_pass() -> None:
+    rows = [check("matmul", findings=[info("bf16", rate, "TFLOP/s")]) for rate in (700, 700, 500)]
+    recorded = made(rows[0], named=(), device="cuda")
+    found = [made(each, named=(), device="cuda", baseline=recorded) for each in rows[1:]]
+    assert [each.verdict for each in found] == [Verdict.NOT_KNOWN, Verdict.FAILED]
+    assert len(found[1].reasons) == 1 and "worse than the baseline's" in found[1].reasons[0]
+
+
+@pytest.mark.parametrize("found", [made(*TRAINED[:2], named=()), made(late("matmul"))], ids=["not run", "late"])
+def test_every_report_of_what_is_not_known_agrees(found: Receipt) -> None:
+    reports = {form: RECEIPT.render(form, found) for form in RECEIPT}
+    assert '<header class="not known">' in reports["html"] and "Not known: " in reports["html"]
+    assert reports["markdown"].startswith("## ❔ made-up: not known on ")
+    assert reports["text"].startswith("made-up: not known on ")
+    assert json.loads(reports["json"])["verdict"] == "not known"
+    suite = ElementTree.fromstring(reports["junit"]).find("testsuite")
+    assert suite is not None and suite.get("failures") == "1"
+    summary = json.loads(reports["ctrf"])["results"]["summary"]
+    late_ones = found.summary.checks.not_known
+    assert (summary["failed"], summary["other"], int(suite.get("errors", 0))) == (1, late_ones, late_ones)
+    nodes = fleet([FleetNode(name, found) for name in "ab"])
+    assert nodes.verdict is Verdict.NOT_KNOWN and nodes.not_known == ("a", "b")
+    assert "whether the stack works is not known on all of them" in FLEET.render("text", nodes)
+    assert '<header class="not known">' in FLEET.render("html", nodes)
+
+
+def test_main_numbers_are_of_checks_that_passed() -> None:
+    """What it took to find that there is no torch was the best first kernel."""
+    cold = {"ran": check("coldstart", seconds=9.0), "not": skipped("coldstart", seconds=0.1)}
+    receipts = [made(each, check("matmul")) for each in cold.values()]
+    (first,) = [each.values for each in columns(receipts) if each.title == "first kernel"]
+    assert first == (9.0, None)
+
+
+COUNTS = {"passed": 1, "failed": 0, "not_run": 1, "not_known": 0, "info": 0}
+
+
 def test_outcomes_are_counted_once() -> None:
     found = made(check("matmul", findings=[exact("integers"), not_run("fp8", "no GPU")]), skipped("pyg"))
     assert (found.image, found.local) == (IMAGE, None)
-    assert found.summary.checks.model_dump() == {"passed": 1, "failed": 0, "not_run": 1, "info": 0}
-    assert found.summary.findings.model_dump() == {"passed": 1, "failed": 0, "not_run": 1, "info": 0}
+    assert found.summary.checks.model_dump() == COUNTS
+    assert found.summary.findings.model_dump() == COUNTS
 
 
 @pytest.mark.parametrize(
     ("is_whole", "reason"), [(False, "the suite ended before it"), (True, "the suite reported no result for it")]
 )
-def test_checks_without_a_result_failed(is_whole: bool, reason: str) -> None:
+def test_checks_without_a_result_are_not_known(is_whole: bool, reason: str) -> None:
     found = receipt(results(check("matmul"), is_whole=is_whole), known("matmul", "amp", "ddp", required=("ddp",)))
     assert [(each.check, each.status, each.cause, each.reason) for each in found.checks] == [
         ("matmul", Status.PASSED, None, ""),
-        ("amp", Status.FAILED, Cause.CRASHED, reason),
-        ("ddp", Status.FAILED, Cause.CRASHED, reason),
+        ("amp", Status.NOT_KNOWN, Cause.CRASHED, reason),
+        ("ddp", Status.NOT_KNOWN, Cause.CRASHED, reason),
     ]
-    assert found.reasons == ("amp, ddp failed",)
+    assert (found.verdict, found.reasons) == (Verdict.NOT_KNOWN, ("amp, ddp ended without a result",))
 
 
 @pytest.mark.parametrize(
@@ -310,7 +396,7 @@ def test_a_machine_is_described_in_the_receipts_words() -> None:
     found = suite_machine.describe()
     of_a_gpu = {"driver", "cuda_driver", "gpus", "topology"}
     assert set(found) <= set(model.Machine.model_fields) - {"toolkit"}
-    assert set(found) >= set(model.Machine.model_fields) - {"toolkit", *of_a_gpu, "cpu"}
+    assert set(found) >= set(model.Machine.model_fields) - {"toolkit", "load", *of_a_gpu, "cpu"}
     assert model.Machine.model_validate(found).kernel == found["kernel"]
 
 

@@ -10,19 +10,18 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from envspec.conformance import isolation
+from envspec.conformance import isolation, supervisor
 from envspec.conformance.bounds import SIZES
-from envspec.conformance.checks import CHECKS
 from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.extensions.case import CPU, place
 from envspec.conformance.extensions.table import EXTENSIONS
+from envspec.conformance.isolation import Overrun
 from envspec.conformance.processes import RUN
-from envspec.conformance.results import NotRun, dumps
+from envspec.conformance.results import Cause, NotRun, dumps
 
 _NAME = "extensions"
 #: Of the check's own limit, for all extensions: if each of them hangs, the check still reports it.
@@ -36,7 +35,7 @@ def check(context: CheckContext) -> None:
         raise NotRun(f"no extension is {'in the lock' if context.request.locked else 'installed'}")
     gpus = [str(each.index) for each in context.request.gpus]
     rounds = [(name, devices) for name in found for devices in _rounds(name, gpus)]
-    deadline = time.monotonic() + _SHARE * context.request.limits.get(_NAME, CHECKS[_NAME].limit_s)
+    left_s = _SHARE * supervisor.limit_of(_NAME, context.request)
     request = context.scratch / "request.json"
     locked = context.request.locked
     # The files of the lock are many, and no case compares them.
@@ -44,11 +43,12 @@ def check(context: CheckContext) -> None:
         dumps(replace(context.request, locked=locked and replace(locked, expected=None))), encoding="utf-8"
     )
     for left, (name, devices) in zip(range(len(rounds), 0, -1), rounds):
-        limit_s = round(min(SIZES["extensions.case_s"], (deadline - time.monotonic()) / left), 1)
+        limit_s = round(min(SIZES["extensions.case_s"] * context.request.limit_factor, left_s / left), 1)
         with context.phase(name), _started(context, request, name, devices) as processes:
-            late, _ = isolation.wait([process for _, process in processes], limit_s)
+            ended = isolation.wait([process for _, process in processes], limit_s)
+            left_s -= ended.counted_s
             for device, process in processes:
-                _report(context, name, device, process.returncode, limit_s if process.pid in late else None)
+                _report(context, name, device, process.returncode, ended.overruns.get(process.pid))
 
 
 def _rounds(name: str, gpus: list[str]) -> Iterator[list[str]]:
@@ -87,7 +87,7 @@ def _started(
             process.kill()
 
 
-def _report(context: CheckContext, name: str, device: str, exited: int | None, over_limit_s: float | None) -> None:
+def _report(context: CheckContext, name: str, device: str, exited: int | None, overrun: Overrun | None) -> None:
     """Add a process's findings to the check's, and how it failed."""
     events = ProcessEvents.read(_folder(context, name, device) / isolation.EVENTS)
     for finding in events.findings:
@@ -102,6 +102,8 @@ def _report(context: CheckContext, name: str, device: str, exited: int | None, o
         context.not_run(place(name, device), ": ".join(filter(None, events.not_run)))
         return
     events.findings.clear()
-    failed = isolation.failure(events, exited, over_limit_s)
-    if failed:
+    failed = isolation.failure(events, exited, overrun)
+    if failed and failed[0] is Cause.OUT_OF_TIME:
+        context.write("raised", [Cause.OUT_OF_TIME, f"{place(name, device)}: {failed[1]}"])
+    elif failed:
         context.exact(place(name, device), ok=False, detail=failed[1])

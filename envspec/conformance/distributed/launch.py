@@ -19,6 +19,7 @@ import fcntl
 import importlib
 import ipaddress
 import json
+import math
 import os
 import socket
 import struct
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from envspec.conformance.bounds import SIZES
+from envspec.conformance.cputime import slowdown
 from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.processes import GRACE_S, RUN, die_with_parent, signal_name
 from envspec.conformance.request import Nodes
@@ -117,7 +119,8 @@ class Launch:
     """A torchrun to be started, whose ranks read this too.
 
     name: for people. program: `ddp` or `fsdp`. device: `cuda` or `cpu`. backend: `nccl` or `gloo`. processes: ranks on
-    this machine, the same number on each. sharding: `fsdp2` or `fsdp1`, of the program `fsdp`.
+    this machine, the same number on each. timeout_s: how long a rank waits for another one. join_s: how long a node
+    waits for the others to join. sharding: `fsdp2` or `fsdp1`, of the program `fsdp`.
     """
 
     name: str
@@ -127,6 +130,8 @@ class Launch:
     processes: int
     seed: int
     nodes: Nodes
+    timeout_s: int = SIZES["distributed.timeout_s"]
+    join_s: int = SIZES["distributed.join_s"]
     sharding: str = ""
 
     @property
@@ -205,7 +210,7 @@ def launched(context: CheckContext, launch: Launch) -> Iterator[Launched]:
     arguments = [
         *("--nnodes", str(nodes.count), "--node-rank", str(nodes.rank)),
         *("--nproc-per-node", str(launch.processes), "--master-addr", host, "--master-port", str(port)),
-        *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={SIZES['distributed.join_s']}"),
+        *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={launch.join_s}"),
         *("--max-restarts", "0", str(RUN), "--rank"),
     ]
     command = [sys.executable, str(RUN), "--torchrun", str(os.getpid()), str(folder / _FAILURES), *arguments]
@@ -256,7 +261,7 @@ def _failure(launch: Launch, ranks: dict[int, ProcessEvents], failures: dict[str
         ]
     error = failures.get("torchrun")
     if error and not any(each.phases for each in ranks.values()) and launch.nodes.count > 1:
-        reasons.append(f"not every node joined within {SIZES['distributed.join_s']} s: {error}")
+        reasons.append(f"not every node joined within {launch.join_s} s: {error}")
     elif error:
         reasons.append(f"torchrun raised {error}")
     return "; ".join(reasons) or f"torchrun exited with status {status} without output"
@@ -289,4 +294,7 @@ def _launch(context: CheckContext, program: str, device: str, processes: int) ->
     world = processes * nodes.count
     name = f"{backend}, {world} {'rank' if world == 1 else 'ranks'}"
     name = name if nodes.count == 1 else f"{name} on {nodes.count} nodes"
-    return Launch(name, program, device, backend, processes, context.request.seed, nodes)
+    # What a busy machine needs longer is no fault of another rank.
+    slow = context.request.limit_factor * slowdown()
+    timeout_s, join_s = (math.ceil(slow * SIZES[f"distributed.{each}"]) for each in ("timeout_s", "join_s"))
+    return Launch(name, program, device, backend, processes, context.request.seed, nodes, timeout_s, join_s)

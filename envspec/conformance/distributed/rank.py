@@ -168,7 +168,7 @@ def _run(launch: Launch, folder: Path, log: EventWriter) -> int:
         with log.phase("join"):
             if launch.nodes.count > 1:
                 node = int(os.environ["GROUP_RANK"])
-                store, _, _ = connect(SIZES["distributed.timeout_s"])
+                store, _, _ = connect(launch.timeout_s)
                 heartbeat = Heartbeat(store, node, [each for each in range(launch.nodes.count) if each != node], log)
                 heartbeat.start()
             rank = _join(torch, dist, launch, folder, log)
@@ -191,8 +191,7 @@ def _run(launch: Launch, folder: Path, log: EventWriter) -> int:
 
 def _join(torch: Any, dist: Any, launch: Launch, folder: Path, log: EventWriter) -> Rank:
     local = int(os.environ["LOCAL_RANK"])
-    timeout_s = SIZES["distributed.timeout_s"]
-    store, number, world = connect(timeout_s)
+    store, number, world = connect(launch.timeout_s)
     device = torch.device(launch.device, local) if launch.device == "cuda" else torch.device("cpu")
     options = {}
     if launch.backend == "nccl":
@@ -202,7 +201,7 @@ def _join(torch: Any, dist: Any, launch: Launch, folder: Path, log: EventWriter)
     if device.type == "cuda":
         torch.cuda.set_device(device)
         options["device_id"] = device
-    dist.init_process_group(launch.backend, timeout=datetime.timedelta(seconds=timeout_s), **options)
+    dist.init_process_group(launch.backend, timeout=datetime.timedelta(seconds=launch.timeout_s), **options)
     return Rank(launch, number, local, world, device, folder, store, log)
 
 

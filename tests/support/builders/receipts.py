@@ -90,6 +90,7 @@ def results(*checks: Mapping[str, Any], device: str = "cpu", **more: Any) -> dic
         "device": device,
         "seed": SEED,
         "machine": machine(device),
+        "has_torch": True,
         "results": list(checks),
         **more,
     }
@@ -120,13 +121,14 @@ def machine(device: str, gpus: int = 8, gpu: str = "NVIDIA H100 80GB HBM3") -> d
 
 
 def known(*requested: str, **more: Any) -> ReceiptInputs:
-    """What the host knows of a made-up run: it was in an image."""
+    """What the host knows of a made-up run: it was in an image, and about its first check."""
     values: dict[str, Any] = {
         "envspec": "0.1.0",
         "made_at": MADE_AT,
         "lock": LOCK,
         "where": IMAGE,
         "requested": requested,
+        "named": requested[:1],
     }
     return ReceiptInputs(**{**values, **more})
 
