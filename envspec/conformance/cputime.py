@@ -69,7 +69,7 @@ def load() -> float:
 
 
 def _is_runnable(process: int) -> bool:
-    """Whether a thread of the process runs or waits for a CPU. Source: proc(5), the state in /proc/PID/task/TID/stat."""
+    """Whether a thread of the process runs or waits for a CPU. Source: proc(5), state in /proc/PID/task/TID/stat."""
     for each in Path("/proc", str(process), "task").glob("*/stat"):
         with contextlib.suppress(OSError):
             if each.read_bytes().rpartition(b")")[2].split()[:1] == [b"R"]:

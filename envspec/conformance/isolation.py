@@ -200,9 +200,7 @@ def wait(processes: Iterable[subprocess.Popen[bytes]], limit_s: float, waiting: 
     return Ended(overruns, waited_s, counted_s, unkillable)
 
 
-def _watched(
-    started: Sequence[subprocess.Popen[bytes]], limit_s: float
-) -> tuple[list[LimitClock], dict[int, Overrun]]:
+def _watched(started: Sequence[subprocess.Popen[bytes]], limit_s: float) -> tuple[list[LimitClock], dict[int, Overrun]]:
     """Wait until every process has ended or reached its limit: their clocks, and those at the limit."""
     tree = children()
     clocks = {each.pid: LimitClock({each.pid, *below(each.pid, tree)}) for each in started}
@@ -224,7 +222,7 @@ def _watched(
 
 
 def _request_stacks(roots: Collection[int]) -> None:
-    for each in {*roots, *(below for root in roots for below in descendants(root))}:
+    for each in {*roots, *(each for root in roots for each in descendants(root))}:
         with contextlib.suppress(OSError):
             # A process without a handler would be ended by the signal.
             status = Path("/proc", str(each), "status").read_text(encoding="utf-8")

@@ -88,12 +88,12 @@ def _question(results: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str
     return TRAINING if results["device"] == "cuda" else TRAINING[1:]
 
 
-def _summary(
-    checks: Sequence[Mapping[str, Any]], required: Sequence[str], question: Sequence[str]
-) -> dict[str, Any]:
+def _summary(checks: Sequence[Mapping[str, Any]], required: Sequence[str], question: Sequence[str]) -> dict[str, Any]:
     findings = [finding for check in checks for finding in check.get("findings", ())]
     kinds = [finding["kind"] for finding in findings]
-    passed, failed, not_known = (_with_status(checks, each) for each in (Status.PASSED, Status.FAILED, Status.NOT_KNOWN))
+    passed, failed, not_known = (
+        _with_status(checks, each) for each in (Status.PASSED, Status.FAILED, Status.NOT_KNOWN)
+    )
     has_begun = {*passed, *failed, *not_known}
     return {
         "checks": {

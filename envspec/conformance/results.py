@@ -22,7 +22,7 @@ class Kind(Enum):
 
 
 class Status(Enum):
-    """Result of a check: `not run` is what this machine or stack can't do, `not known` what has begun without a result."""
+    """Result of a check: `not run` is what this machine or stack can't do, `not known` what began without a result."""
 
     PASSED = "passed"
     FAILED = "failed"

@@ -88,9 +88,9 @@ def verdict(name: str, events: ProcessEvents, exited: int | None, overrun: Overr
 def merged(outcomes: Mapping[int, CheckOutcome]) -> CheckOutcome:
     """The outcome of a check from those of its processes, by the number of their GPU.
 
-    Its status is the first of `failed`, `not known`, `passed` and `not run` that one of them has. Times are those of the
-    slowest. Hashes that all GPUs have in common are listed once; GPUs of a kind that have different ones are a finding
-    that fails.
+    Its status is the first of `failed`, `not known`, `passed` and `not run` that one of them has. Times are those of
+    the slowest. Hashes that all GPUs have in common are listed once; GPUs of a kind that have different ones are a
+    finding that fails.
     """
     if len(outcomes) == 1:
         return next(iter(outcomes.values()))
@@ -267,9 +267,7 @@ def run_turn(
     room = LOG_CHARACTERS // max(1, len(logs))
     log = "\n".join(each if len(each) <= room else f"[...] {each[-room:]}" for each in logs)
     seconds = time.monotonic() - began
-    outcome = replace(
-        outcome, required=required, seconds=seconds, waited_s=ended.waited_s, limit_s=limit_s, log=log
-    )
+    outcome = replace(outcome, required=required, seconds=seconds, waited_s=ended.waited_s, limit_s=limit_s, log=log)
     return outcome, ended.unkillable
 
 

@@ -127,7 +127,8 @@ class SuiteSelection:
     checks: empty for the spec's, or all if it names none. world_size: None for the spec's, or the number of GPUs.
     price_per_hour: of this machine, in `currency`. limits: check -> seconds, instead of its own limit. limit_factor: of
     all limits. burn_s: seconds of the products of `sustained`, which is then tested in any case; without `checks` only
-    `device` and `health` besides. as_if: a lock and the digest of its envspec.lock, with which a stack without a lock is compared.
+    `device` and `health` besides. as_if: a lock and the digest of its envspec.lock, with which a stack without a lock
+    is compared.
     """
 
     device: str | None = None

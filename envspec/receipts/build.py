@@ -29,8 +29,8 @@ class ReceiptInputs:
 
     made_at: with a time zone. lock: that the stack has to be. as_if: that it was compared with. where: the image, or
     the Python that ran the suite; `is_locked` is set from the check `lock`. requested: names of the checks to run;
-    required: those that must not be `not run`; named: those that the user or the spec requests by name. toolkit: version of NVIDIA's container toolkit. baseline: a recorded
-    receipt to compare with.
+    required: those that must not be `not run`; named: those that the user or the spec requests by name. toolkit:
+    version of NVIDIA's container toolkit. baseline: a recorded receipt to compare with.
     """
 
     envspec: str

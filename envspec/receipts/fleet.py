@@ -150,12 +150,9 @@ def fleet(nodes: Iterable[FleetNode]) -> Fleet:
     faults = dict(_faults(receipts))
     majority = max(map(len, kinds.values()), default=0)
     reports = []
-    not_known = []
     for node in found:
         drain = [*([f"lost: {node.lost}"] if node.lost or node.receipt is None else []), *faults.get(node.name, ())]
-        watch = [f"{where}not known: {reason}" for where, reason in _unknown(node)]
-        if watch:
-            not_known.append(node.name)
+        watch = _not_known(node)
         if node.receipt:
             drain += _failed(node.receipt, alone)
             watch += _not_run(node.receipt, {name for name, count in passed.items() if 2 * count > len(receipts)})
@@ -189,7 +186,7 @@ def fleet(nodes: Iterable[FleetNode]) -> Fleet:
         differences=tuple(different),
         shared=tuple(text for _, text in (*shared, *shared_together)),
         few=tuple(each.removesuffix(_ALONE) for each, named in kinds.items() if len(named) < FEWEST),
-        not_known=tuple(not_known),
+        not_known=tuple(node.name for node in found if _not_known(node)),
     )
 
 
@@ -239,11 +236,13 @@ def _is_not_run(receipt: Receipt, name: str) -> bool:
     return any(each.check == name and each.status is Status.NOT_RUN for each in receipt.checks)
 
 
-def _unknown(node: FleetNode) -> Iterator[tuple[str, str]]:
-    """Where and why it is not known whether the stack works on a node."""
+def _not_known(node: FleetNode) -> list[str]:
+    """Why it is not known whether the stack works on a node."""
+    reasons = []
     for where, receipt in (("", node.receipt), ("with the others: ", node.together)):
         if receipt and receipt.verdict is Verdict.NOT_KNOWN:
-            yield from ((where, reason) for reason in receipt.reasons)
+            reasons += [f"{where}not known: {reason}" for reason in receipt.reasons]
+    return reasons
 
 
 def _failures(receipt: Receipt) -> dict[str, str]:

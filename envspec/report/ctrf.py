@@ -23,7 +23,10 @@ _STATUSES: Final = ("passed", "failed", "skipped", "pending", "other")
 
 
 def as_ctrf(receipt: Receipt) -> str:
-    """A test for each case; what was not run is `skipped`, what is not known `other`. Times are milliseconds; `start` and `stop` are of Unix."""
+    """A test for each case; what was not run is `skipped`, what is not known `other`.
+
+    Times are milliseconds; `start` and `stop` are of Unix.
+    """
     tests = [_test(case, receipt.subject) for case in cases(receipt)]
     counts = Counter(each["status"] for each in tests)
     stop = round(1000 * receipt.made_at.timestamp())

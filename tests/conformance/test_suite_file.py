@@ -85,7 +85,10 @@ def test_any_python_runs_it_and_envspec_reads_its_receipt(archive: Path, tmp_pat
     done = _run(archive, tmp_path, *words, python=python, **fake_torch(tmp_path / "stack", GOOD))
     # Nothing of it needs no GPU, and there is no torchvision.
     assert (done.returncode, done.stderr) == (7, "")
-    assert done.stdout.splitlines()[-2:] == ["failed: 0 passed, 0 failed, 2 not run", "  no check was run"]
+    assert done.stdout.splitlines()[-2:] == [
+        "not known: 0 passed, 0 failed, 2 not run, 0 not known",
+        "  device, family did not run",
+    ]
     receipt = read(tmp_path / "receipt")
     assert (receipt.envspec, receipt.lock, receipt.subject) == (VERSION, None, "torch 2.9.1, no lock")
     assert receipt.local and receipt.local.is_locked is None
@@ -157,6 +160,13 @@ def test_it_waits_after_its_receipt_until_it_is_ended(archive: Path, tmp_path: P
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+def test_a_stack_without_torch_has_nothing_to_test(archive: Path, tmp_path: Path) -> None:
+    done = _run(archive, tmp_path, "--device", "cpu", "--report", "receipt")
+    assert (done.returncode, done.stderr) == (6, "")
+    receipt = _receipt(tmp_path / "receipt")
+    assert (receipt["verdict"], receipt["summary"]["question"]) == ("not known", [])
+
+
 def test_what_fails_and_what_is_no_gpu_are_different(archive: Path, tmp_path: Path) -> None:
     crashing = fake_torch(tmp_path / "bad", "import ctypes; ctypes.string_at(0)")
     done = _run(archive, tmp_path, "--device", "cpu", "--check", "device", "--report", "receipt", **crashing)
@@ -179,6 +189,7 @@ def test_what_fails_and_what_is_no_gpu_are_different(archive: Path, tmp_path: Pa
         ("--nodes", "2", "--rendezvous", ":29400"),
         ("--world-size", "0"),
         ("--burn", "inf"),
+        ("--limit-factor", "0"),
         ("--report", "/dev/null/receipts"),
         ("lock",),
     ],

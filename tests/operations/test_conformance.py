@@ -25,6 +25,7 @@ from tests.conftest import Serve
 from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import wheel
+from tests.support.machines.suite import PATIENCE_S
 from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
 
@@ -77,12 +78,14 @@ def receipt(user: User) -> dict[str, Any]:
     return found
 
 
-def test_what_the_lock_has_not_is_not_run_and_the_rest_passes(user: User, temporary: Path) -> None:
+def test_a_lock_without_torch_has_nothing_to_test(user: User, temporary: Path) -> None:
     lock_of(user)
     ran = proves(user, "--report", "receipts")
-    assert ran.status == 0, ran.stderr
+    assert ran.status == 6, ran.stderr
+    assert ran.error.startswith("small: the suite tests torch, which is not in this stack: only lock was tested\n")
+    assert "more: envspec explain-error no-torch" in ran.stderr
     document = receipt(user)
-    assert document["verdict"] == "passed"
+    assert (document["verdict"], document["summary"]["question"]) == ("not known", [])
     statuses = {each["check"]: each["status"] for each in document["checks"]}
     assert list(statuses) == list(CHECKS)
     assert {name for name, status in statuses.items() if status == "passed"} == {"lock"}
@@ -110,6 +113,25 @@ def test_the_platform_of_the_lock_is_checked_before_the_engine(user: User, words
     write_lock(user.folder / "lock", make_lock(where=Platform.OSX_ARM64))
     message = refused(user.runs(*words, environ=NOWHERE), 6)
     assert "small is locked for osx-arm64, and a container needs a linux platform" in message
+
+
+def test_a_named_check_that_did_not_run_is_not_known(unchanged: User) -> None:
+    ran = proves(unchanged, "--check", "device", "--check", "lock")
+    assert ran.status == 7, ran.stderr
+    assert ran.error.startswith("small: whether it works is not known: device did not run\n")
+    assert "more: envspec explain-error not-tested" in ran.stderr
+    assert proves(unchanged, "--check", "lock").status == 0
+
+
+def test_every_limit_is_multiplied(unchanged: User) -> None:
+    words = ("--check", "lock", "--check", "device", "--limit", "device=50", "--format", "json")
+    limits, grown = (
+        [each["limit_s"] for each in json.loads(proves(unchanged, *words, *more).stdout)["checks"]]
+        for more in ((), ("--limit-factor", "2.5"))
+    )
+    assert limits[0] == 50 and grown == [2.5 * each for each in limits]
+    for wrong in ("0", "-1", "nan", "x"):
+        assert f"--limit-factor {wrong}: not a number" in refused(proves(unchanged, "--limit-factor", wrong), 2)
 
 
 def test_a_required_check_that_did_not_run_fails(user: User) -> None:
@@ -241,7 +263,7 @@ def _hanging(user: User, before: str = "") -> Iterator[subprocess.Popen[str]]:
 def test_however_it_is_ended_nothing_is_left(user: User, temporary: Path, number: int, status: int) -> None:
     with _hanging(user) as child:
         child.send_signal(number)
-        assert child.wait(30) == status
+        assert child.wait(PATIENCE_S) == status
     _until(lambda: not _processes_of(user))
     assert not (user.folder / "receipts").exists()
     # After SIGKILL nobody can remove the folder.
@@ -254,7 +276,7 @@ def test_what_was_found_until_then_is_in_the_receipt(user: User, temporary: Path
     first = f"pathlib.Path({str(user.folder / 'first')!r})"
     with _hanging(user, f"if not {first}.exists():\n    {first}.touch()\n    raise ImportError('once')") as child:
         child.send_signal(number)
-        _, stderr = child.communicate(timeout=60)
+        _, stderr = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == status
     assert "wrote receipts/receipt.json" in stderr
     document = receipt(user)
@@ -266,7 +288,7 @@ def test_what_was_found_until_then_is_in_the_receipt(user: User, temporary: Path
 
 
 def _until(come: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not come():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.05)
@@ -285,8 +307,8 @@ def _processes_of(user: User) -> list[str]:
 
 def test_a_run_is_held_against_a_recorded_one(user: User) -> None:
     lock_of(user)
-    assert proves(user, "--report", "receipts").status == 0
-    again = proves(user, "--baseline", "receipts", "--format", "json")
+    assert proves(user, "--check", "lock", "--report", "receipts").status == 0
+    again = proves(user, "--check", "lock", "--baseline", "receipts", "--format", "json")
     assert again.status == 0, again.stderr
     assert json.loads(again.stdout)["baseline"] is not None
     (user.folder / "receipts" / "receipt.json").write_text('{"format": 99}')
@@ -303,7 +325,9 @@ def test_without_a_lock_the_python_s_own_stack_is_tested(unchanged: User, tmp_pa
     environ = {"PYTHONPATH": str(tmp_path), "TMPDIR": str(unchanged.folder / "temporary")}
     report = str(tmp_path / "report")
     ran = unchanged.runs(*words, "--check", "device", "--check", "lock", "--report", report, environ=environ)
-    assert ran.status == 7 and "torch 2.9.1, no lock: conformance failed: no check was run" in ran.stderr
+    assert ran.status == 7 and "torch 2.9.1, no lock: whether it works is not known: device, lock did not run" in (
+        " ".join(ran.stderr.split())
+    )
     found = json.loads((tmp_path / "report" / "receipt.json").read_text())
     assert (found["lock"], found["as_if"]) == (None, None)
     assert {each["check"]: each["reason"] for each in found["checks"]}["lock"] == "no lock is given"
@@ -311,7 +335,7 @@ def test_without_a_lock_the_python_s_own_stack_is_tested(unchanged: User, tmp_pa
     ran = unchanged.runs(
         *words, "--as-if", "lock", "--check", "device", "--check", "lock", "--report", report, environ=environ
     )
-    assert ran.status == 0, ran.stderr
+    assert ran.status == 7, ran.stderr
     found = json.loads((tmp_path / "report" / "receipt.json").read_text())
     assert found["as_if"]["name"] == make_lock().name
     assert found["lock"] is None and found["local"]["is_locked"] is None

@@ -52,7 +52,11 @@ def odd(found: Fleet) -> dict[str, tuple[NodeVerdict, str]]:
 
 def test_equal_nodes_have_no_odd_one() -> None:
     found = fleet(nodes())
-    assert odd(found) == {} and found.verdict is Verdict.PASSED and not (found.odd or found.differences or found.shared or found.few)
+    assert (
+        odd(found) == {}
+        and found.verdict is Verdict.PASSED
+        and not (found.odd or found.differences or found.shared or found.few)
+    )
 
 
 @pytest.mark.parametrize(

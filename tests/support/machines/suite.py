@@ -19,8 +19,8 @@ from envspec.conformance.request import SuiteRequest
 RUN: Final = Path(envspec.conformance.run.__file__)
 #: A suite that takes longer has hung: its own limits have failed.
 LIMIT_S: Final = 600
-#: For what is sure to come; a busy machine may take long.
-PATIENCE_S: Final = 60
+#: For what is sure to come; a busy machine may take long. Shorter than what hangs in the tests.
+PATIENCE_S: Final = 300
 #: Every process of a run has the run's folder in this variable.
 MARK: Final = "TESTS_SUITE_RUN"
 #: What ignores SIGTERM is waited for in vain: an honest end takes less even on a busy machine.
