@@ -40,13 +40,13 @@ def node(receipt: Path | None, most_age: timedelta | None) -> tuple[int, str]:
     gpus = (found.get("machine") or {}).get("gpus") or []
     faults, odd = _recorded(receipt, found) if found and receipt else ([], [])
     with tempfile.TemporaryDirectory(prefix="envspec-node-") as folder:
-        now, notes, missing = _now(Path(folder), {each["uuid"]: each["name"] for each in gpus})
+        now, notes, missing, late = _now(Path(folder), {each["uuid"]: each["name"] for each in gpus})
     faults += now
     if faults:
         more = [f"and {len(faults) - _REASONS} more"] if len(faults) > _REASONS else []
         return CRITICAL, "; ".join([*faults[:_REASONS], *more])
-    if problem or (missing and not receipt):
-        return UNKNOWN, problem or missing
+    if problem or late or (missing and not receipt):
+        return UNKNOWN, problem or late or missing
     age = datetime.now(timezone.utc) - _time(found["made_at"]) if found else timedelta()
     if most_age and age > most_age:
         return UNKNOWN, f"the receipt is {_text(age)} old: run `envspec fleet run` again"
@@ -102,8 +102,8 @@ def _recorded(path: Path, receipt: Mapping[str, Any]) -> tuple[list[str], list[s
     return [f"the suite failed on {receipt['made_at'][:10]}: {first}"], []
 
 
-def _now(folder: Path, recorded: Mapping[str, str]) -> tuple[list[str], list[str], str]:
-    """Faults that NVML reports now, what else belongs into the line, and why there is no NVML.
+def _now(folder: Path, recorded: Mapping[str, str]) -> tuple[list[str], list[str], str, str]:
+    """Faults that NVML reports now, what else belongs into the line, why there is no NVML, and why it is too slow.
 
     recorded: UUID of a GPU -> its name.
     """
@@ -113,12 +113,12 @@ def _now(folder: Path, recorded: Mapping[str, str]) -> tuple[list[str], list[str
     ended = isolation.wait([process], _LIMIT_S)
     events = ProcessEvents.read(folder / "nvml" / isolation.EVENTS)
     if missing := events.values.get("missing"):
-        return [f"{missing}, and the receipt has {len(recorded)} GPUs"] if recorded else [], [], str(missing)
+        return [f"{missing}, and the receipt has {len(recorded)} GPUs"] if recorded else [], [], str(missing), ""
     wrong = [str(each) for each in events.findings if each.ok is False]
     events.findings.clear()
     failed = isolation.failure(events, process.poll(), ended.overruns.get(process.pid))
     if failed and failed[0] is Cause.OUT_OF_TIME:
-        return wrong, [], f"NVML is too slow: {failed[1]}"
+        return wrong, [], "", f"NVML is too slow: {failed[1]}"
     broken = [f"NVML does not work: {failed[1]}"] if failed else []
     error = [str(events.values["error"])] if "error" in events.values else []
     boards = [each for each in events.values.get("boards", ()) if not each["hidden"]]
@@ -126,7 +126,7 @@ def _now(folder: Path, recorded: Mapping[str, str]) -> tuple[list[str], list[str
     # A slice of a GPU (MIG) has a UUID that NVML lists elsewhere.
     gone = [name for uuid, name in recorded.items() if uuid.startswith("GPU-") and uuid not in there]
     lost = [f"{len(gone)} of {len(recorded)} GPUs of the receipt are gone ({gone[0]})"] if gone and there else []
-    return [*ended.unkillable, *broken, *error, *lost, *wrong], [f"{len(boards)} GPUs without a fault"], ""
+    return [*ended.unkillable, *broken, *error, *lost, *wrong], [f"{len(boards)} GPUs without a fault"], "", ""
 
 
 def main(parent: int, request: Path, folder: Path) -> NoReturn:

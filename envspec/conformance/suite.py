@@ -23,7 +23,7 @@ from typing import Any
 
 from envspec.conformance import cputime, driver, hardware, health, supervisor
 from envspec.conformance.bounds import SIZES
-from envspec.conformance.checks import CHECKS
+from envspec.conformance.checks import CHECKS, limit_of
 from envspec.conformance.events import is_in_stack
 from envspec.conformance.processes import TERMINATION_SIGNALS, adopt_orphans, end_all, guarded
 from envspec.conformance.request import SuiteRequest
@@ -194,7 +194,7 @@ def _run(run: SuiteRun, report: _Report, unkillable: tuple[str, ...]) -> tuple[s
             reason, required = "; ".join(unkillable), name in request.required
             _end(CheckOutcome(name, Status.NOT_RUN, reason=reason, required=required), report)
             continue
-        print(dumps({"begin": name, "limit_s": supervisor.limit_of(name, request)}), flush=True)
+        print(dumps({"begin": name, "limit_s": limit_of(name, request)}), flush=True)
         # Before its process starts, so that its imports are within its turn.
         began = time.monotonic()
         started = preimports.take(name) or supervisor.start(name, run)

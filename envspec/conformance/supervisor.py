@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from envspec.conformance import isolation
-from envspec.conformance.checks import CHECKS
+from envspec.conformance.checks import CHECKS, limit_of
 from envspec.conformance.events import EventWriter, ProcessEvents
 from envspec.conformance.isolation import Overrun
 from envspec.conformance.processes import RUN
@@ -222,17 +222,6 @@ def _start(check: str, run: SuiteRun, gpu: int | None) -> CheckProcess:
         raise
     finally:
         os.close(reader)
-
-
-def limit_of(check: str, request: SuiteRequest) -> float:
-    """Seconds that a check may take: the requested limit, else its own for so many GPUs and bytes; times the factor."""
-    if check in request.limits:
-        return request.limits[check] * request.limit_factor
-    definition = CHECKS[check]
-    size_gb = request.reference.size_bytes / 1e9 if request.reference else 0.0
-    further = max(0, len(request.gpus) - 1)
-    grown = definition.limit_s_per_gpu * further + definition.limit_s_per_gb * size_gb
-    return (definition.limit_s + grown + definition.limit_s_per_burn_s * request.burn_s) * request.limit_factor
 
 
 def run_turn(

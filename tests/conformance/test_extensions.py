@@ -152,6 +152,15 @@ def test_a_hang_or_a_crash_costs_that_extension_alone(tmp_path: Path, body: str,
     assert findings["natten on the CPU"]["detail"] == "natten 0.21.7: its operator has code for GPUs only"
 
 
+def test_an_extension_that_still_works_at_its_limit_is_not_known(tmp_path: Path) -> None:
+    bodies = ("flash-attn", "while True: pass"), ("natten", "")
+    output = _imported(tmp_path, *bodies, limits={"extensions": 6})
+    result = _result(output)
+    assert (result["status"], result["cause"]) == ("not known", "ran out of time")
+    assert "flash-attn on the CPU: ran out of time in the phase 'import flash_attn'" in result["reason"]
+    assert output.findings("extensions")["natten on the CPU: import"]["ok"] is True
+
+
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables under which a driver is found."""

@@ -17,6 +17,7 @@ from envspec.operations.suite_file import write_suite_file
 from envspec.receipts.model import dump
 from tests.receipts.test_fleet import run
 from tests.support.machines import driver as made_driver
+from tests.support.machines.suite import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not made_driver.CAN, reason="a driver is made with gcc")
 
@@ -36,7 +37,7 @@ def node(parts: tuple[Path, dict[str, str]]) -> Node:
     def ask(*words: str | Path, **more: str) -> tuple[int, str]:
         environ = {**os.environ, **parts[1], **made_driver.says(gpus=2), "VALUES": "busy=0", **more}
         command = [sys.executable, parts[0], *(words if words[0] == "--node" else ("--node-receipt", *words))]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.stdout.count("\n") == 1 and done.stderr == "", done
         return done.returncode, done.stdout.strip()
 
@@ -83,6 +84,12 @@ def test_a_node_that_passed_is_well(node: Node, tmp_path: Path) -> None:
 def test_a_fault_takes_the_node_out_of_use(node: Node, tmp_path: Path, more: dict[str, str], words: str) -> None:
     status, line = node(written(tmp_path / "node1"), **more)
     assert status == 2 and line.startswith("CRITICAL: ") and words in line
+
+
+def test_a_run_that_is_not_known_is_a_warning(node: Node, tmp_path: Path) -> None:
+    folder = written(tmp_path / "node1", verdict="not known", reasons=["amp ran out of time"])
+    status, line = node(folder)
+    assert status == 1 and line.startswith("WARNING: not known since the suite of ") and "amp ran out of time" in line
 
 
 def test_the_comparison_of_the_nodes_decides(node: Node, tmp_path: Path) -> None:

@@ -131,6 +131,14 @@ def test_a_driver_that_waits_in_the_kernel_is_a_failure(
     assert left == ["D"]
 
 
+def test_a_driver_that_still_works_at_its_limit_is_not_known(driver: dict[str, str], tmp_path: Path) -> None:
+    environ = {**driver, "FAULTS": "cuInit=spin", **_torch(tmp_path / "torch", "exits")}
+    document, left = _run(tmp_path / "run", environ, "device", "matmul", device="cuda")
+    device, matmul = document["results"]
+    assert (device["status"], device["cause"], matmul["status"]) == ("not known", "ran out of time", "not run")
+    assert device["reason"].startswith("CUDA is too slow: ran out of time ") and left == []
+
+
 def _faults(seed: int) -> tuple[str, str]:
     """A fault of the driver and one of torch; at least one of them."""
     choose = random.Random(seed)

@@ -20,10 +20,9 @@ from typing import Any
 
 import pytest
 
-from envspec.conformance.checks import CHECKS
+from envspec.conformance.checks import CHECKS, limit_of
 from envspec.conformance.request import LockedStack, SuiteRequest
 from envspec.conformance.results import Driver, Gpu
-from envspec.conformance.supervisor import limit_of
 from tests.support.machines import suite
 from tests.support.machines.suite import (
     GOOD,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
     from envspec.conformance.events import CheckContext
+    from envspec.conformance.request import SuiteRequest
 
 
 @dataclass(frozen=True)
@@ -145,3 +146,14 @@ CHECKS: Mapping[str, CheckDefinition] = {
         limit_s_per_gpu=5,
     ),
 }
+
+
+def limit_of(check: str, request: SuiteRequest) -> float:
+    """Seconds that a check may take: the requested limit, else its own for so many GPUs and bytes; times the factor."""
+    if check in request.limits:
+        return request.limits[check] * request.limit_factor
+    definition = CHECKS[check]
+    size_gb = request.reference.size_bytes / 1e9 if request.reference else 0.0
+    further = max(0, len(request.gpus) - 1)
+    grown = definition.limit_s_per_gpu * further + definition.limit_s_per_gb * size_gb
+    return (definition.limit_s + grown + definition.limit_s_per_burn_s * request.burn_s) * request.limit_factor

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from envspec.conformance import isolation, supervisor
+from envspec.conformance import isolation
 from envspec.conformance.bounds import SIZES
+from envspec.conformance.checks import limit_of
 from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.extensions.case import CPU, place
 from envspec.conformance.extensions.table import EXTENSIONS
@@ -35,7 +36,7 @@ def check(context: CheckContext) -> None:
         raise NotRun(f"no extension is {'in the lock' if context.request.locked else 'installed'}")
     gpus = [str(each.index) for each in context.request.gpus]
     rounds = [(name, devices) for name in found for devices in _rounds(name, gpus)]
-    left_s = _SHARE * supervisor.limit_of(_NAME, context.request)
+    left_s = _SHARE * limit_of(_NAME, context.request)
     request = context.scratch / "request.json"
     locked = context.request.locked
     # The files of the lock are many, and no case compares them.

@@ -49,6 +49,7 @@ static int fault(const char *function, int gpu) {
         *kind++ = 0;
         if (strcmp(each, function) && strcmp(each, with_gpu)) continue;
         if (!strcmp(kind, "hang")) for (;;) pause();
+        if (!strcmp(kind, "spin")) for (;;);
         if (!strcmp(kind, "ignore")) {
             sigset_t all;
             sigfillset(&all);
