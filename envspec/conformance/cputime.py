@@ -16,7 +16,7 @@ from pathlib import Path
 
 #: More wall seconds than this multiple of its limit are not given to anything.
 MOST_TIMES = 20.0
-#: What runs for a smaller share of the time uses no CPU: a heartbeat's thread does.
+#: What runs for a smaller share of the counted time uses no CPU: a heartbeat's thread, a torchrun that waits for ranks.
 _IDLE_SHARE = 0.02
 #: A process is stuck if it has used no CPU in this last part of its limit.
 _IDLE_PART = 0.25
@@ -110,14 +110,16 @@ class LimitClock:
             ran_s += max(0.0, each.ran_s - before.ran_s)
             waited_s += max(0.0, each.waited_s - before.waited_s)
         busy_s = ran_s + waited_s
-        is_idle = busy_s < _IDLE_SHARE * elapsed_s
-        if is_idle and any(map(_is_runnable, processes)):
+        if busy_s < _IDLE_SHARE * elapsed_s and any(map(_is_runnable, processes)):
             # The kernel counts how long a thread has waited when it gets a CPU: read later, for all this time.
             self._unread_s = elapsed_s
             return
         # Of several threads, some ran while others waited: what is lost is the share of waiting.
-        self.waited_s += min(elapsed_s, busy_s) * waited_s / busy_s if busy_s else 0.0
-        self.idle_s = self.idle_s + elapsed_s if is_idle else 0.0
+        lost_s = min(elapsed_s, busy_s) * waited_s / busy_s if busy_s else 0.0
+        counted_s = elapsed_s - lost_s
+        is_idle = ran_s < _IDLE_SHARE * counted_s
+        self.waited_s += lost_s
+        self.idle_s = self.idle_s + counted_s if is_idle else 0.0
         self._threads, self._read, self._unread_s = threads, now, 0.0
 
     def is_over(self, limit_s: float) -> bool:
@@ -127,5 +129,5 @@ class LimitClock:
         return self.counted_s >= limit_s and (not self.idle_s or self.is_stuck(limit_s))
 
     def is_stuck(self, limit_s: float) -> bool:
-        """Whether it does nothing any more, and has not only run out of time."""
+        """Whether it does nothing any more. Otherwise it runs out of time while it still works."""
         return self.idle_s >= _IDLE_PART * limit_s

@@ -113,8 +113,9 @@ def _driver(cuda: Mapping[str, Any], nvml: Mapping[str, Any]) -> Driver:
         error=error,
         is_late=bool(error and cuda.get("is_late")),
         is_absent=bool(missing and nvml.get("missing") and not devices),
-        nvml_error=nvml.get("error", ""),
-        nvml_missing=nvml.get("missing", ""),
+        nvml_error="" if nvml.get("is_late") else nvml.get("error", ""),
+        # What is only too slow is no fault of a GPU.
+        nvml_missing=nvml.get("error", "") if nvml.get("is_late") else nvml.get("missing", ""),
         gpus=gpus,
         boards=boards,
         topology=nvml.get("topology", {}),
