@@ -431,6 +431,7 @@ def test(
     device: Literal["cuda", "cpu"] | None = None,
     checks: Sequence[str] = (),
     limits: Mapping[str, float] | None = None,
+    limit_factor: float = 1.0,
     burn_s: float = 0.0,
     image: str | None = None,
     local: bool = False,
@@ -450,6 +451,7 @@ def test(
         device: By default GPUs if the lock uses CUDA.
         checks: By default all.
         limits: Check -> seconds.
+        limit_factor: Multiplies all time limits.
         burn_s: Seconds of `sustained`; without `checks`, only `device` and `health` run as well.
         image: By default the lock's image.
         local: Test a Python of this machine, `python` or the active one, without a container.
@@ -470,6 +472,7 @@ def test(
         world_size=world_size,
         nodes=nodes or Nodes(),
         limits=limits or {},
+        limit_factor=limit_factor,
         burn_s=burn_s,
         as_if=None if as_if is None else _with_digest(as_if),
     )
