@@ -117,7 +117,8 @@ class LimitClock:
         # Of several threads, some ran while others waited: what is lost is the share of waiting.
         lost_s = min(elapsed_s, busy_s) * waited_s / busy_s if busy_s else 0.0
         counted_s = elapsed_s - lost_s
-        is_idle = ran_s < _IDLE_SHARE * counted_s
+        # Of what the kernel does not count, nothing shows that it is stuck.
+        is_idle = bool(threads) and ran_s < _IDLE_SHARE * counted_s
         self.waited_s += lost_s
         self.idle_s = self.idle_s + counted_s if is_idle else 0.0
         self._threads, self._read, self._unread_s = threads, now, 0.0
