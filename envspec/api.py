@@ -213,16 +213,18 @@ def check(spec: _Path, output: _Path | None = None) -> CheckResult:
     Args:
         output: The lock's folder, by default `locks/<name>`.
     """
-    from envspec.data import facts_version
-    from envspec.lockfile.check import CheckResult, check
+    from datetime import datetime, timezone
+
+    from envspec.lockfile.check import CheckResult
+    from envspec.operations.lock_recheck import check_lock
     from envspec.operations.lock_state import LockRequest, variants_of
 
     requests = variants_of(LockRequest(*_spec_and_folder(spec, output)))
-    found = [check(each.spec_path, each.directory, facts_version(), each.variant) for each in requests]
+    now = datetime.now(timezone.utc)
+    found = [check_lock(each, now) for each in requests]
     return CheckResult(
         tuple(reason for each in found for reason in each.reasons),
         tuple(text for each in found for text in each.warnings),
-        all(each.by_these_facts for each in found),
     )
 
 
@@ -551,7 +553,7 @@ def _with_digest(lock: _LockOrPath) -> tuple[Lock, str]:
     from envspec.lockfile.folder import find_lock, read_with_digest
     from envspec.lockfile.header import LOCK_FILE
     from envspec.models import Lock
-    from envspec.operations.lock import lock_files
+    from envspec.operations.lock_complete import lock_files
 
     if isinstance(lock, Lock):
         return lock, hashlib.sha256(lock_files(lock)[LOCK_FILE]).hexdigest()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from envspec.operations.lock_state import Compiled, LockRequest
 
 
+#: Values of a stale lock that are printed.
+_MOST_FIELDS: Final = 20
 #: Options of all commands that lock.
 LOCKING: Final = combined(
     click.option(
@@ -325,28 +327,52 @@ def _check(target: Target) -> Done:
 
 
 def _stale_done(reasons: Sequence[Reason], path: Path) -> Done:
-    texts = [{"why": reason.why.value, "text": reason.text, "hint": _hint(reason, path)} for reason in reasons]
-    return Done({"fresh": not reasons, "reasons": texts}, exit_code=StaleLock.exit_code if reasons else 0)
+    found = [
+        {
+            "why": reason.why.value,
+            "code": reason.why.code,
+            "text": reason.text,
+            "hint": _hint(reason, path),
+            "fields": [each._asdict() for each in reason.fields],
+        }
+        for reason in reasons
+    ]
+    return Done({"fresh": not reasons, "reasons": found}, exit_code=StaleLock.exit_code if reasons else 0)
 
 
 def _stale(path: Path, directory: Path, variant: str) -> Sequence[Reason]:
-    from envspec.data import facts_version
-    from envspec.lockfile.check import Why, check
+    from envspec.lockfile.check import Why
+    from envspec.operations.lock_recheck import check_lock
+    from envspec.operations.lock_state import LockRequest
 
-    result = check(path, directory, facts_version(), variant)
+    now = datetime.now(timezone.utc)
+    result = check_lock(LockRequest(path, directory, variant=variant), now)
     if any(reason.why is Why.NO_LOCK for reason in result.reasons):
         # `envspec lock`, which the hint names, fails if the spec is not valid. Imports pydantic.
         from envspec.operations.lock_gpus import check_spec
 
-        check_spec(path, variant, datetime.now(timezone.utc))
+        check_spec(path, variant, now)
     for text in result.warnings:
         output.warn(f"{directory}: {text}")
     for reason in result.reasons:
         terminal.report(f"stale: {reason.text}")
+        for line in _field_lines(reason):
+            terminal.report(f"  {line}")
         terminal.report(f"  hint: {_hint(reason, path)}")
     for code in dict.fromkeys(reason.why.code for reason in result.reasons):
         output.refer_to(code)
     return result.reasons
+
+
+def _field_lines(reason: Reason) -> list[str]:
+    """`linux-64: torch: file.index: default -> pytorch-cu128`."""
+    lines = []
+    for each in reason.fields[:_MOST_FIELDS]:
+        place = "".join(f"{part}: " for part in (each.platform, each.package) if part)
+        lines.append(f"{place}{each.what}: {each.locked} -> {each.resolved}")
+    if len(reason.fields) > _MOST_FIELDS:
+        lines.append(f"and {len(reason.fields) - _MOST_FIELDS} more: --format json lists all of them")
+    return lines
 
 
 def _hint(reason: Reason, path: Path) -> str:

@@ -1,21 +1,20 @@
-"""Whether a lock still belongs to its spec, without a network or a resolution.
+"""Whether a lock is one of its spec, by hashes alone: its own, its files', its spec's and its base's.
 
-CI and editors run this on every change, so it imports nothing heavy: no model, no `packaging`; the body is parsed into
-plain dictionaries, for `check_entries`.
+`envspec lock` does this before it does anything else, so it imports nothing heavy: no model, no `packaging`.
+`operations.lock_recheck` also compares what the lock says.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from envspec import documents
 from envspec.errors import StaleLock, UsageError
-from envspec.lockfile.check_entries import mismatches
 from envspec.lockfile.folder import read_current, state
 from envspec.lockfile.header import LOCK_FILE, DamagedLock, Header, NewerFormat, pins_sha256, verify_checksum
 from envspec.names import FILE_NAME
@@ -25,8 +24,17 @@ from envspec.spec.logins import login_warnings
 from envspec.spec.owner import TWO_SPECS, other_owner
 from envspec.spec.variants import BASE, Merged, base_directory, document_of
 
+if TYPE_CHECKING:
+    from envspec.lockfile.differences import Difference
+
 _TRIES: Final = 100
 _BETWEEN_TRIES_S: Final = 0.004
+
+
+class OtherFacts(StaleLock):
+    """The lock was made with other facts, which decide some of its values differently."""
+
+    code = "other-facts"
 
 
 class Why(Enum):
@@ -38,56 +46,64 @@ class Why(Enum):
     SPEC = "spec"
     FILE = "file"
     ENTRY = "entry"
+    FACTS = "facts"
     BASE = "base"
 
     @property
     def code(self) -> str:
         """Of the error that explains it."""
-        errors = {Why.FORMAT: NewerFormat, Why.DAMAGED: DamagedLock}
+        errors = {Why.FORMAT: NewerFormat, Why.DAMAGED: DamagedLock, Why.FACTS: OtherFacts}
         return errors.get(self, StaleLock).code
 
 
 class Reason(NamedTuple):
-    """One cause of staleness. text: one line for the user. hint: what to do when it isn't `envspec lock SPEC`."""
+    """One cause of staleness.
+
+    text: one line for the user. hint: what to do when it isn't `envspec lock SPEC`. fields: the values that differ.
+    """
 
     why: Why
     text: str
     hint: str = ""
+    fields: tuple[Difference, ...] = ()
 
 
 class CheckResult(NamedTuple):
-    """Fresh if there is no reason; warnings alone leave a lock fresh. by_these_facts: made with the facts at hand."""
+    """Fresh if there is no reason; warnings alone leave a lock fresh."""
 
     reasons: tuple[Reason, ...]
     warnings: tuple[str, ...] = ()
-    by_these_facts: bool = True
 
     @property
     def is_fresh(self) -> bool:
         return not self.reasons
 
 
-def check(spec_path: Path, lock_dir: Path, facts_version: str | None, variant: str = BASE) -> CheckResult:
-    """Every reason for which the lock in `lock_dir` is not, or is no longer, what the spec or its variant compiles to.
+def check(spec_path: Path, lock_dir: Path, variant: str = BASE) -> CheckResult:
+    """Every reason for which the hashes of the lock in `lock_dir` are not those of the spec or its variant.
 
-    facts_version: the version of the facts at hand; None if it is unknown. Other facts than the lock's only warn.
     Raises:
         UsageError: the spec can't be read.
     """
     data = _parse(spec_path)
-    # Another run may be writing: the files belong together only if the document was the same before and after.
+    return while_unchanged(lock_dir, lambda: _check(data, variant, spec_path, lock_dir))
+
+
+def while_unchanged(lock_dir: Path, checked: Callable[[], CheckResult]) -> CheckResult:
+    """The result of a check during which no other run wrote the lock.
+
+    The files belong together only if the document was the same before and after.
+    """
     for _ in range(_TRIES):
         before = state(lock_dir, LOCK_FILE)
-        result = _check(data, variant, spec_path, lock_dir, facts_version)
+        result = checked()
         if result.is_fresh or state(lock_dir, LOCK_FILE) == before:
             return result
         time.sleep(_BETWEEN_TRIES_S)
     return result
 
 
-def _check(
-    data: dict[str, object], variant: str, spec_path: Path, lock_dir: Path, facts_version: str | None
-) -> CheckResult:
+def _check(data: dict[str, object], variant: str, spec_path: Path, lock_dir: Path) -> CheckResult:
     document = lock_dir / LOCK_FILE
     try:
         header, body = verify_checksum(read_current(lock_dir, LOCK_FILE), str(document))
@@ -99,18 +115,16 @@ def _check(
         return CheckResult((Reason(Why.FORMAT, error.message, error.hint or ""),))
     except StaleLock as error:
         return CheckResult((Reason(Why.DAMAGED, error.message, error.hint or ""),))
-    contents, of_files = _file_reasons(lock_dir, header)
-    merged = Merged(data, variant)
+    reasons = list(_file_reasons(lock_dir, header))
     if input_sha256(data, variant) == header.input_sha256:
-        reasons = _entry_reasons(merged.document, body, contents, spec_path, document)
-        reasons += _base_reasons(base_directory(lock_dir, variant), lock_dir, header) if variant else []
+        if variant:
+            reasons += _base_reasons(base_directory(lock_dir, variant), lock_dir, header)
+        if b'index = "local"' in body:
+            reasons += _project_reasons(body, spec_path, document)
     else:
-        # The entries of a lock of another spec are another spec's.
-        reasons = [_changed(data, variant, spec_path, lock_dir, header)]
-    by_these_facts = facts_version is None or not header.facts or facts_version == header.facts
-    logins = login_warnings(merged, spec_path)
-    warnings = (*logins, *_warnings(header, facts_version, by_these_facts=by_these_facts))
-    return CheckResult((*reasons, *of_files), warnings, by_these_facts)
+        reasons.insert(0, _changed(data, variant, spec_path, lock_dir, header))
+    logins = login_warnings(Merged(data, variant), spec_path)
+    return CheckResult(tuple(reasons), (*logins, *_warnings(header)))
 
 
 def _base_reasons(base: Path, lock_dir: Path, header: Header) -> list[Reason]:
@@ -151,46 +165,29 @@ def _parse(spec_path: Path) -> dict[str, object]:
         raise
 
 
-def _file_reasons(lock_dir: Path, header: Header) -> tuple[dict[str, bytes], list[Reason]]:
-    """The files that are what the header says, and what is wrong with the others."""
-    contents: dict[str, bytes] = {}
-    reasons: list[Reason] = []
+def _file_reasons(lock_dir: Path, header: Header) -> Iterator[Reason]:
+    """What is wrong with files that are not what the header says."""
     for name, digest in header.files.items():
         if not FILE_NAME.fits(name):
-            reasons.append(Reason(Why.DAMAGED, f"{lock_dir / LOCK_FILE} names a file outside of its folder: {name!r}"))
+            yield Reason(Why.DAMAGED, f"{lock_dir / LOCK_FILE} names a file outside of its folder: {name!r}")
             continue
         try:
             content = read_current(lock_dir, name)
         except FileNotFoundError:
-            reasons.append(Reason(Why.FILE, f"{lock_dir / name} is missing"))
+            yield Reason(Why.FILE, f"{lock_dir / name} is missing")
         except OSError as error:
-            reasons.append(Reason(Why.FILE, f"{lock_dir / name} can't be read: {error.strerror}"))
+            yield Reason(Why.FILE, f"{lock_dir / name} can't be read: {error.strerror}")
         else:
-            if hashlib.sha256(content).hexdigest() == digest:
-                contents[name] = content
-            else:
-                reasons.append(Reason(Why.FILE, f"{lock_dir / name} was changed after envspec wrote it"))
-    return contents, reasons
+            if hashlib.sha256(content).hexdigest() != digest:
+                yield Reason(Why.FILE, f"{lock_dir / name} was changed after envspec wrote it")
 
 
-def _entry_reasons(
-    data: Mapping[str, Any], body: bytes, contents: Mapping[str, bytes], spec_path: Path, document: Path
-) -> list[Reason]:
+def _project_reasons(body: bytes, spec_path: Path, document: Path) -> list[Reason]:
     try:
-        lock = documents.parse_toml(body.decode())
-    except ValueError as error:
-        return [Reason(Why.DAMAGED, f"{document} is not TOML: {error}")]
-    hint = (
-        f"envspec does not write such a lock: find out who changed it, then run `envspec lock {spec_path}` to write it "
-        "again, or restore it from version control"
-    )
-    reasons = [Reason(Why.ENTRY, f"{document}: {text}", hint) for text in mismatches(data, lock, contents)]
-    if reasons or b'index = "local"' not in body:
-        return reasons
-    return [
-        Reason(Why.FILE, f"{name}: {address} has changed since its wheel was built")
-        for name, address in _changed_projects(lock, spec_path.parent)
-    ]
+        changed = list(_changed_projects(documents.parse_toml(body.decode()), spec_path.parent))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return [Reason(Why.DAMAGED, f"{document} can't be read: {type(error).__name__}: {error}")]
+    return [Reason(Why.FILE, f"{name}: {address} has changed since its wheel was built") for name, address in changed]
 
 
 def _changed_projects(lock: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str]]:
@@ -209,14 +206,9 @@ def _changed_projects(lock: Mapping[str, Any], folder: Path) -> Iterator[tuple[s
             yield name, address
 
 
-def _warnings(header: Header, facts_version: str | None, *, by_these_facts: bool) -> tuple[str, ...]:
-    parts = tuple(
+def _warnings(header: Header) -> tuple[str, ...]:
+    return tuple(
         f"locked from a part of {channel.name} ({channel.records:,} records, sha256 {channel.sha256[:12]}): "
         "the whole channel may solve to something else"
         for channel in header.partial_channels
     )
-    other_facts = (
-        f"locked with facts {header.facts}; this envspec has facts {facts_version}: "
-        "`envspec lock --upgrade` decides again with them"
-    )
-    return parts if by_these_facts else (*parts, other_facts)

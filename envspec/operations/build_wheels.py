@@ -26,7 +26,6 @@ from envspec.build.types import (
 )
 from envspec.build.wheel import build_wheel, folder_request, git_request, sdist_request
 from envspec.context import SILENT, Step
-from envspec.credentials import without_credentials
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, OfflineMiss, StaleLock, UnfitMachine
 from envspec.facts import Facts
@@ -56,7 +55,7 @@ from envspec.models import (
 )
 from envspec.names import normalised
 from envspec.operations.built_wheels import BUILT_WHEELS, find_built
-from envspec.operations.lock_state import SOURCE, LockState, Upgrade, is_open
+from envspec.operations.lock_state import SOURCE, LockState, Upgrade, commit_decision, is_open
 from envspec.operations.session import Session
 from envspec.origins import PYTORCH
 from envspec.registry.client import resolve_digests
@@ -286,12 +285,11 @@ class _Sources:
                 raise OfflineMiss(f"the commit of {requirement}")
             commit = await commit_of(address, requirement.name, self._context.environ)
         self._commits[str(requirement)] = commit
-        url = without_credentials(address.pinned(commit))
-        why = f"the commit that {address.ref or 'the default branch'} is at"
-        what = SOURCE + requirement.name
-        self.decisions[what] = Decision(what, url, why, str(requirement))
+        decision = commit_decision(requirement, commit)
+        self.decisions[decision.what] = decision
         context = self._context
-        return _Found(GIT, url, None, git_request(wanted, address, commit, context.environ, context.connectivity))
+        build = git_request(wanted, address, commit, context.environ, context.connectivity)
+        return _Found(GIT, decision.value, None, build)
 
     def _commit_before(self, requirement: Requirement) -> str | None:
         """The commit of the old lock for the same requirement, unless it may move."""

@@ -75,7 +75,7 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
     """
     from envspec.lockfile.export.dockerfile import DEFAULT
     from envspec.lockfile.export.types import ExportRequest, is_project, project_of
-    from envspec.operations.lock import container_config
+    from envspec.operations.lock_complete import container_config
 
     form = options.form
     is_image = format_of(form).platforms is Platforms.IMAGE

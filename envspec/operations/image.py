@@ -407,7 +407,7 @@ def record_images(
         EnvspecError: as `identify`; the lock is then unchanged.
     """
     # Brings all that locking needs, which an image that is only built does without.
-    from envspec.operations.lock import lock_files
+    from envspec.operations.lock_complete import lock_files
 
     lock = read_lock(directory)
     platforms = [r.target.platform for r in lock.resolutions if r.target.platform.is_linux]

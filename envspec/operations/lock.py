@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -15,19 +15,19 @@ from envspec.credentials import unset
 from envspec.errors import NetworkError, NoSolution, StaleLock, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.io.store import Store
-from envspec.lockfile.check import Why, check
-from envspec.lockfile.check_entries import mismatches
+from envspec.lockfile.check import Why
 from envspec.lockfile.diff import LockDiff, diff_locks
 from envspec.lockfile.document import load
-from envspec.lockfile.export import files_of
-from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
 from envspec.lockfile.folder import folder_changes, read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.lockfile.toml_writer import time_text
-from envspec.models import ImageSettings, Lock, Resolution, Target
+from envspec.models import Lock, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
+from envspec.operations.lock_complete import lock_files
+from envspec.operations.lock_expected import expected_lock
 from envspec.operations.lock_gpus import check_cuda
+from envspec.operations.lock_recheck import check_lock, mismatches
 from envspec.operations.lock_state import SOURCE, Compiled, CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.types import RefusedLines
 from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in_conda
@@ -41,7 +41,7 @@ from envspec.spec.load import read_text, spec_error
 from envspec.spec.logins import login_warnings
 from envspec.spec.sections import BasePackages
 from envspec.spec.targets import targets_of
-from envspec.spec.variants import Merged, document_of, variant_directory
+from envspec.spec.variants import Merged, variant_directory
 
 #: A date of today has excluded hardly anything yet.
 _RECENT: Final = timedelta(days=1)
@@ -130,7 +130,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
 
         _report_moved(made, context)
         files = lock_files(made)
-        _check_hosts(request.spec_path, document_of(_document(text, request), request.variant), files)
+        _check_hosts(replace(state, spec=_parsed(text, request, started).variant(request.variant)), made)
         if is_looked_up:
             remember_ours(store, files[LOCK_FILE])
         # Branches and folders change without the spec and the indexes.
@@ -390,17 +390,16 @@ def _required_from_conda(spec: Spec) -> set[str]:
     return {normalised(name_of(text)) for text in required}
 
 
-def _check_hosts(spec_path: Path, spec: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+def _check_hosts(state: LockState, made: Lock) -> None:
     """Refuse what `--check` refuses: a page may list files on any host.
 
     Raises:
         UsageError: names the first value that does not follow from the spec.
     """
-    document = documents.parse_toml(files[LOCK_FILE].decode())
-    faults = mismatches(spec, document, files)
-    if faults:
+    expected = expected_lock(made, state.spec, state.facts, state.request, state.base)
+    for text in mismatches(expected, state.spec, state.facts):
         raise UsageError(
-            f"{spec_path}: {faults[0]}",
+            f"{state.request.spec_path}: {text}",
             hint="if an index has its files on another host and you trust it, add to its [[pip.index]] table: "
             'files = ["https://files.example.com"]',
         )
@@ -421,11 +420,11 @@ def _old_lock(
         return old, old, True
     from envspec.operations.old_lock import checked, cutoffs_of, versions_of
 
-    reasons = check(request.spec_path, request.directory, None, request.variant).reasons
+    reasons = check_lock(request, context.now()).reasons
     found = [reason for reason in reasons if reason.why is Why.ENTRY]
     for reason in found:
         context.reporter.warning(f"{reason.text}: resolved again")
-    if found:
+    if any(not reason.fields for reason in found):
         return (
             replace(cutoffs_of(old), decisions=(), base_image=None, platform_cuda=(), resolutions=versions_of(old)),
             None,
@@ -442,43 +441,3 @@ def _old_lock(
     for text in unverified:
         context.reporter.warning(f"not verified: {text}")
     return right, old, True
-
-
-def lock_files(lock: Lock) -> dict[str, bytes]:
-    """Every file of the lock's folder: `lockfile.export.files_of` with what a container of the image starts.
-
-    Raises:
-        UsageError: settings that no image can have: a working folder that is the system's, a token for everybody.
-    """
-    if not lock.base_images:
-        return files_of(lock)
-    return files_of(lock, container_config(lock.image))
-
-
-def container_config(settings: ImageSettings) -> ContainerConfig:
-    """How a container of an image with these settings starts. Raises UsageError: as `lock_files`."""
-    # Imported only for locks with an image.
-    from envspec.image.layers.types import EntryKind, InMemory
-    from envspec.image.services import HOME, USER, ServicesSource, services_config
-
-    conduct = services_config(settings)
-    check = conduct.healthcheck
-    health = check and Health(
-        tuple(check["Test"][1:]), check["Interval"], check["Timeout"], check["StartPeriod"], check["Retries"]
-    )
-    entries = list(ServicesSource(settings).entries())
-    return ContainerConfig(
-        entrypoint=conduct.entrypoint or (),
-        user=conduct.user or "",
-        name=USER if conduct.user else "",
-        home=f"/{HOME}" if conduct.user else "",
-        ports=conduct.ports,
-        env=conduct.env,
-        health=health or None,
-        folders=tuple((f"/{each.path}", each.mode) for each in entries if each.kind is EntryKind.FOLDER and each.uid),
-        files=tuple(
-            File(f"/{each.path}", each.mode, each.data.content.decode())
-            for each in entries
-            if isinstance(each.data, InMemory)
-        ),
-    )

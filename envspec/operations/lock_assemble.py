@@ -7,34 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 
-from envspec.base_image.cuda import CudaRequest
 from envspec.base_image.libraries import library_warnings
-from envspec.base_image.plan import decide_settings, digest_decision, plan_platforms
 from envspec.context import Context
 from envspec.errors import NetworkError
 from envspec.facts import Facts
 from envspec.io.tasks import run_interruptible
-from envspec.lockfile.document import identity, public_indexes
+from envspec.lockfile.document import identity
 from envspec.lockfile.export.conda import without_md5
 from envspec.lockfile.header import FORMAT
-from envspec.models import (
-    BaseImage,
-    Conformance,
-    Decision,
-    ImageSettings,
-    Lock,
-    OnTopOf,
-    PinnedDigest,
-    Platform,
-    Resolution,
-)
+from envspec.models import BaseImage, Decision, Lock, PinnedDigest, Platform, Resolution
 from envspec.operations.build_settings import same_build, with_builds
-from envspec.operations.lock_state import BRIEF, Beneath, CondaResult, LockState, PypiResult, Upgrade
-from envspec.resolve.pypi.request import indexes_of
+from envspec.operations.lock_complete import complete, constraints_of, installed_on
+from envspec.operations.lock_state import BRIEF, CondaResult, LockState, PypiResult, Upgrade
 from envspec.spec import Spec
-from envspec.spec.dates import Age
 from envspec.spec.owner import path_from_lock
 from envspec.spec.sections import ProjectInImage
 
@@ -47,39 +33,15 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         UsageError: a service whose package is not in the lock.
     """
     spec, facts, context, before = state.spec, state.facts, state.context, state.before
-    indexes = public_indexes(indexes_of(spec))
+    found = state.beneath.found
     resolutions = tuple(replace(r, conda=conda.packages.get(r.target.platform, ())) for r in pypi.resolutions)
-    resolutions = _installed_on(resolutions, state.beneath)
+    resolutions = tuple(installed_on(each, found.get(each.target.platform)) for each in resolutions)
     resolutions = tuple(with_builds(each, spec, facts) for each in resolutions)
     resolutions = _with_built(resolutions, state)
-    requests = _cuda_requests(spec, pypi.cutoffs.get("torch", state.as_of))
-    plan = plan_platforms(requests, resolutions, facts, spec.image.base)
-    old = None if state.request.upgrade is Upgrade.ALL else state.old
-    # A base whose packages were read has the digests by which it was.
-    known = state.beneath.image
-    base, failure = _with_digests(plan.base_image, known or (old.base_image if old else None), context)
-    own = [
-        _with_digests(each.base_image, known or (old.on(each.platform).base_image if old else None), context)
-        for each in plan.platform_cuda
-    ]
-    settings, reasons = decide_settings(spec, resolutions, facts) if base else (ImageSettings(), ())
     # The build of torch is decided before anything is resolved: torch may not be in the lock at all.
     with_torch = {r.target for r in resolutions if any(package.name == "torch" for package in r.packages)}
     decided = [q for q in pypi.requests if q.request.target in with_torch]
-    warnings = [
-        *(f"{q.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
-        *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
-        *plan.warnings,
-        *(text for pair in ((base, failure), *own) for text in _without_digest(*pair)),
-        *_without_image(spec, base),
-        *(library_warnings(spec, resolutions, facts) if base else ()),
-        *_without_build(spec, resolutions),
-        *_without_python(resolutions, facts),
-    ]
-    conformance = None
-    if requested := spec.conformance:
-        conformance = Conformance(requested.checks, requested.world_size)
-    lock = Lock(
+    resolved = Lock(
         format=FORMAT,
         name=spec.env.name,
         input_sha256=state.input_sha256,
@@ -89,59 +51,47 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
             *decisions,
             *conda.decisions,
             *pypi.decisions,
-            *_constraints_of(state.beneath),
+            *constraints_of(found),
             *(d for q in decided for d in q.decisions),
-            *_as_pinned(plan.decisions, [base, *(image for image, _ in own)]),
-            *reasons,
         ),
-        base_image=base,
-        driver=plan.driver,
-        gpu_code=plan.gpu_code,
-        cpu_builds=plan.cpu_builds,
-        platform_cuda=tuple(
-            replace(each, base_image=image) for each, (image, _) in zip(plan.platform_cuda, own, strict=True)
-        ),
-        gpus=tuple(dict.fromkeys(name for request in requests.values() for name in request.gpus)),
-        facts=facts.version,
+        base_image=None,
+        driver=None,
+        gpu_code=(),
         package_as_of=tuple(sorted(pypi.cutoffs.items())),
         conda_as_of=tuple(sorted(conda.cutoffs.items())),
         channels=conda.channels,
-        indexes=indexes,
-        image=settings,
-        conformance=conformance,
         base_sha256=state.base_sha256,
         spec=path_from_lock(state.request.spec_path, state.request.directory),
-        as_of_spec=str(spec.env.as_of) if isinstance(spec.env.as_of, Age) else "",
         package_ages=tuple(state.package_ages().values()),
     )
+    failures: dict[BaseImage, NetworkError] = {}
+    old = None if state.request.upgrade is Upgrade.ALL else state.old
+
+    def pinned(image: BaseImage) -> BaseImage:
+        locked = old.on(image.digests[0].platform).base_image if old else None
+        # A base whose packages were read has the digests by which it was.
+        with_all, failure = run_interruptible(with_digests(image, state.beneath.image or locked, context))
+        if failure is not None:
+            failures[with_all] = failure
+        return with_all
+
+    lock, warnings_of_plan = complete(resolved, spec, facts, pinned)
+    warnings = [
+        *(f"{q.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
+        *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
+        *warnings_of_plan,
+        *(text for image in lock.base_images for text in _without_digest(image, failures.get(image))),
+        *_without_image(spec, lock.base_image),
+        *(library_warnings(spec, resolutions, facts) if lock.base_image else ()),
+        *_without_build(spec, resolutions),
+        *_without_python(resolutions, facts),
+    ]
     lock = _with_images(lock, before)
     if (text := without_md5(lock)) is not None:
         warnings.append(text)
     for text in dict.fromkeys(warnings):
         context.reporter.warning(text)
     return lock
-
-
-def _installed_on(resolutions: Sequence[Resolution], beneath: Beneath) -> tuple[Resolution, ...]:
-    """The resolutions, each with what it is installed on top of."""
-
-    def on_top(part: Resolution) -> Resolution:
-        found = beneath.found.get(part.target.platform)
-        if found is None:
-            return part
-        below = OnTopOf(found.place, found.home, found.site, found.nested, found.torch_build, found.gpu_code)
-        installed = part.installed or tuple(each.recorded for _, each in sorted(found.packages.items()))
-        return replace(part, on_top_of=below, installed=installed)
-
-    return tuple(map(on_top, resolutions))
-
-
-def _constraints_of(beneath: Beneath) -> Iterator[Decision]:
-    """What the lock records of the constraints that were found."""
-    for platform, found in beneath.found.items():
-        if found.constraints:
-            why = f"{found.place} states them for all that is installed there (PIP_CONSTRAINT)"
-            yield Decision("base.constraints", "; ".join(found.constraints), why, found.place, platform)
 
 
 def _with_built(resolutions: tuple[Resolution, ...], state: LockState) -> tuple[Resolution, ...]:
@@ -209,21 +159,6 @@ def is_open(made: Lock) -> bool:
     return any(pinned.digest is None for image in made.base_images for pinned in image.digests)
 
 
-def _cuda_requests(spec: Spec, as_of: datetime) -> dict[Platform, CudaRequest]:
-    base = spec.image.base
-    return {
-        platform: CudaRequest(cuda.version, cuda.flavor.value, cuda.os.value, cuda.gpus, base, cuda.driver, as_of)
-        for platform in spec.env.platforms
-        if (cuda := spec.cuda_on(platform))
-    }
-
-
-def _with_digests(
-    base: BaseImage | None, before: BaseImage | None, context: Context
-) -> tuple[BaseImage | None, NetworkError | None]:
-    return run_interruptible(with_digests(base, before, context)) if base else (None, None)
-
-
 async def with_digests(
     base: BaseImage, before: BaseImage | None, context: Context
 ) -> tuple[BaseImage, NetworkError | None]:
@@ -244,15 +179,6 @@ async def with_digests(
             # A lock must not need a registry: the recorded digests are right, too.
             failure = error
     return replace(base, digests=tuple(found.values())), failure
-
-
-def _as_pinned(decisions: Sequence[Decision], images: Sequence[BaseImage | None]) -> Iterator[Decision]:
-    """The plan's decisions, with the digests of the registry or of the old lock."""
-    found = {pinned.platform: pinned for image in images if image for pinned in image.digests if pinned.digest}
-    for decision in decisions:
-        is_open = decision.what == "image.digest" and decision.value == "unresolved"
-        pinned = found.get(decision.platform) if is_open and decision.platform else None
-        yield digest_decision(pinned) if pinned else decision
 
 
 async def _registry_digests(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envspec.base_image.plan import custom_image
@@ -39,7 +40,9 @@ def with_beneath(state: LockState) -> LockState:
     if spec.image.packages is BasePackages.KEEP and spec.image.base:
         beneath = run_interruptible(_read_bases(state, spec.image.base))
     elif spec.pip.on_top_of:
-        beneath = Beneath(dict.fromkeys(spec.env.platforms, _read_file(state, spec.pip.on_top_of)))
+        found = read_installed(state.request.spec_path.parent, spec)
+        check_python(found, spec)
+        beneath = Beneath(dict.fromkeys(spec.env.platforms, found))
     else:
         return state
     for text in dict.fromkeys(note for found in beneath.found.values() for note in found.notes):
@@ -47,16 +50,20 @@ def with_beneath(state: LockState) -> LockState:
     return replace(state, beneath=beneath)
 
 
-def _read_file(state: LockState, name: str) -> FoundEnvironment:
-    path = ("pip", "on_top_of")
+def read_installed(folder: Path, spec: Spec) -> FoundEnvironment:
+    """The packages in the file of `[pip] on_top_of`. folder: the spec's.
+
+    Raises:
+        RefusedValues: it can't be read, or lists no packages.
+    """
+    path, name = ("pip", "on_top_of"), spec.pip.on_top_of or ""
     try:
-        found = read_list(read_regular(state.request.spec_path.parent / name), name)
+        found = read_list(read_regular(folder / name), name)
     except BadList as error:
         hint = "write it there with `pip inspect > FILE`, which has the packages' requirements, or with `pip freeze`"
         raise RefusedValues((path, f"{name} lists no packages: {error}", hint)) from None
     except OSError as error:
         raise RefusedValues((path, f"{name} can't be read: {error.strerror}", "correct its path")) from None
-    _check_python(found, state.spec)
     if any(package.metadata is None for package in found.packages.values()):
         text = (
             f"{name} does not have what its packages require: whether packages on top of them fit these requirements "
@@ -85,7 +92,7 @@ async def _read_bases(state: LockState, base: str) -> Beneath:
         for pinned in image.digests:
             found[pinned.platform] = await _read_base(image, pinned.platform, session, context)
     for each in found.values():
-        _check_python(each, spec)
+        check_python(each, spec)
     return Beneath(found, image)
 
 
@@ -123,7 +130,7 @@ async def _stored(chunks: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         yield chunk
 
 
-def _check_python(found: FoundEnvironment, spec: Spec) -> None:
+def check_python(found: FoundEnvironment, spec: Spec) -> None:
     """Refuse another Python than the spec's, and a base of which it is unknown what wheels it loads.
 
     Raises:

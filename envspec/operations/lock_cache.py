@@ -85,7 +85,9 @@ def remember(store: Store, key: str, files: Mapping[str, bytes], warnings: Seque
 
 
 def is_ours(store: Store, document: bytes) -> bool:
-    """Whether this machine made this envspec.lock. One of another machine may be right, or tampered with."""
+    """Whether this envspec made this envspec.lock on this machine, with these facts: then all in it follows from its
+    spec. One of another machine may be right, or tampered with.
+    """
     return store.answer(_own(document)) is not None
 
 
@@ -149,9 +151,8 @@ def owner_of(request: LockRequest) -> Path | None:
 
 
 def _is_done(request: LockRequest) -> bool:
-    """Whether a lock belongs to its spec, was made with these facts, and nothing is left open in it."""
-    result = check(request.spec_path, request.directory, facts_version(), request.variant)
-    if not (result.is_fresh and result.by_these_facts):
+    """Whether the lock of a request belongs to its spec, and nothing is left open in it."""
+    if not check(request.spec_path, request.directory, request.variant).is_fresh:
         return False
     body = read_current(request.directory, LOCK_FILE)
     # Locks of wheels without a single digest of contents were written before there were any.
@@ -159,4 +160,6 @@ def _is_done(request: LockRequest) -> bool:
 
 
 def _own(document: bytes) -> str:
-    return hashlib.sha256(b"made here: " + hashlib.sha256(document).digest()).hexdigest()
+    # Other facts, and another envspec, may give other values for the same packages.
+    made_by = " ".join(("made here:", MADE, VERSION, facts_version(), ""))
+    return hashlib.sha256(made_by.encode() + hashlib.sha256(document).digest()).hexdigest()

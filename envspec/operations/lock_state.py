@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from envspec.resolve.pypi.resolve import TargetRequest
     from envspec.resolve.types import CondaProvided, FoundEnvironment
-    from envspec.spec import Spec
+    from envspec.spec import Requirement, Spec
 
 #: For a registry that a lock does not depend on: one that is silent is not waited for like an index.
 BRIEF: Final = Timeouts(connect_s=5, stall_s=10, attempts=2)
@@ -199,13 +199,33 @@ class LockState:
 
     def own_times(self) -> dict[str, datetime]:
         """Packages to which the spec gives a later time than `as_of`, by their names in it."""
-        ages, spec = self.package_ages(), self.spec.env.package_as_of
-        times = {name: at if isinstance(at, datetime) else ages[name].as_of for name, at in spec.items()}
-        return {name: time for name, time in times.items() if time > self.as_of}
+        return own_times(self.spec, self.as_of, self.package_ages().values())
 
     def aged_times(self) -> dict[str, datetime]:
         """Up to when releases of the packages count to which the spec gives an age, by their names in it."""
         return {name: max(age.as_of, self.as_of) for name, age in self.package_ages().items()}
+
+
+def commit_decision(requirement: Requirement, commit: str) -> Decision:
+    """What a lock records of a git repository: the commit of the branch, tag or ref that the spec names."""
+    from envspec.credentials import without_credentials
+    from envspec.models import Decision
+    from envspec.spec.requirements import read_git
+
+    address = read_git(requirement.url or "")
+    why = f"the commit that {address.ref or 'the default branch'} is at"
+    return Decision(SOURCE + requirement.name, without_credentials(address.pinned(commit)), why, str(requirement))
+
+
+def own_times(spec: Spec, as_of: datetime, ages: Iterable[PackageAge]) -> dict[str, datetime]:
+    """Packages to which the spec gives a later time than `as_of`, by their names in it. ages: what its ages mean."""
+    meant = {each.name: each.as_of for each in ages}
+    found: dict[str, datetime] = {}
+    for name, at in spec.env.package_as_of.items():
+        time = at if isinstance(at, datetime) else meant[normalised(name)]
+        if time > as_of:
+            found[name] = time
+    return found
 
 
 @dataclass(frozen=True, slots=True)

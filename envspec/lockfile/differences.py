@@ -1,0 +1,125 @@
+"""Every value of a lock's folder that differs from another lock of the same spec.
+
+`envspec lock --check` compares a lock with what follows from its spec and its own packages, `--verify` with a new
+resolution.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from envspec import documents
+from envspec.lockfile.export import is_exported
+from envspec.lockfile.folder import read_current
+from envspec.lockfile.header import LOCK_FILE, verify_checksum
+
+_NONE: Final = "(none)"
+#: A document in which nothing differs but its layout: what is locked, and what is computed.
+SAME_VALUES: Final = ("the same values", "written in another way")
+#: The keys that identify a table of an array.
+_NAMES: Final = ("name", "platform", "what", "package")
+
+
+class Difference(NamedTuple):
+    """One value of a lock that differs. platform, package: empty if it belongs to none.
+
+    locked: in the lock. resolved: as it is computed from the spec.
+    """
+
+    platform: str
+    package: str
+    what: str
+    locked: str
+    resolved: str
+
+    def __str__(self) -> str:
+        where = "".join(f"{each}: " for each in (self.platform, self.package) if each)
+        return f"{where}{self.what}: locked {self.locked}, resolved {self.resolved}"
+
+
+def folder_differences(directory: Path, made: Mapping[str, bytes]) -> tuple[Difference, ...]:
+    """Every file that is not, byte for byte, what was made; of the document, value by value."""
+    document = read_current(directory, LOCK_FILE)
+    head, body = verify_checksum(document, str(directory / LOCK_FILE))
+    existing = {each.name for each in directory.iterdir() if is_exported(each.name)}
+    rows: list[Difference] = []
+    if document != made[LOCK_FILE]:
+        _, resolved = verify_checksum(made[LOCK_FILE], LOCK_FILE)
+        # The hashes of the other files are compared with the files themselves.
+        old, new = ({**documents.parse_toml(each.decode()), "files": None} for each in (body, resolved))
+        rows += _differences(old, new, (), ("", ""))
+        rows = rows or [Difference("", "", LOCK_FILE, *SAME_VALUES)]
+    for name in sorted({*head.files, *made, *existing} - {LOCK_FILE}):
+        locked = _NONE
+        with suppress(OSError):
+            locked = _sha256(read_current(directory, name))
+        resolved_sha256 = _sha256(made.get(name))
+        if locked != resolved_sha256:
+            rows.append(Difference("", "", name, locked, resolved_sha256))
+    return tuple(rows)
+
+
+def _sha256(content: bytes | None) -> str:
+    return _NONE if content is None else f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _differences(old: object, new: object, path: Sequence[str], where: tuple[str, str]) -> Iterator[Difference]:
+    """Compare two values at a path. where: the platform and the package that they belong to."""
+    if old == new:
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys((*old, *new)):
+            yield from _differences(old.get(key), new.get(key), (*path, key), where)
+        return
+    olds, news = _named(old), _named(new)
+    if olds is not None and news is not None and (olds or news):
+        if olds == news:
+            # Channels and indexes are in the order in which they are used.
+            before_after = [_shown([".".join(name) for name in each]) for each in (olds, news)]
+            yield Difference(*where, f"{'.'.join(path)} (order)", *before_after)
+        for name in sorted({*olds, *news}):
+            before, after = olds.get(name), news.get(name)
+            inner = _where(path, before or after or {}, where)
+            below = path[:-1] if inner != where else (*path, *name)
+            if before is None or after is None:
+                yield Difference(*inner, ".".join(below) or path[-1], _whole(before), _whole(after))
+            else:
+                yield from _differences(before, after, () if inner != where else below, inner)
+        return
+    yield Difference(*where, ".".join(path), _shown(old), _shown(new))
+
+
+def _named(value: object) -> dict[tuple[str, ...], dict[str, Any]] | None:
+    """Tables of an array by what names them; None where the value is none, or two have one name."""
+    tables = [] if value is None else value
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        return None
+    found = {tuple(each[key] for key in _NAMES if isinstance(each.get(key), str)): each for each in tables}
+    return found if len(found) == len(tables) else None
+
+
+def _where(path: Sequence[str], table: Mapping[str, Any], where: tuple[str, str]) -> tuple[str, str]:
+    if path[-1:] == ("resolution",):
+        return str(table.get("platform", "")), ""
+    if path[-1:] in (("package",), ("conda",)) and where[0]:
+        return where[0], str(table.get("name", ""))
+    return where
+
+
+def _whole(table: Mapping[str, Any] | None) -> str:
+    if table is None:
+        return _NONE
+    return str(table.get("version") or table.get("value") or table.get("digest") or "present")
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return _NONE
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return text if text and re.fullmatch(r"[^\x00-\x1f\x7f]*", text) else json.dumps(text)

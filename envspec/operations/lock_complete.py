@@ -1,0 +1,152 @@
+"""From resolved packages to the whole lock and its files: pure, and the same for `envspec lock` and for the check of an
+existing lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from envspec.base_image.cuda import CudaRequest
+from envspec.base_image.plan import decide_settings, digest_decision, plan_platforms
+from envspec.facts import Facts
+from envspec.lockfile.document import public_indexes
+from envspec.lockfile.export import files_of
+from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
+from envspec.models import (
+    BaseImage,
+    Conformance,
+    Decision,
+    ImageSettings,
+    Lock,
+    OnTopOf,
+    Platform,
+    Resolution,
+)
+from envspec.resolve.pypi.request import indexes_of
+from envspec.spec import Spec
+from envspec.spec.dates import Age
+
+if TYPE_CHECKING:
+    from envspec.resolve.types import FoundEnvironment
+
+
+def complete(
+    resolved: Lock, spec: Spec, facts: Facts, with_digests: Callable[[BaseImage], BaseImage]
+) -> tuple[Lock, tuple[str, ...]]:
+    """A lock with all that follows from its packages, and the warnings of the plan of its images.
+
+    resolved: has the packages with their build settings, the decisions about them, the dates, the channels and the
+    spec's path; the rest of it is replaced.
+    with_digests: the image, each of its digests as the lock is to record it.
+
+    Raises:
+        NoSolution: no image, or no wheel contains code for a GPU of the spec.
+        UsageError: a service whose package is not in the lock.
+    """
+    torch_as_of = dict(resolved.package_as_of).get("torch", resolved.as_of)
+    requests = _cuda_requests(spec, torch_as_of)
+    plan = plan_platforms(requests, resolved.resolutions, facts, spec.image.base)
+    base = plan.base_image and with_digests(plan.base_image)
+    own = tuple(
+        replace(each, base_image=each.base_image and with_digests(each.base_image)) for each in plan.platform_cuda
+    )
+    settings, reasons = decide_settings(spec, resolved.resolutions, facts) if base else (ImageSettings(), ())
+    images = [base, *(each.base_image for each in own)]
+    conformance = None
+    if requested := spec.conformance:
+        conformance = Conformance(requested.checks, requested.world_size)
+    lock = replace(
+        resolved,
+        name=spec.env.name,
+        decisions=(*resolved.decisions, *_as_pinned(plan.decisions, images), *reasons),
+        base_image=base,
+        driver=plan.driver,
+        gpu_code=plan.gpu_code,
+        cpu_builds=plan.cpu_builds,
+        platform_cuda=own,
+        gpus=tuple(dict.fromkeys(name for request in requests.values() for name in request.gpus)),
+        facts=facts.version,
+        indexes=public_indexes(indexes_of(spec)),
+        image=settings,
+        conformance=conformance,
+        as_of_spec=str(spec.env.as_of) if isinstance(spec.env.as_of, Age) else "",
+    )
+    return lock, plan.warnings
+
+
+def _cuda_requests(spec: Spec, as_of: datetime) -> dict[Platform, CudaRequest]:
+    base = spec.image.base
+    return {
+        platform: CudaRequest(cuda.version, cuda.flavor.value, cuda.os.value, cuda.gpus, base, cuda.driver, as_of)
+        for platform in spec.env.platforms
+        if (cuda := spec.cuda_on(platform))
+    }
+
+
+def _as_pinned(decisions: Sequence[Decision], images: Sequence[BaseImage | None]) -> Iterator[Decision]:
+    """The plan's decisions, with the digests of the registry or of the old lock."""
+    found = {pinned.platform: pinned for image in images if image for pinned in image.digests if pinned.digest}
+    for decision in decisions:
+        is_open = decision.what == "image.digest" and decision.value == "unresolved"
+        pinned = found.get(decision.platform) if is_open and decision.platform else None
+        yield digest_decision(pinned) if pinned else decision
+
+
+def installed_on(part: Resolution, found: FoundEnvironment | None) -> Resolution:
+    """A platform's packages, with what they are installed on top of."""
+    if found is None:
+        return part
+    below = OnTopOf(found.place, found.home, found.site, found.nested, found.torch_build, found.gpu_code)
+    installed = part.installed or tuple(each.recorded for _, each in sorted(found.packages.items()))
+    return replace(part, on_top_of=below, installed=installed)
+
+
+def constraints_of(found: Mapping[Platform, FoundEnvironment]) -> Iterator[Decision]:
+    """What the lock records of the constraints of what it is installed on top of."""
+    for platform, each in found.items():
+        if each.constraints:
+            why = f"{each.place} states them for all that is installed there (PIP_CONSTRAINT)"
+            yield Decision("base.constraints", "; ".join(each.constraints), why, each.place, platform)
+
+
+def lock_files(lock: Lock) -> dict[str, bytes]:
+    """Every file of the lock's folder: `lockfile.export.files_of` with what a container of the image starts.
+
+    Raises:
+        UsageError: settings that no image can have: a working folder that is the system's, a token for everybody.
+    """
+    if not lock.base_images:
+        return files_of(lock)
+    return files_of(lock, container_config(lock.image))
+
+
+def container_config(settings: ImageSettings) -> ContainerConfig:
+    """How a container of an image with these settings starts. Raises UsageError: as `lock_files`."""
+    # Imported only for locks with an image.
+    from envspec.image.layers.types import EntryKind, InMemory
+    from envspec.image.services import HOME, USER, ServicesSource, services_config
+
+    conduct = services_config(settings)
+    check = conduct.healthcheck
+    health = check and Health(
+        tuple(check["Test"][1:]), check["Interval"], check["Timeout"], check["StartPeriod"], check["Retries"]
+    )
+    entries = list(ServicesSource(settings).entries())
+    return ContainerConfig(
+        entrypoint=conduct.entrypoint or (),
+        user=conduct.user or "",
+        name=USER if conduct.user else "",
+        home=f"/{HOME}" if conduct.user else "",
+        ports=conduct.ports,
+        env=conduct.env,
+        health=health or None,
+        folders=tuple((f"/{each.path}", each.mode) for each in entries if each.kind is EntryKind.FOLDER and each.uid),
+        files=tuple(
+            File(f"/{each.path}", each.mode, each.data.content.decode())
+            for each in entries
+            if isinstance(each.data, InMemory)
+        ),
+    )

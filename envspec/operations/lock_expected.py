@@ -1,0 +1,426 @@
+"""The lock that follows, offline, from a spec, the facts and the packages of an existing lock.
+
+Only the packages are used as they are: their versions, files and reasons come from indexes, channels and registries.
+Everything else is computed again by the functions that `envspec lock` uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from urllib.parse import unquote, urlsplit
+
+from packaging.version import Version
+
+from envspec.base_image.plan import custom_image
+from envspec.credentials import channel_without_credentials, without_credentials
+from envspec.errors import NoSolution
+from envspec.facts import Facts
+from envspec.models import (
+    DEFAULT_INDEX,
+    DIRECT_URL,
+    GIT,
+    LOCAL,
+    SPEC,
+    BaseImage,
+    CondaChannel,
+    Decision,
+    Dependent,
+    Lock,
+    Package,
+    PackageAge,
+    Platform,
+    Resolution,
+    Target,
+    WheelFile,
+)
+from envspec.names import COMMIT, normalised
+from envspec.operations.build_settings import with_builds
+from envspec.operations.lock_complete import complete, constraints_of, installed_on
+from envspec.operations.lock_state import SOURCE, LockRequest, commit_decision, own_times
+from envspec.origins import PYTORCH_INDEX, channel_url
+from envspec.resolve.pypi.index.page import ListedFile
+from envspec.resolve.pypi.index.routing import BuiltSource
+from envspec.resolve.pypi.metadata import parsed, without_marker
+from envspec.resolve.pypi.request import (
+    GivenPackages,
+    IndexUrls,
+    override_decisions,
+    sources_of,
+    target_request,
+    wheel_urls,
+)
+from envspec.resolve.pypi.resolve import TargetRequest
+from envspec.resolve.types import Cutoffs, FoundEnvironment, FoundPackage
+from envspec.spec import Requirement, RequirementKind, Spec
+from envspec.spec.dates import Age
+from envspec.spec.owner import path_from_lock
+from envspec.spec.requirements import read_constraint, read_git
+from envspec.spec.sections import BasePackages
+from envspec.spec.targets import targets_of
+
+#: Of indexes, only their names count here; nothing is requested.
+_URLS = IndexUrls("https://pypi.invalid/simple/", PYTORCH_INDEX)
+
+
+class MissingPackage(NoSolution):
+    """A package that the spec names by an address is not in the lock, or has no wheel there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a lock has to be. requests: for the packages from PyPI; none if the spec requires none."""
+
+    lock: Lock
+    requests: Mapping[Platform, TargetRequest]
+
+
+def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, base: Lock | None) -> Expected:
+    """Compute again all of a lock that follows from its spec and its packages. Reads no file but `pip.on_top_of`.
+
+    spec: of the request's variant. base: for a variant, the lock of the spec itself. The version of the facts is the
+    lock's: other facts are a difference only by what they decide.
+
+    Raises:
+        NoSolution, UsageError, ValueError: no such packages can be locked for this spec, with these facts.
+    """
+    as_of = _as_of(lock, spec, base)
+    ages = _ages(lock, spec, as_of)
+    locked = {part.target.platform: part for part in lock.resolutions}
+    found = _found_environments(lock, spec, facts, request)
+    targets, of_targets = _targets(locked, spec, facts, as_of, found)
+    parts = [replace(locked.get(each.platform, Resolution(each, ())), target=each) for each in targets]
+    wheels = {package.name for part in parts for package in part.packages}
+    records = {record.name for part in parts for record in part.conda}
+    times, is_dated = own_times(spec, as_of, ages), spec.env.is_dated
+    of_wheels = {normalised(name): at for name, at in times.items()} | dict(base.package_as_of if base else ())
+    of_conda = {name.lower(): at for name, at in times.items()} | dict(base.conda_as_of if base else ())
+    package_as_of = {} if is_dated else _later(lock.package_as_of, as_of)
+    conda_as_of = {} if is_dated else _later(lock.conda_as_of, as_of)
+    cutoffs = _of_names({**package_as_of, **of_wheels}, wheels)
+    requests: dict[Platform, TargetRequest] = {}
+    commits: dict[str, Decision] = {}
+    if spec.pip.dependencies:
+        requesting = _Requesting(lock, spec, facts, Cutoffs(as_of, cutoffs), found)
+        requests = {part.target.platform: requesting.request_for(part) for part in parts}
+        commits = requesting.commits
+    parts = [_with_packages(part, requests.get(part.target.platform)) for part in parts]
+    parts = [_with_conda(part, spec, facts, Cutoffs(as_of, {})) for part in parts]
+    parts = [_on_top(part, found.get(part.target.platform)) for part in parts]
+    parts = [_with_builds(part, spec, facts) for part in parts]
+    with_torch = {p.target.platform for p in parts if any(package.name == "torch" for package in p.packages)}
+    resolved = replace(
+        lock,
+        as_of=as_of,
+        resolutions=tuple(parts),
+        decisions=(
+            *of_targets,
+            *_of_conda(spec, facts),
+            *commits.values(),
+            *(override_decisions(spec) if spec.pip.dependencies else ()),
+            *constraints_of(found),
+            *(each for platform in with_torch if platform in requests for each in requests[platform].decisions),
+        ),
+        package_as_of=tuple(cutoffs.items()),
+        conda_as_of=tuple(_of_names({**conda_as_of, **of_conda}, records).items()),
+        channels=_channels(lock, spec),
+        package_ages=ages,
+        spec=path_from_lock(request.spec_path, request.directory),
+        base_sha256=lock.base_sha256 if request.variant else "",
+    )
+    made, _ = complete(resolved, spec, facts, partial(_with_digests, lock))
+    linux = {target.platform for target in targets if target.platform.is_linux}
+    return Expected(
+        replace(
+            made,
+            facts=lock.facts,
+            system=tuple(replace(each, apt=made.image.apt) for each in lock.system if each.platform in linux),
+            images=tuple(each for each in lock.images if each.platform in linux),
+        ),
+        requests,
+    )
+
+
+def _as_of(lock: Lock, spec: Spec, base: Lock | None) -> datetime:
+    if base is not None:
+        return base.as_of
+    return spec.env.as_of if isinstance(spec.env.as_of, datetime) else lock.as_of
+
+
+def _ages(lock: Lock, spec: Spec, as_of: datetime) -> tuple[PackageAge, ...]:
+    """The spec's ages of single packages, each with the time that the lock records for it."""
+    recorded = {(each.name, each.age): each for each in lock.package_ages}
+    ages = [(normalised(name), str(at)) for name, at in spec.env.package_as_of.items() if isinstance(at, Age)]
+    return tuple(recorded.get((name, age), PackageAge(name, age, as_of)) for name, age in ages)
+
+
+def _later(recorded: Iterable[tuple[str, datetime]], as_of: datetime) -> dict[str, datetime]:
+    """The times of packages that `--upgrade-package` has moved: an earlier one would bring back an older release."""
+    return {name: at for name, at in recorded if at > as_of}
+
+
+def _of_names(cutoffs: Mapping[str, datetime], names: set[str]) -> dict[str, datetime]:
+    return {name: at for name, at in cutoffs.items() if name in names}
+
+
+def _found_environments(lock: Lock, spec: Spec, facts: Facts, request: LockRequest) -> dict[Platform, FoundEnvironment]:
+    """What the lock is installed on top of: as the spec's list has it; of a base image, as the lock records it."""
+    if spec.image.packages is BasePackages.KEEP and spec.image.base:
+        linux = [platform for platform in spec.env.platforms if platform.is_linux]
+        place = custom_image(spec.image.base, "", linux, facts).image.name
+        parts = {part.target.platform: part for part in lock.resolutions}
+        return {each: _found_in_base(parts[each], place, lock.decisions) for each in linux if each in parts}
+    if not spec.pip.on_top_of:
+        return {}
+    from envspec.operations.lock_beneath import read_installed
+
+    return dict.fromkeys(spec.env.platforms, read_installed(request.spec_path.parent, spec))
+
+
+def _found_in_base(part: Resolution, place: str, decisions: Iterable[Decision]) -> FoundEnvironment:
+    below, target = part.on_top_of, part.target
+    packages = {
+        each.name: FoundPackage(each.name, each.version, place, record_sha256=each.record_sha256)
+        for each in part.installed
+    }
+    constraints: tuple[str, ...] = ()
+    for decision in decisions:
+        if decision.what == "base.constraints" and decision.platform is target.platform:
+            constraints = tuple(decision.value.split("; "))
+    if below is None:
+        return FoundEnvironment(place, packages, target.python.version, target.glibc, constraints=constraints)
+    return FoundEnvironment(
+        place,
+        packages,
+        target.python.version,
+        target.glibc,
+        below.home,
+        below.site,
+        below.nested,
+        constraints,
+        below.torch_build,
+        below.gpu_code,
+    )
+
+
+def _targets(
+    locked: Mapping[Platform, Resolution],
+    spec: Spec,
+    facts: Facts,
+    as_of: datetime,
+    found: Mapping[Platform, FoundEnvironment],
+) -> tuple[tuple[Target, ...], tuple[Decision, ...]]:
+    pythons = {
+        platform: record.version
+        for platform, part in locked.items()
+        for record in part.conda
+        if record.name == "python"
+    }
+    if not found:
+        return targets_of(spec, facts, as_of, pythons)
+    from envspec.operations.lock_beneath import check_python, pythons_of
+    from envspec.operations.lock_state import Beneath
+
+    for each in found.values():
+        check_python(each, spec)
+    return targets_of(spec, facts, as_of, pythons, pythons_of(Beneath(found), spec))
+
+
+class _Requesting:
+    """The requests for the packages from PyPI, as they were made when a lock was resolved.
+
+    commits: the decisions about git repositories, as far as requests were made.
+    """
+
+    def __init__(
+        self, lock: Lock, spec: Spec, facts: Facts, cutoffs: Cutoffs, found: Mapping[Platform, FoundEnvironment]
+    ) -> None:
+        self._spec = spec
+        self._facts = facts
+        self._cutoffs = cutoffs
+        self._found = found
+        self._builds = {each for each in lock.decisions if each.what == "torch.build"}
+        self._recorded = {each.source: each for each in lock.decisions if each.what.startswith(SOURCE)}
+        self.commits: dict[str, Decision] = {}
+
+    def request_for(self, part: Resolution) -> TargetRequest:
+        """The request for one target.
+
+        Preferred versions, those of an older lock among them, may have bounded torch, and so its build: then the build
+        is the one for the locked torch.
+
+        Raises:
+            NoSolution, ValueError: as `target_request`. MissingPackage: a package of the spec has no wheel in the lock.
+        """
+        platform = part.target.platform
+        recorded = {each for each in self._builds if each.platform is platform}
+        plain = self._made(part, self._spec)
+        torch = next((each.version for each in part.packages if each.name == "torch"), None)
+        if torch is None or set(plain.decisions) == recorded:
+            return plain
+        pip = self._spec.pip
+        bound = read_constraint(f"torch=={Version(torch).public}")
+        bounded = pip.model_copy(update={"constraints": (*pip.constraints, bound)})
+        with suppress(NoSolution):
+            other = self._made(part, self._spec.model_copy(update={"pip": bounded}))
+            if set(other.decisions) == recorded:
+                return other
+        return plain
+
+    def _made(self, part: Resolution, spec: Spec) -> TargetRequest:
+        from envspec.resolve.conda.pypi_names import provided_by
+
+        given = GivenPackages(
+            self._wheels(part),
+            self._sources(part),
+            provided_by(part.conda) if part.conda else {},
+            self._found.get(part.target.platform),
+        )
+        return target_request(spec, part.target, self._facts, self._cutoffs, given, _URLS)
+
+    def _wheels(self, part: Resolution) -> dict[str, ListedFile]:
+        """The wheels that the spec names by URL, by it."""
+        locked = {each.name: each.file for each in part.packages}
+        found: dict[str, ListedFile] = {}
+        for requirement in wheel_urls(self._spec):
+            url = without_credentials(str(requirement.url))
+            file = locked.get(requirement.name)
+            sha256 = requirement.sha256 or (file.sha256 if file else None)
+            found[url] = ListedFile(_filename(url), url, sha256, file.size_bytes if file else None)
+        return found
+
+    def _sources(self, part: Resolution) -> dict[str, BuiltSource]:
+        """What the spec names to be built, by the requirement's text, with the wheel that the lock records of it."""
+        locked = {each.name: each for each in part.packages}
+        found: dict[str, BuiltSource] = {}
+        for requirement in sources_of(self._spec, part.target):
+            package = locked.get(requirement.name)
+            if package is None or package.built is None:
+                raise MissingPackage(f"{requirement} has no wheel in it")
+            found[str(requirement)] = BuiltSource(self._source_file(requirement, package), package.built)
+        return found
+
+    def _source_file(self, requirement: Requirement, package: Package) -> WheelFile:
+        file, built = package.file, package.built
+        if built is None or requirement.kind is RequirementKind.SDIST_URL:
+            url = without_credentials(str(requirement.url))
+            return WheelFile(DIRECT_URL, _filename(url), requirement.sha256 or file.sha256, file.size_bytes, url)
+        if requirement.kind is RequirementKind.GIT:
+            return WheelFile(GIT, built.filename, built.sha256, built.size_bytes, self._at_commit(requirement, package))
+        # Whether the folder is still the one that was built is compared by `lockfile.check`.
+        address, digest = (requirement.url or "").partition("#")[0], (file.url or "").rpartition("#sha256=")[2]
+        return WheelFile(LOCAL, built.filename, built.sha256, built.size_bytes, f"{address}#sha256={digest}")
+
+    def _at_commit(self, requirement: Requirement, package: Package) -> str:
+        """The repository's address at the locked commit: any commit of a branch, the very one that the spec names."""
+        address, recorded = read_git(requirement.url or ""), self._recorded.get(str(requirement))
+        commit = read_git(recorded.value if recorded else package.file.url or "").ref
+        if COMMIT.fits(address.ref):
+            commit = address.ref
+        if not COMMIT.fits(commit):
+            raise MissingPackage(f"{requirement}: {commit!r} is not a commit")
+        decision = commit_decision(requirement, commit)
+        self.commits[decision.what] = decision
+        return decision.value
+
+
+def _filename(url: str) -> str:
+    return unquote(urlsplit(url).path.rpartition("/")[2])
+
+
+def _with_packages(part: Resolution, request: TargetRequest | None) -> Resolution:
+    """The packages, with what the spec decides of each: its index or address, and what of the spec requires it."""
+    if request is None:
+        return replace(part, packages=())
+    lines: dict[str, list[Dependent]] = {}
+    for text in request.request.requirements:
+        if (requirement := parsed(text)) is not None:
+            lines.setdefault(normalised(requirement.name), []).append(Dependent(SPEC, without_marker(requirement)))
+    return replace(part, packages=tuple(_package(each, request, lines.get(each.name, ())) for each in part.packages))
+
+
+def _package(package: Package, request: TargetRequest, by_spec: Iterable[Dependent]) -> Package:
+    required_by = {*by_spec, *(each for each in package.required_by if each.name != SPEC)}
+    texts = [found for each in required_by if (found := parsed(each.requirement))]
+    extras = {normalised(extra) for requirement in texts for extra in requirement.extras}
+    return replace(
+        package,
+        file=_file(package, request),
+        required_by=tuple(sorted(required_by)),
+        extras=tuple(sorted(extras)),
+    )
+
+
+def _file(package: Package, request: TargetRequest) -> WheelFile:
+    file, rules = package.file, request.rules
+    if package.name in rules.sources:
+        return rules.sources[package.name].file
+    if package.name in rules.direct:
+        listed = rules.direct[package.name]
+        return WheelFile(DIRECT_URL, listed.filename, listed.sha256 or "", listed.size_bytes, listed.url)
+    index = rules.index_of(package.name)
+    return replace(file, index=index.name, url=None if index.name == DEFAULT_INDEX else file.url)
+
+
+def _with_conda(part: Resolution, spec: Spec, facts: Facts, cutoffs: Cutoffs) -> Resolution:
+    """The conda packages, with what requires each of them: it follows from the records and the spec."""
+    if spec.conda is None:
+        return replace(part, conda=())
+    from envspec.resolve.conda.records import with_askers
+    from envspec.resolve.conda.request import conda_request
+
+    request = conda_request(spec, part.target.platform, facts, cutoffs, (), ())
+    return replace(part, conda=with_askers(part.conda, request.requirements))
+
+
+def _of_conda(spec: Spec, facts: Facts) -> list[Decision]:
+    if spec.conda is None:
+        return []
+    from envspec.resolve.conda.request import decisions_of
+
+    return [each for platform in spec.env.platforms for each in decisions_of(spec, facts, platform)]
+
+
+def _channels(lock: Lock, spec: Spec) -> tuple[CondaChannel, ...]:
+    """The spec's channels; the lock alone records of which of them it used a part."""
+    recorded = {each.url: each.part for each in lock.channels}
+    found = []
+    for text in spec.conda.channels if spec.conda else ():
+        url = channel_url(text)
+        found.append(CondaChannel(channel_without_credentials(text), url, recorded.get(url)))
+    return tuple(found)
+
+
+def _on_top(part: Resolution, found: FoundEnvironment | None) -> Resolution:
+    """The packages with what is there before them; the lock alone records what requires it."""
+    if found is None:
+        return replace(part, on_top_of=None, installed=())
+    required_by = {each.name: each.required_by for each in part.installed}
+    on_top = installed_on(replace(part, installed=()), found)
+    installed = tuple(replace(each, required_by=required_by.get(each.name, ())) for each in on_top.installed)
+    return replace(on_top, installed=installed)
+
+
+def _with_builds(part: Resolution, spec: Spec, facts: Facts) -> Resolution:
+    """The packages with the settings of their builds, as before they were built, and the compilers of these builds."""
+    compilers = {each.name: each.compiler for each in part.builds}
+    packages = tuple(replace(each, built=None) if each.name in compilers else each for each in part.packages)
+    made = with_builds(replace(part, packages=packages), spec, facts)
+    builds = tuple(replace(each, compiler=compilers.get(each.name, "")) for each in made.builds)
+    return replace(part, builds=builds)
+
+
+def _with_digests(lock: Lock, planned: BaseImage) -> BaseImage:
+    """The image with the lock's digests from a registry: only that knows what a tag names."""
+    digests = []
+    for each in planned.digests:
+        image = lock.on(each.platform).base_image
+        is_same = image is not None and (image.repository, image.tag) == (planned.repository, planned.tag)
+        for recorded in image.digests if image and is_same and each.source != "spec" else ():
+            if recorded.platform is each.platform and recorded.source == "registry" and recorded.digest:
+                each = recorded  # noqa: PLW2901
+        digests.append(each)
+    return replace(planned, digests=tuple(digests))

@@ -1,0 +1,108 @@
+"""`envspec lock --check`: whether a lock belongs to its spec, and says nothing that does not follow from it; offline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+
+from envspec.context import counted
+from envspec.errors import EnvspecError, StaleLock
+from envspec.facts import Facts, load_facts
+from envspec.lockfile.check import CheckResult, Reason, Why, check, while_unchanged
+from envspec.lockfile.differences import SAME_VALUES, Difference, folder_differences
+from envspec.lockfile.document import load
+from envspec.lockfile.folder import read_current, read_lock
+from envspec.lockfile.header import LOCK_FILE
+from envspec.operations.lock_complete import lock_files
+from envspec.operations.lock_entries import conda_mismatches, package_mismatches
+from envspec.operations.lock_expected import Expected, expected_lock
+from envspec.operations.lock_state import LockRequest
+from envspec.resolve.types import Cutoffs
+from envspec.spec import Spec, load_spec
+
+#: Reasons that leave nothing to compare with what the spec says.
+NOT_ITS_LOCK: Final = (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC)
+#: What values of a changed lock raise: names, versions and addresses of the right form that nothing can read.
+_MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError)
+
+
+def check_lock(request: LockRequest, now: datetime) -> CheckResult:
+    """Every reason for which a lock is not, or is no longer, what its spec compiles to. Uses no network.
+
+    Raises:
+        UsageError: the spec can't be read, or is not valid.
+    """
+
+    def checked() -> CheckResult:
+        result = check(request.spec_path, request.directory, request.variant)
+        if any(reason.why in NOT_ITS_LOCK for reason in result.reasons):
+            return result
+        return result._replace(reasons=(*result.reasons, *_content_reasons(request, now, result)))
+
+    return while_unchanged(request.directory, checked)
+
+
+def _content_reasons(request: LockRequest, now: datetime, result: CheckResult) -> Iterator[Reason]:
+    document = request.directory / LOCK_FILE
+    try:
+        lock = load(read_current(request.directory, LOCK_FILE).decode(), str(document))
+    except (OSError, StaleLock) as error:
+        yield Reason(Why.DAMAGED, str(error))
+        return
+    spec = load_spec(request.spec_path, now).variant(request.variant)
+    facts = load_facts(spec.facts.tables())
+    base = None
+    if request.variant:
+        with suppress(EnvspecError):
+            # What is wrong with that lock is reported for it.
+            base = read_lock(request.base_directory)
+    by_hand = (
+        f"find out who changed it, or which version of envspec wrote it, then run `envspec lock {request.spec_path}` "
+        "to write it again, or restore it from version control"
+    )
+    why, hint, made_with = Why.ENTRY, by_hand, ""
+    if lock.facts != facts.version:
+        why, made_with = Why.FACTS, f" with facts {facts.version} (it was made with {lock.facts})"
+        hint = f"`envspec lock {request.spec_path}` decides these values again: review them"
+    try:
+        expected = expected_lock(lock, spec, facts, request, base)
+        files = lock_files(expected.lock)
+        texts = list(mismatches(expected, spec, facts))
+    except EnvspecError as error:
+        text = f"{document}: {request.spec_path} does not allow its packages{made_with}: {error.message}"
+        yield Reason(why, text, hint)
+        return
+    except _MALFORMED as error:
+        yield Reason(why, f"{document}: a value can't be read ({type(error).__name__}: {error})", hint)
+        return
+    if fields := tuple(_fields(request, files, result)):
+        differ = f"{counted(len(fields), 'value')} {'differs' if len(fields) == 1 else 'differ'}"
+        yield Reason(why, f"{document}: {differ} from what {request.spec_path} gives{made_with}", hint, fields)
+    for text in texts:
+        yield Reason(Why.ENTRY, f"{document}: {text}", by_hand)
+
+
+def _fields(request: LockRequest, files: Mapping[str, bytes], result: CheckResult) -> Iterator[Difference]:
+    """The values that differ, without the files that are already known to be changed or missing."""
+    reported = " ".join(reason.text for reason in result.reasons if reason.why is Why.FILE)
+    for each in folder_differences(request.directory, files):
+        is_reported = f"{request.directory / each.what} " in f"{reported} "
+        if (each.locked, each.resolved) != SAME_VALUES and not is_reported:
+            yield each
+
+
+def mismatches(expected: Expected, spec: Spec, facts: Facts) -> Iterator[str]:
+    """What of a lock's packages is not possible for its spec, as far as names show it."""
+    for part in expected.lock.resolutions:
+        platform = part.target.platform
+        texts: list[str] = []
+        if request := expected.requests.get(platform):
+            texts += package_mismatches(part, request)
+        if spec.conda is not None:
+            from envspec.resolve.conda.request import conda_request
+
+            request_of_conda = conda_request(spec, platform, facts, Cutoffs(expected.lock.as_of, {}), (), ())
+            texts += conda_mismatches(part, expected.lock.channels, request_of_conda.requirements)
+        yield from (f"{platform.value}: {text}" for text in texts)
