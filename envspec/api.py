@@ -216,7 +216,7 @@ def check(spec: _Path, output: _Path | None = None) -> CheckResult:
     from datetime import datetime, timezone
 
     from envspec.lockfile.check import CheckResult
-    from envspec.operations.lock_recheck import check_lock
+    from envspec.operations.lock_check import check_lock
     from envspec.operations.lock_state import LockRequest, variants_of
 
     requests = variants_of(LockRequest(*_spec_and_folder(spec, output)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -342,11 +342,11 @@ def _stale_done(reasons: Sequence[Reason], path: Path) -> Done:
 
 def _stale(path: Path, directory: Path, variant: str) -> Sequence[Reason]:
     from envspec.lockfile.check import Why
-    from envspec.operations.lock_recheck import check_lock
+    from envspec.operations.lock_check import check_lock
     from envspec.operations.lock_state import LockRequest
 
     now = datetime.now(timezone.utc)
-    result = check_lock(LockRequest(path, directory, variant=variant), now)
+    result = check_lock(LockRequest(path, directory, variant=variant), now, _existing_cache())
     if any(reason.why is Why.NO_LOCK for reason in result.reasons):
         # `envspec lock`, which the hint names, fails if the spec is not valid. Imports pydantic.
         from envspec.operations.lock_gpus import check_spec
@@ -362,6 +362,17 @@ def _stale(path: Path, directory: Path, variant: str) -> Sequence[Reason]:
     for code in dict.fromkeys(reason.why.code for reason in result.reasons):
         output.refer_to(code)
     return result.reasons
+
+
+def _existing_cache() -> Path | None:
+    """The cache, unless there is none yet; one that can't be used only makes a check slower."""
+    from envspec.io.cache import cache_path, cache_root
+    from envspec.settings import read_settings
+
+    with suppress(EnvspecError):
+        environ = read_settings(os.environ).environ
+        return cache_root(environ) if cache_path(environ).is_dir() else None
+    return None
 
 
 def _field_lines(reason: Reason) -> list[str]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from envspec import documents
-from envspec.lockfile.export import is_exported
 from envspec.lockfile.folder import read_current
 from envspec.lockfile.header import LOCK_FILE, verify_checksum
 
@@ -43,11 +42,15 @@ class Difference(NamedTuple):
         return f"{where}{self.what}: locked {self.locked}, resolved {self.resolved}"
 
 
-def folder_differences(directory: Path, made: Mapping[str, bytes]) -> tuple[Difference, ...]:
-    """Every file that is not, byte for byte, what was made; of the document, value by value."""
+def folder_differences(
+    directory: Path, made: Mapping[str, bytes], others: Iterable[str] = ()
+) -> tuple[Difference, ...]:
+    """Every file that is not, byte for byte, what was made; of the document, value by value.
+
+    others: files of the folder that should not be there, unless they were made.
+    """
     document = read_current(directory, LOCK_FILE)
     head, body = verify_checksum(document, str(directory / LOCK_FILE))
-    existing = {each.name for each in directory.iterdir() if is_exported(each.name)}
     rows: list[Difference] = []
     if document != made[LOCK_FILE]:
         _, resolved = verify_checksum(made[LOCK_FILE], LOCK_FILE)
@@ -55,10 +58,11 @@ def folder_differences(directory: Path, made: Mapping[str, bytes]) -> tuple[Diff
         old, new = ({**documents.parse_toml(each.decode()), "files": None} for each in (body, resolved))
         rows += _differences(old, new, (), ("", ""))
         rows = rows or [Difference("", "", LOCK_FILE, *SAME_VALUES)]
-    for name in sorted({*head.files, *made, *existing} - {LOCK_FILE}):
+    for name in sorted({*head.files, *made, *others} - {LOCK_FILE}):
         locked = _NONE
-        with suppress(OSError):
-            locked = _sha256(read_current(directory, name))
+        if name in head.files or name not in made:
+            with suppress(OSError):
+                locked = _sha256(read_current(directory, name))
         resolved_sha256 = _sha256(made.get(name))
         if locked != resolved_sha256:
             rows.append(Difference("", "", name, locked, resolved_sha256))

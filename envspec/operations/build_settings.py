@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from envspec.build.reproducible import is_pure
 from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, capability_of, find_gpu, runs
@@ -32,6 +31,9 @@ def _settings(resolution: Resolution, spec: Spec, facts: Facts) -> Iterator[Buil
     for package in resolution.packages:
         if package.file.filename.endswith(".whl"):
             continue
+        # Imported only for sdists: it unpacks archives.
+        from envspec.build.reproducible import is_pure
+
         row = facts.extension(package.name, package.version)
         # A wheel that was built without a compiler needs nothing else than its build requires.
         is_alone = package.built is not None and is_pure(package.built.filename)

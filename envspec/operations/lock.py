@@ -24,10 +24,11 @@ from envspec.lockfile.toml_writer import time_text
 from envspec.models import Lock, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
+from envspec.operations.lock_check import check_lock
 from envspec.operations.lock_complete import lock_files
 from envspec.operations.lock_expected import expected_lock
 from envspec.operations.lock_gpus import check_cuda
-from envspec.operations.lock_recheck import check_lock, mismatches
+from envspec.operations.lock_recheck import mismatches
 from envspec.operations.lock_state import SOURCE, Compiled, CondaResult, LockRequest, LockState, PypiResult, Upgrade
 from envspec.resolve.types import RefusedLines
 from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in_conda

@@ -54,26 +54,19 @@ def package_mismatches(part: Resolution, request: TargetRequest) -> Iterator[str
     for each in _unrequired(required_by, {SPEC, *rules.provided}):
         yield f"{each}: neither the spec nor a package of the lock requires it"
     ranks = TagRanks(rules.tags)
+    names = {SPEC, *locked, *rules.provided}
     for package in part.packages:
-        for text in _of_package(package, ranks, request):
+        for text in (*_of_package(package, ranks, request), *_of_dependents(package, names)):
             yield f"{package.name} {package.version}: {text}"
     for installed in part.installed:
-        yield from _of_installed(installed, {SPEC, *locked, *rules.provided})
+        for text in _of_dependents(installed, names):
+            yield f"{installed.name} {installed.version}: {text}"
 
 
 def _of_package(package: Package, ranks: TagRanks, request: TargetRequest) -> Iterator[str]:
-    rules, file = request.rules, package.file
-    is_built = file.index in (GIT, LOCAL)
-    # The name of an sdist by URL is its server's own matter: v1.2.tar.gz.
-    if (file.index != DIRECT_URL or file.filename.endswith(".whl")) and not _is_file_of(package, file.filename):
-        yield f"{file.filename} is not a file of it"
-    elif file.filename.endswith(".whl") and not is_built and ranks.rank(file.filename) is None:
-        yield f"{file.filename} can't be loaded there"
-    if package.built is not None and not _is_file_of(package, package.built.filename):
-        yield f"{package.built.filename} is not a wheel of it"
-    if file.hash not in _HASHES:
-        yield f"its hash is {file.hash!r}, which no index says"
-    if file.index not in (DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL):
+    rules = request.rules
+    yield from _of_file(package, ranks)
+    if package.file.index not in (DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL):
         yield from _of_url(package, request)
     cutoff = rules.cutoff_of(package.name)
     if package.uploaded and package.name not in rules.direct and package.uploaded > cutoff:
@@ -83,11 +76,24 @@ def _of_package(package: Package, ranks: TagRanks, request: TargetRequest) -> It
     for text in request.request.constraints:
         bound = parsed(text)
         if bound and normalised(bound.name) == package.name and not _allows(bound.specifier, package.version):
-            yield f"the spec and its build of torch allow {text}"
+            yield f"the spec or its build of torch requires {text}"
     for text in package.removed:
         removed = parsed(text)
         if removed is None or rules.overrides.get(normalised(removed.name), removed) is not None:
             yield f"its requirement {text} is removed, which no override of the spec does"
+
+
+def _of_file(package: Package, ranks: TagRanks) -> Iterator[str]:
+    file, is_wheel = package.file, package.file.filename.endswith(".whl")
+    # The name of an sdist by URL is its server's own matter: v1.2.tar.gz.
+    if (file.index != DIRECT_URL or is_wheel) and not _is_file_of(package, file.filename):
+        yield f"{file.filename} is not a file of it"
+    elif is_wheel and file.index not in (GIT, LOCAL) and ranks.rank(file.filename) is None:
+        yield f"{file.filename} can't be loaded there"
+    if package.built is not None and not _is_file_of(package, package.built.filename):
+        yield f"{package.built.filename} is not a wheel of it"
+    if file.hash not in _HASHES:
+        yield f"its hash is {file.hash!r}, which no index states"
 
 
 def _of_url(package: Package, request: TargetRequest) -> Iterator[str]:
@@ -103,10 +109,19 @@ def _of_url(package: Package, request: TargetRequest) -> Iterator[str]:
         )
 
 
+def _of_dependents(package: Package | InstalledPackage, names: set[str]) -> Iterator[str]:
+    """What is wrong with the names of what requires a package, and of what it requires."""
+    for dependent in package.required_by:
+        requirement = parsed(dependent.requirement)
+        if dependent.name not in names:
+            yield f"{dependent.name}, which requires it, is not in the lock"
+        if requirement is None or normalised(requirement.name) != package.name:
+            yield f"{dependent.name} requires {dependent.requirement}, which is another package"
+
+
 def _of_dependent(package: Package, dependent: Dependent, request: TargetRequest) -> Iterator[str]:
     requirement = parsed(dependent.requirement)
-    if requirement is None or normalised(requirement.name) != package.name:
-        yield f"{dependent.name} requires {dependent.requirement}, which is another package"
+    if requirement is None:
         return
     if not _allows(requirement.specifier, package.version):
         yield f"{dependent.name} requires {dependent.requirement}"
@@ -115,13 +130,6 @@ def _of_dependent(package: Package, dependent: Dependent, request: TargetRequest
         yield f"the spec overrides what {dependent.name} requires, {dependent.requirement}, with {override}"
     if dependent.replaces and override is None:
         yield f"what {dependent.name} requires is replaced, which no override of the spec does"
-
-
-def _of_installed(package: InstalledPackage, names: set[str]) -> Iterator[str]:
-    for dependent in package.required_by:
-        requirement = parsed(dependent.requirement)
-        if dependent.name not in names or requirement is None or normalised(requirement.name) != package.name:
-            yield f"{package.name} {package.version}: {dependent.name} does not require it"
 
 
 def _allows(specifier: SpecifierSet, version: str) -> bool:

@@ -1,8 +1,8 @@
-"""`envspec lock --check`: whether a lock belongs to its spec, and says nothing that does not follow from it; offline."""
+"""What of a lock differs from the lock that follows, offline, from its spec and its packages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
@@ -10,11 +10,12 @@ from typing import Final
 from envspec.context import counted
 from envspec.errors import EnvspecError, StaleLock
 from envspec.facts import Facts, load_facts
-from envspec.lockfile.check import CheckResult, Reason, Why, check, while_unchanged
+from envspec.lockfile.check import Reason, Why
 from envspec.lockfile.differences import SAME_VALUES, Difference, folder_differences
 from envspec.lockfile.document import load
 from envspec.lockfile.folder import read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE
+from envspec.models import Lock
 from envspec.operations.lock_complete import lock_files
 from envspec.operations.lock_entries import conda_mismatches, package_mismatches
 from envspec.operations.lock_expected import Expected, expected_lock
@@ -22,29 +23,16 @@ from envspec.operations.lock_state import LockRequest
 from envspec.resolve.types import Cutoffs
 from envspec.spec import Spec, load_spec
 
-#: Reasons that leave nothing to compare with what the spec says.
-NOT_ITS_LOCK: Final = (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC)
 #: What values of a changed lock raise: names, versions and addresses of the right form that nothing can read.
 _MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError)
 
 
-def check_lock(request: LockRequest, now: datetime) -> CheckResult:
-    """Every reason for which a lock is not, or is no longer, what its spec compiles to. Uses no network.
+def content_reasons(request: LockRequest, now: datetime, known: Sequence[Reason]) -> Iterator[Reason]:
+    """The values of a lock, and its packages, that its spec does not give. known: what its hashes have shown.
 
     Raises:
-        UsageError: the spec can't be read, or is not valid.
+        SpecError: the spec is not valid.
     """
-
-    def checked() -> CheckResult:
-        result = check(request.spec_path, request.directory, request.variant)
-        if any(reason.why in NOT_ITS_LOCK for reason in result.reasons):
-            return result
-        return result._replace(reasons=(*result.reasons, *_content_reasons(request, now, result)))
-
-    return while_unchanged(request.directory, checked)
-
-
-def _content_reasons(request: LockRequest, now: datetime, result: CheckResult) -> Iterator[Reason]:
     document = request.directory / LOCK_FILE
     try:
         lock = load(read_current(request.directory, LOCK_FILE).decode(), str(document))
@@ -52,7 +40,14 @@ def _content_reasons(request: LockRequest, now: datetime, result: CheckResult) -
         yield Reason(Why.DAMAGED, str(error))
         return
     spec = load_spec(request.spec_path, now).variant(request.variant)
-    facts = load_facts(spec.facts.tables())
+    yield from compared(lock, spec, load_facts(spec.facts.tables()), request, known)
+
+
+def compared(
+    lock: Lock, spec: Spec, facts: Facts, request: LockRequest, known: Sequence[Reason] = ()
+) -> Iterator[Reason]:
+    """The same for a lock that is read. spec: of the request's variant."""
+    document = request.directory / LOCK_FILE
     base = None
     if request.variant:
         with suppress(EnvspecError):
@@ -77,16 +72,16 @@ def _content_reasons(request: LockRequest, now: datetime, result: CheckResult) -
     except _MALFORMED as error:
         yield Reason(why, f"{document}: a value can't be read ({type(error).__name__}: {error})", hint)
         return
-    if fields := tuple(_fields(request, files, result)):
+    if fields := tuple(_fields(request, files, known)):
         differ = f"{counted(len(fields), 'value')} {'differs' if len(fields) == 1 else 'differ'}"
         yield Reason(why, f"{document}: {differ} from what {request.spec_path} gives{made_with}", hint, fields)
     for text in texts:
         yield Reason(Why.ENTRY, f"{document}: {text}", by_hand)
 
 
-def _fields(request: LockRequest, files: Mapping[str, bytes], result: CheckResult) -> Iterator[Difference]:
+def _fields(request: LockRequest, files: Mapping[str, bytes], known: Sequence[Reason]) -> Iterator[Difference]:
     """The values that differ, without the files that are already known to be changed or missing."""
-    reported = " ".join(reason.text for reason in result.reasons if reason.why is Why.FILE)
+    reported = " ".join(reason.text for reason in known if reason.why is Why.FILE)
     for each in folder_differences(request.directory, files):
         is_reported = f"{request.directory / each.what} " in f"{reported} "
         if (each.locked, each.resolved) != SAME_VALUES and not is_reported:

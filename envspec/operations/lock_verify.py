@@ -19,6 +19,7 @@ from envspec.errors import StaleLock, UsageError
 from envspec.facts import load_facts
 from envspec.io.store import Store, StoredPage
 from envspec.lockfile.differences import Difference, folder_differences
+from envspec.lockfile.export import is_exported
 from envspec.lockfile.folder import read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import DIRECT_URL, Lock, Resolution
@@ -105,13 +106,14 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
         if request.variant:
             state = beside(state, read_current(request.base_directory, LOCK_FILE))
         made = make(state)
-        differences = folder_differences(request.directory, lock_files(made))
+        exported = [each.name for each in request.directory.iterdir() if is_exported(each.name)]
+        differences = folder_differences(request.directory, lock_files(made), exported)
         kept: tuple[str, ...] = ()
         if differences and _keeps_versions(spec, locked):
             # Only the lock records which of them `--upgrade-package` has moved.
             old = replace(cutoffs_of(right), resolutions=versions_of(locked))
             free, made = made, make(replace(state, old=old))
-            differences = folder_differences(request.directory, lock_files(made))
+            differences = folder_differences(request.directory, lock_files(made), exported)
             kept = tuple(_kept(free, made))
     moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     at = moment if spec.env.is_dated else f"{moment}, as in the lock: the spec has no date"

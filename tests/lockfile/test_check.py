@@ -33,8 +33,8 @@ class Place:
     spec: Path
     folder: Path
 
-    def check(self, facts: str | None = "2026-11-01") -> CheckResult:
-        return check(self.spec, self.folder, facts)
+    def check(self) -> CheckResult:
+        return check(self.spec, self.folder)
 
     def write(self, files: Mapping[str, bytes], names: Mapping[str, bytes] | None = None) -> None:
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in (names or files).items()}
@@ -65,13 +65,6 @@ def test_fresh(place: Place) -> None:
     assert place.check().is_fresh
 
 
-def test_other_facts_only_warn(place: Place) -> None:
-    result = place.check("2026-12-01")
-    assert result.is_fresh
-    assert "2026-11-01" in result.warnings[0] and "2026-12-01" in result.warnings[0]
-    assert place.check(None).warnings == ()
-
-
 def test_a_part_of_a_channel_only_warns(place: Place) -> None:
     part = ChannelPart(4775, "ab" * 32)
     spec = '[env]\nname = "small"\npython = "3.12"\n[conda]\nchannels = ["conda-forge", "https://example.org/nvidia"]\n'
@@ -90,8 +83,6 @@ def test_a_part_of_a_channel_only_warns(place: Place) -> None:
         "the whole channel may solve to something else"
     )
     assert place.check() == CheckResult((), (said,))
-    assert place.check(None).warnings == (said,)
-    assert len(place.check("2026-12-01").warnings) == 2
     (place.folder / "conda-linux-64.lock").write_text("@EXPLICIT\n", encoding="utf-8")
     assert reasons(place.check()) == [Why.FILE]
 
@@ -113,7 +104,7 @@ def test_every_reason_is_reported_at_once(place: Place) -> None:
 
 def test_no_lock_at_all(tmp_path: Path, place: Place) -> None:
     for folder in (tmp_path / "locks" / "none", place.spec):
-        assert reasons(check(place.spec, folder, None)) == [Why.NO_LOCK]
+        assert reasons(check(place.spec, folder)) == [Why.NO_LOCK]
 
 
 @pytest.mark.parametrize(

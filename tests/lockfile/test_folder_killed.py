@@ -110,7 +110,7 @@ def test_killed_at_any_moment(tmp_path: Path, exchange: Exchange) -> None:
         process.kill()
         process.join()
         assert process.exitcode == -9
-        result = check(spec, folder, None)
+        result = check(spec, folder)
         assert is_one_version(result), (moment, result)
         assert read_lock(folder).name == "under-fire"
         assert (folder / "README").read_bytes() == README
@@ -150,7 +150,7 @@ def test_two_writers_and_a_reader(tmp_path: Path, exchange: Exchange) -> None:
     writers = [start(write_often, folder, exchange, 30, first) for first in (0, 1)]
     looks = 0
     while any(writer.is_alive() for writer in writers):
-        result = check(spec, folder, None)
+        result = check(spec, folder)
         assert is_one_version(result), result
         looks += 1
     for writer in writers:
@@ -158,5 +158,5 @@ def test_two_writers_and_a_reader(tmp_path: Path, exchange: Exchange) -> None:
         assert writer.exitcode == 0
     assert looks > 10
     assert is_whole(on_disk(folder))
-    assert is_one_version(check(spec, folder, None))
+    assert is_one_version(check(spec, folder))
     assert list(folder.parent.iterdir()) == [folder]

@@ -88,7 +88,7 @@ def test_killed_at_any_moment(tmp_path: Path, index: IndexServer) -> None:
             outcomes["old"] += 1
             continue
         # Whole, and of the new spec: the head's seal, its input and the hash of every file.
-        assert check(user.spec, user.lock, None).is_fresh, number
+        assert check(user.spec, user.lock).is_fresh, number
         assert len(user.files()) == (2 if "requirements.win-64.txt" in before else 3)
         outcomes["new"] += 1
     # Otherwise the moments prove nothing.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+from envspec.lockfile.document import load
 from envspec.lockfile.header import FORMAT, LOCK_FILE, add_checksum
 from envspec.models import (
     DEFAULT_INDEX,
@@ -30,6 +31,7 @@ from envspec.models import (
     Target,
     WheelFile,
 )
+from envspec.operations.lock_complete import lock_files
 
 X86, ARM = Platform.LINUX_64, Platform.LINUX_AARCH64
 TAGS = {X86: "manylinux_2_28_x86_64", ARM: "manylinux_2_28_aarch64"}
@@ -347,6 +349,18 @@ def tamper(folder: Path, change: Change) -> None:
     changed = {name: change(text) for name, text in texts.items()}
     assert changed[LOCK_FILE] != texts[LOCK_FILE], "the change is to change something"
     write(folder, changed, {name: _sha256(text) for name, text in texts.items()})
+
+
+def forge(folder: Path, change: Change) -> None:
+    """Change the document of a lock's folder and whatever follows from it: the other files, their hashes, the seal."""
+    document = (folder / LOCK_FILE).read_text(encoding="utf-8")
+    changed = sealed(change(document).partition("\n")[2])
+    assert changed != document, "the change is to change something"
+    files = lock_files(load(changed, LOCK_FILE))
+    for path in folder.iterdir():
+        path.unlink()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
 
 
 def write(folder: Path, texts: Mapping[str, str], hashes: Mapping[str, str]) -> None:

@@ -1,0 +1,54 @@
+"""`envspec lock --check`: whether a lock belongs to its spec and contains only what follows from it. Uses no network.
+
+CI and editors run this on every change, so a lock that this envspec made on this machine, with these facts, is compared
+by its hashes alone: nothing heavy is imported for it.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from envspec.errors import StaleLock
+from envspec.io.store import Store
+from envspec.lockfile.check import CheckResult, Why, check, while_unchanged
+from envspec.lockfile.folder import read_current
+from envspec.lockfile.header import LOCK_FILE, verify_checksum
+from envspec.operations.lock_cache import is_ours
+from envspec.operations.lock_state import LockRequest
+from envspec.spec.owner import path_from_lock
+
+#: Reasons that leave nothing to compare with what the spec says.
+NOT_ITS_LOCK: Final = (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC)
+
+
+def check_lock(request: LockRequest, now: datetime, cache: Path | None = None) -> CheckResult:
+    """Every reason for which a lock is not, or is no longer, what its spec compiles to.
+
+    cache: envspec's; None if it does not count.
+    Raises:
+        UsageError: the spec can't be read, or is not valid.
+    """
+
+    def checked() -> CheckResult:
+        result = check(request.spec_path, request.directory, request.variant)
+        if any(reason.why in NOT_ITS_LOCK for reason in result.reasons) or _is_made_here(request, cache):
+            return result
+        from envspec.operations.lock_recheck import content_reasons
+
+        return result._replace(reasons=(*result.reasons, *content_reasons(request, now, result.reasons)))
+
+    return while_unchanged(request.directory, checked)
+
+
+def _is_made_here(request: LockRequest, cache: Path | None) -> bool:
+    """Whether this envspec made the lock here, for a spec at this place."""
+    if cache is None:
+        return False
+    with suppress(OSError, StaleLock), closing(Store(cache)) as store:
+        document = read_current(request.directory, LOCK_FILE)
+        header, _ = verify_checksum(document, LOCK_FILE)
+        return header.spec == path_from_lock(request.spec_path, request.directory) and is_ours(store, document)
+    return False

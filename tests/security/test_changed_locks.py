@@ -1,0 +1,122 @@
+"""Every value of a lock, changed by somebody who also writes the checksum, the hashes and the other files anew.
+
+`envspec lock --check` finds all that follows from the spec and the facts. SECURITY.md lists the rest.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envspec import documents
+from envspec.errors import EnvspecError
+from envspec.facts import Facts, load_facts
+from envspec.lockfile.check import Reason, Why, check
+from envspec.lockfile.document import load
+from envspec.lockfile.header import LOCK_FILE
+from envspec.operations.lock_recheck import compared
+from envspec.operations.lock_state import LockRequest
+from envspec.spec import Spec, load_spec
+from tests.support.changed_locks import Changed, Place, changes_at, field_of, forge_document, places_in
+from tests.support.golden_locks import play
+from tests.support.user import ROOT
+
+GOLDEN: Final = ROOT / "tests" / "operations" / "golden"
+NOW: Final = datetime(2026, 12, 1, tzinfo=timezone.utc)
+#: Locks with every table: of this repository, and of cases of tests/operations/golden.
+COMMITTED: Final = ("llm",)
+CASES: Final = (
+    "lock_decisions/private-index",
+    "lock_decisions/cuda-of-each-platform",
+    "lock_decisions/overrides",
+    "lock_decisions/override-that-removes",
+    "lock_decisions/wheel-by-url",
+    "lock_decisions/extension-for-its-torch",
+    "lock_decisions/services-and-system-packages",
+    "lock_conda_decisions/wheels-on-top",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A lock with its spec. files: as `envspec lock` wrote them."""
+
+    name: str
+    request: LockRequest
+    spec: Spec
+    facts: Facts
+    files: Mapping[str, bytes]
+    document: Mapping[str, Any]
+
+    def reasons(self, changed: Changed) -> list[Reason]:
+        """Why a changed lock is stale."""
+        folder = self.request.directory
+        shutil.rmtree(folder)
+        folder.mkdir()
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
+        forge_document(folder, changed.document, is_header=changed.path[0] == "files")
+        result = check(self.request.spec_path, folder)
+        if result.reasons:
+            return list(result.reasons)
+        try:
+            lock = load((folder / LOCK_FILE).read_text(encoding="utf-8"), LOCK_FILE)
+        except EnvspecError as error:
+            return [Reason(Why.DAMAGED, str(error))]
+        return list(compared(lock, self.spec, self.facts, self.request))
+
+
+def case_of(name: str, spec_path: Path, folder: Path) -> Case:
+    spec = load_spec(spec_path, NOW)
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    document = documents.parse_toml(files[LOCK_FILE].decode())
+    return Case(name, LockRequest(spec_path, folder), spec, load_facts(spec.facts.tables()), files, document)
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
+    found = []
+    for name in COMMITTED:
+        folder = tmp_path_factory.mktemp(name)
+        shutil.copytree(ROOT / "locks" / name, folder / "locks" / name)
+        (folder / "specs").mkdir()
+        spec = shutil.copy(ROOT / "specs" / f"{name}.toml", folder / "specs")
+        found.append(case_of(name, Path(spec), folder / "locks" / name))
+    for name in CASES:
+        user, ran, _ = play(GOLDEN / name, tmp_path_factory.mktemp("case"))
+        assert ran.status == 0, ran
+        found.append(case_of(name, user.spec, user.folder / "locks" / "case"))
+    return found
+
+
+#: Fields, and all below them, that only `--verify` compares.
+ONLY_VERIFIED: Final = frozenset[str]()
+
+
+def is_left_out(field: str) -> bool:
+    return any(field == each or field.startswith(f"{each}.") for each in ONLY_VERIFIED)
+
+
+def test_every_field(cases: list[Case]) -> None:
+    tried: set[tuple[str, str]] = set()
+    unnoticed: dict[str, set[str]] = {}
+    for case in cases:
+        for place in places_in(case.document):
+            for changed in changes_at(case.document, place):
+                if (changed.field, changed.how) in tried:
+                    continue
+                tried.add((changed.field, changed.how))
+                if not case.reasons(changed):
+                    unnoticed.setdefault(changed.field, set()).add(f"{case.name}: {changed}")
+    print(len(tried))
+    for k, v in unnoticed.items(): print(k, v)
+    assert {field for field in unnoticed if not is_left_out(field)} == set(), unnoticed
