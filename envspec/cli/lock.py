@@ -95,8 +95,8 @@ LOCKING: Final = combined(
 @click.option(
     "--check",
     is_flag=True,
-    help="Only check that each lock belongs to its spec, and names only indexes, hosts, files and images that the spec "
-    "allows; exit code 3 if not. Uses no network.",
+    help="Only check that each lock belongs to its spec, that every value follows from it, and that it allows the "
+    "packages with their indexes, hosts and files; exit code 3 if not. Uses no network.",
 )
 @click.option(
     "--verify",

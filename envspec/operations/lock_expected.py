@@ -66,10 +66,6 @@ from envspec.spec.targets import targets_of
 _URLS = IndexUrls("https://pypi.invalid/simple/", PYTORCH_INDEX)
 
 
-class MissingPackage(NoSolution):
-    """A package that the spec names by an address is not in the lock, or has no wheel there."""
-
-
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What a lock has to be. requests: for the packages from PyPI; none if the spec requires none."""
@@ -253,7 +249,8 @@ class _Requesting:
         is the one for the locked torch.
 
         Raises:
-            NoSolution, ValueError: as `target_request`. MissingPackage: a package of the spec has no wheel in the lock.
+            NoSolution, ValueError: as `target_request`; or a package that the spec names by its address has no wheel in
+            the lock.
         """
         platform = part.target.platform
         recorded = {each for each in self._builds if each.platform is platform}
@@ -299,7 +296,7 @@ class _Requesting:
         for requirement in sources_of(self._spec, part.target):
             package = locked.get(requirement.name)
             if package is None or package.built is None:
-                raise MissingPackage(f"{requirement} has no wheel in it")
+                raise NoSolution(f"{requirement} has no wheel in it")
             found[str(requirement)] = BuiltSource(self._source_file(requirement, package), package.built)
         return found
 
@@ -321,7 +318,7 @@ class _Requesting:
         if COMMIT.fits(address.ref):
             commit = address.ref
         if not COMMIT.fits(commit):
-            raise MissingPackage(f"{requirement}: {commit!r} is not a commit")
+            raise NoSolution(f"{requirement}: {commit!r} is not a commit")
         decision = commit_decision(requirement, commit)
         self.commits[decision.what] = decision
         return decision.value

@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,9 +26,12 @@ from envspec.lockfile.header import LOCK_FILE
 from envspec.operations.lock_recheck import compared
 from envspec.operations.lock_state import LockRequest
 from envspec.spec import Spec, load_spec
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import release
 from tests.support.changed_locks import Changed, Place, changes_at, field_of, forge_document, places_in
 from tests.support.golden_locks import play
-from tests.support.user import ROOT
+from tests.support.servers.index import IndexServer
+from tests.support.user import ROOT, User, succeeded
 
 GOLDEN: Final = ROOT / "tests" / "operations" / "golden"
 NOW: Final = datetime(2026, 12, 1, tzinfo=timezone.utc)
@@ -82,9 +85,89 @@ def case_of(name: str, spec_path: Path, folder: Path) -> Case:
     return Case(name, LockRequest(spec_path, folder), spec, load_facts(spec.facts.tables()), files, document)
 
 
+#: What no golden case has: every setting of an image, ages, preferences, packages that are there before.
+EVERYTHING: Final = f"""
+[env]
+name = "small"
+python = "3.11.7"
+as_of = 2026-06-01T00:00:00Z
+package_as_of = {{ left = "7 days ago", right = 2026-06-15 }}
+[pip]
+dependencies = ["app"]
+prefer = ["left==0.9"]
+[image]
+base = "example.org/base:1@sha256:{'ab' * 32}"
+glibc = "2.36"
+python = "3.11.7"
+workdir = "/work"
+env = {{ A = "1" }}
+copy = ["src"]
+project = "wheel"
+[system]
+apt = ["curl", "git"]
+[services]
+ssh = {{ port = 2222 }}
+[conformance]
+checks = ["device", "matmul"]
+"""
+UNDATED: Final = """
+[env]
+name = "small"
+python = "3.11.7"
+[pip]
+dependencies = ["app"]
+on_top_of = "installed.txt"
+"""
+#: What builds have recorded. It follows from nothing that `--verify` resolves.
+RECORDED: Final = {
+    "system_layer": [
+        {
+            "platform": "linux-64",
+            "base": f"sha256:{'12' * 32}",
+            "apt": ["curl", "git", "openssh-server"],
+            "packages": ["curl=1", "git=2", "openssh-server=1"],
+            "diff_id": f"sha256:{'34' * 32}",
+            "digest": f"sha256:{'56' * 32}",
+            "size_bytes": 1000,
+        }
+    ],
+    "image_id": [{"platform": "linux-64", "id": f"sha256:{'78' * 32}", "pyc": True}],
+}
+
+
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
-    found = []
+def index() -> Iterator[IndexServer]:
+    with IndexServer([*ecosystem.diamond(), release("left", "0.9"), release("there", "1.0")]) as running:
+        yield running
+
+
+def everything(folder: Path, index: IndexServer) -> Case:
+    user = User(folder, index.url)
+    user.writes(EVERYTHING)
+    (folder / "pyproject.toml").write_text('[project]\nname = "own"\nversion = "1"\n', encoding="utf-8")
+    succeeded(user.locks())
+    document = {**user.document(), **RECORDED}
+    document["image"]["apt"] = sorted(document["image"]["apt"])
+    document["system_layer"][0]["apt"] = document["image"]["apt"]
+    forge_document(user.lock, document)
+    return case_of("everything", user.spec, user.lock)
+
+
+def undated(folder: Path, index: IndexServer) -> Case:
+    """Without a date, and with a package that `--upgrade-package` has moved."""
+    user = User(folder, index.url)
+    user.writes(UNDATED)
+    (folder / "installed.txt").write_text("there==1.0\nleft==1.0.0\n", encoding="utf-8")
+    succeeded(user.locks())
+    document = user.document()
+    later = document["as_of"] + timedelta(days=1)
+    forge_document(user.lock, {**document, "package_as_of": [{"name": "app", "as_of": later}]})
+    return case_of("undated", user.spec, user.lock)
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory, index: IndexServer) -> list[Case]:
+    found = [everything(tmp_path_factory.mktemp("all"), index), undated(tmp_path_factory.mktemp("undated"), index)]
     for name in COMMITTED:
         folder = tmp_path_factory.mktemp(name)
         shutil.copytree(ROOT / "locks" / name, folder / "locks" / name)
@@ -96,6 +179,12 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
         assert ran.status == 0, ran
         found.append(case_of(name, user.spec, user.folder / "locks" / "case"))
     return found
+
+
+def test_no_lock_is_refused(cases: list[Case]) -> None:
+    for case in cases:
+        document = Changed((LOCK_FILE,), "as it is", dict(case.document))
+        assert case.reasons(document) == [], case.name
 
 
 #: Fields, and all below them, that only `--verify` compares.
