@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envspec import documents
@@ -28,7 +29,7 @@ from envspec.operations.lock_state import LockRequest
 from envspec.spec import Spec, load_spec
 from tests.support.builders import ecosystem
 from tests.support.builders.ecosystem import release
-from tests.support.changed_locks import Changed, Place, changes_at, field_of, forge_document, places_in
+from tests.support.changed_locks import Changed, changes_at, field_of, forge_document, places_in, with_change
 from tests.support.golden_locks import play
 from tests.support.servers.index import IndexServer
 from tests.support.user import ROOT, User, succeeded
@@ -96,7 +97,7 @@ package_as_of = {{ left = "7 days ago", right = 2026-06-15 }}
 dependencies = ["app"]
 prefer = ["left==0.9"]
 [image]
-base = "example.org/base:1@sha256:{'ab' * 32}"
+base = "example.org/base:1@sha256:{"ab" * 32}"
 glibc = "2.36"
 python = "3.11.7"
 workdir = "/work"
@@ -187,25 +188,78 @@ def test_no_lock_is_refused(cases: list[Case]) -> None:
         assert case.reasons(document) == [], case.name
 
 
-#: Fields, and all below them, that only `--verify` compares.
-ONLY_VERIFIED: Final = frozenset[str]()
+def fields_in(table: str) -> frozenset[str]:
+    """The fields of a table of SECURITY.md, under "Checks of locks"."""
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8").partition(f"<!-- fields: {table} -->\n")[2]
+    rows = text.partition("\n\n")[0].splitlines()[2:]
+    return frozenset(name for row in rows for name in re.findall("`([^`]+)`", row.split("|")[1]))
 
 
-def is_left_out(field: str) -> bool:
-    return any(field == each or field.startswith(f"{each}.") for each in ONLY_VERIFIED)
+#: Fields, and all below them, in which `--check` does not find every change.
+ONLY_VERIFIED: Final = fields_in("verify")
+NEITHER: Final = fields_in("neither")
+
+
+def is_stated(field: str) -> bool:
+    return any(field == each or field.startswith(f"{each}.") for each in (*ONLY_VERIFIED, *NEITHER))
 
 
 def test_every_field(cases: list[Case]) -> None:
-    tried: set[tuple[str, str]] = set()
-    unnoticed: dict[str, set[str]] = {}
+    """Each kind of change of each field, in the first lock that has it."""
+    tried: set[tuple[str, str, bool]] = set()
+    unnoticed: dict[str, str] = {}
     for case in cases:
         for place in places_in(case.document):
             for changed in changes_at(case.document, place):
-                if (changed.field, changed.how) in tried:
-                    continue
-                tried.add((changed.field, changed.how))
-                if not case.reasons(changed):
-                    unnoticed.setdefault(changed.field, set()).add(f"{case.name}: {changed}")
-    print(len(tried))
-    for k, v in unnoticed.items(): print(k, v)
-    assert {field for field in unnoticed if not is_left_out(field)} == set(), unnoticed
+                # Without a date in the spec, its dates are the lock's own.
+                kind = (changed.field, changed.how, case.spec.env.is_dated)
+                if kind not in tried and not case.reasons(changed):
+                    unnoticed[changed.field] = f"{case.name}: {changed}"
+                tried.add(kind)
+    assert {field: change for field, change in unnoticed.items() if not is_stated(field)} == {}
+    # What SECURITY.md lists is not found, or no lock here has it.
+    fields = {field for field, _, _ in tried}
+    found = {each for each in (*ONLY_VERIFIED, *NEITHER) if each in fields and not any(map(covers(each), unnoticed))}
+    assert found == set()
+
+
+def covers(stated: str) -> Callable[[str], bool]:
+    return lambda field: field == stated or field.startswith(f"{stated}.")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_field(cases: list[Case], data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(cases))
+    place = data.draw(st.sampled_from(list(places_in(case.document))))
+    changed = data.draw(st.sampled_from(list(changes_at(case.document, place))))
+    assert case.reasons(changed) or is_stated(changed.field), f"{case.name}: {changed}"
+
+
+def test_verify_finds_the_rest(tmp_path: Path, index: IndexServer) -> None:
+    """All fields that `--check` leaves to it, changed at once: one by one, `--verify` names them."""
+    user = User(tmp_path, index.url)
+    user.wants("app", "left==0.9", as_of="2026-06-01T00:00:00Z")
+    succeeded(user.locks())
+    document = user.document()
+    changes = first_changes(document, ONLY_VERIFIED)
+    for changed in changes.values():
+        document = with_change(document, changed)
+    forge_document(user.lock, document)
+    found = user.locks("--verify", "--format", "json")
+    assert found.status == 3, found
+    [lock] = json.loads(found.stdout)["locks"]
+    named = {each["what"].removeprefix("resolution.") for each in lock["differences"]}
+    fields = {field.removeprefix("resolution.package.") for field in changes}
+    assert {"facts", "uploaded", "file.sha256", "file.size_bytes", "record_sha256", "rejected"} <= fields
+    assert {field for field in fields if not any(what.startswith(field) for what in named)} == set(), named
+
+
+def first_changes(document: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Changed]:
+    """One change of each of these fields that a document has: another value if it has one, else without it."""
+    found: dict[str, Changed] = {}
+    for place in places_in(document):
+        field = field_of(place)
+        if field in fields and field not in found and field != "resolution.package":
+            found[field] = next(iter(changes_at(document, place)))
+    return found

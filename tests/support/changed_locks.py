@@ -99,10 +99,18 @@ def _other_text(text: str) -> str:
     if text in platforms:
         return platforms[platforms.index(text) - 1]
     if found := _HEX.fullmatch(text):
-        return found[1] + ("ab" * 32)[: len(found[2])]
+        return f"{text[:-1]}{'0' if text[-1] != '0' else '1'}"
     if digits := re.search(r"[0-9](?=[^0-9]*$)", text):
         return f"{text[: digits.start()]}{(int(digits[0]) + 1) % 10}{text[digits.end() :]}"
     return f"{text}x"
+
+
+def with_change(document: Mapping[str, Any], changed: Changed) -> dict[str, Any]:
+    """Another document with the change of one value."""
+    try:
+        return _with(document, changed.path, _at(changed.document, changed.path))
+    except LookupError:
+        return _without(document, changed.path)
 
 
 def _at(document: Any, path: Place) -> Any:
