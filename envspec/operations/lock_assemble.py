@@ -170,7 +170,9 @@ async def with_digests(
     planned = {pinned.platform: pinned for pinned in base.digests}
     found = dict(planned)
     if before is not None and (before.repository, before.tag) == (base.repository, base.tag):
-        found |= {d.platform: d for d in before.digests if d.digest is not None and d.platform in planned}
+        # Recorded digests are those of today's facts.
+        kept = [each for each in before.digests if each.digest is not None and each.platform in planned]
+        found |= {d.platform: d for d in kept if d.source != "recorded" or d == planned[d.platform]}
     missing = [d.platform for d in base.digests if found[d.platform] is d and d.source != "spec"]
     if missing and not context.is_offline:
         try:

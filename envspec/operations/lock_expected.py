@@ -32,6 +32,7 @@ from envspec.models import (
     Lock,
     Package,
     PackageAge,
+    PinnedDigest,
     Platform,
     Resolution,
     Target,
@@ -412,12 +413,14 @@ def _with_builds(part: Resolution, spec: Spec, facts: Facts) -> Resolution:
 
 def _with_digests(lock: Lock, planned: BaseImage) -> BaseImage:
     """The image with the lock's digests from a registry: only that knows what a tag names."""
+    recorded: dict[Platform, PinnedDigest] = {}
+    for platform in (each.platform for each in planned.digests):
+        image = lock.on(platform).base_image
+        if image is not None and (image.repository, image.tag) == (planned.repository, planned.tag):
+            recorded |= {each.platform: each for each in image.digests if each.platform is platform}
     digests = []
     for each in planned.digests:
-        image = lock.on(each.platform).base_image
-        is_same = image is not None and (image.repository, image.tag) == (planned.repository, planned.tag)
-        for recorded in image.digests if image and is_same and each.source != "spec" else ():
-            if recorded.platform is each.platform and recorded.source == "registry" and recorded.digest:
-                each = recorded  # noqa: PLW2901
-        digests.append(each)
+        found = recorded.get(each.platform)
+        is_of_registry = found is not None and found.source == "registry" and found.digest is not None
+        digests.append(found if found and is_of_registry and each.source != "spec" else each)
     return replace(planned, digests=tuple(digests))

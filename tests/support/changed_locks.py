@@ -24,7 +24,7 @@ from envspec.operations.lock_complete import lock_files
 
 #: A place in a document: keys of tables and positions in arrays.
 Place = tuple[str | int, ...]
-_HEX: Final = re.compile(r"((?:sha256:)?)([0-9a-f]{32,64})")
+_HEX: Final = re.compile(r"(?:sha256:)?[0-9a-f]{32,64}")
 _HEADER: Final = (*Header._fields, "requires_envspec")
 
 
@@ -98,7 +98,7 @@ def _other_text(text: str) -> str:
     platforms = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
     if text in platforms:
         return platforms[platforms.index(text) - 1]
-    if found := _HEX.fullmatch(text):
+    if _HEX.fullmatch(text):
         return f"{text[:-1]}{'0' if text[-1] != '0' else '1'}"
     if digits := re.search(r"[0-9](?=[^0-9]*$)", text):
         return f"{text[: digits.start()]}{(int(digits[0]) + 1) % 10}{text[digits.end() :]}"
