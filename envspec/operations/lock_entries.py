@@ -187,8 +187,15 @@ def conda_mismatches(part: Resolution, channels: Iterable[CondaChannel], require
     for name in _unrequired(required_by, {SPEC}):
         yield f"{name}: neither the spec nor a package of the lock requires it"
     for record in part.conda:
-        for text in _of_record(record, part.target.platform.value, urls):
+        for text in (*_of_record(record, part.target.platform.value, urls), *_missing(record, locked)):
             yield f"{record.name} {record.version}: {text}"
+
+
+def _missing(record: CondaPackage, locked: set[str]) -> Iterator[str]:
+    for text in record.depends:
+        # Virtual packages are the machine's.
+        if name_of(text) not in locked and not name_of(text).startswith("__"):
+            yield f"it requires {text}, which is not in it"
 
 
 def _of_record(record: CondaPackage, platform: str, urls: Mapping[str, str]) -> Iterator[str]:
