@@ -21,7 +21,7 @@ from envspec.names import FILE_NAME
 from envspec.spec.document import DEPENDENCIES_FROM
 from envspec.spec.identity import input_sha256, read_document
 from envspec.spec.logins import login_warnings
-from envspec.spec.owner import TWO_SPECS, other_owner
+from envspec.spec.owner import TWO_SPECS, other_owner, path_from_lock
 from envspec.spec.variants import BASE, Merged, base_directory, document_of
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Why(Enum):
     ENTRY = "entry"
     FACTS = "facts"
     BASE = "base"
+    PLACE = "place"
 
     @property
     def code(self) -> str:
@@ -119,6 +120,10 @@ def _check(data: dict[str, object], variant: str, spec_path: Path, lock_dir: Pat
     if input_sha256(data, variant) == header.input_sha256:
         if variant:
             reasons += _base_reasons(base_directory(lock_dir, variant), lock_dir, header)
+        if header.spec != (place := path_from_lock(spec_path, lock_dir)):
+            # An image gets files from the folder of the spec that the lock names.
+            named = f"{header.spec} as its spec" if header.spec else "no spec"
+            reasons.append(Reason(Why.PLACE, f"{document} names {named}; {spec_path} is {place} from there"))
         if b'index = "local"' in body:
             reasons += _project_reasons(body, spec_path, document)
     else:

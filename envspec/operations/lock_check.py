@@ -11,14 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from envspec.errors import StaleLock
 from envspec.io.store import Store
 from envspec.lockfile.check import CheckResult, Why, check, while_unchanged
 from envspec.lockfile.folder import read_current
-from envspec.lockfile.header import LOCK_FILE, verify_checksum
+from envspec.lockfile.header import LOCK_FILE
 from envspec.operations.lock_cache import is_ours
 from envspec.operations.lock_state import LockRequest
-from envspec.spec.owner import path_from_lock
 
 #: Reasons that leave nothing to compare with what the spec says.
 NOT_ITS_LOCK: Final = (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC)
@@ -34,7 +32,7 @@ def check_lock(request: LockRequest, now: datetime, cache: Path | None = None) -
 
     def checked() -> CheckResult:
         result = check(request.spec_path, request.directory, request.variant)
-        if any(reason.why in NOT_ITS_LOCK for reason in result.reasons) or _is_made_here(request, cache):
+        if any(reason.why in NOT_ITS_LOCK for reason in result.reasons) or _is_made_here(request.directory, cache):
             return result
         from envspec.operations.lock_recheck import content_reasons
 
@@ -43,12 +41,10 @@ def check_lock(request: LockRequest, now: datetime, cache: Path | None = None) -
     return while_unchanged(request.directory, checked)
 
 
-def _is_made_here(request: LockRequest, cache: Path | None) -> bool:
-    """Whether this envspec made the lock here, for a spec at this place."""
+def _is_made_here(directory: Path, cache: Path | None) -> bool:
+    """Whether this envspec made the lock in a folder, on this machine and with these facts."""
     if cache is None:
         return False
-    with suppress(OSError, StaleLock), closing(Store(cache)) as store:
-        document = read_current(request.directory, LOCK_FILE)
-        header, _ = verify_checksum(document, LOCK_FILE)
-        return header.spec == path_from_lock(request.spec_path, request.directory) and is_ours(store, document)
+    with suppress(OSError), closing(Store(cache)) as store:
+        return is_ours(store, read_current(directory, LOCK_FILE))
     return False

@@ -80,10 +80,10 @@ def compared(
 
 
 def _fields(request: LockRequest, files: Mapping[str, bytes], known: Sequence[Reason]) -> Iterator[Difference]:
-    """The values that differ, without the files that are already known to be changed or missing."""
+    """The values that differ, without what the hashes and the header have shown: changed files, another spec."""
     reported = " ".join(reason.text for reason in known if reason.why is Why.FILE)
     for each in folder_differences(request.directory, files):
-        is_reported = f"{request.directory / each.what} " in f"{reported} "
+        is_reported = each.what == "spec" or f"{request.directory / each.what} " in f"{reported} "
         if (each.locked, each.resolved) != SAME_VALUES and not is_reported:
             yield each
 

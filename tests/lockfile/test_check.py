@@ -24,7 +24,12 @@ from envspec.spec.identity import input_sha256
 from tests.support.builders.locks import CONDA_FORGE, X86, conda, conda_resolution, lock, package, resolution, sealed
 
 SPEC = '[env]\nname = "small"\npython = "3.11"\n[pip]\ndependencies = ["filelock"]\n'
-ONE = lock(resolution(X86, package("filelock", "3.20.0")), input_sha256=input_sha256(documents.parse_toml(SPEC)))
+FROM_LOCK = "../../spec.toml"
+ONE = lock(
+    resolution(X86, package("filelock", "3.20.0")),
+    input_sha256=input_sha256(documents.parse_toml(SPEC)),
+    spec=FROM_LOCK,
+)
 REQUIREMENTS = requirements_text(ONE, X86).encode()
 
 
@@ -72,6 +77,7 @@ def test_a_part_of_a_channel_only_warns(place: Place) -> None:
     one = lock(
         conda_resolution(X86, [conda("python", "3.12.11")]),
         input_sha256=input_sha256(documents.parse_toml(spec)),
+        spec=FROM_LOCK,
         channels=(
             CondaChannel("conda-forge", CONDA_FORGE.url, part),
             CondaChannel("https://example.org/nvidia", "https://example.org/nvidia"),
@@ -100,6 +106,14 @@ def test_every_reason_is_reported_at_once(place: Place) -> None:
     ]
     (place.folder / "Dockerfile").mkdir()
     assert "Dockerfile can't be read" in place.check().reasons[1].text
+
+
+def test_a_lock_of_a_spec_elsewhere(place: Place) -> None:
+    other = place.spec.with_name("other.toml")
+    place.spec.rename(other)
+    result = check(other, place.folder)
+    assert reasons(result) == [Why.PLACE]
+    assert "names ../../spec.toml as its spec" in result.reasons[0].text
 
 
 def test_no_lock_at_all(tmp_path: Path, place: Place) -> None:

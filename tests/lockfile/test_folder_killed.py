@@ -43,7 +43,11 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL and for
 def version(number: int, platforms: tuple[Platform, ...]) -> dict[str, bytes]:
     """A whole lock that says `number` in each of its files."""
     made = replace(
-        lock(*(resolution(platform, package("filelock", f"3.{number}")) for platform in platforms), name="under-fire"),
+        lock(
+            *(resolution(platform, package("filelock", f"3.{number}")) for platform in platforms),
+            name="under-fire",
+            spec="../../spec.toml",
+        ),
         input_sha256=input_sha256(documents.parse_toml(SPEC)),
     )
     files = {requirements_name(platform): requirements_text(made, platform).encode() for platform in platforms}

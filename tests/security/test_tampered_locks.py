@@ -235,7 +235,7 @@ def test_a_file_that_no_lock_names(user: User) -> None:
 def test_a_moment_of_the_locks_own(user: User) -> None:
     tamper(user.lock, replacing((f"as_of = {AS_OF}", "as_of = 2023-06-01T00:00:00Z")))
     ran = user.locks("--check")
-    assert ran.status == 3 and "  as_of: \"2023-06-01 00:00:00+00:00\" -> " in ran.stderr, ran
+    assert ran.status == 3 and '  as_of: "2023-06-01 00:00:00+00:00" -> ' in ran.stderr, ran
     assert user.locks("--verify").status == 3
 
 
