@@ -45,7 +45,9 @@ class Changed:
 
 
 def field_of(path: Place) -> str:
-    return ".".join(str(part) for part in path if isinstance(part, str))
+    """`resolution.package.version`; of an entry of an array as a whole, `resolution.package[]`."""
+    names = ".".join(part for part in path if isinstance(part, str))
+    return f"{names}[]" if isinstance(path[-1], int) else names
 
 
 def places_in(value: object, path: Place = ()) -> Iterator[Place]:
