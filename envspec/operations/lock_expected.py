@@ -64,7 +64,7 @@ from envspec.spec.sections import BasePackages
 from envspec.spec.targets import targets_of
 
 #: Of indexes, only their names count here; nothing is requested.
-_URLS = IndexUrls("https://pypi.invalid/simple/", PYTORCH_INDEX)
+_URLS = IndexUrls("https://default.invalid/simple/", PYTORCH_INDEX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,18 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     found = _found_environments(lock, spec, facts, request)
     targets, of_targets = _targets(locked, spec, facts, as_of, found)
     parts = [replace(locked.get(each.platform, Resolution(each, ())), target=each) for each in targets]
-    wheels = {package.name for part in parts for package in part.packages}
-    records = {record.name for part in parts for record in part.conda}
-    times, is_dated = own_times(spec, as_of, ages), spec.env.is_dated
-    of_wheels = {normalised(name): at for name, at in times.items()} | dict(base.package_as_of if base else ())
-    of_conda = {name.lower(): at for name, at in times.items()} | dict(base.conda_as_of if base else ())
-    package_as_of = {} if is_dated else _later(lock.package_as_of, as_of)
-    conda_as_of = {} if is_dated else _later(lock.conda_as_of, as_of)
-    cutoffs = _of_names({**package_as_of, **of_wheels}, wheels)
+    times, kept = own_times(spec, as_of, ages), not spec.env.is_dated
+    package_as_of = {
+        **(_later(lock.package_as_of, as_of) if kept else {}),
+        **{normalised(name): at for name, at in times.items()},
+        **dict(base.package_as_of if base else ()),
+    }
+    conda_as_of = {
+        **(_later(lock.conda_as_of, as_of) if kept else {}),
+        **{name.lower(): at for name, at in times.items()},
+        **dict(base.conda_as_of if base else ()),
+    }
+    cutoffs = _of_names(package_as_of, {package.name for part in parts for package in part.packages})
     requests: dict[Platform, TargetRequest] = {}
     commits: dict[str, Decision] = {}
     if spec.pip.dependencies:
@@ -122,7 +126,7 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
             *(each for platform in with_torch if platform in requests for each in requests[platform].decisions),
         ),
         package_as_of=tuple(cutoffs.items()),
-        conda_as_of=tuple(_of_names({**conda_as_of, **of_conda}, records).items()),
+        conda_as_of=tuple(_of_names(conda_as_of, {each.name for part in parts for each in part.conda}).items()),
         channels=_channels(lock, spec),
         package_ages=ages,
         spec=path_from_lock(request.spec_path, request.directory),
@@ -155,7 +159,10 @@ def _ages(lock: Lock, spec: Spec, as_of: datetime) -> tuple[PackageAge, ...]:
 
 
 def _later(recorded: Iterable[tuple[str, datetime]], as_of: datetime) -> dict[str, datetime]:
-    """The times of packages that `--upgrade-package` has moved: an earlier one would bring back an older release."""
+    """The times of packages that `--upgrade-package` has moved: an earlier one would bring back an older release.
+
+    With a date in the spec, they are the spec's.
+    """
     return {name: at for name, at in recorded if at > as_of}
 
 

@@ -26,7 +26,7 @@ STARTS: Final = ("pass", 8.0)
 #: Parsing depends on the machine in another way than starting.
 PARSES: Final = ("from envspec import documents; documents.parse_toml(open(LOCK).read())", 3.0)
 #: Of a check that computes a lock again: it imports pydantic, packaging and what decides a lock.
-COMPUTES: Final = ("pass", 35.0)
+COMPUTES: Final = ("pass", 60.0)
 RUNS: Final = 7
 ROUNDS: Final = 3
 HEAVY: Final = ("pydantic", "aiohttp", "packaging", "rich", "asyncio", "uv", "tomlkit", "platformdirs")

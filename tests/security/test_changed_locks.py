@@ -270,6 +270,6 @@ def first_changes(document: Mapping[str, Any], fields: Iterable[str]) -> dict[st
     found: dict[str, Changed] = {}
     for place in places_in(document):
         field = field_of(place)
-        if field in fields and field not in found:
+        if field in fields and field not in found and not field.endswith("[]"):
             found[field] = next(iter(changes_at(document, place)))
     return found
