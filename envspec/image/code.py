@@ -23,6 +23,7 @@ from envspec.io.files import project_files, read_untrusted, tree_sha256
 from envspec.models import EDITABLE, WHEEL, Lock
 from envspec.names import normalised
 from envspec.spec.document import PYPROJECT, in_project, project_of
+from envspec.spec.owner import find_spec_of, has_lock_called
 from envspec.verifier.regular import FileTooLarge
 
 #: Of the code, in bytes, all of which is in memory: code of 10,000 files has less. Data belongs into a volume.
@@ -54,20 +55,27 @@ def project_folder(lock: Lock) -> Path:
     """The folder of the project that a lock's image contains: its spec's, or the one above if that is called `specs`.
 
     Raises:
-        UsageError: the lock does not know its spec, or that is not there.
+        UsageError: the lock does not know its spec, that is not there or not in the lock's project, or it is another's.
     """
+    spec = find_spec_of(lock.spec, lock.directory) if lock.directory is not None else None
     if lock.directory is None or not lock.spec:
         raise UsageError(
             f"the image of {lock.name} contains the project's code, and where that is is not known",
             hint="name the lock's folder, in a copy of the project",
         )
-    spec = Path(os.path.normpath(lock.directory / lock.spec))
-    if not spec.is_file():
+    if spec is None:
         raise UsageError(
-            f"the image of {lock.name} contains the code of the project of {spec}, and there is no such file",
+            f"the image of {lock.name} contains the code of the project of {lock.directory / lock.spec}, and there is "
+            "no such file",
             hint="build it in a copy of the project, or lock again if the spec was moved",
         )
-    return Path(project_of(spec.as_posix()))
+    if not has_lock_called(lock.name, spec):
+        raise UsageError(
+            f"the image of {lock.name} contains the code of the project of its spec, and {spec} is not a spec of "
+            f"{lock.name}",
+            hint="lock the spec again, or build the image in a copy of the project as it was locked",
+        )
+    return Path(project_of(Path(os.path.abspath(spec)).as_posix()))  # noqa: PTH100 (no links are followed)
 
 
 def code_key(lock: Lock) -> str:

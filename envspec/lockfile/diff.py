@@ -22,10 +22,11 @@ from envspec.lockfile.diff_packages import (
     package_changes,
 )
 from envspec.lockfile.document import load
-from envspec.lockfile.folder import LOCKS, find_lock, read_lock
+from envspec.lockfile.folder import find_lock, read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.lockfile.toml_writer import string, time_text
 from envspec.models import BaseImage, Driver, ImageSettings, Lock, Platform, Resolution, Target
+from envspec.spec.owner import LOCKS
 
 
 def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], str | None]:

@@ -27,13 +27,12 @@ from envspec.io.file_locks import try_lock
 from envspec.io.files import FULL, make_directories, sync_directory
 from envspec.lockfile.header import LOCK_FILE, DamagedLock, verify_checksum
 from envspec.names import FILE_NAME
+from envspec.spec.owner import LOCKS
 from envspec.verifier.regular import read_regular
 
 if TYPE_CHECKING:
     from envspec.models import Lock
 
-#: Where a project keeps its locks, each in a folder of its name.
-LOCKS: Final = "locks"
 #: Swaps two directories of one file system atomically; OSError if that can't be done.
 Exchange: TypeAlias = Callable[[Path, Path], None]
 

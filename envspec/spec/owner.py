@@ -6,12 +6,16 @@ On the path of `envspec lock --check`: it imports next to nothing.
 from __future__ import annotations
 
 import os.path
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from envspec.spec.document import read_spec
+from envspec.errors import UsageError
+from envspec.spec.document import project_of, read_spec
 from envspec.spec.variants import all_lock_names
 
+#: Where a project keeps its locks, each in a folder of its name.
+LOCKS: Final = "locks"
 #: What to do about two specs with one name.
 TWO_SPECS: Final = "give one of them another `[env] name`, write its lock elsewhere with --output DIR, or delete it"
 
@@ -30,6 +34,57 @@ def path_from_lock(spec: Path, directory: Path) -> str:
     return "" if Path(common).parent == Path(common) else Path(os.path.relpath(one, other)).as_posix()
 
 
+def find_spec_of(locked: str, directory: Path) -> Path | None:
+    """The spec that a lock names, from the current directory on; None if it names none, or there is no such file.
+
+    A lock of somebody else must not choose what is read on this machine, or copied into an image: its spec, and the
+    project of that, are in the lock's own project.
+
+    locked: the path in the lock. directory: the lock's.
+
+    Raises:
+        UsageError: the path is absolute, or leads out of the lock's project, by itself or through links.
+    """
+    if not locked:
+        return None
+    folder = os.path.abspath(directory)  # noqa: PTH100 (no links are followed)
+    path = os.path.normpath(os.path.join(folder, locked))  # noqa: PTH118
+    if problem := _why_not_followed(locked, path, _project_around(folder)):
+        raise UsageError(
+            f"the lock in {directory} names {locked} as its spec, and {problem}",
+            hint="use the lock in the project of its spec, or lock again",
+        )
+    return Path(os.path.relpath(path)) if os.path.isfile(path) else None  # noqa: PTH113 (a text with NUL is none)
+
+
+def _why_not_followed(locked: str, path: str, root: str) -> str:
+    """Why a spec's path is not followed; empty if it is. root: the folder of the lock's project."""
+    if os.path.isabs(locked):  # noqa: PTH117
+        return "an absolute path is of one machine"
+    project = project_of(Path(path).as_posix())
+    if not (_is_inside(path, root) and _is_inside(project, root)):
+        return f"that leads out of {root}"
+    with suppress(ValueError):
+        real = os.path.realpath(root)
+        if not (_is_inside(os.path.realpath(path), real) and _is_inside(os.path.realpath(project), real)):
+            return f"that leads out of {root} through links"
+    return ""
+
+
+def _project_around(folder: str) -> str:
+    """The project that a lock's folder belongs to: the git repository around it, else the folder that contains
+    `locks`, else the folder above.
+    """
+    above = [folder, *map(str, Path(folder).parents)]
+    repositories = [each for each in above if os.path.lexists(os.path.join(each, ".git"))]  # noqa: PTH118
+    around_locks = [str(Path(each).parent) for each in above if Path(each).name == LOCKS]
+    return next(iter((*repositories, *around_locks, str(Path(folder).parent))))
+
+
+def _is_inside(path: str, root: str) -> bool:
+    return Path(path).is_relative_to(root)
+
+
 def other_owner(locked: str, name: str, spec: Path, directory: Path) -> Path | None:
     """Another spec whose lock is in the folder: one that exists and still has the lock's name.
 
@@ -41,6 +96,14 @@ def other_owner(locked: str, name: str, spec: Path, directory: Path) -> Path | N
     try:
         if not path.is_file() or path.samefile(spec):
             return None
-        return path if name in all_lock_names(read_spec(path)) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError):
         return None
+    return path if has_lock_called(name, path) else None
+
+
+def has_lock_called(name: str, spec: Path) -> bool:
+    """Whether a lock of a spec, or of one of its variants, has a name; not if the file is no spec."""
+    try:
+        return name in all_lock_names(read_spec(spec))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False

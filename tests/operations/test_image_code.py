@@ -70,7 +70,7 @@ class Scene(Around):
         return builder.writes_lock(self.locked(image, spec, **others), "locks/small")
 
     def locked(self, image: ImageSettings, spec: str = "../../pyproject.toml", **others: Any) -> Lock:
-        return self.lock_of(BIG, SMALL, image=image, spec=spec, **others)
+        return self.lock_of(BIG, SMALL, **{"image": image, "spec": spec, "name": "my-trainer", **others})
 
     def document(self, name: str) -> Any:
         return json.loads(self.registry.held.blobs["team/app"][name])
@@ -205,7 +205,7 @@ def test_what_an_editable_project_is(services: tuple[Service, ...], scene: Scene
 def test_a_spec_in_specs_belongs_to_the_folder_above(scene: Scene) -> None:
     builder = scene.somebody("one")
     (builder.folder / "specs").mkdir()
-    (builder.folder / "specs/small.toml").write_text("")
+    (builder.folder / "specs/small.toml").write_text('[env]\nname = "my-trainer"\n')
     (builder.folder / "tool.py").write_text("")
     image = ImageSettings(copy=("../tool.py", "../src/my_trainer", "../src"))
     found = scene.files(builder, scene.lock(builder, image, "../../specs/small.toml"))
@@ -246,6 +246,13 @@ def _pyproject(old: str, new: str) -> Callable[[Path], None]:
     return change
 
 
+def _project_called(line: str) -> Callable[[Path], object]:
+    """Another name of the project, while that of the environment stays the lock's."""
+    named = '[tool.envspec.env]\nname = "my-trainer"\n\n[tool.envspec]'
+    text = PROJECT.replace('name = "my-trainer"', line).replace("[tool.envspec]", named)
+    return lambda folder: (folder / "pyproject.toml").write_text(text)
+
+
 def _many(folder: Path) -> None:
     for name in ("one.bin", "two.bin"):
         with (folder / "src" / name).open("wb") as file:
@@ -276,14 +283,14 @@ REFUSED: Final[dict[str, tuple[str, ImageSettings, Callable[[Path], object]]]] =
     "too much": ("the code has more than 256 MiB, with", EDITABLE, _many),
     "a system's folder": ("workdir: /srv is a folder of the system", replace(EDITABLE, workdir="/srv"), lambda _: None),
     "no spec": ("and there is no such file", EDITABLE, lambda folder: (folder / "pyproject.toml").unlink()),
-    "no name": ("it has no [project] name", EDITABLE, _pyproject('name = "my-trainer"', "")),
+    "no name": ("it has no [project] name", EDITABLE, _project_called("")),
     "dynamic": ("leaves version to its", EDITABLE, _pyproject('version = "1.2"', 'dynamic = ["version"]')),
     "no version": ("leaves version to its", EDITABLE, _pyproject('version = "1.2"', "")),
     "no requirement": ("pyproject.toml: ", EDITABLE, _pyproject("alpha>=1", "alpha =1")),
     "a version that is none": ("Invalid version: 'one'", EDITABLE, _pyproject("1.2", "one")),
     "a key with lines": ("has a control character", EDITABLE, _pyproject("train =", '"a\\n[x]\\nb" =')),
     "not in the lock": ('"beta" (not in the lock)', EDITABLE, _pyproject("alpha>=1", "beta")),
-    "in the lock": ("alpha is a package of the lock already", EDITABLE, _pyproject("my-trainer", "alpha")),
+    "in the lock": ("alpha is a package of the lock already", EDITABLE, _project_called('name = "alpha"')),
     "no modules": (
         "has neither src nor my_trainer",
         replace(EDITABLE, copy=()),
