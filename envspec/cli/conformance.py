@@ -20,6 +20,7 @@ from envspec.cli.options import (
     UNCONFINED,
     combined,
     context_of,
+    lock_argument,
     mount_of,
     variables_of,
 )
@@ -81,7 +82,7 @@ SELECTION: Final = combined(
 
 
 @click.command()
-@click.argument("lock", required=False)
+@lock_argument(required=False)
 @click.option(
     "--image", metavar="REF", help="Image to test (default: the lock's, built if the engine does not have it)."
 )

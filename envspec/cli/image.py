@@ -14,10 +14,12 @@ from envspec.cli.options import (
     DRY_RUN,
     IMAGE_PLATFORMS,
     LOCK,
+    LOCKED,
     MIRROR,
     OFFLINE,
     UNCONFINED,
     combined,
+    compare_with_spec,
     context_of,
     jobs,
     platform_option,
@@ -137,8 +139,9 @@ def image_id(lock: str, **chosen: Any) -> Result:
 
 
 @command.command("diff")
-@click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
+@click.argument("first", metavar="A", callback=compare_with_spec)
+@click.argument("second", metavar="B", callback=compare_with_spec)
+@LOCKED
 @platform_option(IMAGE_PLATFORMS, "Platform, if an image has several (default: this machine's).")
 @MIRROR
 @output.output(IMAGE_DIFF)

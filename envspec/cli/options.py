@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from envspec.cli import terminal
-from envspec.errors import UsageError
+from envspec.cli import output, terminal
+from envspec.cli.output import SETTINGS
+from envspec.errors import StaleLock, UsageError
 
 if TYPE_CHECKING:
     from envspec.context import Context, Reporter
@@ -37,7 +39,59 @@ def combined(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return decorate
 
 
-LOCK: Final = click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
+def _set_locked(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    SETTINGS.locked = value
+
+
+def compare_with_spec(ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """The callback of an argument that names a lock: warn if its spec has changed since; with `--locked`, fail.
+
+    That there is no such lock, the command reports that reads it.
+    """
+    if value is not None and not ctx.resilient_parsing:
+        from envspec.lockfile.folder import find_lock
+
+        with suppress(UsageError):
+            _compare(find_lock(value, Path()))
+    return value
+
+
+def _compare(folder: Path) -> None:
+    from envspec.lockfile.stale import stale_lock
+
+    try:
+        stale = stale_lock(folder)
+    except UsageError as unknown:
+        if SETTINGS.locked:
+            raise StaleLock(unknown.message, hint=unknown.hint) from unknown
+        return
+    if stale is None:
+        return
+    if SETTINGS.locked:
+        raise stale
+    SETTINGS.stale.append(str(folder))
+    output.warn(f"{stale.message}: {stale.hint}")
+
+
+LOCKED: Final = click.option(
+    "--locked",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_set_locked,
+    help="Fail if the spec of LOCK has changed since it was locked, or is not there (default: only warn of a change).",
+)
+
+
+def lock_argument(*, required: bool = True) -> Callable[[_F], _F]:
+    """LOCK, compared with its spec, and `--locked`."""
+    argument = click.argument(
+        "lock", required=required, shell_complete=terminal.complete_lock, callback=compare_with_spec
+    )
+    return combined(argument, LOCKED)
+
+
+LOCK: Final = lock_argument()
 OFFLINE: Final = click.option("--offline", is_flag=True, help="Use only the cache, no network.")
 UNCONFINED: Final = click.option(
     "--unconfined",

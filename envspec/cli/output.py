@@ -31,12 +31,18 @@ ONLY_ERRORS: Final = 2
 
 @dataclass
 class Settings:
-    """What this run's user chose, and what was written so far. answered: stdout is complete, or a container's."""
+    """What this run's user chose, and what was written so far.
+
+    locked: `--locked`. stale: the folders of the locks whose specs have changed since. answered: stdout is complete, or
+    a container's.
+    """
 
     form: str = "text"
     quiet: int = 0
     debug: bool = False
+    locked: bool = False
     warnings: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
     answered: bool = False
 
     def begin(self) -> None:
@@ -189,8 +195,14 @@ def _with_messages(text: str, error: EnvspecError | None) -> str:
 
 
 def _messages(error: EnvspecError | None) -> dict[str, object]:
-    warnings: dict[str, object] = {"warnings": SETTINGS.warnings} if SETTINGS.warnings else {}
-    return {**warnings, "error": error.as_document()} if error is not None else warnings
+    found: dict[str, object] = {}
+    if SETTINGS.stale:
+        found["stale_locks"] = SETTINGS.stale
+    if SETTINGS.warnings:
+        found["warnings"] = SETTINGS.warnings
+    if error is not None:
+        found["error"] = error.as_document()
+    return found
 
 
 def _json(document: object) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from envspec.errors import UsageError
 from envspec.spec.document import project_of, read_spec
-from envspec.spec.variants import all_lock_names
+from envspec.spec.variants import variant_called
 
 #: Where a project keeps its locks, each in a folder of its name.
 LOCKS: Final = "locks"
@@ -52,7 +52,7 @@ def find_spec_of(locked: str, directory: Path) -> Path | None:
     if problem := _why_not_followed(locked, path, _project_around(folder)):
         raise UsageError(
             f"the lock in {directory} names {locked} as its spec, and {problem}",
-            hint="use the lock in the project of its spec, or lock again",
+            hint="use the lock in the git repository of its spec, or below a folder `locks` of its project; or lock again",
         )
     return Path(os.path.relpath(path)) if os.path.isfile(path) else None  # noqa: PTH113 (a text with NUL is none)
 
@@ -104,6 +104,6 @@ def other_owner(locked: str, name: str, spec: Path, directory: Path) -> Path | N
 def has_lock_called(name: str, spec: Path) -> bool:
     """Whether a lock of a spec, or of one of its variants, has a name; not if the file is no spec."""
     try:
-        return name in all_lock_names(read_spec(spec))
+        return variant_called(name, read_spec(spec)) is not None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False

@@ -6,7 +6,7 @@ Of parsed documents, which need not be valid. On the path of `envspec lock --che
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,7 +143,11 @@ def _name_of(entry: object) -> str | None:
     return normalised(found[1]) if found else None
 
 
-def all_lock_names(document: Mapping[str, Any]) -> Iterator[str]:
-    """The names of the spec's lock and of those of its variants."""
-    for variant in (BASE, *variant_names(document)):
-        yield lock_name(document, variant)
+def variant_called(name: str, document: Mapping[str, Any]) -> str | None:
+    """The variant of a spec whose lock has a name, or BASE; None if no lock of the spec has it.
+
+    Raises:
+        LookupError, TypeError: the document has no environment's name.
+    """
+    variants = (BASE, *variant_names(document))
+    return next((variant for variant in variants if lock_name(document, variant) == name), None)
