@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envspec.context import Context
-from envspec.errors import UnfitMachine
+from envspec.errors import UnfitMachine, UsageError
 from envspec.models import GpuCodeFound, Lock, Platform
 
 if TYPE_CHECKING:
@@ -76,8 +75,7 @@ def fit(
     from envspec.diagnostics.fit import fits
     from envspec.diagnostics.machine import Machine, described_machine, read_machine
 
-    spec = lock.spec or f"../../specs/{lock.name}.toml"
-    facts = _facts_of(lock, Path(os.path.normpath(Path("locks", lock.name, spec))))
+    facts = _facts_of(lock)
     machine: Machine
     if driver is None and not gpus and platform is None:
         machine = read_machine()
@@ -112,21 +110,23 @@ def _usual_platform(lock: Lock) -> Platform:
     return platforms[0]
 
 
-def _facts_of(lock: Lock, spec: Path) -> Facts:
+def _facts_of(lock: Lock) -> Facts:
     """The facts, with the rows under `[facts]` of the spec that the lock was made from, if it is on this machine."""
     from envspec.facts import load_facts
     from envspec.spec.identity import input_sha256, read_document
-    from envspec.spec.variants import BASE, variant_names
+    from envspec.spec.owner import find_spec_of
+    from envspec.spec.variants import variant_called
 
     try:
-        data = read_document(spec)
-    except (OSError, ValueError):
+        spec = find_spec_of(lock.spec, lock.directory) if lock.directory else None
+        data = read_document(spec) if spec else {}
+        variant = variant_called(lock.name, data)
+        if spec is None or variant is None or input_sha256(data, variant) != lock.input_sha256:
+            return load_facts()
+    except (UsageError, OSError, ValueError, LookupError, TypeError):
         return load_facts()
     if all("facts" not in each for each in (data, *data.get("variants", {}).values())):
         return load_facts()
-    for variant in (BASE, *variant_names(data)):
-        if input_sha256(data, variant) == lock.input_sha256:
-            from envspec.spec import load_spec
+    from envspec.spec import load_spec
 
-            return load_facts(load_spec(spec, datetime.now(timezone.utc)).variant(variant).facts.tables())
-    return load_facts()
+    return load_facts(load_spec(spec, datetime.now(timezone.utc)).variant(variant).facts.tables())
