@@ -360,7 +360,8 @@ class Resolution:
     packages: the wheels. conda: the conda packages, which they are installed on top of.
     warnings: what the user should know (a package years older than `as_of`, a family that could not be checked).
     builds: of the packages that are built beside others. on_top_of, installed: what is there before them, and its
-    packages, of which nothing is installed again.
+    packages, of which nothing is installed again. moved: packages that do not have the version of the lock before
+    although the spec allows it, a line each with the reason; no part of the lock.
     """
 
     target: Target
@@ -370,6 +371,7 @@ class Resolution:
     builds: tuple[BuildSettings, ...] = ()
     on_top_of: OnTopOf | None = None
     installed: tuple[InstalledPackage, ...] = ()
+    moved: tuple[str, ...] = ()
 
     def build_of(self, name: str) -> BuildSettings | None:
         """How a package is built beside others; None if it is built alone."""

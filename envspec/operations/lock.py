@@ -129,7 +129,8 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
             made = _upgraded(state)
         from envspec.operations.lock_assemble import is_open
 
-        _report_moved(made, context)
+        _report_preferred(made, context)
+        _report_moved(made, request, context)
         files = lock_files(made)
         _check_hosts(replace(state, spec=_parsed(text, request, started).variant(request.variant)), made)
         if is_looked_up:
@@ -319,7 +320,15 @@ def _report_unmoved(state: LockState, before: Lock | None, made: Lock) -> None:
             )
 
 
-def _report_moved(lock: Lock, context: Context) -> None:
+def _report_moved(lock: Lock, request: LockRequest, context: Context) -> None:
+    """Warn of versions that moved although nothing in the spec itself excludes the old ones, with the reasons."""
+    lines = dict.fromkeys(f"\n  {text}" for part in lock.resolutions for text in part.moved)
+    # A variant follows the spec's own lock, and moves with it.
+    if lines and not request.variant:
+        context.reporter.warning(f"moved although the spec allows the locked versions:{''.join(lines)}")
+
+
+def _report_preferred(lock: Lock, context: Context) -> None:
     """Warn of the versions that the spec prefers and the lock does not have, with the reasons."""
     found = [(each.name, each.preferred) for part in lock.resolutions for each in part.conda]
     found += [(each.name, each.preferred) for part in lock.resolutions for each in part.packages]

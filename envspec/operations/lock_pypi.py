@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from packaging.version import Version
 
@@ -38,8 +38,8 @@ from envspec.resolve.pypi.request import (
 from envspec.resolve.pypi.resolve import StatedSdists, TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.pypi.url_wheels import fetch_wheel
-from envspec.resolve.types import LOOSEN, Cutoffs, ProvidedPackage
-from envspec.resolve.upgrade import moved_pypi, with_base, with_old_pins, without_packages
+from envspec.resolve.types import LOOSEN, Cutoffs, ProvidedPackage, RefusedLines
+from envspec.resolve.upgrade import differing, moved_pypi, names_of, pins_of, with_old_pins, without_packages
 from envspec.spec import Requirement, Spec
 from envspec.spec.errors import quoted
 from envspec.spec.requirements import read_constraint, read_requirement
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 #: How many requirements are loosened to find a way out of a conflict, and for how many seconds each is tried.
 _TRIES: Final = 4
 _TRY_S: Final = 20
+
+_Lines: TypeAlias = Mapping[Platform, Sequence[str]]
+_NO_LINES: Final[_Lines] = {}
 
 
 class Pypi:
@@ -163,18 +166,17 @@ class Pypi:
             cutoffs = replace(cutoffs, names={**cutoffs.names, **dict(base.package_as_of)})
         if pinned is not None and self._upgraded:
             pinned, cutoffs = self._upgrade(pinned, cutoffs)
-        requests = self._composed(cutoffs)
-        pins: tuple[Resolution, ...] = ()
-        # If single packages have moved, the cutoffs alone don't define the versions of the others.
-        if pinned is not None and (cutoffs.names or self._upgraded):
+        given: tuple[Resolution, ...] = ()
+        old: tuple[Resolution, ...] = ()
+        if pinned is not None:
             # The spec lets these move.
             moving = {name for name, at in own.items() if before.get(name) != at}
-            pins = without_packages(pinned.resolutions, moving - set(self._upgraded))
+            old = without_packages(pinned.resolutions, moving - set(self._upgraded))
         elif own:
-            pins = without_packages(self._without_own_times(), own)
+            given = without_packages(self._without_own_times(), own)
         if base is not None:
-            pins = with_base(pins, base.resolutions, self._targets)
-        requests, resolutions = self._ask_alike(self._family(base, pins), cutoffs, pins, requests)
+            given = pins_of(self._targets, given, base.resolutions)
+        requests, resolutions = self._ask_with_old(cutoffs, given, pins_of(self._targets, old))
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for resolution in resolutions for package in resolution.packages}
         own = {name: at for name, at in cutoffs.names.items() if name in locked}
@@ -195,40 +197,85 @@ class Pypi:
         }
         return sorted(names - replaced - removed - provided)
 
-    def _family(self, base: Lock | None, pins: Sequence[Resolution]) -> list[list[str]]:
-        """The pins of the torch family to try, the best ones first: those of a variant's base, or that the spec prefers
-        if no older lock has them.
+    def _ask_with_old(
+        self, cutoffs: Cutoffs, given: Sequence[Resolution], old: Sequence[Resolution]
+    ) -> tuple[list[TargetRequest], tuple[Resolution, ...]]:
+        """The requests that have a solution, and it, with the versions of the lock before wherever the spec allows.
+
+        Those are no preferences if the spec and the lock's date give them anyhow: then the lock is, in every byte, the
+        one that is made without an older one.
+
+        given: what is preferred in any case. old: of the lock before.
         """
-        if base is not None:
-            locked = {package.name: package.version for part in base.resolutions for package in part.packages}
-            return [[f"{name}=={Version(locked[name]).public}" for name in sorted(INDEX_FAMILY) if name in locked]]
-        old = {package.name for part in pins for package in part.packages}
+        family = self._family_of(given) if self._state.base is not None else self._preferred_family(given)
+        try:
+            alone = self._ask_alike(family, cutoffs, given)
+        except NoSolution as error:
+            # A locked version may be yanked by now, or be built already.
+            if isinstance(error, RefusedLines) or not names_of(old):
+                raise
+            pins = pins_of(self._targets, old, given)
+            with suppress(NoSolution):
+                return self._ask_alike(self._family_of(pins), cutoffs, pins)
+            raise
+        moved = differing(alone[1], old)
+        if not moved:
+            return alone
+        pins = pins_of(self._targets, old, given)
+        if moved & set(INDEX_FAMILY):
+            family = self._family_of(pins)
+        with suppress(NoSolution):
+            return self._ask_alike(family, cutoffs, pins, without_packages(alone[1], names_of(given)))
+        return alone
+
+    def _family_of(self, pins: Sequence[Resolution]) -> list[_Lines]:
+        """Pins of the torch family to try, the best ones first: all, then torch alone."""
+        tries = []
+        for names in (sorted(INDEX_FAMILY), ["torch"]):
+            lines = {
+                part.target.platform: [
+                    f"{each.name}=={Version(each.version).public}" for each in part.packages if each.name in names
+                ]
+                for part in pins
+            }
+            tries.append(lines)
+        return tries
+
+    def _preferred_family(self, pins: Sequence[Resolution]) -> list[_Lines]:
+        """Those that the spec prefers, if torch is among them; not of what is pinned."""
+        known = names_of(pins)
         lines = [
             (line.name, f"{line.name}=={Version(each.version).public}{f'; {line.marker}' if line.marker else ''}")
             for line in self._state.spec.pip.prefer
-            if line.name in INDEX_FAMILY and line.name not in old
+            if line.name in INDEX_FAMILY and line.name not in known
             for each in line.specifier
         ]
         torch = [text for name, text in lines if name == "torch"]
-        return [[text for _, text in lines], torch] if torch else []
+        tries = [[text for _, text in lines], torch] if torch else []
+        return [dict.fromkeys((target.platform for target in self._targets), each) for each in tries]
 
     def _ask_alike(
-        self, tries: Sequence[list[str]], cutoffs: Cutoffs, pins: Sequence[Resolution], requests: list[TargetRequest]
+        self,
+        tries: Sequence[_Lines],
+        cutoffs: Cutoffs,
+        pins: Sequence[Resolution],
+        free: Sequence[Resolution] = (),
     ) -> tuple[list[TargetRequest], tuple[Resolution, ...]]:
         """The requests that have a solution, and it, with pins of the torch family if possible.
 
         Builds of the torch family have the same version under different labels, and from different indexes: no
         resolver prefers one for the sake of the other.
+
+        free: see `PypiRequest`.
         """
-        pip = self._state.spec.pip
-        for lines in filter(None, tries):
-            bounded = pip.model_copy(update={"constraints": (*pip.constraints, *map(read_constraint, lines))})
+        requests = self._composed(cutoffs)
+        for lines in (each for each in tries if any(each.values())):
             with suppress(NoSolution):
-                alike = self._composed(cutoffs, self._state.spec.model_copy(update={"pip": bounded}))
+                alike = self._composed(cutoffs, lines=lines)
                 # That torch may have no code for the GPUs.
                 if all(each.serves_gpus >= alone.serves_gpus for each, alone in zip(alike, requests, strict=True)):
-                    return alike, self._ask([with_old_pins(each, pins) for each in alike])
-        return requests, self._ask([with_old_pins(each, pins) for each in requests])
+                    return alike, self._ask([with_old_pins(each, pins, without=free) for each in alike])
+        return requests, self._ask([with_old_pins(each, pins, without=free) for each in requests])
 
     def _without_own_times(self) -> tuple[Resolution, ...]:
         """What the spec gives without single packages' times, which then move what they have to and nothing else."""
@@ -238,11 +285,12 @@ class Pypi:
             # It requires one of these releases.
             return ()
 
-    def _composed(self, cutoffs: Cutoffs, spec: Spec | None = None) -> list[TargetRequest]:
+    def _composed(self, cutoffs: Cutoffs, spec: Spec | None = None, lines: _Lines = _NO_LINES) -> list[TargetRequest]:
+        """lines: more constraints, of each platform."""
         state = self._state
         return [
             target_request(
-                spec or state.spec,
+                _constrained(spec or state.spec, lines.get(target.platform, ())),
                 target,
                 state.facts,
                 cutoffs,
@@ -317,6 +365,13 @@ class Pypi:
                 return resolutions
             if run_interruptible(builds.build(asked, resolutions)):
                 return tuple(map(builds.recorded, resolutions))
+
+
+def _constrained(spec: Spec, lines: Sequence[str]) -> Spec:
+    if not lines:
+        return spec
+    constraints = (*spec.pip.constraints, *map(read_constraint, lines))
+    return spec.model_copy(update={"pip": spec.pip.model_copy(update={"constraints": constraints})})
 
 
 def _unbounded(requirement: Requirement, name: str) -> Requirement:

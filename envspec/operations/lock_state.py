@@ -162,8 +162,13 @@ class LockState:
 
     @property
     def follows_old(self) -> bool:
-        """Whether `old` decides versions: with a date in the spec, a lock is a function of the spec."""
-        return self.request.upgrade is Upgrade.KEEP and (bool(self.upgraded) or not self.spec.env.is_dated)
+        """Whether versions of `old` stay wherever the spec allows them, until `--upgrade`.
+
+        Not with a date in the spec: a lock is then a function of the spec. Not with another age in it: that moves the
+        lock's time.
+        """
+        is_kept = self.old is not None and self.old.as_of == self.as_of and not self.spec.env.is_dated
+        return self.request.upgrade is Upgrade.KEEP and (bool(self.upgraded) or is_kept)
 
     def builds_alike(self, lock: Lock | None) -> bool:
         """Whether a lock's builds had the same indexes and date: builds of the same sources are those that it records.

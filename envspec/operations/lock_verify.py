@@ -27,7 +27,7 @@ from envspec.operations.lock import beside, check_logins, make
 from envspec.operations.lock_complete import lock_files
 from envspec.operations.lock_state import LockRequest, LockState
 from envspec.operations.old_lock import checked, cutoffs_of, versions_of
-from envspec.spec import Spec, load_spec
+from envspec.spec import load_spec
 from envspec.spec.identity import read_document
 
 
@@ -109,8 +109,8 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
         exported = [each.name for each in request.directory.iterdir() if is_exported(each.name)]
         differences = folder_differences(request.directory, lock_files(made), exported)
         kept: tuple[str, ...] = ()
-        if differences and _keeps_versions(spec, locked):
-            # Only the lock records which of them `--upgrade-package` has moved.
+        if differences and not spec.env.is_dated:
+            # Only the lock has the versions that stayed, and those that `--upgrade-package` has moved.
             old = replace(cutoffs_of(right), resolutions=versions_of(locked))
             free, made = made, make(replace(state, old=old))
             differences = folder_differences(request.directory, lock_files(made), exported)
@@ -118,11 +118,6 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
     moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     at = moment if spec.env.is_dated else f"{moment}, as in the lock: the spec has no date"
     return Verified(differences, (*unverified, *kept, *_recorded(made)), at)
-
-
-def _keeps_versions(spec: Spec, lock: Lock) -> bool:
-    own = bool(lock.package_as_of or lock.conda_as_of or any(part.conda for part in lock.resolutions))
-    return own and not spec.env.is_dated
 
 
 def _kept(free: Lock, made: Lock) -> Iterator[str]:
@@ -133,8 +128,8 @@ def _kept(free: Lock, made: Lock) -> Iterator[str]:
         for name, version in news.items():
             if (other := olds.get(name, "none")) != version:
                 yield (
-                    f"{platform}: {name} {version} was kept by the lock, as `--upgrade-package` keeps what does not "
-                    f"have to move; a resolution without the lock gives {other}"
+                    f"{platform}: {name} {version} was kept by the lock, as versions stay until `--upgrade`; a "
+                    f"resolution without the lock gives {other}"
                 )
 
 

@@ -29,7 +29,8 @@ def get(store: Store, key: str, target: Target) -> tuple[Resolution, tuple[tuple
         return None
     installed = tuple(map(_installed, stored["installed"]))
     packages = tuple(map(_package, stored["packages"]))
-    resolution = Resolution(target, packages, tuple(stored["warnings"]), installed=installed)
+    warnings, moved = tuple(stored["warnings"]), tuple(stored["moved"])
+    resolution = Resolution(target, packages, warnings, installed=installed, moved=moved)
     return resolution, tuple((name, filename) for name, filename in stored["stated"])
 
 
@@ -37,8 +38,8 @@ def put(store: Store, key: str, resolution: Resolution, stated: Sequence[tuple[s
     """stated: names and file names of sdists that were passed over for what they state."""
     packages = [asdict(package) for package in resolution.packages]
     installed = [asdict(package) for package in resolution.installed]
-    lists = {"packages": packages, "installed": installed, "warnings": [*resolution.warnings], "stated": [*stated]}
-    store.put_answer(key, lists)
+    texts = {"warnings": [*resolution.warnings], "moved": [*resolution.moved]}
+    store.put_answer(key, {"packages": packages, "installed": installed, **texts, "stated": [*stated]})
 
 
 def _installed(fields: dict[str, Any]) -> InstalledPackage:

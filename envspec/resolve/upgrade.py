@@ -35,13 +35,19 @@ def check_names(names: Sequence[str], existing: Collection[str]) -> None:
 
 
 def with_old_pins(
-    target: TargetRequest, old: Sequence[Resolution], free: Collection[str] = (), newer: Collection[str] = ()
+    target: TargetRequest,
+    old: Sequence[Resolution],
+    free: Collection[str] = (),
+    newer: Collection[str] = (),
+    without: Sequence[Resolution] = (),
 ) -> TargetRequest:
     """The request with the old pins of its platform as preferences.
 
-    free: names without a preference. newer: names that must be newer than in the lock.
+    free: names without a preference. newer: names that must be newer than in the lock. without: what is chosen without
+    preferences.
     """
-    packages = _packages(old, target.request.target.platform)
+    platform = target.request.target.platform
+    packages = _packages(old, platform)
     if not packages:
         return target
     preferences = sorted((each.name, each.version) for each in packages if each.name not in free)
@@ -49,24 +55,40 @@ def with_old_pins(
     old_versions = ((each.name, Version(each.version).public) for each in packages if each.name in newer)
     bounds = [f"{name}>={version},!={version}" for name, version in old_versions]
     constraints = tuple(sorted((*target.request.constraints, *bounds)))
-    return replace(target, request=replace(target.request, preferences=tuple(preferences), constraints=constraints))
+    chosen = tuple((each.name, each.version) for each in _packages(without, platform))
+    request = replace(target.request, preferences=tuple(preferences), constraints=constraints, free=chosen)
+    return replace(target, request=request)
 
 
 def without_packages(resolutions: Sequence[Resolution], names: Collection[str]) -> tuple[Resolution, ...]:
     return tuple(replace(r, packages=tuple(p for p in r.packages if p.name not in names)) for r in resolutions)
 
 
-def with_base(
-    own: Sequence[Resolution], base: Sequence[Resolution], targets: Sequence[Target]
-) -> tuple[Resolution, ...]:
-    """For each target of a variant, the packages of its base, on another platform if it is not there, then its own."""
-    anywhere = {package.name: package for each in base for package in each.packages}
+def pins_of(targets: Sequence[Target], *layers: Sequence[Resolution]) -> tuple[Resolution, ...]:
+    """For each target the packages of all layers, of its platform, else of another one; later layers go before."""
     found = []
     for target in targets:
-        here = {package.name: package for package in _packages(base, target.platform)} or anywhere
-        mine = {package.name: package for package in _packages(own, target.platform)}
-        found.append(Resolution(target, tuple({**mine, **here}.values())))
+        packages = {package.name: package for layer in layers for package in _like(layer, target)}
+        found.append(Resolution(target, tuple(packages.values())))
     return tuple(found)
+
+
+def _like(resolutions: Sequence[Resolution], target: Target) -> tuple[Package, ...]:
+    anywhere = {package.name: package for each in resolutions for package in each.packages}
+    return _packages(resolutions, target.platform) or tuple(anywhere.values())
+
+
+def names_of(resolutions: Sequence[Resolution]) -> set[str]:
+    return {package.name for each in resolutions for package in each.packages}
+
+
+def differing(new: Sequence[Resolution], pins: Sequence[Resolution]) -> set[str]:
+    """Names with another version than is pinned for the same platform."""
+    found: set[str] = set()
+    for resolution in new:
+        pinned = {package.name: package.version for package in _packages(pins, resolution.target.platform)}
+        found |= {each.name for each in resolution.packages if pinned.get(each.name, each.version) != each.version}
+    return found
 
 
 def names_in_conda(names: Sequence[str], old: Lock | None, required: Collection[str]) -> tuple[str, ...]:

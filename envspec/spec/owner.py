@@ -52,7 +52,7 @@ def find_spec_of(locked: str, directory: Path) -> Path | None:
     if problem := _why_not_followed(locked, path, _project_around(folder)):
         raise UsageError(
             f"the lock in {directory} names {locked} as its spec, and {problem}",
-            hint="use the lock in the git repository of its spec, or below a folder `locks` of its project; or lock again",
+            hint="use it in the git repository of its spec, or in a folder `locks` of its project, or lock again",
         )
     return Path(os.path.relpath(path)) if os.path.isfile(path) else None  # noqa: PTH113 (a text with NUL is none)
 

@@ -130,7 +130,8 @@ def test_an_older_lock_goes_before_preferences(user: User) -> None:
     user.wants("weekly", as_of=AS_OF)
     user.locked()
     preferring(user, "weekly", prefer=["weekly==1.3.0"], as_of=None)
-    assert user.locked_pins() == {"weekly": "1.3.0"}
+    assert user.locked_pins() == {"weekly": "1.12.0"}
+    assert moved(user) == {"weekly": ("1.3.0", "the lock that this one follows has another version")}
 
 
 @pytest.mark.parametrize(

@@ -103,10 +103,11 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     )
     lacking = unknown_extras(dict(extras))
     await asyncio.gather(*(_measure(node, view) for node in installed if node.file.sha256 is None))
-    digests, rejected, preferred, sizes = await asyncio.gather(
+    digests, rejected, preferred, moved, sizes = await asyncio.gather(
         asyncio.gather(*(view.record_digest(node.name, node.file) for node in installed)),
         asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in installed)),
         asyncio.gather(*(_preferred(node, nodes, environment, request, view) for node in installed)),
+        asyncio.gather(*(_moved(node, nodes, environment, request, view) for node in installed)),
         asyncio.gather(*(view.size_bytes(node.name, node.file) for node in installed)),
     )
     packages = tuple(
@@ -121,9 +122,9 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
             built=rules.sources[node.name].built if node.name in rules.sources else None,
             record_sha256=digest,
             removed=tuple(sorted(map(without_marker, applicable(node.removed, environment, frozenset(node.extras))))),
-            preferred=moved,
+            preferred=other,
         )
-        for node, (refusal, _), moved, size, digest in zip(installed, rejected, preferred, sizes, digests, strict=True)
+        for node, (refusal, _), other, size, digest in zip(installed, rejected, preferred, sizes, digests, strict=True)
     )
     excluded = {name for name, _ in request.excluded}
     held_back = {
@@ -144,7 +145,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     )
     unmet = (text for each in existing if each.required_by for text in _unmet_there(rules.provided[each.name]))
     warnings = (*filter(None, (*old, *compiled, *untagged)), *yanked, *skipped, *lacking, *overlapping, *unmet)
-    return Resolution(request.target, packages, warnings, installed=existing)
+    return Resolution(request.target, packages, warnings, installed=existing, moved=tuple(filter(None, moved)))
 
 
 def _unmet_there(package: ProvidedPackage) -> Iterator[str]:
@@ -305,7 +306,8 @@ async def _newest(
     fitting = {each: file for each, file in candidates.items() if allows(file.requires_python or "", python)}
     version, file = max((fitting or candidates).items())
     why, backtracked = await _reason(node, (version, file), nodes, environment, request, view)
-    if why == _NO_SET and f"{node.name}=={node.version}" in request.preferred_pins:
+    own = node.name, str(node.version)
+    if why == _NO_SET and (own in request.preferred or request.is_kept(*own)):
         why, backtracked = f"{node.version} is kept, which fits too", False
     return Rejected(str(version), why), backtracked
 
@@ -343,10 +345,33 @@ async def _preferred(
 ) -> Rejected | None:
     """The version that the spec prefers, with the reason why another one is locked."""
     text = dict(request.preferred).get(node.name)
+    if text is not None and Version(text) != node.version and request.is_kept(node.name, str(node.version)):
+        return Rejected(text, "the lock that this one follows has another version")
+    return await _not_chosen(text, node, nodes, environment, request, view)
+
+
+async def _moved(
+    node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: PypiRequest, view: View
+) -> str | None:
+    """Why a package does not have the version of the lock before any more, unless the spec's own lines exclude it."""
+    text = dict(request.preferences).get(node.name) if request.free else None
+    found = await _not_chosen(text, node, nodes, environment, request, view)
+    if found is None or found.why.startswith(BY_SPEC):
+        return None
+    return f"{node.name} {found.version} -> {node.version}: {found.why}"
+
+
+async def _not_chosen(
+    text: str | None,
+    node: _Node,
+    nodes: Mapping[str, _Node],
+    environment: Mapping[str, str],
+    request: PypiRequest,
+    view: View,
+) -> Rejected | None:
+    """A version that was preferred, with the reason why another one is locked; None if it is locked."""
     if text is None or (version := Version(text)) == node.version or node.name in view.rules.direct:
         return None
-    if (node.name, str(node.version)) in request.preferences:
-        return Rejected(text, "the lock that this one follows has another version")
     files = {
         file.filename: file
         for file in (await view.selection(node.name)).files.values()
@@ -390,14 +415,11 @@ async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], vi
 def _excluding(node: _Node, version: Version, request: PypiRequest) -> list[str]:
     """The requirements that exclude a version, else the constraints that do."""
     excluding = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
-    preferred = {f"{name}=={Version(text).public}" for name, text in request.preferred}
     bounds = [
-        (
-            text in request.reasons,
-            f"{'the spec prefers' if (bound := without_marker(constraint)) in preferred else CONSTRAINED} {bound}",
-        )
+        (text in request.reasons, f"{_source_of(bound, request)} {bound}")
         for text in request.constraints
         if (constraint := parsed(text))
+        and (bound := without_marker(constraint))
         and normalised(constraint.name) == node.name
         and not constraint.specifier.contains(version, prereleases=True)
     ]
@@ -405,6 +427,15 @@ def _excluding(node: _Node, version: Version, request: PypiRequest) -> list[str]
     chosen = [text for is_chosen, text in bounds if is_chosen and all(asker.name != SPEC for asker in excluding)]
     required = [_bound(asker, node.name) for asker in excluding]
     return list(dict.fromkeys([*chosen, *required] or [text for _, text in bounds]))
+
+
+def _source_of(bound: str, request: PypiRequest) -> str:
+    """Where a constraint comes from, in words: pins of the torch family may be preferences."""
+    if bound in {f"{name}=={Version(text).public}" for name, text in request.preferred}:
+        return "the spec prefers"
+    if request.free and bound in {f"{name}=={Version(text).public}" for name, text in request.preferences}:
+        return "the lock keeps"
+    return CONSTRAINED
 
 
 def _bound(asker: Dependent, name: str) -> str:

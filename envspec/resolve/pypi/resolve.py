@@ -84,7 +84,8 @@ class TargetRequest:
     def answer_key(self, resolver: Resolver) -> str:
         request = self.request
         lists = sorted(request.requirements), sorted(request.bounds)
-        return cache.key_of([self.view_key, resolver.version, *lists, request.preferences, request.preferred])
+        preferences = request.preferences, request.preferred, request.free
+        return cache.key_of([self.view_key, resolver.version, *lists, *preferences])
 
 
 async def resolve_all(

@@ -23,7 +23,8 @@ class PypiRequest:
     """What a resolver resolves for one target.
 
     requirements, constraints: PEP 508 lines. preferred: (name, version) that the spec prefers if the requirements allow
-    it. preferences: those of an older lock, which go before.
+    it. preferences: those of an older lock, which go before. free: what is chosen without preferences of the lock that
+    is replaced; empty if there are none of it.
     excluded: releases that cannot be built for the target, with the reason. reasons: of constraints that leave
     out newer releases, and are not the spec's.
     """
@@ -33,6 +34,7 @@ class PypiRequest:
     constraints: tuple[str, ...] = ()
     preferences: tuple[tuple[str, str], ...] = ()
     preferred: tuple[tuple[str, str], ...] = ()
+    free: tuple[tuple[str, str], ...] = ()
     excluded: Mapping[Release, str] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
 
@@ -40,6 +42,10 @@ class PypiRequest:
     def bounds(self) -> tuple[str, ...]:
         """The constraints and the excluded releases."""
         return (*self.constraints, *sorted(f"{name}!={version}" for name, version in self.excluded))
+
+    def is_kept(self, name: str, version: str) -> bool:
+        """Whether an older lock decides a version: without that, another one would have been chosen."""
+        return (name, version) in self.preferences and (name, version) not in self.free
 
     @property
     def preferred_pins(self) -> list[str]:
