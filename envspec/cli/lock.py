@@ -114,7 +114,8 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
     written to locks/<name>/, the locks of the spec's variants next to it. If a spec or a variant can't be locked, none
     of its locks is written. Prints the paths that changed.
 
-    Versions in the lock stay until --upgrade, --upgrade-package or a new date in the spec moves them.
+    Versions in the lock stay wherever the spec allows them, until --upgrade, --upgrade-package or another as_of moves
+    them. With a date in the spec, the lock follows from the spec alone, so another bound may move a version too.
 
     \b
     envspec lock pytorch-2.9                            specs/pytorch-2.9.toml

@@ -260,8 +260,9 @@ class Pip(Section):
     prefer: f.ListOf[f.PreferenceText] = Field(
         default=(),
         description="Versions to lock if everything else allows them, for example those that were installed before. "
-        "The lock has the reason for each preferred version that it does not contain. `envspec lock --upgrade` removes "
-        "all entries, `--upgrade-package` those of its packages.",
+        "Without a date in the spec, versions that are locked already have priority. The lock has the reason for each "
+        "preferred version that it does not contain. `envspec lock --upgrade` removes all entries, `--upgrade-package` "
+        "those of its packages.",
         examples=[["numpy==1.26.4"]],
     )
     overrides: f.ListOf[Override] = Field(
