@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -216,30 +216,31 @@ class Pypi:
                 raise
             pins = pins_of(self._targets, old, given)
             with suppress(NoSolution):
-                return self._ask_alike(self._family_of(pins), cutoffs, pins)
+                return self._ask_alike(self._coupled_of(pins), cutoffs, pins)
             raise
         moved = differing(alone[1], old)
         if not moved:
             return alone
         pins = pins_of(self._targets, old, given)
-        if moved & set(INDEX_FAMILY):
-            family = self._family_of(pins)
+        if moved & {*INDEX_FAMILY, *self._extensions}:
+            family = self._coupled_of(pins)
         with suppress(NoSolution):
             return self._ask_alike(family, cutoffs, pins, without_packages(alone[1], names_of(given)))
         return alone
 
+    @property
+    def _extensions(self) -> set[str]:
+        """Packages whose wheels have the build of torch in their labels."""
+        return {row.package for row in self._state.facts.extensions}
+
+    def _coupled_of(self, pins: Sequence[Resolution]) -> list[_Lines]:
+        """Pins of what other builds exist of to try, the best ones first."""
+        extensions = self._extensions
+        tries = ({*INDEX_FAMILY, *extensions}, INDEX_FAMILY, ("torch",), extensions)
+        return [_lines_of(pins, names) for names in tries]
+
     def _family_of(self, pins: Sequence[Resolution]) -> list[_Lines]:
-        """Pins of the torch family to try, the best ones first: all, then torch alone."""
-        tries = []
-        for names in (sorted(INDEX_FAMILY), ["torch"]):
-            lines = {
-                part.target.platform: [
-                    f"{each.name}=={Version(each.version).public}" for each in part.packages if each.name in names
-                ]
-                for part in pins
-            }
-            tries.append(lines)
-        return tries
+        return [_lines_of(pins, INDEX_FAMILY)]
 
     def _preferred_family(self, pins: Sequence[Resolution]) -> list[_Lines]:
         """Those that the spec prefers, if torch is among them; not of what is pinned."""
@@ -269,7 +270,10 @@ class Pypi:
         free: see `PypiRequest`.
         """
         requests = self._composed(cutoffs)
-        for lines in (each for each in tries if any(each.values())):
+        different = [lines for at, lines in enumerate(tries) if lines not in tries[:at]]
+        for lines in different:
+            if not any(lines.values()):
+                continue
             with suppress(NoSolution):
                 alike = self._composed(cutoffs, lines=lines)
                 # That torch may have no code for the GPUs.
@@ -365,6 +369,15 @@ class Pypi:
                 return resolutions
             if run_interruptible(builds.build(asked, resolutions)):
                 return tuple(map(builds.recorded, resolutions))
+
+
+def _lines_of(pins: Sequence[Resolution], names: Collection[str]) -> _Lines:
+    """The releases of some packages on each platform, whatever their builds."""
+    found: dict[Platform, list[str]] = {}
+    for part in pins:
+        named = [each for each in part.packages if each.name in names]
+        found[part.target.platform] = [f"{each.name}=={Version(each.version).public}" for each in named]
+    return found
 
 
 def _constrained(spec: Spec, lines: Sequence[str]) -> Spec:

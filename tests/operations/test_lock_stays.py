@@ -218,6 +218,22 @@ def test_what_the_familys_coherence_excludes_moves_with_its_reason(user: User) -
     )
 
 
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="the wheel is for linux-64")
+def test_an_extension_for_another_torch_stays_the_same_release(tmp_path: Path) -> None:
+    series = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    labels = [f"{version}+cu12torch{torch}cxx11abitrue" for version in ("2.8.2", "2.8.3") for torch in ("2.7", "2.8")]
+    tag = f"{series}-{series}-linux_x86_64"
+    wheels = [wheel("flash-attn", version, requires=["torch"], tag=tag) for version in labels]
+    torches = [wheel("torch", version) for version in ("2.7.0", "2.8.0")]
+    with IndexServer([File(each, day("2025-09-01")) for each in (*wheels, *torches)]) as index:
+        user = User(tmp_path, index.url)
+        usual: dict[str, Any] = {"python": platform.python_version(), "rest": "[cuda]\n"}
+        first = user.pins_of("flash-attn<2.8.3", "torch<2.8", **usual)
+        assert first == {"flash-attn": labels[0], "torch": "2.7.0"}
+        assert user.pins_of("flash-attn", "torch", **usual) == first
+        assert user.pins_of("flash-attn", "torch>=2.8", **usual) == {"flash-attn": labels[1], "torch": "2.8.0"}
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_random_edits_move_only_what_something_excludes(seed: int, tmp_path: Path) -> None:
     """A version that moved is one that a requirement of the new lock excludes."""

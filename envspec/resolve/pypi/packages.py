@@ -353,8 +353,11 @@ async def _preferred(
 async def _moved(
     node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: PypiRequest, view: View
 ) -> str | None:
-    """Why a package does not have the version of the lock before any more, unless the spec's own lines exclude it."""
+    """Why a package does not have the release of the lock before any more, unless the spec's own lines exclude it."""
     text = dict(request.preferences).get(node.name) if request.free else None
+    if text is not None and Version(text).public == node.version.public:
+        # Another build of it.
+        return None
     found = await _not_chosen(text, node, nodes, environment, request, view)
     if found is None or found.why.startswith(BY_SPEC):
         return None
@@ -415,14 +418,14 @@ async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], vi
 def _excluding(node: _Node, version: Version, request: PypiRequest) -> list[str]:
     """The requirements that exclude a version, else the constraints that do."""
     excluding = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
-    bounds = [
-        (text in request.reasons, f"{_source_of(bound, request)} {bound}")
-        for text in request.constraints
-        if (constraint := parsed(text))
-        and (bound := without_marker(constraint))
-        and normalised(constraint.name) == node.name
-        and not constraint.specifier.contains(version, prereleases=True)
-    ]
+    bounds: list[tuple[bool, str]] = []
+    for text in request.constraints:
+        constraint = parsed(text)
+        if constraint is None or normalised(constraint.name) != node.name:
+            continue
+        if not constraint.specifier.contains(version, prereleases=True):
+            bound = without_marker(constraint)
+            bounds.append((text in request.reasons, f"{_source_of(bound, request)} {bound}"))
     # What other packages require of a torch follows from the choice of its build.
     chosen = [text for is_chosen, text in bounds if is_chosen and all(asker.name != SPEC for asker in excluding)]
     required = [_bound(asker, node.name) for asker in excluding]
