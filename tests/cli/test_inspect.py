@@ -155,8 +155,8 @@ memory_mib = [81559]
 source = "the vendor's page"
 """
     codes = (GpuCode(X86, "torch", "2.9.1", "cu128", ("sm_90",), (), "the wheel"),)
-    identity = {"name": "future", "input_sha256": input_sha256(parse_toml(spec)), "spec": "../../specs/future.toml"}
-    put(project, replace(example(), gpu_code=codes, **identity))
+    lock = replace(example(), name="future", spec="../../specs/future.toml", gpu_code=codes)
+    put(project, replace(lock, input_sha256=input_sha256(parse_toml(spec))))
     (project / "specs").mkdir()
     path = project / "specs" / "future.toml"
     path.write_text(spec, encoding="utf-8")

@@ -63,8 +63,9 @@ def _link(scene: Scene, name: str, to: str) -> None:
     (scene.repository / name).symlink_to(to)
 
 
-def _writes(text: str) -> Callable[[Scene], object]:
-    return lambda scene: (scene.repository / "other.toml").write_text(text)
+def _two_links(scene: Scene) -> None:
+    _link(scene, "a", ".")
+    _link(scene, "b", "../../victim")
 
 
 LEADS_OUT: Final[dict[str, tuple[str, Callable[[Scene], object]]]] = {
@@ -75,7 +76,7 @@ LEADS_OUT: Final[dict[str, tuple[str, Callable[[Scene], object]]]] = {
     "the folder above": ("../../../x.toml", lambda _: None),
     "a link to a folder": ("../../home2/spec.toml", lambda scene: _link(scene, "home2", "../../victim")),
     "a link to a file": ("../../spec2.toml", lambda scene: _link(scene, "spec2.toml", "../../victim/spec.toml")),
-    "links between": ("../../a/b/spec.toml", lambda scene: (_link(scene, "a", "."), _link(scene, "b", "../../victim"))),
+    "links between": ("../../a/b/spec.toml", _two_links),
     "out and in again": ("../../../repository/../../victim/spec.toml", lambda _: None),
 }
 
