@@ -53,6 +53,8 @@ _TRY_S: Final = 20
 
 _Lines: TypeAlias = Mapping[Platform, Sequence[str]]
 _NO_LINES: Final[_Lines] = {}
+#: The requests that have a solution, and it.
+_Found: TypeAlias = tuple[list[TargetRequest], tuple[Resolution, ...]]
 
 
 class Pypi:
@@ -197,9 +199,7 @@ class Pypi:
         }
         return sorted(names - replaced - removed - provided)
 
-    def _ask_with_old(
-        self, cutoffs: Cutoffs, given: Sequence[Resolution], old: Sequence[Resolution]
-    ) -> tuple[list[TargetRequest], tuple[Resolution, ...]]:
+    def _ask_with_old(self, cutoffs: Cutoffs, given: Sequence[Resolution], old: Sequence[Resolution]) -> _Found:
         """The requests that have a solution, and it, with the versions of the lock before wherever the spec allows.
 
         Those are no preferences if the spec and the lock's date give them anyhow: then the lock is, in every byte, the
@@ -207,26 +207,38 @@ class Pypi:
 
         given: what is preferred in any case. old: of the lock before.
         """
-        family = self._family_of(given) if self._state.base is not None else self._preferred_family(given)
         try:
-            alone = self._ask_alike(family, cutoffs, given)
+            alone = self._ask_alike(self._usual_family(given), cutoffs, given)
         except NoSolution as error:
             # A locked version may be yanked by now, or be built already.
             if isinstance(error, RefusedLines) or not names_of(old):
                 raise
-            pins = pins_of(self._targets, old, given)
             with suppress(NoSolution):
+                pins = pins_of(self._targets, old, given)
                 return self._ask_alike(self._coupled_of(pins), cutoffs, pins)
             raise
-        moved = differing(alone[1], old)
-        if not moved:
+        if not differing(alone[1], old):
             return alone
+        try:
+            found = self._ask_beside(alone, cutoffs, given, old)
+        except NoSolution:
+            return alone
+        moved = [part.moved for part in found[1]]
+        if not differing(found[1], alone[1]):
+            found = alone
+        elif differing(found[1], old) or names_of(found[1]) - names_of(old):
+            # As every later run has it: reasons depend on what the lock before has.
+            found = self._ask_beside(alone, cutoffs, given, found[1])
+        return found[0], tuple(replace(part, moved=texts) for part, texts in zip(found[1], moved, strict=True))
+
+    def _ask_beside(
+        self, alone: _Found, cutoffs: Cutoffs, given: Sequence[Resolution], old: Sequence[Resolution]
+    ) -> _Found:
+        """With the versions of the lock before as preferences. alone: without them."""
         pins = pins_of(self._targets, old, given)
-        if moved & {*INDEX_FAMILY, *self._extensions}:
-            family = self._coupled_of(pins)
-        with suppress(NoSolution):
-            return self._ask_alike(family, cutoffs, pins, without_packages(alone[1], names_of(given)))
-        return alone
+        is_coupled = not {*INDEX_FAMILY, *self._extensions}.isdisjoint(differing(alone[1], old))
+        family = self._coupled_of(pins) if is_coupled else self._usual_family(given)
+        return self._ask_alike(family, cutoffs, pins, without_packages(alone[1], names_of(given)))
 
     @property
     def _extensions(self) -> set[str]:
@@ -239,11 +251,12 @@ class Pypi:
         tries = ({*INDEX_FAMILY, *extensions}, INDEX_FAMILY, ("torch",), extensions)
         return [_lines_of(pins, names) for names in tries]
 
-    def _family_of(self, pins: Sequence[Resolution]) -> list[_Lines]:
-        return [_lines_of(pins, INDEX_FAMILY)]
+    def _usual_family(self, given: Sequence[Resolution]) -> list[_Lines]:
+        """Pins of the torch family to try: those of a variant's base, else those that the spec prefers."""
+        return [_lines_of(given, INDEX_FAMILY)] if self._state.base is not None else self._preferred_family(given)
 
     def _preferred_family(self, pins: Sequence[Resolution]) -> list[_Lines]:
-        """Those that the spec prefers, if torch is among them; not of what is pinned."""
+        """The best ones first, if torch is among them; not of what is pinned."""
         known = names_of(pins)
         lines = [
             (line.name, f"{line.name}=={Version(each.version).public}{f'; {line.marker}' if line.marker else ''}")
@@ -261,7 +274,7 @@ class Pypi:
         cutoffs: Cutoffs,
         pins: Sequence[Resolution],
         free: Sequence[Resolution] = (),
-    ) -> tuple[list[TargetRequest], tuple[Resolution, ...]]:
+    ) -> _Found:
         """The requests that have a solution, and it, with pins of the torch family if possible.
 
         Builds of the torch family have the same version under different labels, and from different indexes: no
