@@ -98,13 +98,20 @@ def test_what_a_new_requirement_excludes_moves_and_is_shown(user: User) -> None:
     assert 'replaced "app" by "app>=1" in [pip] dependencies' in ran.stderr
 
 
-def test_removing_it_is_the_way_back(user: User) -> None:
+def test_what_moved_for_it_stays_when_it_is_removed(user: User) -> None:
+    """Without a date in the spec; `--upgrade-package` is the way back. With one, the lock follows from the spec."""
+    succeeded(user.runs("add", "other"))
+    succeeded(user.runs("remove", "other"))
+    assert user.spec.read_text(encoding="utf-8") == SPEC
+    assert user.pins() == {"app": "1.0", "leaf": "1.0"}
+    succeeded(user.runs("lock", NAME, "--upgrade-package", "leaf"))
+    assert user.pins() == {"app": "1.0", "leaf": "2.0"}
+    user.writes(SPEC.replace("\n\n[pip]", "\nas_of = 2025-06-01\n\n[pip]"))
+    succeeded(user.runs("lock", NAME))
     before = user.files()
     succeeded(user.runs("add", "other"))
     assert user.files() != before
     succeeded(user.runs("remove", "other"))
-    assert user.spec.read_text(encoding="utf-8") == SPEC
-    # Releases count up to the same time as before, so what moved for it moves back.
     assert user.files() == before
 
 
