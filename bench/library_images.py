@@ -62,7 +62,8 @@ def spec_on(text: str, without: Sequence[str]) -> str:
     text = _PLATFORMS.sub('platforms = ["linux-64"]', _PYTHON.sub('python = "3.11"', text, count=1), count=1)
     # The base's own Python has no shared library, which torchcodec links to.
     return (
-        f'{text}\n[system]\napt = ["libpython3.11"]\nlibraries = "auto"\n[image]\nglibc = "{standin.GLIBC}"\n'
+        f'{text}\n[system]\napt = ["libpython3.11"]\nlibraries = "auto"\nsnapshot = false\n'
+        f'[image]\nglibc = "{standin.GLIBC}"\n'
         f'base = "docker.io/{standin.REPOSITORY}:{standin.TAG}"\npython = "{standin.PYTHON}"\n'
     )
 

@@ -446,6 +446,7 @@ class PinnedDigest:
 
     source: `registry`, `recorded`, `spec` or `unresolved` (then digest is None).
     kind: `index` (a manifest list: the same digest for all its platforms), `manifest`, or `` when unresolved.
+    created: when the platform's image was made, as its config states it; None if that was not read.
     """
 
     platform: Platform
@@ -453,6 +454,7 @@ class PinnedDigest:
     source: str
     kind: str = ""
     note: str = ""
+    created: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,8 +510,9 @@ class ImageSettings:
 
     workdir: an absolute folder. env: (name, value), sorted. compiler: `apt`, `conda` or `none`. apt: every package that
     the system layer installs, sorted: the spec's own, the services' and the compiler's. snapshot: the time of the
-    archive that they come from, None for what the archive has when the layer is made. project: WHEEL, EDITABLE, or
-    empty for none. copy: paths of the project's code, from the spec's folder on. The code itself is not of the lock.
+    archive that they come from, None for what the archive has when the layer is made. undated: sources of NVIDIA's
+    images without snapshots, which are as they are when the layer is made. project: WHEEL, EDITABLE, or empty for none.
+    copy: paths of the project's code, from the spec's folder on. The code itself is not of the lock.
     """
 
     workdir: str = "/workspace"
@@ -517,6 +520,7 @@ class ImageSettings:
     compiler: str = "none"
     apt: tuple[AptPackage, ...] = ()
     snapshot: datetime | None = None
+    undated: tuple[Line, ...] = ()
     services: tuple[Service, ...] = ()
     project: Line = ""
     copy: tuple[Line, ...] = ()
@@ -532,7 +536,8 @@ class SystemLayer:
     """The layer that needs RUN, as it was made once for one platform.
 
     base: digest of the base's manifest on that platform. apt: the requested packages. packages: `name=version` of all
-    that were installed, sorted. diff_id: of its tar; digest, size_bytes: of the blob as it was made first.
+    that were installed, sorted. diff_id: of its tar; digest, size_bytes: of the blob as it was made first. undated: the
+    addresses of the base's sources without snapshots, of which the newest packages were installed.
     """
 
     platform: Platform
@@ -542,6 +547,7 @@ class SystemLayer:
     diff_id: Digest
     digest: Digest
     size_bytes: int
+    undated: tuple[Line, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,8 +69,8 @@ SETTINGS: Final = (
     Setting(
         "apt_snapshot",
         _TEXT,
-        "that of the base's apt",
-        "Archive of snapshots for `[system] snapshot`, if the base's apt has none: a URL with `{archive}` and `{time}`",
+        "those that the base's sources name",
+        "Mirror with snapshots of Debian's and Ubuntu's archives: a URL with `{archive}` and `{time}`",
     ),
     Setting(
         "registry.mirrors",

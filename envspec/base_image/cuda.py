@@ -30,6 +30,10 @@ from envspec.origins import PYTORCH
 
 #: NVIDIA's CUDA images.
 REPOSITORY: Final = "docker.io/nvidia/cuda"
+#: The same as a spec may write them.
+REPOSITORIES: Final = (REPOSITORY, REPOSITORY.removeprefix("docker.io/"))
+#: Sources of packages in these images that have no snapshots. Source: container-images, Dockerfiles of `base`.
+UNDATED: Final = ("https://developer.download.nvidia.com/compute/cuda/repos",)
 
 #: The flavour that a spec leaves to us.
 AUTO: Final = "auto"

@@ -11,6 +11,7 @@ from envspec.base_image.cpu_builds import cpu_build_warning, cpu_builds
 from envspec.base_image.cuda import (
     AUTO,
     FLAVOR_LIBRARIES,
+    REPOSITORIES,
     REPOSITORY,
     BaseImagePlan,
     CudaPins,
@@ -153,7 +154,7 @@ def pinned_digest(tag: str, platform: Platform, facts: Facts) -> PinnedDigest:
     row = facts.digest_of(tag, platform)
     if row is None:
         return PinnedDigest(platform, None, "unresolved", "", "no digest of a known kind is recorded for this tag")
-    return PinnedDigest(platform, row.digest, "recorded", row.kind, row.source)
+    return PinnedDigest(platform, row.digest, "recorded", row.kind, row.source, row.created)
 
 
 def custom_image(base: str, os: str, platforms: Sequence[Platform], facts: Facts) -> ImageChoice:
@@ -178,8 +179,7 @@ def _unlisted(repository: str, tag: str, facts: Facts) -> tuple[str, ...]:
     listed = {f"{row.cuda}-{flavor}-{os}": row for row in facts.images for flavor in row.flavors for os in row.os}
     version, _, rest = tag.partition("-")
     systems = {os for row in facts.images for os in row.os}  # of others (rockylinux, ...) no list was read
-    is_nvidia = repository in (REPOSITORY, REPOSITORY.removeprefix("docker.io/"))
-    if not is_nvidia or tag in listed or rest.rpartition("-")[2] not in systems:
+    if repository not in REPOSITORIES or tag in listed or rest.rpartition("-")[2] not in systems:
         return ()
     alike = [name for name, row in listed.items() if row.cuda.startswith(f"{version}.") and name.endswith(f"-{rest}")]
     nearest = f"; {max(alike, key=numeric)} is" if alike else ""
@@ -500,7 +500,6 @@ def decide_settings(
         env=tuple(sorted(spec.image.env.items())),
         compiler=compiler,
         apt=tuple(sorted({package for packages, _ in groups for package in packages})),
-        snapshot=spec.system.snapshot if spec.system else None,
         services=services,
         project="" if spec.image.project is ProjectInImage.NONE else spec.image.project.value,
         copy=spec.image.copied,

@@ -90,7 +90,7 @@ def command() -> None:
 def build(lock: str, dry_run: bool, **chosen: Any) -> Result:
     """Build the image of a lock, without a daemon and without root, and print its ID.
 
-    The same lock gives the same ID on every machine. Without --output, --layout, --push or --load the image is only
+    The same lock gives the same ID on another machine. Without --output, --layout, --push or --load the image is only
     kept in envspec's cache.
 
     \b

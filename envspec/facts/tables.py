@@ -215,12 +215,16 @@ class ExtensionRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestRow(FactRow):
-    """A recorded manifest digest. kind: `index` (manifest list) or `manifest` (one platform's)."""
+    """A recorded manifest digest. kind: `index` (manifest list) or `manifest` (one platform's).
+
+    created: when the image was made, as its config states it.
+    """
 
     tag: str
     digest: str
     kind: str
     platforms: tuple[str, ...]
+    created: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +265,10 @@ class ToolRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemRow(FactRow):
-    """python: series of the system's own package. image: the system itself, without CUDA: `host/name:tag`."""
+    """python: series of the system's own package. image: the system itself, without CUDA: `host/name:tag`.
+
+    snapshots: the first day of which its archive has a snapshot.
+    """
 
     os: str
     glibc: str
@@ -269,6 +276,7 @@ class SystemRow(FactRow):
     python_patch: str | None = None
     packages: str = ""
     image: str = ""
+    snapshots: date | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

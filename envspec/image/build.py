@@ -23,7 +23,7 @@ from envspec.fetch.wheels import fetch_wheels, wheel_path
 from envspec.image.base import ManifestCache, base_for
 from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.code import read_code
-from envspec.image.config import Base, annotations_of, image_config, image_of
+from envspec.image.config import Base, annotations_of, created_of, image_config, image_of, rfc3339
 from envspec.image.layers.ownership import OwnedPathCache, entry_owners
 from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
@@ -283,6 +283,12 @@ class ImageBuilder:
             the lock.
         """
         lock, context = self._options.lock, self._context
+        created = created_of(base.config)
+        if created and lock.image.snapshot and created > lock.image.snapshot:
+            context.reporter.warning(
+                f"{platform.value}: {base.name} was created at {rfc3339(created)}, and apt installs as of "
+                f"{rfc3339(lock.image.snapshot)}: if packages do not fit the base, set a later [system] snapshot"
+            )
         locked = next((each for each in lock.system if each.platform is platform and each.base == base.manifest), None)
         if locked is not None and locked.apt != lock.image.apt:
             locked = None
@@ -300,9 +306,14 @@ class ImageBuilder:
         def on_line(_: str) -> None:
             context.reporter.progress(Step(ImageStage.SYSTEM))
 
-        return await build_system_layer(
+        layer, source = await build_system_layer(
             request, context, lambda source: self._store.write(source, Compression.GZIP), on_line
         )
+        for address in layer.undated:
+            context.reporter.warning(
+                f"{platform.value}: {address} has no snapshots: its packages are today's, not of the lock's date"
+            )
+        return layer, source
 
     async def _compiler(self, resolution: Resolution) -> PycCompiler:
         python, target = self._python, resolution.target

@@ -8,6 +8,7 @@ NVIDIA_* variables. Read 2026-11.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -117,6 +118,19 @@ def _labels(lock: Lock, identity: str, base: Base | None) -> dict[str, str]:
 def canonical(document: object) -> bytes:
     """Canonical JSON."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def created_of(config: Mapping[str, Any]) -> datetime | None:
+    """When an image was created, in whole seconds; None if its config states no time."""
+    # Python 3.10 reads neither nanoseconds nor Z.
+    found = re.fullmatch(r"(\d{4}(?:-\d\d){2}T\d\d(?::\d\d){2})(?:\.\d+)?(Z|[+-]\d\d:\d\d)", str(config.get("created")))
+    if found is None:
+        return None
+    try:
+        time = datetime.fromisoformat(found[1] + found[2].replace("Z", "+00:00"))
+        return time.astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        return None
 
 
 def rfc3339(time: datetime) -> str:

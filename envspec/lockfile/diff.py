@@ -42,6 +42,7 @@ def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], s
         values["image.compiler", None] = image.compiler
         values["image.apt", None] = " ".join(image.apt)
         values["image.snapshot", None] = time_text(image.snapshot) if image.snapshot else None
+        values["image.undated", None] = " ".join(image.undated) or None
         # On one line, and not mistaken for nothing.
         shown = ((name, text if text and text.isprintable() else string(text)) for name, text in image.env)
         values |= {(f"image.env.{name}", None): text for name, text in shown}

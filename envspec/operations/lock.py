@@ -237,7 +237,7 @@ def _upgraded(state: LockState) -> Lock:
 def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
     """The same for a spec with a date: its text then gives times of their own to the packages that need a newer one.
 
-    A lock remains a function of its spec: it is made of that text alone.
+    Versions still do not follow from the lock before: the lock is made of that text alone.
     """
     before = state.old
     with suppress(NoSolution, RefusedValues):

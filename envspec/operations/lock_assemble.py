@@ -6,8 +6,13 @@ Imported while the engines run (see `resolve.stage.World`): nothing before them 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
 
+from envspec.base_image.apt import follows_base, newest_archive
 from envspec.base_image.libraries import library_warnings
 from envspec.context import Context
 from envspec.errors import NetworkError
@@ -23,6 +28,9 @@ from envspec.operations.lock_state import BRIEF, CondaResult, LockState, PypiRes
 from envspec.spec import Spec
 from envspec.spec.owner import path_from_lock
 from envspec.spec.sections import ProjectInImage
+
+if TYPE_CHECKING:
+    from envspec.operations.session import Session
 
 
 def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: Sequence[Decision]) -> Lock:
@@ -71,11 +79,13 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         locked = old.on(image.digests[0].platform).base_image if old else None
         # A base whose packages were read has the digests by which it was.
         with_all, failure = run_interruptible(with_digests(image, state.beneath.image or locked, context))
+        if follows_base(spec):
+            with_all = run_interruptible(_with_creation(with_all, state.started, context))
         if failure is not None:
             failures[with_all] = failure
         return with_all
 
-    lock, warnings_of_plan = complete(resolved, spec, facts, pinned)
+    lock, warnings_of_plan = complete(resolved, spec, facts, pinned, partial(_newest_archive, state))
     warnings = [
         *(f"{q.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
         *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
@@ -159,6 +169,48 @@ def is_open(made: Lock) -> bool:
     return any(pinned.digest is None for image in made.base_images for pinned in image.digests)
 
 
+def _newest_archive(state: LockState, bases: Sequence[BaseImage]) -> datetime:
+    """The time that the lock before records, if it was made for the same bases; else that of this run."""
+    before = state.before
+    if before is not None and before.image.snapshot is not None and before.as_of == state.as_of:
+        locked = {pinned for image in before.base_images for pinned in image.digests}
+        if locked == {pinned for image in bases for pinned in image.digests}:
+            return before.image.snapshot
+    return newest_archive(state.started)
+
+
+async def _with_creation(image: BaseImage, started: datetime, context: Context) -> BaseImage:
+    """The image with the time at which it was created, if its registry answers; recorded digests need no registry."""
+    from envspec.operations.session import Session
+
+    digests: list[PinnedDigest] = []
+    async with Session(context, BRIEF) as session:
+        for pinned in image.digests:
+            created = pinned.created
+            if pinned.digest and created is None and pinned.source != "recorded":
+                with suppress(NetworkError):
+                    created = await read_creation(image, pinned, session, started)
+            digests.append(replace(pinned, created=created))
+    return replace(image, digests=tuple(digests))
+
+
+async def read_creation(image: BaseImage, pinned: PinnedDigest, session: Session, started: datetime) -> datetime | None:
+    """When a base was created, as the config that its digest pins states it; None if it states no time, or one after
+    `started`.
+
+    Raises:
+        NetworkError: it can't be read.
+    """
+    from envspec.image.base import ManifestCache, base_at
+    from envspec.image.config import created_of
+    from envspec.image.layers.store import BlobStore
+
+    context = session.context
+    documents = ManifestCache(BlobStore(context.cache), session.registry, context.connectivity, lambda: None)
+    created = created_of((await base_at(image, pinned, documents)).config)
+    return created if created and created <= started else None
+
+
 async def with_digests(
     base: BaseImage, before: BaseImage | None, context: Context
 ) -> tuple[BaseImage, NetworkError | None]:
@@ -170,9 +222,15 @@ async def with_digests(
     planned = {pinned.platform: pinned for pinned in base.digests}
     found = dict(planned)
     if before is not None and (before.repository, before.tag) == (base.repository, base.tag):
-        # Recorded digests are those of today's facts.
-        kept = [each for each in before.digests if each.digest is not None and each.platform in planned]
-        found |= {d.platform: d for d in kept if d.source != "recorded" or d == planned[d.platform]}
+        for locked in before.digests:
+            own = planned.get(locked.platform)
+            if own is None or locked.digest is None:
+                continue
+            # Recorded digests are those of today's facts, and a digest in the spec decides.
+            is_outdated = locked.source == "recorded" and locked != own
+            is_replaced = own.source == "spec" and own.digest != locked.digest
+            if not is_outdated and not is_replaced:
+                found[locked.platform] = locked
     missing = [d.platform for d in base.digests if found[d.platform] is d and d.source != "spec"]
     if missing and not context.is_offline:
         try:

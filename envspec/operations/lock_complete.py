@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from envspec.base_image.apt import date_apt
 from envspec.base_image.cuda import CudaRequest
 from envspec.base_image.plan import decide_settings, digest_decision, plan_platforms
 from envspec.facts import Facts
@@ -34,13 +35,18 @@ if TYPE_CHECKING:
 
 
 def complete(
-    resolved: Lock, spec: Spec, facts: Facts, with_digests: Callable[[BaseImage], BaseImage]
+    resolved: Lock,
+    spec: Spec,
+    facts: Facts,
+    with_digests: Callable[[BaseImage], BaseImage],
+    newest_archive: Callable[[Sequence[BaseImage]], datetime],
 ) -> tuple[Lock, tuple[str, ...]]:
     """A lock with all that follows from its packages, and the warnings of the plan of its images.
 
     resolved: has the packages with their build settings, the decisions about them, the dates, the channels and the
     spec's path; the rest of it is replaced.
     with_digests: the image, each of its digests as the lock is to record it.
+    newest_archive: see `newest` of `envspec.base_image.apt.archive_time`, for the base images of all platforms.
 
     Raises:
         NoSolution: no image, or no wheel contains code for a GPU of the spec.
@@ -54,14 +60,15 @@ def complete(
         replace(each, base_image=each.base_image and with_digests(each.base_image)) for each in plan.platform_cuda
     )
     settings, reasons = decide_settings(spec, resolved.resolutions, facts) if base else (ImageSettings(), ())
-    images = [base, *(each.base_image for each in own)]
+    images = [image for image in (base, *(each.base_image for each in own)) if image]
+    settings, dated = date_apt(settings, spec, resolved.as_of, images, facts, newest_archive(images))
     conformance = None
     if requested := spec.conformance:
         conformance = Conformance(requested.checks, requested.world_size)
     lock = replace(
         resolved,
         name=spec.env.name,
-        decisions=(*resolved.decisions, *_as_pinned(plan.decisions, images), *reasons),
+        decisions=(*resolved.decisions, *_as_pinned(plan.decisions, images), *reasons, *dated),
         base_image=base,
         driver=plan.driver,
         gpu_code=plan.gpu_code,
@@ -86,9 +93,9 @@ def _cuda_requests(spec: Spec, as_of: datetime) -> dict[Platform, CudaRequest]:
     }
 
 
-def _as_pinned(decisions: Sequence[Decision], images: Sequence[BaseImage | None]) -> Iterator[Decision]:
+def _as_pinned(decisions: Sequence[Decision], images: Sequence[BaseImage]) -> Iterator[Decision]:
     """The plan's decisions, with the digests of the registry or of the old lock."""
-    found = {pinned.platform: pinned for image in images if image for pinned in image.digests if pinned.digest}
+    found = {pinned.platform: pinned for image in images for pinned in image.digests if pinned.digest}
     for decision in decisions:
         is_open = decision.what == "image.digest" and decision.value == "unresolved"
         pinned = found.get(decision.platform) if is_open and decision.platform else None

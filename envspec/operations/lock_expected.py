@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.version import Version
 
+from envspec.base_image.apt import newest_archive
 from envspec.base_image.plan import custom_image
 from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.errors import NoSolution
@@ -132,7 +133,8 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
         spec=path_from_lock(request.spec_path, request.directory),
         base_sha256=lock.base_sha256 if request.variant else "",
     )
-    made, _ = complete(resolved, spec, facts, partial(_with_digests, lock))
+    archived = lock.image.snapshot or newest_archive(lock.as_of)
+    made, _ = complete(resolved, spec, facts, partial(_with_digests, lock), lambda _: archived)
     linux = {target.platform for target in targets if target.platform.is_linux}
     return Expected(
         replace(
@@ -419,7 +421,7 @@ def _with_builds(part: Resolution, spec: Spec, facts: Facts) -> Resolution:
 
 
 def _with_digests(lock: Lock, planned: BaseImage) -> BaseImage:
-    """The image with the lock's digests from a registry: only that knows what a tag names."""
+    """The image with what only a registry knows: what a tag names, and when that was created."""
     recorded: dict[Platform, PinnedDigest] = {}
     for platform in (each.platform for each in planned.digests):
         image = lock.on(platform).base_image
@@ -427,7 +429,13 @@ def _with_digests(lock: Lock, planned: BaseImage) -> BaseImage:
             recorded |= {each.platform: each for each in image.digests if each.platform is platform}
     digests = []
     for each in planned.digests:
-        found = recorded.get(each.platform)
-        is_of_registry = found is not None and found.source == "registry" and found.digest is not None
-        digests.append(found if found and is_of_registry and each.source != "spec" else each)
+        found = recorded.get(each.platform, each)
+        is_of_registry = found.source == "registry" and found.digest is not None and each.source != "spec"
+        is_of_spec = each.source == "spec" and found.digest == each.digest
+        if is_of_registry:
+            digests.append(found)
+        elif is_of_spec:
+            digests.append(replace(each, created=found.created))
+        else:
+            digests.append(each)
     return replace(planned, digests=tuple(digests))

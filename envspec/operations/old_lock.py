@@ -18,6 +18,7 @@ from envspec.facts import Facts
 from envspec.fetch.sources import commit_of, is_reachable, unreachable
 from envspec.io.tasks import run_interruptible
 from envspec.models import BaseImage, Decision, Lock, Package, PinnedDigest, Resolution, WheelFile
+from envspec.operations.lock_assemble import read_creation
 from envspec.operations.lock_state import BRIEF, SOURCE
 from envspec.operations.session import Session
 from envspec.registry.client import Registry, resolve_digests
@@ -100,15 +101,19 @@ async def _commits(
 async def _digests(
     base: BaseImage, facts: Facts, context: Context, report: Callable[[str], None]
 ) -> list[PinnedDigest]:
-    """The digests that are right. Those of the spec, and those that are missing, are not looked up."""
+    """The digests that are right. Those that are missing are not looked up; of the spec's, their creation is."""
     ours = base.repository == REPOSITORY
     recorded = {each.platform: pinned_digest(base.tag, each.platform, facts) for each in base.digests if ours}
     found = [each for each in base.digests if each.digest and each == recorded.get(each.platform)]
     doubtful = [each for each in base.digests if each.digest and each.source != "spec" and each not in found]
-    if not doubtful:
+    dated = [each for each in base.digests if each.source == "spec" and each.created]
+    if not doubtful and not dated:
         return found
     async with Session(context, BRIEF) as session:
         registry = await session.registry()
+        for each in dated:
+            created = await read_creation(base, each, session, context.now())
+            found += [replace(each, created=created)]
         for each in doubtful:
             known = recorded.get(each.platform)
             right = await _digest(base, each, known.digest if known else None, registry, report)

@@ -155,14 +155,19 @@ def _image(image: ImageExplanation) -> Iterator[Row]:
         yield row(name, value if value.isprintable() else string(value))
     if settings.apt:
         archive = f" of {utc(settings.snapshot)}" if settings.snapshot else ""
-        yield row(f"system packages{archive}", notes=[" ".join(settings.apt)])
+        yield row(f"system packages{archive}", notes=[" ".join(settings.apt), *map(_undated, settings.undated)])
     for layer in image.system:
         contents = f"{counted(len(layer.packages), 'package')}, {size(layer.size_bytes)}"
-        yield row(f"{layer.platform.value}: system layer {layer.diff_id}", notes=[contents])
+        notes = [contents, *map(_undated, layer.undated)]
+        yield row(f"{layer.platform.value}: system layer {layer.diff_id}", notes=notes)
     for each in image.ids:
         yield row(f"{each.platform.value}: {each.id}{'' if each.pyc else ' (without bytecode)'}")
     for what in image.does_not_run:
         yield row("does not run", what)
+
+
+def _undated(source: str) -> str:
+    return f"{source} has no snapshots: its packages vary"
 
 
 def _driver(found: Explanation) -> Iterator[Row]:

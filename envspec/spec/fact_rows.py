@@ -31,6 +31,7 @@ _KEYS: Final[Mapping[str, tuple[str, Any]]] = {
     "variants": ("The variants on PyTorch's own indexes.", ["cpu", "cu126", "cu128"]),
     "unsure": ("Variants that someone reported there, and that no build matrix lists.", ["cu129"]),
     "uploaded": ("When it was uploaded.", "2025-11-12T15:00:00Z"),
+    "created": ("When the image was made, as its config states it.", "2025-03-10T21:00:00Z"),
     "requires_python": ("The Python versions that its metadata allows.", ">=3.10"),
     "pythons": ("The Python series that have wheels.", ["3.10", "3.11"]),
     "cudart": ("Version of the CUDA runtime.", "12.8.90"),
@@ -334,7 +335,7 @@ def _varied(node: Any, definitions: dict[str, Any]) -> Any:
 
 def _or_false(node: dict[str, Any]) -> dict[str, Any]:
     """A schema that also accepts `false`. What editors show of a key stays beside it."""
-    if node.get("type") == "boolean":
+    if node.get("type") == "boolean" or {"const": False} in node.get("anyOf", ()):
         return node
     shown: dict[str, Any] = {key: node[key] for key in ("description", "examples", "default") if key in node}
     return {**shown, "anyOf": [{key: value for key, value in node.items() if key not in shown}, {"const": False}]}
@@ -353,6 +354,8 @@ def _plain(node: Any) -> Any:
     if len(options) == 1:
         del node["anyOf"]
         node = {**options[0], **node}
+    elif options:
+        node["anyOf"] = options
     if "patternProperties" in node:
         node["additionalProperties"] = False
     if "$ref" in node and len(node) > 1:

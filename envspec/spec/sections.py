@@ -103,9 +103,9 @@ class Env(Section):
     )
     as_of: f.AsOf | None = Field(
         default=None,
-        description="Files uploaded later are ignored, so the same spec gives the same lock next year. A date, with or "
-        "without quotes, means 00:00 UTC: today's date excludes today's uploads. An age is counted back from the time "
-        "of locking; the lock records both.",
+        description="Files uploaded later are ignored, and apt installs from the archives of the day before. A date, "
+        "with or without quotes, means 00:00 UTC: today's date excludes today's uploads. An age is counted back from "
+        "the time of locking; the lock records both.",
         examples=["2026-11-15", "7 days ago"],
     )
     package_as_of: dict[f.DatedName, f.AsOf] = Field(
@@ -122,7 +122,7 @@ class Env(Section):
 
     @property
     def is_dated(self) -> bool:
-        """Whether `as_of` is a date: a lock is then a function of the spec."""
+        """Whether `as_of` is a date: versions then do not follow from the lock before."""
         return isinstance(self.as_of, datetime)
 
     @property
@@ -431,10 +431,11 @@ class System(Section):
     apt: f.ListOf[f.AptPackage] = Field(
         default=(), description="Debian or Ubuntu packages to install.", examples=[["git", "openssh-server"]]
     )
-    snapshot: f.Time | None = Field(
+    snapshot: f.Snapshot | None = Field(
         default=None,
-        description="Install from the archive as it was at this time (default: as it is when the layer is built).",
-        examples=["2026-11-01T00:00:00Z"],
+        description="Install from the archive as it was at this time (default: the day before `as_of`, or the day "
+        "after the base image was created, if that is later). false: as it is when the layer is built.",
+        examples=["2026-11-01T00:00:00Z", False],
     )
     libraries: Annotated[Libraries, f.OneOf()] = Field(
         default=Libraries.REPORT,

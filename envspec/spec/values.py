@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from enum import Enum
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -211,6 +211,10 @@ def _read_time(value: object) -> datetime:
     return _dated(read_time, value, _DATES)
 
 
+def _read_snapshot(value: object) -> datetime | Literal[False]:
+    return False if value is False else _dated(read_time, value, f"{_DATES}, or false for today's archive")
+
+
 def _read_as_of(value: object) -> datetime | Age:
     return _dated(read_as_of, value, f'{_DATES}, or an age: "36 hours ago", "7 days ago", "2 weeks ago"')
 
@@ -375,6 +379,11 @@ DriverVersion = Annotated[
 ]
 CudaMinor = Annotated[CudaVersion, OfText(_read_cuda, pattern=f"^{_CUDA}$")]
 Time = Annotated[datetime, PlainValidator(_read_time), WithJsonSchema({"type": "string"})]
+Snapshot = Annotated[
+    datetime | Literal[False],
+    PlainValidator(_read_snapshot),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"const": False}]}),
+]
 AsOf = Annotated[datetime | Age, PlainValidator(_read_as_of), WithJsonSchema({"type": "string"})]
 DatedName = Annotated[
     str, matching(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?", "is not a package's name", 'write "numpy"')

@@ -28,6 +28,8 @@ _ADDED: Final = (
 #: A key of variants alone: names of the base's dependencies that they leave out.
 WITHOUT: Final = "without"
 _DEPENDENCIES: Final = tuple(path for path in _ADDED if path[-1] == "dependencies")
+#: Keys of which `false` is a value: it does not remove the spec's.
+_FALSE_IS_A_VALUE: Final = (("system", "snapshot"),)
 #: Keys that all variants have from the spec.
 SHARED: Final = ("name", "as_of", "package_as_of")
 _NAME: Final = re.compile(r"\s*(?:[^\s\[]*::)?([A-Za-z0-9_][A-Za-z0-9._-]*)(?![A-Za-z0-9._:-])")
@@ -104,7 +106,8 @@ class Merged:
         result: dict[str, Any] = {}
         for key in dict.fromkeys((*base, *own)):
             inner, value = (*path, key), own.get(key, base.get(key))
-            if key in own and own[key] is False and key in base and not isinstance(base[key], bool):
+            is_removed = key in own and own[key] is False and key in base and not isinstance(base[key], bool)
+            if is_removed and inner not in _FALSE_IS_A_VALUE:
                 continue
             if isinstance(base.get(key), Mapping) and isinstance(value, Mapping):
                 value = self._merge(inner, base[key], own.get(key, {}))

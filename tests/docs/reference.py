@@ -208,7 +208,7 @@ def _kind(value: Mapping[str, Any], default: object = None) -> str:
     if "enum" in value:
         return ", ".join(f'`"{one}"`' + (" (default)" if one == default else "") for one in value["enum"])
     if "const" in value:
-        return f'`"{value["const"]}"`'
+        return f"`{json.dumps(value['const'])}`"
     if "anyOf" in value:
         return " or ".join(map(_kind, value["anyOf"]))
     kind = value.get("type")

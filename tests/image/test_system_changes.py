@@ -59,6 +59,7 @@ class Given:
             "gone": "".join(f"/{path}\0" for path in self.gone).encode(),
             "packages.before": b"base=1\n",
             "packages.after": b"base=1\ngcc=12\n",
+            "undated": b"https://packages.example.com/corp\n",
         }
         outer = io.BytesIO()
         with tarfile.open(fileobj=outer, mode="w") as tar:
@@ -73,8 +74,8 @@ class Given:
 def _kept(given: Given, folder: Path) -> tuple[SystemSource, list[str]]:
     warnings: list[str] = []
     folder.mkdir()
-    changes, packages = read_changes(tar_files(given.stream()), folder, warnings.append)
-    assert packages == ("gcc=12",)
+    changes, packages, undated = read_changes(tar_files(given.stream()), folder, warnings.append)
+    assert (packages, undated) == (("gcc=12",), ("https://packages.example.com/corp",))
     return SystemSource(folder, write_entries(folder, changes, "apt: gcc"), ("gcc",)), warnings
 
 

@@ -55,7 +55,7 @@ def error_of(folder: Path, command: str, status: int, output: str = "") -> Envsp
     [
         (100, f"{_INSTALL}E: Unable to locate package libnosuch\n", InstallFailed, "can't be installed in registry"),
         (NO_APT, "", InstallFailed, "has no apt-get"),
-        (NO_SNAPSHOT, "", InstallFailed, "has no snapshots of its sources"),
+        (NO_SNAPSHOT, "", InstallFailed, "has known snapshots"),
         (NO_UPDATE, "E: The repository does not have a Release file.\n", ArchiveUnreachable, "a Release file"),
         (100, _NOT_REACHED, ArchiveUnreachable, "can't read the archive of packages"),
         (100, _FILE_NOT_REACHED, ArchiveUnreachable, "can't read the archive of packages"),

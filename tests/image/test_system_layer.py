@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -107,16 +108,41 @@ def archive() -> Iterator[AptArchive]:
 
 
 @pytest.fixture(scope="module")
+def corp() -> Iterator[AptArchive]:
+    with AptArchive() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
 def base(engine: DockerClient, standin_base: standin.Pushed, archive: AptArchive) -> Iterator[str]:
     """The stand-in with another sources.list: `registry/repository@sha256:...`."""
-    name = f"{standin_base.registry}/system/base"
+    with _based(engine, standin_base, "base", f"deb [trusted=yes] {archive.url} bookworm main") as digest:
+        yield digest
+
+
+@pytest.fixture(scope="module")
+def dated_base(
+    engine: DockerClient, standin_base: standin.Pushed, archive: AptArchive, corp: AptArchive
+) -> Iterator[str]:
+    """The same with the comment of Debian's images, and with a company's source."""
+    lines = (
+        f"# deb {archive.snapshots}/debian/20250520T000000Z bookworm main",
+        f"deb [trusted=yes] {archive.url} bookworm main",
+        f"deb [trusted=yes] {corp.url} bookworm main",
+    )
+    with _based(engine, standin_base, "dated", *lines) as digest:
+        yield digest
+
+
+@contextmanager
+def _based(engine: DockerClient, standin_base: standin.Pushed, repository: str, *sources: str) -> Iterator[str]:
+    name = f"{standin_base.registry}/system/{repository}"
     below = f"{standin_base.name.rpartition(':')[0]}@{standin_base.digest}"
     packed = io.BytesIO()
-    sources = f"deb [trusted=yes] {archive.url} bookworm main\n"
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for path, text in (
             ("Dockerfile", f"FROM {below}\nCOPY sources.list /etc/apt/sources.list\n"),
-            ("sources.list", sources),
+            ("sources.list", "".join(f"{line}\n" for line in sources)),
         ):
             member = tarfile.TarInfo(path)
             member.size = len(text)
@@ -244,20 +270,43 @@ def test_the_same_packages_with_other_files_are_refused(site: Site) -> None:
 
 
 def test_a_snapshot_comes_from_the_mirror_that_is_named(site: Site) -> None:
+    site.archive.keep("20261031T000000Z")
+    site.archive.publish(MESS, NEWER)
     order = replace(site.order(), snapshot=datetime(2026, 11, 1, tzinfo=timezone.utc))
-    mirror = f"{site.archive.url.removesuffix('debian')}{{archive}}/{{time}}/"
-    layer, source = site.make(order, **{MIRROR: mirror})
+    layer, source = site.make(order, **{MIRROR: f"{site.archive.snapshots}/{{archive}}/{{time}}/"})
     assert layer.packages == ("below=1.0", "mess=1.0")
-    assert "/debian/20261101T000000Z/dists/bookworm/Release" in site.archive.asked
-    assert not [path for path in site.archive.asked if path.startswith("/debian/dists")]
+    assert "/archive/debian/20261101T000000Z/dists/bookworm/Release" in site.archive.asked
+    assert not [path for path in site.archive.asked if path.endswith(".deb") and path.startswith("/debian/")]
     assert "etc/apt/sources.list" not in {change.path for change in read_entries(source.folder)}
 
 
-def test_a_snapshot_without_an_apt_that_knows_them_says_what_to_do(site: Site) -> None:
+@pytest.mark.parametrize("builder", [ContainerTool.DOCKER, ContainerTool.BUILDAH])
+def test_an_old_apt_has_the_snapshots_of_its_source_and_a_companys_newest(
+    site: Site, dated_base: str, corp: AptArchive, builder: ContainerTool
+) -> None:
+    site.archive.keep("20261031T000000Z")
+    site.archive.publish(MESS, NEWER)
+    made = []
+    for cache, version in (("a", "1.0"), ("b", "1.1")):
+        corp.publish(Deb("tool", version, {"usr/share/tool": version}), release="Origin: Corp\n")
+        order = replace(
+            site.order("mess", "tool", builder=builder), snapshot=datetime(2026, 11, 1, tzinfo=timezone.utc)
+        )
+        order = replace(order, base=dated_base, base_digest=dated_base.rpartition("@")[2])
+        layer, source = site.make(order, cache)
+        assert layer.packages == ("below=1.0", "mess=1.0", f"tool={version}")
+        assert layer.undated == (corp.url,)
+        assert not [change.path for change in read_entries(source.folder) if change.path.startswith("etc/apt")]
+        made.append(layer)
+    # Only the company's source has changed.
+    assert made[0].diff_id != made[1].diff_id
+
+
+def test_a_snapshot_without_a_source_that_has_them_says_what_to_do(site: Site) -> None:
     order = replace(site.order(), snapshot=datetime(2026, 11, 1, tzinfo=timezone.utc))
-    with pytest.raises(InstallFailed, match="has no snapshots of its sources") as message:
-        site.make(order, **{MIRROR: ""})
-    assert MIRROR in str(message.value)
+    with pytest.raises(InstallFailed, match=r"no source of apt in .* has known snapshots") as message:
+        site.make(order)
+    assert MIRROR in str(message.value) and "set [system] snapshot to false" in str(message.value)
 
 
 def test_what_apt_cannot_install_is_told_in_its_words(site: Site) -> None:

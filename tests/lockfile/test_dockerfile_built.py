@@ -27,6 +27,7 @@ from tests.support.builders.ecosystem import release
 from tests.support.machines import NotRun, standin
 from tests.support.machines.engine import removed, run_in
 from tests.support.machines.standin import Pushed
+from tests.support.servers.apt import AptArchive, Deb
 from tests.support.servers.index import IndexServer
 from tests.support.user import User
 
@@ -200,6 +201,35 @@ def test_the_image_holds_what_the_lock_says(
         labels = engine.images.get(image).labels
         assert labels["envspec.name"] == "small"
         assert labels["org.opencontainers.image.base.digest"] == standin_base.digest
+
+
+@BUILDERS
+def test_system_packages_are_of_the_locks_date(
+    engine: DockerClient,
+    standin_layout: standin.Layout,
+    registry: str,
+    index: IndexServer,
+    files: tuple[str, str],
+    tmp_path: Path,
+    buildkit: str,
+) -> None:
+    with AptArchive() as archive:
+        archive.publish(Deb("tool", "1.0", {"usr/share/tool": "1.0\n"}))
+        archive.keep("20260530T000000Z")
+        archive.publish(Deb("tool", "1.1", {"usr/share/tool": "1.1\n"}))
+        lines = (
+            f"# deb {archive.snapshots}/debian/20250301T000000Z bookworm main",
+            f"deb [trusted=yes] {archive.url} bookworm main",
+        )
+        base = standin.push(standin.with_sources(standin_layout, lines, tmp_path / "base"), registry, "dockerfile")
+        user = User(tmp_path / "user", index.url)
+        user.writes(spec(base, files, '["linux-64"]') + '[system]\napt = ["tool"]\n')
+        user.locked()
+        with built(engine, user.lock, buildkit, index, base) as image:
+            words = "cat /usr/share/tool /etc/apt/sources.list; ls /tmp /etc/apt/sources.list.d"
+            done = run_in(engine, image, "sh", "-c", words, network_mode="none")
+    expected = ["1.0", *lines, "/etc/apt/sources.list.d:", "", "/tmp:"]
+    assert done.stdout.splitlines() == expected, done.output
 
 
 @BUILDERS

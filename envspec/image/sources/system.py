@@ -59,7 +59,7 @@ _HEAD: Final = "layer.json"
 _CHUNK_BYTES: Final = 1 << 20
 _XATTR: Final = "SCHILY.xattr."
 #: The script's output besides the layer: lists of paths and packages.
-_LISTS: Final = frozenset({"changed", "gone", "packages.before", "packages.after"})
+_LISTS: Final = frozenset({"changed", "gone", "packages.before", "packages.after", "undated"})
 _MAX_LIST_BYTES: Final = 64 << 20
 _POLL_S: Final = 0.2
 _MAX_LINES: Final = 20
@@ -90,8 +90,9 @@ class BadChange(NoSolution):
 
 def read_changes(
     files: ContainerFiles, folder: Path, warn: Callable[[str], None]
-) -> tuple[tuple[ChangedPath, ...], tuple[str, ...]]:
-    """The changed paths and the installed packages in a script's output; writes contents of files to `folder`/FILES.
+) -> tuple[tuple[ChangedPath, ...], tuple[str, ...], tuple[str, ...]]:
+    """The changed paths, the installed packages and the sources without snapshots in a script's output; writes contents
+    of files to `folder`/FILES.
 
     Raises:
         BadChange: a link to an excluded file, or unexpected output.
@@ -120,7 +121,8 @@ def read_changes(
     all_changes = _without_unchanged_folders(_linked(changes), changed)
     before, after = (texts[f"packages.{when}"].decode("utf-8", "replace") for when in ("before", "after"))
     ordered = sorted(all_changes.values(), key=lambda change: change.path.split("/"))
-    return tuple(ordered), installed(before, after)
+    undated = tuple(texts["undated"].decode("utf-8", "replace").splitlines())
+    return tuple(ordered), installed(before, after), undated
 
 
 def _changes(content: IO[bytes], archive: zipfile.ZipFile, warn: Callable[[str], None]) -> Iterator[ChangedPath]:
@@ -340,7 +342,7 @@ async def build_system_layer(
             job = _job(request, context.environ)
             runner = await asyncio.to_thread(choose_runner, request.builder, job, context.environ)
             await asyncio.to_thread(built.mkdir)
-            changes, packages = await run_job(
+            changes, packages, undated = await run_job(
                 runner, on_line, lambda files: read_changes(files, built, context.reporter.warning)
             )
             key = write_entries(built, changes, title_of(request.apt))
@@ -348,7 +350,7 @@ async def build_system_layer(
             _place(built, source.folder)
     finally:
         os.close(lock)
-    return await asyncio.to_thread(_record, request, packages, source, make_layer), source
+    return await asyncio.to_thread(_record, request, packages, undated, source, make_layer), source
 
 
 def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJob:
@@ -375,12 +377,13 @@ def _place(built: Path, target: Path) -> None:
 def _record(
     request: SystemLayerRequest,
     packages: tuple[str, ...],
+    undated: tuple[str, ...],
     source: SystemSource,
     make_layer: Callable[[SystemSource], Layer],
 ) -> SystemLayer:
     layer = make_layer(source)
     identity = (layer.diff_id, layer.blob.digest, layer.blob.size_bytes)
-    found = SystemLayer(request.platform, request.base_digest, request.apt, packages, *identity)
+    found = SystemLayer(request.platform, request.base_digest, request.apt, packages, *identity, undated)
     write_file(source.folder / _HEAD, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
     if request.locked is not None and request.locked.diff_id != found.diff_id:
         raise _difference(request.locked, found)
@@ -391,7 +394,7 @@ def _difference(locked: SystemLayer, found: SystemLayer) -> SystemDiffers:
     lines = package_differences(locked.packages, found.packages)
     hint = (
         "run `envspec lock --upgrade --image SPEC` for the archive's current packages, or set [system] snapshot to "
-        "keep them"
+        "a date"
     )
     if not lines:
         hint = (

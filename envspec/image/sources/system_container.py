@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from envspec.engine.client import Engine
 
 T = TypeVar("T")
-#: What apt prints about a source without known snapshots (apt 2.7 to 3.0).
-_NO_SERVER: Final = ("Snapshots not supported for", "Cannot identify snapshot server for")
 #: What apt prints if it can't reach an archive. `apt-get update` ends with 0 then, and nothing is found afterwards.
 _UNREACHABLE: Final = re.compile(r"^  [EW]: (?:Failed to fetch|Some index files failed to download)", re.MULTILINE)
 _HOURS_S: Final = 6 * 3600
@@ -358,10 +356,11 @@ def _check_status(status: int, lines: list[str], job: ContainerJob) -> None:
             f"{job.base} has no apt-get: [system] apt, services and the compiler need a base with Debian or Ubuntu",
             hint="select such a base, or remove them from the spec",
         )
-    if status == NO_SNAPSHOT or (status == NO_UPDATE and any(words in output for words in _NO_SERVER)):
+    if status == NO_SNAPSHOT:
         raise InstallFailed(
-            f"the apt of {job.base} has no snapshots of its sources, which [system] snapshot requires",
-            hint=f"set a mirror with snapshots, such as {MIRROR}=https://mirror.corp/{{archive}}/{{time}}/",
+            f"no source of apt in {job.base} has known snapshots: its packages can't be installed as of a date",
+            hint=f"set a mirror with snapshots, such as {MIRROR}=https://mirror.corp/{{archive}}/{{time}}/; or set "
+            "[system] snapshot to false, for today's packages",
         )
     if status == NO_UPDATE or _UNREACHABLE.search(output):
         raise ArchiveUnreachable(

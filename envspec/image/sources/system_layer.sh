@@ -3,6 +3,7 @@
 #   layer.tar        every path that is new or changed, with the folders that it is in
 #   changed, gone    paths that are new or changed, and that are there no more, each ended by NUL
 #   packages.before, packages.after    name=version of what is installed
+#   undated          the sources that have no snapshots, one a line
 set -eu
 work=/.envspec-build
 . "$work/environment"
@@ -31,43 +32,6 @@ packages() {
 
 apt() {
     apt-get -q -c "$work/apt.conf" "$@"
-}
-
-# The base's sources, those alone that have snapshots, at the moment that is asked for.
-take_snapshot() {
-    cp /etc/apt/sources.list "$work/sources.list" 2>/dev/null || : >"$work/sources.list"
-    mkdir -p "$work/sources.list.d"
-    cp /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources "$work/sources.list.d/" 2>/dev/null || :
-    known="(https?|ftp|mirror[+a-z]*)://[^ ]*/($ARCHIVES)/?( |\$)"
-    for file in "$work/sources.list" "$work/sources.list.d"/*; do
-        [ -f "$file" ] || continue
-        case "$file" in
-        *.sources)
-            if grep -E '^URIs:' "$file" | grep -q -v -E "$known"; then
-                say "$(basename "$file") is not a source with snapshots: left out"
-                rm "$file"
-                continue
-            fi
-            ;;
-        *) sed -i -E "\\#^ *deb#{\\#$known#!d}" "$file" ;;
-        esac
-        if [ -n "$MIRROR" ]; then
-            sed -i -E "s#$known#$MIRROR\\3#g" "$file"
-        else
-            sed -i -E -e 's#^( *deb(-src)?) +\[#\1 [snapshot=yes #' -e 's#^( *deb(-src)?) +([^[])#\1 [snapshot=yes] \3#' \
-                -e 's#^Types:.*#&\nSnapshot: yes#' "$file"
-        fi
-    done
-    if [ -z "$MIRROR" ]; then
-        apt-get --snapshot "$SNAPSHOT" --version >/dev/null 2>&1 || exit 65
-        printf 'APT::Snapshot "%s";\n' "$SNAPSHOT" >>"$work/apt.conf"
-        # apt has no entry for the hosts of Ubuntu's other architectures, whose snapshots lie with those of the first.
-        eval "$(apt-config shell ports Acquire::Snapshots::URI::Origin::Ubuntu)"
-        cat "$work/sources.list" "$work/sources.list.d"/* 2>/dev/null |
-            sed -n -E 's#.*://([^/ ]+)/ubuntu-ports/?( .*)?$#\1#p' | sort -u | while read -r host; do
-            [ -z "${ports-}" ] || printf 'Acquire::Snapshots::URI::Host::%s "%s";\n' "$host" "$ports"
-        done >>"$work/apt.conf"
-    fi
 }
 
 # Who the image runs as. Ubuntu's own user of that id becomes it, and is no administrator any more.
@@ -104,7 +68,11 @@ compile() {
 command -v apt-get >/dev/null || exit 64
 listing "$work/before"
 packages "$work/out/packages.before"
-[ -z "$SNAPSHOT" ] || take_snapshot
+: >"$work/out/undated"
+if [ -n "$SNAPSHOT" ]; then
+    sh "$work/apt-sources.sh" "$work" "$SNAPSHOT" "$MIRROR"
+    cp "$work/undated" "$work/out/undated"
+fi
 touch "$work/started"
 # No service starts in here.
 policy=/usr/sbin/policy-rc.d

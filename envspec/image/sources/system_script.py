@@ -1,13 +1,11 @@
 """The script of a system layer's container, and which of its changes are excluded. Pure.
 
-Sources: apt.conf(5), apt_preferences(5), Debian Policy 9.3.3.1 on `policy-rc.d`; Ubuntu's snapshot service, "How to use
-the Ubuntu snapshot service" (which versions of apt support snapshots, and `snapshot=yes` before 24.04). Read 2026-11.
+Sources: apt.conf(5), apt_preferences(5), Debian Policy 9.3.3.1 on `policy-rc.d`. Read 2026-11.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +14,14 @@ from fnmatch import fnmatchcase
 from importlib.resources import files
 from typing import Final
 
+from envspec.data import DATA
 from envspec.image.services import GID, HOME, UID, USER
 
 #: Folder of the container's input and output; excluded from the layer.
 WORK: Final = "/.envspec-build"
 #: The container's output: see the script.
 OUT: Final = f"{WORK}/out"
-#: A mirror with snapshots, such as `https://mirror.corp/{archive}/{time}/`, for an apt without them.
+#: Names a mirror with snapshots, such as `https://mirror.corp/{archive}/{time}/`.
 MIRROR: Final = "ENVSPEC_APT_SNAPSHOT"
 #: 1980-01-01, as all files in images. Makes Python write hash-based bytecode, and shadow the same day.
 EPOCH: Final = 315532800
@@ -49,7 +48,6 @@ _LEFT_OUT: Final = (
 )
 #: Below these, folders are included for the programs that need them, files are not.
 _FOLDERS_ONLY: Final = ("var/log/", "var/cache/")
-_ARCHIVES: Final = "debian|debian-security|debian-ports|ubuntu|ubuntu-ports"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,8 @@ class AptRequest:
 def form() -> str:
     """SHA-256 of the script and its rules: part of a layer's key."""
     rules = repr((_LEFT_OUT, _FOLDERS_ONLY, EPOCH, USER, UID, GID, HOME))
-    return hashlib.sha256(_script() + _apt_conf(AptRequest(()), None).encode() + rules.encode()).hexdigest()
+    scripts = _script() + _sources_script()
+    return hashlib.sha256(scripts + _apt_conf(None).encode() + rules.encode()).hexdigest()
 
 
 def work_files(wish: AptRequest, environ: Mapping[str, str], certificates: bytes | None) -> dict[str, bytes]:
@@ -85,8 +84,7 @@ def work_files(wish: AptRequest, environ: Mapping[str, str], certificates: bytes
         "PERL_HASH_SEED": "0",
         "PERL_PERTURB_KEYS": "0",
         "SNAPSHOT": "" if wish.snapshot is None else _timestamp(wish.snapshot),
-        "MIRROR": "" if wish.mirror is None or wish.snapshot is None else _replacement(wish.mirror, wish.snapshot),
-        "ARCHIVES": _ARCHIVES,
+        "MIRROR": wish.mirror or "",
         "USER_NAME": USER,
         "USER_HOME": f"/{HOME}",
         "USER_ID": str(UID),
@@ -97,8 +95,9 @@ def work_files(wish: AptRequest, environ: Mapping[str, str], certificates: bytes
     exported = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
     result = {
         "install.sh": _script(),
+        "apt-sources.sh": _sources_script(),
         "environment": exported.encode(),
-        "apt.conf": _apt_conf(wish, f"{WORK}/ca.pem" if certificates else None).encode(),
+        "apt.conf": _apt_conf(f"{WORK}/ca.pem" if certificates else None).encode(),
         "preferences": _preferences(wish.pins).encode(),
         "wanted": "".join(f"{name}\n" for name in wish.apt).encode(),
     }
@@ -131,12 +130,7 @@ def _timestamp(snapshot: datetime) -> str:
     return f"{snapshot.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
 
 
-def _replacement(mirror: str, snapshot: datetime) -> str:
-    """The mirror's URL as the replacement in sed's `s`; group 2 is the archive's name."""
-    return re.sub(r"[&#\\]", r"\\\g<0>", mirror).replace("{archive}", r"\2").replace("{time}", _timestamp(snapshot))
-
-
-def _apt_conf(wish: AptRequest, certificates: str | None) -> str:
+def _apt_conf(certificates: str | None) -> str:
     """apt's own files are below WORK, and this machine's configuration has no effect."""
     lines = [
         f'Dir::State::lists "{WORK}/lists/"',
@@ -160,12 +154,6 @@ def _apt_conf(wish: AptRequest, certificates: str | None) -> str:
         ),
         'DPkg::Options:: "--path-include=/usr/share/doc/*/copyright"',
     ]
-    if wish.snapshot is not None:
-        lines += [
-            f'Dir::Etc::sourcelist "{WORK}/sources.list"',
-            f'Dir::Etc::sourceparts "{WORK}/sources.list.d"',
-            'Acquire::Check-Valid-Until "false"',
-        ]
     if certificates:
         lines.append(f'Acquire::https::CaInfo "{certificates}"')
     return "".join(f"{line};\n" for line in lines)
@@ -179,3 +167,7 @@ def _preferences(pins: Sequence[str]) -> str:
 
 def _script() -> bytes:
     return files("envspec.image.sources").joinpath("system_layer.sh").read_bytes()
+
+
+def _sources_script() -> bytes:
+    return (DATA / "apt-sources.sh").read_bytes()

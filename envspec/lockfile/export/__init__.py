@@ -25,7 +25,7 @@ EXPORTS: Final = (
     Export(r"requirements\.[a-z0-9-]+\.txt", lambda lock, _: requirements.files(lock)),
     Export(r"conda-[a-z0-9-]+\.lock", lambda lock, _: conda.explicit_files(lock)),
     Export(r"conda-lock\.yml", lambda lock, _: conda.conda_lock_files(lock)),
-    Export("Dockerfile", dockerfile.files),
+    Export(dockerfile.NAMES, dockerfile.files),
 )
 
 

@@ -21,6 +21,7 @@ from datetime import timezone
 from typing import Final
 from urllib.parse import urlsplit
 
+from envspec.data import DATA
 from envspec.facts import load_facts
 from envspec.lockfile.document import canonical, identity
 from envspec.lockfile.export.conda import explicit_name
@@ -30,6 +31,12 @@ from envspec.registry.reference import parse
 from envspec.spec.document import in_project, project_of
 
 DOCKERFILE_NAME: Final = "Dockerfile"
+#: Gives apt the sources of a date.
+_SOURCES_NAME: Final = "apt-sources.sh"
+#: The names of the files here.
+NAMES: Final = rf"{DOCKERFILE_NAME}|{re.escape(_SOURCES_NAME)}"
+#: A mirror with snapshots: also the variable of `envspec image build`.
+_SNAPSHOTS: Final = "ENVSPEC_APT_SNAPSHOT"
 #: The environment's folder in every image.
 _PREFIX: Final = "/opt/env"
 #: Platform -> what Docker calls its architecture.
@@ -122,7 +129,8 @@ class _Part:
 
 
 def files(lock: Lock, container: ContainerConfig) -> dict[str, str]:
-    """The Dockerfile of a lock's linux platforms, unless `without_dockerfile` says why there is none.
+    """The Dockerfile of a lock's linux platforms, with the script that it needs if apt's archives have a date; nothing
+    if `without_dockerfile` says why there is none.
 
     container: how a container of the image starts.
     """
@@ -143,7 +151,10 @@ def files(lock: Lock, container: ContainerConfig) -> dict[str, str]:
         *_project_stage(lock, parts),
         *_image_stage(lock, parts, container),
     ]
-    return {DOCKERFILE_NAME: "\n".join(lines) + "\n"}
+    found = {DOCKERFILE_NAME: "\n".join(lines) + "\n"}
+    if lock.image.snapshot:
+        found[_SOURCES_NAME] = (DATA / _SOURCES_NAME).read_text(encoding="utf-8")
+    return found
 
 
 def without_dockerfile(lock: Lock) -> str | None:
@@ -192,6 +203,9 @@ def _header(lock: Lock, parts: Sequence[_Part]) -> Iterator[str]:
         yield f"#   docker build --tag {lock.name} --build-arg ARCHITECTURE=arm64 ."
     yield "# To use another registry, and another index for pip:"
     yield "#   --build-arg REGISTRY=HOST --build-arg PIP_INDEX_URL=URL"
+    if lock.image.snapshot:
+        yield "# To install system packages from another archive with snapshots:"
+        yield f"#   --build-arg {_SNAPSHOTS}='https://HOST/{{archive}}/{{time}}/'"
     if any(map(_built_in, parts)):
         yield "# Wheels of git and local projects are on no index. They are read from this folder beside this file:"
         yield f"#   {_BUILT_FOLDER}/<sha256>/"
@@ -246,16 +260,21 @@ def _required(driver: Driver) -> str:
 def _system_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig) -> Iterator[str]:
     yield "FROM base AS system"
     if lock.image.apt:
-        time = lock.image.snapshot
-        at = f" --snapshot={time.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}" if time else ""
-        install = f"DEBIAN_FRONTEND=noninteractive apt-get{at} install --yes --no-install-recommends"
-        clean = "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log /etc/ssh/ssh_host_*"
+        apt, sources, made = "apt-get", [], ""
+        if lock.image.snapshot:
+            yield f"COPY {_SOURCES_NAME} {_FILES}/"
+            yield f"ARG {_SNAPSHOTS}"
+            time = f"{lock.image.snapshot.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
+            sources = [f'sh {_FILES}/{_SOURCES_NAME} {_FILES} {time} "${_SNAPSHOTS}"']
+            apt, made = f"apt-get -c {_FILES}/apt.conf", f"{_FILES} "
+        install = f"DEBIAN_FRONTEND=noninteractive {apt} install --yes --no-install-recommends"
+        clean = f"rm -rf {made}/var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log /etc/ssh/ssh_host_*"
         if len({part.apt for part in parts}) == 1:
-            yield _run(f"apt-get{at} update", _words(install, parts[0].apt), clean)
+            yield _run(*sources, f"{apt} update", _words(install, parts[0].apt), clean)
         else:
             yield "ARG ARCHITECTURE"
             packages = _by_architecture({part.architecture: f'"{" ".join(part.apt)}"' for part in parts}, "packages=%s")
-            yield _run(f"apt-get{at} update", *packages, f"{install} $packages", clean)
+            yield _run(*sources, f"{apt} update", *packages, f"{install} $packages", clean)
         yield from _user_lines(container)
     yield ""
 

@@ -150,11 +150,15 @@ class BaseMade:
 
 
 def make_base(
-    *platforms: Platform, layers: int = 2, blobs_of: Sequence[bytes] = (), env: Mapping[str, str] = {}
+    *platforms: Platform,
+    layers: int = 2,
+    blobs_of: Sequence[bytes] = (),
+    env: Mapping[str, str] = {},
+    created: str | None = None,
 ) -> BaseMade:
     """A base whose layers hold a small file each, not packed: the same bytes whatever zlib.
 
-    blobs_of: the tars of its layers instead, not packed. env: more variables.
+    blobs_of: the tars of its layers instead, not packed. env: more variables. created: as the config states it.
     """
     blobs: list[bytes] = []
     manifests = []
@@ -171,6 +175,7 @@ def make_base(
                 "config": {"Env": [f"{name}={value}" for name, value in variables.items()]},
                 "rootfs": {"type": "layers", "diff_ids": [digest(each) for each in tars]},
                 "history": [{"created_by": f"ADD {number}"} for number in range(len(tars))],
+                **({"created": created} if created else {}),
             }
         )
         rows = [{"mediaType": PLAIN, "digest": digest(each), "size": len(each)} for each in tars]

@@ -13,11 +13,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -122,6 +124,14 @@ def with_layer(base: Layout, members: Iterable[rootfs.Member], folder: Path) -> 
     rows = [*image["layers"], {"mediaType": _LAYER, "digest": layer.digest, "size": layer.size_bytes}]
     _write_documents(folder, config, rows)
     return _read(folder)
+
+
+def with_sources(base: Layout, lines: Sequence[str], folder: Path) -> Layout:
+    """The image with these lines as the only sources of apt, in a new folder."""
+    content = "".join(f"{line}\n" for line in lines).encode()
+    member = tarfile.TarInfo("etc/apt/sources.list")
+    member.size, member.mode = len(content), 0o644
+    return with_layer(base, [(member, io.BytesIO(content))], folder)
 
 
 def push(base: Layout, registry: str, tag: str = TAG) -> Pushed:

@@ -70,7 +70,8 @@ def _tar(files: Mapping[str, tuple[str, int]]) -> bytes:
 class AptArchive(Threaded):
     """An archive on a free loopback port, unsigned: its line in sources.list needs `[trusted=yes]`.
 
-    `publish` replaces what is served; asked: the paths that were requested.
+    `publish` replaces what is served. `keep` keeps it as a snapshot. snapshots: an address that has, below the name of
+    the archive and a time, the newest one up to that time. asked: the paths that were requested.
     """
 
     def __init__(self) -> None:
@@ -78,15 +79,27 @@ class AptArchive(Threaded):
         self.asked: list[str] = []
         self.files: dict[str, bytes] = {}
         self.url = f"http://{self.host}/debian"
+        self.snapshots = f"http://{self.host}/archive"
+        self._kept: dict[str, dict[str, bytes]] = {}
 
     def handle(self, request: Exchange) -> None:
         self.asked.append(request.path)
-        _, _, path = request.path.partition("/debian/")
-        content = self.files.get(path, self.files.get(path.partition("/")[2]))
+        # To a proxy the whole address is sent.
+        _, is_kept, path = request.path.partition("/archive/debian/")
+        if is_kept:
+            time, _, path = path.partition("/")
+            files = self._kept.get(max((kept for kept in self._kept if kept <= time), default=""), {})
+        else:
+            files, path = self.files, request.path.partition("/debian/")[2]
+        content = files.get(path)
         request.answer(Answer(404) if content is None else Answer(200, content))
 
-    def publish(self, *debs: Deb) -> None:
-        """Suite `bookworm`, component `main`, below `debian`; and the same at each moment, `debian/<moment>`."""
+    def keep(self, time: str) -> None:
+        """What is served now is the state at that time, such as `20261101T000000Z`."""
+        self._kept[time] = self.files
+
+    def publish(self, *debs: Deb, release: str = "Origin: Debian\n") -> None:
+        """Suite `bookworm`, component `main`, below `debian`. release: the first lines of its Release file."""
         packages, files = "", {}
         for deb in debs:
             content = deb.packed()
@@ -96,7 +109,7 @@ class AptArchive(Threaded):
             packages += f"SHA256: {hashlib.sha256(content).hexdigest()}\n\n"
         listed = packages.encode()
         files["dists/bookworm/main/binary-amd64/Packages"] = listed
-        release = {
+        fields = {
             "Suite": "bookworm",
             "Codename": "bookworm",
             "Date": formatdate(usegmt=True),
@@ -104,5 +117,6 @@ class AptArchive(Threaded):
             "Components": "main",
             "SHA256": f"\n {hashlib.sha256(listed).hexdigest()} {len(listed)} main/binary-amd64/Packages",
         }
-        files["dists/bookworm/Release"] = "".join(f"{key}: {value}\n" for key, value in release.items()).encode()
+        lines = "".join(f"{key}: {value}\n" for key, value in fields.items())
+        files["dists/bookworm/Release"] = f"{release}{lines}".encode()
         self.files = files
