@@ -1,0 +1,1 @@
+../../../../envspec/data/apt-sources.sh
