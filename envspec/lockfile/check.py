@@ -61,12 +61,14 @@ class Reason(NamedTuple):
     """One cause of staleness.
 
     text: one line for the user. hint: what to do when it isn't `envspec lock SPEC`. fields: the values that differ.
+    file: the name of the file of the lock's folder that is missing or changed.
     """
 
     why: Why
     text: str
     hint: str = ""
     fields: tuple[Difference, ...] = ()
+    file: str = ""
 
 
 class CheckResult(NamedTuple):
@@ -179,12 +181,12 @@ def _file_reasons(lock_dir: Path, header: Header) -> Iterator[Reason]:
         try:
             content = read_current(lock_dir, name)
         except FileNotFoundError:
-            yield Reason(Why.FILE, f"{lock_dir / name} is missing")
+            yield Reason(Why.FILE, f"{lock_dir / name} is missing", file=name)
         except OSError as error:
-            yield Reason(Why.FILE, f"{lock_dir / name} can't be read: {error.strerror}")
+            yield Reason(Why.FILE, f"{lock_dir / name} can't be read: {error.strerror}", file=name)
         else:
             if hashlib.sha256(content).hexdigest() != digest:
-                yield Reason(Why.FILE, f"{lock_dir / name} was changed after envspec wrote it")
+                yield Reason(Why.FILE, f"{lock_dir / name} was changed after envspec wrote it", file=name)
 
 
 def _project_reasons(body: bytes, spec_path: Path, document: Path) -> list[Reason]:

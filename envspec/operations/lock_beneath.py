@@ -40,7 +40,7 @@ def with_beneath(state: LockState) -> LockState:
     if spec.image.packages is BasePackages.KEEP and spec.image.base:
         beneath = run_interruptible(_read_bases(state, spec.image.base))
     elif spec.pip.on_top_of:
-        found = read_installed(state.request.spec_path.parent, spec)
+        found = read_on_top_of(state.request.spec_path.parent, spec)
         check_python(found, spec)
         beneath = Beneath(dict.fromkeys(spec.env.platforms, found))
     else:
@@ -50,7 +50,7 @@ def with_beneath(state: LockState) -> LockState:
     return replace(state, beneath=beneath)
 
 
-def read_installed(folder: Path, spec: Spec) -> FoundEnvironment:
+def read_on_top_of(folder: Path, spec: Spec) -> FoundEnvironment:
     """The packages in the file of `[pip] on_top_of`. folder: the spec's.
 
     Raises:

@@ -181,9 +181,9 @@ def _found_environments(lock: Lock, spec: Spec, facts: Facts, request: LockReque
         return {each: _found_in_base(parts[each], place, lock.decisions) for each in linux if each in parts}
     if not spec.pip.on_top_of:
         return {}
-    from envspec.operations.lock_beneath import read_installed
+    from envspec.operations.lock_beneath import read_on_top_of
 
-    return dict.fromkeys(spec.env.platforms, read_installed(request.spec_path.parent, spec))
+    return dict.fromkeys(spec.env.platforms, read_on_top_of(request.spec_path.parent, spec))
 
 
 def _found_in_base(part: Resolution, place: str, decisions: Iterable[Decision]) -> FoundEnvironment:

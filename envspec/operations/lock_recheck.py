@@ -81,10 +81,9 @@ def compared(
 
 def _fields(request: LockRequest, files: Mapping[str, bytes], known: Sequence[Reason]) -> Iterator[Difference]:
     """The values that differ, without what the hashes and the header have shown: changed files, another spec."""
-    reported = " ".join(reason.text for reason in known if reason.why is Why.FILE)
+    reported = {"spec", *(reason.file for reason in known)}
     for each in folder_differences(request.directory, files):
-        is_reported = each.what == "spec" or f"{request.directory / each.what} " in f"{reported} "
-        if (each.locked, each.resolved) != SAME_VALUES and not is_reported:
+        if (each.locked, each.resolved) != SAME_VALUES and each.what not in reported:
             yield each
 
 

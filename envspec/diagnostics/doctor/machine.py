@@ -165,19 +165,24 @@ _ENOUGH_SHM: Final = _GIB
 _ENOUGH_DISK: Final = 20 * 10**9
 
 
-def system_findings(context: DoctorContext) -> Iterator[DoctorFinding]:
-    yield _shm(context)
+def _disk(context: DoctorContext) -> DoctorFinding:
     disk = context.space(context.cache)
     if disk is None:
         found = f"the space at {context.cache} can't be read"
-        yield DoctorFinding("disk", FindingState.WARNING, found, "name another ENVSPEC_CACHE_DIR")
-    else:
-        found, is_enough = f"{_size(disk.free_bytes)} free at {context.cache}", disk.free_bytes >= _ENOUGH_DISK
-        todo = "a torch stack is 8 GB (locking alone needs less than 1): make room or name another ENVSPEC_CACHE_DIR"
-        state = FindingState.OK if is_enough else FindingState.WARNING
-        yield DoctorFinding("disk", state, found, "" if is_enough else todo)
+        return DoctorFinding("disk", FindingState.WARNING, found, "name another ENVSPEC_CACHE_DIR")
+    found = f"{_size(disk.free_bytes)} free at {context.cache}"
+    if disk.free_bytes >= _ENOUGH_DISK:
+        return DoctorFinding("disk", FindingState.OK, found, "")
+    todo = "a torch stack is 8 GB (locking alone needs less than 1): make room or name another ENVSPEC_CACHE_DIR"
+    return DoctorFinding("disk", FindingState.WARNING, found, todo)
+
+
+def system_findings(context: DoctorContext) -> Iterator[DoctorFinding]:
+    yield _shm(context)
     if problem := context.open_cache():
         yield DoctorFinding("cache", FindingState.MISSING, problem.message, problem.hint or "")
+    else:
+        yield _disk(context)
     python = context.python
     virtual = ", a virtual environment" if python.virtual else ""
     managed = "its packages belong to the system: install envspec into a virtual environment"
