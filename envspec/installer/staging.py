@@ -11,7 +11,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from envspec.errors import EnvspecError, UsageError
 from envspec.installer.request import InstallRequest
 from envspec.io.file_locks import is_same_file, wait_for_lock
 from envspec.io.files import FULL, DiskFull, make_directories, remove_tree, replace_content, sync_directory
+from envspec.names import normalised
 from envspec.verifier.installed import list_own_files
 from envspec.verifier.own_files import LIST
 from envspec.verifier.regular import read_regular
@@ -241,14 +242,22 @@ def relocate(site: Path) -> tuple[Path, ...]:
     return changed
 
 
-def unlink_metadata(site: Path) -> None:
+def unlink_metadata(site: Path, names: Collection[str]) -> None:
     """Replace hard links in `*.dist-info` by copies: uv links files to its cache, reads these there, and does not
     check them.
+
+    names: normalised, of the packages that uv has installed. Those of conda are not uv's.
     """
     for folder in site_packages(site):
-        for path in folder.glob("*.dist-info/**/*"):
-            if path.is_file() and not path.is_symlink() and path.stat().st_nlink > 1:
-                replace_content(path, path.read_bytes())
+        for metadata in folder.glob("*.dist-info"):
+            if normalised(metadata.name.partition("-")[0]) in names:
+                _copy_links(metadata)
+
+
+def _copy_links(folder: Path) -> None:
+    for path in folder.glob("**/*"):
+        if path.is_file() and not path.is_symlink() and path.stat().st_nlink > 1:
+            replace_content(path, path.read_bytes())
 
 
 def site_packages(site: Path) -> tuple[Path, ...]:

@@ -230,7 +230,7 @@ async def install(request: InstallRequest, context: Context, site: StagingFolder
         await install_again(damaged, "its metadata in the cache is not the wheel's")
     if changed := [each for each in await asyncio.to_thread(changed_in_cache, site.path) if each in names]:
         await install_again(changed, "edited in another environment, which shares its files with the cache")
-    await asyncio.to_thread(unlink_metadata, site.path)
+    await asyncio.to_thread(unlink_metadata, site.path, names)
     requirements.unlink()
 
 
