@@ -371,7 +371,7 @@ class Resolution:
     builds: tuple[BuildSettings, ...] = ()
     on_top_of: OnTopOf | None = None
     installed: tuple[InstalledPackage, ...] = ()
-    moved: tuple[str, ...] = ()
+    moved: tuple[str, ...] = field(default=(), compare=False)
 
     def build_of(self, name: str) -> BuildSettings | None:
         """How a package is built beside others; None if it is built alone."""

@@ -409,9 +409,10 @@ def test_files_with_names_of_secrets_are_warned_of(scene: Scene) -> None:
         ran = succeeded(builder.image("build", *words, "--format", "json"))
         document = json.loads(ran.stdout)
         assert document["secret_files"] == list(SECRETS)
-        [warning] = document["warnings"]
+        # The lock's hash of its spec is made up.
+        [warning] = [each for each in document["warnings"] if "is stale" not in each]
         assert warning in ran.stderr and ".env" in warning and "and 4 more" in warning
     for name in SECRETS:
         (builder.folder / name).unlink()
     ran = succeeded(builder.image("build", lock, "--format", "json"))
-    assert json.loads(ran.stdout)["secret_files"] == [] and ran.warnings == []
+    assert json.loads(ran.stdout)["secret_files"] == [] and all("is stale" in each for each in ran.warnings)

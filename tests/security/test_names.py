@@ -478,7 +478,7 @@ def test_nor_is_it_installed(tmp_path: Path) -> None:
 def test_a_package_of_the_system_hides_what_it_removed_alone(tmp_path: Path) -> None:
     warned: list[str] = []
     given = Given(("etc",), {"etc/.wh.passwd": b"", "etc/.wh.ssh/key": b"", "etc/own": b"1"}, gone=["etc/old"])
-    changes, _ = read_changes(tar_files(given.stream()), tmp_path, warned.append)
+    changes, *_ = read_changes(tar_files(given.stream()), tmp_path, warned.append)
     assert [change.path for change in changes if ".wh." in change.path] == ["etc/.wh.old"]
     assert [text.partition(" is excluded")[0] for text in warned] == [
         "system layer: /etc/.wh.passwd",

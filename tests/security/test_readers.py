@@ -42,7 +42,7 @@ from envspec.resolve.pypi.metadata import declared, parsed
 from envspec.spec.conda import read_match_spec
 from envspec.spec.load import parse_spec
 from tests.support import preloaded
-from tests.support.builders.conda_channel import CondaChannel
+from tests.support.builders.conda_channel import write
 from tests.support.builders.projects import Dialect, File, MetadataFiles, Ranges, day
 from tests.support.builders.wheels import Artifact, Method, sdist, wheel
 from tests.support.servers.channel import CondaServer
@@ -285,8 +285,12 @@ def interrupted(user: User, server: IndexServer, pause_s: float) -> None:
 @pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
 @pytest.mark.parametrize("fault", [Flood(), Drip(), Stall()], ids=["endless", "dripping", "silent"])
 def test_ctrl_c_ends_reading_a_channel(fault: Fault, tmp_path: Path) -> None:
-    with CondaServer({"forge": CondaChannel(tmp_path / "forge", ())}) as server, IndexServer([]) as index:
-        server.fail("/forge/*", fault)
+    channel = write(tmp_path / "forge", ())
+    for packed in channel.folder.glob("*/*.zst"):
+        # The plain form is read to its end before it is parsed.
+        packed.unlink()
+    with CondaServer({"forge": channel}) as server, IndexServer([]) as index:
+        server.fail("/forge/*/repodata.json", fault)
         user = User(tmp_path, index.url, NO_PROXY="127.0.0.1")
         user.writes(
             f'[env]\nname = "small"\npython = "3.11"\nplatforms = ["linux-64"]\n[conda]\n'
