@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import fields, replace
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
@@ -34,10 +34,12 @@ from envspec.models import (
 from envspec.report import LOCK_DIFF
 from tests.support.tries import tries
 
-TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
-NAMES = st.from_regex(r"[a-z0-9][a-z0-9-]{0,7}", fullmatch=True)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=6)
+NAMES = st.from_regex(r"[a-z0-9][a-z0-9-]{0,3}", fullmatch=True)
 VERSIONS = st.builds("{}.{}".format, st.integers(0, 30), st.integers(0, 30))
-TIMES = st.datetimes(datetime(1980, 1, 1), datetime(2200, 1, 1), timezones=st.just(timezone.utc))  # noqa: DTZ001
+_FIRST: Final = datetime(1980, 1, 1, tzinfo=timezone.utc)
+#: One draw, as for hashes.
+TIMES = st.integers(0, 220 * 365 * 86_400 * 10**6).map(lambda number: _FIRST + timedelta(microseconds=number))
 LEVELS = st.tuples(st.integers(0, 99), st.integers(0, 99))
 #: Of few random bytes: Hypothesis gives up on locks that need many.
 HASHES = st.integers(0, 2**16 - 1).map(lambda number: f"{number:04x}" * 16)
@@ -90,10 +92,10 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if type(None) in arguments:
         return st.none() | values(arguments[0])
     if hint == tuple[tuple[str, str], ...]:
-        return st.dictionaries(TEXT, TEXT, max_size=3).map(lambda pairs: tuple(pairs.items()))
+        return st.dictionaries(TEXT, TEXT, max_size=1).map(lambda pairs: tuple(pairs.items()))
     if arguments and arguments[-1] is Ellipsis:
         # Two of those among which one is found by its name; more of the others make Hypothesis give up on whole locks.
-        most = 1 if is_dataclass(arguments[0]) and arguments[0] not in UNIQUE else 2
+        most = 2 if arguments[0] in UNIQUE else 1
         return st.lists(values(arguments[0]), max_size=most, unique_by=UNIQUE.get(arguments[0])).map(tuple)
     if arguments:
         return st.tuples(*map(values, arguments))
