@@ -27,7 +27,6 @@ from envspec.models import (
     Resolution,
 )
 from envspec.names import SDIST_ENDINGS, normalised
-from envspec.resolve.conda.records import name_of
 from envspec.resolve.pypi.index.selection import TagRanks
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.resolve import TargetRequest
@@ -177,6 +176,9 @@ def _is_same_version(found: str, locked: str) -> bool:
 
 def conda_mismatches(part: Resolution, channels: Iterable[CondaChannel], requirements: Iterable[str]) -> Iterator[str]:
     """What of a platform's conda packages is not possible, a line each. requirements: the spec's, with Python's."""
+    # Imported only for locks of specs with [conda].
+    from envspec.resolve.conda.records import name_of
+
     locked, urls = {each.name for each in part.conda}, {each.name: each.url for each in channels}
     for text in requirements:
         if name_of(text) not in locked:
@@ -187,15 +189,12 @@ def conda_mismatches(part: Resolution, channels: Iterable[CondaChannel], require
     for name in _unrequired(required_by, {SPEC}):
         yield f"{name}: neither the spec nor a package of the lock requires it"
     for record in part.conda:
-        for text in (*_of_record(record, part.target.platform.value, urls), *_missing(record, locked)):
+        for text in _of_record(record, part.target.platform.value, urls):
             yield f"{record.name} {record.version}: {text}"
-
-
-def _missing(record: CondaPackage, locked: set[str]) -> Iterator[str]:
-    for text in record.depends:
-        # Virtual packages are the machine's.
-        if name_of(text) not in locked and not name_of(text).startswith("__"):
-            yield f"it requires {text}, which is not in it"
+        for text in record.depends:
+            # Virtual packages are the machine's.
+            if name_of(text) not in locked and not name_of(text).startswith("__"):
+                yield f"{record.name} {record.version}: it requires {text}, which is not in it"
 
 
 def _of_record(record: CondaPackage, platform: str, urls: Mapping[str, str]) -> Iterator[str]:

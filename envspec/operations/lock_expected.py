@@ -56,7 +56,7 @@ from envspec.resolve.pypi.request import (
     wheel_urls,
 )
 from envspec.resolve.pypi.resolve import TargetRequest
-from envspec.resolve.types import Cutoffs, FoundEnvironment, FoundPackage
+from envspec.resolve.types import Cutoffs, FoundEnvironment, FoundPackage, ProvidedPackage
 from envspec.spec import Requirement, RequirementKind, Spec
 from envspec.spec.dates import Age
 from envspec.spec.owner import path_from_lock
@@ -278,14 +278,13 @@ class _Requesting:
         return plain
 
     def _made(self, part: Resolution, spec: Spec) -> TargetRequest:
-        from envspec.resolve.conda.pypi_names import provided_by
+        provided: Mapping[str, ProvidedPackage] = {}
+        if part.conda:
+            from envspec.resolve.conda.pypi_names import provided_by
 
-        given = GivenPackages(
-            self._wheels(part),
-            self._sources(part),
-            provided_by(part.conda) if part.conda else {},
-            self._found.get(part.target.platform),
-        )
+            provided = provided_by(part.conda)
+        found = self._found.get(part.target.platform)
+        given = GivenPackages(self._wheels(part), self._sources(part), provided, found)
         return target_request(spec, part.target, self._facts, self._cutoffs, given, _URLS)
 
     def _wheels(self, part: Resolution) -> dict[str, ListedFile]:
