@@ -27,10 +27,10 @@ from urllib.parse import quote, unquote
 from bench.harness import module
 from bench.peers import default_index
 from envspec.io.http import Http, open_http
-from envspec.io.store import Store
+from envspec.io.store import Store, StoredPage
 from envspec.models import DEFAULT_INDEX
 from envspec.resolve.pypi.index.client import UNCOMPRESSED, IndexClient
-from envspec.resolve.pypi.index.page import ListedFile, parse_page
+from envspec.resolve.pypi.index.page import ListedFile, PageListing, parse_page
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndex
 
 #: Added to each answer, and once more to the first of a connection.
@@ -84,6 +84,10 @@ class _Answer:
         return "\r\n".join(lines).encode() + self.body
 
 
+async def _read(page: StoredPage) -> PageListing:
+    return parse_page(page.body, page.content_type, page.url)
+
+
 class _Index:
     """The recording. fetched: how many answers it lacked."""
 
@@ -135,10 +139,9 @@ class _Index:
             self.fetched += 1
         try:
             # A recorded page is never fetched again.
-            page = await self._client.page(self._index, name, datetime(2000, 1, 1, tzinfo=timezone.utc))
+            listing = await self._client.page(self._index, name, datetime(2000, 1, 1, tzinfo=timezone.utc), _read)
         except NotListed:
             return None
-        listing = parse_page(page.body, page.content_type, page.url)
         entries = [self._entry(listing.file(number)) for number in range(len(listing.names))]
         versions = sorted({entry["filename"].split("-")[1] for entry in entries if "-" in entry["filename"]})
         document = {"files": entries, "meta": {"api-version": "1.4"}, "name": name, "versions": versions}

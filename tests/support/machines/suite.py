@@ -17,8 +17,8 @@ import envspec.conformance.run
 from envspec.conformance.request import SuiteRequest
 
 RUN: Final = Path(envspec.conformance.run.__file__)
-#: A suite that takes longer has hung: its own limits have failed. All checks at a GPU's sizes take 6 minutes on two idle
-#: cores, and three times as long beside other tests.
+#: A suite that takes longer has hung: its own limits have failed. All checks at a GPU's sizes take 6 minutes on two
+#: idle cores, and three times as long beside other tests.
 LIMIT_S: Final = 1800
 #: For what is sure to come; a busy machine may take long. Shorter than what hangs in the tests.
 PATIENCE_S: Final = 300
