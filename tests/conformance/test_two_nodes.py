@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -110,5 +111,6 @@ def test_a_node_that_never_comes_is_reported(
 ) -> None:
     output = run(torch_29, _order(["ddp"], nodes, 0), tmp_path, before=nodes[0].words)
     assert output.results["ddp"]["cause"] == "raised"
-    assert "not every node joined within 60 s" in output.results["ddp"]["reason"]
+    # 60 s, and what the machine's CPUs were busy with others.
+    assert re.search(r"not every node joined within [0-9]+ s", output.results["ddp"]["reason"])
     assert "1/2 clients joined" in output.results["ddp"]["reason"]

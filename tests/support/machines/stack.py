@@ -63,8 +63,19 @@ def stack(name: str) -> Path:
 def copied(python: Path, folder: Path) -> Path:
     """The Python of a copy of an environment, by hard links: replace its files, never write into them."""
     shutil.copytree(python.parents[1], folder, symlinks=True, copy_function=os.link)
-    # Python finds its environment by where it was called; the programs in bin/ still name the first.
-    return folder / "bin" / "python"
+    copy = folder / "bin" / "python"
+    _run_programs_with(python, copy)
+    return copy
+
+
+def _run_programs_with(python: Path, copy: Path) -> None:
+    """Let the programs beside a copied Python name it and no longer the first one."""
+    for program in copy.parent.iterdir():
+        if program.is_symlink() or not program.is_file():
+            continue
+        content = program.read_bytes()
+        if content.startswith(b"#!") and bytes(python) in content:
+            replace(program, content.replace(bytes(python), bytes(copy)))
 
 
 def site_packages(python: Path) -> Path:
