@@ -13,7 +13,7 @@ from envspec.io.store import Store
 from envspec.models import BuiltWheel, Dependent, InstalledPackage, Package, Rejected, Resolution, Target, WheelFile
 
 #: Part of every key. Change it if the same request gives another result, or its stored form changes.
-FORMAT: Final = "20"
+FORMAT: Final = "21"
 
 
 def key_of(parts: object) -> str:
