@@ -81,6 +81,9 @@ def sources_in(folder: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(path for path in found if path.is_file()))
 
 
-def new_import(root: Path) -> Import:
-    """An import without a source yet. root: the folder from which messages name files."""
-    return Import(root, importer_of)
+def new_import(root: Path, extras: tuple[str, ...] = (), groups: tuple[str, ...] = ()) -> Import:
+    """An import without a source yet.
+
+    root: the folder from which messages name files. extras, groups: that are taken of every project that is read.
+    """
+    return Import(root, importer_of, extras, groups)

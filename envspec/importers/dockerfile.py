@@ -1,8 +1,9 @@
 """Importer of Dockerfiles.
 
 What counts is the last stage (or the target) and the stages that it starts from. Of the other stages, one counts if its
-environment is copied: a path such as `/opt/venv`, `site-packages` or `/opt/conda` (`ENVIRONMENTS`). Its Python and its
-packages are the image's then; the packages of its system and its CUDA are not.
+environment is copied: the folder of a venv or a conda prefix, by whatever name, a part of it or a folder that has it
+(`Shell.has_environment`). Its Python and its packages are the image's then; the packages of its system and its CUDA
+are not.
 """
 
 from __future__ import annotations
@@ -10,24 +11,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from envspec.importers.base_images import leave_replaced
-from envspec.importers.dockerfile_stage import ENVIRONMENTS, StageReader, flags_of, read_argument
+from envspec.importers.dockerfile_stage import StageReader, flags_of, read_argument
 from envspec.importers.dockerfile_syntax import Instruction, read_instructions
-from envspec.importers.shell_state import Shell
+from envspec.importers.shell_state import Selection, Shell, prefer_pythons
 from envspec.importers.shell_syntax import expand_text
 from envspec.importers.types import Import, Outcome, Source
 
 
 @dataclass(slots=True, eq=False)
 class _Stage:
-    """name: empty if it has none. base: as FROM names it. shell: its state behind the instructions that were read."""
+    """name: empty if it has none. base: as FROM names it. shell: its state behind the instructions that were read.
+    seen: its state at its end, with nothing read from files.
+    """
 
     name: str
     base: str
     shell: Shell
+    seen: Shell
     parent: _Stage | None = None
     instructions: list[Instruction] = field(default_factory=list)
 
@@ -58,15 +63,19 @@ def read_build(
         imported.add(Source(imported.shown(path)), path.name, Outcome.NOT_UNDERSTOOD, "no FROM: it builds no image")
         return
     contexts = _by_files(contexts, stages)
+    _look_through(stages, imported, contexts, before, given)
     final = [*_chain(_find(target, stages) or stages[-1])]
     sources = _environments(final, stages)
+    syncs = _syncs([*final, *sources])
 
-    def copied_from(name: str) -> Shell | None:
+    def copied_from(name: str) -> tuple[Shell, Shell] | None:
         found = _find(name, stages)
-        return found.shell if found else None
+        return (found.shell, found.seen) if found else None
 
+    main = final[0].seen.main_environment()
     for number, stage in enumerate(stages):
-        stage.shell.context = contexts[0]
+        stage.shell.context, stage.shell.syncs = contexts[0], syncs
+        stage.shell.main = main if stage in final else ""
         if stage.parent is not None:
             stage.shell.start_from(stage.parent.shell)
         reader = StageReader(imported, stage.shell, contexts, copied_from, before, given)
@@ -78,7 +87,39 @@ def read_build(
         else:
             reason = f"needs nothing: the stage {stage.name or number} is not in the image"
             reader.read_unused(stage.instructions, reason)
+    pythons = [stage.shell.pythons for stage in stages if stage in final or stage in sources]
+    prefer_pythons(imported, [*chain(*pythons)])
     leave_replaced(imported)
+
+
+def _look_through(
+    stages: Sequence[_Stage],
+    imported: Import,
+    contexts: tuple[Path, ...],
+    before: Mapping[str, str | None],
+    given: Mapping[str, str],
+) -> None:
+    """Follow all stages without the project's files: what they make and copy decides which of them count."""
+    quiet = Import(imported.root, lambda _: None, tops=imported.tops)
+
+    def copied_from(name: str) -> tuple[Shell, Shell] | None:
+        found = _find(name, stages)
+        return (found.seen, found.seen) if found else None
+
+    for stage in stages:
+        stage.seen = Shell(quiet, stage.shell.file, contexts[0])
+        if stage.parent is not None:
+            stage.seen.start_from(stage.parent.seen)
+        StageReader(quiet, stage.seen, contexts, copied_from, before, given).read_image(stage.instructions, "", None)
+
+
+def _syncs(stages: Sequence[_Stage]) -> dict[Path, Selection]:
+    """The extras and groups that the stages install, of each project."""
+    found: dict[Path, Selection] = {}
+    for stage in stages:
+        for path, selection in stage.seen.syncs.items():
+            found[path] = found.get(path, Selection()) | selection
+    return found
 
 
 def _by_files(contexts: Sequence[Path], stages: Sequence[_Stage]) -> tuple[Path, ...]:
@@ -127,7 +168,7 @@ def _open(each: Instruction, stages: Sequence[_Stage], shell: Shell, before: Map
     name = words[2].lower() if len(words) == 3 and words[1].upper() == "AS" else ""
     base = expand_text(words[0] if words else "", before).words[0]
     parent = next((stage for stage in reversed(stages) if stage.name and stage.name == base.lower()), None)
-    return _Stage(name, base, shell, parent)
+    return _Stage(name, base, shell, shell, parent)
 
 
 def _find(name: str, stages: Sequence[_Stage]) -> _Stage | None:
@@ -149,10 +190,9 @@ def _environments(final: Sequence[_Stage], stages: Sequence[_Stage]) -> list[_St
     found: list[_Stage] = []
     waiting = [*final]
     while waiting:
-        for each in waiting.pop().instructions:
-            given, words = flags_of(each) if each.name == "COPY" else ({}, [])
-            stage = _find(given.get("from", ""), stages)
-            if stage is not None and any(ENVIRONMENTS.search(word) for word in words[:-1]):
+        for name, path in waiting.pop().seen.taken:
+            stage = _find(name, stages)
+            if stage is not None and stage.seen.has_environment(path):
                 new = [one for one in _chain(stage) if one not in found and one not in final]
                 found += new
                 waiting += new

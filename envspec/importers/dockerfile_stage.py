@@ -32,11 +32,6 @@ _OF_PLATFORM: Final = {
 }
 #: Docker's words for platforms of a spec.
 _PLATFORMS: Final = {"linux/amd64": Platform.LINUX_64, "linux/arm64": Platform.LINUX_AARCH64}
-#: Paths of a stage whose copies are the environment that the stage made.
-ENVIRONMENTS: Final = re.compile(
-    r"(^|/)(\.?venv|env|envs|virtualenvs?|site-packages|dist-packages|(mini|ana)?conda3?|mambaforge|miniforge3"
-    r"|\.local|install|wheels|wheelhouse|python[\d.]*)(/|$)|^/usr/local(/lib|/bin)?/?$"
-)
 #: Of files that a pattern in COPY matches.
 _MOST_MATCHES: Final = 100
 _RUN: Final = "envspec's images have the start command of their base: `envspec run LOCK -- {value}`"
@@ -127,7 +122,8 @@ def json_words(value: str) -> list[str]:
 class StageReader:
     """Reads the instructions of one stage.
 
-    contexts: folders of files that are copied. stage: the shell of another stage, by its name or number. defaults: of
+    contexts: folders of files that are copied. stage: the shell of another stage, by its name or number, as it is when
+    this one is read, and at its end. defaults: of
     arguments. given: arguments of the build. base: the base image, empty if it is a stage. workdir: the instruction
     that decides the image's working directory.
     """
@@ -135,7 +131,7 @@ class StageReader:
     imported: Import
     shell: Shell
     contexts: tuple[Path, ...]
-    stage: Callable[[str], Shell | None]
+    stage: Callable[[str], tuple[Shell, Shell] | None]
     defaults: Mapping[str, str | None]
     given: Mapping[str, str]
     base: str = ""
@@ -297,6 +293,9 @@ class StageReader:
     def read_copy(self, each: Instruction) -> None:
         """COPY and ADD: which of the project's files are where."""
         given, words = flags_of(each)
+        if "from" in given and len(words) > 1:
+            self._copy_stage(each, given["from"], [expand_text(word, self.shell.variables) for word in words])
+            return
         values = [value for word in words if (value := self._value(each, word)) is not None]
         if len(values) < len(words):
             return
@@ -313,8 +312,6 @@ class StageReader:
                 name,
                 each.bodies[0][1],
             )
-        elif "from" in given:
-            self._copy_stage(each, given["from"], sources, target)
         elif any(re.match(r"[a-z+]+://|git@", source) for source in sources):
             self._add(
                 each, Outcome.REFUSED, "files from the network have no hash: [image] copy copies those of the project"
@@ -322,19 +319,26 @@ class StageReader:
         else:
             self._copy_files(each, sources, target)
 
-    def _copy_stage(self, each: Instruction, name: str, sources: Sequence[str], target: str) -> None:
-        shell = self.stage(name)
-        if shell is None:
+    def _copy_stage(self, each: Instruction, name: str, words: Sequence[Expanded]) -> None:
+        """words: the paths in the stage, and the destination."""
+        found = self.stage(name)
+        if found is None:
             if re.search(r"astral(-sh)?/uv\b", name):
                 self._add(each, Outcome.TRANSLATED, "needs nothing: envspec installs packages itself")
             else:
                 reason = f"an image has no files of {name}: install them by [system] apt, or choose it as [image] base"
                 self._add(each, Outcome.REFUSED, reason)
             return
+        shell, complete = found
+        # Of a path with an unknown variable: it may be any, and what the stage makes is not lost.
+        sources = [posixpath.join("/", "" if word.unknown else word.words[0]) for word in words[:-1]]
         for source in sources:
+            self.shell.taken.append((name, source))
+            if source in complete.environments:
+                self.shell.environments[self.shell.path(words[-1].words[0])] = None
             if (host := shell.host(source)) is not None:
-                self.shell.copy(self._target(target, host, sources), host)
-        if any(ENVIRONMENTS.search(source) for source in sources):
+                self.shell.copy(self._target(words[-1].words[0], host, sources), host)
+        if any(map(complete.has_environment, sources)):
             self._add(each, Outcome.TRANSLATED, f"the packages that the stage {name} installs")
         else:
             reason = f"what the stage {name} builds is not in the image: build it into a wheel, or into [image] base"

@@ -32,9 +32,10 @@ _DEEPEST: Final = 50
 def read_pyproject(path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()) -> None:
     """Read a project's requirements, and the lock beside it.
 
-    extras, groups: which of the project's are taken beside its own requirements; Poetry's groups and PDM's, and the
-    dev-dependencies of uv (`dev`) are groups too. Neither of them is taken by default.
+    extras, groups: which of the project's are taken beside its own requirements and those that the user names; Poetry's
+    groups and PDM's, and the dev-dependencies of uv (`dev`) are groups too. Neither of them is taken by default.
     """
+    extras, groups = (*extras, *imported.extras), (*groups, *imported.groups)
     taken = frozenset(map(normalised, extras)), frozenset(map(normalised, groups))
     project = Project(TomlFile(path, imported), imported, *taken)
     for read in (_metadata, _dependency_groups, read_uv, read_poetry, read_pdm, _others):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -96,7 +96,7 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs | None
     if expanded.words[:1] and expanded.words[0] in _TESTS:
         return _read_test(shell, outer, expanded)
     program = program_words(expanded.words)
-    command = Command(program, source, step.text)
+    command = Command(program, source, step.text, expanded.words, _environment(shell, expanded.words, assigned))
     script = _inner_script(command, step)
     if script is not None and nested < MAX_NESTED and runs is Runs.YES:
         read_script(shell, script, nested + 1)
@@ -126,6 +126,13 @@ def _assignments(shell: Shell, words: Sequence[str]) -> tuple[tuple[str, ...], d
         assigned[found["name"]] = None if value.unknown else value.words[0]
         at += 1
     return tuple(words[at:]), assigned
+
+
+def _environment(shell: Shell, words: Sequence[str], assigned: Mapping[str, str | None]) -> str:
+    """The environment in which a command runs: of its program's path, its VIRTUAL_ENV, or the script's."""
+    folders = (re.fullmatch(r"(/.+)/bin/(?:python|pip|uv)[\d.]*", word) for word in words[:4])
+    by_path = next((found[1] for found in folders if found), "")
+    return by_path or assigned.get("VIRTUAL_ENV") or shell.active or shell.variables.get("VIRTUAL_ENV") or ""
 
 
 def _read_test(shell: Shell, command: Command, expanded: Expanded) -> Runs:

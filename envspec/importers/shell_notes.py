@@ -99,11 +99,6 @@ NOTES: Final = (
         "models and data are not part of an image: `envspec run` mounts the Hugging Face cache",
     ),
     Note(
-        r"(ln|update-alternatives) .*python.*|(ln|update-alternatives) .*\bpip.*",
-        Outcome.TRANSLATED,
-        "needs nothing: `python` is the environment's",
-    ),
-    Note(
         r"ln -?s?.*(localtime|libcuda).*",
         Outcome.TRANSLATED,
         "needs nothing: times are UTC, and the driver's libraries are mounted",

@@ -80,6 +80,8 @@ def add_system_package(shell: Shell, command: Command, name: str) -> None:
     """One package of the system, with its version behind `=` if it has one."""
     draft = shell.imported.draft
     plain = name.partition("=")[0]
+    if python := re.fullmatch(r"python(3\.\d+)(-.+)?", plain):
+        draft.pythons.append(Clue(python[1], command.source, name))
     if not shell.has_system:
         shell.add(command, Outcome.TRANSLATED, "needs nothing: it is only where the build ran", name)
         return
@@ -88,8 +90,6 @@ def add_system_package(shell: Shell, command: Command, name: str) -> None:
             if found.groupdict().get("major"):
                 add_cuda(f"{found['major']}.{found['minor']}", command.source, shell.imported, name)
                 draft.flavors.append(Clue("devel", command.source, name))
-            if python := re.fullmatch(r"python(3\.\d+)(-.+)?", plain):
-                draft.pythons.append(Clue(python[1], command.source, name))
             shell.add(command, row.outcome, row.reason.format(**found.groupdict()), name)
             return
     if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+~:-]+)?", name):
@@ -133,6 +133,21 @@ def read_checkout(shell: Shell, command: Command) -> None:
         return
     shell.clones[folder] = clone._replace(revision=names[2])
     shell.add(command, Outcome.TRANSLATED, f"the revision of {clone.url}")
+
+
+def read_python_link(shell: Shell, command: Command) -> None:
+    """`ln -s /usr/bin/python3.11 /usr/bin/python`, and `update-alternatives` of the same."""
+    found = re.search(r"python(3\.\d+)", " ".join(command.words))
+    if found:
+        shell.pythons.append(Clue(found[1], command.source, f"python is python{found[1]}"))
+    shell.add(command, Outcome.TRANSLATED, "needs nothing: `python` is the environment's")
+
+
+def read_activate(shell: Shell, command: Command) -> None:
+    """`source /opt/venv/bin/activate`, `deactivate`."""
+    found = re.fullmatch(r"(.+)/bin/activate", command.words[-1])
+    shell.active = shell.path(found[1]) if found else ""
+    shell.add(command, Outcome.TRANSLATED, "needs nothing: an image has one environment, always active")
 
 
 def read_cd(shell: Shell, command: Command) -> None:
@@ -181,5 +196,7 @@ READERS: Final[tuple[tuple[str, Reader], ...]] = (
     (r"git (.* )?clone .*", read_clone),
     (r"git (.* )?checkout .*", read_checkout),
     (r"(cd|pushd)( .*)?", read_cd),
+    (r"(ln|update-alternatives) .*(python|\bpip).*", read_python_link),
+    (r"(source|\.) .*bin/activate|deactivate", read_activate),
     (r"export( .*)?", read_export),
 )

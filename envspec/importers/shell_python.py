@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from itertools import pairwise
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -13,8 +14,10 @@ from envspec.facts import load_facts
 from envspec.importers import conda_specs
 from envspec.importers.conda_specs import add_channel
 from envspec.importers.pip import Use, add_index, add_requirement
+from envspec.importers.pyproject import read_pyproject
 from envspec.importers.requirements import add_line
-from envspec.importers.shell_state import Clone, Command, Shell, split_options
+from envspec.importers.shell_state import Clone, Command, Selection, Shell, split_options
+from envspec.importers.toml_lines import TomlFile, list_of, table_of
 from envspec.importers.types import Clue, LedgerEntry, Outcome, Source
 from envspec.importers.variables import torch_backend
 from envspec.names import normalised
@@ -48,10 +51,7 @@ _WITH_VALUE: Final = (
     ),
     _Option("--torch-backend"),
     _Option("-w --wheel-dir"),
-    _Option(
-        "-t --target --prefix --root",
-        reason="a spec has one environment, without folders of packages beside it: require them like the others",
-    ),
+    _Option("-t --target --prefix --root"),
     _Option("--group", reason='add the group to the spec: `dependencies-from = ["group:NAME"]`'),
     _Option(
         "--platform --python-version --implementation --abi --python-platform",
@@ -96,12 +96,30 @@ def read_pip(shell: Shell, command: Command) -> None:
         given, names = [*given, *(("-r", name) for name in names)], []
     before = len(shell.imported.ledger)
     packages = tuple(name for name in map(_package_name, names) if name and name not in INSTALLERS)
+    environment = _target_of(shell, command, given)
+    if shell.is_elsewhere(environment):
+        reason = f"{environment} is not {shell.main}, the environment of the image: it needs a spec of its own"
+        shell.add(command, Outcome.REFUSED, reason)
+        return
+    if command.python and (packages or given):
+        shell.pythons.append(Clue(command.python, command.source, f"python{command.python} installs"))
     for option, value in given:
         _read_option(shell, command, option, value, packages)
     for name in names:
         _read_name(shell, command, name)
     if len(shell.imported.ledger) == before:
         shell.add(command, Outcome.TRANSLATED, "needs nothing: no packages")
+
+
+def _target_of(shell: Shell, command: Command, given: Sequence[tuple[str, str]]) -> str:
+    """The environment that a command installs to, as far as it names one; empty for the usual one."""
+    for option, value in given:
+        if option in ("--prefix", "--target", "-t"):
+            shell.environments.setdefault(shell.path(value))
+            return shell.path(value)
+        if option in ("-p", "--python") and value.startswith("/"):
+            return re.sub(r"/bin/[^/]*$", "", value)
+    return command.environment
 
 
 def _package_name(text: str) -> str:
@@ -250,31 +268,89 @@ PROJECT_FILES: Final = {
 
 
 def read_project(shell: Shell, command: Command) -> None:
-    """`uv sync`, `poetry install`, `pixi install`."""
+    """`uv sync`, `poetry install`, `pixi install`, with the extras and groups that they name."""
     declares, lock = PROJECT_FILES[command.words[0]]
+    environment = command.environment or shell.variables.get("UV_PROJECT_ENVIRONMENT") or ".venv"
+    shell.environments.setdefault(shell.path(environment))
     host = shell.host(declares)
+    if host is None and shell.clone(".") is None and (shell.context / declares).is_file():
+        # What copied it there is not understood, and a project has one.
+        host = shell.context / declares
     if host is None:
         reason = f"{declares} {_NOT_COPIED}"
         shell.add(command, Outcome.REFUSED, reason)
         return
-    shell.imported.include(host, command.source, command.text)
+    selection = shell.syncs.get(host, Selection()) | read_selection(shell, command, host)
+    shell.syncs[host] = selection
+    importer = shell.imported.find(host)
+    if importer is not None and declares == "pyproject.toml":
+        importer = partial(read_pyproject, extras=selection.extras, groups=selection.groups)
+    shell.imported.include(host, command.source, command.text, importer)
     found = shell.imported.find(host.with_name(lock)) if host.with_name(lock).is_file() else None
     if found is not None:
         shell.imported.run(found, host.with_name(lock))
-    for option, value in pairwise([*command.words, ""]):
-        if option in ("--extra", "--group", "--all-extras", "--all-groups", "--with", "-E", "--only-group"):
-            text = f"{option} {value}" if not option.startswith("--all") else option
-            reason = 'add them to the spec: `dependencies-from = ["extra:NAME", "group:NAME"]`'
-            shell.add(command, Outcome.REFUSED, reason, text)
+
+
+#: Options of uv and Poetry that take names; Poetry's take several, separated by commas or blanks.
+_EXTRAS: Final = frozenset({"--extra", "--extras", "-E"})
+_GROUPS: Final = frozenset({"--group", "--with", "--only-group", "--only"})
+_NO_GROUPS: Final = frozenset({"--no-group", "--without"})
+
+
+def read_selection(shell: Shell, command: Command, project: Path) -> Selection:
+    """The extras and groups that a command installs, those that the tool takes by default among them."""
+    options, _ = split_options(command.words[2:], _EXTRAS | _GROUPS | _NO_GROUPS)
+    given = [(option, name) for option, names in options for name in re.split(r"[,\s]+", names)]
+    names = {option for option, _ in given}
+    file = TomlFile(project, shell.imported) if project.suffix == ".toml" else None
+    extras = {name for option, name in given if option in _EXTRAS}
+    groups = {name for option, name in given if option in _GROUPS}
+    if file is not None and "--all-extras" in names:
+        extras |= {*file.table("project", "optional-dependencies"), *file.table("tool", "poetry", "extras")}
+    if file is not None and "--all-groups" in names:
+        groups |= {*groups_of(file)}
+    if file is not None and not names & {"--no-dev", "--no-default-groups", "--only-group", "--only"}:
+        groups |= default_groups(file, command.words[0])
+    groups -= {name for option, name in given if option in _NO_GROUPS}
+    return Selection(frozenset(map(normalised, extras)), frozenset(map(normalised, groups - {"main"})))
+
+
+def groups_of(file: TomlFile) -> set[str]:
+    """The groups of a project, of whatever tool."""
+    found = {*file.table("dependency-groups"), *file.table("tool", "poetry", "group")}
+    if list_of(file.data, "tool", "uv", "dev-dependencies") or file.table("tool", "poetry", "dev-dependencies"):
+        found.add("dev")
+    return found
+
+
+def default_groups(file: TomlFile, tool: str) -> set[str]:
+    """The groups that a tool installs if its command names none."""
+    found = groups_of(file)
+    if tool == "poetry":
+        tables = file.table("tool", "poetry", "group")
+        optional = {name for name in tables if table_of(tables, name).get("optional") is True}
+        return (found & {*tables, "dev"}) - optional
+    chosen = file.table("tool", "uv").get("default-groups", ["dev"])
+    return found if chosen == "all" else found.intersection(map(str, chosen if isinstance(chosen, list) else ()))
 
 
 def read_python_version(shell: Shell, command: Command) -> None:
     """`uv venv --python 3.11`, `uv python install 3.11`, `virtualenv -p python3.11`, `pyenv install 3.11.9`."""
     found = re.search(r"(?:^|[ =@]|python|-p)(3\.\d+(?:\.\d+)?)(?=$| )", " ".join(command.words[1:]))
-    if found:
-        shell.imported.draft.pythons.append(Clue(found[1], command.source, command.text))
-    reason = f"[env] python {found[1]}" if found else "needs nothing: an image has one environment"
+    version = found[1] if found else command.python
+    if command.words[0] in ("venv", "virtualenv") or command.words[:2] == ("uv", "venv"):
+        _, names = split_options(command.words[1 + (command.words[0] == "uv") :], _VENV_VALUED)
+        folder = shell.path(names[-1] if names else shell.variables.get("UV_PROJECT_ENVIRONMENT") or ".venv")
+        shell.environments.setdefault(folder)
+        if shell.is_elsewhere(folder):
+            version = ""
+    if version:
+        shell.pythons.append(Clue(version, command.source, command.text))
+    reason = f"[env] python {version}" if version else "needs nothing: an image has one environment"
     shell.add(command, Outcome.TRANSLATED, reason)
+
+
+_VENV_VALUED: Final = frozenset({"-p", "--python", "--prompt", "--index-url", "--seed-packages"})
 
 
 # conda
@@ -308,6 +384,8 @@ def read_conda(shell: Shell, command: Command) -> None:
             add_channel(shell.imported, command.source, value, f"{option} {value}")
         elif option in ("-f", "--file"):
             _read_conda_file(shell, command, value)
+        elif option in ("-p", "--prefix", "-r", "--root-prefix"):
+            shell.environments.setdefault(shell.path(value))
     for spec in specs:
         _read_spec(shell, command.source, spec)
     if command.words[1] == "env" and not any(option in ("-f", "--file") for option, _ in given):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Collection, Iterable, MutableMapping
+import re
+from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from envspec.importers.types import Import, Outcome, Source
+from envspec.importers.types import Clue, Import, Outcome, Source
 
 #: Of files and folders that are copied to one path of a container.
 _MOST_COPIES: Final = 20
@@ -16,12 +17,50 @@ _MOST_COPIES: Final = 20
 _LONGEST_PATH: Final = 4096
 
 
+#: Variables that name an environment's folder.
+_FOLDERS: Final = (
+    *("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "PYTHONUSERBASE", "CONDA_PREFIX", "CONDA_DIR", "MAMBA_ROOT_PREFIX"),
+)
+#: Usual names of environments' folders, and of folders with wheels for one.
+_USUAL: Final = re.compile(
+    r"(^|/)(\.?venv|env|envs|virtualenvs?|site-packages|dist-packages|(mini|micro|ana|mamba)?(conda|forge|mamba)\d*"
+    r"|\.local|install|wheels|wheelhouse|python[\d.]*)(/|$)|^/usr/local(/lib|/bin)?/?$"
+)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The extras and groups of a project that commands install, normalised."""
+
+    extras: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+
+    def __or__(self, other: Selection) -> Selection:
+        return Selection(self.extras | other.extras, self.groups | other.groups)
+
+
 class Command(NamedTuple):
-    """One command. words: the program without its folder, then its arguments. text: as it is written."""
+    """One command. words: the program without its folder, then its arguments. text: as it is written.
+
+    whole: words with what is in front of the program. environment: in which the program runs, as far as it is named.
+    """
 
     words: tuple[str, ...]
     source: Source
     text: str
+    whole: tuple[str, ...] = ()
+    environment: str = ""
+
+    @property
+    def python(self) -> str:
+        """The series of the Python that runs the command: `3.11` of `python3.11 -m pip`. Empty if it is not named."""
+        front = self.whole[: len(self.whole) - len(self.words) + 1]
+        found = (re.search(r"(?:^|/)(?:python|pip)(3\.\d+)$", word) for word in front)
+        return next((each[1] for each in found if each), "")
 
 
 class Clone(NamedTuple):
@@ -40,6 +79,10 @@ class Shell:
     variables: name -> value; of None and of others it is not known. copies: the container's paths -> what is copied
     there, the last one first. written: the container's paths -> lines of files that the script writes. clones: by the
     folder in the container. has_system: False in a stage whose packages of the system are not in the final image.
+    environments: folders of Python environments, where commands make them and variables name them. taken: name of a
+    stage, and a path that is copied from it. pythons: that commands run, in their order. syncs: a project's file ->
+    extras and groups that commands install of it. active: the environment that the script activated. main: the
+    environment of the image, of several; empty if any may be.
     """
 
     imported: Import
@@ -51,6 +94,12 @@ class Shell:
     written: dict[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
     clones: dict[str, Clone] = field(default_factory=dict)
     has_system: bool = True
+    environments: dict[str, None] = field(default_factory=dict)
+    taken: list[tuple[str, str]] = field(default_factory=list)
+    pythons: list[Clue] = field(default_factory=list)
+    syncs: dict[Path, Selection] = field(default_factory=dict)
+    active: str = ""
+    main: str = ""
 
     def path(self, name: str) -> str:
         """A path in the container, in full."""
@@ -60,6 +109,7 @@ class Shell:
         """Take the state of another stage, which is not changed afterwards."""
         self.workdir, self.variables = other.workdir, dict(other.variables)
         self.copies, self.written, self.clones = dict(other.copies), dict(other.written), dict(other.clones)
+        self.environments = dict(other.environments)
 
     def copy(self, target: str, source: Path) -> None:
         """A file or a folder of the project that is at a path in the container from now on."""
@@ -79,6 +129,23 @@ class Shell:
                     return found
         return None
 
+    def has_environment(self, name: str) -> bool:
+        """Whether a path is an environment, a part of one, or a folder that contains one."""
+        path = self.path(name)
+        named = [self.variables.get(each) for each in _FOLDERS]
+        made = [*self.environments, *(self.path(each) for each in named if each)]
+        return bool(_USUAL.search(path)) or any(_is_in(path, each) or _is_in(each, path) for each in made)
+
+    def is_elsewhere(self, environment: str) -> bool:
+        """Whether an environment is another one than the image's."""
+        return bool(self.main and environment in self.environments and environment != self.main)
+
+    def main_environment(self) -> str:
+        """The environment that VIRTUAL_ENV or PATH names, else the one that was made last; empty if there is none."""
+        path = (self.variables.get("PATH") or "").split(":")
+        named = [self.variables.get("VIRTUAL_ENV") or "", *(re.sub(r"/bin/?$", "", each) for each in path)]
+        return next((each for each in named if each in self.environments), next(reversed(self.environments), ""))
+
     def clone(self, name: str) -> tuple[Clone, str] | None:
         """The repository that was cloned to a folder in the container, and a path in it; empty for the whole."""
         path = self.path(name)
@@ -93,6 +160,11 @@ class Shell:
 
 
 Reader = Callable[[Shell, Command], None]
+
+
+def prefer_pythons(imported: Import, pythons: Sequence[Clue]) -> None:
+    """Let the Pythons that commands run go before those that are only installed."""
+    imported.draft.pythons[:0] = pythons
 
 
 def split_options(words: Iterable[str], valued: Collection[str]) -> tuple[list[tuple[str, str]], list[str]]:

@@ -146,11 +146,14 @@ class Import:
     """One run of the importers: draft and ledger of all sources, and the files that were read.
 
     root: the folder from which messages name files. find: the importer of a file, for those that include others.
-    tops: links that lead out of all of these folders are not read: see `allow`.
+    extras, groups: that the user names, of every project that is read. tops: links that lead out of all of these
+    folders are not read: see `allow`.
     """
 
     root: Path
     find: Callable[[Path], Importer | None]
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     draft: Draft = field(default_factory=Draft)
     ledger: list[LedgerEntry] = field(default_factory=list)
     done: set[Path] = field(default_factory=set)
@@ -158,7 +161,7 @@ class Import:
 
     def scratch(self) -> Import:
         """An import of the same sources, with a draft and a ledger of its own."""
-        return Import(self.root, self.find, tops=self.tops)
+        return Import(self.root, self.find, self.extras, self.groups, tops=self.tops)
 
     def allow(self, source: Path) -> None:
         """Let links lead to files in the repository of a source that the user named: git's top level, else its folder.
@@ -215,17 +218,17 @@ class Import:
         except ValueError as error:
             raise Unreadable(f"{self.shown(path)} is not valid TOML: {error}") from None
 
-    def include(self, path: Path, by: Source, text: str) -> None:
+    def include(self, path: Path, by: Source, text: str, importer: Importer | None = None) -> None:
         """Import a file that a line of another one names; each file once.
 
-        by, text: that line, which gets its entry here.
+        by, text: that line, which gets its entry here. importer: None for the one that its name says.
         """
         name = self.shown(path)
         if not path.is_file():
             self.add(by, text, Outcome.REFUSED, f"there is no file {name}")
         elif self.leads_out(path):
             self.add(by, text, Outcome.REFUSED, f"{name} is a link to a file outside of the project")
-        elif (importer := self.find(path)) is None:
+        elif (importer := importer or self.find(path)) is None:
             self.add(by, text, Outcome.NOT_UNDERSTOOD, f"envspec does not read {name}")
         else:
             self.add(by, text, Outcome.TRANSLATED, f"its lines, from {name}")

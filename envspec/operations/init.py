@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from typing import cast
 
 from envspec.diagnostics.machine import read_machine, this_platform
 from envspec.errors import UsageError
@@ -16,7 +13,7 @@ from envspec.facts.gpu import match_gpu
 from envspec.importers import known_importer, new_import
 from envspec.importers.result import Imported, Proof, moves
 from envspec.importers.spec_text import Choices, spec_of
-from envspec.importers.types import Clue, Draft, Import, Importer, Source
+from envspec.importers.types import Clue, Draft, Import, Source
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import read_lock
 from envspec.models import Lock, Resolution
@@ -28,7 +25,8 @@ from envspec.operations.lock_state import LockRequest
 @dataclass(frozen=True, slots=True)
 class InitRequest:
     """sources: files, and folders of environments. output: the spec's file; None: specs/<name>.toml below `root`, the
-    current folder. extras, groups: of a pyproject.toml. overwrite: whether an existing spec is replaced.
+    current folder. extras, groups: of every pyproject.toml that is read. overwrite: whether a spec that exists is
+    replaced.
     """
 
     root: Path
@@ -49,22 +47,21 @@ def read_sources(request: InitRequest, facts: Facts) -> Import:
     """Draft and ledger of all sources.
 
     Raises:
-        UsageError: a source is missing, can't be read, or is of no kind that is known.
+        UsageError: a source is missing, can't be read, or is of no kind that is known; no project has the extras.
     """
-    imported = new_import(request.root)
+    imported = new_import(request.root, request.extras, request.groups)
     for path in request.sources:
         imported.allow(path)
-        imported.run(_importer(path, request), path)
+        imported.run(known_importer(path), path)
+    if (request.extras or request.groups) and not any(path.name == "pyproject.toml" for path in imported.done):
+        option, name = ("--extra", *request.extras[:1]) if request.extras else ("--group", *request.groups[:1])
+        raise UsageError(
+            f"{option} {name}: no source is or names a pyproject.toml, which has extras and groups",
+            hint=f"name it as a source too: `envspec init pyproject.toml {option} {name}`",
+        )
     if request.prefixes and not (request.choices.gpus or imported.draft.gpus):
         _add_machine(imported.draft, facts)
     return imported
-
-
-def _importer(path: Path, request: InitRequest) -> Importer:
-    importer = known_importer(path)
-    if path.name == "pyproject.toml" and (request.extras or request.groups):
-        return partial(cast("Callable[..., None]", importer), extras=request.extras, groups=request.groups)
-    return importer
 
 
 def _add_machine(draft: Draft, facts: Facts) -> None:

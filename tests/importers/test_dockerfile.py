@@ -395,3 +395,110 @@ def test_the_cuda_of_cog(build: str, cudas: list[str], reason: str, tmp_path: Pa
     found = imported(path, tmp_path)
     assert [each.value for each in found.draft.cudas] == cudas
     assert reason in found.ledger[0].reason
+
+
+VENV = "FROM ubuntu:22.04 AS b\nENV HOME=/h\nARG HERE=/h/app\nWORKDIR /h/app\n"
+
+
+@pytest.mark.parametrize(
+    ("builds", "copies"),
+    [
+        ("ENV VIRTUAL_ENV=/deps\nRUN python3.11 -m venv $VIRTUAL_ENV && pip install einops", "$VIRTUAL_ENV /x"),
+        ("ENV VIRTUAL_ENV=/deps\nRUN python3.11 -m venv $VIRTUAL_ENV && pip install einops", "${NOT_HERE} /x"),
+        ("RUN python3.11 -m venv tools && tools/bin/pip install einops", "/h/app /h/app"),
+        ("RUN python3.11 -m venv /tools && /tools/bin/pip install einops", "tools/lib /x/"),
+        ("RUN uv venv --python 3.11 && uv pip install einops", "--chown=a:b /h/app/.venv /x"),
+        ("RUN virtualenv -p python3.11 /a/b && . /a/b/bin/activate && pip install einops", "/a /a"),
+        ("RUN python3.11 -m pip install --target=/libs einops", "/libs /app/libs"),
+        ("RUN python3.11 -m pip install --user einops", "$HOME/.local /root/.local"),
+        ("RUN micromamba create -p /e python=3.11 && pip install einops", "/e /e"),
+        ("ENV MAMBA_ROOT_PREFIX=/m\nRUN micromamba create -n e python=3.11 && pip install einops", "/m/envs/e /e"),
+        ("RUN micromamba create -n e python=3.11 && pip install einops", "$HOME/micromamba /e"),
+    ],
+)
+def test_an_environment_is_copied_by_every_spelling(builds: str, copies: str, tmp_path: Path) -> None:
+    found = dockerfile(
+        tmp_path, f"{VENV}{builds}\nFROM ubuntu:24.04\nENV HOME=/h VIRTUAL_ENV=/deps\nCOPY --from=b {copies}\n"
+    )
+    assert [each.text for each in found.draft.dependencies] == ["einops"]
+    assert found.draft.pythons[0].value == "3.11"
+    assert [entry for entry in found.ledger if entry.outcome.is_lost] == []
+
+
+def test_what_a_stage_has_beside_its_environment_is_not_the_environment(tmp_path: Path) -> None:
+    stage = f"{VENV}RUN python3 -m venv /deps && /deps/bin/pip install einops && make dist\nFROM ubuntu:24.04\n"
+    found = dockerfile(tmp_path, f"{stage}COPY --from=b /h/app/dist /app/dist\n")
+    assert found.draft.dependencies == []
+    assert found.ledger[-1].outcome is Outcome.REFUSED
+
+
+def test_of_several_environments_the_one_in_path_counts(tmp_path: Path) -> None:
+    portal = "RUN python3.10 -m venv /portal && . /portal/bin/activate && pip install flask && deactivate"
+    main = "RUN uv venv -p 3.12 /main && VIRTUAL_ENV=/main uv pip install einops\nENV PATH=/main/bin:$PATH"
+    for lines in (f"{portal}\n{main}", f"{main}\n{portal}"):
+        found = dockerfile(tmp_path, f"FROM ubuntu:22.04\n{lines}\nRUN pip install numpy\n")
+        assert [each.text for each in found.draft.dependencies] == ["einops", "numpy"]
+        assert [each.value for each in found.draft.pythons] == ["3.12"]
+        (lost,) = (entry for entry in found.ledger if entry.outcome.is_lost)
+        assert "/portal is not /main" in lost.reason
+
+
+PROJECT = """
+[project]
+name = "painter"
+version = "1.0"
+dependencies = ["pillow"]
+[project.optional-dependencies]
+cuda = ["torch==2.9.1"]
+web = ["flask"]
+[dependency-groups]
+dev = ["pytest"]
+docs = ["furo"]
+"""
+POETRY = """
+[tool.poetry]
+name = "painter"
+[tool.poetry.dependencies]
+pillow = "*"
+torch = { version = "2.9.1", optional = true }
+flask = { version = "*", optional = true }
+[tool.poetry.extras]
+cuda = ["torch"]
+web = ["flask"]
+[tool.poetry.group.dev.dependencies]
+pytest = "*"
+[tool.poetry.group.docs]
+optional = true
+[tool.poetry.group.docs.dependencies]
+furo = "*"
+"""
+
+
+@pytest.mark.parametrize(
+    ("project", "command", "expected"),
+    [
+        (PROJECT, "uv sync --no-dev", "pillow"),
+        (PROJECT, "uv sync", "pillow pytest"),
+        (PROJECT, "uv sync --frozen --no-install-project --extra=cuda --no-dev", "pillow torch"),
+        (PROJECT, "uv sync --extra cuda --extra web --group docs --no-dev", "pillow torch flask furo"),
+        (PROJECT, "uv sync --all-extras --all-groups", "pillow torch flask pytest furo"),
+        (PROJECT, "uv sync --all-groups --no-group dev", "pillow furo"),
+        (POETRY, "poetry install --only main --no-root", "pillow"),
+        (POETRY, "poetry install --extras 'cuda web' --without dev", "pillow torch flask"),
+        (POETRY, "poetry install -E cuda --with docs,dev", "pillow torch pytest furo"),
+        (POETRY, "poetry install --all-extras", "pillow torch flask pytest"),
+    ],
+)
+def test_the_extras_and_groups_that_a_command_names(project: str, command: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(project)
+    found = dockerfile(tmp_path, f"FROM ubuntu:24.04\nWORKDIR /a\nCOPY pyproject.toml .\nRUN {command}\n")
+    names = [re.split(r"[=<>~ ;]", each.text)[0] for each in found.draft.dependencies]
+    assert sorted(names) == sorted(expected.split())
+    assert [entry for entry in found.ledger if entry.outcome.is_lost] == []
+
+
+def test_the_extras_of_all_commands_of_the_image_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    base = "FROM ubuntu:24.04 AS base\nWORKDIR /a\nCOPY . .\nRUN uv sync --no-dev --no-install-project\n"
+    text = f"{base}FROM base AS docs\nRUN uv sync --group docs\nFROM base\nRUN uv sync --no-dev --extra cuda\n"
+    assert [each.text for each in dockerfile(tmp_path, text).draft.dependencies] == ["pillow", "torch==2.9.1"]

@@ -187,3 +187,16 @@ def environment(prefix: Path, wheels: list[Artifact], installer: str, requested:
         with (info / "RECORD").open("a") as record:
             record.write("".join(f"{line}\n" for line in lines))
     return prefix
+
+
+def test_extras_are_those_of_the_project_that_a_dockerfile_installs(user: User) -> None:
+    sources(
+        user,
+        pyproject_toml='[project]\nname = "a"\ndependencies = ["weekly"]\noptional-dependencies.more = ["modern"]\n',
+        Dockerfile="FROM ubuntu:24.04\nCOPY . .\nRUN uv sync --no-dev\n",
+    )
+    ran = init(user, "Dockerfile", "--name", "tools", "--extra", "more", "--no-lock", "--accept-loss")
+    assert ran.status == 0, ran.stderr
+    assert '"weekly", "modern"' in (user.folder / "specs" / "tools.toml").read_text()
+    sources(user, requirements_txt="weekly\n")
+    assert "--extra more: no source" in refused(init(user, "requirements.txt", "--extra", "more", "--no-lock"), 2)
