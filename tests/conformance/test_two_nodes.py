@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -101,7 +100,7 @@ def test_a_node_whose_link_is_down_is_named_by_the_other(
         one, other = (each.result().results["ddp"] for each in running)
     assert one["status"] == other["status"] == "failed"
     # Neither was ended at its limit: both noticed by themselves.
-    assert one["cause"] == other["cause"] == "raised"
+    assert one["cause"] == other["cause"] == "raised", (one["reason"], other["reason"])
     assert "node 1 is lost: no response for 3.5 s, the last in the phase 'step 2'" in one["reason"]
     assert "node 0 is lost: the rendezvous, which runs on it, does not respond any more" in other["reason"]
 
@@ -111,6 +110,5 @@ def test_a_node_that_never_comes_is_reported(
 ) -> None:
     output = run(torch_29, _order(["ddp"], nodes, 0), tmp_path, before=nodes[0].words)
     assert output.results["ddp"]["cause"] == "raised"
-    # 60 s, and what the machine's CPUs were busy with others.
-    assert re.search(r"not every node joined within [0-9]+ s", output.results["ddp"]["reason"])
+    assert "not every node joined within 60 s" in output.results["ddp"]["reason"]
     assert "1/2 clients joined" in output.results["ddp"]["reason"]
