@@ -111,7 +111,7 @@ def choose_build(
         NoSuchBuild: no torch that matches was ever published for that CUDA, or runs with the driver.
     """
     public, label = split_label(torch)
-    wish = _cuda_choice(torch, label, cuda)
+    wish = cuda_of_label(f"torch{torch}", label, cuda) if label else cuda
     has_code = platform.is_linux and wish is not CudaChoice.CPU
     machines = replace(machines, gpus=served(facts, machines.gpus, platform)) if has_code else ANY_MACHINE
     if wish is CudaChoice.ANY:
@@ -132,10 +132,10 @@ def choose_build(
     gpus = replace(machines, driver=None)
     running = [row for row in published if not _obstacle(facts, row, variant, platform, gpus)]
     candidates = running or published
-    if label is None and candidates[-1].default.get(platform.value) == variant:
+    if candidates[-1].default.get(platform.value) == variant:
         choice = _from_default(facts, candidates, variant, platform)
     else:
-        choice = _from_pytorch(facts, candidates, variant, platform, label)
+        choice = _from_pytorch(facts, candidates, variant, platform)
     left_out = _left_out(facts, published[-1], candidates[-1], variant, platform, gpus)
     return replace(choice, left_out=left_out, serves_gpus=bool(running))
 
@@ -314,28 +314,31 @@ def builds_for(facts: Facts, row: TorchRelease, platform: Platform, machines: Ma
 
 
 def split_label(torch: SpecifierSet) -> tuple[SpecifierSet, str | None]:
-    """`==2.7.0+cu118` is (`==2.7.0`, `cu118`): only PyTorch's own indexes have releases with a label."""
+    """`==2.7.0+cu118` is (`==2.7.0`, `cu118`)."""
     clauses = [str(clause).partition("+") for clause in torch]
     label = next((label for _, _, label in clauses if label), None)
     return SpecifierSet(",".join(public for public, _, _ in clauses)), label
 
 
-def _cuda_choice(torch: SpecifierSet, label: str | None, cuda: CudaVersion | CudaChoice) -> CudaVersion | CudaChoice:
-    """The CUDA of the request's label, if it has one and the spec's `[cuda]` does not contradict it."""
-    if label is None:
-        return cuda
+def cuda_of_label(line: str, label: str, cuda: CudaVersion | CudaChoice) -> CudaVersion | CudaChoice:
+    """The CUDA that a label of the torch family names. line: the requirement with it. cuda: what `[cuda]` states.
+
+    Raises:
+        NoSuchBuild: `[cuda]` states another one, or the label names neither a CUDA nor the CPU.
+    """
+    name = line.partition("=")[0]
     try:
         meant = CudaChoice.CPU if label == "cpu" else CudaVersion.parse(label)
     except ValueError:
         raise NoSuchBuild(
-            f"torch{torch}: envspec locks builds for CUDA and for the CPU, not `{label}`",
-            hint="remove the label from torch, and set the CUDA version in the spec: [cuda] version",
+            f"{line}: envspec locks builds for CUDA and for the CPU, not `{label}`",
+            hint=f"remove the label from {name}, and set the CUDA version in the spec: [cuda] version",
         ) from None
     if cuda in (CudaChoice.ANY, meant):
         return meant
     setting = f"[cuda] version is {cuda}" if isinstance(cuda, CudaVersion) else "the spec has no [cuda] table"
     fix = f'set [cuda] version = "{meant}"' if isinstance(meant, CudaVersion) else "leave [cuda] out"
-    raise NoSuchBuild(f"torch{torch} names the {label} build, but {setting}", hint=f"{fix}, or drop the label")
+    raise NoSuchBuild(f"{line} names the {label} build, but {setting}", hint=f"{fix}, or remove the label")
 
 
 def _from_default(facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform) -> BuildChoice:
@@ -347,14 +350,10 @@ def _from_default(facts: Facts, candidates: Sequence[TorchRelease], variant: str
     return BuildChoice(variant, why, newest.source, same, constraint)
 
 
-def _from_pytorch(
-    facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform, label: str | None
-) -> BuildChoice:
+def _from_pytorch(facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform) -> BuildChoice:
     newest = candidates[-1]
     usual = newest.default.get(platform.value, "not known")
     why = f"torch {newest.version} is the newest match with {variant}; its default build on {platform.value} is {usual}"
-    if label:
-        why = f"only PyTorch's own index has releases with the label +{label}"
     unsure = f"torch {newest.version}: no source confirms a {variant} build for {platform.value}"
     warning = "" if _is_confirmed(facts, newest, variant, platform) else unsure
     versions = tuple(row.version for row in candidates)
@@ -450,7 +449,8 @@ def family_mismatch(facts: Facts, requests: Mapping[str, SpecifierSet]) -> Famil
     Its hint names sets that fit. requests: normalised name -> specifier, with or without `torch`; other
     names are ignored.
     """
-    torch, _ = split_label(requests.get("torch", SpecifierSet()))
+    requests = {name: split_label(specifier)[0] for name, specifier in requests.items()}
+    torch = requests.get("torch", SpecifierSet())
     members = [_member_request(facts, name, requests[name]) for name in (*MEMBERS, "triton") if name in requests]
     candidates = list(_torch_candidates(facts, torch))
     if not candidates:

@@ -24,12 +24,12 @@ from envspec.spec.requirements import (
     is_pep508,
     read_constraint,
     read_requirement,
+    without_label,
 )
 from envspec.spec.values import read_index_url
 
 #: The CUDA in a local label, a file's name or a path: `cu124`, `pt20cu118`.
 _CUDA: Final = re.compile(r"(?<![A-Za-z])(?:pt\d+)?cu(1[0-9])(\d)(?!\d)")
-_LABEL: Final = re.compile(r"(={2,3}\s*[^\s,;+]+)\+([A-Za-z0-9._-]+)")
 #: The libraries that torch's wheels require one by one, each in one version. Source: metadata of torch 2.0 to 2.15.
 _OF_TORCH: Final = re.compile(
     r"nvidia-(?:cublas|cuda-cupti|cuda-nvrtc|cuda-runtime|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparselt|nccl"
@@ -160,21 +160,20 @@ def _without_label(requirement: Requirement, by: Source, imported: Import) -> tu
     """A requirement without the local label of a build of torch, which decides [cuda]; None for builds that no spec
     can have. Other packages keep their labels.
     """
-    label = _LABEL.search(requirement.text) if requirement.url is None else None
-    clue = cuda_of(label[2] if label else requirement.url or "")
+    bare, label = without_label(requirement)
+    clue = cuda_of(label or requirement.url or "")
     if clue and requirement.url:
         add_cuda(clue, by, imported, f"the build of {requirement.name}")
     note_build(requirement.name, pinned(requirement) or "", by, imported)
-    if label is None or requirement.name not in INDEX_FAMILY:
+    if not label or requirement.name not in INDEX_FAMILY:
         return requirement, []
-    bare = read_requirement(_LABEL.sub(r"\1", requirement.text))
     if clue:
         reason = f"as {bare.text}, and [cuda] version = {clue}"
-    elif label[2].startswith("cpu"):
+    elif label.startswith("cpu"):
         reason = f"as {bare.text}: without [cuda], torch is its build for the CPU"
     else:
         return None, [f"only released builds for CUDA and the CPU are supported: write {bare.text}"]
-    imported.draft.versions.setdefault(bare.name, f"{pinned(bare)}+{label[2]}")
+    imported.draft.versions.setdefault(bare.name, f"{pinned(bare)}+{label}")
     return bare, [reason]
 
 

@@ -14,7 +14,7 @@ from packaging.version import Version
 from envspec.errors import NoSolution
 from envspec.models import SPEC, CondaPackage, CudaVersion, Dependent, GpuCodeFound, InstalledPackage, Platform
 from envspec.spec.errors import KeyPath
-from envspec.spec.requirements import Requirement
+from envspec.spec.requirements import Requirement, without_label
 
 #: A package on an index: its normalised name and its version.
 Release = tuple[str, Version]
@@ -214,7 +214,8 @@ class RefusedLine(NamedTuple):
     extra: str = ""
 
     def is_of(self, line: Requirement) -> bool:
-        is_same = not self.line or str(line) == self.line
+        # A label of the torch family chooses its build, and is then removed.
+        is_same = not self.line or self.line in (str(line), str(without_label(line)[0]))
         return line.name == self.name and is_same and (not self.extra or self.extra in line.extras)
 
 

@@ -69,6 +69,8 @@ _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://|\\)|[a-z]+\+|\.{0,2
 #: In characters. Far beyond any real one; Python itself refuses to read numbers of more than 4300 digits.
 LONGEST: Final = 2000
 _EXAMPLES: Final = 'write requirements as PEP 508 does: `"torch==2.9.*"`, `"transformers[torch]>=4.57,<5"`'
+#: The local version of a pin.
+_LABEL: Final = re.compile(r"(={2,3}\s*[^\s,;+]+)\+([A-Za-z0-9._-]+)")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -133,6 +135,14 @@ def read_requirement(text: str) -> Requirement:
         marker=parsed.marker,
     )
     return plain if parsed.url is None else _from_url(plain, parsed.url)
+
+
+def without_label(requirement: Requirement) -> tuple[Requirement, str]:
+    """`torch==2.9.1` and `cu128` for `torch==2.9.1+cu128`: the label of a pin, empty if it has none."""
+    found = _LABEL.search(requirement.text) if requirement.url is None else None
+    if found is None:
+        return requirement, ""
+    return read_requirement(_LABEL.sub(r"\1", requirement.text)), found[2]
 
 
 def read_constraint(text: str) -> Requirement:

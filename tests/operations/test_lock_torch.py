@@ -15,7 +15,7 @@ from tests.support.builders import ecosystem
 from tests.support.builders.ecosystem import DESKTOP_TAGS, LINUX_TAGS, compiled, release
 from tests.support.builders.projects import PLAIN
 from tests.support.servers.index import IndexServer
-from tests.support.user import NAME, User
+from tests.support.user import NAME, User, refused
 
 AS_OF = "2026-06-01T00:00:00Z"
 #: Older releases of CUDA have no images of Ubuntu 24.04.
@@ -119,3 +119,23 @@ def test_an_edge_in_the_spec_corrects_metadata(user: User) -> None:
     user.wants("app", as_of=AS_OF, rest=edge)
     user.locked()
     assert user.packages()["filelock"]["required_by"] == [{"name": "left", "requirement": "filelock<3.13.1"}]
+
+
+def test_a_label_of_the_family_names_its_build(user: User) -> None:
+    gpus = '[cuda]\ngpus = ["A100"]\n'
+    user.wants("torch==2.9.1", "torchvision==0.24.1+cu128", as_of=AS_OF, rest=gpus)
+    user.locked()
+    assert {"torch": "2.9.1", "torchvision": "0.24.1"}.items() <= user.pins().items()
+    user.environ["ENVSPEC_CACHE_DIR"] = str(user.folder / "other-cache")
+    assert user.locks("--check").status == 0
+    with IndexServer(ecosystem.pytorch_index("cu126"), PLAIN, prefix="/whl/cu126") as index:
+        user.environ["ENVSPEC_PYTORCH_INDEX"] = index.url.replace("cu126", "{variant}")
+        user.wants("torchvision==0.24.1+cu126", as_of=AS_OF, rest=gpus)
+        user.locked()
+    assert {"torch": "2.9.1+cu126", "torchvision": "0.24.1+cu126"}.items() <= user.pins().items()
+
+
+def test_labels_that_name_two_builds_are_refused(user: User) -> None:
+    user.wants("torch==2.9.1+cu126", "torchvision==0.24.1+cu128", as_of=AS_OF, rest="[cuda]\n")
+    text = refused(user.locks(), 4)
+    assert "torch==2.9.1+cu126 and torchvision==0.24.1+cu128 name different builds of torch" in text

@@ -8,16 +8,20 @@ from dataclasses import dataclass, replace
 from datetime import timezone
 from typing import Final
 
+from packaging.version import Version
+
 from envspec.errors import EnvspecError, NoSolution
 from envspec.facts.torch import MEMBERS
 from envspec.models import SPEC, Dependent, Target
 from envspec.names import normalised
 from envspec.resolve.pypi.extensions import no_fitting_wheel
 from envspec.resolve.pypi.found import is_release
+from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, parsed
-from envspec.resolve.pypi.refused_lines import RENAME, no_wheel_for, refused_lines
+from envspec.resolve.pypi.refused_lines import RENAME, refused_lines
 from envspec.resolve.pypi.resolver import PypiRequest, Unsolvable
+from envspec.resolve.pypi.wheel_coverage import no_wheel_text
 from envspec.resolve.types import (
     LOOSEN,
     CondaProvided,
@@ -344,7 +348,10 @@ async def _absence(name: str, bounds: Sequence[str], target: Target, view: View)
     newest = selection.unloadable
     if newest is not None:
         is_allowed = not bounds or any(allows(bound, newest) for bound in bounds)
-        return (f"{name} {newest} {no_wheel_for(target)}", "") if is_allowed else ("", "")
+        if not is_allowed:
+            return "", ""
+        files = [file.filename for file in await view.listed(name) if version_of(file.filename) == Version(newest)]
+        return f"{name} {newest} {no_wheel_text(files, target)}", ""
     if selection.files:
         return "", ""
     if not await view.listed(name):

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
 
 from packaging.version import Version
 
 from envspec.errors import NoSolution
 from envspec.facts.extensions import Extensions, Label
 from envspec.facts.tables import numeric
-from envspec.models import Python, Target
 from envspec.names import normalised
 from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.index.selection import TagRanks, version_of
+from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.resolver import PypiRequest
+from envspec.resolve.pypi.wheel_coverage import loading_pythons
 from envspec.spec.pip_lines import index_lines
-from envspec.spec.targets import wheel_tags
-
-#: Up to which Python other than the target's a page's wheels are looked at.
-_PYTHONS: Final = tuple(f"3.{minor}" for minor in range(8, 20))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ async def no_fitting_wheel(name: str, request: PypiRequest, view: View) -> NoFit
     loadable = [wheel for wheel in wheels if view.rank(wheel.filename) is not None]
     sdist = f'allow its build in [pip]: allow_sdist = ["{name}"]' if name in view.withheld else ""
     if not loadable:
-        pythons = [series for series in _PYTHONS if _loads(wheels, target, series)]
+        pythons = loading_pythons([wheel.filename for wheel in wheels], target)
         hint = f"wheels there are for Python {', '.join(pythons)}: set one of them in [env] python" if pythons else ""
         return NoFittingWheel(
             f"{name}: index {index.name} has wheels with labels, and none for Python {target.python.series} on "
@@ -128,12 +123,6 @@ def _labelled(name: str, files: Iterable[ListedFile], extensions: Extensions, re
             continue
         if all(each.specifier.contains(version, prereleases=True) for each in required):
             yield _Wheel(version, label, filename)
-
-
-def _loads(wheels: Iterable[_Wheel], target: Target, series: str) -> bool:
-    other = replace(target, python=Python(f"{series}.0", "spec"))
-    ranks = TagRanks(tuple(wheel_tags(other)))
-    return any(ranks.rank(wheel.filename) is not None for wheel in wheels)
 
 
 def _wanted(extensions: Extensions) -> str:

@@ -43,8 +43,8 @@ from envspec.resolve.pypi.metadata import (
     requires_python,
     without_marker,
 )
-from envspec.resolve.pypi.refused_lines import no_wheel_for
 from envspec.resolve.pypi.resolver import Pins, PypiRequest, ResolverError
+from envspec.resolve.pypi.wheel_coverage import no_wheel_for
 from envspec.resolve.types import CondaProvided, FoundPackage, ProvidedPackage, required_by
 from envspec.verifier.owned import Overlap
 

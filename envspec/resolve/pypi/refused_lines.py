@@ -8,10 +8,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from packaging.requirements import Requirement
-from packaging.tags import Tag
 from packaging.version import Version
 
 from envspec.errors import EnvspecError
+from envspec.facts.torch import split_label
 from envspec.models import Target
 from envspec.names import normalised
 from envspec.resolve.pypi.extensions import published_elsewhere
@@ -21,10 +21,9 @@ from envspec.resolve.pypi.index.selection import upload_time, version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.resolver import PypiRequest
+from envspec.resolve.pypi.wheel_coverage import loading_pythons, needs_newer_glibc, no_wheel_text
 from envspec.resolve.types import RefusedLine
 
-#: How many tags of wheels that the target cannot load a message names.
-_NAMED: Final = 3
 #: Of a name that no index has.
 RENAME: Final = "correct the name, or name its index in [[pip.index]]"
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
@@ -78,7 +77,7 @@ def _problem(line: Requirement, listed: _Releases, visible: _Releases, target: T
     name, allowed = normalised(line.name), _allowed(line, listed)
     cutoff, is_dated = rules.cutoff_of(name), rules.index_of(name).dated
     if not allowed:
-        return f"there is no {name}{line.specifier}: the newest is {_newest(listed)}", "correct the version"
+        return _not_listed(line, listed, rules)
     times = {version: _uploaded(files) if is_dated else cutoff for version, files in allowed.items()}
     first = min(filter(None, times.values()), default=None)
     if first is None:
@@ -93,11 +92,43 @@ def _problem(line: Requirement, listed: _Releases, visible: _Releases, target: T
             "no date)",
         )
     newest = _newest(version for version, time in times.items() if time and time <= cutoff)
-    instead = f"allow {name} {_newest(visible)}, which has one" if visible else "require a package that has one"
-    return (
-        f"{name} {newest} {no_wheel_for(target)}{_tags(allowed[newest], rules.tags)}",
-        f"{instead}, change [env] python or platforms or [cuda] os, or leave it out there with a marker",
+    filenames = [file.filename for file in allowed[newest]]
+    hint = _with_a_wheel(name, newest, filenames, visible, target)
+    return f"{name} {newest} {no_wheel_text(filenames, target)}", hint
+
+
+def _not_listed(line: Requirement, listed: _Releases, rules: Rules) -> tuple[str, str]:
+    """The problem and the hint for versions that the index does not have: another version, or another index."""
+    name, (public, label) = normalised(line.name), split_label(line.specifier)
+    bare = Requirement(f"{name}{public}")
+    if label is None or not _allowed(bare, listed):
+        return f"there is no {name}{line.specifier}: the newest is {_newest(listed)}", "correct the version"
+    problem = (
+        f"index {rules.index_of(name).name} has {bare}, and no build of it with the label +{label}: such builds are on "
+        "the project's own index or page"
     )
+    version = str(_newest(_allowed(bare, listed)))
+    elsewhere = published_elsewhere([(name, version)], rules.extensions) or "name that index in [[pip.index]]"
+    return problem, f"write {bare}, or {elsewhere}"
+
+
+def _with_a_wheel(name: str, refused: Version, filenames: Sequence[str], visible: _Releases, target: Target) -> str:
+    """The ways to a release that has a wheel: another one, another Python, another system.
+
+    filenames: of the release that has none for the target.
+    """
+    ways = []
+    loadable = [each for each, files in visible.items() if any(file.filename.endswith(".whl") for file in files)]
+    newer = [each for each in loadable if each > refused and not each.is_prerelease]
+    if newer:
+        ways.append(f"allow {name} {min(newer)}, the first release with one for Python {target.python.series}")
+    elif loadable:
+        ways.append(f"allow {name} {_newest(loadable)}, the last release with one for Python {target.python.series}")
+    if pythons := loading_pythons(filenames, target):
+        ways.append(f'set [env] python = "{pythons[-1]}"')
+    elif needs_newer_glibc(filenames, target):
+        ways.append("set [cuda] os to a newer system")
+    return ", or ".join(ways) or f"leave {name} out on {target.platform.value} with a marker"
 
 
 def _newest(versions: Iterable[Version]) -> Version:
@@ -120,18 +151,3 @@ def _releases(files: Iterable[ListedFile]) -> _Releases:
 
 def _allowed(line: Requirement, releases: _Releases) -> _Releases:
     return {each: files for each, files in releases.items() if line.specifier.contains(each, prereleases=True)}
-
-
-def _tags(files: Iterable[ListedFile], loadable: Sequence[Tag]) -> str:
-    """What a release has wheels for; those for the target's Python or its platform first."""
-    parts = {loadable[0].interpreter, *(tag.platform for tag in loadable)}
-    wheels = [file.filename.removesuffix(".whl").split("-")[-3:] for file in files if file.filename.endswith(".whl")]
-    nearest = sorted(wheels, key=lambda tag: all(parts.isdisjoint(part.split(".")) for part in tag))
-    tags = list(dict.fromkeys(map("-".join, nearest)))
-    more = f" and {len(tags) - _NAMED} more" if len(tags) > _NAMED else ""
-    return f", only for {', '.join(tags[:_NAMED])}{more}" if tags else ""
-
-
-def no_wheel_for(target: Target) -> str:
-    level = f", glibc up to {target.glibc[0]}.{target.glibc[1]}" if target.glibc else ""
-    return f"has no wheel for Python {target.python.series} on {target.platform.value}{level}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,12 +15,15 @@ from envspec.facts import Facts
 from envspec.facts.extensions import Extensions
 from envspec.facts.gpu import find_gpu
 from envspec.facts.torch import (
+    ANY_MACHINE,
     MEMBERS,
     BuildChoice,
     CudaChoice,
+    FamilyMismatch,
     Machines,
     NoSuchBuild,
     choose_build,
+    cuda_of_label,
     family_mismatch,
     split_label,
 )
@@ -37,7 +40,7 @@ from envspec.resolve.pypi.resolver import PypiRequest
 from envspec.resolve.types import Cutoffs, FoundEnvironment, ProvidedPackage
 from envspec.spec import Requirement, RequirementKind, Spec, UndatedFiles
 from envspec.spec.errors import KeyPath, RefusedValues
-from envspec.spec.requirements import read_override
+from envspec.spec.requirements import read_override, without_label
 from envspec.spec.sections import IndexFormat, IndexSection
 from envspec.spec.targets import has_cuda, marker_environment, wheel_tags
 
@@ -114,6 +117,9 @@ def target_request(
     sources = {r.name: given.sources[str(r)] for r in required if str(r) in given.sources}
     direct |= {name: _served(source, name) for name, source in sources.items()}
     elsewhere = direct.keys() | provided.keys() | {r.name for r in (*required, *bounds) if spec.pip.index_for(r.name)}
+    labelled = [r for r in (*required, *bounds) if "torch" not in elsewhere and _names_build(r, elsewhere)]
+    required = [without_label(r)[0] if r in labelled else r for r in required]
+    bounds = [without_label(r)[0] if r in labelled else r for r in bounds]
     from_default = [r for r in required if r.name not in elsewhere]
     if conflict := torch_family_conflict({r.name: (Dependent(SPEC, str(r)),) for r in from_default}, provided):
         raise conflict
@@ -128,7 +134,7 @@ def target_request(
         if mismatch := family_mismatch(family_facts, family):
             raise mismatch
         requested = specifiers.get("torch", SpecifierSet()) & (overrides.get("torch") or SpecifierSet())
-        build = _torch_build(spec, target, facts, cutoffs, requested)
+        build = _torch_build(spec, target, facts, cutoffs, requested, labelled)
     elif found is not None and "torch" in existing:
         build = _build_of_found(found, family, family_facts, target)
     pytorch = _pytorch_index(build, urls.pytorch)
@@ -151,11 +157,6 @@ def target_request(
     if found is not None:
         of_found = bounds_of(found, environment)
         constraints, reasons = [*constraints, *of_found], {**of_found, **reasons}
-    decisions = []
-    if build.source:
-        origin = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
-        value = f"{build.variant or 'default'} from {origin}"
-        decisions = [Decision("torch.build", value, why, build.source, target.platform)]
     lines = tuple(_line(r, direct) for r in required)
     preferred = {each.name: _of_build(each, build) for each in spec.pip.prefer if each.applies_to(environment)}
     request = PypiRequest(
@@ -168,10 +169,18 @@ def target_request(
         _identity(spec, rules, family_facts),
         # Beside a bound torch, a resolver tries these from the newest release down until one accepts that torch.
         tuple(name for name in MEMBERS if {name, "torch"} <= family.keys()),
-        tuple(decisions),
+        _decisions(build, why, target),
         tuple(filter(None, (build.left_out, build.warning))),
         build.serves_gpus,
     )
+
+
+def _decisions(build: BuildChoice, why: str, target: Target) -> tuple[Decision, ...]:
+    if not build.source:
+        return ()
+    origin = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
+    value = f"{build.variant or 'default'} from {origin}"
+    return (Decision("torch.build", value, why, build.source, target.platform),)
 
 
 def _specifiers(requirements: Iterable[Requirement]) -> dict[str, SpecifierSet]:
@@ -182,13 +191,44 @@ def _specifiers(requirements: Iterable[Requirement]) -> dict[str, SpecifierSet]:
     return found
 
 
-def _torch_build(spec: Spec, target: Target, facts: Facts, cutoffs: Cutoffs, requested: SpecifierSet) -> BuildChoice:
+def _names_build(requirement: Requirement, elsewhere: Set[str]) -> bool:
+    """Whether a label of a requirement names the build of the torch family: `torchvision==0.24.1+cu128`."""
+    is_of_family = requirement.name in INDEX_FAMILY and requirement.name not in elsewhere
+    return is_of_family and bool(without_label(requirement)[1])
+
+
+def _torch_build(
+    spec: Spec,
+    target: Target,
+    facts: Facts,
+    cutoffs: Cutoffs,
+    requested: SpecifierSet,
+    labelled: Sequence[Requirement],
+) -> BuildChoice:
+    """labelled: the requirements whose labels name the build; `requested` has no label but that of an override.
+
+    Raises:
+        FamilyMismatch: they name several.
+    """
     cuda, as_of = spec.cuda_on(target.platform), cutoffs.names.get("torch", cutoffs.as_of)
-    if cuda is None:
-        return choose_build(facts, requested, CudaChoice.CPU, target.platform, as_of)
-    gpus = tuple(find_gpu(facts, name) for name in cuda.gpus)
-    machines = Machines(cuda.driver, gpus, target.python.series)
-    return choose_build(facts, requested, cuda.version or CudaChoice.ANY, target.platform, as_of, machines)
+    wish = CudaChoice.CPU if cuda is None else cuda.version or CudaChoice.ANY
+    labels = {label: bare for bare, label in map(without_label, labelled)}
+    if len(labels) > 1:
+        lines = " and ".join(requirement.text for requirement in labelled)
+        raise FamilyMismatch(f"{lines} name different builds of torch", hint="write the same label, or none")
+    for label, bare in labels.items():
+        wish = cuda_of_label(labelled[0].text, label, wish)
+        rows = [row for row in facts.members if row.package == bare.name and bare.specifier.contains(row.version)]
+        requested &= SpecifierSet(rows[0].torch if len(rows) == 1 else "")
+    machines = ANY_MACHINE
+    if cuda is not None:
+        gpus = tuple(find_gpu(facts, name) for name in cuda.gpus)
+        machines = Machines(cuda.driver, gpus, target.python.series)
+    build = choose_build(facts, requested, wish, target.platform, as_of, machines)
+    if split_label(requested)[1] and build.variant:
+        # What packages require is replaced by a version that only PyTorch's index has.
+        return replace(build, url=PYTORCH_INDEX.format(variant=build.variant))
+    return build
 
 
 def _of_build(preferred: Requirement, build: BuildChoice) -> str:
