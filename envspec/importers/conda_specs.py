@@ -121,8 +121,8 @@ def add_platform(imported: Import, source: Source, platform: str) -> None:
 
 
 def platforms_of(imported: Import) -> tuple[str, ...]:
-    """The platforms of the spec, as far as sources say."""
-    return tuple(clue.value for clue in imported.draft.platforms) or (Platform.LINUX_64.value,)
+    """The platforms of the spec, as far as the user or the sources say."""
+    return imported.platforms or tuple(clue.value for clue in imported.draft.platforms) or (Platform.LINUX_64.value,)
 
 
 def selected(word: str, platforms: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -141,6 +141,14 @@ def python_marker(platforms: tuple[str, ...]) -> str:
     return " or ".join(
         f"({_MARKERS[platform]})" if len(platforms) > 1 else _MARKERS[platform] for platform in platforms
     )
+
+
+def joined_markers(*markers: str) -> str:
+    """The marker that holds if all of them do; empty ones always do."""
+    found = list(filter(None, dict.fromkeys(markers)))
+    if len(found) < 2:
+        return "".join(found)
+    return " and ".join(f"({each})" if " or " in each else each for each in found)
 
 
 def add_name(imported: Import, source: Source, name: str) -> None:

@@ -19,6 +19,7 @@ from envspec.importers.conda_specs import (
     add_pinned,
     add_platform,
     add_requirement,
+    joined_markers,
     platforms_of,
     python_marker,
     selected,
@@ -288,10 +289,8 @@ def _pep508(name: str, table: Mapping[str, Any], platforms: tuple[str, ...]) -> 
     else:
         version = str(table.get("version", "*"))
         text += "" if version == "*" else version if version[:1] in "=<>!~" else f"=={version}"
-    markers = [str(each) for each in (table.get("env-markers"), python_marker(platforms)) if each]
-    if len(markers) == 2:
-        markers = [f"({markers[0]}) and ({markers[1]})"]
-    return f"{text} ; {markers[0]}" if markers else text
+    marker = joined_markers(str(table.get("env-markers") or ""), python_marker(platforms))
+    return f"{text} ; {marker}" if marker else text
 
 
 def _pypi_options(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:

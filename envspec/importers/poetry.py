@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from envspec.importers.conda_specs import joined_markers
 from envspec.importers.pip import Verdict
 from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.toml_lines import list_of, table_of, text_of
@@ -147,8 +148,8 @@ def requirement_of(name: str, value: Any) -> str:
         markers += [f'python_full_version {each.operator} "{each.version}"' for each in _set(specifier_of(python))]
     if platform := text_of(value, "platform"):
         markers.append(f'sys_platform == "{platform}"')
-    kept = [f"({each})" if " or " in each else each for each in filter(None, markers)]
-    return f"{text} ; {' and '.join(kept)}" if kept else text
+    marker = joined_markers(*markers)
+    return f"{text} ; {marker}" if marker else text
 
 
 def specifier_of(constraint: str) -> str:

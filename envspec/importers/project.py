@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import shown
+from envspec.importers.conda_specs import joined_markers, platforms_of, python_marker
 from envspec.importers.pip import Use, Verdict, add_index, add_requirement
-from envspec.importers.python_locks import PYTHONS, holds
+from envspec.importers.python_locks import holds, python_versions
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import Clue, Import, Outcome
 from envspec.models import Platform
 from envspec.names import normalised
+from envspec.spec.document import PYPROJECT
 from envspec.spec.errors import BadValue, KeyPath
 from envspec.spec.pip_lines import project_name
 from envspec.spec.pyproject import git_address
 from envspec.spec.requirements import LONGEST, read_override
 
 #: Of a workspace.
-_MOST_MEMBERS: Final = 1000
+MOST_MEMBERS: Final = 1000
+
+
+class _Required(NamedTuple):
+    """A requirement's parts. extras: in brackets, or empty. marker: without its semicolon, or empty."""
+
+    written: str
+    extras: str
+    marker: str
+
+    @property
+    def name(self) -> str:
+        return normalised(self.written)
 
 
 @dataclass(slots=True)
@@ -32,21 +47,32 @@ class Project:
     """A pyproject.toml. extras, groups: those that are taken, normalised.
 
     used: names of requirements that are taken -> the sources that they took. indexes: of Poetry, by their names -> what
-    comes from there.
+    comes from there; of uv, by theirs. workspace: that of uv to which it belongs, None for a project of its own.
+    is_required: another project requires its wheel, which states its requirements. locals: folders of local projects
+    that are required, with the extras. required: those that were read.
     """
 
     file: TomlFile
     imported: Import
     extras: frozenset[str]
     groups: frozenset[str]
+    workspace: Project | None = None
+    is_required: bool = False
     used: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
     indexes: dict[str, list[str]] = field(default_factory=dict)
+    locals: list[tuple[Path, frozenset[str]]] = field(default_factory=list)
+    required: list[Project] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         """Of the project, normalised."""
         names = (self.file.table("project"), self.file.table("tool", "poetry"))
         return normalised(next(filter(None, (text_of(table, "name") for table in names)), ""))
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """Those of the spec, as far as sources say."""
+        return platforms_of(self.imported)
 
     def requirement(
         self,
@@ -64,24 +90,72 @@ class Project:
             self.add(path, written_value(text), Verdict(Outcome.NOT_UNDERSTOOD, "it is not a requirement"))
             return
         notes: tuple[str, ...] = (f"as {shown(text)}",) if written else ()
-        found = re.match(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?[^;]*(;.*)?$", text)
-        name = normalised(found[1]) if found else ""
-        if name == self.name and name and use is Use.DEPENDENCIES and " @ " not in text:
+        found = _parts(text)
+        if found and found.name == self.name and use is Use.DEPENDENCIES and " @ " not in text:
             self.add(path, text, Verdict(Outcome.REFUSED, "it is the project itself, which no index has"))
             return
-        source = self._source_of(name, extra, group) if use is Use.DEPENDENCIES and not written else {}
+        lines: list[tuple[str, tuple[str, ...]]] = []
         if found and use is Use.DEPENDENCIES:
-            self.used.setdefault(name, [])
-        actual = text
-        if found and source:
-            self.used[name].append(source)
+            self.used.setdefault(found.name, [])
+            if not written:
+                lines = list(self._from_sources(found, text, extra, group))
+        for line, more in lines or [(text, ())]:
+            verdict = add_requirement(line, by, self.imported, folder, use, (*notes, *more))
+            self.add(path, written or text, verdict)
+
+    def required_by_wheel(self, text: object, path: KeyPath, *, extra: str = "") -> None:
+        """Read a requirement that the project's wheel states: only its source is not in the wheel."""
+        found = _parts(text) if isinstance(text, str) and " @ " not in text else None
+        if found is None or found.name == self.name:
+            return
+        self.used.setdefault(found.name, [])
+        by, folder = self.file.at(*path), self.file.path.parent
+        for line, why in self._from_sources(found, "", extra, ""):
+            if line:
+                self.add(path, str(text), add_requirement(line, by, self.imported, folder, notes=why))
+
+    def required_by_path(self, text: str, path: KeyPath) -> None:
+        """Add a member of the workspace."""
+        name, _, address = text.partition(" @ ")
+        self.add(path, text, add_requirement(text, self.file.at(*path), self.imported, self.file.path.parent))
+        self._note_local({}, _Required(name, "", ""), address)
+
+    def _from_sources(
+        self, found: _Required, text: str, extra: str, group: str
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The requirement from each address that a source names, with notes; `text` where there is none.
+
+        A source for some platforms keeps its marker.
+        """
+        sources = self._sources_of(found.name, extra, group)
+        addressed: list[str] = []
+        for source, owner in sources:
+            address = self._address_of(found.name, source, owner)
+            if not address:
+                continue
+            owner.used.setdefault(found.name, []).append(source)
+            marker = text_of(source, "marker")
+            addressed.append(marker)
+            line = f"{found.written}{found.extras} @ {address}"
+            both = joined_markers(found.marker, marker)
+            yield f"{line} ; {both}" if both else line, (f"from {shown(address)}",)
+            self._note_local(source, found, address)
+        indexed = [each for each in sources if not self._address_of(found.name, *each)]
+        for source, owner in indexed[:1]:
+            owner.used.setdefault(found.name, []).append(source)
             if index := text_of(source, "source"):
-                self.indexes.setdefault(index, []).append(name)
-            if address := self._address_of(name, source):
-                actual = f"{found[1]}{found[2] or ''} @ {address}" + (f" {found[3]}" if found[3] else "")
-                notes = (*notes, f"from {shown(address)}")
-        verdict = add_requirement(actual, by, self.imported, folder, use, notes)
-        self.add(path, written or text, verdict)
+                self.indexes.setdefault(index, []).append(found.name)
+        others = tuple(each for each in self.platforms if not any(self.holds_on(marker, each) for marker in addressed))
+        if others and text and not addressed:
+            yield text, ()
+        elif others and text:
+            bare = text.partition(";")[0].strip()
+            yield f"{bare} ; {joined_markers(found.marker, python_marker(others))}", (f"on {', '.join(others)}",)
+
+    def _note_local(self, source: Mapping[str, Any], found: _Required, address: str) -> None:
+        folder = self.file.path.parent / address
+        if "git" not in source and "://" not in address and (folder / "pyproject.toml").is_file():
+            self.locals.append((folder, frozenset(map(normalised, re.findall(r"[\w.-]+", found.extras)))))
 
     def index(
         self,
@@ -101,7 +175,7 @@ class Project:
             self.file.at(*path),
             self.imported,
             name=re.sub(r"[^a-z0-9-]+", "-", text_of(row, "name").lower()).strip("-"),
-            packages=tuple(packages),
+            packages=tuple(dict.fromkeys(packages)),
             is_links=is_links,
             is_default=is_default,
         )
@@ -134,45 +208,100 @@ class Project:
         """An entry of the ledger."""
         self.imported.add(self.file.at(*path), text, *verdict)
 
-    def _source_of(self, name: str, extra: str, group: str) -> Mapping[str, Any]:
-        """The source of a name in a list of requirements: the first that holds on linux-64. Empty if it has none."""
-        for key, value in self.file.table("tool", "uv", "sources").items():
-            for source in value if isinstance(value, list) else [value]:
-                fits = (text_of(source, "extra") or extra, text_of(source, "group") or group) == (extra, group)
-                if normalised(key) == name and isinstance(source, Mapping) and fits and _is_for_linux(source):
-                    return source
-        # Poetry 2: [project] has the requirement, and the table says where it comes from.
-        tables = self.file.table("tool", "poetry", "dependencies") if not (extra or group) else {}
-        return next((table_of(value) for key, value in tables.items() if normalised(key) == name), {})
+    def _sources_of(self, name: str, extra: str, group: str) -> list[tuple[Mapping[str, Any], Project]]:
+        """The sources of a name in a list of requirements that hold on a platform, those of the first platform first,
+        each with the project whose table has it.
+        """
+        found: list[tuple[Mapping[str, Any], Project]] = []
+        for owner in (self, self.workspace):
+            if owner is not None and not found:
+                found = [(each, owner) for each in owner.sources_named(name) if _is_of(each, extra, group)]
+        if not found and not (extra or group):
+            # Poetry 2: [project] has the requirement, and the table says where it comes from.
+            tables = self.file.table("tool", "poetry", "dependencies")
+            found = [(table_of(value), self) for key, value in tables.items() if normalised(key) == name]
+        by_platform = [
+            each for platform in self.platforms for each in found if self.holds_on(text_of(each[0], "marker"), platform)
+        ]
+        unique = {id(source): (source, owner) for source, owner in by_platform}
+        return list(unique.values())
 
-    def _address_of(self, name: str, source: Mapping[str, Any]) -> str:
-        """What follows the `@` of a requirement with a source; empty if it comes from an index."""
+    def sources_named(self, name: str) -> list[Mapping[str, Any]]:
+        """The rows of [tool.uv.sources] for a normalised name."""
+        for key, value in self.file.table("tool", "uv", "sources").items():
+            if normalised(key) == name:
+                listed = value if isinstance(value, list) else [value]
+                return [each for each in listed if isinstance(each, Mapping)]
+        return []
+
+    def holds_on(self, marker: str, platform: str) -> bool:
+        """Whether a marker holds on a platform with a Python that the project can have."""
+        if not marker:
+            return True
+        return any(holds(marker, Platform(platform), python) for python in python_versions(self.imported))
+
+    def _address_of(self, name: str, source: Mapping[str, Any], owner: Project) -> str:
+        """What follows the `@` of a requirement with a source; empty if it comes from an index.
+
+        owner: the project whose table has the source: paths start from its folder.
+        """
         if text_of(source, "git"):
             return git_address(source)
         if source.get("workspace") is True:
-            member = next((each for each in self._members() if normalised(project_name(each) or "") == name), None)
-            return f"./{member.relative_to(self.file.path.parent).as_posix()}" if member else f"./{name}"
+            members = (self.workspace or self).members()
+            member = next((each for each in members if normalised(project_name(each) or "") == name), None)
+            return self._path_to(member) if member else f"./{name}"
         if path := text_of(source, "path"):
+            if owner is not self and not path.startswith("/"):
+                return self._path_to(owner.file.path.parent / path)
             return path if path.startswith((".", "/")) else f"./{path}"
         return text_of(source, "url")
 
-    def _members(self) -> Iterator[Path]:
+    def _path_to(self, other: Path) -> str:
+        """From the project's folder to another."""
+        path = Path(os.path.relpath(other, self.file.path.parent)).as_posix()
+        return path if path.startswith(".") else f"./{path}"
+
+    def members(self) -> list[Path]:
         """The folders of a workspace."""
-        for pattern in list_of(self.file.data, "tool", "uv", "workspace", "members"):
+        excluded = set(self._matched("exclude"))
+        found = [each for each in self._matched("members") if each not in excluded]
+        return [each for each in found if (each / "pyproject.toml").is_file()]
+
+    def _matched(self, key: str) -> Iterator[Path]:
+        """The folders that a list of patterns of a workspace names, sorted."""
+        for pattern in list_of(self.file.data, "tool", "uv", "workspace", key):
             # A pattern that leads out of the project is none of uv's.
             if not isinstance(pattern, str) or pattern.startswith("/") or ".." in pattern.split("/"):
                 continue
             try:
-                for folder in islice(self.file.path.parent.glob(pattern), _MOST_MEMBERS):
-                    if (folder / "pyproject.toml").is_file():
-                        yield folder
+                yield from sorted(islice(self.file.path.parent.glob(pattern), MOST_MEMBERS))
             except (ValueError, NotImplementedError):
                 continue
 
 
-def _is_for_linux(source: Mapping[str, Any]) -> bool:
-    marker = text_of(source, "marker")
-    return not marker or any(holds(marker, Platform.LINUX_64, python) for python in PYTHONS)
+def workspace_of(path: Path, imported: Import) -> Project | None:
+    """The workspace of uv that has a project as a member; None if there is none in the folders above."""
+    for folder in list(path.resolve().parents)[1:]:
+        file = folder / PYPROJECT
+        if not any(folder.is_relative_to(top) for top in imported.tops):
+            return None
+        if file.is_file():
+            found = Project(TomlFile(file, imported), imported, frozenset(), frozenset())
+            if path.resolve().parent in [each.resolve() for each in found.members()]:
+                return found
+    return None
+
+
+def _parts(text: str) -> _Required | None:
+    """A requirement without an address, in parts; None if it is none."""
+    found = re.match(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?[^;]*(?:;\s*(.*))?$", text)
+    return _Required(found[1], found[2] or "", (found[3] or "").strip()) if found else None
+
+
+def _is_of(source: Mapping[str, Any], extra: str, group: str) -> bool:
+    """Whether a source is for the requirements in the list of an extra or a group."""
+    return (text_of(source, "extra") or extra, text_of(source, "group") or group) == (extra, group)
 
 
 def not_included(kind: str, name: str) -> str:

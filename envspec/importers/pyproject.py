@@ -13,14 +13,15 @@ from packaging.requirements import Requirement as Pep508
 from envspec.importers import pixi
 from envspec.importers.pip import Verdict
 from envspec.importers.poetry import read_pdm, read_poetry
-from envspec.importers.project import Project, not_included, written_value
+from envspec.importers.project import MOST_MEMBERS, Project, not_included, workspace_of, written_value
 from envspec.importers.python_locks import read_pdm_lock, read_poetry_lock, read_pylock, read_uv_lock
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import Import, Outcome, Source
-from envspec.importers.uv import read_uv
+from envspec.importers.uv import check_conflicts, read_environments, read_sources, read_uv
 from envspec.names import normalised
-from envspec.spec.document import DEPENDENCIES_FROM
+from envspec.spec.document import DEPENDENCIES_FROM, PYPROJECT
 from envspec.spec.errors import KeyPath
+from envspec.spec.pip_lines import project_name
 from envspec.spec.pyproject import read_whole
 
 #: Beside the project, the first that there is.
@@ -37,10 +38,18 @@ def read_pyproject(path: Path, imported: Import, *, extras: Collection[str] = ()
     """
     extras, groups = (*extras, *imported.extras), (*groups, *imported.groups)
     taken = frozenset(map(normalised, extras)), frozenset(map(normalised, groups))
-    project = Project(TomlFile(path, imported), imported, *taken)
-    for read in (_metadata, _dependency_groups, read_uv, read_poetry, read_pdm, _others):
+    project = Project(TomlFile(path, imported), imported, *taken, workspace=workspace_of(path, imported))
+    own = (_own_extras(project, text) for text in list_of(project.file.table("project"), "dependencies"))
+    project.extras = _with_named(project, project.extras.union(*own))
+    check_conflicts(project)
+    read_environments(project.workspace or project)
+    for read in (_metadata, _dependency_groups, _members, read_uv, read_poetry, read_pdm, _others):
         read(project)
-    locks = [path.parent / name for name in _LOCKS if (path.parent / name).is_file()]
+    if project.workspace is not None:
+        read_uv(project.workspace)
+        imported.done.add(project.workspace.file.path.resolve())
+    folders = [each.file.path.parent for each in (project, project.workspace) if each is not None]
+    locks = [folder / name for folder in folders for name in _LOCKS if (folder / name).is_file()]
     for lock in locks[:1]:
         imported.run(_reader_of(project, lock), lock)
     for lock in locks[1:]:
@@ -49,14 +58,64 @@ def read_pyproject(path: Path, imported: Import, *, extras: Collection[str] = ()
         imported.add(Source(name), name, Outcome.TRANSLATED, note)
 
 
+def _members(project: Project) -> None:
+    """What the sources of local projects add to their wheels, which state their requirements; and the members of a
+    workspace without a project of its own, which uv installs all.
+    """
+    uv: KeyPath = ("tool", "uv", "workspace")
+    if "project" not in project.file.data:
+        for folder in project.members():
+            name = project_name(folder)
+            project.required_by_path(f"{name} @ ./{folder.relative_to(project.file.path.parent).as_posix()}", uv)
+    members = dict[Path, Project]()
+    waiting = project.locals
+    while waiting and len(members) < MOST_MEMBERS:
+        folder, extras = waiting.pop(0)
+        if project.imported.leads_out(folder / PYPROJECT):
+            continue
+        member = members.get(folder.resolve()) or _member(project, folder)
+        is_new = folder.resolve() not in members
+        members[folder.resolve()] = member
+        more = _with_named(member, extras) - member.extras
+        _wheel_of(member, more, with_own=is_new)
+        waiting += member.locals
+        member.locals.clear()
+    project.required = list(members.values())
+    for member in project.required:
+        check_conflicts(member)
+        read_sources(member)
+
+
+def _member(project: Project, folder: Path) -> Project:
+    """A local project that another one requires."""
+    root = project.workspace or project
+    workspace = root if folder.resolve() in [each.resolve() for each in root.members()] else None
+    file = TomlFile(folder / PYPROJECT, project.imported)
+    return Project(file, project.imported, frozenset(), frozenset(), workspace, is_required=True)
+
+
+def _wheel_of(member: Project, extras: frozenset[str], *, with_own: bool) -> None:
+    """What a local project requires: by its wheel, apart from the sources. extras: those that are new."""
+    member.extras |= extras
+    for at, text in enumerate(list_of(member.file.data, "project", "dependencies") if with_own else ()):
+        member.required_by_wheel(text, ("project", "dependencies", at))
+    for extra, listed in member.file.table("project", "optional-dependencies").items():
+        for at, text in enumerate(listed if isinstance(listed, list) and normalised(extra) in extras else ()):
+            path = ("project", "optional-dependencies", extra, at)
+            member.required_by_wheel(text, path, extra=normalised(extra))
+
+
 def _reader_of(project: Project, lock: Path) -> Callable[[Path, Import], None]:
     """The importer of a lock beside the project."""
     if lock.name == "poetry.lock":
         return partial(read_poetry_lock, groups=project.groups)
     if lock.name == "pylock.toml":
         return read_pylock
-    read = read_uv_lock if lock.name == "uv.lock" else read_pdm_lock
-    return partial(read, extras=project.extras, groups=project.groups)
+    if lock.name == "pdm.lock":
+        return partial(read_pdm_lock, extras=project.extras, groups=project.groups)
+    member = project.name if project.workspace else ""
+    others = {each.name: each.extras for each in project.required if each.workspace}
+    return partial(read_uv_lock, extras=project.extras, groups=project.groups, member=member, others=others)
 
 
 def _metadata(project: Project) -> None:
@@ -79,13 +138,11 @@ def _metadata(project: Project) -> None:
 
 def _extras(project: Project) -> None:
     table = project.file.table("project")
-    own = (_own_extras(project, text) for text in list_of(table, "dependencies"))
-    taken = _with_named(project, project.extras.union(*own))
     optional = table_of(table, "optional-dependencies")
     for extra, listed in optional.items():
         for at, text in enumerate(listed if isinstance(listed, list) else ()):
             path = ("project", "optional-dependencies", extra, at)
-            if normalised(extra) not in taken:
+            if normalised(extra) not in project.extras:
                 project.note(path, text, not_included("extra", extra))
             elif not _own_extras(project, text):
                 project.requirement(text, path, extra=normalised(extra))

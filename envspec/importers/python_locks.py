@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from packaging.markers import InvalidMarker, Marker
@@ -55,18 +56,32 @@ class Package:
     is_local: bool = False
 
 
-def read_uv_lock(path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()) -> None:
-    """Read uv.lock. extras, groups: normalised names of those of the project that are taken."""
+def read_uv_lock(
+    path: Path,
+    imported: Import,
+    *,
+    extras: Collection[str] = (),
+    groups: Collection[str] = (),
+    member: str = "",
+    others: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> None:
+    """Read uv.lock.
+
+    extras, groups: normalised names of those of the project that are taken. member: the project, if it is not the
+    workspace itself. others: other members -> their extras that are taken.
+    """
     file = TomlFile(path, imported)
     if not _has_project(path, imported):
         _clue_python(file, imported, text_of(file.data, "requires-python"))
         for table, by in file.tables("package"):
             if _is_root(table_of(table, "source")):
                 _requires_dist(table, by, path.parent, imported)
-    conflicts = [f"extra-{len(name)}-{name}-{each}" for name in _roots(file) for each in extras]
-    conflicts += [f"group-{len(name)}-{name}-{each}" for name in _roots(file) for each in groups]
+    names = [member] if member else _roots(file)
+    taken = {**others, **dict.fromkeys(names, extras)}
+    conflicts = [f"extra-{len(name)}-{name}-{each}" for name, own in taken.items() for each in own]
+    conflicts += [f"group-{len(name)}-{name}-{each}" for name in names for each in groups]
     packages = [found for table, by in file.tables("package") if (found := _uv_package(table, by, imported))]
-    _add(packages, imported, conflicts, _not_reached(file, {*extras}, {*groups}))
+    _add(packages, imported, conflicts, _not_reached(file, names, {*extras}, {*groups}))
 
 
 def read_poetry_lock(path: Path, imported: Import, *, groups: Collection[str] = ()) -> None:
@@ -138,18 +153,18 @@ def _roots(file: TomlFile) -> list[str]:
     return [text_of(table, "name") for table, _ in file.tables("package") if _is_root(table_of(table, "source"))]
 
 
-def _not_reached(file: TomlFile, extras: Set[str], groups: Set[str]) -> Set[str]:
-    """Normalised names of packages that only extras and groups of the project require that are not taken."""
+def _not_reached(file: TomlFile, projects: list[str], extras: Set[str], groups: Set[str]) -> Set[str]:
+    """Normalised names of packages that only extras and groups of the projects require that are not taken."""
+    start = [*map(normalised, projects)]
     graph: dict[str, set[str]] = {}
     for table, _ in file.tables("package"):
         lists = [list_of(table, "dependencies")]
-        is_root = _is_root(table_of(table, "source"))
+        is_root = normalised(text_of(table, "name")) in start
         for key, taken in (("optional-dependencies", extras), ("dev-dependencies", groups)):
             listed = table_of(table, key)
             lists += [list_of(listed, each) for each in listed if not is_root or normalised(each) in taken]
         names = {normalised(text_of(each, "name")) for edges in lists for each in edges}
         graph.setdefault(normalised(text_of(table, "name")), set()).update(names)
-    start = [normalised(each) for each in _roots(file)]
     return graph.keys() - reached(graph, start) if start else frozenset()
 
 

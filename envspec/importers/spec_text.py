@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 from envspec.facts import Facts
 from envspec.facts.gpu import UnknownGpu, find_gpu
 from envspec.importers.pip import pinned
+from envspec.importers.spec_lines import Overrides, implied
 from envspec.importers.types import (
     CPU,
     PYTHON_SERIES,
@@ -32,7 +33,7 @@ from envspec.models import CudaVersion, Decision, Platform
 from envspec.spec.conda import read_match_spec, read_preferred_record
 from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import BadValue
-from envspec.spec.requirements import read_constraint, read_preference, read_requirement
+from envspec.spec.requirements import Requirement, read_constraint, read_preference, read_requirement
 from envspec.spec.sections import Os
 from envspec.spec.values import env_name, read_index_url, read_python
 
@@ -91,31 +92,38 @@ class _Writer:
     def tables(self) -> Iterator[str]:
         """The text of each table."""
         draft, choices = self._draft, self._choices
-        dependencies = self._lines(draft.dependencies, read_requirement)
-        constraints = self._lines(draft.constraints, read_constraint)
+        platforms = tuple(dict.fromkeys(choices.platforms or (Platform(each.value) for each in draft.platforms)))
+        platforms = platforms or (Platform.LINUX_64,)
+        read = self._read(draft.dependencies, read_requirement)
+        constraints = list(dict.fromkeys(line.text for _, line in self._read(draft.constraints, read_constraint)))
+        python = self._python(self._torch_bounds([*(line.text for _, line in read), *constraints]))
+        overrides = Overrides(draft.overrides, platforms, python)
+        dependencies = list(self._required(read, overrides))
         torch = self._torch_bounds([*dependencies, *constraints])
         yield "# Written by `envspec init`.\n"
-        platforms = choices.platforms or tuple(Platform(each.value) for each in draft.platforms)
         yield _table(
             "env",
             {
                 "name": self.name,
-                "python": self._python(torch),
-                "platforms": [each.value for each in dict.fromkeys(platforms or (Platform.LINUX_64,))],
+                "python": python,
+                "platforms": [each.value for each in platforms],
                 "as_of": self._as_of(),
+                "package_as_of": self._package_as_of(),
             },
         )
         yield self._cuda(torch, dependencies)
         prefer = [
             text
             for name, version in sorted(draft.versions.items())
-            if (text := f"{name}=={version}") not in dependencies and _is_valid(read_preference, text)
+            if name not in overrides.removed()
+            and (text := f"{name}=={version}") not in dependencies
+            and _is_valid(read_preference, text)
         ]
         pip: dict[str, Value] = {
             "dependencies": dependencies,
             "constraints": constraints,
             "prefer": prefer,
-            "overrides": [{"requirement": text, "reason": reason} for text, reason in draft.overrides],
+            "overrides": list(overrides.tables({read_requirement(each).name for each in dependencies})),
             "allow_sdist": sorted(set(draft.allow_sdist)),
         }
         yield _table("pip", pip)
@@ -137,21 +145,46 @@ class _Writer:
         self.decisions.append(Decision(what, value, why, source))
         return value
 
-    def _lines(self, lines: Iterable[DraftRequirement], read: Callable[[str], object]) -> list[str]:
-        """The texts of a list of the spec, without doubles and without what a spec refuses."""
-        found: dict[str, None] = {}
+    def _read(
+        self, lines: Iterable[DraftRequirement], read: Callable[[str], Requirement]
+    ) -> list[tuple[DraftRequirement, Requirement]]:
+        """The lines of a list of the spec, without what a spec refuses."""
+        found = []
         for each in lines:
             text = each.text
             if each.project is not None:
                 path = os.path.relpath(each.project.resolve(), self._folder).replace(os.sep, "/")
                 text = text.replace("{path}", path if path.startswith(".") else f"./{path}")
             try:
-                read(text)
+                found.append((each, read(text)))
             except BadValue as bad:
                 self._refuse(each, f"{bad.found} ({bad.hint})" if bad.hint else bad.found)
-            else:
-                found[text] = None
-        return list(found)
+        return found
+
+    def _required(self, read: Iterable[tuple[DraftRequirement, Requirement]], overrides: Overrides) -> Iterator[str]:
+        """The requirements as overrides make them, without those of which others demand more."""
+        texts: dict[str, None] = {}
+        for line, requirement in read:
+            replaced = overrides.replaced(requirement)
+            if replaced is not None:
+                self._note_replaced(line, replaced)
+            texts.update(dict.fromkeys([requirement.text] if replaced is None else replaced))
+        lines = list(map(read_requirement, texts))
+        kept: list[Requirement] = []
+        for at, each in enumerate(lines):
+            # `fschat` beside `fschat[webui]`.
+            if not implied(each, [*kept, *lines[at + 1 :]]):
+                kept.append(each)
+                yield each.text
+
+    def _note_replaced(self, line: DraftRequirement, texts: Sequence[str]) -> None:
+        """Say in the ledger what an override made of a requirement of the project."""
+        reason = f"as {', '.join(texts)}, by the overrides" if texts else "removed by the overrides: it applies nowhere"
+        ledger = self._imported.ledger
+        for at, entry in enumerate(ledger):
+            if entry.source == line.source and not entry.outcome.is_lost:
+                ledger[at] = LedgerEntry(entry.source, entry.text, Outcome.TRANSLATED, reason)
+                return
 
     def _refuse(self, line: DraftRequirement | DraftIndex, why: str) -> None:
         """Correct the entry of a line that its importer could translate, and a spec can't have."""
@@ -188,6 +221,14 @@ class _Writer:
                 return found if isinstance(found, datetime) else str(found)
         return self._now
 
+    def _package_as_of(self) -> dict[str, Value]:
+        """The bounds on single packages; one that is not reached yet bounds nothing before now."""
+        found: dict[str, Value] = {}
+        for name, text in sorted(self._draft.package_as_ofs.items()):
+            time = read_as_of(text)
+            found[name] = str(time) if isinstance(time, Age) else min(time, self._now)
+        return found
+
     def _python(self, torch: SpecifierSet) -> str:
         if self._choices.python:
             return self._choices.python
@@ -197,7 +238,7 @@ class _Writer:
             series = ".".join(exact.value.split(".")[:2])
             patches = {row.version for row in self._facts.standalone_pythons(series, Platform.LINUX_64)}
             # conda's Python has whatever version its channel has.
-            is_condas = bool(self._draft.conda or self._draft.channels)
+            is_condas = self._has_conda()
             is_preferred = is_condas and "python" in self._draft.conda_versions
             if exact.value in (series, *patches) or (is_condas and not is_preferred):
                 return self._decide("env.python", exact.value, exact.why, str(exact.source))
@@ -343,9 +384,14 @@ class _Writer:
                 table["format"] = each.format
             yield _table("pip.index", table, is_array=True)
 
+    def _has_conda(self) -> bool:
+        """Whether the spec has packages of conda: pip alone is in an environment.yml to install the others."""
+        draft = self._draft
+        return bool(draft.conda or draft.channels) and {text for text, _ in draft.conda} != {"pip"}
+
     def _conda(self) -> Iterator[str]:
         draft = self._draft
-        if not draft.conda and not draft.channels:
+        if not self._has_conda():
             return
         common = [text for text, platform in draft.conda if not platform]
         prefer = [

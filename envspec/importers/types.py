@@ -105,7 +105,8 @@ class Draft:
     requirement and reason. conda: match spec, and the platform if it is of one only. conda_versions: conda's names ->
     `VERSION BUILD`, or `VERSION` if the source has no builds. cudas: `12.4`, or CPU. gpus: names or compute
     capabilities as [cuda] gpus takes them. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda]
-    flavor. bases: references of base images that a spec names itself. as_ofs: as [env] as_of.
+    flavor. bases: references of base images that a spec names itself. as_ofs: as [env] as_of. package_as_ofs:
+    normalised names -> as [env] package_as_of.
     """
 
     name: str = ""
@@ -127,6 +128,7 @@ class Draft:
     flavors: list[Clue] = field(default_factory=list)
     bases: list[Clue] = field(default_factory=list)
     as_ofs: list[Clue] = field(default_factory=list)
+    package_as_ofs: dict[str, str] = field(default_factory=dict)
     apt: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = ""
@@ -147,7 +149,7 @@ class Import:
 
     root: the folder from which messages name files. find: the importer of a file, for those that include others.
     extras, groups: that the user names, of every project that is read. tops: links that lead out of all of these
-    folders are not read: see `allow`.
+    folders are not read: see `allow`. platforms: those that the user chose; empty: the sources decide.
     """
 
     root: Path
@@ -158,10 +160,11 @@ class Import:
     ledger: list[LedgerEntry] = field(default_factory=list)
     done: set[Path] = field(default_factory=set)
     tops: list[Path] = field(default_factory=list)
+    platforms: tuple[str, ...] = ()
 
     def scratch(self) -> Import:
         """An import of the same sources, with a draft and a ledger of its own."""
-        return Import(self.root, self.find, self.extras, self.groups, tops=self.tops)
+        return Import(self.root, self.find, self.extras, self.groups, tops=self.tops, platforms=self.platforms)
 
     def allow(self, source: Path) -> None:
         """Let links lead to files in the repository of a source that the user named: git's top level, else its folder.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
+from envspec.errors import UsageError
 from envspec.importers.pip import Use, Verdict, add_cuda, add_index, cuda_of
 from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.python_locks import PYTHONS, holds
@@ -17,6 +19,35 @@ from envspec.models import Platform
 from envspec.names import normalised
 from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import KeyPath
+
+
+def read_environments(project: Project) -> None:
+    """Read the platforms of the project, on which its requirements depend."""
+    listed = project.file.table("tool", "uv").get("environments", [])
+    path: KeyPath = ("tool", "uv", "environments")
+    for at, text in enumerate([listed] if isinstance(listed, str) else listed if isinstance(listed, list) else ()):
+        _platforms(project, text, (*path, at) if isinstance(listed, list) else path)
+
+
+def check_conflicts(project: Project) -> None:
+    """Refuse extras and groups that exclude each other.
+
+    Raises:
+        UsageError: two of one set are taken.
+    """
+    for at, items in enumerate(list_of(project.file.data, "tool", "uv", "conflicts")):
+        taken: list[str] = []
+        for item in items if isinstance(items, list) else ():
+            is_own = normalised(text_of(item, "package") or project.name) == project.name
+            for kind, names in (("extra", project.extras), ("group", project.groups)):
+                if is_own and (name := text_of(item, kind)) and normalised(name) in names:
+                    taken.append(f"{kind} {name}")
+        if len(taken) > 1:
+            where = project.file.at("tool", "uv", "conflicts", at)
+            raise UsageError(
+                f"{where}: {' and '.join(taken)} exclude each other ([tool.uv] conflicts)",
+                hint="name one of them; `[variants]` of the spec has an environment for each",
+            )
 
 
 def read_uv(project: Project) -> None:
@@ -32,11 +63,7 @@ def read_uv(project: Project) -> None:
         project.requirement(text, ("tool", "uv", "constraint-dependencies", at), use=Use.CONSTRAINTS)
     for at, text in enumerate(list_of(uv, "override-dependencies")):
         project.override(text, ("tool", "uv", "override-dependencies", at), "override-dependencies of uv")
-    _sources(project, table_of(uv, "sources"))
-    for key in ("environments", "required-environments"):
-        listed = uv.get(key, [])
-        for at, text in enumerate([listed] if isinstance(listed, str) else listed if isinstance(listed, list) else ()):
-            _platforms(project, text, ("tool", "uv", key, at) if isinstance(listed, list) else ("tool", "uv", key))
+    read_sources(project)
     for key, value in uv.items():
         if key not in _READ:
             project.add(("tool", "uv", key), f"{key} = {written_value(value)}", _key(project, key, value))
@@ -50,6 +77,8 @@ def _key(project: Project, key: str, value: Any) -> Verdict:
         return _joined(add_index(url, by, project.imported, is_links=is_links, is_default=is_default) for url in urls)
     if key == "exclude-newer" and isinstance(value, str):
         return _exclude_newer(project, value, by)
+    if key == "exclude-newer-package" and isinstance(value, Mapping):
+        return _exclude_newer_package(project, value)
     if key in ("no-binary-package", "no-build-isolation-package") and isinstance(value, list):
         project.imported.draft.allow_sdist += [each for each in value if isinstance(each, str)]
         return Verdict(Outcome.TRANSLATED, "[pip] allow_sdist: built if a release has no wheel")
@@ -64,15 +93,38 @@ def _key(project: Project, key: str, value: Any) -> Verdict:
 
 
 def _exclude_newer(project: Project, value: str, by: Source) -> Verdict:
+    if not (time := _time(value)):
+        return Verdict(Outcome.NOT_UNDERSTOOD, _NO_TIME)
+    project.imported.draft.as_ofs.append(Clue(time, by, "exclude-newer of uv"))
+    return Verdict(Outcome.TRANSLATED, f"[env] as_of = {time}")
+
+
+def _exclude_newer_package(project: Project, value: Mapping[str, Any]) -> Verdict:
+    verdicts = []
+    for name, each in value.items():
+        if each is False:
+            reason = f"{name} without an end: a spec has a date for each, [env] package_as_of"
+            verdicts.append(Verdict(Outcome.REFUSED, reason))
+        elif isinstance(each, str) and (time := _time(each)):
+            project.imported.draft.package_as_ofs[normalised(name)] = time
+            verdicts.append(Verdict(Outcome.TRANSLATED, f"[env] package_as_of: {normalised(name)} = {time}"))
+        else:
+            verdicts.append(Verdict(Outcome.NOT_UNDERSTOOD, f"{name}: {_NO_TIME}"))
+    return _joined(iter(verdicts))
+
+
+_NO_TIME: Final = "it is neither a time nor an age such as 7 days"
+
+
+def _time(value: str) -> str:
+    """A time or an age of uv as [env] as_of has it; empty if it is neither."""
     # A date includes its day: of 2026-01-05, uv 0.13.8 writes 2026-01-06T00:00:00Z into uv.lock.
     is_date = re.fullmatch(r"\d{4}-\d\d-\d\d", value)
     try:
         bound = read_as_of(f"{value} ago" if re.fullmatch(r"\d+ [a-z]+", value) else value)
-        time = str(bound) if isinstance(bound, Age) else time_text(bound + timedelta(days=bool(is_date)))
+        return str(bound) if isinstance(bound, Age) else time_text(bound + timedelta(days=bool(is_date)))
     except (ValueError, OverflowError):
-        return Verdict(Outcome.NOT_UNDERSTOOD, "it is neither a time nor an age such as 7 days")
-    project.imported.draft.as_ofs.append(Clue(time, by, "exclude-newer of uv"))
-    return Verdict(Outcome.TRANSLATED, f"[env] as_of = {time}")
+        return ""
 
 
 def _platforms(project: Project, text: object, path: KeyPath) -> None:
@@ -88,39 +140,56 @@ def _platforms(project: Project, text: object, path: KeyPath) -> None:
     project.add(path, str(text), verdict)
 
 
-def _sources(project: Project, sources: Mapping[str, Any]) -> None:
+def read_sources(project: Project) -> None:
     """Entries for sources and indexes: requirements have added what they took."""
-    by_index: dict[str, list[str]] = {}
-    for name, value in sources.items():
+    for name, value in project.file.table("tool", "uv", "sources").items():
         several = isinstance(value, list)
         for at, source in enumerate(value if isinstance(value, list) else [value]):
             path: KeyPath = ("tool", "uv", "sources", name, *((at,) if several else ()))
-            used = source in project.used.get(normalised(name), [])
-            if used and text_of(source, "index"):
-                by_index.setdefault(text_of(source, "index"), []).append(name)
-            project.note(path, f"{name} = {written_value(source)}", _source_reason(project, name, source, used=used))
-    for at, index in enumerate(list_of(project.file.data, "tool", "uv", "index")):
+            written, is_used = f"{name} = {written_value(source)}", _is_used(project, name, source)
+            project.note(path, written, _source_reason(project, name, source, is_used=is_used))
+            if is_used and text_of(source, "git") and not _lock_of(project).is_file():
+                reason = f"if {name} has [tool.uv.sources] of its own, they are not read: add its indexes to the spec"
+                project.add(path, written, Verdict(Outcome.REFUSED, reason))
+    own = list_of(project.file.data, "tool", "uv", "index")
+    known = {text_of(index, "name") for index in own}
+    for name, sources in project.used.items():
+        for index in filter(None, (text_of(source, "index") for source in sources)):
+            owner = project if index in known or project.workspace is None else project.workspace
+            owner.indexes.setdefault(index, []).append(name)
+    for at, index in enumerate(own):
         path = ("tool", "uv", "index", at)
         name, url = text_of(index, "name"), text_of(index, "url")
         verdict = project.index(
             index,
             path,
-            by_index.get(name, ()),
-            is_explicit=table_of(index).get("explicit") is True,
+            project.indexes.get(name, ()),
+            # uv reads those of a member, or of a local project, only for its sources.
+            is_explicit=table_of(index).get("explicit") is True or project.is_required,
             is_links=text_of(index, "format") == "flat",
             is_default=table_of(index).get("default") is True,
         )
         project.add(path, f"[[tool.uv.index]] {name} {url}", verdict)
 
 
-def _source_reason(project: Project, name: str, source: Any, *, used: bool) -> str:
-    if used:
+def _lock_of(project: Project) -> Path:
+    return (project.workspace or project).file.path.with_name("uv.lock")
+
+
+def _is_used(project: Project, name: str, source: Any) -> bool:
+    return any(each is source for each in project.used.get(normalised(name), []))
+
+
+def _source_reason(project: Project, name: str, source: Any, *, is_used: bool) -> str:
+    if is_used:
         return f"{name} comes from there"
     for kind, taken in (("extra", project.extras), ("group", project.groups)):
         if (key := text_of(source, kind)) and normalised(key) not in taken:
             return not_included(kind, key)
     if normalised(name) in project.used:
-        return "not for linux-64, for which the first source with a matching marker is used"
+        here = ", ".join(project.platforms)
+        is_here = any(project.holds_on(text_of(source, "marker"), each) for each in project.platforms)
+        return "a spec has one index for a package: that of its first platform" if is_here else f"not for {here}"
     return f"no included requirement names {name}"
 
 
@@ -139,7 +208,6 @@ _READ: Final = (
     "sources",
     "index",
     "environments",
-    "required-environments",
 )
 _NO_EFFECT: Final = Verdict(Outcome.TRANSLATED, "a setting of uv's own, which does not decide what is installed")
 _BUILDS: Final = Verdict(Outcome.REFUSED, "what a package's build imports is [build.NAME] requires")
@@ -158,6 +226,9 @@ _KEYS: Final = {
         _NO_EFFECT,
     ),
     "conflicts": Verdict(Outcome.TRANSLATED, "an environment has one of them; [variants] has the others"),
+    "required-environments": Verdict(
+        Outcome.TRANSLATED, "it restricts nothing: [env] platforms are those that a lock is for"
+    ),
     "prerelease": Verdict(Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
     "resolution": Verdict(Outcome.REFUSED, "the newest versions are locked, or the preferred ones"),
     "no-build": Verdict(Outcome.REFUSED, 'write sdists = "none" in [pip]'),
@@ -171,7 +242,6 @@ _KEYS: Final = {
     "config-settings": _BUILDS,
     "config-settings-package": _BUILDS,
     "dependency-metadata": Verdict(Outcome.REFUSED, "[pip] overrides replace what a package requires"),
-    "exclude-newer-package": Verdict(Outcome.REFUSED, "later dates of single packages are [env] package_as_of"),
     "allow-insecure-host": Verdict(Outcome.REFUSED, "certificates are those of this machine (SSL_CERT_FILE)"),
     "torch-backend": Verdict(Outcome.REFUSED, "write [cuda] version"),
 }

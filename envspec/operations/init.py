@@ -50,6 +50,7 @@ def read_sources(request: InitRequest, facts: Facts) -> Import:
         UsageError: a source is missing, can't be read, or is of no kind that is known; no project has the extras.
     """
     imported = new_import(request.root, request.extras, request.groups)
+    imported.platforms = tuple(each.value for each in request.choices.platforms)
     for path in request.sources:
         imported.allow(path)
         imported.run(known_importer(path), path)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from envspec import documents
+from envspec.errors import UsageError
 from envspec.importers import importer_of, new_import
 from envspec.importers.pyproject import read_pyproject
 from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Unreadable
@@ -344,3 +345,55 @@ def test_long_lines_take_no_time(tmp_path: Path, line: str) -> None:
     assert time.process_time() - began < 3
     assert [entry.outcome.is_lost and len(entry.text) <= 1001 for entry in found.ledger] == [True]
     assert lines(found) == []
+
+
+def test_extras_that_exclude_each_other(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        pyproject_toml="[project]\nname = 'a'\n[project.optional-dependencies]\ncpu = ['torch']\ngpu = ['torch']\n"
+        "all = ['a[cpu]']\n[tool.uv]\nconflicts = [[{ extra = 'cpu' }, { extra = 'gpu' }, { group = 'x' }]]\n",
+    )
+    assert lines(imported(path, extras=["gpu"])) == ["torch"]
+    with pytest.raises(UsageError, match=r"extra cpu and extra gpu exclude each other .*conflicts"):
+        imported(path, extras=["all", "gpu"])
+
+
+def test_a_workspace_without_a_project_has_all_its_members(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        pyproject_toml="[tool.uv.workspace]\nmembers = ['a', 'b']\n",
+        a__pyproject_toml="[project]\nname = 'one'\n",
+        b__pyproject_toml="[project]\nname = 'two'\ndependencies = ['torch']\n[tool.uv.sources]\n"
+        "torch = { index = 'cpu' }\n[[tool.uv.index]]\nname = 'cpu'\nurl = 'https://download.pytorch.org/whl/cpu'\n",
+    )
+    found = imported(path)
+    assert lines(found) == ["one @ {path}", "two @ {path}"]
+    assert [each.value for each in found.draft.cudas] == ["cpu"]
+
+
+def test_a_member_has_the_sources_and_the_lock_of_its_workspace(tmp_path: Path) -> None:
+    member = write(
+        tmp_path,
+        lib__a__pyproject_toml="[project]\nname = 'a'\ndependencies = ['b', 'torch', 'numpy']\n",
+        lib__b__pyproject_toml="[project]\nname = 'b'\n",
+        pyproject_toml="[tool.uv]\nconstraint-dependencies = ['numpy<2']\n[tool.uv.workspace]\nmembers = ['lib/*']\n"
+        "[tool.uv.sources]\nb = { workspace = true }\ntorch = { index = 'cu128' }\n"
+        "[[tool.uv.index]]\nname = 'cu128'\nurl = 'https://download.pytorch.org/whl/cu128'\nexplicit = true\n",
+        uv_lock="[[package]]\nname = 'a'\nsource = { editable = 'lib/a' }\ndependencies = [{ name = 'numpy' }]\n"
+        "[[package]]\nname = 'numpy'\nversion = '1.26.4'\n[[package]]\nname = 'rich'\nversion = '14.0'\n",
+    )
+    found = new_import(tmp_path)
+    found.allow(tmp_path)
+    found.run(read_pyproject, member)
+    assert lines(found) == ["b @ {path}", "torch", "numpy"]
+    assert [each.text for each in found.draft.constraints] == ["numpy<2"]
+    assert [each.value for each in found.draft.cudas] == ["12.8"]
+    assert found.draft.versions == {"numpy": "1.26.4"}
+
+
+def test_dates_of_single_packages(tmp_path: Path) -> None:
+    text = "[tool.uv]\nexclude-newer-package = { Torch = '2026-10-01T00:00:00Z', vllm = '2 days', jax = false }\n"
+    found = imported(write(tmp_path, pyproject_toml=text))
+    assert found.draft.package_as_ofs == {"torch": "2026-10-01T00:00:00Z", "vllm": "2 days ago"}
+    assert [each.outcome for each in found.ledger] == [Outcome.REFUSED]
+    assert "jax without an end" in found.ledger[0].reason

@@ -12,6 +12,7 @@ from envspec.facts import load_facts
 from envspec.importers import new_import
 from envspec.importers.spec_text import Choices, spec_of
 from envspec.importers.types import Clue, Draft, DraftIndex, DraftRequirement, Import, Outcome, Source
+from envspec.models import Platform
 from envspec.spec import Spec, parse_spec
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -180,3 +181,63 @@ def test_an_earlier_bound_on_uploads_is_the_specs(tmp_path: Path, bound: str, as
     spec, decided = written(imported(tmp_path, "rich", as_ofs=[clue]), tmp_path)
     assert str(spec.env.as_of)[: len(as_of)] == as_of
     assert ("env.as_of" in decided) == (as_of != "2026-11-20")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "dependencies", "rows"),
+    [
+        # uv's way to exclude a package.
+        (["torch; sys_platform == 'never'"], ["numpy>=2"], [("torch", True)]),
+        (["numpy<2"], ["numpy<2", "torch>=2"], [("numpy<2", False)]),
+        (
+            ["numpy<2; sys_platform == 'linux'", "rich<9; sys_platform == 'linux'"],
+            ["numpy<2 ; sys_platform == 'linux'", "torch>=2"],
+            [
+                ("numpy<2; sys_platform == 'linux'", False),
+                ("rich<9; sys_platform == 'linux'", False),
+                ("rich ; sys_platform == 'darwin' and platform_machine == 'arm64'", True),
+            ],
+        ),
+        (
+            ["numpy<2; sys_platform == 'linux'", "numpy<3; sys_platform == 'darwin'", "numpy==1; os_name == 'nt'"],
+            ["numpy<2 ; sys_platform == 'linux'", "numpy<3 ; sys_platform == 'darwin'", "torch>=2"],
+            [("numpy<2; sys_platform == 'linux'", False), ("numpy<3; sys_platform == 'darwin'", False)],
+        ),
+        (["numpy<2; python_version < '3.13'"], ["numpy<2 ; python_version < '3.13'", "torch>=2"], None),
+        (["numpy<2; python_version < '3.10'"], ["torch>=2"], [("numpy", True)]),
+    ],
+)
+def test_overrides_are_uvs(
+    tmp_path: Path, overrides: list[str], dependencies: list[str], rows: list[tuple[str, bool]] | None
+) -> None:
+    rows = [(overrides[0], False)] if rows is None else rows
+    fields = {"overrides": [(text, "the project's") for text in overrides], "versions": {"torch": "2.9.1"}}
+    made = imported(tmp_path, "numpy>=2", "torch>=2", **fields)
+    spec, _ = written(made, tmp_path, platforms=(Platform.LINUX_64, Platform.OSX_ARM64))
+    text = [each.text.replace('"', "'") for each in spec.pip.dependencies]
+    assert (text, [(each.requirement.text, each.remove) for each in spec.pip.overrides]) == (dependencies, rows)
+    # A version of what is removed is not preferred.
+    assert bool(spec.pip.prefer) == ("torch>=2" in dependencies)
+    assert all("overrides" in each.reason for each in made.ledger if each.text.split(">")[0] not in "".join(text))
+
+
+def test_lines_of_which_others_demand_more(tmp_path: Path) -> None:
+    made = imported(tmp_path, "fschat", "fschat[webui,model_worker]", "numpy>1", "numpy>1,<2; os_name == 'nt'", "rich")
+    spec, _ = written(made, tmp_path)
+    assert [each.name for each in spec.pip.dependencies] == ["fschat", "numpy", "numpy", "rich"]
+    assert spec.pip.dependencies[0].extras == ("model-worker", "webui")
+
+
+def test_pip_alone_is_no_package_of_conda(tmp_path: Path) -> None:
+    spec, _ = written(imported(tmp_path, "numpy", channels=["conda-forge"], conda=[("pip", "")]), tmp_path)
+    assert spec.conda is None
+    both = imported(tmp_path, "numpy", channels=["conda-forge"], conda=[("pip", ""), ("ffmpeg", "")])
+    spec, _ = written(both, tmp_path)
+    assert spec.conda is not None and len(spec.conda.dependencies) == 2
+
+
+def test_dates_of_single_packages_are_not_in_the_future(tmp_path: Path) -> None:
+    made = imported(tmp_path, "torch", package_as_ofs={"torch": "2027-01-01T00:00:00Z", "vllm": "2 days ago"})
+    spec, _ = written(made, tmp_path)
+    assert spec.env.package_as_of["torch"] == NOW
+    assert str(spec.env.package_as_of["vllm"]) == "2 days ago"

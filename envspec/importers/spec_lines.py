@@ -1,0 +1,77 @@
+"""The requirements of a draft as a spec has them: replaced by overrides as uv reads these, and without doubles."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from envspec.importers.conda_specs import joined_markers, python_marker
+from envspec.models import Platform
+from envspec.spec.requirements import Requirement, RequirementKind, read_override
+from envspec.spec.targets import marker_values
+
+
+class Overrides:
+    """The overrides of a project, as uv and PDM read them: those of a name replace all requirements on it, those of the
+    project too. Where none of them applies, nothing is required.
+
+    rows: requirement and reason. python: a series or an exact version.
+    """
+
+    def __init__(self, rows: Sequence[tuple[str, str]], platforms: Sequence[Platform], python: str) -> None:
+        exact = python if python.count(".") > 1 else f"{python}.0"
+        self._environments = {each: marker_values(each, exact) for each in platforms}
+        self._rows: dict[str, list[tuple[Requirement, str]]] = {}
+        for text, reason in dict.fromkeys(rows):
+            override = read_override(text)
+            self._rows.setdefault(override.name, []).append((override, reason))
+
+    def tables(self, required: Collection[str]) -> Iterator[dict[str, str | bool]]:
+        """The rows of `[pip] overrides`. required: names that the spec itself requires, which it can't remove."""
+        for name, rows in self._rows.items():
+            applied = self._applied(name)
+            for override, reason in rows:
+                if override in applied:
+                    yield {"requirement": override.text, "reason": reason}
+            without = [
+                platform.value
+                for platform, environment in self._environments.items()
+                if not any(override.applies_to(environment) for override in applied)
+            ]
+            if without and name not in required:
+                text = f"{name} ; {python_marker(tuple(without))}" if applied else name
+                yield {"requirement": text, "remove": True, "reason": rows[0][1]}
+
+    def removed(self) -> frozenset[str]:
+        """The names that are required on no platform."""
+        return frozenset(name for name in self._rows if not self._applied(name))
+
+    def replaced(self, line: Requirement) -> list[str] | None:
+        """What replaces a requirement of the project; None: it stays, as those that name an address do."""
+        if line.name not in self._rows:
+            return None
+        applied = self._applied(line.name)
+        if applied and line.kind is not RequirementKind.NAME:
+            return None
+        extras = f"[{','.join(line.extras)}]" if line.extras else ""
+        found = []
+        for override in applied:
+            marker = joined_markers(str(line.marker or ""), str(override.marker or ""))
+            text = f"{line.name}{extras}{override.specifier}"
+            found.append(f"{text} ; {marker}" if marker else text)
+        return found
+
+    def _applied(self, name: str) -> list[Requirement]:
+        """The overrides of a name that apply to a platform."""
+        overrides = [override for override, _ in self._rows[name]]
+        return [each for each in overrides if any(map(each.applies_to, self._environments.values()))]
+
+
+def implied(line: Requirement, others: Iterable[Requirement]) -> bool:
+    """Whether one of the other requirements on the same package demands all that a requirement does."""
+    return any(
+        (other.name, other.kind, other.url) == (line.name, line.kind, line.url)
+        and other.marker in (None, line.marker)
+        and {*other.extras} >= {*line.extras}
+        and {*other.specifier} >= {*line.specifier}
+        for other in others
+    )
