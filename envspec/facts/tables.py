@@ -228,6 +228,20 @@ class DigestRow(FactRow):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BaseImageRow(FactRow):
+    """What an image of a project contains; see data/base_images.toml.
+
+    releases: a specifier. python: a series. cudnn: the major version in its tags. requires: with `{release}` in it.
+    """
+
+    repository: str
+    releases: str
+    python: str = ""
+    cudnn: str = ""
+    requires: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PythonRow(FactRow):
     """build: its release as YYYYMMDD."""
 
@@ -447,6 +461,7 @@ class Facts:
     images = _table("cuda_images", "image", ImageRow, by="cuda")
     parts = _table("cuda_images", "parts", PartsRow, by="cuda")
     digests = _table("digests", "digest", DigestRow)
+    base_images = _table("base_images", "base_image", BaseImageRow)
     pythons = _table("pythons", "python", PythonRow, by="version")
     python_series = _keyed("pythons", "python_series", SeriesRow, "series")
     released = _keyed("pythons", "released", ReleasedRow, "series")
@@ -567,6 +582,11 @@ class Facts:
         """The recorded digest of a tag on a platform; the manifest list's before one platform's own manifest."""
         matching = [row for row in self.digests if row.tag == tag and platform.value in row.platforms]
         return min(matching, key=lambda row: row.kind != "index", default=None)
+
+    def base_image(self, repository: str, release: str) -> BaseImageRow | None:
+        """What an image contains whose tag names a release; None if no row states it."""
+        rows = (row for row in self.base_images if row.repository == repository)
+        return next((row for row in rows if SpecifierSet(row.releases).contains(release, prereleases=True)), None)
 
     def system(self, os: str) -> SystemRow | None:
         return next((row for row in self.systems if row.os == os), None)

@@ -11,16 +11,20 @@ from typing import Final, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from envspec.facts import load_facts
+from envspec.facts import Facts, load_facts
+from envspec.facts.tables import BaseImageRow
 from envspec.facts.torch import fitting_set
 from envspec.importers.pip import add_cuda
-from envspec.importers.types import Clue, DraftRequirement, Import, Outcome, Source
+from envspec.importers.types import Clue, DraftRequirement, Import, Outcome, Rank, Source
+from envspec.models import CudaVersion
 from envspec.registry.reference import BadReference, Reference, parse
 from envspec.spec.sections import Flavor, Os
 
 
 class BaseImage(NamedTuple):
-    """A row of the table. repository, tag: patterns; named groups of the tag are keys of `_GROUPS`.
+    """A row of the table; what releases contain is in data/base_images.toml.
+
+    repository, tag: patterns; named groups of the tag are keys of `_GROUPS`.
 
     note: what else to know of the image. outcome: of images whose packages a spec does not need or can't have.
     """
@@ -36,6 +40,7 @@ _SERIES: Final = r"(?P<python>3\.\d+(?:\.\d+)?)"
 _CODE_NAMES: Final = {"focal": "20.04", "jammy": "22.04", "noble": "24.04", "resolute": "26.04"}
 _UBUNTU: Final = rf"(?:ubuntu-?)?(?P<ubuntu>\d\d\.\d\d|{'|'.join(_CODE_NAMES)})"
 _CUDA_SYSTEM: Final = r"(?P<system>[a-z]+\d+(?:\.\d+)?)"
+_RELEASE: Final = r"\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?"
 _CONDA: Final = "conda's packages are those of [conda]"
 
 #: The first that matches. Forms of tags: the images' pages on their registries, and Dockerfiles that use them.
@@ -47,14 +52,25 @@ BASE_IMAGES: Final = (
     ),
     BaseImage(
         r"(docker\.io|ghcr\.io)/pytorch/pytorch",
-        r"(?P<torch>\d+\.\d+\.\d+)-cuda(?P<cuda>\d+\.\d+)-cudnn\d+-(?P<kind>runtime|devel)",
-        "the tag does not show which Python it has",
+        r"(?P<torch>\d+\.\d+\.\d+)-cuda(?P<cuda>\d+\.\d+)-cudnn(?P<cudnn>\d+)-(?P<kind>runtime|devel)",
     ),
-    BaseImage(r"nvcr\.io/nvidia/(pytorch|l4t-pytorch)", r"(?P<base>.+)"),
-    BaseImage(r"docker\.io/dustynv/(l4t-)?pytorch", r"(?P<base>.+)"),
+    BaseImage(r"docker\.io/vllm/vllm-openai", rf"v(?P<release>{_RELEASE})([-_].*)?"),
+    BaseImage(r"docker\.io/lmsysorg/sglang", rf"v(?P<release>{_RELEASE})(-(?P<label>cu\d+))?(-.*)?"),
+    BaseImage(
+        r"docker\.io/runpod/pytorch",
+        rf"(?P<torch>\d+\.\d+\.\d+)-py{_SERIES}-cuda(?P<cuda>\d+\.\d+)\.\d+-(?P<flavor>devel|runtime)(-{_CUDA_SYSTEM})?",
+    ),
+    BaseImage(
+        r"docker\.io/runpod/pytorch",
+        r"[\d.]+(-dev)?-(?P<label>cu\d{3})\d-torch(?P<digits>\d{3,4})-(?P<joined>ubuntu\d{4})",
+    ),
+    BaseImage(
+        r"nvcr\.io/nvidia/(pytorch|l4t-pytorch|jax|tensorflow|nemo|tritonserver|physicsnemo/.+|rapidsai/.+)",
+        r"(?P<base>.+)",
+    ),
     BaseImage(
         r"docker\.io/tensorflow/tensorflow",
-        r"(?P<tensorflow>\d+\.\d+\.\d+)(-gpu)?(-jupyter)?",
+        r"(?P<release>\d+\.\d+\.\d+)(-gpu)?(-jupyter)?",
         "the tag does not show which CUDA and Python it has",
     ),
     BaseImage(
@@ -117,20 +133,25 @@ def leave_replaced(imported: Import) -> None:
     draft = imported.draft
     version = draft.versions.get("torch")
     tags = {each.source for each in draft.cudas if each.why.startswith(_TAG)}
-    of_image = next((each for each in draft.dependencies if each.text == "torch" and each.source in tags), None)
-    if of_image is None or version is None:
+    of_image = [each for each in draft.dependencies if each.text in _FAMILY and each.source in tags]
+    if not of_image or version is None:
         return
     by = next((each for each in draft.dependencies if _excludes(each.text, version)), None)
     if by is None:
         return
-    for name in ("torch", "torchvision", "torchaudio"):
+    for name in _FAMILY:
         draft.versions.pop(name, None)
-    draft.dependencies.remove(of_image)
-    draft.cudas = [each for each in draft.cudas if each.source != of_image.source]
+    sources = {each.source for each in of_image}
+    draft.dependencies = [each for each in draft.dependencies if each not in of_image]
+    draft.cudas = [each for each in draft.cudas if each.source not in sources]
     for at, entry in enumerate(imported.ledger):
-        if entry.source == of_image.source:
+        if entry.source in sources:
             reason = f"{by.text} ({by.source}) replaces its torch {version}, and with it its CUDA"
             imported.ledger[at] = entry._replace(reason=reason)
+
+
+#: Images of PyTorch's releases have the three, of the same release. Source: pytorch/pytorch, Dockerfile.
+_FAMILY: Final = ("torch", "torchvision", "torchaudio")
 
 
 def _excludes(text: str, version: str) -> bool:
@@ -164,7 +185,7 @@ class _Part(NamedTuple):
 
 def _cuda(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
     add_cuda(value, source, imported, f"{_TAG} {reference}")
-    return _Part(f"[cuda] version {value}, the newest of its releases")
+    return _Part(f"[cuda] version {value}")
 
 
 def _flavor(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
@@ -195,39 +216,88 @@ def _ubuntu(value: str, reference: Reference, source: Source, imported: Import) 
     return _system(f"ubuntu{_CODE_NAMES.get(value, value)}", reference, source, imported)
 
 
+def _joined(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    """`ubuntu2404`."""
+    return _system(f"{value[:-2]}.{value[-2:]}", reference, source, imported)
+
+
 def _python(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    imported.draft.pythons.append(Clue(value, source, f"{_TAG} {reference}"))
+    imported.draft.pythons.append(Clue(value, source, f"{_TAG} {reference}", Rank.IMAGE))
     return _Part(f"[env] python {value}")
 
 
 def _base(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    del value
     imported.draft.bases.append(Clue(str(reference), source, "its packages, torch among them, are part of it"))
-    return _Part(f"[image] base {reference}, whose packages stay")
+    part = _Part(f"[image] base {reference}, whose packages stay")
+    month = re.match(r"\d\d\.\d\d", value)
+    row = load_facts().base_image("nvcr.io/nvidia", month[0]) if month else None
+    return _with_python(part, row, reference, source, imported)
+
+
+def _label(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    """`cu128`."""
+    return _cuda(str(CudaVersion.parse(value)), reference, source, imported)
+
+
+def _cudnn(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    """The last part that decides whether the tag can exist."""
+    why = why_unpublished(load_facts(), reference)
+    if not why:
+        return _Part(f"cuDNN {value} of torch's wheels")
+    imported.draft.unpublished.append(Clue(str(reference), source, why))
+    return _Part(f"was never published: {why}", is_lost=True)
+
+
+def why_unpublished(facts: Facts, reference: Reference) -> str:
+    """Why a tag of pytorch/pytorch was never published; empty if it may have been, and for other images.
+
+    An image has a build of PyTorch's own indexes, and the cuDNN for which its release is built.
+    """
+    found = re.fullmatch(r"(\d+\.\d+\.\d+)-cuda(\d+\.\d+)-cudnn(\d+)-(?:runtime|devel)", reference.tag or "")
+    row = facts.torch_release(found[1]) if found and reference.name.endswith("/pytorch/pytorch") else None
+    image = facts.base_image("pytorch/pytorch", row.version) if row else None
+    if found is None or row is None or image is None:
+        return ""
+    cudas = [str(CudaVersion.parse(each)) for each in row.variants if each.startswith("cu")]
+    if found[2] not in cudas:
+        return f"torch {row.version} has builds for CUDA {', '.join(cudas)}"
+    if image.cudnn and found[3] != image.cudnn:
+        return f"the images of torch {row.version} have cuDNN {image.cudnn}"
+    return ""
+
+
+def _release(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    """The release of a project, whose image it is."""
+    repository = reference.name.partition("/")[2]
+    row = load_facts().base_image(repository, value)
+    text = row.requires.format(release=value) if row else ""
+    imported.draft.dependencies.append(DraftRequirement(text, source))
+    return _with_python(_Part(f"{text} is required"), row, reference, source, imported)
 
 
 def _torch(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    del reference
-    # The images of PyTorch's releases contain torchvision and torchaudio of the same release.
-    # Source: pytorch/pytorch, Dockerfile: it installs the three together.
-    for name, version in {"torch": value, **_beside(value)}.items():
+    fitting = fitting_set(load_facts(), value)
+    family = {"torch": value, **{name: fitting[name] for name in _FAMILY if name in fitting}}
+    for name, version in family.items():
         imported.draft.versions.setdefault(name, version)
-    imported.draft.dependencies.append(DraftRequirement("torch", source))
-    beside = ", ".join(f"{name} {version}" for name, version in _beside(value).items())
-    others = f", and if they are required {beside}" if beside else ""
-    return _Part(f"torch is required, and preferred are {value}{others}")
+        imported.draft.dependencies.append(DraftRequirement(name, source))
+    names = ", ".join(f"{name} {version}" for name, version in family.items())
+    row = load_facts().base_image(reference.name.partition("/")[2], value)
+    return _with_python(_Part(f"required and preferred are {names}"), row, reference, source, imported)
 
 
-def _beside(torch: str) -> dict[str, str]:
-    fitting = fitting_set(load_facts(), torch)
-    return {name: fitting[name] for name in ("torchvision", "torchaudio") if name in fitting}
+def _digits(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
+    """`280`, `2110`: a release of torch without its dots."""
+    return _torch(f"{value[0]}.{value[1:-1]}.{value[-1]}", reference, source, imported)
 
 
-def _tensorflow(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    del reference
-    imported.draft.versions.setdefault("tensorflow", value)
-    imported.draft.dependencies.append(DraftRequirement("tensorflow", source))
-    return _Part(f"tensorflow is required, and {value} is preferred")
+def _with_python(
+    part: _Part, row: BaseImageRow | None, reference: Reference, source: Source, imported: Import
+) -> _Part:
+    if row is None or not row.python:
+        return part
+    imported.draft.pythons.append(Clue(row.python, source, f"the Python of {reference}", Rank.IMAGE))
+    return _Part(f"{part.text}; [env] python {row.python}")
 
 
 _GROUPS: Final[dict[str, Callable[[str, Reference, Source, Import], _Part]]] = {
@@ -237,7 +307,11 @@ _GROUPS: Final[dict[str, Callable[[str, Reference, Source, Import], _Part]]] = {
     "system": _system,
     "ubuntu": _ubuntu,
     "python": _python,
+    "joined": _joined,
     "base": _base,
+    "label": _label,
+    "cudnn": _cudnn,
+    "release": _release,
     "torch": _torch,
-    "tensorflow": _tensorflow,
+    "digits": _digits,
 }

@@ -14,7 +14,7 @@ from envspec.importers.pip import add_cuda
 from envspec.importers.requirements import add_line
 from envspec.importers.shell import CommandsDocument, read_script
 from envspec.importers.shell_programs import add_system_package
-from envspec.importers.shell_state import Command, Shell, prefer_pythons
+from envspec.importers.shell_state import Command, Shell
 from envspec.importers.types import Clue, Import, Outcome
 from envspec.importers.variables import read_variable
 from envspec.importers.yaml_lines import Value, read_yaml
@@ -56,7 +56,6 @@ def read_cog(path: Path, imported: Import) -> None:
     reader = _Reader(imported, path, shell, document)
     for key, value in document.keys.items():
         reader.read(key, value)
-    prefer_pythons(imported, shell.pythons)
     if "gpu" not in document.get("build").keys:
         reader.cpu(document, "build.gpu is not set: cog's images are for the CPU by default")
 

@@ -21,7 +21,7 @@ from envspec.importers.dockerfile import read_build
 from envspec.importers.pip import add_cuda
 from envspec.importers.shell import CommandsDocument, read_script
 from envspec.importers.shell_programs import add_system_package
-from envspec.importers.shell_state import Command, Shell, prefer_pythons
+from envspec.importers.shell_state import Command, Shell
 from envspec.importers.types import Clue, Import, Outcome, Unreadable
 from envspec.importers.variables import ignored, read_variable
 from envspec.importers.yaml_lines import Value, parse_yaml
@@ -141,7 +141,6 @@ def read_devcontainer(path: Path, imported: Import) -> None:
     reader = _Reader(imported, path, shell, document)
     for key, value in document.keys.items():
         reader.read(key, value)
-    prefer_pythons(imported, shell.pythons)
     leave_replaced(imported)
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from envspec.importers.base_images import leave_replaced
 from envspec.importers.dockerfile_stage import StageReader, flags_of, read_argument
 from envspec.importers.dockerfile_syntax import Instruction, read_instructions
-from envspec.importers.shell_state import Selection, Shell, prefer_pythons
+from envspec.importers.shell_state import Selection, Shell
 from envspec.importers.shell_syntax import expand_text
 from envspec.importers.types import Import, Outcome, Source
 
@@ -87,8 +86,6 @@ def read_build(
         else:
             reason = f"needs nothing: the stage {stage.name or number} is not in the image"
             reader.read_unused(stage.instructions, reason)
-    pythons = [stage.shell.pythons for stage in stages if stage in final or stage in sources]
-    prefer_pythons(imported, [*chain(*pythons)])
     leave_replaced(imported)
 
 

@@ -17,7 +17,7 @@ from envspec.importers.shell_python import (
     read_setup_py,
 )
 from envspec.importers.shell_state import Clone, Command, Reader, Shell, split_options
-from envspec.importers.types import Clue, Outcome
+from envspec.importers.types import Clue, Outcome, Rank
 from envspec.importers.variables import gpus_of
 
 # The system's packages
@@ -81,7 +81,7 @@ def add_system_package(shell: Shell, command: Command, name: str) -> None:
     draft = shell.imported.draft
     plain = name.partition("=")[0]
     if python := re.fullmatch(r"python(3\.\d+)(-.+)?", plain):
-        draft.pythons.append(Clue(python[1], command.source, name))
+        draft.pythons.append(Clue(python[1], command.source, name, Rank.SYSTEM))
     if not shell.has_system:
         shell.add(command, Outcome.TRANSLATED, "needs nothing: it is only where the build ran", name)
         return
@@ -139,7 +139,7 @@ def read_python_link(shell: Shell, command: Command) -> None:
     """`ln -s /usr/bin/python3.11 /usr/bin/python`, and `update-alternatives` of the same."""
     found = re.search(r"python(3\.\d+)", " ".join(command.words))
     if found:
-        shell.pythons.append(Clue(found[1], command.source, f"python is python{found[1]}"))
+        shell.use_python(command, found[1], f"python is python{found[1]}")
     shell.add(command, Outcome.TRANSLATED, "needs nothing: `python` is the environment's")
 
 

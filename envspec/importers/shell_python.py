@@ -18,7 +18,7 @@ from envspec.importers.pyproject import read_pyproject
 from envspec.importers.requirements import add_line
 from envspec.importers.shell_state import Clone, Command, Selection, Shell, split_options
 from envspec.importers.toml_lines import TomlFile, list_of, table_of
-from envspec.importers.types import Clue, LedgerEntry, Outcome, Source
+from envspec.importers.types import LedgerEntry, Outcome, Source
 from envspec.importers.variables import torch_backend
 from envspec.names import normalised
 from envspec.origins import PYTORCH_PAGES
@@ -102,7 +102,7 @@ def read_pip(shell: Shell, command: Command) -> None:
         shell.add(command, Outcome.REFUSED, reason)
         return
     if command.python and (packages or given):
-        shell.pythons.append(Clue(command.python, command.source, f"python{command.python} installs"))
+        shell.use_python(command, command.python, f"python{command.python} -m {command.words[0]}")
     for option, value in given:
         _read_option(shell, command, option, value, packages)
     for name in names:
@@ -345,7 +345,7 @@ def read_python_version(shell: Shell, command: Command) -> None:
         if shell.is_elsewhere(folder):
             version = ""
     if version:
-        shell.pythons.append(Clue(version, command.source, command.text))
+        shell.use_python(command, version, command.text)
     reason = f"[env] python {version}" if version else "needs nothing: an image has one environment"
     shell.add(command, Outcome.TRANSLATED, reason)
 

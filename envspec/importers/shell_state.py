@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from envspec.importers.types import Clue, Import, Outcome, Source
+from envspec.importers.types import Clue, Import, Outcome, Rank, Source
 
 #: Of files and folders that are copied to one path of a container.
 _MOST_COPIES: Final = 20
@@ -80,9 +80,9 @@ class Shell:
     there, the last one first. written: the container's paths -> lines of files that the script writes. clones: by the
     folder in the container. has_system: False in a stage whose packages of the system are not in the final image.
     environments: folders of Python environments, where commands make them and variables name them. taken: name of a
-    stage, and a path that is copied from it. pythons: that commands run, in their order. syncs: a project's file ->
-    extras and groups that commands install of it. active: the environment that the script activated. main: the
-    environment of the image, of several; empty if any may be.
+    stage, and a path that is copied from it. syncs: a project's file -> extras and groups that commands install of
+    it. active: the environment that the script activated. main: the environment of the image, of several; empty if any
+    may be.
     """
 
     imported: Import
@@ -96,7 +96,6 @@ class Shell:
     has_system: bool = True
     environments: dict[str, None] = field(default_factory=dict)
     taken: list[tuple[str, str]] = field(default_factory=list)
-    pythons: list[Clue] = field(default_factory=list)
     syncs: dict[Path, Selection] = field(default_factory=dict)
     active: str = ""
     main: str = ""
@@ -154,17 +153,16 @@ class Shell:
                 return clone, path[len(folder) + 1 :]
         return None
 
+    def use_python(self, command: Command, version: str, why: str) -> None:
+        """Note a Python that a command of the image runs."""
+        self.imported.draft.pythons.append(Clue(version, command.source, why, Rank.COMMAND))
+
     def add(self, command: Command, outcome: Outcome, reason: str = "", text: str = "") -> None:
         """An entry for a command, or for a part of it."""
         self.imported.add(command.source, text or command.text, outcome, reason)
 
 
 Reader = Callable[[Shell, Command], None]
-
-
-def prefer_pythons(imported: Import, pythons: Sequence[Clue]) -> None:
-    """Let the Pythons that commands run go before those that are only installed."""
-    imported.draft.pythons[:0] = pythons
 
 
 def split_options(words: Iterable[str], valued: Collection[str]) -> tuple[list[tuple[str, str]], list[str]]:

@@ -6,7 +6,7 @@ import codecs
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -66,12 +66,25 @@ class LedgerEntry(NamedTuple):
     reason: str = ""
 
 
+class Rank(IntEnum):
+    """Which of several Pythons is that of the environment, the first one first.
+
+    COMMAND: a command runs it. FILE: a file requires it. IMAGE: a base image has it. SYSTEM: it is only installed.
+    """
+
+    COMMAND = 0
+    FILE = 1
+    IMAGE = 2
+    SYSTEM = 3
+
+
 class Clue(NamedTuple):
     """A value that a source implies: a Python, a CUDA version, a GPU, a driver. why: in a few words, with the line."""
 
     value: str
     source: Source
     why: str
+    rank: Rank = Rank.FILE
 
 
 class DraftRequirement(NamedTuple):
@@ -101,12 +114,13 @@ class Draft:
     """What a spec is written from. Importers append; the writer of the spec decides between clues.
 
     versions: normalised names of PyPI packages -> the version that is installed or locked, with its local label.
-    pythons: a series, an exact version, or a specifier such as `>=3.9,<3.13`. platforms: conda's names. overrides:
-    requirement and reason. conda: match spec, and the platform if it is of one only. conda_versions: conda's names ->
-    `VERSION BUILD`, or `VERSION` if the source has no builds. cudas: `12.4`, or CPU. gpus: names or compute
+    pythons: a series, an exact version, or a specifier such as `>=3.9,<3.13`; by rank. platforms: conda's names.
+    overrides: requirement and reason. conda: match spec, and the platform if it is of one only. conda_versions: conda's
+    names -> `VERSION BUILD`, or `VERSION` if the source has no builds. cudas: `12.4`, or CPU. gpus: names or compute
     capabilities as [cuda] gpus takes them. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda]
-    flavor. bases: references of base images that a spec names itself. as_ofs: as [env] as_of. package_as_ofs:
-    normalised names -> as [env] package_as_of.
+    flavor. bases: references of base images that a spec names itself. unpublished: references of base images that were
+    never published, each with the reason. as_ofs: as [env] as_of. package_as_ofs: normalised names -> as [env]
+    package_as_of.
     """
 
     name: str = ""
@@ -127,6 +141,7 @@ class Draft:
     systems: list[Clue] = field(default_factory=list)
     flavors: list[Clue] = field(default_factory=list)
     bases: list[Clue] = field(default_factory=list)
+    unpublished: list[Clue] = field(default_factory=list)
     as_ofs: list[Clue] = field(default_factory=list)
     package_as_ofs: dict[str, str] = field(default_factory=dict)
     apt: list[str] = field(default_factory=list)
@@ -242,6 +257,7 @@ class Import:
         if (real := path.resolve()) not in self.done:
             self.done.add(real)
             importer(path, self)
+            self.draft.pythons.sort(key=lambda each: each.rank)
 
     def add(self, source: Source, text: str, outcome: Outcome, reason: str = "") -> None:
         """An entry of the ledger. text: the line. Credentials in it and in the reason are left out."""

@@ -211,6 +211,15 @@ def test_options_with_their_values() -> None:
         ("nvidia/cuda:12.4.1-base-ubi8", Outcome.REFUSED, "not ubi8"),
         ("nvidia/cuda:latest", Outcome.NOT_UNDERSTOOD, "the tag 'latest' names no version"),
         ("pytorch/pytorch:2.6.0-cuda12.4-cudnn9-devel", Outcome.TRANSLATED, "torchvision 0.21.0"),
+        ("ghcr.io/pytorch/pytorch:2.12.0-cuda13.2-cudnn9-devel", Outcome.TRANSLATED, "[env] python 3.12"),
+        ("pytorch/pytorch:2.9.0-cuda12.1-cudnn8-runtime", Outcome.REFUSED, "has builds for CUDA 12.6, 12.8, 13.0"),
+        ("pytorch/pytorch:2.3.1-cuda12.1-cudnn9-runtime", Outcome.REFUSED, "the images of torch 2.3.1 have cuDNN 8"),
+        ("vllm/vllm-openai:v0.27.1", Outcome.TRANSLATED, "vllm==0.27.1 is required; [env] python 3.12"),
+        ("vllm/vllm-openai:nightly", Outcome.NOT_UNDERSTOOD, "names no version"),
+        ("lmsysorg/sglang:v0.4.8.post1-cu126", Outcome.TRANSLATED, "sglang[all]==0.4.8.post1 is required; [cuda]"),
+        ("runpod/pytorch:2.1.0-py3.10-cuda11.8.0-devel-ubuntu22.04", Outcome.TRANSLATED, "torch 2.1.0, torchvision"),
+        ("runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404", Outcome.TRANSLATED, "torch 2.8.0"),
+        ("nvcr.io/nvidia/jax:24.04-py3", Outcome.TRANSLATED, "[env] python 3.10"),
         ("python:3.11.9-slim", Outcome.TRANSLATED, "[env] python 3.11.9"),
         ("python:3.12-alpine", Outcome.REFUSED, "musl"),
         ("ubuntu:jammy", Outcome.TRANSLATED, "ubuntu22.04"),
@@ -218,7 +227,7 @@ def test_options_with_their_values() -> None:
         ("ghcr.io/astral-sh/uv:0.9-python3.13-bookworm-slim", Outcome.TRANSLATED, "[env] python 3.13"),
         ("mambaorg/micromamba:2.0-jammy-cuda-12.4.1", Outcome.TRANSLATED, "[cuda] version 12.4"),
         ("rocm/pytorch:latest", Outcome.REFUSED, "AMD"),
-        ("tensorflow/tensorflow:2.17.0-gpu", Outcome.TRANSLATED, "2.17.0 is preferred"),
+        ("tensorflow/tensorflow:2.17.0-gpu", Outcome.TRANSLATED, "tensorflow==2.17.0 is required"),
         ("registry.example.com/team/base@sha256:" + "0" * 64, Outcome.NOT_UNDERSTOOD, "[image] base"),
         ("Not/An:Image:", Outcome.NOT_UNDERSTOOD, "is not the name of an image"),
     ],
@@ -502,3 +511,22 @@ def test_the_extras_of_all_commands_of_the_image_are_taken(tmp_path: Path) -> No
     base = "FROM ubuntu:24.04 AS base\nWORKDIR /a\nCOPY . .\nRUN uv sync --no-dev --no-install-project\n"
     text = f"{base}FROM base AS docs\nRUN uv sync --group docs\nFROM base\nRUN uv sync --no-dev --extra cuda\n"
     assert [each.text for each in dockerfile(tmp_path, text).draft.dependencies] == ["pillow", "torch==2.9.1"]
+
+
+def test_the_python_of_an_image_is_used_unless_something_else_says_which(tmp_path: Path) -> None:
+    base = "FROM pytorch/pytorch:2.1.2-cuda12.1-cudnn8-runtime\n"
+    (tmp_path / "environment.yml").write_text("dependencies: [python=3.9]\n")
+    found = {
+        line: dockerfile(tmp_path, f"{base}{line}\n").draft.pythons[0].value
+        for line in (
+            "RUN apt-get install -y python3.8",
+            "COPY environment.yml .\nRUN conda env create",
+            "COPY environment.yml .\nRUN conda env create && uv venv -p 3.12",
+        )
+    }
+    assert [*found.values()] == ["3.10", "3.9", "3.12"]
+
+
+def test_a_tag_that_was_never_published_is_known(tmp_path: Path) -> None:
+    found = dockerfile(tmp_path, "FROM pytorch/pytorch:2.9.0-cuda12.1-cudnn8-runtime\n").draft
+    assert [each.value for each in found.unpublished] == ["docker.io/pytorch/pytorch:2.9.0-cuda12.1-cudnn8-runtime"]
