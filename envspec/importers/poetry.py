@@ -9,6 +9,7 @@ from typing import Any, Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.importers.conda_specs import joined_markers
+from envspec.importers.extra_markers import without_extras
 from envspec.importers.pip import Verdict
 from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.toml_lines import list_of, table_of, text_of
@@ -65,8 +66,12 @@ def _item(project: Project, name: str, value: Any, path: KeyPath, group: str) ->
     else:
         for at, item in enumerate(items):
             place = (*path, at) if isinstance(value, list) else path
+            marker = without_extras(text_of(item, "markers"), project.extras)
+            if marker is None:
+                project.note(place, f"{name} = {written_value(item)}", "its marker is for other extras: not included")
+                continue
             try:
-                text = requirement_of(name, item)
+                text = requirement_of(name, {**item, "markers": marker} if isinstance(item, Mapping) else item)
             except BadValue as error:
                 project.add(place, written, Verdict(Outcome.REFUSED, f"{error}; {error.hint}"))
                 continue
@@ -76,7 +81,9 @@ def _item(project: Project, name: str, value: Any, path: KeyPath, group: str) ->
 
 
 def _is_of_project(project: Project, name: str) -> bool:
-    lines = list_of(project.file.data, "project", "dependencies")
+    table = project.file.table("project")
+    optional = table_of(table, "optional-dependencies")
+    lines = [*list_of(table, "dependencies"), *(line for extra in optional for line in list_of(optional, extra))]
     return any(normalised(name) == normalised(re.split(r"[^\w.-]", str(line), maxsplit=1)[0]) for line in lines)
 
 

@@ -14,9 +14,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import shown
 from envspec.importers.conda_specs import joined_markers, platforms_of, python_marker
+from envspec.importers.extra_markers import without_extras
 from envspec.importers.pip import Use, Verdict, add_index, add_requirement
 from envspec.importers.python_locks import holds, python_versions
-from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
+from envspec.importers.toml_lines import TomlFile, list_of, text_of
 from envspec.importers.types import Clue, Import, Outcome
 from envspec.models import Platform
 from envspec.names import normalised
@@ -216,15 +217,21 @@ class Project:
         for owner in (self, self.workspace):
             if owner is not None and not found:
                 found = [(each, owner) for each in owner.sources_named(name) if _is_of(each, extra, group)]
-        if not found and not (extra or group):
-            # Poetry 2: [project] has the requirement, and the table says where it comes from.
-            tables = self.file.table("tool", "poetry", "dependencies")
-            found = [(table_of(value), self) for key, value in tables.items() if normalised(key) == name]
+        if not (found or group):
+            found = [(each, self) for each in self._of_poetry(name)]
         by_platform = [
             each for platform in self.platforms for each in found if self.holds_on(text_of(each[0], "marker"), platform)
         ]
         unique = {id(source): (source, owner) for source, owner in by_platform}
         return list(unique.values())
+
+    def _of_poetry(self, name: str) -> Iterator[Mapping[str, Any]]:
+        """Of Poetry 2, if [project] has the requirement: tables that say where it comes from."""
+        for key, value in self.file.table("tool", "poetry", "dependencies").items():
+            for table in (value if isinstance(value, list) else [value]) if normalised(key) == name else ():
+                marker = without_extras(text_of(table, "markers"), self.extras)
+                if isinstance(table, Mapping) and marker is not None:
+                    yield {**table, "marker": marker}
 
     def sources_named(self, name: str) -> list[Mapping[str, Any]]:
         """The rows of [tool.uv.sources] for a normalised name."""

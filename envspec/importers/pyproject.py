@@ -108,7 +108,7 @@ def _wheel_of(member: Project, extras: frozenset[str], *, with_own: bool) -> Non
 def _reader_of(project: Project, lock: Path) -> Callable[[Path, Import], None]:
     """The importer of a lock beside the project."""
     if lock.name == "poetry.lock":
-        return partial(read_poetry_lock, groups=project.groups)
+        return partial(read_poetry_lock, extras=project.extras, groups=project.groups)
     if lock.name == "pylock.toml":
         return read_pylock
     if lock.name == "pdm.lock":

@@ -84,8 +84,10 @@ def read_uv_lock(
     _add(packages, imported, conflicts, _not_reached(file, names, {*extras}, {*groups}))
 
 
-def read_poetry_lock(path: Path, imported: Import, *, groups: Collection[str] = ()) -> None:
-    """Read poetry.lock, of Poetry 1 and 2. groups: normalised names of those that are taken."""
+def read_poetry_lock(
+    path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()
+) -> None:
+    """Read poetry.lock, of Poetry 1 and 2. extras, groups: normalised names of those that are taken."""
     file = TomlFile(path, imported)
     # Poetry 2 writes the groups of each package.
     others = _of_other_groups(file, {"main", *groups})
@@ -93,7 +95,7 @@ def read_poetry_lock(path: Path, imported: Import, *, groups: Collection[str] = 
     if not _has_project(path, imported):
         _clue_python(file, imported, text_of(file.table("metadata"), "python-versions"))
         _add_roots([each for each in packages if each.name not in others], path, imported)
-    _add(packages, imported, others=others)
+    _add(packages, imported, extras, others)
 
 
 def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()) -> None:

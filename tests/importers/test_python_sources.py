@@ -17,6 +17,7 @@ import pytest
 from envspec import documents
 from envspec.errors import UsageError
 from envspec.importers import importer_of, new_import
+from envspec.importers.extra_markers import without_extras
 from envspec.importers.pyproject import read_pyproject
 from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Unreadable
 
@@ -397,3 +398,72 @@ def test_dates_of_single_packages(tmp_path: Path) -> None:
     assert found.draft.package_as_ofs == {"torch": "2026-10-01T00:00:00Z", "vllm": "2 days ago"}
     assert [each.outcome for each in found.ledger] == [Outcome.REFUSED]
     assert "jax without an end" in found.ledger[0].reason
+
+
+POETRY_EXTRAS = """
+[tool.poetry.dependencies]
+torch = [
+  {{ version = "^2.6", source = "cpu", markers = "extra=='cpu' and extra!='cuda'", optional = true }},
+  {{ version = "^2.6", source = "cu126", markers = "extra=='cuda' and extra!='cpu'", optional = true }},
+]
+xformers = {{ version = "*", markers = "(extra == 'cuda' or 'x' == extra) and sys_platform == 'linux'", optional = true }}
+[tool.poetry.extras]
+cpu = ["torch"]
+cuda = ["torch", "xformers"]
+[[tool.poetry.source]]
+name = "cpu"
+url = "https://download.pytorch.org/whl/cpu"
+priority = "explicit"
+[[tool.poetry.source]]
+name = "cu126"
+url = "https://download.pytorch.org/whl/cu126"
+priority = "explicit"
+{more}"""
+
+
+@pytest.mark.parametrize(
+    ("extras", "required", "cudas"),
+    [
+        ([], [], []),
+        (["cpu"], ["torch>=2.6,<3"], ["cpu"]),
+        (["cuda"], ["torch>=2.6,<3", "xformers ; sys_platform == 'linux'"], ["12.6"]),
+    ],
+)
+def test_exclusive_extras_of_poetry(tmp_path: Path, extras: list[str], required: list[str], cudas: list[str]) -> None:
+    found = imported(write(tmp_path, pyproject_toml=POETRY_EXTRAS.format(more="")), extras=extras)
+    assert (lines(found), [each.value for each in found.draft.cudas]) == (required, cudas)
+    assert not [entry for entry in found.ledger if entry.outcome.is_lost]
+
+
+@pytest.mark.parametrize(("extra", "cuda"), [("cpu", "cpu"), ("cuda", "12.6")])
+def test_exclusive_extras_of_poetry_2(tmp_path: Path, extra: str, cuda: str) -> None:
+    more = "[project]\nname = 'a'\n[project.optional-dependencies]\ncpu = ['torch (>=2)']\ncuda = ['torch (>=2)']\n"
+    lock = "[[package]]\nname = 'torch'\nversion = '2.6.0+{0}'\nmarkers = \"extra == '{1}'\"\n"
+    found = imported(
+        write(
+            tmp_path,
+            pyproject_toml=POETRY_EXTRAS.format(more=more),
+            poetry_lock=lock.format("cpu", "cpu") + lock.format("cu126", "cuda"),
+        ),
+        extras=[extra],
+    )
+    assert lines(found)[0] == "torch (>=2)"
+    assert {each.value for each in found.draft.cudas} == {cuda}
+    assert found.draft.versions["torch"].partition("+")[2] == {"cpu": "cpu", "12.6": "cu126"}[cuda]
+
+
+@pytest.mark.parametrize(
+    ("marker", "result"),
+    [
+        ("extra == 'a'", ""),
+        ("extra != 'a' or os_name == 'nt'", "os_name == 'nt'"),
+        ("extra == 'b'", None),
+        ("(os_name == 'nt' or os_name == 'x') and extra == 'A'", "(os_name == 'nt' or os_name == 'x')"),
+        ("os_name == 'nt'", "os_name == 'nt'"),
+        ("extra == 'a' and (", "extra == 'a' and ("),
+        ("extra == 'a')", "extra == 'a')"),
+        ("(" * 200 + "extra == 'a'" + ")" * 200, "(" * 200 + "extra == 'a'" + ")" * 200),
+    ],
+)
+def test_markers_on_extras(marker: str, result: str | None) -> None:
+    assert without_extras(marker, {"a"}) == result
