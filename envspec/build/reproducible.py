@@ -33,7 +33,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from envspec import documents
-from envspec.build.types import WheelBuildFailed, WrongWheel
+from envspec.build.types import OtherPackage, WheelBuildFailed, WrongWheel
 from envspec.credentials import without_credentials
 from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
 from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar, path_problem
@@ -155,13 +155,9 @@ def check_release(wheel: Path, name: str, version: str | None, of: str) -> None:
         inner = (inner[0], Version(head.get("Version", "")))
     expected = (name, found_version if version is None else Version(version))
     if (found_name, found_version) != expected or inner != expected:
-        found = f"{head.get('Name')} {head.get('Version')}" if inner != expected else f"{found_name} {found_version}"
-        requested = name if version is None else f"{name} {version}"
-        raise WrongWheel(
-            of,
-            f"the build gave a wheel of {found}, not of {requested}",
-            hint="correct the name and version, or contact its publisher",
-        )
+        of_metadata = (str(head.get("Name")), str(head.get("Version")))
+        found = of_metadata if inner != expected else (str(found_name), str(found_version))
+        raise OtherPackage(of, (name, version or ""), found)
 
 
 def is_pure(filename: str) -> bool:

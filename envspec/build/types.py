@@ -214,6 +214,18 @@ class WrongWheel(WheelBuildFailed):
     code = "wrong-wheel"
 
 
+class OtherPackage(WrongWheel):
+    """The build gave a wheel of another name or version. requested, found: names, as they are written."""
+
+    def __init__(self, of: str, requested: tuple[str, str], found: tuple[str, str]) -> None:
+        self.requested, self.found = requested[0], found[0]
+        named, got = " ".join(filter(None, requested)), " ".join(filter(None, found))
+        hint = "correct the name and version, or contact its publisher"
+        if not requested[1]:
+            hint = f"require it by the name of its project: `{self.found} @ ...`"
+        super().__init__(of, f"the build gave a wheel of {got}, not of {named}", hint=hint)
+
+
 class UnexpectedWheel(EnvspecError):
     """A built wheel is not the locked one."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from envspec.importers.conda_specs import joined_markers, python_marker
 from envspec.models import Platform
+from envspec.names import normalised
+from envspec.spec.pip_lines import NAME
 from envspec.spec.requirements import Requirement, RequirementKind, read_override
 from envspec.spec.targets import marker_values
 
@@ -75,3 +78,12 @@ def implied(line: Requirement, others: Iterable[Requirement]) -> bool:
         and {*other.specifier} >= {*line.specifier}
         for other in others
     )
+
+
+def with_name_of_wheel(text: str, requested: str, found: str) -> str:
+    """The text of a spec, with another name for a project that it requires by an address."""
+
+    def renamed(line: re.Match[str]) -> str:
+        return line[0].replace(line[1], found, 1) if normalised(line[1]) == normalised(requested) else line[0]
+
+    return re.sub(rf"(?<=[\"'])({NAME})(?=(?:\[[^\]]*\])? @ )", renamed, text)

@@ -5,21 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
+from envspec.build.types import OtherPackage
 from envspec.diagnostics.machine import read_machine, this_platform
 from envspec.errors import UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import match_gpu
 from envspec.importers import known_importer, new_import
+from envspec.importers.empty import note_empty
 from envspec.importers.result import Imported, Proof, moves
+from envspec.importers.spec_lines import with_name_of_wheel
 from envspec.importers.spec_text import Choices, spec_of
 from envspec.importers.types import Clue, Draft, Import, Source
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import read_lock
-from envspec.models import Lock, Resolution
+from envspec.models import Decision, Lock, Resolution
 from envspec.operations.environment import verify
 from envspec.operations.lock_all import ContextOf, lock_all
 from envspec.operations.lock_state import LockRequest
+
+#: Of projects in one spec whose name is not in their files: each costs another try.
+_MOST_NAMES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,8 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
     facts = load_facts()
     imported = read_sources(request, facts)
     folder = request.output.parent if request.output else request.root / "specs"
+    if not request.prefixes:
+        note_empty(imported, request.sources, folder)
     found = spec_of(imported, request.choices, facts, folder, now)
     path = request.output or folder / f"{found.name}.toml"
     if path.exists() and not request.overwrite and not dry_run:
@@ -101,7 +110,19 @@ def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_o
         EnvspecError: the spec can't be locked.
     """
     directory = request.root / "locks" / found.name
-    lock_all(LockRequest(found.spec, directory), context_of)
+    for _ in range(_MOST_NAMES):
+        try:
+            lock_all(LockRequest(found.spec, directory), context_of)
+        except OtherPackage as error:
+            # Only its build knows the name of a project that computes it, or of a repository.
+            renamed = with_name_of_wheel(found.text, error.requested, error.found)
+            if renamed == found.text:
+                raise
+            decision = Decision("pip.dependencies", error.found, f"the name of {error.requested}, by its wheel")
+            found = replace(found, text=renamed, decisions=(*found.decisions, decision))
+            replace_user_file(found.spec, renamed.encode())
+        else:
+            break
     lock = read_lock(directory)
     part = _part(lock)
     moved, compared = moves(draft, part, load_facts())

@@ -159,8 +159,11 @@ def with_name(address: str, folder: Path | None = None) -> str:
 
 
 def project_name(folder: Path) -> str | None:
-    """The name of a project, by its pyproject.toml or setup.cfg, else the folder's; None if that can't name one."""
-    names = (read(folder) for read in (_pyproject_name, _setup_name, lambda folder: folder.resolve().name))
+    """The name of a project, by its pyproject.toml, setup.cfg or setup.py, else the folder's; None if that can't name
+    one.
+    """
+    reads = (_pyproject_name, _setup_name, _setup_py_name, lambda folder: folder.resolve().name)
+    names = (read(folder) for read in reads)
     return next((name for name in names if isinstance(name, str) and re.fullmatch(NAME, name)), None)
 
 
@@ -187,6 +190,14 @@ def _setup_name(folder: Path) -> object:
     except (OSError, ValueError, configparser.Error):
         return None
     return parser.get("metadata", "name", fallback=None)
+
+
+def _setup_py_name(folder: Path) -> object:
+    # Only a project without a name elsewhere needs the parser.
+    from envspec.spec.setup_py import read_setup_py
+
+    found = read_setup_py(folder)
+    return found.name if found else None
 
 
 def _name_in(address: str) -> str:

@@ -406,7 +406,7 @@ torch = [
   {{ version = "^2.6", source = "cpu", markers = "extra=='cpu' and extra!='cuda'", optional = true }},
   {{ version = "^2.6", source = "cu126", markers = "extra=='cuda' and extra!='cpu'", optional = true }},
 ]
-xformers = {{ version = "*", markers = "(extra == 'cuda' or 'x' == extra) and sys_platform == 'linux'", optional = true }}
+xformers = {{ version = "*", markers = "(extra=='cuda' or 'x' == extra) and os_name=='posix'", optional = true }}
 [tool.poetry.extras]
 cpu = ["torch"]
 cuda = ["torch", "xformers"]
@@ -426,7 +426,7 @@ priority = "explicit"
     [
         ([], [], []),
         (["cpu"], ["torch>=2.6,<3"], ["cpu"]),
-        (["cuda"], ["torch>=2.6,<3", "xformers ; sys_platform == 'linux'"], ["12.6"]),
+        (["cuda"], ["torch>=2.6,<3", "xformers ; os_name=='posix'"], ["12.6"]),
     ],
 )
 def test_exclusive_extras_of_poetry(tmp_path: Path, extras: list[str], required: list[str], cudas: list[str]) -> None:

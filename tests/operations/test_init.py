@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from envspec import documents
+from tests.operations.test_build_projects import PROJECT
 from tests.support.builders import ecosystem
+from tests.support.builders.environments import RUNNING
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, wheel
 from tests.support.builders.zips import record_digest
+from tests.support.machines.confinement import confined
 from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
 
@@ -200,3 +203,35 @@ def test_extras_are_those_of_the_project_that_a_dockerfile_installs(user: User) 
     assert '"weekly", "modern"' in (user.folder / "specs" / "tools.toml").read_text()
     sources(user, requirements_txt="weekly\n")
     assert "--extra more: no source" in refused(init(user, "requirements.txt", "--extra", "more", "--no-lock"), 2)
+
+
+@confined
+def test_a_project_has_the_name_of_its_wheel(tmp_path: Path) -> None:
+    with IndexServer([ecosystem.release("lib", "1.0.0")]) as index:
+        user = User(tmp_path, index.url)
+        for name, content in PROJECT.items():
+            path = user.folder / "mine" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+        sources(user, requirements_txt="./mine\n")
+        ran = init(user, "requirements.txt", "--name", "tools", "--python", RUNNING)
+    assert ran.status == 0, ran.stderr
+    assert 'dependencies = ["own @ ../mine"]' in (user.folder / "specs" / "tools.toml").read_text()
+    assert "pip.dependencies = own\n      the name of mine, by its wheel" in ran.stdout
+    assert locked(user, "tools") == {"own": "1.0", "lib": "1.0.0"}
+
+
+def test_sources_without_a_package(user: User) -> None:
+    sources(user, pyproject_toml="[tool.ruff]\nline-length = 100\n")
+    ran = init(user, "pyproject.toml", "--name", "tools", "--no-lock")
+    assert (ran.status, "no package was found: add what the project needs" in ran.stdout) == (10, True)
+    sources(user, requirements_txt="weekly\n")
+    (user.folder / "setup.py").write_text(
+        "from setuptools import setup\nNEEDS = ['weekly', 'modern']\nsetup(name='studio', install_requires=NEEDS)\n"
+    )
+    ran = init(user, "pyproject.toml", "--name", "tools", "--no-lock", "--force")
+    assert ran.status == 10
+    words = " ".join(ran.stdout.split())
+    assert 'setup.py has install_requires (weekly, modern): write "studio @ .." in [pip] dependencies' in words
+    assert "requirements.txt is not among the sources" in words
+    assert init(user, "requirements.txt", "--name", "tools", "--no-lock", "--force").status == 0
