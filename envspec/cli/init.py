@@ -66,7 +66,7 @@ class _Lost(EnvspecError):
 @click.option("--extra", "extras", multiple=True, metavar="NAME", help="An extra of pyproject.toml to include.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of pyproject.toml to include.")
 @click.option("--as-of", metavar="DATE", help="The spec's as_of: later uploads are ignored (default: now).")
-@click.option("--accept-loss", is_flag=True, help="Exit with code 0 even if lines of the sources are not in the spec.")
+@click.option("--accept-loss", is_flag=True, help="Exit with code 0 even if packages, indexes or settings are lost.")
 @click.option("--no-lock", is_flag=True, help="Write only the spec.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; print the spec.")
 @OFFLINE
@@ -85,7 +85,7 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
     envspec init pyproject.toml --extra gpu
     envspec init --prefix .venv           then compare it with the lock
 
-    Exit code: 0 if the spec has every line of the sources, 10 if it lacks some.
+    Exit code: 0 if the spec has all packages, indexes and settings of the sources, 10 if it lacks some.
     """
     from envspec.importers.spec_text import Choices
     from envspec.models import Platform

@@ -77,6 +77,7 @@ class BuildChoice:
     url: PyTorch's index, None for the default one. warning: for the user; empty if the choice is sure. left_out: the
     newest release if it does not run on the machines, with the reason; else empty.
     serves_gpus: False if no build that could be chosen is known to have code for the GPUs, which then bound nothing.
+    refused: why there is none, if nothing is known to require torch.
     """
 
     variant: str | None
@@ -88,6 +89,7 @@ class BuildChoice:
     warning: str = ""
     left_out: str = ""
     serves_gpus: bool = True
+    refused: NoSuchBuild | None = None
 
 
 def choose_build(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from envspec.importers.pip import add_cuda
 from envspec.importers.requirements import add_line
@@ -19,28 +19,15 @@ from envspec.importers.types import Clue, Import, Outcome
 from envspec.importers.variables import read_variable
 from envspec.importers.yaml_lines import Value, read_yaml
 
-
-class _Note(NamedTuple):
-    outcome: Outcome
-    reason: str
-
-
 _SERVER: Final = "cog's server is not part of an image: `envspec run LOCK -- ...` starts a program"
-#: Keys that add nothing to a spec.
+#: Keys that concern no package -> why.
 NOTES: Final = {
-    "build.cudnn": _Note(
-        Outcome.TRANSLATED, "cuDNN is in the wheels that torch requires, or in [cuda] flavor cudnn-runtime"
-    ),
-    "build.fast": _Note(Outcome.TRANSLATED, "needs nothing: it concerns only cog's build"),
-    "build.cog_runtime": _Note(Outcome.TRANSLATED, _SERVER),
-    "build.sdk_version": _Note(Outcome.TRANSLATED, _SERVER),
-    "image": _Note(Outcome.REFUSED, "`envspec image build --push NAME` names the image"),
-    "predict": _Note(Outcome.REFUSED, _SERVER),
-    "train": _Note(Outcome.REFUSED, _SERVER),
-    "run": _Note(Outcome.REFUSED, _SERVER),
-    "concurrency": _Note(Outcome.REFUSED, _SERVER),
-    "weights": _Note(Outcome.REFUSED, "models are not part of an image: `envspec run` mounts the Hugging Face cache"),
-    "tests": _Note(Outcome.REFUSED, "[conformance] has the suite's checks; run your own by `envspec run LOCK -- ...`"),
+    "build.cudnn": "cuDNN is in the wheels that torch requires, or in [cuda] flavor cudnn-runtime",
+    "build.fast": "it concerns only cog's build",
+    "image": "`envspec image build --push NAME` names the image",
+    **dict.fromkeys(("build.cog_runtime", "build.sdk_version", "predict", "train", "run", "concurrency"), _SERVER),
+    "weights": "models are not part of an image: `envspec run` mounts the Hugging Face cache",
+    "tests": "[conformance] has the suite's checks; run your own by `envspec run LOCK -- ...`",
 }
 
 
@@ -67,7 +54,7 @@ class _Reader(CommandsDocument):
         if read is not None:
             read(self, key, value)
         elif note is not None:
-            self.add(key, value, note.outcome, note.reason)
+            self.add(key, value, Outcome.OUTSIDE, note)
         else:
             self.add(key, value, Outcome.NOT_UNDERSTOOD, "envspec does not support this key of cog.yaml")
 
@@ -121,7 +108,7 @@ class _Reader(CommandsDocument):
             for name, own in each.keys.items():
                 if name != "command":
                     reason = "a build of an image has no secrets and mounts: set them at the start"
-                    self.add(f"{key}.{name}", own, Outcome.REFUSED, reason)
+                    self.add(f"{key}.{name}", own, Outcome.OUTSIDE, reason)
             lines = command.text.split("\n")
             read_script(self.shell, [(command.line, f"{line}\n") for line in lines])
 

@@ -46,8 +46,8 @@ class Note(NamedTuple):
 NOTES: Final = (
     Note(
         r"customizations|extensions|settings|\$schema|devPort|userEnvProbe|waitFor|shutdownAction",
-        Outcome.TRANSLATED,
-        "needs nothing: it concerns the editor, not the environment",
+        Outcome.OUTSIDE,
+        "it concerns the editor, not the environment",
     ),
     Note(
         r"dockerComposeFile|service|runServices",
@@ -56,37 +56,35 @@ NOTES: Final = (
     ),
     Note(
         r"forwardPorts|appPort|portsAttributes|otherPortsAttributes",
-        Outcome.REFUSED,
+        Outcome.OUTSIDE,
         "publish ports at the start: `envspec run --port HOST:CONTAINER`",
     ),
-    Note(r"mounts|workspaceMount", Outcome.REFUSED, "folders are mounted at the start: `envspec run --mount SRC:DST`"),
+    Note(r"mounts|workspaceMount", Outcome.OUTSIDE, "folders are mounted at the start: `envspec run --mount SRC:DST`"),
     Note(
         r"remoteUser|containerUser|updateRemoteUserUID",
-        Outcome.TRANSLATED,
-        "needs nothing: `envspec run` starts containers as the caller",
+        Outcome.OUTSIDE,
+        "`envspec run` starts containers as the caller",
     ),
-    Note(r"init", Outcome.TRANSLATED, "needs nothing: `envspec run` has an init"),
-    Note(
-        r"overrideCommand|overrideFeatureInstallOrder", Outcome.TRANSLATED, "needs nothing: an image starts no program"
-    ),
+    Note(r"init", Outcome.OUTSIDE, "`envspec run` has an init"),
+    Note(r"overrideCommand|overrideFeatureInstallOrder", Outcome.OUTSIDE, "an image starts no program"),
     Note(
         r"privileged|capAdd|securityOpt",
-        Outcome.REFUSED,
+        Outcome.OUTSIDE,
         "`envspec run` gives no more rights: start the image by the engine itself",
     ),
-    Note(r"secrets", Outcome.REFUSED, "secrets are set at the start: `envspec run --env NAME`"),
-    Note(r"initializeCommand", Outcome.REFUSED, "it runs on the host"),
+    Note(r"secrets", Outcome.OUTSIDE, "secrets are set at the start: `envspec run --env NAME`"),
+    Note(r"initializeCommand", Outcome.OUTSIDE, "it runs on the host"),
     Note(
         r"postStartCommand|postAttachCommand",
-        Outcome.REFUSED,
+        Outcome.OUTSIDE,
         "it runs at each start: `envspec run LOCK -- COMMAND`",
     ),
     Note(
         r"hostRequirements\.(cpus|memory|storage)",
-        Outcome.REFUSED,
+        Outcome.OUTSIDE,
         "an image requires no machine: `envspec fit` compares",
     ),
-    Note(r"build\.(cacheFrom|options)", Outcome.REFUSED, "options of the engine's build, which envspec does not need"),
+    Note(r"build\.(cacheFrom|options)", Outcome.OUTSIDE, "options of the engine's build, which envspec does not need"),
 )
 
 
@@ -103,8 +101,8 @@ class Feature(NamedTuple):
 FEATURES: Final = (
     Feature(
         r".*/(conda|anaconda|miniconda|miniforge|micromamba|mamba|uv|pixi|poetry|pipx-package|pip|hatch|pdm)(-.*)?",
-        Outcome.TRANSLATED,
-        "needs nothing: envspec installs packages itself",
+        Outcome.OUTSIDE,
+        "envspec installs packages itself",
     ),
     Feature(r".*/git", Outcome.TRANSLATED, "", "git"),
     Feature(r".*/git-lfs", Outcome.TRANSLATED, "", "git-lfs"),
@@ -112,8 +110,8 @@ FEATURES: Final = (
     Feature(r".*/sshd", Outcome.REFUSED, "[services] ssh = {} starts an SSH server, with keys only"),
     Feature(r".*/jupyterlab", Outcome.REFUSED, "[services] jupyter = {} starts it, with jupyterlab in [pip]"),
     Feature(
-        r".*/(common-utils|docker.*|github-cli|kubectl.*|aws-cli|azure-cli|terraform)",
-        Outcome.REFUSED,
+        r".*/(common-utils|docker.*|github-cli|kubectl.*|aws-cli|azure-cli|terraform|node)",
+        Outcome.OUTSIDE,
         "a tool for people, not of the environment: keep it in devcontainer.json, on top of the image",
     ),
     Feature(
@@ -256,7 +254,7 @@ class _Reader(CommandsDocument):
 
     def gpu(self, key: str, value: Value) -> None:
         reason = "`envspec run` gives the container all GPUs if the lock uses CUDA"
-        self.add(key, value, Outcome.TRANSLATED, reason)
+        self.add(key, value, Outcome.OUTSIDE, reason)
 
     def run_args(self, key: str, value: Value) -> None:
         arguments = [each for each in value.items if each.is_scalar]
@@ -268,7 +266,7 @@ class _Reader(CommandsDocument):
                 at += 1
                 text = f"{text}={arguments[at].text}"
             row = next((row for row in RUN_ARGUMENTS if re.fullmatch(row.keys, text)), None)
-            outcome, reason = (row.outcome, row.reason) if row else (Outcome.REFUSED, _NO_ARGUMENT)
+            outcome, reason = (row.outcome, row.reason) if row else (Outcome.OUTSIDE, _NO_ARGUMENT)
             self.imported.add(self.at(option), f"{key}: {text}", outcome, reason)
             at += 1
 
@@ -279,7 +277,7 @@ class _Reader(CommandsDocument):
             line = shlex.join(words) if words else each.text
             line = line.replace("${containerWorkspaceFolder}", self.shell.workdir)
             if not line.strip():
-                self.add(key, each, Outcome.TRANSLATED, "needs nothing: it is empty")
+                self.add(key, each, Outcome.OUTSIDE, "it is empty")
             parts = [(each.line, f"{part}\n") for part in line.split("\n")]
             folder = self.shell.workdir
             read_script(self.shell, parts)
@@ -299,15 +297,15 @@ class _Reader(CommandsDocument):
             self.imported.draft.workdir = value.text
             self.add(key, value, Outcome.TRANSLATED, f"[image] workdir {value.text}")
         else:
-            self.add(key, value, Outcome.TRANSLATED, "needs nothing: `envspec run` mounts the current folder")
+            self.add(key, value, Outcome.OUTSIDE, "`envspec run` mounts the current folder")
 
 
 _NO_ARGUMENT: Final = "an argument of the engine: `envspec run` has --mount, --env, --port, --network and --gpus"
 #: Arguments of `docker run`.
 RUN_ARGUMENTS: Final = (
-    Note(r"--gpus.*|--runtime=nvidia", Outcome.TRANSLATED, "`envspec run` gives all GPUs if the lock uses CUDA"),
-    Note(r"--ipc=.*|--shm-size=.*", Outcome.TRANSLATED, "`envspec run` gives /dev/shm half of the memory"),
-    Note(r"--init|--rm|-it|--name=.*|--hostname=.*", Outcome.TRANSLATED, "needs nothing: it concerns only the run"),
+    Note(r"--gpus.*|--runtime=nvidia", Outcome.OUTSIDE, "`envspec run` gives all GPUs if the lock uses CUDA"),
+    Note(r"--ipc=.*|--shm-size=.*", Outcome.OUTSIDE, "`envspec run` gives /dev/shm half of the memory"),
+    Note(r"--init|--rm|-it|--name=.*|--hostname=.*", Outcome.OUTSIDE, "it concerns only the run"),
 )
 
 _KEYS: Final[Mapping[str, Callable[[_Reader, str, Value], None]]] = {

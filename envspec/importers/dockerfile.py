@@ -84,7 +84,7 @@ def read_build(
         elif stage in sources:
             reader.read_environment(stage.instructions, base)
         else:
-            reason = f"needs nothing: the stage {stage.name or number} is not in the image"
+            reason = f"the stage {stage.name or number} is not in the image"
             reader.read_unused(stage.instructions, reason)
     leave_replaced(imported)
 

@@ -11,15 +11,16 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from envspec.importers.base_images import read_base_image
 from envspec.importers.dockerfile_syntax import Instruction
 from envspec.importers.shell import read_script, write
+from envspec.importers.shell_notes import OTHERS
 from envspec.importers.shell_state import Command, Shell
 from envspec.importers.shell_syntax import Expanded, expand_text
 from envspec.importers.types import Clue, Import, Outcome, Source
-from envspec.importers.variables import ignored, read_variable
+from envspec.importers.variables import READ, ignored, read_variable
 from envspec.models import Platform
 
 #: Set by the builder. Source: Dockerfile reference, "Predefined ARGs" and "BuildKit built-in build args".
@@ -34,29 +35,15 @@ _OF_PLATFORM: Final = {
 _PLATFORMS: Final = {"linux/amd64": Platform.LINUX_64, "linux/arm64": Platform.LINUX_AARCH64}
 #: Of files that a pattern in COPY matches.
 _MOST_MATCHES: Final = 100
-_RUN: Final = "envspec's images have the start command of their base: `envspec run LOCK -- {value}`"
 
 
-class _Note(NamedTuple):
-    outcome: Outcome
-    reason: str
-
-
-#: Instructions that a spec has no counterpart of. Their reasons may name the instruction's `value`.
+#: Instructions that concern containers, not environments. Their reasons may name the instruction's `value`.
 NOTES: Final = {
-    "CMD": _Note(Outcome.REFUSED, _RUN),
-    "ENTRYPOINT": _Note(Outcome.REFUSED, _RUN),
-    "EXPOSE": _Note(Outcome.REFUSED, "publish ports at the start: `envspec run --port HOST:CONTAINER`"),
-    "USER": _Note(
-        Outcome.REFUSED, "`envspec run` starts containers as the caller; images with [services] as `envspec`, 1000"
-    ),
-    "LABEL": _Note(Outcome.REFUSED, "an image has envspec's own labels: its lock and its base"),
-    "MAINTAINER": _Note(Outcome.REFUSED, "an image has envspec's own labels: its lock and its base"),
-    "HEALTHCHECK": _Note(Outcome.REFUSED, "only images with [services] have a health check, that of their services"),
-    "VOLUME": _Note(Outcome.REFUSED, "folders are mounted at the start: `envspec run --mount SRC:DST`"),
-    "STOPSIGNAL": _Note(Outcome.REFUSED, "`envspec run` forwards every signal"),
-    "SHELL": _Note(Outcome.TRANSLATED, "needs nothing: it concerns only the lines RUN"),
-    "ONBUILD": _Note(Outcome.REFUSED, "it acts in images that are built on top: write it into their Dockerfiles"),
+    **dict.fromkeys(("CMD", "ENTRYPOINT"), "the image's start command is its base's: `envspec run LOCK -- {value}`"),
+    "EXPOSE": "publish ports at the start: `envspec run --port HOST:CONTAINER`",
+    "USER": "`envspec run` starts containers as the caller; images with [services] as `envspec`, 1000",
+    "VOLUME": "folders are mounted at the start: `envspec run --mount SRC:DST`",
+    **dict.fromkeys(("LABEL", "MAINTAINER", "HEALTHCHECK", "STOPSIGNAL", "SHELL", "ONBUILD"), OTHERS),
 }
 
 
@@ -85,9 +72,7 @@ def read_argument(
             reason = "set by the builder"
         elif name not in variables:
             reason = "it has no default: lines that need its value are not understood"
-            imported.add(source, text, Outcome.NOT_UNDERSTOOD, reason)
-            continue
-        imported.add(source, text, Outcome.TRANSLATED, reason)
+        imported.add(source, text, Outcome.OUTSIDE, reason)
 
 
 def flags_of(each: Instruction) -> tuple[dict[str, str], list[str]]:
@@ -156,13 +141,14 @@ class StageReader:
                 gpus = self._quietly(each).draft.gpus
                 self.imported.draft.gpus += gpus
                 listed = f"; [cuda] gpus: {', '.join(each.value for each in gpus)}" if gpus else ""
-                self._add(each, Outcome.TRANSLATED, f"only the stage's environment is in the image{listed}")
+                outcome = Outcome.TRANSLATED if gpus else Outcome.OUTSIDE
+                self._add(each, outcome, f"only the stage's environment is in the image{listed}")
 
     def read_unused(self, instructions: Sequence[Instruction], reason: str) -> None:
         """A stage that is not in the image: what it copies may be copied from it."""
         for each in instructions:
             self._quietly(each)
-            self._add(each, Outcome.TRANSLATED, reason)
+            self._add(each, Outcome.OUTSIDE, reason)
 
     def _read(self, each: Instruction) -> None:
         read, note = READERS.get(each.name), NOTES.get(each.name)
@@ -170,7 +156,7 @@ class StageReader:
             read(self, each)
         elif note is not None:
             value = shlex.join(json_words(each.value)) or each.value
-            self._add(each, note.outcome, note.reason.format(value=value[:200]))
+            self._add(each, Outcome.OUTSIDE, note.format(value=value[:200]))
         else:
             self._add(each, Outcome.NOT_UNDERSTOOD, "no instruction of a Dockerfile")
 
@@ -202,7 +188,7 @@ class StageReader:
         if platform := _PLATFORMS.get(given.get("platform", "")):
             self.imported.draft.platforms.append(Clue(platform.value, self.at(each), each.text))
         if not self.base:
-            self._add(each, Outcome.TRANSLATED, "starts from a stage before")
+            self._add(each, Outcome.OUTSIDE, "starts from a stage before")
         elif unknown := tuple(re.findall(r"\$\{?\w+\}?", self.base)):
             self._add(each, Outcome.NOT_UNDERSTOOD, Expanded((), unknown).problem)
         else:
@@ -242,8 +228,13 @@ class StageReader:
                 values[name] = None if expanded.unknown else expanded.words[0]
                 read_variable(name, own, self.at(each), text, self.imported)
                 continue
+            if name == "LD_LIBRARY_PATH":
+                # Of the base image's folders nothing is known, and the environment has its own.
+                values[name] = None
+                read_variable(name, expand_text(own, self.shell.variables).words[0], self.at(each), text, self.imported)
+                continue
             values[name] = value = self._value(each, own, text)
-            if value is not None and own == raw:
+            if (value is not None and own == raw) or (value is not None and name in READ):
                 read_variable(name, value, self.at(each), text, self.imported)
             elif value is not None:
                 self.imported.draft.env[name] = value
@@ -261,7 +252,7 @@ class StageReader:
             self.imported.draft.workdir = self.shell.workdir
             self._add(each, Outcome.TRANSLATED, f"[image] workdir {self.shell.workdir}")
         else:
-            self._add(each, Outcome.TRANSLATED, "paths after it start there")
+            self._add(each, Outcome.OUTSIDE, "paths after it start there")
 
     def read_run(self, each: Instruction) -> None:
         """RUN: its commands, each with an entry of its own."""
@@ -313,9 +304,7 @@ class StageReader:
                 each.bodies[0][1],
             )
         elif any(re.match(r"[a-z+]+://|git@", source) for source in sources):
-            self._add(
-                each, Outcome.REFUSED, "files from the network have no hash: [image] copy copies those of the project"
-            )
+            self._add(each, Outcome.OUTSIDE, OTHERS)
         else:
             self._copy_files(each, sources, target)
 
@@ -324,10 +313,10 @@ class StageReader:
         found = self.stage(name)
         if found is None:
             if re.search(r"astral(-sh)?/uv\b", name):
-                self._add(each, Outcome.TRANSLATED, "needs nothing: envspec installs packages itself")
+                self._add(each, Outcome.OUTSIDE, "envspec installs packages itself")
             else:
                 reason = f"an image has no files of {name}: install them by [system] apt, or choose it as [image] base"
-                self._add(each, Outcome.REFUSED, reason)
+                self._add(each, Outcome.OUTSIDE, reason)
             return
         shell, complete = found
         # Of a path with an unknown variable: it may be any, and what the stage makes is not lost.
@@ -342,7 +331,9 @@ class StageReader:
             self._add(each, Outcome.TRANSLATED, f"the packages that the stage {name} installs")
         else:
             reason = f"what the stage {name} builds is not in the image: build it into a wheel, or into [image] base"
-            self._add(each, Outcome.REFUSED, reason)
+            # Packages of a stage that counts as an environment are in the spec already.
+            is_loss = bool(complete.packages) and shell.has_system
+            self._add(each, Outcome.REFUSED if is_loss else Outcome.OUTSIDE, reason)
 
     def _copy_files(self, each: Instruction, sources: Sequence[str], target: str) -> None:
         found = [file for source in sources for file in self._files(source)]
@@ -350,11 +341,11 @@ class StageReader:
             self.shell.copy(self._target(target, file, sources), file)
         names = ", ".join(json.dumps(self.imported.shown(file)) for file in found[:5])
         if not found:
-            self._add(each, Outcome.REFUSED, f"no such file in {' or '.join(map(self.imported.shown, self.contexts))}")
+            self._add(each, Outcome.OUTSIDE, f"no such file in {' or '.join(map(self.imported.shown, self.contexts))}")
         elif all(map(self._is_source, found)):
-            self._add(each, Outcome.TRANSLATED, "read where a command names it")
+            self._add(each, Outcome.OUTSIDE, "read where a command names it")
         else:
-            self._add(each, Outcome.REFUSED, f"the project's files are not in this spec: [image] copy = [{names}]")
+            self._add(each, Outcome.OUTSIDE, f"the project's files are not in this spec: [image] copy = [{names}]")
 
     def _is_source(self, file: Path) -> bool:
         """Whether a file is read where a command names it, or a folder has only such files."""

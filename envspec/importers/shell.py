@@ -9,12 +9,12 @@ import posixpath
 import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from envspec.importers.shell_flow import Flow, Runs, result_of_test
-from envspec.importers.shell_notes import NOTES
+from envspec.importers.shell_notes import NOTES, OTHERS, Note
 from envspec.importers.shell_programs import READERS, assign, read_export
 from envspec.importers.shell_state import Command, Reader, Shell, split_options
 from envspec.importers.shell_syntax import BadScript, Expanded, Script, Step, expand, expand_text, steps
@@ -24,6 +24,8 @@ from envspec.importers.yaml_lines import Value
 
 #: Scripts in scripts: `bash -c "sh -c ..."`.
 MAX_NESTED: Final = 8
+#: Of a script of the project: further lines are not read.
+MAX_LINES: Final = 5_000
 
 _ASSIGNMENT: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.ASCII | re.DOTALL)
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "zsh"})
@@ -89,17 +91,18 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs | None
     words, assigned = _assignments(shell, step.words)
     expanded = expand(words, ChainMap(assigned, shell.variables))
     if runs is Runs.NO:
-        shell.add(
-            outer, Outcome.TRANSLATED, "does not run, by the conditions before it and the values of its variables"
-        )
+        shell.add(outer, Outcome.OUTSIDE, "does not run, by the conditions before it and the values of its variables")
         return Runs.YES
     if expanded.words[:1] and expanded.words[0] in _TESTS:
         return _read_test(shell, outer, expanded)
     program = program_words(expanded.words)
     command = Command(program, source, step.text, expanded.words, _environment(shell, expanded.words, assigned))
     script = _inner_script(command, step)
+    file = _script_file(shell, command) if script is None and runs is Runs.YES and nested < MAX_NESTED else None
     if script is not None and nested < MAX_NESTED and runs is Runs.YES:
         read_script(shell, script, nested + 1)
+    elif file is not None:
+        _read_script_file(shell, command, file, nested + 1)
     elif step.before in ("|", "|&") and program[:1] and program[0] in _READ_INPUT and shell.imported.ledger:
         before = shell.imported.ledger[-1]
         shell.add(command, before.outcome, f"runs what the command before it prints: {before.reason}")
@@ -137,12 +140,8 @@ def _environment(shell: Shell, words: Sequence[str], assigned: Mapping[str, str 
 
 def _read_test(shell: Shell, command: Command, expanded: Expanded) -> Runs:
     result = result_of_test(expanded.words, expanded.unknown)
-    known = {Runs.YES: "it is true", Runs.NO: "it is false"}.get(result)
-    if known is None:
-        reason = "depends on the machine or on values that are not in this file: see the commands that it decides on"
-        shell.add(command, Outcome.NOT_UNDERSTOOD, reason)
-    else:
-        shell.add(command, Outcome.TRANSLATED, f"decides which commands run: {known}")
+    known = {Runs.YES: "it is true", Runs.NO: "it is false"}.get(result, "it depends on the machine")
+    shell.add(command, Outcome.OUTSIDE, f"decides which commands run: {known}")
     return result
 
 
@@ -198,6 +197,34 @@ def _inner_script(command: Command, step: Step) -> list[tuple[int, str]] | None:
     return _body_script(bodies[0]) if bodies and not names else None
 
 
+def _script_file(shell: Shell, command: Command) -> Path | None:
+    """The project's shell script that a command runs, unless it was read before."""
+    words = command.words
+    if words[:1] and (words[0] in _SHELLS or words[0] in ("source", ".")):
+        words = tuple(word for word in words[1:] if not word.startswith("-"))
+        name = words[0] if words else ""
+    else:
+        name = command.whole[-len(words)] if words else ""
+    if not name.endswith(".sh"):
+        return None
+    found = shell.host(name)
+    return found if found is not None and found.is_file() and found not in shell.scripts else None
+
+
+def _read_script_file(shell: Shell, command: Command, file: Path, nested: int) -> None:
+    """Read a script of the project, whose variables and folder are its own."""
+    shell.scripts.add(file)
+    shown = shell.imported.shown(file)
+    shell.add(command, Outcome.TRANSLATED, f"its commands, from {shown}")
+    lines = shell.imported.read(file).splitlines()[:MAX_LINES]
+    variables = ChainMap[str, str | None]({}, shell.variables)
+    read_script(
+        replace(shell, file=shown, variables=variables),
+        [(number, f"{line}\n") for number, line in enumerate(lines, start=1)],
+        nested,
+    )
+
+
 def _body_script(body: tuple[tuple[int, str], ...]) -> list[tuple[int, str]] | None:
     """The lines of a here-document, unless another program than a shell is to run them."""
     first = body[0][1] if body else ""
@@ -225,18 +252,14 @@ def _output(shell: Shell, command: Command, step: Step) -> tuple[str, tuple[tupl
 def write(shell: Shell, command: Command, name: str, body: tuple[tuple[int, str], ...]) -> None:
     """A file that a script writes."""
     shell.written[shell.path(name)] = body
-    if re.search(r"\.(txt|in)$", name):
-        shell.add(command, Outcome.TRANSLATED, "read where a command names it")
-    else:
-        shell.add(
-            command, Outcome.REFUSED, f"an image has no files of its own: put {name} into the project, and [image] copy"
-        )
+    reason = "read where a command names it" if re.search(r"\.(txt|in|sh)$", name) else OTHERS
+    shell.add(command, Outcome.OUTSIDE, reason)
 
 
 def _read_files(shell: Shell, command: Command, step: Step) -> None:
     """A redirection without a program: it makes an empty file, or a here-document that no shell reads."""
     if step.redirections and not step.words:
-        shell.add(command, Outcome.NOT_UNDERSTOOD, "no program known to envspec reads or writes this")
+        shell.add(command, Outcome.OUTSIDE, OTHERS)
 
 
 def _read_program(
@@ -244,25 +267,34 @@ def _read_program(
 ) -> None:
     head = _head(command.words)
     reader = next((read for pattern, read in READERS if re.fullmatch(pattern, head)), None)
-    note = (
-        next((note for note in NOTES if re.fullmatch(note.command, head, re.DOTALL)), None) if reader is None else None
-    )
-    if note is not None and note.outcome is Outcome.TRANSLATED:
+    note = None if reader is not None else _note_of(head)
+    if note is not None and (note.outcome is Outcome.OUTSIDE or runs is Runs.YES):
         shell.add(command, note.outcome, note.reason)
     elif runs is Runs.MAYBE:
         shell.add(
             command, Outcome.NOT_UNDERSTOOD, "whether it runs depends on the machine: see the condition before it"
         )
-    elif expanded.unknown and (note is None or reader is not None):
+    elif expanded.unknown:
         shell.add(command, Outcome.NOT_UNDERSTOOD, expanded.problem)
         if reader is read_export:
             shell.variables.update(dict.fromkeys(word.partition("=")[0] for word in command.words[1:]))
     elif reader is not None:
         _read(shell, command, reader, assigned)
-    elif note is not None:
-        shell.add(command, note.outcome, note.reason)
-    else:
-        shell.add(command, Outcome.NOT_UNDERSTOOD, f"the effect of {command.words[0]!r} on an image is not known")
+
+
+#: Programs whose `install` installs no packages of an environment.
+_NO_INSTALLERS: Final = (
+    r"(make|ninja|cmake|meson|go|cargo|rustup|npm|npx|yarn|pnpm|nvm|git|pre-commit|playwright|install|echo|sed|cat) "
+)
+
+
+def _note_of(head: str) -> Note:
+    found = next((note for note in NOTES if re.fullmatch(note.command, head, re.DOTALL)), None)
+    if found is not None:
+        return found
+    if re.fullmatch(rf"(?!{_NO_INSTALLERS})\S+ (.* )?install( .*)?", head, re.DOTALL):
+        return Note("", Outcome.NOT_UNDERSTOOD, "envspec does not know what this program installs")
+    return Note("", Outcome.OUTSIDE, OTHERS)
 
 
 def _read(shell: Shell, command: Command, reader: Reader, assigned: dict[str, str | None]) -> None:

@@ -35,9 +35,9 @@ class AptRow(NamedTuple):
 APT: Final = (
     AptRow(
         r"(lib)?python3?(\.\d+)?(-(dev|full|minimal|pip|venv|distutils|setuptools|wheel|virtualenv|lib2to3))?"
-        r"|python-is-python3|pipx|virtualenv",
-        Outcome.TRANSLATED,
-        "needs nothing: the environment brings its Python, with its headers",
+        r"|python-is-python3|pip|pipx|virtualenv",
+        Outcome.OUTSIDE,
+        "the environment brings its Python, with its headers",
     ),
     AptRow(
         r"python3?-.+",
@@ -51,10 +51,9 @@ APT: Final = (
     ),
     AptRow(
         r"cuda(-.+)?|nvidia-cuda-toolkit|lib(cudnn|nccl|cublas|cusparse|cusolver|cufft|curand|nvinfer|cutensor|npp).*",
-        Outcome.TRANSLATED,
-        "needs nothing: CUDA's libraries come from the wheels and the base image ([cuda] flavor)",
+        Outcome.OUTSIDE,
+        "CUDA's libraries come from the wheels and the base image ([cuda] flavor)",
     ),
-    AptRow(r".*[/*].*|.+\.deb", Outcome.REFUSED, "[system] apt accepts names and exact versions: write the names"),
 )
 #: Packages that newer releases do not have -> those that they only required.
 #: Source: Ubuntu's package lists; libgl1-mesa-glx is in 22.04, as a package that depends on libgl1, and not in 24.04.
@@ -71,7 +70,7 @@ def read_apt(shell: Shell, command: Command) -> None:
             reason = "a spec's packages come from the release's own archive: write the version that is meant"
             shell.add(command, Outcome.REFUSED, reason, f"{option} {value}")
     if not names:
-        shell.add(command, Outcome.TRANSLATED, "needs nothing: no packages")
+        shell.add(command, Outcome.OUTSIDE, "no packages")
     for name in names:
         add_system_package(shell, command, name)
 
@@ -83,17 +82,17 @@ def add_system_package(shell: Shell, command: Command, name: str) -> None:
     if python := re.fullmatch(r"python(3\.\d+)(-.+)?", plain):
         draft.pythons.append(Clue(python[1], command.source, name, Rank.SYSTEM))
     if not shell.has_system:
-        shell.add(command, Outcome.TRANSLATED, "needs nothing: it is only where the build ran", name)
+        shell.add(command, Outcome.OUTSIDE, "it is only where the build ran", name)
         return
     for row in APT:
-        if found := re.fullmatch(row.names, plain if row.outcome is Outcome.TRANSLATED else name):
+        if found := re.fullmatch(row.names, plain if not row.outcome.is_lost else name):
             if found.groupdict().get("major"):
                 add_cuda(f"{found['major']}.{found['minor']}", command.source, shell.imported, name)
                 draft.flavors.append(Clue("devel", command.source, name))
             shell.add(command, row.outcome, row.reason.format(**found.groupdict()), name)
             return
     if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+~:-]+)?", name):
-        shell.add(command, Outcome.NOT_UNDERSTOOD, "no name of a package", name)
+        shell.add(command, Outcome.REFUSED, "[system] apt accepts names and exact versions: write the names", name)
         return
     own = RENAMED.get(plain, name)
     if own not in draft.apt:
@@ -113,14 +112,14 @@ def read_clone(shell: Shell, command: Command) -> None:
     valued = {"-b", "--branch", "--depth", "-c", "--config", "-j", "--jobs", "-o", "--filter", "--origin", "--revision"}
     given, names = split_options(words, valued)
     if not names:
-        shell.add(command, Outcome.NOT_UNDERSTOOD, "no repository")
+        shell.add(command, Outcome.OUTSIDE, "no repository")
         return
     url = re.sub(r"^git@([^:/]+):", r"ssh://git@\1/", names[0])
     folder = names[1] if len(names) > 1 else re.sub(r"\.git$", "", posixpath.basename(url.rstrip("/")))
     revision = next((value for option, value in given if option in ("-b", "--branch", "--revision")), "")
     shell.clones[shell.path(folder)] = Clone(url, revision, len(shell.imported.ledger))
     reason = f"an image has no sources of {url}: [image] copy puts a copy in the project there"
-    shell.add(command, Outcome.REFUSED, reason)
+    shell.add(command, Outcome.OUTSIDE, reason)
 
 
 def read_checkout(shell: Shell, command: Command) -> None:
@@ -129,7 +128,7 @@ def read_checkout(shell: Shell, command: Command) -> None:
     folder = shell.path(next((value for option, value in given if option == "-C"), "."))
     clone = shell.clones.get(folder)
     if clone is None or len(names) < 3:
-        shell.add(command, Outcome.NOT_UNDERSTOOD, "not in a repository that was cloned before")
+        shell.add(command, Outcome.OUTSIDE, "not in a repository that was cloned before")
         return
     shell.clones[folder] = clone._replace(revision=names[2])
     shell.add(command, Outcome.TRANSLATED, f"the revision of {clone.url}")
@@ -140,20 +139,20 @@ def read_python_link(shell: Shell, command: Command) -> None:
     found = re.search(r"python(3\.\d+)", " ".join(command.words))
     if found:
         shell.use_python(command, found[1], f"python is python{found[1]}")
-    shell.add(command, Outcome.TRANSLATED, "needs nothing: `python` is the environment's")
+    shell.add(command, Outcome.OUTSIDE, "`python` is the environment's")
 
 
 def read_activate(shell: Shell, command: Command) -> None:
     """`source /opt/venv/bin/activate`, `deactivate`."""
     found = re.fullmatch(r"(.+)/bin/activate", command.words[-1])
     shell.active = shell.path(found[1]) if found else ""
-    shell.add(command, Outcome.TRANSLATED, "needs nothing: an image has one environment, always active")
+    shell.add(command, Outcome.OUTSIDE, "an image has one environment, always active")
 
 
 def read_cd(shell: Shell, command: Command) -> None:
     """`cd`: later paths start there."""
     shell.workdir = shell.path(command.words[1] if len(command.words) > 1 else "/root")
-    shell.add(command, Outcome.TRANSLATED, "paths after it start there")
+    shell.add(command, Outcome.OUTSIDE, "paths after it start there")
 
 
 def read_export(shell: Shell, command: Command) -> None:
@@ -163,7 +162,7 @@ def read_export(shell: Shell, command: Command) -> None:
         if equals:
             assign(shell, command, name, value)
     if not any("=" in word for word in command.words):
-        shell.add(command, Outcome.TRANSLATED, "needs nothing: its value is used after it")
+        shell.add(command, Outcome.OUTSIDE, "its value is used after it")
 
 
 def assign(shell: Shell, command: Command, name: str, value: str | None) -> None:
@@ -171,11 +170,11 @@ def assign(shell: Shell, command: Command, name: str, value: str | None) -> None
     shell.variables[name] = value
     text = f"{name}={value}"
     if value is None:
-        shell.add(command, Outcome.TRANSLATED, "lines that need its value are not understood")
+        shell.add(command, Outcome.OUTSIDE, "lines that need its value are not understood")
     elif name == "TORCH_CUDA_ARCH_LIST":
         gpus_of(value, command.source, text, shell.imported)
     else:
-        shell.add(command, Outcome.TRANSLATED, "its value is used in the commands after it", text)
+        shell.add(command, Outcome.OUTSIDE, "its value is used in the commands after it", text)
 
 
 #: First words of a command, as a pattern -> what reads it. The first that matches.

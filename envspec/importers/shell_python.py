@@ -101,6 +101,9 @@ def read_pip(shell: Shell, command: Command) -> None:
         reason = f"{environment} is not {shell.main}, the environment of the image: it needs a spec of its own"
         shell.add(command, Outcome.REFUSED, reason)
         return
+    files = [name for name in names if not _package_name(name)]
+    if packages or files or any(option in ("-r", "-e", "--requirement", "--editable") for option, _ in given):
+        shell.packages.append(command.source)
     if command.python and (packages or given):
         shell.use_python(command, command.python, f"python{command.python} -m {command.words[0]}")
     for option, value in given:
@@ -108,7 +111,7 @@ def read_pip(shell: Shell, command: Command) -> None:
     for name in names:
         _read_name(shell, command, name)
     if len(shell.imported.ledger) == before:
-        shell.add(command, Outcome.TRANSLATED, "needs nothing: no packages")
+        shell.add(command, Outcome.OUTSIDE, "no packages")
 
 
 def _target_of(shell: Shell, command: Command, given: Sequence[tuple[str, str]]) -> str:
@@ -133,7 +136,7 @@ def _read_option(shell: Shell, command: Command, option: str, value: str, packag
     if row is None:
         shell.add(command, Outcome.NOT_UNDERSTOOD, f"envspec does not support this option of {command.words[0]}", text)
     elif option == "--no-build-isolation" and packages and all(map(_has_build, packages)):
-        shell.add(command, Outcome.TRANSLATED, "needs nothing: they are built beside the lock's torch", text)
+        shell.add(command, Outcome.OUTSIDE, "they are built beside the lock's torch", text)
     elif option == "--torch-backend":
         torch_backend(value, command.source, text, shell.imported)
     elif row.line == "-e":
@@ -155,7 +158,7 @@ def read_pip_config(shell: Shell, command: Command) -> None:
     if found and "set" in words:
         _add(shell, command, f"--{found[1]} {shlex.quote(words[-1])}")
     else:
-        shell.add(command, Outcome.TRANSLATED, "needs nothing: it concerns only the installer")
+        shell.add(command, Outcome.OUTSIDE, "it concerns only the installer")
 
 
 def _add(shell: Shell, command: Command, line: str) -> None:
@@ -194,7 +197,7 @@ def _read_name(shell: Shell, command: Command, name: str) -> None:
     plain = normalised(re.split(r"[\[<>=!~;@ ]", name, maxsplit=1)[0])
     is_path = name.startswith((".", "/", "~", "file:")) or ("/" in name and "://" not in name and "@" not in name)
     if plain in INSTALLERS:
-        shell.add(command, Outcome.TRANSLATED, "needs nothing: envspec installs packages itself", name)
+        shell.add(command, Outcome.OUTSIDE, "envspec installs packages itself", name)
     elif is_path or (re.search(r"\.(whl|tar\.gz|zip)$", name) and "://" not in name):
         _read_local(shell, command, name, "")
     else:
@@ -272,6 +275,7 @@ def read_project(shell: Shell, command: Command) -> None:
     declares, lock = PROJECT_FILES[command.words[0]]
     environment = command.environment or shell.variables.get("UV_PROJECT_ENVIRONMENT") or ".venv"
     shell.environments.setdefault(shell.path(environment))
+    shell.packages.append(command.source)
     host = shell.host(declares)
     if host is None and shell.clone(".") is None and (shell.context / declares).is_file():
         # What copied it there is not understood, and a project has one.
@@ -378,6 +382,7 @@ def read_conda(shell: Shell, command: Command) -> None:
     verbs = ("install", "create", "update", "upgrade")
     words = command.words[next(at for at, word in enumerate(command.words) if word in verbs) + 1 :]
     given, specs = split_options(words, _CONDA_VALUED)
+    shell.packages.append(command.source)
     before = len(shell.imported.ledger)
     for option, value in given:
         if option in ("-c", "--channel"):
@@ -391,12 +396,12 @@ def read_conda(shell: Shell, command: Command) -> None:
     if command.words[1] == "env" and not any(option in ("-f", "--file") for option, _ in given):
         _read_conda_file(shell, command, "environment.yml")
     if len(shell.imported.ledger) == before:
-        shell.add(command, Outcome.TRANSLATED, "needs nothing: no packages")
+        shell.add(command, Outcome.OUTSIDE, "no packages")
 
 
 def _read_spec(shell: Shell, source: Source, spec: str) -> None:
     if re.split(r"[\s=<>!~\[]", spec, maxsplit=1)[0] in ("conda", "mamba", "pip", "micromamba"):
-        shell.imported.add(source, spec, Outcome.TRANSLATED, "needs nothing: envspec installs packages itself")
+        shell.imported.add(source, spec, Outcome.OUTSIDE, "envspec installs packages itself")
     else:
         conda_specs.add_requirement(shell.imported, source, spec)
 
@@ -421,6 +426,6 @@ def read_conda_config(shell: Shell, command: Command) -> None:
         words[at + 2] for at in range(len(words) - 2) if words[at + 1] == "channels" and words[at].startswith("--")
     ]
     if not added or "--remove" in words:
-        shell.add(command, Outcome.TRANSLATED, "needs nothing: envspec solves by the spec alone")
+        shell.add(command, Outcome.OUTSIDE, "envspec solves by the spec alone")
     for channel in added:
         add_channel(shell.imported, command.source, channel, command.text)

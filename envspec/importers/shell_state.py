@@ -81,8 +81,8 @@ class Shell:
     folder in the container. has_system: False in a stage whose packages of the system are not in the final image.
     environments: folders of Python environments, where commands make them and variables name them. taken: name of a
     stage, and a path that is copied from it. syncs: a project's file -> extras and groups that commands install of
-    it. active: the environment that the script activated. main: the environment of the image, of several; empty if any
-    may be.
+    it. packages: where commands install packages for Python. scripts: of the project, that were read. active: the
+    environment that the script activated. main: the environment of the image, of several; empty if any may be.
     """
 
     imported: Import
@@ -97,6 +97,8 @@ class Shell:
     environments: dict[str, None] = field(default_factory=dict)
     taken: list[tuple[str, str]] = field(default_factory=list)
     syncs: dict[Path, Selection] = field(default_factory=dict)
+    packages: list[Source] = field(default_factory=list)
+    scripts: set[Path] = field(default_factory=set)
     active: str = ""
     main: str = ""
 
@@ -108,7 +110,7 @@ class Shell:
         """Take the state of another stage, which is not changed afterwards."""
         self.workdir, self.variables = other.workdir, dict(other.variables)
         self.copies, self.written, self.clones = dict(other.copies), dict(other.written), dict(other.clones)
-        self.environments = dict(other.environments)
+        self.environments, self.packages = dict(other.environments), [*other.packages]
 
     def copy(self, target: str, source: Path) -> None:
         """A file or a folder of the project that is at a path in the container from now on."""

@@ -31,13 +31,15 @@ class Outcome(Enum):
     """What became of a line of a source.
 
     KEPT: the spec has it as it is. TRANSLATED: the spec has it in another form, or it decided a value of the spec.
-    REFUSED: it is understood, and no spec can have it. NOT_UNDERSTOOD: nothing is known of its meaning.
+    REFUSED: a package, an index or a setting that no spec can have. NOT_UNDERSTOOD: nothing is known of its meaning.
+    OUTSIDE: it concerns no package, index or setting: labels, ports, accounts, files, downloads, installers.
     """
 
     KEPT = "kept"
     TRANSLATED = "translated"
     REFUSED = "refused"
     NOT_UNDERSTOOD = "not understood"
+    OUTSIDE = "not of an environment"
 
     @property
     def is_lost(self) -> bool:

@@ -48,9 +48,9 @@ class Variable(NamedTuple):
 
 #: The first that matches.
 VARIABLES: Final = (
-    Variable(r"PATH", Outcome.TRANSLATED, "needs nothing: the environment's programs are first in PATH"),
-    Variable(r"DEBIAN_FRONTEND|DEBCONF_\w+|NEEDRESTART_\w+", Outcome.TRANSLATED, "needs nothing: concerns apt only"),
-    Variable(r"(?i:(https?|ftp|no|all)_proxy)", Outcome.TRANSLATED, "needs nothing: proxies are those of the machine"),
+    Variable(r"PATH", Outcome.OUTSIDE, "the environment's programs are first in PATH"),
+    Variable(r"DEBIAN_FRONTEND|DEBCONF_\w+|NEEDRESTART_\w+", Outcome.OUTSIDE, "concerns apt only"),
+    Variable(r"(?i:(https?|ftp|no|all)_proxy)", Outcome.OUTSIDE, "proxies are those of the machine"),
     Variable(
         r"(PIP|UV)_(BUILD_)?(CONSTRAINT|REQUIREMENT|OVERRIDE)S?",
         Outcome.REFUSED,
@@ -59,15 +59,15 @@ VARIABLES: Final = (
     Variable(r"PIP_PRE|UV_PRERELEASE", Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
     Variable(
         r"PIP_\w+|UV_\w+|POETRY_\w+|PIPENV_\w+|PIPX_\w+|PDM_\w+",
-        Outcome.TRANSLATED,
-        "needs nothing: it concerns only the installer",
+        Outcome.OUTSIDE,
+        "it concerns only the installer",
     ),
     Variable(
         r"CONDA_\w+|MAMBA_\w+|VIRTUAL_ENV",
-        Outcome.TRANSLATED,
-        "needs nothing: an image has one environment, always active",
+        Outcome.OUTSIDE,
+        "an image has one environment, always active",
     ),
-    Variable(r"PYTHONDONTWRITEBYTECODE", Outcome.TRANSLATED, "needs nothing: modules are compiled in the image"),
+    Variable(r"PYTHONDONTWRITEBYTECODE", Outcome.OUTSIDE, "modules are compiled in the image"),
     Variable(
         r"NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|NVIDIA_REQUIRE_\w+",
         Outcome.TRANSLATED,
@@ -75,21 +75,16 @@ VARIABLES: Final = (
     ),
     Variable(
         r"CUDA_HOME|CUDA_PATH|CUDA_ROOT|CUDA_VERSION|CUDNN_VERSION|NCCL_VERSION",
-        Outcome.TRANSLATED,
-        "needs nothing: the base image of [cuda] flavor devel sets what is in it",
-    ),
-    Variable(
-        r"LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|LD_PRELOAD",
-        Outcome.REFUSED,
-        "wheels find their libraries themselves, and other folders shadow them: add it to [image] env if it is needed",
+        Outcome.OUTSIDE,
+        "the base image of [cuda] flavor devel sets what is in it",
     ),
     Variable(
         r"MAX_JOBS|FORCE_CUDA|USE_NINJA|CMAKE_BUILD_PARALLEL_LEVEL|MAKEFLAGS",
-        Outcome.TRANSLATED,
-        "needs nothing: envspec decides how a package is compiled; [build.NAME] env changes it",
+        Outcome.OUTSIDE,
+        "envspec decides how a package is compiled; [build.NAME] env changes it",
     ),
     Variable(
-        r"CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|CMAKE_ARGS|NVCC_\w+|CMAKE_\w+|TCNN_CUDA_ARCHITECTURES",
+        r"CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|CMAKE_ARGS|NVCC_\w+|CMAKE_\w+|TCNN_CUDA_ARCHITECTURES|LIBRARY_PATH|CPATH",
         Outcome.REFUSED,
         "a variable of builds: [build.NAME] env has those of one package",
     ),
@@ -116,6 +111,31 @@ def read_variable(name: str, value: str, source: Source, text: str, imported: Im
         imported.add(source, text, row.outcome, row.reason)
     else:
         add_variable(imported, source, name, value, text)
+
+
+#: Folders whose libraries and packages an environment has, or the base image.
+_USUAL_FOLDERS: Final = re.compile(
+    r"\$|/usr/local/(cuda|nvidia|lib)|/usr/lib|/lib|/opt/conda|.*(site|dist)-packages|.*/\.?v?env(/|$)"
+)
+
+
+def _folders(value: str, source: Source, text: str, imported: Import, name: str, reason: str) -> None:
+    """A list of folders: those that are not usual are kept. reason: why the others are left out."""
+    others = [each for each in re.split(r":(?![-+?])", value) if each and not _USUAL_FOLDERS.match(each)]
+    if others:
+        add_variable(imported, source, name, ":".join(others), text)
+    else:
+        imported.add(source, text, Outcome.OUTSIDE, reason)
+
+
+def python_path(value: str, source: Source, text: str, imported: Import) -> None:
+    """PYTHONPATH, without the folders of environments."""
+    _folders(value, source, text, imported, "PYTHONPATH", "Python finds the environment's packages by itself")
+
+
+def library_path(value: str, source: Source, text: str, imported: Import) -> None:
+    """LD_LIBRARY_PATH, without the folders of CUDA, of the system and of environments."""
+    _folders(value, source, text, imported, "LD_LIBRARY_PATH", "wheels find their libraries by themselves")
 
 
 def gpus_of(architectures: str, source: Source, text: str, imported: Import) -> None:
@@ -149,4 +169,6 @@ def torch_backend(value: str, source: Source, text: str, imported: Import) -> No
 READ: Final[dict[str, Callable[[str, Source, str, Import], None]]] = {
     "TORCH_CUDA_ARCH_LIST": gpus_of,
     "UV_TORCH_BACKEND": torch_backend,
+    "PYTHONPATH": python_path,
+    "LD_LIBRARY_PATH": library_path,
 }

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from envspec.context import counted
 from envspec.importers.types import Outcome
-from envspec.report.format import Table, document, first_rows, listing, row, text_lines
+from envspec.report.format import Row, Table, document, first_rows, listing, row, shortened, text_lines
 
 if TYPE_CHECKING:
     from envspec.importers.result import Imported, Moved
+    from envspec.importers.types import LedgerEntry
 
 #: Rows of a table on a terminal.
 _MOST: Final = 40
+#: Of a line that concerns no environment, in characters.
+_LONGEST: Final = 120
 
 
 def as_text(found: Imported, width: int) -> str:
@@ -61,7 +64,8 @@ def _counts(found: Imported) -> dict[str, int]:
 
 
 def _answer(found: Imported) -> Iterator[Table]:
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in _counts(found).items())
+    shown = {name: count for name, count in _counts(found).items() if count or name != Outcome.OUTSIDE.value}
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in shown.items())
     rows = [row("spec", str(found.spec)), row("lines", counts)]
     if found.lock is not None:
         rows.insert(1, row("lock", str(found.lock)))
@@ -76,7 +80,9 @@ def _answer(found: Imported) -> Iterator[Table]:
 
 
 def _attention(found: Imported) -> Iterator[Table]:
-    lost = [row(f"{each.source}: {each.text}", notes=[f"{each.outcome.value}: {each.reason}"]) for each in found.lost]
+    # Settings after packages and indexes.
+    lost_lines = sorted(found.lost, key=lambda each: each.text.startswith("ENV "))
+    lost = [row(f"{each.source}: {each.text}", notes=[f"{each.outcome.value}: {each.reason}"]) for each in lost_lines]
     yield first_rows(listing("not in the spec", lost), _MOST, "--format json has them")
     moved = [
         row(f"{each.name} {each.before} -> {each.now or 'not locked'}", notes=[each.why]) for each in found.moved or ()
@@ -99,3 +105,16 @@ def _ledger(found: Imported) -> Iterator[Table]:
     if others := sum(not each.source.line for each in rest):
         rows.append(row(f"{counted(others, 'package')} and settings of environments (--format json has them)"))
     yield first_rows(listing("translated", rows), _MOST, "--format json has them")
+    yield first_rows(listing(Outcome.OUTSIDE.value, [*_outside(found)]), _MOST, "--format json has them")
+
+
+def _outside(found: Imported) -> Iterator[Row]:
+    """A row for each reason, with the first of its lines."""
+    reasons: dict[str, list[LedgerEntry]] = {}
+    for each in found.ledger:
+        if each.outcome is Outcome.OUTSIDE:
+            reasons.setdefault(each.reason, []).append(each)
+    for reason, entries in reasons.items():
+        more = f" (and {counted(len(entries) - 1, 'more line')})" if len(entries) > 1 else ""
+        text = f"{entries[0].source}: {entries[0].text}"
+        yield row(f"{shortened(text, _LONGEST)}{more}", notes=[reason])

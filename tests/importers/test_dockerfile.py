@@ -279,7 +279,7 @@ def test_files_outside_of_the_project_are_not_read(tmp_path: Path) -> None:
     text = "COPY ../secret.txt link.txt /w/\nRUN pip install -r /w/secret.txt -r /w/link.txt -r ../secret.txt\n"
     found = dockerfile(project, f"FROM ubuntu:24.04\n{text}")
     assert found.draft.dependencies == []
-    assert [entry.outcome for entry in found.ledger[1:]] == [Outcome.REFUSED] * 4
+    assert [entry.outcome for entry in found.ledger[1:]] == [Outcome.OUTSIDE, *[Outcome.REFUSED] * 3]
 
 
 def test_values_that_change_in_a_script(tmp_path: Path) -> None:
@@ -313,13 +313,13 @@ def test_files_that_a_script_writes(tmp_path: Path) -> None:
         tmp_path, "echo a==1 > r.txt", "echo b >> r.txt", "pip install -r r.txt", "echo $X > r.txt", "echo hi"
     )
     assert [(entry.text, entry.outcome) for entry in entries] == [
-        ("echo a==1 > r.txt", Outcome.TRANSLATED),
-        ("echo b >> r.txt", Outcome.TRANSLATED),
+        ("echo a==1 > r.txt", Outcome.OUTSIDE),
+        ("echo b >> r.txt", Outcome.OUTSIDE),
         ("-r r.txt", Outcome.TRANSLATED),
         ("a==1", Outcome.KEPT),
         ("b", Outcome.KEPT),
         ("echo $X > r.txt", Outcome.NOT_UNDERSTOOD),
-        ("echo hi", Outcome.TRANSLATED),
+        ("echo hi", Outcome.OUTSIDE),
     ]
 
 
@@ -530,3 +530,37 @@ def test_the_python_of_an_image_is_used_unless_something_else_says_which(tmp_pat
 def test_a_tag_that_was_never_published_is_known(tmp_path: Path) -> None:
     found = dockerfile(tmp_path, "FROM pytorch/pytorch:2.9.0-cuda12.1-cudnn8-runtime\n").draft
     assert [each.value for each in found.unpublished] == ["docker.io/pytorch/pytorch:2.9.0-cuda12.1-cudnn8-runtime"]
+
+
+def test_only_packages_indexes_and_settings_are_losses(tmp_path: Path) -> None:
+    lines = """LABEL a=b
+EXPOSE 80
+USER app
+VOLUME /data
+COPY . /app
+RUN wget https://example.com/model.bin && chmod +x /usr/bin/x && useradd app && make install && python train.py
+RUN if [ -f /x ]; then mkdir /y; fi
+ENV LD_LIBRARY_PATH=/usr/local/cuda/lib64:${LD_LIBRARY_PATH} PYTHONPATH=/venv/lib/python3.11/site-packages
+RUN frobnicate --all
+CMD ["python", "app.py"]"""
+    found = dockerfile(tmp_path, f"FROM ubuntu:24.04\n{lines}\n")
+    assert [entry for entry in found.ledger if entry.outcome.is_lost] == []
+    assert found.draft.env == {}
+    lost = """RUN yum install -y gcc
+RUN pip install -r gone.txt
+RUN if [ -f /x ]; then pip install einops; fi
+RUN comfy --here install
+RUN ./setup.sh
+RUN pip install --pre numpy
+ENV LD_LIBRARY_PATH=$OTHER/lib:/opt/mine
+ENV API_KEY=x"""
+    found = dockerfile(tmp_path, f"FROM ubuntu:24.04\n{lost}\n")
+    assert {entry.source.line for entry in found.ledger if entry.outcome.is_lost} == {2, 3, 4, 5, 6, 7, 9}
+    assert found.draft.env == {"LD_LIBRARY_PATH": "/opt/mine"}
+
+
+def test_scripts_of_the_project_are_read(tmp_path: Path) -> None:
+    (tmp_path / "install.sh").write_text("#!/bin/bash\nset -e\nV=1.0\npip install a==$V\nbash /s/install.sh\n")
+    text = "FROM ubuntu:24.04\nCOPY install.sh /s/\nRUN bash -e /s/install.sh\nRUN /s/install.sh\n"
+    found = dockerfile(tmp_path, text)
+    assert [(each.text, str(each.source)) for each in found.draft.dependencies] == [("a==1.0", "install.sh:4")]

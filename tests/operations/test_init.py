@@ -63,7 +63,7 @@ def test_a_requirements_file_becomes_a_spec_and_a_lock(user: User) -> None:
     assert ran.status == 0, ran.stderr
     found = answer(ran)
     assert (found["spec"], found["lock"]) == ("specs/tools.toml", "locks/tools")
-    assert found["counts"] == {"kept": 2, "translated": 0, "refused": 0, "not understood": 0}
+    assert found["counts"] == dict.fromkeys(found["counts"], 0) | {"kept": 2}
     assert [(each["file"], each["line"], each["text"]) for each in found["ledger"]] == [
         ("requirements.txt", 2, "weekly==1.3.0"),
         ("requirements.txt", 3, "modern"),

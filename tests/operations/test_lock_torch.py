@@ -28,7 +28,8 @@ NEWER = "99.1.0"
 def public() -> Iterator[IndexServer]:
     runtime = "nvidia-cuda-runtime==13.0.96"
     newer = compiled("torch", NEWER, "2026-11-01", [runtime], platforms=LINUX_TAGS[:1])
-    with IndexServer([*ecosystem.torch_family(), *ecosystem.diamond(), *newer]) as index:
+    transitive = release("transitive", "1.0", requires=["torch"])
+    with IndexServer([*ecosystem.torch_family(), *ecosystem.diamond(), *newer, transitive]) as index:
         yield index
 
 
@@ -139,3 +140,13 @@ def test_labels_that_name_two_builds_are_refused(user: User) -> None:
     user.wants("torch==2.9.1+cu126", "torchvision==0.24.1+cu128", as_of=AS_OF, rest="[cuda]\n")
     text = refused(user.locks(), 4)
     assert "torch==2.9.1+cu126 and torchvision==0.24.1+cu128 name different builds of torch" in text
+
+
+def test_a_cuda_without_a_build_of_torch_is_refused_only_if_torch_is_locked(user: User) -> None:
+    without = '[cuda]\nversion = "12.2"\nos = "ubuntu22.04"\n'
+    user.wants("numpy", as_of=AS_OF, rest=without)
+    assert "torch" not in user.locked().stderr
+    assert "torch" not in (user.lock / "envspec.lock").read_text()
+    for name in ("torch", "torchvision", "transitive"):
+        user.wants(name, as_of=AS_OF, rest=without)
+        assert "no build for CUDA 12.2 was ever published" in refused(user.locks(), 4)

@@ -98,7 +98,7 @@ def target_request(
     Raises:
         PypiCondaConflict: the requirements of [pip] and the packages that conda installs exclude each other.
         FamilyMismatch: the requirements on the torch family exclude each other.
-        NoSuchBuild: no torch for the required CUDA.
+        NoSuchBuild: no torch for the required CUDA, and the spec requires torch or one of its family.
         NoSolution: a package that its index cannot provide.
         RefusedValues: wheels by URL that the target cannot load, a package with two addresses or two overrides.
     """
@@ -134,7 +134,7 @@ def target_request(
         if mismatch := family_mismatch(family_facts, family):
             raise mismatch
         requested = specifiers.get("torch", SpecifierSet()) & (overrides.get("torch") or SpecifierSet())
-        build = _torch_build(spec, target, facts, cutoffs, requested, labelled)
+        build = _torch_build(spec, target, facts, cutoffs, requested, labelled, specifiers.keys())
     elif found is not None and "torch" in existing:
         build = _build_of_found(found, family, family_facts, target)
     pytorch = _pytorch_index(build, urls.pytorch)
@@ -172,6 +172,7 @@ def target_request(
         _decisions(build, why, target),
         tuple(filter(None, (build.left_out, build.warning))),
         build.serves_gpus,
+        build.refused,
     )
 
 
@@ -197,17 +198,20 @@ def _names_build(requirement: Requirement, elsewhere: Set[str]) -> bool:
     return is_of_family and bool(without_label(requirement)[1])
 
 
-def _torch_build(
+def _torch_build(  # noqa: PLR0913, PLR0917
     spec: Spec,
     target: Target,
     facts: Facts,
     cutoffs: Cutoffs,
     requested: SpecifierSet,
     labelled: Sequence[Requirement],
+    named: Set[str],
 ) -> BuildChoice:
     """labelled: the requirements whose labels name the build; `requested` has no label but that of an override.
+    named: what the spec requires. A spec may state a CUDA for other packages alone: it is an error if one brings torch.
 
     Raises:
+        NoSuchBuild: there is none for the CUDA, and the spec requires torch or one of its family.
         FamilyMismatch: they name several.
     """
     cuda, as_of = spec.cuda_on(target.platform), cutoffs.names.get("torch", cutoffs.as_of)
@@ -224,7 +228,12 @@ def _torch_build(
     if cuda is not None:
         gpus = tuple(find_gpu(facts, name) for name in cuda.gpus)
         machines = Machines(cuda.driver, gpus, target.python.series)
-    build = choose_build(facts, requested, wish, target.platform, as_of, machines)
+    try:
+        build = choose_build(facts, requested, wish, target.platform, as_of, machines)
+    except NoSuchBuild as error:
+        if not named.isdisjoint(INDEX_FAMILY):
+            raise
+        return BuildChoice(None, "", "", refused=error)
     if split_label(requested)[1] and build.variant:
         # What packages require is replaced by a version that only PyTorch's index has.
         return replace(build, url=PYTORCH_INDEX.format(variant=build.variant))

@@ -48,7 +48,7 @@ class TargetRequest:
 
     identity: JSON of all that decides the rules (indexes, `as_of`, facts), without credentials: rules contain
     functions, which cannot be compared. walked: names of which a resolver will try one release after another.
-    serves_gpus: see `BuildChoice`.
+    serves_gpus: see `BuildChoice`. no_torch: why torch can't be in the resolution.
     """
 
     request: PypiRequest
@@ -59,6 +59,7 @@ class TargetRequest:
     decisions: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = ()
     serves_gpus: bool = True
+    no_torch: NoSolution | None = None
 
     @property
     def view_key(self) -> str:
@@ -103,7 +104,7 @@ async def resolve_all(
 
     Raises:
         UsageError: the resolver cannot resolve for one of the targets on this machine.
-        NoSolution: no set of releases satisfies a request.
+        NoSolution: no set of releases satisfies a request, or only with torch, which has no build for its CUDA.
         NetworkError: an index failed, or offline and not in the cache.
     """
     keys = [request.answer_key(resolver) for request in requests]
@@ -120,6 +121,9 @@ async def resolve_all(
             raise UsageError(f"{resolver.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
     if fresh:
         resolved |= await _resolve_fresh(fresh, resolver, store, context, meanwhile, stated)
+    for key, each in by_key.items():
+        if each.no_torch is not None and any(package.name == "torch" for package in resolved[key].packages):
+            raise each.no_torch
     return tuple(resolved[key] for key in keys)
 
 
