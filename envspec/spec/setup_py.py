@@ -71,8 +71,9 @@ def _keywords(call: ast.Call, assigned: Mapping[str, ast.expr]) -> Iterator[tupl
         if keyword.arg is not None:
             yield keyword.arg, value
         elif isinstance(value, ast.Dict):
-            pairs = zip(value.keys, value.values, strict=True)
-            yield from ((key.value, each) for key, each in pairs if isinstance(key, ast.Constant))
+            for key, each in zip(value.keys, value.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value, each
         elif isinstance(value, ast.Call) and getattr(value.func, "id", "") == "dict":
             yield from ((each.arg, each.value) for each in value.keywords if each.arg)
 
