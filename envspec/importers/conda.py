@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from envspec.importers.conda_specs import (
+    NOT_ON_LINUX,
+    WINDOWS,
     add_channel,
     add_name,
     add_pinned,
     add_platform,
     add_requirement,
     check_count,
+    is_only_of_windows,
     platforms_of,
     python_marker,
     selected,
@@ -60,10 +63,10 @@ def read_environment(path: Path, imported: Import) -> None:
         reason = "it lists no channels: conda would use those of its own configuration, envspec uses conda-forge"
         imported.add(Source(file), "channels", Outcome.TRANSLATED, reason)
         use_channel(imported, "conda-forge")
-    _include_lock(imported, path)
+    include_conda_lock(path, imported)
 
 
-def _include_lock(imported: Import, path: Path) -> None:
+def include_conda_lock(path: Path, imported: Import) -> None:
     """The versions of a conda-lock.yml beside the file, if it was made of it."""
     for name in ("conda-lock.yml", "conda-lock.yaml"):
         lock = path.with_name(name)
@@ -126,21 +129,29 @@ def _dependencies(imported: Import, source: Source, value: Value, folder: Path) 
     texts = [item.text for item in value.items if item.is_scalar]
     check_count(source.file, len(value.items))
     is_exported = _is_exported(texts)
+    # What was exported on Windows is for Linux, unless the user wants Windows: there is no CUDA image of Windows.
+    is_moved = is_exported and WINDOWS not in imported.platforms and any(map(_is_of_windows, texts))
     for item in value.items:
         where = Source(source.file, item.line)
         platforms = _selected(item.comment, imported)
         if platforms is not None and not platforms and item.is_scalar:
             imported.add(where, item.text, Outcome.TRANSLATED, f"{item.comment} is for none of the spec's platforms")
+        elif item.is_scalar and is_moved and is_only_of_windows(item.text):
+            imported.add(where, item.text, Outcome.TRANSLATED, NOT_ON_LINUX)
         elif item.is_scalar and is_exported and (pinned := _PINNED.fullmatch(item.text)):
-            _exported(imported, where, item.text, pinned)
+            _exported(imported, where, item.text, pinned, is_moved=is_moved)
         elif item.is_scalar:
             add_requirement(imported, where, item.text, platforms or ())
         elif item.keys.keys() == {"pip"}:
-            _pip(imported, Source(source.file, item.get("pip").line), item.get("pip"), folder)
+            _pip(imported, Source(source.file, item.get("pip").line), item.get("pip"), folder, is_moved=is_moved)
         else:
             imported.add(where, item.shown(), Outcome.NOT_UNDERSTOOD, "neither a conda package nor a list for pip")
     if value.keys or value.text:
         imported.add(source, f"dependencies: {value.shown()}", Outcome.NOT_UNDERSTOOD, "not a list")
+
+
+def _is_of_windows(text: str) -> bool:
+    return bool(re.match(r"(?:ucrt|vs2015_runtime)=", text.rpartition("::")[2]))
 
 
 def _is_exported(specs: list[str]) -> bool:
@@ -151,11 +162,11 @@ def _is_exported(specs: list[str]) -> bool:
     return len(pinned) == len(specs) and len({found["name"] for found in pinned} & _RUNTIME) >= 3
 
 
-def _exported(imported: Import, source: Source, text: str, pinned: re.Match[str]) -> None:
+def _exported(imported: Import, source: Source, text: str, pinned: re.Match[str], *, is_moved: bool) -> None:
     name, version, build = pinned["name"].lower(), pinned["version"], pinned["build"] or ""
-    reason = add_pinned(imported, name, version, build, source)
+    reason = add_pinned(imported, name, version, build, source, is_moved=is_moved)
     if found := _PLATFORM.search(name):
-        platform = found[1] or "win-64"
+        platform = found[1] or WINDOWS
         if platform not in (clue.value for clue in imported.draft.platforms):
             imported.draft.platforms.append(Clue(platform, source, f"{name} is for it alone"))
             reason += f"; it was exported on {platform}"
@@ -173,11 +184,13 @@ def _selected(comment: str, imported: Import) -> tuple[str, ...] | None:
     return selected(found[1], platforms_of(imported)) if found else None
 
 
-def _pip(imported: Import, source: Source, value: Value, folder: Path) -> None:
+def _pip(imported: Import, source: Source, value: Value, folder: Path, *, is_moved: bool) -> None:
     """Lines for pip, which conda writes to a requirements file beside environment.yml."""
     for where, item in _scalars(imported, source, value, "pip"):
         platforms = _selected(item.comment, imported)
-        if platforms is None:
+        if is_moved and is_only_of_windows(item.text):
+            imported.add(where, item.text, Outcome.TRANSLATED, NOT_ON_LINUX)
+        elif platforms is None:
             add_line(item.text, where, imported, folder)
         elif not platforms:
             imported.add(where, item.text, Outcome.TRANSLATED, f"{item.comment} is for none of the spec's platforms")

@@ -10,12 +10,16 @@ from urllib.parse import unquote
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 
 from envspec.credentials import channels_without_credentials
+from envspec.importers.conda_lock_project import read_conda_project
 from envspec.importers.conda_specs import (
+    NOT_ON_LINUX,
+    WINDOWS,
     add_channel,
     add_pinned,
     add_platform,
     archive_parts,
     check_count,
+    is_only_of_windows,
     platforms_of,
     use_channel,
 )
@@ -23,6 +27,7 @@ from envspec.importers.graph import roots
 from envspec.importers.types import DraftRequirement, Import, Outcome, Source, Unreadable
 from envspec.importers.yaml_lines import Value, read_yaml
 from envspec.names import normalised
+from envspec.spec.document import PYPROJECT
 
 
 def read_conda_lock(path: Path, imported: Import) -> None:
@@ -63,7 +68,8 @@ def _include_sources(imported: Import, file: str, folder: Path, sources: Value) 
             reason = "it is not here: packages that no other one requires are used as its requirements"
             imported.add(source, f"source: {item.text}", Outcome.TRANSLATED, reason)
         else:
-            imported.include(path, source, f"source: {item.text}")
+            importer = read_conda_project if path.name == PYPROJECT else None
+            imported.include(path, source, f"source: {item.text}", importer)
     return found
 
 
@@ -124,14 +130,18 @@ def read_explicit(path: Path, imported: Import) -> None:
     if "@EXPLICIT" not in (line.strip() for line in lines):
         raise Unreadable(f"{file} is not an explicit list of conda packages: it has no @EXPLICIT")
     check_count(file, len(lines))
+    of_windows = re.compile(rf"#\s*platform:\s*{WINDOWS}\s*")
+    is_moved = WINDOWS not in imported.platforms and any(map(of_windows.fullmatch, lines))
     for number, line in enumerate(lines, 1):
         source, text = Source(file, number), line.strip()
-        if found := re.fullmatch(r"#\s*platform:\s*(\S+)", text):
+        if is_moved and of_windows.fullmatch(text):
+            imported.add(source, text, Outcome.TRANSLATED, "for Linux; `--platform win-64` keeps it for Windows")
+        elif found := re.fullmatch(r"#\s*platform:\s*(\S+)", text):
             add_platform(imported, source, found[1])
         elif found := re.fullmatch(r"#\s*pip\s+(\S+)\s*@\s*(\S+?)(?:#\S*)?", text):
             _explicit_wheel(imported, source, text, normalised(found[1]), found[2])
         elif text and text != "@EXPLICIT" and not text.startswith("#"):
-            _explicit(imported, source, text)
+            _explicit(imported, source, text, is_moved=is_moved)
 
 
 def _explicit_wheel(imported: Import, source: Source, text: str, name: str, url: str) -> None:
@@ -153,7 +163,7 @@ def _filename(url: str) -> str:
     return unquote(re.split(r"[?#]", url, maxsplit=1)[0].rpartition("/")[2])
 
 
-def _explicit(imported: Import, source: Source, text: str) -> None:
+def _explicit(imported: Import, source: Source, text: str, *, is_moved: bool) -> None:
     url = text.partition("#")[0].strip()
     channel = url.rpartition("/")[0].rpartition("/")[0]
     parts = archive_parts(_filename(url))
@@ -161,9 +171,12 @@ def _explicit(imported: Import, source: Source, text: str) -> None:
         imported.add(source, text, Outcome.NOT_UNDERSTOOD, "not the URL of a conda archive")
         return
     name, version, build = parts
+    if is_moved and is_only_of_windows(name):
+        imported.add(source, channels_without_credentials(text), Outcome.TRANSLATED, NOT_ON_LINUX)
+        return
     use_channel(imported, channels_without_credentials(channel))
     if name != "python" and name not in imported.draft.conda_versions:
         imported.draft.conda.append((name, ""))
-    reason = add_pinned(imported, name, version, build, source)
+    reason = add_pinned(imported, name, version, build, source, is_moved=is_moved)
     required = "[env] python" if name == "python" else f"`{name}`"
     imported.add(source, channels_without_credentials(text), Outcome.TRANSLATED, f"{required}, {reason}")

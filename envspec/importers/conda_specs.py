@@ -40,6 +40,15 @@ _MARKERS: Final = {
     "osx-arm64": "sys_platform == 'darwin' and platform_machine == 'arm64'",
     "win-64": "sys_platform == 'win32'",
 }
+#: Packages of conda and of PyPI that exist for Windows alone. Source: conda-forge's feedstocks that skip all else.
+_ONLY_WINDOWS: Final = re.compile(
+    r"ucrt|vc|vc\d+_runtime|vcomp\d+|vs20\d\d_(?:runtime|win-64)|vswhere|m2-.*|m2w64-.*|msys2-.*|pywin32(?:-.*)?|pywinpty"
+    r"|winpty|win_inet_pton|win32[-_]setctime|wincertstore|icc_rt|console_shortcut|menuinst|pthreads-win32"
+    r"|libwinpthread|pyreadline3?"
+)
+WINDOWS: Final = Platform.WIN_64.value
+#: The entry of a package of an export, which is for Linux: there is no CUDA image of Windows.
+NOT_ON_LINUX: Final = "exported on Windows, and only Windows has it; `--platform win-64` keeps the spec for Windows"
 #: Of one file. As many as a spec may have.
 MOST_PACKAGES: Final = 20_000
 _PLATFORMS: Final = tuple(platform.value for platform in Platform)
@@ -210,13 +219,22 @@ def _note(channel: str) -> list[str]:
     return [f"{channel}: {_CHANNELS[channel]}"] if channel in _CHANNELS else []
 
 
-def add_pinned(imported: Import, name: str, version: str, build: str, source: Source) -> str:
-    """An installed or locked package: its version is preferred. Returns what that means, for the ledger."""
-    draft = imported.draft
-    draft.conda_versions.setdefault(name.lower(), f"{version} {build}".strip())
+def is_only_of_windows(text: str) -> bool:
+    """Whether a requirement is on a package that only Windows has."""
+    name = re.split(r"[\s=<>!~;\[]", text.rpartition("::")[2], maxsplit=1)[0]
+    return bool(_ONLY_WINDOWS.fullmatch(name.lower()))
+
+
+def add_pinned(imported: Import, name: str, version: str, build: str, source: Source, *, is_moved: bool = False) -> str:
+    """An installed or locked package: its version is preferred. Returns what that means, for the ledger.
+
+    is_moved: it is of another system, whose builds the spec's platform does not have.
+    """
+    draft, own = imported.draft, "" if is_moved else build
+    draft.conda_versions.setdefault(name.lower(), f"{version} {own}".strip())
     if name == "python":
         draft.pythons.append(Clue(version, source, f"conda's python {version}"))
-    reason = f"preferred version {version}{f' ({build})' if build else ''}"
+    reason = f"preferred version {version}{f' ({own})' if own else ''}"
     return "; ".join([reason, *add_cuda_of(imported, source, name, version, build)])
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec.facts import load_facts
+from envspec.facts.tables import minor, numeric
 from envspec.importers.conda_specs import (
     add_channel,
     add_name,
@@ -24,7 +25,7 @@ from envspec.importers.conda_specs import (
     python_marker,
     selected,
 )
-from envspec.importers.pip import add_cuda, add_index
+from envspec.importers.pip import add_index
 from envspec.importers.pip import add_requirement as add_pip_requirement
 from envspec.importers.toml_lines import TomlFile, table_of
 from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
@@ -316,16 +317,12 @@ def _system(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[st
     for name, each in _entries(manifest, value, keys):
         where, source = (*keys, name), manifest.source(*keys, name)
         version = str(each.get("version", "")) if isinstance(each, dict) else str(each)
-        family = next((row for row in load_facts().driver_families if str(row.cuda) == version), None)
-        if name == "cuda" and family:
-            # pixi's `__cuda`: the newest CUDA of the machine's driver.
-            why = f"{family.minimum} is the oldest that runs CUDA {version}"
-            manifest.imported.draft.drivers.append(Clue(family.minimum, source, why))
+        if name == "cuda" and (driver := _driver_of(version)):
+            why = f"{driver} is the oldest with CUDA {version}"
+            manifest.imported.draft.drivers.append(Clue(driver, source, why))
             manifest.add(where, Outcome.TRANSLATED, f"[cuda] driver: {why}")
-        elif name == "cuda" and re.fullmatch(r"\d{1,2}(?:\.\d{1,2})+", version):
-            version = ".".join(version.split(".")[:2])
-            add_cuda(version, source, manifest.imported, "its [system-requirements]")
-            manifest.add(where, Outcome.TRANSLATED, f"it implies CUDA {version}")
+        elif name == "cuda":
+            manifest.add(where, Outcome.NOT_UNDERSTOOD, "no driver of this CUDA is known: set [cuda] driver")
         elif name == "libc":
             system = next((row for row in load_facts().systems if row.glibc == version and "ubuntu" in row.os), None)
             if system:
@@ -335,6 +332,19 @@ def _system(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[st
         else:
             reason = f'write it as [conda.virtual_packages] __{name.replace("macos", "osx")} = "{version}"'
             manifest.add_all(each, where, Outcome.REFUSED, reason)
+
+
+def _driver_of(version: str) -> str:
+    """The oldest driver whose newest CUDA is `version` or later; empty if none is known.
+
+    pixi's `__cuda` is the newest CUDA of the machine's driver, not the one of its packages.
+    """
+    facts, series = load_facts(), ".".join(version.split(".")[:2])
+    family = next((row for row in facts.driver_families if str(row.cuda) == version), None)
+    if family is not None:
+        return family.minimum
+    rows = [row.bundled for row in facts.drivers if row.bundled and str(minor(row.cuda)) == series]
+    return min(rows, key=numeric, default="")
 
 
 def _activation(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:

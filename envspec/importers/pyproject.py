@@ -11,6 +11,8 @@ from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as Pep508
 
 from envspec.importers import pixi
+from envspec.importers.conda import include_conda_lock
+from envspec.importers.conda_lock_project import read_conda_project
 from envspec.importers.pip import Verdict
 from envspec.importers.poetry import read_pdm, read_poetry
 from envspec.importers.project import MOST_MEMBERS, Project, not_included, workspace_of, written_value
@@ -41,6 +43,10 @@ def read_pyproject(path: Path, imported: Import, *, extras: Collection[str] = ()
     project = Project(TomlFile(path, imported), imported, *taken, workspace=workspace_of(path, imported))
     own = (_own_extras(project, text) for text in list_of(project.file.table("project"), "dependencies"))
     project.extras = _with_named(project, project.extras.union(*own))
+    if project.file.table("tool", "conda-lock") and not any((path.parent / name).is_file() for name in _LOCKS):
+        read_conda_project(path, imported)
+        include_conda_lock(path, imported)
+        return
     check_conflicts(project)
     read_environments(project.workspace or project)
     for read in (_metadata, _dependency_groups, _members, read_uv, read_poetry, read_pdm, _others):

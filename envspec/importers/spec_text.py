@@ -126,9 +126,10 @@ class _Writer:
             "overrides": list(overrides.tables({read_requirement(each).name for each in dependencies})),
             "allow_sdist": sorted(set(draft.allow_sdist)),
         }
+        # As they are locked: packages of conda count for pip's.
+        yield from self._conda()
         yield _table("pip", pip)
         yield from self._indexes()
-        yield from self._conda()
         yield _table("system", {"apt": sorted(set(draft.apt))})
         bases = [each.value for each in draft.bases]
         yield _table(

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from envspec.importers import importer_of, new_import
-from envspec.importers.types import Clue, Draft, DraftIndex, DraftRequirement, Import
+from envspec.importers.conda_locks import read_explicit
+from envspec.importers.pixi import read_pixi
+from envspec.importers.types import Clue, Draft, DraftIndex, DraftRequirement, Import, Outcome
 
 CASES = sorted(path for path in (Path(__file__).parent / "golden" / "conda").iterdir() if path.is_dir())
 
@@ -48,3 +50,40 @@ def test_a_source_becomes_what_is_expected(folder: Path) -> None:
         if path.name != "expected.txt" and path.is_file() and (importer := importer_of(path)):
             imported.run(importer, path)
     assert outcome(imported, folder) == (folder / "expected.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver"),
+    [
+        ('"12"', "525.60.13"),
+        ('"12.4"', "550.54.14"),
+        ('"12.8.1"', "570.26"),
+        ('{ version = "11.8" }', "520.61.05"),
+        ('"99.1"', None),
+    ],
+)
+def test_a_driver_of_pixi_is_no_version_of_cuda(tmp_path: Path, cuda: str, driver: str | None) -> None:
+    path = tmp_path / "pixi.toml"
+    path.write_text(f'[workspace]\nname = "a"\n[system-requirements]\ncuda = {cuda}\n')
+    imported = new_import(tmp_path)
+    imported.run(read_pixi, path)
+    assert [each.value for each in imported.draft.drivers] == ([driver] if driver else [])
+    assert not imported.draft.cudas
+    assert [each.outcome for each in imported.ledger if each.outcome.is_lost] == (
+        [] if driver else [Outcome.NOT_UNDERSTOOD]
+    )
+
+
+@pytest.mark.parametrize("platforms", [(), ("win-64",)])
+def test_a_list_of_urls_of_windows(tmp_path: Path, platforms: tuple[str, ...]) -> None:
+    path = tmp_path / "spec.txt"
+    channel = "https://conda.anaconda.org/conda-forge/win-64"
+    urls = "".join(f"{channel}/{name}.conda\n" for name in ("vc-14.3-h1_0", "numpy-1.26.0-py39h1_0"))
+    path.write_text(f"# platform: win-64\n@EXPLICIT\n{urls}")
+    imported = new_import(tmp_path)
+    imported.platforms = platforms
+    imported.run(read_explicit, path)
+    names, builds = (["numpy"], ["1.26.0"]) if not platforms else (["vc", "numpy"], ["14.3 h1_0", "1.26.0 py39h1_0"])
+    assert [text for text, _ in imported.draft.conda] == names
+    assert [*imported.draft.conda_versions.values()] == builds
+    assert [each.value for each in imported.draft.platforms] == [*platforms]
