@@ -354,6 +354,18 @@ class BuildSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A package that went years back to make a set fit, although nothing excludes its newer releases.
+
+    warning: about it. since: the oldest of its releases that is not years old; empty if there is none.
+    """
+
+    name: str
+    warning: str
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Resolution:
     """Everything that one target installs, sorted by name.
 
@@ -361,7 +373,8 @@ class Resolution:
     warnings: what the user should know (a package years older than `as_of`, a family that could not be checked).
     builds: of the packages that are built beside others. on_top_of, installed: what is there before them, and its
     packages, of which nothing is installed again. moved: packages that do not have the version of the lock before
-    although the spec allows it, a line each with the reason; no part of the lock.
+    although the spec allows it, a line each with the reason; no part of the lock. held_back: packages that went years
+    back, whose warnings are among `warnings`; no part of the lock.
     """
 
     target: Target
@@ -372,6 +385,7 @@ class Resolution:
     on_top_of: OnTopOf | None = None
     installed: tuple[InstalledPackage, ...] = ()
     moved: tuple[str, ...] = field(default=(), compare=False)
+    held_back: tuple[HeldBack, ...] = field(default=(), compare=False)
 
     def build_of(self, name: str) -> BuildSettings | None:
         """How a package is built beside others; None if it is built alone."""

@@ -342,6 +342,22 @@ class EdgeRow(FactRow):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompanionRow(FactRow):
+    """A package that works only beside another one, `of`, of the same version."""
+
+    package: str
+    of: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaMajorRow(FactRow):
+    """A package whose major version is that of the CUDA that it is for."""
+
+    package: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRow(FactRow):
     package: str
     last: str
@@ -471,6 +487,8 @@ class Facts:
     system_libraries = _table("system_libraries", "system_libraries", SystemLibrariesRow)
     members = _table("family", "member", MemberRow)
     edges = _table("family", "edge", EdgeRow)
+    companions = _table("family", "companion", CompanionRow)
+    cuda_majors = _table("family", "cuda_major", CudaMajorRow)
     ended = _keyed("family", "ended", EndedRow, "package")
     tritons = _keyed("family", "triton", TritonRow, "torch")
     misnamed = _keyed("names", "misnamed", MisnamedRow, "package")

@@ -88,7 +88,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     lock, warnings_of_plan = complete(resolved, spec, facts, pinned, partial(_newest_archive, state))
     warnings = [
         *(f"{q.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
-        *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
+        *_warnings_of(resolutions, pypi.way_out),
         *warnings_of_plan,
         *(text for image in lock.base_images for text in _without_digest(image, failures.get(image))),
         *_without_image(spec, lock.base_image),
@@ -102,6 +102,15 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     for text in dict.fromkeys(warnings):
         context.reporter.warning(text)
     return lock
+
+
+def _warnings_of(resolutions: Sequence[Resolution], way_out: str) -> Iterator[str]:
+    """The warnings of all platforms. way_out: for packages that went years back, which the first of them states."""
+    held_back = [each.warning for part in resolutions for each in part.held_back if each.since]
+    for part in resolutions:
+        for text in part.warnings:
+            hint = f". {way_out[0].upper()}{way_out[1:]}" if way_out and text in held_back[:1] else ""
+            yield f"{part.target.platform.value}: {text}{hint}"
 
 
 def _with_built(resolutions: tuple[Resolution, ...], state: LockState) -> tuple[Resolution, ...]:

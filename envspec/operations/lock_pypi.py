@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from packaging.version import Version
 
-from envspec.context import SILENT, ReporterOf, Step
+from envspec.context import SILENT, ReporterOf
 from envspec.errors import EnvspecError, NoSolution
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
@@ -23,9 +23,10 @@ from envspec.names import normalised
 from envspec.operations.lock_state import LockState, PypiResult, is_open
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve import resolver
-from envspec.resolve.pypi.errors import UnbuiltSdist, UnusableSdists, words_of
+from envspec.resolve.pypi.errors import UnusableSdists
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import BuiltSource
+from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.request import (
     GivenPackages,
@@ -41,14 +42,12 @@ from envspec.resolve.pypi.url_wheels import fetch_wheel
 from envspec.resolve.types import LOOSEN, Cutoffs, ProvidedPackage, RefusedLines
 from envspec.resolve.upgrade import differing, moved_pypi, names_of, pins_of, with_old_pins, without_packages
 from envspec.spec import Requirement, Spec
-from envspec.spec.errors import quoted
-from envspec.spec.requirements import read_constraint, read_requirement
+from envspec.spec.requirements import read_constraint
 
 if TYPE_CHECKING:
     from envspec.operations.lock_sdists import SdistBuilds
 
-#: How many requirements are loosened to find a way out of a conflict, and for how many seconds each is tried.
-_TRIES: Final = 4
+#: For how many seconds another [pip] is tried.
 _TRY_S: Final = 20
 
 _Lines: TypeAlias = Mapping[Platform, Sequence[str]]
@@ -92,64 +91,39 @@ class Pypi:
     def resolve(self) -> PypiResult:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
         try:
-            return self._resolved()
+            found = self._resolved()
         except Unsolvable as error:
-            if error.hint != LOOSEN or not (found := list(self._loosened(error))):
+            from envspec.operations.lock_ways_out import loosened
+
+            if error.hint != LOOSEN:
                 raise
-            error.hint = f"loosen one of these, and the rest has a solution: {'; '.join(found)}"
+            if ways := list(loosened(error.message, self._state.spec, self._tried, self._state.context)):
+                error.hint = f"loosen one of these, and the rest has a solution: {'; '.join(ways)}"
             raise
         except UnusableSdists as error:
-            if others := self._with_wheels(error.sdists):
+            from envspec.operations.lock_ways_out import with_wheels
+
+            if others := with_wheels(error.sdists, self._state.spec, self._tried, self._built()):
                 error.hint = f"{error.hint}\n  or {others}"
             raise
+        if not any(part.held_back for part in found.resolutions):
+            return found
+        from envspec.operations.lock_ways_out import newer_releases
 
-    def _loosened(self, error: Unsolvable) -> Iterator[str]:
-        """The spec's requirements that an error names and without whose bounds there is a solution, with the version
-        that is chosen then.
-        """
-        spec = self._state.spec
-        named = words_of(error.message)
-        bounded = [each for each in (*spec.pip.dependencies, *spec.pip.constraints) if each.specifier]
-        for name in list(dict.fromkeys(each.name for each in bounded if each.name in named))[:_TRIES]:
-            self._state.context.reporter.progress(Step("looking for requirements to loosen", of=name))
-            update = {
-                "dependencies": tuple(_unbounded(each, name) for each in spec.pip.dependencies),
-                "constraints": tuple(each for each in spec.pip.constraints if each.name != name),
-            }
-            parts = self._tried(update)
-            versions = dict.fromkeys(each.version for part in parts for each in part.packages if each.name == name)
-            if versions:
-                lines = " and ".join(quoted(str(each)) for each in bounded if each.name == name)
-                yield f"{lines} (without it, {name} {' and '.join(versions)} is chosen)"
+        return replace(found, way_out=newer_releases(found.resolutions, self._state.spec, self._tried, self._built()))
 
-    def _with_wheels(self, sdists: Sequence[UnbuiltSdist]) -> str:
-        """The lines of a spec that take releases with wheels instead of sdists; empty if they do not solve it."""
-        pip, bounds, allowed = self._state.spec.pip, dict[str, str](), set(self._state.spec.pip.allow_sdist)
-        pinned = {each.name for each in pip.dependencies if str(each.specifier).startswith("==")}
-        for each in sdists:
-            # The nearest older one goes before the nearest newer one; those with labels are for another torch.
-            nearest = next((version for version in each.wheels if "+" not in version), "")
-            if nearest and each.name not in pinned:
-                is_older = Version(nearest) < Version(each.version)
-                bounds[each.name] = f"{each.name}{'<=' if is_older else '>='}{nearest}"
-            else:
-                allowed.add(each.name)
-        constraints = sorted({*map(str, pip.constraints), *bounds.values()})
-        parts = self._tried({"constraints": tuple(map(read_constraint, constraints))}) if bounds else ()
-        usable = allowed if self._sdists is None else {*allowed, *self._sdists.built()}
-        if not parts or any(is_open(each) and each.name not in usable for part in parts for each in part.packages):
-            return ""
-        lines = [f"constraints = [{', '.join(map(quoted, constraints))}]"]
-        lines += [f"allow_sdist = [{', '.join(map(quoted, sorted(allowed)))}]"] if allowed else []
-        return "\n    ".join(["select other releases, which have wheels, in [pip]:", *lines])
+    def _built(self) -> Collection[str]:
+        """The names of sdists that were built."""
+        return self._sdists.built() if self._sdists is not None else ()
 
-    def _tried(self, update: Mapping[str, object]) -> tuple[Resolution, ...]:
+    def _tried(self, update: Mapping[str, object], sdists: Sdists = Sdists.WITHOUT_WHEEL) -> tuple[Resolution, ...]:
         """What the spec with another [pip] resolves to, without a report and a build; empty without a solution."""
         state, spec = self._state, self._state.spec
         with suppress(EnvspecError, asyncio.TimeoutError):
             changed = spec.model_copy(update={"pip": spec.pip.model_copy(update=dict(update))})
             asked = self._composed(Cutoffs(state.as_of, self._own_cutoffs()), changed)
             asked = asked if self._sdists is None else [self._sdists.knowing(each) for each in asked]
+            asked = [each.with_sdists(sdists) for each in asked]
             quiet = replace(state.context, reporter=SILENT)
             resolving = resolve_all(asked, resolver(state.request.resolver), state.store, quiet)
             return run_interruptible(asyncio.wait_for(resolving, _TRY_S))
@@ -354,6 +328,24 @@ class Pypi:
         return replace(old, resolutions=new), replace(kept, names=own)
 
     def _ask(self, requests: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
+        """What the requests resolve to. Packages whose major version is CUDA's have that of the lock, if that makes
+        nothing older that the spec names: resolvers go back to an old one if its newest needs an older release of
+        something that they have chosen before.
+        """
+        found = self._ask_once(requests)
+        names = {row.package for row in self._state.facts.cuda_majors}
+        if not any(package.name in names for part in found for package in part.packages):
+            return found
+        from envspec.operations.lock_ways_out import is_older, with_cuda_majors
+
+        bounded = [with_cuda_majors(each, part, self._state.facts) for each, part in zip(requests, found, strict=True)]
+        if any(new is not old for new, old in zip(bounded, requests, strict=True)):
+            with suppress(NoSolution):
+                other = self._ask_once(bounded)
+                return found if is_older(found, other, self._state.spec) else other
+        return found
+
+    def _ask_once(self, requests: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
         """What the requests resolve to; sdists among it are built, and count by what their wheels state."""
         state = self._state
         once = replace(state.context, reporter=ReporterOf(state.context.reporter, warning=self._warn_once))
@@ -398,15 +390,6 @@ def _constrained(spec: Spec, lines: Sequence[str]) -> Spec:
         return spec
     constraints = (*spec.pip.constraints, *map(read_constraint, lines))
     return spec.model_copy(update={"pip": spec.pip.model_copy(update={"constraints": constraints})})
-
-
-def _unbounded(requirement: Requirement, name: str) -> Requirement:
-    """The requirement of a package, for any version; another's as it is."""
-    if requirement.name != name or not requirement.specifier:
-        return requirement
-    extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
-    marker = f"; {requirement.marker}" if requirement.marker else ""
-    return read_requirement(f"{name}{extras}{marker}")
 
 
 async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -> dict[str, ListedFile]:

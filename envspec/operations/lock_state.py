@@ -260,10 +260,12 @@ class CondaResult:
 class PypiResult:
     """The PyPI packages of every target.
 
-    cutoffs: of the packages that `--upgrade-package` has moved. decisions: commits.
+    cutoffs: of the packages that `--upgrade-package` has moved. decisions: commits. way_out: constraints with which no
+    package goes years back, as a hint; empty if none is known.
     """
 
     resolutions: tuple[Resolution, ...]
     requests: tuple[TargetRequest, ...] = ()
     cutoffs: Mapping[str, datetime] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
+    way_out: str = ""

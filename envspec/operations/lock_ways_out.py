@@ -1,0 +1,170 @@
+"""Changes of a spec that were tried: what to loosen, releases with wheels, constraints for newer releases."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from packaging.version import Version
+
+from envspec.base_image.cuda import read_pins
+from envspec.context import Context, Step
+from envspec.facts import Facts
+from envspec.models import Resolution
+from envspec.operations.lock_state import is_open
+from envspec.resolve.pypi.errors import UnbuiltSdist, words_of
+from envspec.resolve.pypi.index.selection import Sdists
+from envspec.resolve.pypi.resolve import TargetRequest
+from envspec.spec import Requirement, Spec
+from envspec.spec.errors import quoted
+from envspec.spec.requirements import read_constraint, read_requirement
+
+#: How many requirements are loosened to find a way out of a conflict.
+_TRIES: Final = 4
+
+
+class Tried(Protocol):
+    """What the spec with another [pip] resolves to; empty without a solution, or if it takes too long."""
+
+    def __call__(
+        self, update: Mapping[str, object], sdists: Sdists = Sdists.WITHOUT_WHEEL
+    ) -> tuple[Resolution, ...]: ...
+
+
+def loosened(message: str, spec: Spec, tried: Tried, context: Context) -> Iterator[str]:
+    """The spec's requirements without whose bounds there is a solution, with the version that is chosen then.
+
+    message: of the error, which names them.
+    """
+    named = words_of(message)
+    bounded = [each for each in (*spec.pip.dependencies, *spec.pip.constraints) if each.specifier]
+    for name in list(dict.fromkeys(each.name for each in bounded if each.name in named))[:_TRIES]:
+        context.reporter.progress(Step("looking for requirements to loosen", of=name))
+        update = {
+            "dependencies": tuple(_unbounded(each, name) for each in spec.pip.dependencies),
+            "constraints": tuple(each for each in spec.pip.constraints if each.name != name),
+        }
+        parts = tried(update)
+        versions = dict.fromkeys(each.version for part in parts for each in part.packages if each.name == name)
+        if versions:
+            lines = " and ".join(quoted(str(each)) for each in bounded if each.name == name)
+            yield f"{lines} (without it, {name} {' and '.join(versions)} is chosen)"
+
+
+def with_wheels(sdists: Sequence[UnbuiltSdist], spec: Spec, tried: Tried, built: Collection[str]) -> str:
+    """The lines of a spec that select releases with wheels instead of sdists; empty if they do not solve it.
+
+    built: names of sdists that were built.
+    """
+    pip, bounds, allowed = spec.pip, dict[str, str](), set(spec.pip.allow_sdist)
+    pinned = {each.name for each in pip.dependencies if str(each.specifier).startswith("==")}
+    for each in sdists:
+        # The nearest older one goes before the nearest newer one; those with labels are for another torch.
+        nearest = next((version for version in each.wheels if "+" not in version), "")
+        if nearest and each.name not in pinned:
+            is_older = Version(nearest) < Version(each.version)
+            bounds[each.name] = f"{each.name}{'<=' if is_older else '>='}{nearest}"
+        else:
+            allowed.add(each.name)
+    if not bounds or not _usable(_constrained(bounds.values(), spec, tried), {*allowed, *built}):
+        return ""
+    lines = [_constraints_line(bounds.values(), spec)]
+    lines += [f"allow_sdist = [{', '.join(map(quoted, sorted(allowed)))}]"] if allowed else []
+    return "\n    ".join(["select other releases, which have wheels, in [pip]:", *lines])
+
+
+def newer_releases(found: Sequence[Resolution], spec: Spec, tried: Tried, built: Collection[str]) -> str:
+    """The constraints with which no package goes years back, and the versions that they give; empty if there are none.
+
+    Newer releases of these packages are required. If that gives sdists that cannot be used, releases with wheels are
+    looked for, and what the spec names is bounded to them. built: as in `with_wheels`.
+    """
+    floors: dict[str, Version] = {}
+    for each in (held for part in found for held in part.held_back if held.since):
+        since = Version(each.since)
+        floors[each.name] = min(floors.get(each.name, since), since)
+    if not floors:
+        return ""
+    allowed = {*spec.pip.allow_sdist, *built}
+    bounds = [f"{name}>={since}" for name, since in sorted(floors.items())]
+    parts = _constrained(bounds, spec, tried)
+    if parts and not _usable(parts, allowed):
+        with_wheels_only = _constrained(bounds, spec, tried, Sdists.NONE)
+        bounds += _ceilings(found, with_wheels_only, spec)
+        parts = _constrained(bounds, spec, tried) if with_wheels_only else ()
+    if not _usable(parts, allowed) or any(part.held_back for part in parts):
+        return ""
+    names = [*floors, *sorted(_older(found, parts, spec))]
+    before, after = _versions(found, names), _versions(parts, names)
+    texts = [f"{name} {after[name]} instead of {before[name]}" for name in names if name in after]
+    return f"for {', '.join(texts)}, add to [pip]: {_constraints_line(bounds, spec)}"
+
+
+def with_cuda_majors(request: TargetRequest, found: Resolution, facts: Facts) -> TargetRequest:
+    """The request with bounds on packages whose major version is CUDA's, if a solution has another CUDA than theirs."""
+    pins = read_pins(found, facts)
+    cuda = pins.torch.cuda if pins.torch and pins.torch.cuda else next((each.cuda for each in pins.cudas), None)
+    if cuda is None:
+        return request
+    names = {row.package for row in facts.cuda_majors}
+    versions = {each.name: Version(each.version) for each in found.packages if each.name in names}
+    bounds = [f"{name}=={cuda.major}.*" for name, version in versions.items() if version.major != cuda.major]
+    if not bounds:
+        return request
+    constraints = tuple(sorted((*request.request.constraints, *bounds)))
+    return replace(request, request=replace(request.request, constraints=constraints))
+
+
+def _constrained(
+    bounds: Collection[str], spec: Spec, tried: Tried, sdists: Sdists = Sdists.WITHOUT_WHEEL
+) -> tuple[Resolution, ...]:
+    return tried({"constraints": tuple(map(read_constraint, _with_bounds(bounds, spec)))}, sdists)
+
+
+def _with_bounds(bounds: Collection[str], spec: Spec) -> list[str]:
+    return sorted({*map(str, spec.pip.constraints), *bounds})
+
+
+def _constraints_line(bounds: Collection[str], spec: Spec) -> str:
+    return f"constraints = [{', '.join(map(quoted, _with_bounds(bounds, spec)))}]"
+
+
+def _usable(parts: Sequence[Resolution], allowed: Collection[str]) -> bool:
+    """Whether there is a solution, and all of its sdists may be used."""
+    opened = {each.name for part in parts for each in part.packages if is_open(each)}
+    return bool(parts) and opened <= set(allowed)
+
+
+def _versions(parts: Sequence[Resolution], names: Collection[str]) -> dict[str, str]:
+    """The oldest version of each name."""
+    found: dict[str, str] = {}
+    for each in (package for part in parts for package in part.packages if package.name in names):
+        found[each.name] = min(found.get(each.name, each.version), each.version, key=Version)
+    return found
+
+
+def _older(found: Sequence[Resolution], other: Sequence[Resolution], spec: Spec) -> set[str]:
+    """What the spec names and the other solution has in an older version."""
+    names = {each.name for each in spec.pip.dependencies}
+    before, after = _versions(found, names), _versions(other, names)
+    return {name for name, version in after.items() if name in before and Version(version) < Version(before[name])}
+
+
+def _ceilings(found: Sequence[Resolution], other: Sequence[Resolution], spec: Spec) -> list[str]:
+    versions = _versions(other, _older(found, other, spec))
+    return [f"{name}<={Version(version).public}" for name, version in sorted(versions.items())]
+
+
+def is_older(found: Sequence[Resolution], other: Sequence[Resolution], spec: Spec) -> bool:
+    """Whether the other solution has an older version of something that the spec names."""
+    return bool(_older(found, other, spec))
+
+
+def _unbounded(requirement: Requirement, name: str) -> Requirement:
+    """The requirement of a package, for any version; another's as it is."""
+    if requirement.name != name or not requirement.specifier:
+        return requirement
+    extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
+    marker = f"; {requirement.marker}" if requirement.marker else ""
+    return read_requirement(f"{name}{extras}{marker}")
