@@ -63,10 +63,10 @@ def _settings(project: Project) -> None:
 
 def _metadata(project: Project) -> None:
     table = project.file.table("project")
-    lists = [("", list_of(table, "dependencies"), ("project", "dependencies"))]
-    for extra in table_of(table, "optional-dependencies"):
-        path = ("project", "optional-dependencies", extra)
-        lists.append((extra, list_of(table_of(table, "optional-dependencies"), extra), path))
+    own: KeyPath = ("project", "dependencies")
+    lists = [("", list_of(table, "dependencies"), own)]
+    for extra, listed in table_of(table, "optional-dependencies").items():
+        lists.append((extra, listed if isinstance(listed, list) else [], ("project", "optional-dependencies", extra)))
     for extra, listed, path in lists:
         for at, text in enumerate(listed):
             if extra and normalised(extra) not in project.extras:
