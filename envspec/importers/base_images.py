@@ -16,6 +16,7 @@ from envspec.facts.tables import BaseImageRow
 from envspec.facts.torch import fitting_set
 from envspec.importers.pip import add_cuda
 from envspec.importers.types import Clue, DraftRequirement, Import, Outcome, Rank, Source
+from envspec.importers.unsupported import note_unsupported
 from envspec.models import CudaVersion
 from envspec.registry.reference import BadReference, Reference, parse
 from envspec.spec.sections import Flavor, Os
@@ -99,12 +100,6 @@ BASE_IMAGES: Final = (
     BaseImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/python", rf"([\d.]+-)?{_SERIES}(-.+)?"),
     BaseImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/base", rf"([\d.]+-)?{_UBUNTU}"),
     BaseImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/(mini|ana)conda", r".+", _CONDA),
-    BaseImage(
-        r"docker\.io/rocm/.+|.+/rocm",
-        r".+",
-        "AMD's GPUs: envspec locks builds for CUDA and for the CPU",
-        Outcome.REFUSED,
-    ),
 )
 
 
@@ -117,6 +112,14 @@ def read_base_image(text: str, source: Source, line: str, imported: Import) -> N
         reference = parse(text)
     except BadReference as error:
         imported.add(source, line, Outcome.NOT_UNDERSTOOD, str(error))
+        return
+    if note_unsupported(imported, text, source):
+        imported.add(
+            source,
+            line,
+            Outcome.REFUSED,
+            f"{imported.draft.unsupported[-1].value}: envspec locks released builds for CUDA and for the CPU",
+        )
         return
     same_name = [row for row in BASE_IMAGES if re.fullmatch(row.repository, reference.name)]
     for row in same_name:

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from envspec.credentials import has_login, without_credentials
 from envspec.facts import load_facts
 from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Source
+from envspec.importers.unsupported import note_unsupported
 from envspec.io.http_settings import default_index_url
 from envspec.names import normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
@@ -162,6 +163,8 @@ def _without_label(requirement: Requirement, by: Source, imported: Import) -> tu
     """
     bare, label = without_label(requirement)
     clue = cuda_of(label or requirement.url or "")
+    if note_unsupported(imported, requirement.url or "", by, name=requirement.name, version=pinned(requirement) or ""):
+        return None, [_SUPPORTED]
     if clue and requirement.url:
         add_cuda(clue, by, imported, f"the build of {requirement.name}")
     note_build(requirement.name, pinned(requirement) or "", by, imported)
@@ -172,9 +175,12 @@ def _without_label(requirement: Requirement, by: Source, imported: Import) -> tu
     elif label.startswith("cpu"):
         reason = f"as {bare.text}: without [cuda], torch is its build for the CPU"
     else:
-        return None, [f"only released builds for CUDA and the CPU are supported: write {bare.text}"]
+        return None, [f"{_SUPPORTED}: write {bare.text}"]
     imported.draft.versions.setdefault(bare.name, f"{pinned(bare)}+{label}")
     return bare, [reason]
+
+
+_SUPPORTED: Final = "only released builds for CUDA and the CPU are supported"
 
 
 def cuda_of(text: str) -> str | None:
@@ -186,6 +192,7 @@ def cuda_of(text: str) -> str | None:
 def note_build(name: str, version: str, by: Source, imported: Import) -> None:
     """Note the CUDA of a package's build, by its label, and that of torch by the runtime library it requires."""
     label = version.partition("+")[2]
+    note_unsupported(imported, "", by, name=name if name in INDEX_FAMILY else "", version=version)
     cuda = "cpu" if label == "cpu" and name in INDEX_FAMILY else cuda_of(label)
     if re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", name) and version.count(".") >= 2:
         cuda = ".".join(version.split(".")[:2])
@@ -276,6 +283,8 @@ def add_index(  # noqa: PLR0913
         else ""
     )
     cuda = cuda_of(_path_of(url))
+    if note_unsupported(imported, without_credentials(url), by):
+        return Verdict(Outcome.REFUSED, _SUPPORTED)
     if found := PYTORCH_PAGES.match(url):
         return _pytorch(found[1], cuda, packages, by, imported)
     if without_credentials(url).rstrip("/") == default_index_url({}).rstrip("/"):
@@ -328,8 +337,6 @@ def _pytorch(path: str, cuda: str | None, packages: tuple[str, ...], by: Source,
     if others:
         which = ", ".join(others)
         return Verdict(Outcome.REFUSED, f"only torch's family comes from PyTorch's index: name {which} by its wheel")
-    if re.match(r"rocm|xpu|nightly|test|preview", path):
-        return Verdict(Outcome.REFUSED, "only released builds for CUDA and the CPU are supported")
     if cuda:
         add_cuda(cuda, by, imported, "PyTorch's index")
         return Verdict(Outcome.TRANSLATED, f"[cuda] version = {cuda}")

@@ -146,6 +146,7 @@ class Draft:
     unpublished: list[Clue] = field(default_factory=list)
     as_ofs: list[Clue] = field(default_factory=list)
     package_as_ofs: dict[str, str] = field(default_factory=dict)
+    unsupported: list[Clue] = field(default_factory=list)
     apt: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = ""

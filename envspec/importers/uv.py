@@ -14,6 +14,7 @@ from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.python_locks import PYTHONS, holds
 from envspec.importers.toml_lines import list_of, table_of, text_of
 from envspec.importers.types import Clue, Outcome, Source
+from envspec.importers.unsupported import note_unsupported
 from envspec.lockfile.toml_writer import time_text
 from envspec.models import Platform
 from envspec.names import normalised
@@ -83,13 +84,21 @@ def _key(project: Project, key: str, value: Any) -> Verdict:
         project.imported.draft.allow_sdist += [each for each in value if isinstance(each, str)]
         return Verdict(Outcome.TRANSLATED, "[pip] allow_sdist: built if a release has no wheel")
     backend = value if key == "torch-backend" else table_of(value).get("torch-backend")
-    if isinstance(backend, str) and (cuda := cuda_of(backend)):
-        add_cuda(cuda, by, project.imported, "torch-backend of uv")
-        return Verdict(Outcome.TRANSLATED, f"[cuda] version = {cuda}")
+    if isinstance(backend, str):
+        return _backend(project, backend, by)
     if key == "default-groups":
         listed = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         return Verdict(Outcome.TRANSLATED, f"included with --group {listed}")
     return _KEYS.get(key, Verdict(Outcome.NOT_UNDERSTOOD, "it is not a setting of uv that is read"))
+
+
+def _backend(project: Project, backend: str, by: Source) -> Verdict:
+    """`torch-backend`, also of [tool.uv.pip]."""
+    if cuda := cuda_of(backend):
+        add_cuda(cuda, by, project.imported, "torch-backend of uv")
+        return Verdict(Outcome.TRANSLATED, f"[cuda] version = {cuda}")
+    note_unsupported(project.imported, f"/{backend}", by)
+    return Verdict(Outcome.REFUSED, "write [cuda] version")
 
 
 def _exclude_newer(project: Project, value: str, by: Source) -> Verdict:
@@ -243,5 +252,4 @@ _KEYS: Final = {
     "config-settings-package": _BUILDS,
     "dependency-metadata": Verdict(Outcome.REFUSED, "[pip] overrides replace what a package requires"),
     "allow-insecure-host": Verdict(Outcome.REFUSED, "certificates are those of this machine (SSL_CERT_FILE)"),
-    "torch-backend": Verdict(Outcome.REFUSED, "write [cuda] version"),
 }

@@ -12,6 +12,7 @@ from envspec.importers.conda_specs import add_variable
 from envspec.importers.pip import add_cuda
 from envspec.importers.requirements import add_line
 from envspec.importers.types import Clue, Import, Outcome, Source
+from envspec.importers.unsupported import note_unsupported
 
 #: Names in TORCH_CUDA_ARCH_LIST. Source: torch/utils/cpp_extension.py, _get_cuda_arch_flags.
 ARCHITECTURES: Final = {
@@ -161,6 +162,8 @@ def torch_backend(value: str, source: Source, text: str, imported: Import) -> No
         cuda = f"{found[1]}.{found[2]}"
         add_cuda(cuda, source, imported, text)
         imported.add(source, text, Outcome.TRANSLATED, f"[cuda] version {cuda}")
+    elif note_unsupported(imported, f"/{value}", source):
+        imported.add(source, text, Outcome.REFUSED, "write [cuda] version")
     else:
         imported.add(source, text, Outcome.TRANSLATED, "torch's build follows from [cuda]")
 

@@ -18,6 +18,7 @@ from envspec.importers.result import Imported, Proof, moves
 from envspec.importers.spec_lines import with_name_of_wheel
 from envspec.importers.spec_text import Choices, spec_of
 from envspec.importers.types import Clue, Draft, Import, Source
+from envspec.importers.unsupported import check_supported
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import read_lock
 from envspec.models import Decision, Lock, Resolution
@@ -87,10 +88,12 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
     """Read the sources and write the spec.
 
     Raises:
-        UsageError: as `read_sources`; the spec exists, and is not to be replaced.
+        UsageError: as `read_sources`; the spec exists, and is not to be replaced; the project is for other GPUs.
     """
     facts = load_facts()
     imported = read_sources(request, facts)
+    if not request.choices.cuda:
+        check_supported(imported.draft.unsupported)
     folder = request.output.parent if request.output else request.root / "specs"
     if not request.prefixes:
         note_empty(imported, request.sources, folder)

@@ -1,0 +1,61 @@
+"""Projects for which no spec can be made: for AMD's and Intel's GPUs, and of nightly builds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from envspec.credentials import shown
+from envspec.errors import UsageError
+from envspec.importers.types import Clue, Import, Source
+from envspec.origins import INDEX_FAMILY
+
+ROCM: Final = "AMD's GPUs (ROCm)"
+XPU: Final = "Intel's GPUs (XPU)"
+NIGHTLY: Final = "nightly builds of PyTorch"
+#: In a local label, a file's name or an address, the first that fits. Sources: PyTorch's "Get Started" page; AMD's
+#: "Install PyTorch for ROCm" (repo.radeon.com, rocm.nightlies.amd.com); Intel's "Installation Guide" of its extension.
+_ADDRESSES: Final = (
+    (ROCM, re.compile(r"(?:^|[/+_.-])(?:rocm|gfx\d)|repo\.radeon\.com|rocm\.\w+\.amd\.com")),
+    (XPU, re.compile(r"(?:^|[/+-])xpu|pytorch-extension\.intel\.com")),
+    (NIGHTLY, re.compile(r"download\.pytorch\.org/whl/(?:nightly|test|preview)")),
+)
+#: Packages that are for them alone.
+_PACKAGES: Final = (
+    (
+        ROCM,
+        re.compile(r"(?:pytorch-)?triton-rocm|tensorflow-rocm|onnxruntime-(?:rocm|migraphx)|jax-rocm\d+-\w+|amd-aiter"),
+    ),
+    (XPU, re.compile(r"(?:pytorch-)?triton-xpu|torch-xpu-\w+|dpcpp-cpp-rt")),
+)
+
+
+def note_unsupported(imported: Import, text: str, by: Source, *, name: str = "", version: str = "") -> bool:
+    """Note what a line is for, if no spec can have it. Returns whether it is so.
+
+    text: an address; empty if it is of a requirement alone. name, version: of a requirement; the version has its label.
+    """
+    address = f"{text} +{version.partition('+')[2]}" if "+" in version else text
+    kind = next((kind for kind, form in _ADDRESSES if form.search(address)), "")
+    kind = kind or next((kind for kind, form in _PACKAGES if form.fullmatch(name)), "")
+    if not kind and name in INDEX_FAMILY and re.search(r"\.dev\d", version):
+        kind = NIGHTLY
+    if kind:
+        imported.draft.unsupported.append(Clue(kind, by, shown(text or f"{name} {version}".strip())))
+    return bool(kind)
+
+
+def check_supported(clues: Sequence[Clue]) -> None:
+    """Refuse sources that are for what no spec can have.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if not clues:
+        return
+    first = clues[0]
+    raise UsageError(
+        f"the project is for {first.value}, which envspec does not support: {first.source}: {first.why}",
+        hint="`--cuda 12.8` writes a spec for CUDA without such lines; for a project with both, leave out that source",
+    )
