@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -12,13 +12,16 @@ from typing import Final
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
+from envspec.facts.cuda import require_for
 from envspec.facts.tables import CpuBuildRow, CudaBuildRow, numeric
 from envspec.models import (
     DEFAULT_INDEX,
+    SPEC,
     BaseImage,
     CpuBuild,
     CudaVersion,
     Decision,
+    Dependent,
     Driver,
     GpuCode,
     GpuCodeFound,
@@ -261,6 +264,7 @@ class CudaPins:
     library -> pins that contain it. builds: packages whose CUDA only a fact states. sources: those that the lock has
     packages of. gpu_code: of a torch that is there already, as it was read. without_cuda: packages whose wheels have no
     CUDA, with what is known of them. brings_cuda: whether a package is one that brings CUDA to such a package.
+    dependents: what requires each wheel.
     """
 
     platform: Platform
@@ -273,6 +277,21 @@ class CudaPins:
     gpu_code: GpuCodeFound | None = None
     without_cuda: tuple[tuple[Pin, tuple[CpuBuildRow, ...]], ...] = ()
     brings_cuda: bool = False
+    dependents: Mapping[str, Sequence[Dependent]] = field(default_factory=dict)
+
+    def bringing(self, name: str) -> list[str]:
+        """The packages that require a library of NVIDIA's, directly or through others of these, sorted."""
+        found, seen, waiting = set[str](), set[str](), [name]
+        while waiting:
+            for asker in (each.name for each in self.dependents.get(waiting.pop(), ())):
+                if asker in seen or asker == SPEC:
+                    continue
+                seen.add(asker)
+                if asker.startswith("nvidia-") or asker == "cuda-toolkit":
+                    waiting.append(asker)
+                else:
+                    found.add(asker)
+        return sorted(found)
 
     @property
     def has_cuda(self) -> bool:
@@ -295,7 +314,10 @@ def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
     without = tuple(_without_cuda(pins, platform, facts))
     rows_of_platform = (row for row in facts.cpu_builds if platform.value in row.platforms)
     brings = any(_with_cuda(row, pins) for row in rows_of_platform)
-    return CudaPins(platform, python, cudas, libraries_of(pins), torch, builds, sources, code, without, brings)
+    dependents = {wheel.name: wheel.required_by for wheel in resolution.packages}
+    return CudaPins(
+        platform, python, cudas, libraries_of(pins), torch, builds, sources, code, without, brings, dependents
+    )
 
 
 def _without_cuda(
@@ -371,15 +393,18 @@ def _torch_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...]
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """cuda: the minor that the packages are built for. exact: the release that the pins name, if they do."""
+    """cuda: the minor that the packages are built for. exact: the release that the pins name, if they do. pinned: the
+    package that names it; None if a fact or the spec does.
+    """
 
     cuda: CudaVersion
     exact: str | None
     decision: Decision
     warnings: tuple[str, ...] = ()
+    pinned: PinnedCuda | None = None
 
 
-def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release | None:
+def choose_release(request: CudaRequest, pins: Sequence[CudaPins], facts: Facts) -> Release | None:
     """The CUDA of the lock: what the pins name, else torch's build, else facts about packages, else the spec.
 
     None if none of them names one.
@@ -391,15 +416,17 @@ def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release | 
         ((found, each.platform) for each in pins for found in each.cudas), key=lambda pair: pair[0].cuda, reverse=True
     )
     if not pinned_cudas:
-        return _release_without_pins(request, pins)
+        return _release_without_pins(request, pins, facts)
     first, platform = pinned_cudas[0]
     others = [(found, where) for found, where in pinned_cudas if found.cuda != first.cuda]
     if request.version is not None:
         for found, where in pinned_cudas:
             if not _within(found.pin, found.cuda, request.version):
+                [its] = [each for each in pins if each.platform is where]
+                ways = [f'set [cuda] version = "{found.cuda}"', _instead(found.pin, request.version, its, facts)]
                 raise CudaMismatch(
                     f"[cuda] version is {request.version}, but {found.pin} on {where.value} is CUDA {found.cuda}",
-                    hint=f'set [cuda] version = "{found.cuda}", or {_instead(found.pin, request.version)}',
+                    hint=", or ".join(filter(None, ways)),
                 )
     exact = max(
         (found.release for found, _ in pinned_cudas if found.cuda == first.cuda and found.release),
@@ -409,24 +436,15 @@ def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release | 
     value = exact or str(first.cuda)
     why = f"{first.pin} is CUDA {value}{_below(first.cuda, request.version)}"
     decision = Decision("cuda.release", value, why, first.source)
-    warnings = [_beside(found, where, first, platform) for found, where in others]
-    warnings += [
-        f"{pin} on {each.platform.value} is built for CUDA {row.cuda}, beside {first.pin} (CUDA {first.cuda}): it "
-        f"finds no CUDA {_cuda_of(row).major} libraries, and so no GPU. Require a release of {pin.name} for CUDA "
-        f"{first.cuda.major}"
-        for each in pins
-        for pin, row in each.builds
-        if _cuda_of(row).major != first.cuda.major
+    # Those of one platform's wheels have advice of their own (`two_cudas`).
+    warnings = [
+        _beside(found, where, first, platform)
+        for found, where in others
+        if where is not platform
+        or found.pin.source is not PackageSource.PYPI
+        or first.pin.source is not found.pin.source
     ]
-    warnings += [
-        f"{pin} on {each.platform.value} loads cuDNN {row.cudnn}, beside {cudnn}: it finds no cuDNN {row.cudnn}, and "
-        f"so no GPU. Require a release of {pin.name} for cuDNN {numeric(cudnn.version)[0]}"
-        for each in pins
-        for pin, row in each.builds
-        for cudnn in each.libraries.get("cudnn", ())
-        if row.cudnn and _cuda_of(row).major == first.cuda.major and numeric(cudnn.version)[0] != row.cudnn
-    ]
-    return Release(first.cuda, exact, decision, tuple(warnings))
+    return Release(first.cuda, exact, decision, tuple(warnings), first)
 
 
 def _within(pin: Pin, cuda: CudaVersion, version: CudaVersion) -> bool:
@@ -434,11 +452,16 @@ def _within(pin: Pin, cuda: CudaVersion, version: CudaVersion) -> bool:
     return cuda == version or (pin.source is PackageSource.CONDA and cuda < version)
 
 
-def _instead(pin: Pin, version: CudaVersion) -> str:
+def _instead(pin: Pin, version: CudaVersion, pins: CudaPins, facts: Facts) -> str:
+    """What to change so that a package is for another CUDA; empty if nothing is known."""
     if pin.source is PackageSource.FOUND:
         return f"install on top of another one, for CUDA {version}"
     if pin.source is PackageSource.PYPI:
-        return f"remove what requires {pin.name}"
+        bringing = pins.bringing(pin.name)
+        if not bringing and any(each.name == SPEC for each in pins.dependents.get(pin.name, ())):
+            return f"remove {pin.name} from [pip] dependencies"
+        needed = [require_for(name, version.major, pins.platform, facts) for name in bringing]
+        return f"require {' and '.join(needed)}" if needed and all(needed) else ""
     return f'require builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'
 
 
@@ -459,7 +482,7 @@ def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Pla
     )
 
 
-def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Release | None:
+def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins], facts: Facts) -> Release | None:
     nothing = f"no CUDA library is a wheel{' or from conda' if _with_conda(pins) else ''}"
     built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
     if built and built.cuda:
@@ -469,11 +492,11 @@ def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Rel
         if built.channel:
             raise CudaMismatch(
                 f"[cuda] version is {request.version}, but {built} is built for CUDA {built.cuda}",
-                hint=f'set [cuda] version = "{built.cuda}", or {_instead(built, request.version)}',
+                hint=f'set [cuda] version = "{built.cuda}", or {_instead(built, request.version, pins[0], facts)}',
             )
     built_for = sorted(((row, pin) for each in pins for pin, row in each.builds), key=lambda pair: _cuda_of(pair[0]))
     if built_for:
-        return _release_of_facts(request, built_for)
+        return _release_of_facts(request, built_for, pins[0].platform, facts)
     if request.version is None:
         return None
     why = f"set in the spec; {nothing}"
@@ -484,27 +507,33 @@ def _cuda_of(row: CudaBuildRow) -> CudaVersion:
     return CudaVersion.parse(row.cuda)
 
 
-def _release_of_facts(request: CudaRequest, built_for: Sequence[tuple[CudaBuildRow, Pin]]) -> Release:
+def _release_of_facts(
+    request: CudaRequest, built_for: Sequence[tuple[CudaBuildRow, Pin]], platform: Platform, facts: Facts
+) -> Release:
     """built_for: oldest CUDA first. Libraries of one major version replace each other, so any minor of it will do."""
     row, pin = built_for[-1]
     for other, its in built_for:
         if request.version is not None and request.version.major != _cuda_of(other).major:
+            needed = require_for(its.name, request.version.major, platform, facts)
             raise CudaMismatch(
                 f"[cuda] version is {request.version}, but {its} is built for CUDA {other.cuda}",
-                hint=f'set [cuda] version = "{other.cuda}", or select a release of {its.name} for CUDA '
-                f"{request.version.major}",
+                hint=f'set [cuda] version = "{other.cuda}"{f", or require {needed}" if needed else ""}',
             )
     cuda = request.version or _cuda_of(row)
     why = f"{pin} is built for CUDA {row.cuda}"
     if request.version not in (None, _cuda_of(row)):
         why = f"set in the spec; {why}, and runs with the libraries of any CUDA {cuda.major}"
-    warnings = tuple(
-        f"{its} is built for CUDA {other.cuda}, beside {pin} for CUDA {row.cuda}: an image has the libraries of one "
-        "major version, here those of the newer one. Require releases for the same one"
-        for other, its in built_for
-        if _cuda_of(other).major != _cuda_of(row).major
-    )
-    return Release(cuda, None, Decision("cuda.release", str(cuda), why, row.source), warnings)
+    warnings: list[str] = []
+    for other, its in built_for:
+        if _cuda_of(other).major != _cuda_of(row).major:
+            needed = require_for(its.name, _cuda_of(row).major, platform, facts)
+            needed = needed or require_for(pin.name, _cuda_of(other).major, platform, facts)
+            text = (
+                f"{its} is built for CUDA {other.cuda}, beside {pin} for CUDA {row.cuda}: an image has the libraries "
+                "of one major version, here those of the newer one"
+            )
+            warnings.append(f"{text}. Require {needed}" if needed else text)
+    return Release(cuda, None, Decision("cuda.release", str(cuda), why, row.source), tuple(warnings))
 
 
 @dataclass(frozen=True, slots=True)

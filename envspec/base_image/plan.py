@@ -27,6 +27,7 @@ from envspec.base_image.cuda import (
 )
 from envspec.base_image.gpus import GpuChecks, check_gpus, code_of, unknown_code
 from envspec.base_image.libraries import covered, is_of_system, library_groups
+from envspec.base_image.two_cudas import other_cudas, without_libraries
 from envspec.errors import UsageError
 from envspec.facts import Facts
 from envspec.facts.gpu import find_gpu
@@ -254,7 +255,11 @@ def plan_base_image(
     # If GPUs are required, `check_gpus` warns that they could not be checked.
     warnings += filter(None, (unknown_code(each, codes) for each in pins if not (request.gpus and each in able)))
     checks = check_gpus(request, able, [code for code in codes if code.platform is not Platform.OSX_ARM64], facts)
-    release = choose_release(request, linux) if linux else None
+    release = choose_release(request, linux, facts) if linux else None
+    if release and release.pinned:
+        for each in linux:
+            warnings += other_cudas(each, release.pinned, facts)
+            warnings += without_libraries(each, release.pinned, facts)
     without = tuple(_cpu_builds(able, request, release, facts))
     cpu_warnings = map(cpu_build_warning, without)
     if not linux:

@@ -24,14 +24,21 @@ def read_case(folder: Path) -> dict[str, Any]:
 
 def resolutions_of(case: Mapping[str, Any]) -> tuple[Resolution, ...]:
     """`[pins.<platform>]`: name = version; `[index.<platform>]`: name = the index that the file came from.
+    `[required_by.<platform>]`: name = { package = requirement }; the spec by default.
     `[conda.<platform>]`: name = "version build", of conda-forge, or "channel::version build".
     """
     made = []
     pinned, conda = case.get("pins", {}), case.get("conda", {})
     for name in dict.fromkeys((*pinned, *conda)):
         indexes = case.get("index", {}).get(name, {})
+        askers = case.get("required_by", {}).get(name, {})
         packages = (
-            package(each, version, file=wheel(each, version, index=indexes.get(each, "default")))
+            package(
+                each,
+                version,
+                *askers.get(each, {}).items(),
+                file=wheel(each, version, index=indexes.get(each, "default")),
+            )
             for each, version in pinned.get(name, {}).items()
         )
         rows = tuple(conda_row(each, given, name) for each, given in sorted(conda.get(name, {}).items()))
