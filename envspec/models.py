@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -353,6 +354,40 @@ class BuildSettings:
     compiler: str = ""
 
 
+#: Why a shared file is its owner's: its name (a licence, a build script), it extends a namespace's path, only its owner
+#: has code in it, the spec says so. CONFLICT: nothing decides it, and the lock can't be installed.
+INCIDENTAL: Final = "incidental"
+NAMESPACE: Final = "namespace"
+ONLY_CODE: Final = "only-code"
+FILE_OWNER: Final = "file-owner"
+CONFLICT: Final = "conflict"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SharedFiles:
+    """Files that several packages have with different content.
+
+    owner: the package whose files are installed; empty for CONFLICT. others: those whose files are not.
+    why: INCIDENTAL, NAMESPACE, ONLY_CODE, FILE_OWNER or CONFLICT.
+    paths: relative to site-packages, or to the environment after `<data>/`.
+    """
+
+    others: tuple[Name, ...]
+    why: Line
+    paths: tuple[InnerPath, ...]
+    owner: Line = ""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """All that have them, sorted."""
+        return tuple(sorted({*self.others, *filter(None, [self.owner])}))
+
+
+def owners_of(shared: Iterable[SharedFiles]) -> dict[str, str]:
+    """Path -> owner, of the shared files that have one."""
+    return {path: each.owner for each in shared if each.owner for path in each.paths}
+
+
 @dataclass(frozen=True, slots=True)
 class HeldBack:
     """A package that went years back to make a set fit, although nothing excludes its newer releases.
@@ -372,9 +407,9 @@ class Resolution:
     packages: the wheels. conda: the conda packages, which they are installed on top of.
     warnings: what the user should know (a package years older than `as_of`, a family that could not be checked).
     builds: of the packages that are built beside others. on_top_of, installed: what is there before them, and its
-    packages, of which nothing is installed again. moved: packages that do not have the version of the lock before
-    although the spec allows it, a line each with the reason; no part of the lock. held_back: packages that went years
-    back, whose warnings are among `warnings`; no part of the lock.
+    packages, of which nothing is installed again. shared: files that several packages have. moved: packages that do not
+    have the version of the lock before although the spec allows it, a line each with the reason; no part of the lock.
+    held_back: packages that went years back, whose warnings are among `warnings`; no part of the lock.
     """
 
     target: Target
@@ -384,6 +419,7 @@ class Resolution:
     builds: tuple[BuildSettings, ...] = ()
     on_top_of: OnTopOf | None = None
     installed: tuple[InstalledPackage, ...] = ()
+    shared: tuple[SharedFiles, ...] = ()
     moved: tuple[str, ...] = field(default=(), compare=False)
     held_back: tuple[HeldBack, ...] = field(default=(), compare=False)
 

@@ -328,7 +328,7 @@ class ImageBuilder:
 
     def _conflict_mark(self, plan: _Plan) -> Path:
         """A file that exists once these packages were checked for conflicts."""
-        hashes = sorted(wheel.sha256 for source in plan.wheels for wheel in source.wheels)
+        hashes = sorted(" ".join((each.sha256, *each.left_out)) for source in plan.wheels for each in source.wheels)
         hashes += [source.key for source in plan.below.sources]
         return self._context.cache / "image-owners" / hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
@@ -348,18 +348,26 @@ def wheel_sources(resolution: Resolution, cache: Path, pyc: PycCompiler | None, 
             f"the lock contains only the source of {', '.join(unbuilt)}, not the wheel built from it",
             hint="run `envspec lock --image SPEC`: it builds the wheels once and locks their hashes",
         )
-    wheels = {package.name: _locked_wheel(package, cache) for package in resolution.packages}
+    left_out: dict[str, list[str]] = {}
+    for each in resolution.shared:
+        for name in each.others:
+            left_out.setdefault(name, []).extend(each.paths)
+    wheels = {
+        package.name: _locked_wheel(package, cache, sorted(left_out.get(package.name, ())))
+        for package in resolution.packages
+    }
     return tuple(
         WheelSource(tuple(wheels[name] for name in names), scheme, pyc)
         for names in partition([(name, file.size_bytes) for name, file in files.items()], budget)
     )
 
 
-def _locked_wheel(package: Package, cache: Path) -> LockedWheel:
+def _locked_wheel(package: Package, cache: Path, left_out: Iterable[str]) -> LockedWheel:
     file = package.wheel
     is_direct = package.file.index == DIRECT_URL and package.built is None
     url = without_credentials(package.file.url) if is_direct and package.file.url else None
-    return LockedWheel(package.name, package.version, file.filename, file.sha256, wheel_path(cache, package), url)
+    path = wheel_path(cache, package)
+    return LockedWheel(package.name, package.version, file.filename, file.sha256, path, url, tuple(left_out))
 
 
 def check_conflicts(wheels: Sequence[WheelSource], below: Mapping[str, str]) -> None:

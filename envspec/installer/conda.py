@@ -19,9 +19,11 @@ from envspec.installer.request import InstallRequest, InstallStage
 from envspec.installer.staging import StagingFolder, site_packages
 from envspec.io.archives import PathOwners, link_above, path_problem
 from envspec.io.cache import CONDA_PACKAGES
+from envspec.verifier.record import DATA
 
 #: The longest path that conda packages have room for: their placeholder has 255 characters with its end.
 LONGEST_PREFIX = 254
+_NO_OWNERS: Final[Mapping[str, str]] = {}
 _PUBLISHED: Final = (
     "use another version and report this one to its owner: its hash is the locked one, so it was published like this"
 )
@@ -96,13 +98,15 @@ def _state(path: Path) -> FileState:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def check_ownership(site: Path, before: Mapping[str, str], states: Mapping[str, FileState]) -> None:
+def check_ownership(
+    site: Path, before: Mapping[str, str], states: Mapping[str, FileState], owners: Mapping[str, str] = _NO_OWNERS
+) -> None:
     """Refuse an environment in which a file has two owners, or a file from before the wheels changed.
 
     uv lists all files of a wheel, including those that the wheel's own RECORD does not list. Two wheels may have the
     same file with equal content: several of NVIDIA's share an empty `nvidia/__init__.py`.
 
-    before, states: `files_before` and their `file_states`.
+    before, states: `files_before` and their `file_states`. owners: `models.owners_of`, whose files were put there.
 
     Raises:
         FileConflict, NoSolution: names the file and both owners, or a file that was changed. PathEscapes.
@@ -110,6 +114,11 @@ def check_ownership(site: Path, before: Mapping[str, str], states: Mapping[str, 
     # Equal hashes are no conflict, nor is a path that one RECORD lists twice.
     wheels = PathOwners[tuple[str, str]](lambda one, other: one[0] == other[0] or one[1] == other[1] != "")
     folders: set[str] = set()
+    shared = {
+        path.removeprefix(DATA) if path.startswith(DATA) else f"{os.path.relpath(folder, site)}/{path}"
+        for path in owners
+        for folder in site_packages(site)
+    }
     for name, owner, digest in _recorded(site, before):
         if name in before:
             raise NoSolution(
@@ -127,7 +136,8 @@ def check_ownership(site: Path, before: Mapping[str, str], states: Mapping[str, 
                 raise NoSolution(
                     f"{name} of the wheel {owner} is behind the link {link} of {before[link]}", hint=_PUBLISHED
                 )
-        wheels.add(name, f"the wheel {owner}", (owner, digest))
+        if name not in shared:
+            wheels.add(name, f"the wheel {owner}", (owner, digest))
     for name, owner in before.items():
         if states[name] != _state(site / name):
             raise NoSolution(f"{name} of {owner} was changed while wheels were installed", hint=_PUBLISHED)

@@ -19,14 +19,15 @@ from envspec.fetch.wheels import REFUSED, NotOnPage, login_hint
 from envspec.installer.request import InstallRequest
 from envspec.installer.staging import FOLDER, StagingFolder, unlink_metadata
 from envspec.io import process
-from envspec.io.files import DiskFull, system_faults
+from envspec.io.files import DiskFull, remove_tree, system_faults
 from envspec.io.http_settings import ca_bundle, default_index_url
 from envspec.io.http_types import BadStatus, IncompleteResponse, RequestError, Retry, Stalled, Unreachable
 from envspec.io.process import Finished, ParentLink, StopBy, run, run_streaming
 from envspec.lockfile.export.requirements import requirements_text
-from envspec.models import DEFAULT_INDEX, Resolution, WheelFile
+from envspec.models import DEFAULT_INDEX, Resolution, WheelFile, owners_of
 from envspec.names import normalised
 from envspec.verifier.hashing import STRONG, ExpectedFile, hash_all
+from envspec.verifier.installed import entries_of_owners
 from envspec.verifier.scan import distributions, find_environment
 from envspec.verifier.types import Drift
 
@@ -199,7 +200,7 @@ async def install(request: InstallRequest, context: Context, site: StagingFolder
         NetworkError, DiskFull, UnfitMachine, UvError
     """
     lock = replace(request.lock, resolutions=(_with_built(request.resolution),))
-    requirements = site.path / FOLDER / "requirements.txt"
+    requirements = _requirements_of(site)
     requirements.parent.mkdir(exist_ok=True)
     requirements.write_text(requirements_text(lock, request.platform), encoding="utf-8")
     arguments = [
@@ -231,7 +232,42 @@ async def install(request: InstallRequest, context: Context, site: StagingFolder
     if changed := [each for each in await asyncio.to_thread(changed_in_cache, site.path) if each in names]:
         await install_again(changed, "edited in another environment, which shares its files with the cache")
     await asyncio.to_thread(unlink_metadata, site.path, names)
+    await _put_files_of_owners(request, arguments, variables, context, site)
     requirements.unlink()
+
+
+def _requirements_of(site: StagingFolder) -> Path:
+    return site.path / FOLDER / "requirements.txt"
+
+
+async def _put_files_of_owners(
+    request: InstallRequest,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    context: Context,
+    site: StagingFolder,
+) -> None:
+    """Where several packages have different files, put those of the owners that the lock names.
+
+    uv keeps whichever it installs last. arguments: by which uv has installed all of them.
+    """
+    environment = find_environment(site.path)
+    wheels = [each for folder in environment.sites for each in distributions(folder)]
+    entries = entries_of_owners(wheels, environment, owners_of(request.resolution.shared))
+    expected = [ExpectedFile(path, {(entry.algorithm, entry.digest): None}) for path, (_, entry) in entries.items()]
+    others = [each.path for each in hash_all(expected, str(environment.prefix)) if each.drift is not None]
+    for owner in sorted({entries[path][0] for path in others}):
+        # Beside the environment: into it, files of this package would replace those of their owners.
+        folder = site.path / FOLDER / "owner"
+        packages = [each for each in _with_built(request.resolution).packages if each.name == owner]
+        lock = replace(request.lock, resolutions=(replace(request.resolution, packages=tuple(packages)),))
+        _requirements_of(site).write_text(requirements_text(lock, request.platform), encoding="utf-8")
+        await _run_with_retries([*arguments, "--target", str(folder)], variables, context, site)
+        for path in others:
+            if entries[path][0] == owner:
+                inside = path.partition("/site-packages/")[2] or path
+                (folder / inside).replace(environment.prefix / path)
+        remove_tree(folder)
 
 
 async def _run_with_retries(

@@ -139,7 +139,7 @@ class FileConflict(NoSolution):
     def __init__(self, path: str, one: str, other: str) -> None:
         super().__init__(
             f"{path} belongs to {one} and to {other}, with different content",
-            hint="remove one of them, or use another version of it: they can't be installed together",
+            hint="lock again: the warning says which one to keep, or how to name the owner of the file (file_owner)",
         )
 
 

@@ -34,6 +34,7 @@ from envspec.models import (
     Package,
     PinnedDigest,
     Resolution,
+    SharedFiles,
     SystemLayer,
     Target,
     WheelFile,
@@ -49,7 +50,8 @@ _KEYS: Final[Mapping[type, str]] = {
     "platform_cuda image "
     "conformance system_layer=system image_id=images gpu_code cpu_build=cpu_builds resolution=resolutions",
     # The keys of its target stand before them.
-    Resolution: "warnings on_top_of installed conda package=packages build=builds",
+    Resolution: "warnings on_top_of installed conda package=packages build=builds shared_file=shared",
+    SharedFiles: "owner others why paths",
     Decision: "what platform value why source",
     GpuCode: "package version platform variant sm ptx source",
     CpuBuild: "package version platform instead index source",
@@ -385,7 +387,7 @@ def _header(lock: Lock, files: Mapping[str, str]) -> str:
 
 
 def _resolution_text(table: Mapping[str, Any]) -> str:
-    arrays = ("installed", "conda", "package", "build")
+    arrays = ("installed", "conda", "package", "build", "shared_file")
     text = toml_writer.tables("resolution", [{key: value for key, value in table.items() if key not in arrays}])
     return text + "".join(toml_writer.tables(f"resolution.{key}", table[key]) for key in arrays)
 
@@ -407,6 +409,7 @@ def _canonical_resolution(resolution: Resolution) -> Resolution:
         packages=tuple(packages),
         conda=tuple(conda),
         builds=tuple(sorted(builds, key=lambda item: item.name)),
+        shared=tuple(sorted(resolution.shared)),
         installed=tuple(
             replace(each, required_by=_canonical_dependents(each.required_by, without_credentials))
             for each in sorted(resolution.installed)

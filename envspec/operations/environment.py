@@ -24,9 +24,10 @@ from envspec.installer.staging import relocate
 from envspec.io.cache import cache_problem
 from envspec.io.files import DiskFull
 from envspec.io.tasks import run_interruptible
-from envspec.models import Library, Lock, Package, Platform, Resolution
+from envspec.models import Library, Lock, Package, Platform, Resolution, owners_of
 from envspec.names import normalised
 from envspec.operations.lock_state import is_open
+from envspec.operations.shared_files import refuse_conflicts
 from envspec.verifier.compare import compare
 from envspec.verifier.installed import read_installed
 from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment, outside
@@ -182,6 +183,7 @@ def _check_system() -> None:
 
 def _check(request: InstallRequest) -> None:
     """Check what can be checked before anything is fetched."""
+    refuse_conflicts(request.resolution)
     if request.resolution.conda:
         conda.check_prefix(request.prefix)
         if request.python is not None:
@@ -225,7 +227,7 @@ async def put_wheels(request: InstallRequest, context: Context, site: staging.St
             request = replace(request, resolution=resolution)
         await uv.install(request, context, site, built.values())
     context.reporter.progress(Step(InstallStage.CHECKING))
-    conda.check_ownership(site.path, before, states)
+    conda.check_ownership(site.path, before, states, owners_of(request.resolution.shared))
     relocate(site.path)
 
 
@@ -285,6 +287,7 @@ def expected_of(resolution: Resolution) -> Expected:
         packages=tuple(ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.packages),
         conda=tuple(ExpectedConda(each.name, each.version, each.build, each.sha256) for each in resolution.conda),
         beneath=tuple(ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.installed),
+        owners=owners_of(resolution.shared),
     )
 
 

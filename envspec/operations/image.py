@@ -32,6 +32,7 @@ from envspec.lockfile.header import LOCK_FILE
 from envspec.models import ImageId, Lock, Package, Platform, Resolution
 from envspec.operations.lock_state import is_open
 from envspec.operations.session import Session
+from envspec.operations.shared_files import refuse_conflicts
 from envspec.registry.reference import parse
 from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, Manifest, ManifestKind, digest_of
 
@@ -68,6 +69,9 @@ class ImageSession(AsyncExitStack):
 
     async def build(self) -> list[BuiltImage]:
         """The images of all platforms, their layers written."""
+        for part in self.options.lock.resolutions:
+            if part.target.platform in self.options.platforms:
+                refuse_conflicts(part)
         with as_cache_error(self.context.cache):
             found = [await self._builder.build(platform) for platform in self.options.platforms]
         for each in found:

@@ -25,6 +25,7 @@ from envspec.models import BaseImage, Decision, Lock, PinnedDigest, Platform, Re
 from envspec.operations.build_settings import same_build, with_builds
 from envspec.operations.lock_complete import complete, constraints_of, installed_on
 from envspec.operations.lock_state import BRIEF, CondaResult, LockState, PypiResult, Upgrade
+from envspec.operations.shared_files import check_owners, conflict_warnings, idle_owners, with_owners
 from envspec.spec import Spec
 from envspec.spec.owner import path_from_lock
 from envspec.spec.sections import ProjectInImage
@@ -39,6 +40,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     Raises:
         NoSolution: no image, no wheel contains code for a GPU of the spec, or none is named for a build.
         UsageError: a service whose package is not in the lock.
+        RefusedValues: a package of `[pip] file_owner` does not have the files that it is to own.
     """
     spec, facts, context, before = state.spec, state.facts, state.context, state.before
     found = state.beneath.found
@@ -46,6 +48,9 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     resolutions = tuple(installed_on(each, found.get(each.target.platform)) for each in resolutions)
     resolutions = tuple(with_builds(each, spec, facts) for each in resolutions)
     resolutions = _with_built(resolutions, state)
+    check_owners(resolutions, spec)
+    unowned = idle_owners(resolutions, spec)
+    resolutions = tuple(with_owners(each, spec) for each in resolutions)
     # The build of torch is decided before anything is resolved: torch may not be in the lock at all.
     with_torch = {r.target for r in resolutions if any(package.name == "torch" for package in r.packages)}
     decided = [q for q in pypi.requests if q.request.target in with_torch]
@@ -95,6 +100,8 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         *(library_warnings(spec, resolutions, facts) if lock.base_image else ()),
         *_without_build(spec, resolutions),
         *_without_python(resolutions, facts),
+        *(f"{r.target.platform.value}: {text}" for r in resolutions for text in conflict_warnings(r, spec, facts)),
+        *unowned,
     ]
     lock = _with_images(lock, before)
     if (text := without_md5(lock)) is not None:

@@ -43,6 +43,7 @@ from envspec.names import COMMIT, normalised
 from envspec.operations.build_settings import with_builds
 from envspec.operations.lock_complete import complete, constraints_of, installed_on
 from envspec.operations.lock_state import SOURCE, LockRequest, commit_decision, own_times
+from envspec.operations.shared_files import with_owners
 from envspec.origins import PYTORCH_INDEX, channel_url
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import BuiltSource
@@ -113,6 +114,7 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     parts = [_with_conda(part, spec, facts, Cutoffs(as_of, {})) for part in parts]
     parts = [_on_top(part, found.get(part.target.platform)) for part in parts]
     parts = [_with_builds(part, spec, facts) for part in parts]
+    parts = [with_owners(part, spec) for part in parts]
     with_torch = {p.target.platform for p in parts if any(package.name == "torch" for package in p.packages)}
     resolved = replace(
         lock,

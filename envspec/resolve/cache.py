@@ -18,6 +18,7 @@ from envspec.models import (
     Package,
     Rejected,
     Resolution,
+    SharedFiles,
     Target,
     WheelFile,
 )
@@ -35,13 +36,16 @@ def key_of(parts: object) -> str:
 def get(store: Store, key: str, target: Target) -> tuple[Resolution, tuple[tuple[str, str], ...]] | None:
     """A resolution, and what `put` got with it."""
     stored = store.answer(key)
-    if stored is None:
+    if stored is None or "shared" not in stored:
         return None
     installed = tuple(map(_installed, stored["installed"]))
     packages = tuple(map(_package, stored["packages"]))
+    shared = tuple(map(_shared, stored["shared"]))
     warnings, moved = tuple(stored["warnings"]), tuple(stored["moved"])
     held_back = tuple(HeldBack(**each) for each in stored.get("held_back", ()))
-    resolution = Resolution(target, packages, warnings, installed=installed, moved=moved, held_back=held_back)
+    resolution = Resolution(
+        target, packages, warnings, installed=installed, shared=shared, moved=moved, held_back=held_back
+    )
     return resolution, tuple((name, filename) for name, filename in stored["stated"])
 
 
@@ -49,15 +53,19 @@ def put(store: Store, key: str, resolution: Resolution, stated: Sequence[tuple[s
     """stated: names and file names of sdists that were passed over for what they state."""
     packages = [asdict(package) for package in resolution.packages]
     installed = [asdict(package) for package in resolution.installed]
+    shared = [asdict(each) for each in resolution.shared]
     texts = {"warnings": [*resolution.warnings], "moved": [*resolution.moved]}
     held_back = [asdict(each) for each in resolution.held_back]
-    store.put_answer(
-        key, {"packages": packages, "installed": installed, **texts, "held_back": held_back, "stated": [*stated]}
-    )
+    fields = {"packages": packages, "installed": installed, "shared": shared, **texts, "held_back": held_back}
+    store.put_answer(key, {**fields, "stated": [*stated]})
 
 
 def _installed(fields: dict[str, Any]) -> InstalledPackage:
     return InstalledPackage(**{**fields, "required_by": tuple(Dependent(**each) for each in fields["required_by"])})
+
+
+def _shared(fields: dict[str, Any]) -> SharedFiles:
+    return SharedFiles(**{**fields, "others": tuple(fields["others"]), "paths": tuple(fields["paths"])})
 
 
 def _package(fields: dict[str, Any]) -> Package:

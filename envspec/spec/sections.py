@@ -290,6 +290,13 @@ class Pip(Section):
         "container confines the build.",
         examples=[True],
     )
+    file_owner: dict[f.SharedPath, f.PackageName] = Field(
+        default_factory=dict,
+        description="The package whose files are installed if several have different files at one path. A key is a "
+        "path in site-packages, a folder, or one of the packages, with `*` for any text. An exact path goes before "
+        "patterns, a longer pattern before a shorter one. Files that no program needs have an owner without it.",
+        examples=[{"cv2/*": "opencv-contrib-python"}],
+    )
     on_top_of: f.ListFile | None = Field(
         default=None,
         description="A file next to the spec with the output of `pip inspect`, `pip list --format json` or `pip "

@@ -404,6 +404,14 @@ ImageReference = Annotated[str, OfText(_read_image)]
 Folder = Annotated[
     str, matching(r"/[^\0\n]*", "is not a folder of the image", 'write a whole path: "/workspace"', pattern="^/")
 ]
+SharedPath = Annotated[
+    str,
+    matching(
+        r"[^/\0-\x1f\x7f\\][^\0-\x1f\x7f\\]*",
+        "is not a path in site-packages, nor a package",
+        'write "cv2/__init__.py", "cv2/*" or "opencv-python"',
+    ),
+]
 ListFile = Annotated[
     str, matching(r"[^/\0\n\\][^\0\n\\]*", "is not the path of a file beside the spec", 'write "colab.json"')
 ]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from envspec.verifier.hashing import BytecodeState, compare_bytecode, hash_all, source_of
-from envspec.verifier.installed import Installed, depth_of
+from envspec.verifier.installed import Installed, depth_of, entries_of_owners
 from envspec.verifier.own_files import CONFIG, has_system_packages, is_readme
 from envspec.verifier.record import installed_sha256
 from envspec.verifier.scan import (
@@ -49,6 +49,10 @@ def compare(expected: Expected, installed: Installed) -> VerifyResult:
     for path, owner in files.unhashed.items():
         if path not in files.expected:
             findings.append(DriftFinding(owner, Drift.UNHASHED, path))
+    for path, (owner, entry) in entries_of_owners(installed.wheels, environment, expected.owners).items():
+        if path in files.expected:
+            files.owners[path] = owner
+            files.expected[path].hashes = {(entry.algorithm, entry.digest): None}
     hashed = hash_all(files.expected.values(), str(environment.prefix))
     for each in hashed:
         first = "=".join(next(iter(files.expected[each.path].hashes)))

@@ -6,14 +6,15 @@ import csv
 import hashlib
 import io
 import os
-from collections.abc import Iterator
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from envspec.verifier.hashing import STRONG, ExpectedFile, from_hex, from_record, is_bytecode
 from envspec.verifier.own_files import LINK, LIST, OwnFiles, read_own_files
 from envspec.verifier.programs import BIN, interpreter_of, is_own, programs, read_program
-from envspec.verifier.record import RecordEntry, installed_path
+from envspec.verifier.record import DATA, RecordEntry, installed_path
 from envspec.verifier.scan import CondaRecord, Distribution, PythonEnvironment, conda_records, distributions, walk
 from envspec.verifier.types import PYTHON, Drift, DriftFinding
 
@@ -128,6 +129,29 @@ def _is_condas(one: Distribution, environment: PythonEnvironment, paths: frozens
 def depth_of(one: Distribution, environment: PythonEnvironment) -> int:
     """How many folders a distribution's site-packages is below the environment."""
     return len(one.site.relative_to(environment.prefix).parts)
+
+
+def entries_of_owners(
+    wheels: Iterable[Distribution], environment: PythonEnvironment, owners: Mapping[str, str]
+) -> dict[str, tuple[str, RecordEntry]]:
+    """Path in the environment -> owner and its entry, of files that several packages have.
+
+    owners: path relative to site-packages, or to the environment after `record.DATA` -> package.
+    """
+    paths: dict[str, list[str]] = {}
+    for path, owner in owners.items():
+        paths.setdefault(owner, []).append(path)
+    found: dict[str, tuple[str, RecordEntry]] = {}
+    for one in wheels:
+        if one.name not in paths:
+            continue
+        site = environment.relative(one.site)
+        entries = {entry.path: entry for entry in one.entries or ()}
+        for path in paths[one.name]:
+            inside = path.removeprefix(DATA) if path.startswith(DATA) else f"{site}/{path}"
+            if (entry := entries.get(posixpath.relpath(inside, site))) is not None:
+                found[inside] = one.name, entry
+    return found
 
 
 def _programs(

@@ -1,4 +1,4 @@
-"""Files that two wheels install at one path: which wheels and which files, from their RECORDs alone.
+"""Files that wheels install at one path with different content: which wheels and files, from their RECORDs alone.
 
 The list of a wheel is packed: a stack has 60,000 files, which are compared whenever it is locked.
 """
@@ -8,26 +8,24 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from itertools import groupby
-from operator import itemgetter
 from struct import iter_unpack
 from typing import Final, NamedTuple
 
-from envspec.verifier.record import DATA, RecordEntry, installed_from
+from envspec.verifier.record import RecordEntry, installed_from
 
 #: A file: 8 bytes of its path's hash, and as many of its content's.
 _ROW: Final = "8s8s"
 
 
 class Overlap(NamedTuple):
-    """Files that two packages install with different content.
+    """A file that packages install with different content.
 
-    paths: sorted; relative to site-packages, then those of the environment, such as `bin/tool`.
+    path: relative to site-packages, or to the environment after `record.DATA`.
+    contents: package -> the first 8 characters of its content's hash as in RECORD.
     """
 
-    one: str
-    other: str
-    paths: tuple[str, ...]
+    path: str
+    contents: Mapping[str, str]
 
 
 def packed(entries: Iterable[RecordEntry]) -> tuple[bytes, bytes]:
@@ -38,24 +36,29 @@ def packed(entries: Iterable[RecordEntry]) -> tuple[bytes, bytes]:
 
 
 def overlaps(files: Mapping[str, bytes], paths_of: Callable[[str], bytes]) -> list[Overlap]:
-    """Every two packages that differ in a file of both.
+    """Every file in which packages differ, sorted, with all packages that have it.
 
     files: package -> its packed files. paths_of: a package's compressed paths; called only for those that differ.
     """
-    first: dict[bytes, tuple[str, bytes]] = {}
-    found: list[tuple[str, str, bytes]] = []
-    for name, rows in sorted(files.items()):
+    first: dict[bytes, bytes] = {}
+    differing = set[bytes]()
+    for rows in files.values():
         for key, content in iter_unpack(_ROW, rows):
-            owner, known = first.setdefault(key, (name, content))
-            if known != content and owner != name:
-                found.append((owner, name, key))
-    result = []
-    for (one, other), rows_of_both in groupby(sorted(found), key=itemgetter(0, 1)):
-        keys = {key for _, _, key in rows_of_both}
-        names = zlib.decompress(paths_of(one)).decode("utf-8", "surrogateescape").split("\n")
-        paths = sorted((name.startswith(DATA), name.removeprefix(DATA)) for name in names if _key(name) in keys)
-        result.append(Overlap(one, other, tuple(path for _, path in paths)))
-    return result
+            if first.setdefault(key, content) != content:
+                differing.add(key)
+    contents: dict[bytes, dict[str, str]] = {key: {} for key in differing}
+    for name, rows in sorted(files.items()) if differing else ():
+        for key, content in iter_unpack(_ROW, rows):
+            if key in differing:
+                contents[key][name] = content.decode()
+    listing = {next(iter(of_packages)) for of_packages in contents.values()}
+    paths: dict[bytes, str] = {}
+    for name in sorted(listing):
+        listed = zlib.decompress(paths_of(name)).decode("utf-8", "surrogateescape").split("\n")
+        paths.update((_key(path), path) for path in listed)
+    # A path with a line feed in it is not among them.
+    found = [Overlap(paths[key], of_packages) for key, of_packages in contents.items() if key in paths]
+    return sorted(found, key=lambda each: each.path)
 
 
 def _key(path: str) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -33,13 +33,15 @@ class ExpectedConda:
 @dataclass(frozen=True)
 class Expected:
     """A whole environment. allowed: names of distributions that may be installed besides. beneath: those of the base
-    image, or of the system, on top of which it is installed; record_sha256 is then that of RECORD itself.
+    image, or of the system, on top of which it is installed; record_sha256 is then that of RECORD itself. owners: path
+    -> package, of files that several packages have with different content; see `installed.entries_of_owners`.
     """
 
     packages: tuple[ExpectedPackage, ...]
     conda: tuple[ExpectedConda, ...] = ()
     beneath: tuple[ExpectedPackage, ...] = ()
     allowed: tuple[str, ...] = ("pip", "setuptools", "wheel")
+    owners: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Expected:
@@ -49,6 +51,7 @@ class Expected:
             conda=tuple(ExpectedConda(**each) for each in data["conda"]),
             beneath=tuple(ExpectedPackage(**each) for each in data["beneath"]),
             allowed=tuple(data["allowed"]),
+            owners=data["owners"],
         )
 
 

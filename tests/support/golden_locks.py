@@ -115,6 +115,9 @@ def _decided(document: Table) -> list[str]:
         lines += ["", f"{resolution['platform']}, Python {resolution['python']['version']}"]
         lines += [line for package in resolution.get("conda", ()) for line in _lines(package)]
         lines += [line for package in resolution.get("package", ()) for line in _lines(package)]
+        for shared in resolution.get("shared_file", ()):
+            whose = f"of {shared.get('owner', 'nobody')}, not of {', '.join(shared['others'])} ({shared['why']})"
+            lines.append(f"{', '.join(shared['paths'])}: {whose}")
     return lines
 
 

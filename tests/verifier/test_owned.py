@@ -25,7 +25,9 @@ def test_what_two_wheels_install_differently() -> None:
 
     found = overlaps({name: rows for name, (rows, _) in lists.items()}, paths_of)
     assert found == [
-        Overlap("four", "three", ("b.py", "etc/x")),
-        Overlap("one", "two", ("a.py", "bin/tool")),
+        Overlap("<data>/bin/tool", {"one": "aa      ", "two": "bb      "}),
+        Overlap("<data>/etc/x", {"four": "bb      ", "three": "aa      "}),
+        Overlap("a.py", {"one": "aaaaaaaa", "three": "aaaaaaaa", "two": "bbbbbbbb"}),
+        Overlap("b.py", {"four": "bb      ", "three": "aa      "}),
     ]
     assert sorted(asked) == ["four", "one"]

@@ -33,6 +33,7 @@ from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, u
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytecode
 from envspec.io.archives import MAX_METADATA_BYTES, path_problem
 from envspec.names import normalised
+from envspec.verifier.record import DATA
 
 #: Content of INSTALLER.
 INSTALLER: Final = "envspec"
@@ -83,7 +84,8 @@ def is_generated_script(filename: str, scripts: tuple[Script, ...]) -> bool:
 class LockedWheel:
     """A wheel of the lock. name: normalised. path: in the cache, may be fetched later.
 
-    direct_url: of a wheel that the spec names by URL, without credentials; for `direct_url.json`.
+    direct_url: of a wheel that the spec names by URL, without credentials; for `direct_url.json`. left_out: files of
+    which another package's are installed, as in `SharedFiles`, sorted.
     """
 
     name: str
@@ -92,6 +94,7 @@ class LockedWheel:
     sha256: str
     path: Path
     direct_url: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,9 @@ class WheelLayout:
         for member in members:
             if member is not info.get("RECORD"):
                 self._add(member)
+        for path in wheel.left_out:
+            inner = path.removeprefix(DATA)
+            self.files.pop(f"{self._library}/{path}" if inner == path else f"{scheme.data}/{inner}", None)
         folder = f"{self._library}/{posixpath.dirname(info['WHEEL'].path)}"
         for script in self._scripts:
             _, content = script.generate(scheme.interpreter, "posix")
@@ -317,7 +323,7 @@ class WheelSource:
         scheme = self.scheme
         parts = [
             _FORM,
-            [[wheel.name, wheel.version, wheel.sha256, wheel.direct_url] for wheel in self._sorted()],
+            [_key_of(wheel) for wheel in self._sorted()],
             [scheme.series, scheme.purelib, scheme.platlib, scheme.scripts],
             [scheme.data, scheme.headers, scheme.interpreter],
             self.pyc.key if self.pyc else None,
@@ -375,6 +381,10 @@ class WheelSource:
 
     def _sorted(self) -> list[LockedWheel]:
         return sorted(self.wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))
+
+
+def _key_of(wheel: LockedWheel) -> list[object]:
+    return [wheel.name, wheel.version, wheel.sha256, wheel.direct_url, *wheel.left_out]
 
 
 def _source_module(entry: Entry) -> SourceModule:

@@ -21,14 +21,26 @@ from datetime import timezone
 from typing import Final
 from urllib.parse import urlsplit
 
-from envspec.data import DATA
+from envspec.data import DATA as DATA_FILES
 from envspec.facts import load_facts
 from envspec.lockfile.document import canonical, identity
 from envspec.lockfile.export.conda import explicit_name
 from envspec.lockfile.export.requirements import requirements_name
-from envspec.models import EDITABLE, GIT, LOCAL, BaseImage, Driver, Lock, Platform, Python, Resolution, WheelFile
+from envspec.models import (
+    EDITABLE,
+    GIT,
+    LOCAL,
+    BaseImage,
+    Driver,
+    Lock,
+    Platform,
+    Python,
+    Resolution,
+    WheelFile,
+)
 from envspec.registry.reference import parse
 from envspec.spec.document import in_project, project_of
+from envspec.verifier.record import DATA
 
 DOCKERFILE_NAME: Final = "Dockerfile"
 #: Gives apt the sources of a date.
@@ -153,7 +165,7 @@ def files(lock: Lock, container: ContainerConfig) -> dict[str, str]:
     ]
     found = {DOCKERFILE_NAME: "\n".join(lines) + "\n"}
     if lock.image.snapshot:
-        found[_SOURCES_NAME] = (DATA / _SOURCES_NAME).read_text(encoding="utf-8")
+        found[_SOURCES_NAME] = (DATA_FILES / _SOURCES_NAME).read_text(encoding="utf-8")
     return found
 
 
@@ -382,9 +394,40 @@ def _environment_stage(parts: Sequence[_Part], *, with_logins: bool) -> Iterator
             *(["export PIP_CONSTRAINT="] if parts[0].resolution.on_top_of else []),
             *(["export NETRC=/run/secrets/netrc"] if with_logins else []),
             *_pip(parts[0].python, words),
+            *_owners(parts),
         ]
         yield _run(*commands, options=f"{_LOGINS} " if with_logins else "")
     yield ""
+
+
+def _owners(parts: Sequence[_Part]) -> Sequence[str]:
+    """Commands that put the files of their owners where several packages have different ones.
+
+    pip leaves those that it installs last. A second installation into the environment would put other files of the
+    owner over those of theirs: it is installed beside it.
+    """
+    commands = {part.architecture: tuple(_owner_commands(part)) for part in parts}
+    first = next(iter(commands.values()))
+    if all(each == first for each in commands.values()):
+        return first
+    cases = " ".join(f"{name}) {' && '.join(each) or ':'} ;;" for name, each in commands.items())
+    return [f'case "$ARCHITECTURE" in {cases} esac']
+
+
+def _owner_commands(part: _Part) -> Iterator[str]:
+    found = f" --find-links {_FILES}/wheels" if _built_in(part) else ""
+    folders = {f"{_PREFIX}/lib/python{part.python.series}/site-packages": False, _PREFIX: True}
+    for owner in sorted({each.owner for each in part.resolution.shared if each.owner}):
+        paths = [path for each in part.resolution.shared if each.owner == owner for path in each.paths]
+        source, listed = f"{_FILES}/owner/{owner}", f"{_FILES}/{owner}.txt"
+        yield f"sed -n '/^{owner}[ =]/,/--hash=/p' {_FILES}/requirements.txt > {listed}"
+        words = f"{_INSTALL} --no-deps --require-hashes{found} --target {source} --requirement {listed}"
+        yield _pip(part.python, words)[-1].removesuffix(" --ignore-installed")
+        for target, is_data in folders.items():
+            inner = sorted(path.removeprefix(DATA) for path in paths if path.startswith(DATA) is is_data)
+            if inner:
+                copy = _words(f"cp --parents --preserve=mode --target-directory {target}", map(shlex.quote, inner))
+                yield f"cd {source} && {copy}"
 
 
 def _project_stage(lock: Lock, parts: Sequence[_Part]) -> Iterator[str]:

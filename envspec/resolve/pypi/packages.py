@@ -23,6 +23,7 @@ from envspec.models import (
     Package,
     Rejected,
     Resolution,
+    SharedFiles,
     WheelFile,
 )
 from envspec.names import normalised
@@ -45,9 +46,9 @@ from envspec.resolve.pypi.metadata import (
     without_marker,
 )
 from envspec.resolve.pypi.resolver import Pins, PypiRequest, ResolverError
+from envspec.resolve.pypi.shared_files import MAX_INIT_BYTES, shared_files
 from envspec.resolve.pypi.wheel_coverage import no_wheel_for
-from envspec.resolve.types import CondaProvided, FoundPackage, ProvidedPackage, required_by
-from envspec.verifier.owned import Overlap
+from envspec.resolve.types import CondaProvided, FoundPackage, ProvidedPackage
 
 #: A package this much older than `as_of` is reported if something else than the spec holds it back.
 FAR_BACK_DAYS: Final = 2 * 365
@@ -144,7 +145,6 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     untagged = (_untagged(node, rules) for node in installed)
     yanked = (_yanked(node) for node in installed if node.file.yanked is not None)
     skipped = (f"{name} {version} was left out: {why}" for (name, version), why in sorted(request.excluded.items()))
-    overlapping = (_overlapping(each, nodes) for each in view.overlaps({node.name: node.file for node in installed}))
     old = _by_python(held_back, request.target.python.series)
     existing = tuple(
         replace(each.recorded, required_by=tuple(sorted(nodes[name].askers)) if name in nodes else ())
@@ -152,12 +152,13 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
         if isinstance(each, FoundPackage)
     )
     unmet = (text for each in existing if each.required_by for text in _unmet_there(rules.provided[each.name]))
-    warnings = (*filter(None, (*old, *compiled, *untagged)), *yanked, *skipped, *lacking, *overlapping, *unmet)
+    warnings = (*filter(None, (*old, *compiled, *untagged)), *yanked, *skipped, *lacking, *unmet)
     return Resolution(
         request.target,
         packages,
         warnings,
         installed=existing,
+        shared=await _shared({node.name: node.file for node in installed}, view),
         moved=tuple(filter(None, moved)),
         held_back=tuple(backtracking),
     )
@@ -169,24 +170,13 @@ def _unmet_there(package: ProvidedPackage) -> Iterator[str]:
         yield f"{package}, which requires {', '.join(package.unmet)}: left as it is"
 
 
-def _overlapping(found: Overlap, nodes: Mapping[str, _Node]) -> str:
-    """What to do about two packages that own one file: installers keep that of the last, images are refused."""
-    one, other = nodes[found.one], nodes[found.other]
-    more = f" and {counted(len(found.paths) - 1, 'more file')}" if len(found.paths) > 1 else ""
-    of_spec = [each.name for each in (one, other) if {asker.name for asker in each.askers} == {SPEC}]
-    if of_spec:
-        advice = f"Remove {' or '.join(of_spec)} from the spec"
-    else:
-        needs = (f"{each.name} is required by {', '.join(required_by(each.askers))}" for each in (one, other))
-        instead = f'overrides = [{{ requirement = "{one.name}", remove = true, reason = "..." }}]'
-        advice = (
-            f"{', and '.join(needs)}: use releases that need only one of the two, or remove one in [pip]: {instead}"
-        )
-    return (
-        f"{one.name} {one.version} and {other.name} {other.version} both install {found.paths[0]}{more}, with "
-        "different content: the environment gets those of whichever is installed last, and no image can be built. "
-        f"{advice}"
-    )
+async def _shared(files: Mapping[str, ListedFile], view: View) -> tuple[SharedFiles, ...]:
+    """Files that packages have with different content. files: package -> its wheel."""
+
+    async def read(name: str, path: str) -> bytes | None:
+        return await view.small_file(name, files[name], path, MAX_INIT_BYTES)
+
+    return await shared_files(view.overlaps(files), read)
 
 
 async def _former_extras(node: _Node, view: View) -> frozenset[str]:

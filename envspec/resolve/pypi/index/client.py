@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import io
 import tempfile
+from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from envspec.resolve.pypi.index.file_metadata import (
     FilePart,
     ReadPart,
     read_file,
+    read_member,
     read_metadata,
     read_record,
 )
@@ -474,11 +476,32 @@ class RecordDigests:
         if file.filename.endswith(".whl") and sha256 and self._client.store.contents(sha256) is None:
             self._client.begin(("record", sha256), lambda: self._store(index, file, sha256))
 
-    async def _store(self, index: PackageIndex, file: ListedFile, sha256: str) -> None:
-        self._client.store.put_record(sha256, await self._record(index, file))
+    async def small_file(self, index: PackageIndex, file: ListedFile, path: str, most_bytes: int) -> bytes | None:
+        """A file of an index's wheel, by its path in site-packages; None if it is larger, or can't be read alone."""
+        if file.sha256 is None:
+            return None
+        store, key = self._client.store, cache.key_of(["small file", file.sha256, path])
+        if (cached := store.answer(key)) is not None:
+            return b64decode(cached["content"])
+        folder = "-".join(file.filename.split("-")[:2]) + ".data"
+        paths = {path, f"{folder}/purelib/{path}", f"{folder}/platlib/{path}"}
+        try:
+            content = await read_member(self._parts(index, file, path), paths, most_bytes)
+        except BadRemoteWheel:
+            return None
+        except NetworkError as error:
+            self.may_appear |= not isinstance(error, WrongServer)
+            return None
+        store.put_answer(key, {"content": b64encode(content).decode()})
+        return content
 
-    async def _record(self, index: PackageIndex, file: ListedFile) -> bytes:
-        http = self._client.network(f"the RECORD of {file.filename}")
+    async def _store(self, index: PackageIndex, file: ListedFile, sha256: str) -> None:
+        record = await read_record(self._parts(index, file, "RECORD"))
+        self._client.store.put_record(sha256, record)
+
+    def _parts(self, index: PackageIndex, file: ListedFile, what: str) -> ReadPart:
+        """Reads parts of a wheel. what: is read of it, for messages."""
+        http = self._client.network(f"{what} of {file.filename}")
         url = self._client.authorised(index, file.url)
 
         async def use(answer: ClientResponse) -> Response:
@@ -497,7 +520,7 @@ class RecordDigests:
                 raise NoRanges("its server supports no ranges")
             return await http.stream(url, use, headers=lambda: {"Range": span}, within=index.within())
 
-        return await read_record(_ranges(get, http, url, index, file.size_bytes))
+        return _ranges(get, http, url, index, file.size_bytes)
 
 
 def missing_digests(digests: Iterable[RecordDigests]) -> str | None:

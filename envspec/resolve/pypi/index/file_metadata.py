@@ -18,7 +18,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any, Final
@@ -111,6 +111,17 @@ async def read_record(read: ReadPart) -> bytes:
     return await (await _open(read)).file("RECORD")
 
 
+async def read_member(read: ReadPart, paths: Container[str], most_bytes: int) -> bytes:
+    """The only file of a wheel at one of these paths, at most `most_bytes` long; raises as `read_metadata`."""
+    wheel = await _open(read)
+    entries = [entry for entry in _entries(wheel.directory) if entry.name in paths]
+    if len(entries) != 1:
+        raise BadRemoteWheel(f"{len(entries)} such files in it, one is needed")
+    if entries[0].size > most_bytes:
+        raise BadRemoteWheel(f"{entries[0].name} is larger than {most_bytes} bytes")
+    return await wheel.content(entries[0], entries[0].name)
+
+
 async def _no_request(start: int | None, end: int) -> FilePart:  # noqa: ARG001 (a ReadPart)
     raise BadRemoteWheel("another request is needed")
 
@@ -150,7 +161,10 @@ class _RemoteWheel:
 
     async def file(self, name: str) -> bytes:
         """The only file of that name in the wheel's `*.dist-info`."""
-        entry = _find(self.directory, name)
+        return await self.content(_find(self.directory, name), name)
+
+    async def content(self, entry: _Entry, name: str) -> bytes:
+        """A file's content. name: for errors."""
         if max(entry.compressed, entry.size) > LARGEST_BYTES:
             raise BadRemoteWheel(f"its {name} is larger than {LARGEST_BYTES} bytes")
         # The local header repeats the name and may have extra fields of its own: 1 KiB more is requested.
@@ -211,6 +225,15 @@ def _find(directory: bytes, name: str) -> _Entry:
     if len(found) != 1:
         raise BadRemoteWheel(f"{len(found)} {name} files in it, one is needed")
     return found[0]
+
+
+def _entries(directory: bytes) -> Iterator[_Entry]:
+    """Every entry, in order."""
+    start = 0
+    while directory.startswith(_DIRECTORY_ENTRY, start):
+        yield _entry(directory, start)
+        # The name, the extra fields and the comment follow.
+        start += _NAME_AT + sum(_unpack("<HHH", directory, start + 28))
 
 
 def _entry(directory: bytes, start: int) -> _Entry:

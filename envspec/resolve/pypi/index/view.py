@@ -366,8 +366,12 @@ class View:
         """The digest of a wheel's RECORD; None if it is unknown, and for an sdist."""
         return await self.digests.of(self.rules.index_of(name), file)
 
+    async def small_file(self, name: str, file: ListedFile, path: str, most_bytes: int) -> bytes | None:
+        """A file of a package's wheel; see `RecordDigests.small_file`."""
+        return await self.digests.small_file(self.rules.index_of(name), file, path, most_bytes)
+
     def overlaps(self, files: Mapping[str, ListedFile]) -> list[Overlap]:
-        """Files that two of these packages install differently, as far as `record_digest` has read them."""
+        """Files that these packages install differently, as far as `record_digest` has read them."""
         store, hashes = self._client.store, {name: file.sha256 or "" for name, file in files.items()}
         known = {name: store.wheel_files(sha256) for name, sha256 in hashes.items()}
         return overlaps(known, lambda name: store.wheel_paths(hashes[name]))

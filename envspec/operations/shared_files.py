@@ -1,0 +1,182 @@
+"""Files that packages of a lock share: the owners that its spec names, and what to do about conflicts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from posixpath import commonpath, dirname
+
+from envspec.context import counted
+from envspec.facts import Facts
+from envspec.io.archives import FileConflict
+from envspec.models import CONFLICT, SPEC, Package, Resolution, SharedFiles
+from envspec.resolve.pypi.shared_files import decided, is_named
+from envspec.resolve.types import required_by
+from envspec.spec import Spec
+from envspec.spec.errors import KeyPath, RefusedValues, quoted
+from envspec.spec.targets import has_cuda
+from envspec.verifier.record import DATA
+
+#: Parts of names that tell variants of one package apart: for CUDA, and others.
+_CUDA = re.compile(r"gpu|cuda\d*x?|cu\d+")
+_OTHER = frozenset({"cpu", "rocm", "xpu", "openvino", "directml", "headless", "contrib", "binary"})
+
+
+def with_owners(part: Resolution, spec: Spec) -> Resolution:
+    """A platform's packages, with the owners of their shared files by `[pip] file_owner`."""
+    names = [each.name for each in part.packages]
+    return replace(part, shared=decided(part.shared, spec.pip.file_owner, names))
+
+
+def check_owners(parts: Sequence[Resolution], spec: Spec) -> None:
+    """Raises RefusedValues for a key of `file_owner` whose package has none of the files that the key names."""
+    found: list[tuple[KeyPath, str, str]] = []
+    for key, owner in spec.pip.file_owner.items():
+        named = list(_named(parts, key))
+        if not named or any(owner in each.packages for each, _ in named):
+            continue
+        each, path = named[0]
+        text = f"{owner} does not have {path.removeprefix(DATA)}"
+        hint = f"name a package that has it: {' or '.join(each.packages)}"
+        found.append((("pip", "file_owner", key), text, hint))
+    if found:
+        raise RefusedValues(*found)
+
+
+def idle_owners(parts: Sequence[Resolution], spec: Spec) -> Iterator[str]:
+    """A warning for each key of `file_owner` without an effect."""
+    for key in spec.pip.file_owner:
+        if next(_named(parts, key), None) is None:
+            yield (
+                f"pip.file_owner: {quoted(key)} changes nothing: it names no file that packages of the lock have with "
+                "different content"
+            )
+
+
+def _named(parts: Sequence[Resolution], key: str) -> Iterator[tuple[SharedFiles, str]]:
+    for part in parts:
+        for each in part.shared:
+            for path in each.paths:
+                if is_named(path, each.packages, key):
+                    yield each, path
+
+
+def refuse_conflicts(part: Resolution) -> None:
+    """Raises FileConflict if a lock says that two of its packages can't be installed together."""
+    for each in part.shared:
+        if each.why == CONFLICT:
+            one, other = (_shown(name, part) for name in each.packages[:2])
+            raise FileConflict(_first(each), one, other)
+
+
+def _shown(name: str, part: Resolution) -> str:
+    return next((f"{each.name} {each.version}" for each in part.packages if each.name == name), name)
+
+
+def conflict_warnings(part: Resolution, spec: Spec, facts: Facts) -> Iterator[str]:
+    """What to do about files that several packages have and nothing decides, a line for each group of packages."""
+    advice = _Advice({each.name: each for each in part.packages}, has_cuda(spec, part.target.platform), facts)
+    for each in part.shared:
+        if each.why == CONFLICT:
+            names = " and ".join(_shown(name, part) for name in each.packages)
+            more = f" and {counted(len(each.paths) - 1, 'more file')}" if len(each.paths) > 1 else ""
+            yield (
+                f"{names} install {_first(each)}{more} with different content: this lock can't be "
+                f"installed, and no image can be built of it. {advice.on(each)}"
+            )
+
+
+def _first(shared: SharedFiles) -> str:
+    """A path for messages."""
+    return min(shared.paths, key=lambda path: (path.startswith(DATA), path)).removeprefix(DATA)
+
+
+class _Advice:
+    """packages: those of one platform, by name. for_gpus: whether they are for CUDA."""
+
+    def __init__(self, packages: Mapping[str, Package], for_gpus: bool, facts: Facts) -> None:  # noqa: FBT001
+        self._packages = packages
+        self._for_gpus = for_gpus
+        self._facts = facts
+
+    def on(self, shared: SharedFiles) -> str:
+        names = shared.packages
+        by = ", ".join(f"{name} by {', '.join(required_by(self._packages[name].required_by))}" for name in names)
+        only_spec = [name for name in names if self._askers(name) == {SPEC}]
+        if len(names) == 2 and self._are_variants(*names):
+            kept, removed = self._preferred(*names)
+            if self._is_of_cuda(removed):
+                return f"They are for two versions of CUDA: select releases that need one (required: {by})"
+            if "torch" not in self._dependents(removed):
+                return self._removal(kept, removed)
+        elif len(only_spec) == 1 and not (self._for_gpus and self._is_of_cuda(only_spec[0])):
+            return f"Only the spec requires {only_spec[0]}: remove it; or {self._owner(shared)}"
+        return f"If they work together, {self._owner(shared)} (required: {by})"
+
+    def _removal(self, kept: str, removed: str) -> str:
+        override = f'overrides = [{{ requirement = "{removed}", remove = true, reason = "{kept} is installed" }}]'
+        askers = self._askers(removed)
+        if SPEC not in askers:
+            return f"They are variants of one package: keep {kept}, and remove the other one in [pip]: {override}"
+        from_spec = f"keep {kept}, and remove {removed} from the spec"
+        if askers == {SPEC}:
+            return f"They are variants of one package: {from_spec}; if a package requires it later: {override}"
+        return f"They are variants of one package: {from_spec} and from what requires it: {override}"
+
+    def _owner(self, shared: SharedFiles) -> str:
+        """The line of a spec that names an owner."""
+        # What something requires is rather what was meant than a package that the spec alone has.
+        first, *others = sorted(
+            shared.packages, key=lambda name: (not self._suits(name), self._askers(name) == {SPEC}, name)
+        )
+        paths = [path.removeprefix(DATA) for path in shared.paths]
+        folder = commonpath(map(dirname, paths)) if len(paths) > 1 else ""
+        key = paths[0] if len(paths) == 1 else f"{folder}/*" if folder else others[0]
+        line = f"file_owner = {{ {quoted(key)} = {quoted(first)} }}"
+        return f"name the owner of these files in [pip]: {line}, or {' or '.join(map(quoted, others))} as the owner"
+
+    def _suits(self, name: str) -> bool:
+        """Whether a package is for CUDA as the lock is, or neither is."""
+        return self._is_of_cuda(name) == self._for_gpus
+
+    def _askers(self, name: str) -> set[str]:
+        package = self._packages.get(name)
+        return {asker.name for asker in package.required_by} if package else set()
+
+    def _dependents(self, name: str) -> set[str]:
+        """What requires a package, directly or not."""
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            for asker in self._askers(waiting.pop()) - found - {SPEC}:
+                found.add(asker)
+                waiting.append(asker)
+        return found
+
+    def _is_of_cuda(self, name: str) -> bool:
+        return any(_CUDA.fullmatch(word) for word in name.split("-"))
+
+    def _are_variants(self, one: str, other: str) -> bool:
+        """Whether two packages contain the same modules, built differently: by their names, or by the facts."""
+        return _stem(one) == _stem(other) or any(
+            row.package in (one, other) and row.instead in (one, other) for row in self._facts.cpu_builds
+        )
+
+    def _preferred(self, one: str, other: str) -> tuple[str, str]:
+        """Of two variants, the one to keep, then the other one.
+
+        First that for CUDA if the lock is for CUDA, then that of the spec, then that with more modules, or without a
+        display, which needs fewer system libraries.
+        """
+
+        def rank(name: str) -> tuple[bool, bool, int, str]:
+            of_spec, words = SPEC in self._askers(name), {"contrib", "headless"}.intersection(name.split("-"))
+            return not self._suits(name), not of_spec, -len(words), name
+
+        kept, removed = sorted((one, other), key=rank)
+        return kept, removed
+
+
+def _stem(name: str) -> list[str]:
+    return [word for word in name.split("-") if word not in _OTHER and not _CUDA.fullmatch(word)]
