@@ -117,7 +117,8 @@ def check_gpus(request: CudaRequest, pins: Sequence[CudaPins], codes: Sequence[G
         hint = _change(request, unserved, gpus, pins, codes[0], facts)
         raise GpuNotServed(f"{_with_sm(unserved)} can't run this lock: {contents}", hint=hint)
     if gpus:
-        warnings += [_unchecked(each) for each in unchecked]
+        # Packages that use no GPU have a warning of their own.
+        warnings += [_unchecked(each) for each in unchecked if each.has_cuda or not each.without_cuda]
     return GpuChecks(tuple(decisions), tuple(warnings), tuple(by_ptx))
 
 

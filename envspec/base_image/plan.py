@@ -254,6 +254,8 @@ def plan_base_image(
     able = [each for each in pins if each.platform is not Platform.OSX_ARM64]
     # If GPUs are required, `check_gpus` warns that they could not be checked.
     warnings += filter(None, (unknown_code(each, codes) for each in pins if not (request.gpus and each in able)))
+    newer = list(_newer_elsewhere(able))
+    warnings += newer
     checks = check_gpus(request, able, [code for code in codes if code.platform is not Platform.OSX_ARM64], facts)
     release = choose_release(request, linux, facts) if linux else None
     if release and release.pinned:
@@ -266,7 +268,11 @@ def plan_base_image(
         none = Decision("image.tag", "none", "NVIDIA's images are for linux", "[env] platforms")
         decisions, warnings = (none, *checks.decisions), [*warnings, *cpu_warnings, *checks.warnings]
         return BaseImagePlan(None, None, codes, decisions, tuple(warnings), cpu_builds=without)
-    choice = _image(request, release, linux, facts)
+    try:
+        choice = _image(request, release, linux, facts)
+    except NoSuchImage as error:
+        error.hint = "; ".join(filter(None, (error.hint, *newer)))
+        raise
     driver = _driver(release, choice, checks, facts) if release else None
     if request.driver and release and driver and not at_least(request.driver, driver.minimum):
         raise _driver_too_old(request.driver, request.gpus, driver, release.cuda, linux, facts)
@@ -274,16 +280,11 @@ def plan_base_image(
         warnings.append(
             f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with, which is unknown"
         )
-    if release is None:
-        text = (
+    if release is None and not without:
+        warnings.append(
             "no locked package states which CUDA it needs: the base image has no CUDA libraries, and the lock names no "
-            "driver"
+            'driver. If a package needs them, set [cuda] version = "12.8", or add [[facts.cuda_build]] with its source'
         )
-        if not without:
-            text += (
-                '. If a package needs them, set [cuda] version = "12.8", or add [[facts.cuda_build]] with its source'
-            )
-        warnings.append(text)
     warnings += cpu_warnings
     return BaseImagePlan(
         choice.image,
@@ -298,6 +299,14 @@ def plan_base_image(
         (*warnings, *(release.warnings if release else ()), *choice.warnings, *checks.warnings),
         cpu_builds=without,
     )
+
+
+def _newer_elsewhere(pins: Iterable[CudaPins]) -> Iterator[str]:
+    """A warning for each package whose newer releases are on another index."""
+    rows = dict.fromkeys(pair for each in pins for pair in each.builds)
+    for pin, row in rows:
+        if row.newer:
+            yield f"the default index has no newer {pin.name} than {pin.version}; {row.newer} has one ([[pip.index]])"
 
 
 def _cpu_builds(

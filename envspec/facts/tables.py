@@ -155,6 +155,7 @@ class CudaBuildRow(FactRow):
     """The CUDA for which a package's wheels on the default index are built, if nothing in their metadata names it.
 
     versions: a specifier. cuda: a minor version. cudnn: the major version of cuDNN that they load; None for none.
+    newer: an index that has newer releases than the default one; empty if there is none.
     """
 
     package: str
@@ -162,6 +163,7 @@ class CudaBuildRow(FactRow):
     cuda: str
     cudnn: int | None = None
     platforms: tuple[str, ...] = ("linux-64",)
+    newer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

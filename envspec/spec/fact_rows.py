@@ -68,6 +68,7 @@ _KEYS: Final[Mapping[str, tuple[str, Any]]] = {
     "requires": ("The requirements to add.", ["torch<2.15"]),
     "reason": ("Why they are needed.", "it is built for CUDA 13.0"),
     "beside": ("cuda: only if torch is built for CUDA.", "cuda"),
+    "newer": ("An index that has newer releases than the default one.", "https://wheels.example.com/simple/"),
     "module": ("The module that Python imports.", "flash_attn"),
     "label": (
         "Form of the label, the local version of its wheels: {torch} is 2.8, {torch28} 28, {torch280} 280, {variant} "
