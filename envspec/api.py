@@ -65,7 +65,7 @@ def init(
         UsageError: a source can't be read, or the spec exists. Then nothing is written.
         SpecError, NoSolution, NetworkError: the spec is written, but can't be locked.
     """
-    from envspec.importers.spec_text import Choices
+    from envspec.importers.types import Choices
     from envspec.models import Platform
     from envspec.operations.init import InitRequest, lock_imported, write_spec
 

@@ -381,9 +381,20 @@ class MisnamedRow(FactRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksRow(FactRow):
-    """url: what the addresses of pages of links begin with. packages: what they list."""
+    """url: what the addresses of pages of links begin with, or of an index. packages: what they list. format: `links`
+    or `simple`. now: what the addresses begin with today, if it is something else.
+    """
 
     url: str
+    packages: tuple[str, ...]
+    format: str = "links"
+    now: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnTorchRow(FactRow):
+    """Packages whose metadata requires torch."""
+
     packages: tuple[str, ...]
 
 
@@ -495,6 +506,7 @@ class Facts:
     tritons = _keyed("family", "triton", TritonRow, "torch")
     misnamed = _keyed("names", "misnamed", MisnamedRow, "package")
     links = _table("names", "links", LinksRow)
+    on_torch = _table("names", "on_torch", OnTorchRow)
 
     def torch_release(self, version: str) -> TorchRelease | None:
         """The row of a torch release; a local part (`2.7.0+cu118`) is ignored."""

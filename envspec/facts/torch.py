@@ -315,6 +315,17 @@ def builds_for(facts: Facts, row: TorchRelease, platform: Platform, machines: Ma
     return [cuda for cuda in builds if not _obstacle(facts, row, cuda.variant, platform, machines)]
 
 
+def nearest_cuda(facts: Facts, cuda: CudaVersion) -> CudaVersion | None:
+    """The CUDA itself if some torch is built for it and NVIDIA has an image of it; else the next newer one of its major
+    version, else the newest older one. None if there is none.
+    """
+    variants = {name for row in facts.torch for name in row.variants if name.startswith("cu")}
+    known = sorted(each for each in map(CudaVersion.parse, variants) if each.major == cuda.major)
+    usable = [each for each in known if facts.releases_of(each)]
+    newer = [each for each in usable if each >= cuda]
+    return next(iter(newer), usable[-1] if usable else None)
+
+
 def split_label(torch: SpecifierSet) -> tuple[SpecifierSet, str | None]:
     """`==2.7.0+cu118` is (`==2.7.0`, `cu118`)."""
     clauses = [str(clause).partition("+") for clause in torch]

@@ -55,7 +55,7 @@ NOTES: Final = (
         "compose files are not read: name the Dockerfile of the service to `envspec init`",
     ),
     Note(
-        r"forwardPorts|appPort|portsAttributes|otherPortsAttributes",
+        r"portsAttributes|otherPortsAttributes",
         Outcome.OUTSIDE,
         "publish ports at the start: `envspec run --port HOST:CONTAINER`",
     ),
@@ -107,8 +107,7 @@ FEATURES: Final = (
     Feature(r".*/git", Outcome.TRANSLATED, "", "git"),
     Feature(r".*/git-lfs", Outcome.TRANSLATED, "", "git-lfs"),
     Feature(r".*/ffmpeg(-apt-get)?", Outcome.TRANSLATED, "", "ffmpeg"),
-    Feature(r".*/sshd", Outcome.REFUSED, "[services] ssh = {} starts an SSH server, with keys only"),
-    Feature(r".*/jupyterlab", Outcome.REFUSED, "[services] jupyter = {} starts it, with jupyterlab in [pip]"),
+    Feature(r".*/(sshd|jupyterlab)", Outcome.TRANSLATED, "[services]"),
     Feature(
         r".*/(common-utils|docker.*|github-cli|kubectl.*|aws-cli|azure-cli|terraform|node)",
         Outcome.OUTSIDE,
@@ -223,7 +222,16 @@ class _Reader(CommandsDocument):
                 self.imported.draft.apt.append(row.apt)
             self.add(reference, options, row.outcome, f"{row.apt} in [system] apt")
         else:
+            if name.endswith(("/sshd", "/jupyterlab")):
+                start = name.rpartition("/")[2].replace("jupyterlab", "jupyter-lab")
+                self.imported.draft.starts.append(Clue(start, self.at(options), f"the feature {reference}"))
             self.add(reference, options, row.outcome, row.reason)
+
+    def ports(self, key: str, value: Value) -> None:
+        """Ports: of services, if their packages are required."""
+        self.add(key, value, Outcome.OUTSIDE, "publish ports at the start: `envspec run --port HOST:CONTAINER`")
+        for each in value.items:
+            self.imported.draft.ports.append(Clue(each.text.rpartition(":")[2], self.at(value), key))
 
     def _python(self, reference: str, options: Value) -> None:
         version = options.get("version").text
@@ -319,6 +327,7 @@ _KEYS: Final[Mapping[str, Callable[[_Reader, str, Value], None]]] = {
     "hostRequirements": _Reader.below,
     "hostRequirements.gpu": _Reader.gpu,
     "runArgs": _Reader.run_args,
+    **dict.fromkeys(("forwardPorts", "appPort"), _Reader.ports),
     **dict.fromkeys(("onCreateCommand", "updateContentCommand", "postCreateCommand"), _Reader.command),
     "containerEnv": _Reader.variables,
     "remoteEnv": _Reader.variables,

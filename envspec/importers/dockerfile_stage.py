@@ -152,6 +152,10 @@ class StageReader:
 
     def _read(self, each: Instruction) -> None:
         read, note = READERS.get(each.name), NOTES.get(each.name)
+        if each.name in ("CMD", "ENTRYPOINT"):
+            self.read_start(each)
+        elif each.name == "EXPOSE":
+            self.read_ports(each)
         if read is not None:
             read(self, each)
         elif note is not None:
@@ -159,6 +163,19 @@ class StageReader:
             self._add(each, Outcome.OUTSIDE, note.format(value=value[:200]))
         else:
             self._add(each, Outcome.NOT_UNDERSTOOD, "no instruction of a Dockerfile")
+
+    def read_start(self, each: Instruction) -> None:
+        """CMD and ENTRYPOINT: what a container starts, with the text of a script of the project."""
+        words = json_words(each.value) or each.value.split()
+        scripts = [self.shell.host(word) for word in words if word.endswith(".sh")]
+        texts = [self.imported.read(path) for path in scripts if path is not None and path.is_file()]
+        lines = [line for text in texts for line in text.splitlines() if not line.lstrip().startswith("#")]
+        self.imported.draft.starts.append(Clue("\n".join([" ".join(words), *lines]), self.at(each), each.name))
+
+    def read_ports(self, each: Instruction) -> None:
+        """EXPOSE."""
+        ports = (re.match(r"\d+", word) for word in words_of(each.value))
+        self.imported.draft.ports += [Clue(port[0], self.at(each), "EXPOSE") for port in ports if port]
 
     def _quietly(self, each: Instruction) -> Import:
         """Follow an instruction that others may depend on, with a draft and a ledger of its own."""

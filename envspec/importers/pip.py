@@ -298,9 +298,11 @@ def add_index(  # noqa: PLR0913
     if is_default and not packages:
         reason = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(address)}"
         return Verdict(Outcome.TRANSLATED, reason)
-    row = next((row for row in load_facts().links if url.startswith(row.url)), None)
+    secure = re.sub(r"^http://", "https://", address)
+    row = next((row for row in load_facts().links if secure.startswith(row.url)), None)
     names = tuple(map(normalised, packages)) or (row.packages if row else ())
-    index = DraftIndex(address, by, name, names, "links" if is_links or row else "simple")
+    address = secure.replace(row.url, row.now, 1) if row and row.now else address
+    index = DraftIndex(address, by, name, names, row.format if row else "links" if is_links else "simple")
     _merge(index, imported)
     reason = f"[[pip.index]] for {', '.join(names)}" if names else "[[pip.index]]: its packages are to be named"
     if cuda and names:

@@ -38,7 +38,7 @@ class Proof:
 class Imported:
     """What `init` did. text: of the spec. lock: the folder of its lock, None if it was not locked. moved: None then.
 
-    error: why it could not be locked, or not be compared.
+    error: why it could not be locked, or not be compared. with_cuda: see `SpecDraft`.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Imported:
     compared: int = 0
     proofs: tuple[Proof, ...] = ()
     error: EnvspecError | None = field(default=None, compare=False)
+    with_cuda: str = ""
 
     @property
     def lost(self) -> tuple[LedgerEntry, ...]:

@@ -7,65 +7,54 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from envspec.documents import parse_toml
 from envspec.facts import Facts
-from envspec.facts.gpu import UnknownGpu, find_gpu
-from envspec.importers.pip import pinned
+from envspec.importers.services import services_of
+from envspec.importers.spec_cuda import WITH_CUDA, WITHOUT_CUDA, CudaTable
 from envspec.importers.spec_lines import Overrides, implied
 from envspec.importers.types import (
-    CPU,
     PYTHON_SERIES,
-    Clue,
+    Choices,
     Draft,
     DraftIndex,
     DraftRequirement,
     Import,
     LedgerEntry,
     Outcome,
+    Source,
 )
 from envspec.lockfile.toml_writer import Value, bare_key, string, time_text
-from envspec.models import CudaVersion, Decision, Platform
+from envspec.models import Decision, Platform
+from envspec.names import normalised
+from envspec.origins import INDEX_FAMILY
 from envspec.spec.conda import read_match_spec, read_preferred_record
 from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import BadValue
 from envspec.spec.requirements import Requirement, read_constraint, read_preference, read_requirement
-from envspec.spec.sections import Os
 from envspec.spec.values import env_name, read_index_url, read_python
 
-_DEFAULT_SYSTEM: Final = Os.UBUNTU_24_04.value
-#: The table of a spec if the sources say nothing of GPUs.
-_NO_CUDA: Final = """
-[cuda]
-# gpus = ["A100", "H100"]  # the GPUs that must run it
-# driver = "535"           # the oldest driver that must run it
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """What the user decides, before anything that the sources imply. Empty: not decided."""
-
-    as_of: datetime | Age | None = None
-    name: str = ""
-    python: str = ""
-    platforms: tuple[Platform, ...] = ()
-    gpus: tuple[str, ...] = ()
-    driver: str = ""
-    cuda: str = ""
+#: Of editors, at the top of the project.
+SCHEMA: Final = "envspec.schema.json"
 
 
 @dataclass(frozen=True, slots=True)
 class SpecDraft:
-    """name: of the environment. decisions: the values that follow from clues, or from nothing, each with its reason."""
+    """name: of the environment. decisions: the values that follow from clues, or from nothing, each with its reason.
+
+    with_cuda: the text if torch is locked although nothing says so; empty if it is no other.
+    """
 
     name: str
     text: str
     decisions: tuple[Decision, ...]
+    with_cuda: str = ""
 
 
 def spec_of(imported: Import, choices: Choices, facts: Facts, folder: Path, now: datetime) -> SpecDraft:
@@ -75,7 +64,34 @@ def spec_of(imported: Import, choices: Choices, facts: Facts, folder: Path, now:
     """
     writer = _Writer(imported, choices, facts, folder, now)
     text = "".join(writer.tables())
-    return SpecDraft(writer.name, text, tuple(writer.decisions))
+    correct_reasons(imported.ledger, parse_toml(text))
+    other = text.replace(WITHOUT_CUDA, WITH_CUDA)
+    return SpecDraft(writer.name, text, tuple(writer.decisions), other if other != text else "")
+
+
+#: What a reason says of the spec -> the key of its value.
+_SAID: Final = (
+    (re.compile(r"\[cuda\] version(?: =)? (\d+\.\d+)"), "CUDA", ("cuda", "version")),
+    (re.compile(r"\[cuda\] flavor ([a-z-]+)"), "flavor", ("cuda", "flavor")),
+    (re.compile(r"\[env\] python (3\.\d+)(?:\.\d+)?"), "Python", ("env", "python")),
+)
+
+
+def correct_reasons(ledger: list[LedgerEntry], spec: Mapping[str, Any]) -> None:
+    """Name in the ledger only what the spec has: the writer chooses one of several values, or none."""
+
+    def corrected(found: re.Match[str], word: str, path: tuple[str, str]) -> str:
+        actual = str(spec.get(path[0], {}).get(path[1], ""))
+        if actual == found[1] or actual.startswith(f"{found[1]}."):
+            return found[0]
+        return f"{word} {found[1]}, and the spec has {actual or 'none'}"
+
+    for at, entry in enumerate(ledger):
+        reason = entry.reason if entry.outcome is Outcome.TRANSLATED else ""
+        for pattern, word, path in _SAID:
+            reason = pattern.sub(partial(corrected, word=word, path=path), reason)
+        if reason and reason != entry.reason:
+            ledger[at] = entry._replace(reason=reason)
 
 
 class _Writer:
@@ -92,6 +108,7 @@ class _Writer:
     def tables(self) -> Iterator[str]:
         """The text of each table."""
         draft, choices = self._draft, self._choices
+        services = services_of(self._imported)
         platforms = tuple(dict.fromkeys(choices.platforms or (Platform(each.value) for each in draft.platforms)))
         platforms = platforms or (Platform.LINUX_64,)
         read = self._read(draft.dependencies, read_requirement)
@@ -100,7 +117,8 @@ class _Writer:
         overrides = Overrides(draft.overrides, platforms, python)
         dependencies = list(self._required(read, overrides))
         torch = self._torch_bounds([*dependencies, *constraints])
-        yield "# Written by `envspec init`.\n"
+        schema = os.path.relpath(self._imported.root.resolve() / SCHEMA, self._folder).replace(os.sep, "/")
+        yield f"#:schema {schema}\n# Written by `envspec init`; `envspec schema > {SCHEMA}` writes what editors read.\n"
         yield _table(
             "env",
             {
@@ -131,6 +149,7 @@ class _Writer:
         yield _table("pip", pip)
         yield from self._indexes()
         yield _table("system", {"apt": sorted(set(draft.apt))})
+        yield _table("services", dict(services))
         bases = [each.value for each in draft.bases]
         yield _table(
             "image",
@@ -141,6 +160,12 @@ class _Writer:
                 "workdir": draft.workdir or None,
             },
         )
+
+    def _cuda(self, torch: SpecifierSet, dependencies: Sequence[str]) -> str:
+        cuda = CudaTable(self._imported, self._choices, self._facts)
+        values = cuda.values(torch, dependencies)
+        self.decisions += cuda.decisions
+        return values if isinstance(values, str) else _table("cuda", values)
 
     def _decide(self, what: str, value: str, why: str, source: str = "") -> str:
         self.decisions.append(Decision(what, value, why, source))
@@ -272,123 +297,41 @@ class _Writer:
                 return self._decide("env.python", row.python, f"python3 of {each.value}", str(each.source))
         return ""
 
-    def _cuda(self, torch: SpecifierSet, dependencies: Sequence[str]) -> str:
-        draft, choices = self._draft, self._choices
-        if not choices.cuda and draft.cudas and draft.cudas[0].value == CPU:
-            first = draft.cudas[0]
-            self._decide("cuda", "none", first.why, str(first.source))
-            return ""
-        version = choices.cuda or self._cuda_version(torch)
-        gpus = list(choices.gpus) or self._gpus()
-        driver = choices.driver or self._first("cuda.driver", draft.drivers)
-        flavor = self._first("cuda.flavor", draft.flavors)
-        system = self._first("cuda.os", draft.systems) or self._system(version, torch, dependencies)
-        table = {
-            "version": version or None,
-            "driver": driver or None,
-            "gpus": gpus,
-            "flavor": flavor or None,
-            "os": system or None,
-        }
-        if draft.bases:
-            # The base has its own CUDA and system.
-            table = {"gpus": gpus, "version": version or None}
-        if not any(table.values()):
-            self._decide("cuda", "as torch's wheels require", "no source names GPUs, a driver or a CUDA version")
-            return _NO_CUDA
-        return _table("cuda", table)
-
-    def _system(self, version: str, torch: SpecifierSet, dependencies: Sequence[str]) -> str:
-        """Another system than the default one, if NVIDIA has no image of it for the CUDA."""
-        version = version or self._cuda_of_pins(torch, dependencies)
-        found = {os for row in self._facts.images if row.cuda.startswith(f"{version}.") for os in row.os}
-        usable = sorted((each.value for each in Os if each.value in found), reverse=True)
-        if not version or not usable or _DEFAULT_SYSTEM in usable:
-            return ""
-        return self._decide("cuda.os", usable[0], f"NVIDIA has no image of CUDA {version} on {_DEFAULT_SYSTEM}")
-
-    def _cuda_of_pins(self, torch: SpecifierSet, dependencies: Sequence[str]) -> str:
-        """The CUDA of torch's wheels on the default index, else that of another package of a known version."""
-        of_torch = [row for row in self._facts.torch if torch and torch.contains(row.version)]
-        variant = self._facts.default_variant(of_torch[-1].version, Platform.LINUX_64) if of_torch else None
-        if variant and variant.startswith("cu"):
-            return str(CudaVersion.parse(variant))
-        pins = dict(self._draft.versions)
-        pins |= {line.name: version for line in map(read_requirement, dependencies) if (version := pinned(line))}
-        builds = (self._facts.cuda_build(name, pinned, Platform.LINUX_64) for name, pinned in sorted(pins.items()))
-        return next((build.cuda for build in builds if build is not None), "")
-
-    def _cuda_version(self, torch: SpecifierSet) -> str:
-        """torch's build goes before the base image, whose CUDA no wheel of torch uses."""
-        of_base = {each.source for each in (*self._draft.flavors, *self._draft.systems)}
-        cudas = [each for each in self._draft.cudas if each.value != CPU]
-        found = sorted(cudas, key=lambda each: each.source in of_base)
-        if not found or found[0].source not in of_base:
-            return self._first("cuda.version", found)
-        base = found[0]
-        variants = {
-            self._facts.default_variant(row.version, Platform.LINUX_64)
-            for row in self._facts.torch
-            if torch.contains(row.version)
-        }
-        if not torch or CudaVersion.parse(base.value).variant in variants:
-            return self._decide("cuda.version", base.value, base.why, str(base.source))
-        self._decide(
-            "cuda.version",
-            "of torch's build",
-            f"the base image has CUDA {base.value}; the wheels of torch{torch} on PyPI bring another one of their own",
-            str(base.source),
-        )
-        return ""
-
-    def _gpus(self) -> list[str]:
-        found: dict[str, None] = {}
-        for each in self._draft.gpus:
-            try:
-                find_gpu(self._facts, each.value)
-            except UnknownGpu:
-                self._imported.add(each.source, each.value, Outcome.NOT_UNDERSTOOD, "no GPU of this name is known")
-                continue
-            found[each.value] = None
-        if found:
-            self._decide(
-                "cuda.gpus",
-                ", ".join(found),
-                "; ".join(dict.fromkeys(each.why for each in self._draft.gpus)),
-                ", ".join(dict.fromkeys(str(each.source) for each in self._draft.gpus)),
-            )
-        return list(found)
-
-    def _first(self, what: str, clues: Sequence[Clue]) -> str:
-        if not clues:
-            return ""
-        others = sorted({each.value for each in clues} - {clues[0].value})
-        more = f" ({', '.join(others)} in the sources too)" if others else ""
-        return self._decide(what, clues[0].value, clues[0].why + more, str(clues[0].source))
-
     def _indexes(self) -> Iterator[str]:
         taken: set[str] = set()
         for each in self._draft.indexes:
             if not _is_valid(read_index_url, each.url):
                 self._refuse(each, "it is no address that a spec can have")
                 continue
-            if not each.packages:
-                why = "which packages come from it is not known: add a [[pip.index]] with their names"
-                self._refuse(each, why)
-                continue
             name = each.name or _index_name(each.url)
             while name in taken:
                 name += "-2"
             taken.add(name)
-            table: dict[str, Value] = {"name": name, "url": each.url, "packages": sorted(each.packages)}
+            packages = sorted(each.packages) or self._beside(each)
+            table: dict[str, Value] = {"name": name, "url": each.url, "packages": packages}
             if each.format != "simple":
                 table["format"] = each.format
-            yield _table("pip.index", table, is_array=True)
+            text = _table("pip.index", table, is_array=True)
+            if each.packages:
+                yield text
+                continue
+            self._refuse(each, "which packages come from it is not known: the spec has its [[pip.index]] as a comment")
+            yield f"\n# Keep the packages that the default index does not have, and activate it:{_commented(text)}"
 
     def _has_conda(self) -> bool:
         """Whether the spec has packages of conda: pip alone is in an environment.yml to install the others."""
         draft = self._draft
         return bool(draft.conda or draft.channels) and {text for text, _ in draft.conda} != {"pip"}
+
+    def _beside(self, index: DraftIndex) -> list[str]:
+        """The names of the requirements in the line of an index, else of its file: those that may come from it."""
+        names: dict[Source, list[str]] = {}
+        for each in self._draft.dependencies:
+            name = re.match(r"[\w.-]+(?=\s*(?:[\[<>=!~;(]|$))", each.text)
+            if name and normalised(name[0]) not in INDEX_FAMILY:
+                names.setdefault(each.source, []).append(normalised(name[0]))
+        of_file = (name for source, own in names.items() if source.file == index.source.file for name in own)
+        return names.get(index.source) or list(dict.fromkeys(of_file))
 
     def _conda(self) -> Iterator[str]:
         draft = self._draft
@@ -446,6 +389,10 @@ def _table(name: str, values: Mapping[str, Value], *, is_array: bool = False) ->
         lines.append(f"{key} = {_value(value)}\n")
     header = f"\n[[{name}]]\n" if is_array else f"\n[{name}]\n"
     return header + "".join(lines) if lines else ""
+
+
+def _commented(text: str) -> str:
+    return "\n" + "".join(f"# {line}\n" for line in text.strip().splitlines())
 
 
 def _value(value: Value) -> str:

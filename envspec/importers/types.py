@@ -6,6 +6,7 @@ import codecs
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -13,6 +14,8 @@ from typing import Final, NamedTuple
 from envspec import documents
 from envspec.credentials import shown
 from envspec.errors import UsageError
+from envspec.models import Platform
+from envspec.spec.dates import Age
 from envspec.verifier.regular import read_regular
 
 #: Series of Python if the sources allow several, the preferred one first: 3.12 has wheels of every torch since 2.2.
@@ -122,7 +125,8 @@ class Draft:
     capabilities as [cuda] gpus takes them. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda]
     flavor. bases: references of base images that a spec names itself. unpublished: references of base images that were
     never published, each with the reason. as_ofs: as [env] as_of. package_as_ofs: normalised names -> as [env]
-    package_as_of.
+    package_as_of. starts: commands that a container starts, with the text of scripts of the project. ports: that it
+    publishes.
     """
 
     name: str = ""
@@ -150,6 +154,21 @@ class Draft:
     apt: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = ""
+    starts: list[Clue] = field(default_factory=list)
+    ports: list[Clue] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the user decides, before anything that the sources imply. Empty: not decided."""
+
+    as_of: datetime | Age | None = None
+    name: str = ""
+    python: str = ""
+    platforms: tuple[Platform, ...] = ()
+    gpus: tuple[str, ...] = ()
+    driver: str = ""
+    cuda: str = ""
 
 
 class Unreadable(UsageError):

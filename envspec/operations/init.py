@@ -9,15 +9,15 @@ from typing import Final
 
 from envspec.build.types import OtherPackage
 from envspec.diagnostics.machine import read_machine, this_platform
-from envspec.errors import UsageError
+from envspec.errors import NetworkError, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import match_gpu
 from envspec.importers import known_importer, new_import
 from envspec.importers.empty import note_empty
 from envspec.importers.result import Imported, Proof, moves
 from envspec.importers.spec_lines import with_name_of_wheel
-from envspec.importers.spec_text import Choices, spec_of
-from envspec.importers.types import Clue, Draft, Import, Source
+from envspec.importers.spec_text import spec_of
+from envspec.importers.types import Choices, Clue, Draft, Import, Source
 from envspec.importers.unsupported import check_supported
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import read_lock
@@ -103,7 +103,8 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
         raise UsageError(f"{path} exists", hint="write another file with --output FILE, or replace it with --force")
     if not dry_run:
         replace_user_file(path, found.text.encode())
-    return Imported(found.name, path, found.text, tuple(imported.ledger), found.decisions), imported.draft
+    ledger = tuple(imported.ledger)
+    return Imported(found.name, path, found.text, ledger, found.decisions, with_cuda=found.with_cuda), imported.draft
 
 
 def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_of: ContextOf) -> Imported:
@@ -113,6 +114,34 @@ def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_o
         EnvspecError: the spec can't be locked.
     """
     directory = request.root / "locks" / found.name
+    try:
+        found = _lock(found, directory, context_of)
+        lock = read_lock(directory)
+        has_torch = any(package.name == "torch" for each in lock.resolutions for package in each.packages)
+        if found.with_cuda and has_torch:
+            found = _lock(_with_cuda(found), directory, context_of)
+    except NetworkError:
+        # Without [cuda], torch is the build of PyTorch's index for the CPU.
+        if not found.with_cuda:
+            raise
+        found = _lock(_with_cuda(found), directory, context_of)
+    lock = read_lock(directory)
+    part = _part(lock)
+    moved, compared = moves(draft, part, load_facts())
+    proofs = tuple(Proof(prefix, verify(lock, part.target.platform, prefix)) for prefix in request.prefixes)
+    return replace(found, lock=directory, moved=moved, compared=compared, proofs=proofs)
+
+
+def _with_cuda(found: Imported) -> Imported:
+    """With [cuda], since a package requires torch although no name of the sources says so."""
+    replace_user_file(found.spec, found.with_cuda.encode())
+    others = tuple(each for each in found.decisions if each.what != "cuda")
+    decision = Decision("cuda", "as torch's wheels require", "a package requires torch", "the index")
+    return replace(found, text=found.with_cuda, with_cuda="", decisions=(*others, decision))
+
+
+def _lock(found: Imported, directory: Path, context_of: ContextOf) -> Imported:
+    """Lock the spec, with the names that local projects and repositories turn out to have."""
     for _ in range(_MOST_NAMES):
         try:
             lock_all(LockRequest(found.spec, directory), context_of)
@@ -122,15 +151,12 @@ def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_o
             if renamed == found.text:
                 raise
             decision = Decision("pip.dependencies", error.found, f"the name of {error.requested}, by its wheel")
-            found = replace(found, text=renamed, decisions=(*found.decisions, decision))
+            with_cuda = with_name_of_wheel(found.with_cuda, error.requested, error.found)
+            found = replace(found, text=renamed, with_cuda=with_cuda, decisions=(*found.decisions, decision))
             replace_user_file(found.spec, renamed.encode())
         else:
             break
-    lock = read_lock(directory)
-    part = _part(lock)
-    moved, compared = moves(draft, part, load_facts())
-    proofs = tuple(Proof(prefix, verify(lock, part.target.platform, prefix)) for prefix in request.prefixes)
-    return replace(found, lock=directory, moved=moved, compared=compared, proofs=proofs)
+    return found
 
 
 def _part(lock: Lock) -> Resolution:

@@ -10,8 +10,8 @@ import pytest
 
 from envspec.facts import load_facts
 from envspec.importers import new_import
-from envspec.importers.spec_text import Choices, spec_of
-from envspec.importers.types import Clue, Draft, DraftIndex, DraftRequirement, Import, Outcome, Source
+from envspec.importers.spec_text import spec_of
+from envspec.importers.types import Choices, Clue, Draft, DraftIndex, DraftRequirement, Import, Outcome, Source
 from envspec.models import Platform
 from envspec.spec import Spec, parse_spec
 
@@ -99,7 +99,12 @@ def test_the_python_of_an_images_system(tmp_path: Path) -> None:
         ([("12.6", LABEL), ("12.8", TAG)], "devel", "2.7.1", "12.6"),
         ([("12.8", TAG)], "devel", "2.9.1", "12.8"),
         ([("12.2", TAG)], "devel", "2.9.1", None),
-        ([("12.2", TAG)], "devel", None, "12.2"),
+        ([("12.4", TAG)], "devel", None, "12.4"),
+        ([("12.2", TAG)], "devel", None, "12.4"),
+        ([("11.4", TAG)], "devel", None, "11.8"),
+        ([("10.2", TAG)], "devel", None, None),
+        ([("12.1", LABEL)], None, "2.7.1", None),
+        ([("11.8", LABEL)], None, "2.7.1", "11.8"),
     ],
 )
 def test_torchs_build_goes_before_the_base_image(
@@ -241,3 +246,86 @@ def test_dates_of_single_packages_are_not_in_the_future(tmp_path: Path) -> None:
     spec, _ = written(made, tmp_path)
     assert spec.env.package_as_of["torch"] == NOW
     assert str(spec.env.package_as_of["vllm"]) == "2 days ago"
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields", "text"),
+    [
+        (["numpy"], {}, "\n# [cuda]\n# gpus ="),
+        (["accelerate"], {}, "\n[cuda]\n# gpus ="),
+        (["numpy"], {"versions": {"torch": "2.9.1"}}, "\n[cuda]\n# gpus ="),
+        (["numpy"], {"systems": [Clue("ubuntu22.04", TAG, "its tag")]}, "\n# [cuda]\n# gpus ="),
+        (["numpy"], {"cudas": [Clue("12.8", LABEL, "its line")]}, '\n[cuda]\nversion = "12.8"\n'),
+        ([], {"conda": [("conda-forge::pytorch-gpu", "")]}, "\n[cuda]\n# gpus ="),
+    ],
+)
+def test_cuda_is_active_with_torch_or_if_the_sources_name_it(
+    tmp_path: Path, lines: list[str], fields: dict[str, Any], text: str
+) -> None:
+    found = spec_of(imported(tmp_path, *lines, **fields), Choices(), load_facts(), tmp_path / "specs", NOW)
+    assert text in found.text
+    assert ("\n[cuda]\n" in found.with_cuda) == ("# [cuda]" in found.text)
+
+
+def test_an_index_without_names_is_written_as_a_comment(tmp_path: Path) -> None:
+    made = imported(tmp_path, "torch", "tensorrt>=10", "numpy @ https://example.com/numpy-1-py3-none-any.whl")
+    made.draft.indexes.append(DraftIndex("https://pypi.nvidia.com", Source("requirements.txt", 9)))
+    made.add(Source("requirements.txt", 9), "--extra-index-url https://pypi.nvidia.com", Outcome.TRANSLATED)
+    found = spec_of(made, Choices(), load_facts(), tmp_path / "specs", NOW)
+    lines = ["[[pip.index]]", 'name = "pypi-nvidia"', 'url = "https://pypi.nvidia.com"', 'packages = ["tensorrt"]']
+    block = "".join(f"# {line}\n" for line in lines)
+    assert block in found.text
+    assert made.ledger[-1].outcome is Outcome.REFUSED
+    active = found.text.replace(block, "".join(f"{line}\n" for line in lines))
+    assert parse_spec(active, "spec.toml", NOW, tmp_path / "specs").pip.index_for("tensorrt") is not None
+
+
+def test_the_ledger_names_only_what_the_spec_has(tmp_path: Path) -> None:
+    made = imported(tmp_path, "torch==2.9.1", cudas=[Clue("12.2", TAG, "the tag")], flavors=[Clue("devel", TAG, "")])
+    made.draft.pythons += [Clue("3.11", LABEL, "a command"), Clue("3.10", TAG, "the tag")]
+    made.add(TAG, "FROM x", Outcome.TRANSLATED, "[cuda] version 12.2; [env] python 3.10; [cuda] flavor devel")
+    spec_of(made, Choices(), load_facts(), tmp_path / "specs", NOW)
+    assert (
+        made.ledger[-1].reason
+        == "CUDA 12.2, and the spec has none; Python 3.10, and the spec has 3.11; [cuda] flavor devel"
+    )
+
+
+@pytest.mark.parametrize(
+    ("starts", "ports", "packages", "apt", "services"),
+    [
+        (["jupyter lab --port=9999"], [], ["jupyterlab"], [], {"jupyter": {"port": 9999}}),
+        (
+            ["jupyter notebook"],
+            ["22", "8888"],
+            [],
+            ["openssh-server"],
+            {"jupyter": {"port": 8888}, "ssh": {"port": 2222}},
+        ),
+        (["tensorboard --logdir /logs"], [], [], [], {"tensorboard": {"port": 6006, "logdir": "/logs"}}),
+        (
+            ["python app.py"],
+            ["6006", "22"],
+            ["tensorboard"],
+            ["openssh-server"],
+            {"tensorboard": {"port": 6006, "logdir": "runs"}, "ssh": {"port": 2222}},
+        ),
+        (["/usr/sbin/sshd -D"], [], [], [], {"ssh": {"port": 2222}}),
+        (["python app.py"], ["8888", "22"], [], [], {}),
+        (["python app.py"], [], ["jupyterlab"], ["openssh-server"], {}),
+    ],
+)
+def test_services_are_those_that_a_container_starts(
+    tmp_path: Path, starts: list[str], ports: list[str], packages: list[str], apt: list[str], services: dict[str, Any]
+) -> None:
+    made = imported(tmp_path, *packages, apt=apt)
+    made.draft.starts += [Clue(each, TAG, "CMD") for each in starts]
+    made.draft.ports += [Clue(each, Source("Dockerfile", 2), "EXPOSE") for each in ports]
+    made.add(TAG, "CMD", Outcome.OUTSIDE, "start it")
+    spec, _ = written(made, tmp_path)
+    found = spec.services.model_dump(exclude_none=True) if spec.services else {}
+    assert found == services
+    # What a service runs is required.
+    needed = {"jupyter": "jupyterlab", "tensorboard": "tensorboard"}
+    assert {needed[name] for name in services if name in needed} <= {each.name for each in spec.pip.dependencies}
+    assert (made.ledger[-1].outcome is Outcome.TRANSLATED) == bool(services and starts != ["python app.py"])

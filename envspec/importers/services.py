@@ -1,0 +1,79 @@
+"""[services] of a draft: what the commands and ports of a container mean. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from envspec.importers.types import Clue, DraftRequirement, Import, LedgerEntry, Outcome
+from envspec.lockfile.toml_writer import Value
+from envspec.names import normalised
+
+
+class _Service(NamedTuple):
+    """command: a pattern in what a container starts. ports: that mean it if its package is required. package: for
+    Python, which it runs; `brings` are others that require it. apt: the package with the same meaning.
+    """
+
+    command: str
+    ports: tuple[int, ...]
+    package: str = ""
+    brings: tuple[str, ...] = ()
+    apt: str = ""
+
+
+SERVICES: Final = {
+    "jupyter": _Service(r"\bjupyter(-lab|-notebook|-server)?\b", (8888,), "jupyterlab", ("jupyter", "notebook")),
+    "tensorboard": _Service(r"\btensorboard\b", (6006,), "tensorboard"),
+    "ssh": _Service(r"\bsshd\b|\bservice ssh\b", (22, 2222), apt="openssh-server"),
+}
+_PORT: Final = re.compile(r"--(?:\w+\.)?port[= ](\d{2,5})\b")
+_LOGDIR: Final = re.compile(r"--logdir[= ]([\w./-]+)")
+
+
+def services_of(imported: Import) -> Mapping[str, Value]:
+    """The services that a container of the sources starts. Their packages are required, and the entries of the ledger
+    name them.
+    """
+    found: dict[str, Value] = {}
+    for name, service in SERVICES.items():
+        clues = _clues(imported, service)
+        if not clues:
+            continue
+        command = " ".join(each.value for each in clues if re.search(service.command, each.value))
+        port = _PORT.search(command)
+        # The last one of the table: envspec's SSH server does not listen on a port that needs root.
+        values: dict[str, Value] = {"port": int(port[1]) if port else service.ports[-1]}
+        if name == "tensorboard" and (folder := _LOGDIR.search(command)):
+            values["logdir"] = folder[1]
+        found[name] = values
+        if service.package and _required(imported).isdisjoint((service.package, *service.brings)):
+            imported.draft.dependencies.append(DraftRequirement(service.package, clues[0].source))
+        _note(imported, name, clues)
+    return found
+
+
+def _clues(imported: Import, service: _Service) -> list[Clue]:
+    """What starts the service; empty if nothing does."""
+    draft = imported.draft
+    started = [each for each in draft.starts if re.search(service.command, each.value)]
+    published = [each for each in draft.ports if each.value in map(str, service.ports)]
+    has_package = bool(_required(imported) & {service.package, *service.brings}) or service.apt in draft.apt
+    return [*started, *published] if started or has_package else []
+
+
+def _required(imported: Import) -> set[str]:
+    draft = imported.draft
+    lines = [*(each.text for each in draft.dependencies), *(text for text, _ in draft.conda)]
+    return {normalised(re.split(r"[^\w.-]", line.rpartition("::")[2], maxsplit=1)[0]) for line in lines}
+
+
+def _note(imported: Import, name: str, clues: list[Clue]) -> None:
+    """Correct the entries of the lines that start a service."""
+    sources = {each.source for each in clues}
+    for at, entry in enumerate(imported.ledger):
+        if entry.source in sources and entry.outcome in (Outcome.OUTSIDE, Outcome.TRANSLATED):
+            before = f"{entry.reason}; " if entry.reason.startswith("[services]") else ""
+            reason = f"{before}[services] {name}"
+            imported.ledger[at] = LedgerEntry(entry.source, entry.text, Outcome.TRANSLATED, reason)
