@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import UsageError
-from envspec.importers.spec_text import Choices
+from envspec.importers.types import Choices
 from envspec.operations.init import InitRequest, write_spec
 
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
