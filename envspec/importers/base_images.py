@@ -262,7 +262,8 @@ def why_unpublished(facts: Facts, reference: Reference) -> str:
     if found is None or row is None or image is None:
         return ""
     cudas = [str(CudaVersion.parse(each)) for each in row.variants if each.startswith("cu")]
-    if found[2] not in cudas:
+    unsure = [str(CudaVersion.parse(each)) for each in row.unsure if each.startswith("cu")]
+    if found[2] not in (*cudas, *unsure):
         return f"torch {row.version} has builds for CUDA {', '.join(cudas)}"
     if image.cudnn and found[3] != image.cudnn:
         return f"the images of torch {row.version} have cuDNN {image.cudnn}"

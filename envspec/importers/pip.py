@@ -167,7 +167,12 @@ def _without_label(requirement: Requirement, by: Source, imported: Import) -> tu
         return None, [_SUPPORTED]
     if clue and requirement.url:
         add_cuda(clue, by, imported, f"the build of {requirement.name}")
-    note_build(requirement.name, pinned(requirement) or "", by, imported)
+    pin = pinned(requirement) or ""
+    note_build(requirement.name, pin, by, imported)
+    is_published = requirement.url is None or PYTORCH_PAGES.match(requirement.url)
+    if requirement.name in INDEX_FAMILY and "+" in pin and is_published:
+        where = "its label" if requirement.url is None else "the name of its wheel"
+        imported.draft.labelled.append(Clue(f"{requirement.name}=={pin}", by, where))
     if not label or requirement.name not in INDEX_FAMILY:
         return requirement, []
     if clue:
@@ -296,6 +301,7 @@ def add_index(  # noqa: PLR0913
     except BadValue as error:
         return Verdict(Outcome.REFUSED, _sentence(error))
     if is_default and not packages:
+        imported.draft.default_indexes.append(address)
         reason = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(address)}"
         return Verdict(Outcome.TRANSLATED, reason)
     secure = re.sub(r"^http://", "https://", address)

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,7 +23,7 @@ from envspec.credentials import without_credentials
 from envspec.importers.graph import reached, roots
 from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
-from envspec.importers.types import PYTHON_SERIES, Clue, Import, Outcome, Source
+from envspec.importers.types import PYTHON_SERIES, Clue, Import, Locked, Outcome, Source
 from envspec.io.http_settings import default_index_url
 from envspec.models import Platform
 from envspec.names import COMMIT, NAME, VERSION, normalised
@@ -81,7 +82,9 @@ def read_uv_lock(
     conflicts = [f"extra-{len(name)}-{name}-{each}" for name, own in taken.items() for each in own]
     conflicts += [f"group-{len(name)}-{name}-{each}" for name in names for each in groups]
     packages = [found for table, by in file.tables("package") if (found := _uv_package(table, by, imported))]
-    _add(packages, imported, conflicts, _not_reached(file, names, {*extras}, {*groups}))
+    lists = {"optional-dependencies": {*extras}, "dev-dependencies": {*groups}}
+    installed = {python: _installed(file, names, lists, python, conflicts) for python in PYTHONS}
+    _add(packages, imported, conflicts, _not_reached(file, names, {*extras}, {*groups}), installed if names else None)
 
 
 def read_poetry_lock(
@@ -168,6 +171,38 @@ def _not_reached(file: TomlFile, projects: list[str], extras: Set[str], groups: 
         names = {normalised(text_of(each, "name")) for edges in lists for each in edges}
         graph.setdefault(normalised(text_of(table, "name")), set()).update(names)
     return graph.keys() - reached(graph, start) if start else frozenset()
+
+
+def _installed(
+    file: TomlFile, projects: list[str], taken: Mapping[str, Set[str]], python: str, conflicts: Collection[str]
+) -> Set[tuple[str, str]]:
+    """Normalised name and version of what uv installs on linux-64 for projects of the lock.
+
+    taken: of the projects' tables, the lists that are installed beside their requirements. python: an exact version.
+    """
+    start = {*map(normalised, projects)}
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
+    for table, _ in file.tables("package"):
+        by_name.setdefault(normalised(text_of(table, "name")), []).append(table)
+    found: set[tuple[str, str, str]] = set()
+    waiting = [(table, "") for name in start for table in by_name.get(name, [])]
+    while waiting:
+        table, extra = waiting.pop()
+        key = normalised(text_of(table, "name")), text_of(table, "version"), extra
+        if key in found:
+            continue
+        found.add(key)
+        edges = [*(list_of(table, "optional-dependencies", extra) if extra else list_of(table, "dependencies"))]
+        for name, lists in taken.items() if key[0] in start else ():
+            for one in lists:
+                edges += list_of(table, name, one)
+        for edge in edges:
+            marker, version = text_of(edge, "marker"), text_of(edge, "version")
+            if any(holds(marker, Platform.LINUX_64, python, each) for each in conflicts or ("",)):
+                targets = by_name.get(normalised(text_of(edge, "name")), [])
+                chosen = [each for each in targets if version in ("", text_of(each, "version"))]
+                waiting += [(each, str(one)) for each in chosen for one in ("", *list_of(edge, "extra"))]
+    return {(name, version) for name, version, _ in found}
 
 
 def _requires_dist(table: Mapping[str, Any], by: Source, folder: Path, imported: Import) -> None:
@@ -286,16 +321,22 @@ def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
 
 
 def _add(
-    packages: list[Package], imported: Import, conflicts: Collection[str] = (), others: Set[str] = frozenset()
+    packages: list[Package],
+    imported: Import,
+    conflicts: Collection[str] = (),
+    others: Set[str] = frozenset(),
+    installed: Mapping[str, Set[tuple[str, str]]] | None = None,
 ) -> None:
     """The versions of a lock, and an entry for each of its packages.
 
-    conflicts: extras as uv's markers name them. others: packages of extras and groups that are not taken.
+    conflicts: extras as uv's markers name them. others: packages of extras and groups that are not taken. installed: of
+    each Python, what linux-64 has of the lock; none: the packages' own markers decide.
     """
     mirror = _mirror(packages)
     if mirror:
         why = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(mirror)}"
         imported.add(Source(packages[0].by.file), mirror, Outcome.TRANSLATED, why)
+        imported.draft.default_indexes.append(mirror)
         packages = [replace(each, index="") if each.index == mirror else each for each in packages]
     pythons = python_versions(imported)
     by_name: dict[str, list[Package]] = {}
@@ -314,7 +355,30 @@ def _add(
                 other = f"not preferred: {chosen.version} is{why}" if chosen else "not preferred"
                 imported.add(package.by, text, Outcome.TRANSLATED, other)
             else:
+                note_locked(package, imported, conflicts, installed)
                 imported.add(package.by, text, Outcome.TRANSLATED, _prefer(package, imported) + why)
+
+
+def note_locked(
+    package: Package,
+    imported: Import,
+    conflicts: Collection[str] = (),
+    installed: Mapping[str, Set[tuple[str, str]]] | None = None,
+) -> None:
+    """Note a package that linux-64 does not have with every Python, or that is not from the default index.
+
+    conflicts, installed: as in `_add`.
+    """
+    release = package.name, package.version
+    if installed is None:
+        pythons = [each for each in PYTHONS if _is_for(Platform.LINUX_64, package, (each,), conflicts)]
+    else:
+        pythons = [each for each in PYTHONS if release in installed[each]]
+    index = package.index.rstrip("/")
+    is_default = not package.url and index in ("", default_index_url({}).rstrip("/"))
+    if len(pythons) < len(PYTHONS) or not is_default:
+        series = tuple(each.rpartition(".")[0] for each in pythons)
+        imported.draft.locked.setdefault(package.name, Locked(series, is_default))
 
 
 def _mirror(packages: list[Package]) -> str:
@@ -403,8 +467,11 @@ def _is_for(platform: Platform, package: Package, pythons: Iterable[str], confli
     )
 
 
+@lru_cache(maxsize=1 << 14)
 def holds(marker: str, platform: Platform, python: str, extra: str = "") -> bool:
     """Whether a marker holds on a platform with a Python, an exact version; one that can't be read may."""
+    if not marker:
+        return True
     values: dict[str, str | Set[str]] = {**marker_values(platform, python), "extra": extra}
     values |= {"extras": frozenset(), "dependency_groups": frozenset()}
     try:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from envspec.importers.conda_locks import read_explicit
 from envspec.importers.pip import Use, add_option, add_requirement, is_flag, is_required_by_torch
-from envspec.importers.python_locks import Package, choice, python_versions
+from envspec.importers.python_locks import Package, choice, note_locked, python_versions
 from envspec.importers.types import Import, Outcome, Source, Unreadable
 from envspec.names import normalised
 from envspec.origins import INDEX_FAMILY
@@ -231,6 +231,8 @@ def _for_others(lines: list[_Line], file: str, imported: Import) -> dict[int, st
     found_others = {}
     for several in by_name.values():
         chosen, why = choice(several, python_versions(imported), ())
+        if chosen is not None:
+            note_locked(chosen, imported)
         found_others.update(
             {
                 each.by.line: f"not preferred: {chosen.version} is{why}"

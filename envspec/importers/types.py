@@ -114,6 +114,15 @@ class DraftIndex(NamedTuple):
     format: str = "simple"
 
 
+class Locked(NamedTuple):
+    """Where a version of a lock counts. pythons: series of Python for which linux-64 has it. is_default: whether it
+    comes from the default index.
+    """
+
+    pythons: tuple[str, ...]
+    is_default: bool
+
+
 @dataclass(slots=True)
 class Draft:
     """What a spec is written from. Importers append; the writer of the spec decides between clues.
@@ -121,7 +130,10 @@ class Draft:
     versions: normalised names of PyPI packages -> the version that is installed or locked, with its local label.
     pythons: a series, an exact version, or a specifier such as `>=3.9,<3.13`; by rank. platforms: conda's names.
     overrides: requirement and reason. conda: match spec, and the platform if it is of one only. conda_versions: conda's
-    names -> `VERSION BUILD`, or `VERSION` if the source has no builds. cudas: `12.4`, or CPU. gpus: names or compute
+    names -> `VERSION BUILD`, or `VERSION` if the source has no builds. locked: of `versions`, those that do not count
+    everywhere. labelled:
+    pins of the torch family with a label, of requirements and of URLs of PyTorch's, as `torch==2.8.0+cu128`.
+    default_indexes: URLs that replace the default index. cudas: `12.4`, or CPU. gpus: names or compute
     capabilities as [cuda] gpus takes them. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda]
     flavor. bases: references of base images that a spec names itself. unpublished: references of base images that were
     never published, each with the reason. as_ofs: as [env] as_of. package_as_ofs: normalised names -> as [env]
@@ -141,6 +153,9 @@ class Draft:
     channels: list[str] = field(default_factory=list)
     conda: list[tuple[str, str]] = field(default_factory=list)
     conda_versions: dict[str, str] = field(default_factory=dict)
+    locked: dict[str, Locked] = field(default_factory=dict)
+    labelled: list[Clue] = field(default_factory=list)
+    default_indexes: list[str] = field(default_factory=list)
     cudas: list[Clue] = field(default_factory=list)
     gpus: list[Clue] = field(default_factory=list)
     drivers: list[Clue] = field(default_factory=list)

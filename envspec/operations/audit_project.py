@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from packaging.markers import UndefinedEnvironmentName
 from packaging.specifiers import SpecifierSet
 
 from envspec.context import SILENT, Context, counted
-from envspec.diagnostics.audit import examine
-from envspec.diagnostics.audit.cuda import pytorch_indexes
-from envspec.diagnostics.audit.index import GONE, NO_FILE, comes_from_another, pins_of, releases
-from envspec.diagnostics.audit.target import assumed_pythons, named_python, torch_bound, torch_build
-from envspec.diagnostics.audit.types import Audit, AuditReport, Finding, NotRun, Required, Taken
+from envspec.diagnostics.audit import examine, worst_first
+from envspec.diagnostics.audit.cuda import labels
+from envspec.diagnostics.audit.index import (
+    GONE,
+    NO_FILE,
+    comes_from_another,
+    is_elsewhere,
+    pins_of,
+    releases,
+)
+from envspec.diagnostics.audit.python import series_of
+from envspec.diagnostics.audit.target import by_files, torch_bound, torch_build
+from envspec.diagnostics.audit.types import Audit, AuditReport, Finding, NotRun, Required, Severity, Taken
+from envspec.documents import parse_toml
 from envspec.errors import NetworkError, NoSolution, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import UnknownGpu, find_gpu
@@ -27,12 +35,15 @@ from envspec.facts.tables import GpuRow, numeric
 from envspec.facts.torch import NoSuchBuild
 from envspec.importers import known_importer, new_import, sources_in
 from envspec.importers.prefix import is_environment
+from envspec.importers.python_locks import python_versions
+from envspec.importers.spec_text import Choices, spec_of
 from envspec.importers.types import Clue, DraftRequirement, Import, Source
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.store import Store, StoredPage
 from envspec.io.tasks import run_interruptible
 from envspec.models import DEFAULT_INDEX, SPEC, Platform, Python, Target
+from envspec.names import normalised
 from envspec.resolve import cache, resolver
 from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.page import PageListing, parse_page
@@ -41,30 +52,35 @@ from envspec.resolve.pypi.index.selection import own_files
 from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import PypiRequest
 from envspec.spec.conda import name_of
-from envspec.spec.errors import BadValue
-from envspec.spec.requirements import Requirement, RequirementKind, read_requirement
+from envspec.spec.requirements import Requirement, RequirementKind, read_constraint, read_override, read_requirement
 from envspec.spec.targets import MACOS, marker_environment, wheel_tags
 
-#: Looked for in a folder if no source is named: what a project's tools read by themselves.
+#: Looked for in a folder if no source is named: what a project's tools read by themselves, first those that include
+#: others.
 USUAL: Final = (
+    ".devcontainer/devcontainer.json",
+    "Dockerfile",
+    "cog.yaml",
+    "conda-lock.yml",
+    "environment.yml",
+    "environment.yaml",
+    "pixi.toml",
     "pyproject.toml",
     "uv.lock",
     "poetry.lock",
     "pylock.toml",
     "requirements.txt",
-    "environment.yml",
-    "environment.yaml",
-    "conda-lock.yml",
-    "pixi.toml",
-    "cog.yaml",
-    "Dockerfile",
-    ".devcontainer/devcontainer.json",
 )
 #: The system if no source names one; its glibc bounds the wheels.
-_SYSTEM: Final = "ubuntu22.04"
+_SYSTEM: Final = "ubuntu24.04"
 _IGNORED: Final = re.compile(r"#\s*envspec:\s*ignore\[([A-Za-z0-9,\s]+)\]")
-#: Of a build of torch, in a resolver's message.
-_LABEL: Final = re.compile(r"\+(?:cu\d+|cpu)")
+#: Names in the ledger after which the system's Python is the image's.
+_SYSTEM_PYTHONS: Final = ("python3", "python3-pip", "python3-dev", "python3-venv")
+#: Lines that let installers choose pre-releases.
+_PRERELEASES: Final = re.compile(r"(?:^|\s)--pre\b|prerelease|PIP_PRE\b", re.IGNORECASE)
+#: Files whose commands install packages one after the other, and these commands.
+_WITH_COMMANDS: Final = re.compile(r"(?:Docker|Container)file[^/]*$|devcontainer\.json$|cog\.ya?ml$|\.sh$")
+_INSTALLING: Final = re.compile(r"\b(?:pip3?|uv|poetry|pdm|conda|mamba)\s+(?:pip\s+)?(?:install|sync|add|create)\b")
 _OPTION: Final = Source("")
 
 
@@ -85,56 +101,72 @@ class AuditRequest:
 
 
 def audit_project(request: AuditRequest, context: Context) -> AuditReport:
-    """Read the sources, ask the index for what they name, and examine both.
+    """Read the sources, request from the index what they name, and examine both.
 
-    Releases count up to the beginning of today, so that a second run on the same day asks the index for nothing.
+    Each file of a folder is an environment of its own, with the files that it includes; files that are named are one
+    together. Releases count up to the beginning of today, so that a second run on the same day needs no network.
 
     Raises:
         UsageError: no source, one that can't be read, an unknown GPU or Python.
     """
+    if request.python is not None and not series_of(request.python):
+        raise UsageError(f"--python {request.python}: not a version", hint="write it as 3.12 or 3.12.4")
     facts = load_facts()
-    imported = read_sources(request.root, request.sources)
     as_of = context.now().replace(hour=0, minute=0, second=0, microsecond=0)
-    others = tuple(each for folder in _projects(request.root, request.sources) for each in _unread(folder, imported))
-    audit = Audit(
-        imported.draft,
-        tuple(imported.ledger),
-        facts,
-        _target(request.platform, "3.12", imported, facts),
-        gpus=tuple(_gpus(request, imported, facts)),
-        driver=_driver(request, imported),
-        left_out=others,
-    )
+    imports = read_sources(request.root, request.sources)
+    done = {path for imported in imports for path in imported.done}
+    folders = _projects(request.root, request.sources)
+    not_run = [each for folder in folders for each in _unread(folder, imports[0], done)]
+    found: list[Finding] = []
+    examined: list[str] = []
+    audits = []
     with closing(Store(context.cache)) as store:
-        audit = run_interruptible(_asked(audit, request, imported, store, context, as_of))
+        for imported in imports:
+            audit = run_interruptible(_audit(request, imported, facts, store, context, as_of))
+            findings, missing, checks = examine(audit)
+            found += [each for each in findings if not any(map(each.is_same, found))]
+            where = f"{audit.top.file}: " if len(imports) > 1 else ""
+            not_run += [each._replace(what=f"{where}{each.what}") for each in missing]
+            examined += [each for each in checks if each not in examined]
+            audits.append(audit)
         store.save()
-    findings, not_run, examined = examine(audit)
-    wanted = tuple(each for each in findings if not _is_ignored(each, request, imported))
+    wanted = tuple(each for each in worst_first(found) if not _is_ignored(each, request, imports[0]))
+    pythons = [f"{each.target.python.series}{' (assumed)' if each.is_python_assumed else ''}" for each in audits]
     return AuditReport(
         wanted,
-        not_run,
-        examined,
-        tuple(dict.fromkeys(each.source.file for each in imported.ledger)),
-        f"{audit.target.python.series}{' (assumed)' if audit.is_python_assumed else ''}",
+        tuple(not_run),
+        tuple(examined),
+        tuple(dict.fromkeys(entry.source.file for each in imports for entry in each.ledger)),
+        ", ".join(dict.fromkeys(pythons)),
         request.platform.value,
         as_of.date().isoformat(),
-        len(findings) - len(wanted),
+        len(found) - len(wanted),
     )
 
 
-def read_sources(root: Path, sources: Sequence[Path]) -> Import:
-    """The draft and the ledger of the sources.
+def read_sources(root: Path, sources: Sequence[Path]) -> list[Import]:
+    """The drafts and the ledgers of the environments that the sources describe.
 
     Raises:
         UsageError: there is none, or envspec does not read it. Unreadable: it can't be read.
     """
     projects = _projects(root, sources)
-    imported = new_import(root)
-    for source in sources or projects:
-        imported.allow(source)
-        for path in _usual(source) if source in projects else [source]:
+    named = [each for each in sources if each not in projects]
+    groups = [named] if named else []
+    groups += [[path] for folder in projects for path in _usual(folder)]
+    found: list[Import] = []
+    done: set[Path] = set()
+    for group in groups:
+        if done.issuperset(path.resolve() for path in group):
+            continue
+        imported = new_import(root)
+        for path in (*projects, *group):
+            imported.allow(path)
+        for path in group:
             imported.run(known_importer(path), path)
-    return imported
+        done |= imported.done
+        found.append(imported)
+    return found
 
 
 def _projects(root: Path, sources: Sequence[Path]) -> list[Path]:
@@ -151,10 +183,10 @@ def _usual(folder: Path) -> list[Path]:
     )
 
 
-def _unread(folder: Path, imported: Import) -> Iterator[NotRun]:
+def _unread(folder: Path, imported: Import, done: Collection[Path]) -> Iterator[NotRun]:
     """Other files of the folder that envspec reads: what they are for is not known, such as requirements-dev.txt."""
     for path in sources_in(folder):
-        if path.resolve() not in imported.done:
+        if path.resolve() not in done:
             yield NotRun(imported.shown(path), "name it to examine it")
 
 
@@ -187,29 +219,21 @@ def _target(platform: Platform, python: str, imported: Import, facts: Facts) -> 
     )
 
 
-async def _asked(
-    audit: Audit, request: AuditRequest, imported: Import, store: Store, context: Context, as_of: datetime
+async def _audit(
+    request: AuditRequest, imported: Import, facts: Facts, store: Store, context: Context, as_of: datetime
 ) -> Audit:
-    """The audit with the index's answers, the Python that they suit, and what installers choose."""
-    lines, unread = _read(imported.draft.dependencies)
-    bounds, _ = _read(imported.draft.constraints)
-    audit = replace(audit, required=tuple(lines), bounds=tuple(bounds))
+    """An environment with the index's pages, the Python that they suit, and what installers choose."""
+    pythons = [request.python] if request.python else _pythons(imported, facts)
+    audits = [_drafted(request, imported, python, facts, as_of) for python in pythons]
     index = PackageIndex(DEFAULT_INDEX, default_index_url(context.environ))
-    pages, missing = await _pages(audit, index, store, context, as_of)
-    audit = replace(audit, pages=pages, left_out=(*audit.left_out, *unread, *missing))
-    named = named_python(audit, request.python)
+    pages, missing = await _pages(audits, index, store, context, as_of)
+    audits = [
+        replace(each, pages=pages, left_out=(*each.left_out, *missing), is_python_assumed=len(audits) > 1)
+        for each in audits
+    ]
     tried: list[Audit] = []
-    for python in [named] if named else assumed_pythons(audit):
-        target = _target(request.platform, python, imported, audit.facts)
-        environment = marker_environment(target)
-        chosen = replace(
-            audit,
-            target=target,
-            is_python_assumed=not named,
-            required=tuple(each for each in lines if _applies(each.requirement, environment)),
-            bounds=tuple(each for each in bounds if _applies(each.requirement, environment)),
-        )
-        tried.append(await _taken(chosen, index, store, context, as_of))
+    for audit in by_files(audits):
+        tried.append(await _taken(audit, index, store, context, as_of))
         if not tried[-1].unresolved:
             break
     # Without a solution for any of them, the first is the one that suits most requirements.
@@ -217,35 +241,91 @@ async def _asked(
     return replace(found, torch=torch_build(found))
 
 
-def _read(drafts: Iterable[DraftRequirement]) -> tuple[list[Required], list[NotRun]]:
-    """The requirements, and those that can't be examined."""
-    found, left_out = [], []
-    for each in drafts:
-        if each.project is not None:
-            left_out.append(NotRun(f"{each.source}: a local project", "it is not built"))
-            continue
-        try:
-            found.append(Required(read_requirement(each.text), each.source))
-        except BadValue as error:
-            left_out.append(NotRun(f"{each.source}: {each.text}", str(error)))
-    return found, left_out
+def _pythons(imported: Import, facts: Facts) -> list[str]:
+    """Empty for what `envspec init` chooses, alone if a source states it; then series that the sources allow too."""
+    systems = (facts.system(clue.value) for clue in imported.draft.systems[:1])
+    has_own = any(row is not None and row.python for row in systems)
+    is_installed = any(entry.text in _SYSTEM_PYTHONS for entry in imported.ledger)
+    is_stated = any(series_of(clue.value) for clue in imported.draft.pythons) or (has_own and is_installed)
+    others = [] if is_stated else [series_of(each) for each in python_versions(imported)]
+    return ["", *others]
 
 
-def _applies(requirement: Requirement, environment: Mapping[str, str]) -> bool:
-    try:
-        return requirement.applies_to(environment)
-    except UndefinedEnvironmentName:
-        # Of an extra that nothing asks for.
-        return False
+def _drafted(request: AuditRequest, imported: Import, python: str, facts: Facts, now: datetime) -> Audit:
+    """An environment as `envspec init` writes it. python: empty for its choice."""
+    copied = replace(imported, ledger=[*imported.ledger])
+    choices = Choices(now, "audit", python, (request.platform,))
+    spec = parse_toml(spec_of(copied, choices, facts, request.root, now).text)
+    target = _target(request.platform, spec["env"]["python"], imported, facts)
+    environment = marker_environment(target)
+    pip = spec.get("pip", {})
+    required, left_out = [], []
+    for text in pip.get("dependencies", []):
+        requirement = read_requirement(text)
+        source = _source_of(requirement, imported.draft.dependencies)
+        if requirement.kind is RequirementKind.LOCAL:
+            left_out.append(NotRun(f"{source}: a local project", "it is not built"))
+        elif requirement.applies_to(environment):
+            required.append(Required(requirement, source))
+    bounds = [read_constraint(text) for text in pip.get("constraints", [])]
+    return Audit(
+        imported.draft,
+        tuple(copied.ledger),
+        facts,
+        target,
+        tuple(required),
+        tuple(
+            Required(each, _source_of(each, imported.draft.constraints))
+            for each in bounds
+            if each.applies_to(environment)
+        ),
+        gpus=tuple(_gpus(request, imported, facts)),
+        driver=_driver(request, imported),
+        commands=_commands(imported),
+        overrides=tuple(_overrides(pip.get("overrides", []), environment)),
+        left_out=tuple(left_out),
+    )
+
+
+def _commands(imported: Import) -> int:
+    """How many commands install packages: of other files than those with commands, one does."""
+    files = dict.fromkeys(entry.source.file for entry in imported.ledger)
+    paths = [imported.root / name for name in files if _WITH_COMMANDS.search(name)]
+    count = sum(len(_INSTALLING.findall(imported.read(path))) for path in paths if path.is_file())
+    # cog installs its lists itself.
+    return count + any(path.name.startswith("cog.") for path in paths)
+
+
+def _source_of(requirement: Requirement, lines: Sequence[DraftRequirement]) -> Source:
+    """The line of a requirement; of one that an override replaces, the first of its name."""
+    same = [each.source for each in lines if each.text == requirement.text]
+    named = [each.source for each in lines if _name_of(each) == requirement.name]
+    return next(iter([*same, *named]), _OPTION)
+
+
+def _name_of(line: DraftRequirement) -> str:
+    found = re.match(r"[\w.-]+", line.text)
+    return normalised(found[0]) if found else ""
+
+
+def _overrides(
+    rows: Sequence[Mapping[str, object]], environment: Mapping[str, str]
+) -> Iterator[tuple[str, SpecifierSet | None]]:
+    for row in rows:
+        override = read_override(str(row["requirement"]))
+        if override.applies_to(environment):
+            yield override.name, None if row.get("remove") else override.specifier
 
 
 async def _pages(
-    audit: Audit, index: PackageIndex, store: Store, context: Context, as_of: datetime
+    audits: Sequence[Audit], index: PackageIndex, store: Store, context: Context, as_of: datetime
 ) -> tuple[dict[str, PageListing | None] | None, list[NotRun]]:
     """The pages of all names that the sources require, and of what their locks name; None if there is none at all."""
-    names = {each.requirement.name for each in audit.required if each.requirement.kind is RequirementKind.NAME}
-    names |= {name for name, _, _ in pins_of(audit)}
-    wanted = sorted(name for name in names if not comes_from_another(audit, name))
+    names = set[str]()
+    for audit in audits:
+        names |= {each.requirement.name for each in audit.required if each.requirement.kind is RequirementKind.NAME}
+        names |= {name for name, _, _ in pins_of(audit)}
+    wanted = sorted(name for name in names if not comes_from_another(audits[0], name))
     found: dict[str, PageListing | None] = {}
     failed: list[str] = []
 
@@ -275,7 +355,7 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     The resolution is by the metadata alone, as pip's and uv's: without the corrections that `envspec lock` applies.
     """
     named = [each for each in audit.required if each.requirement.kind is RequirementKind.NAME]
-    locked = audit.draft.versions
+    locked = audit.versions()
     if len(locked) > len(named) and all(each.requirement.name in locked for each in named):
         return replace(audit, taken={name: Taken(name, version) for name, version in locked.items()})
     resolved = [each for each in named if not comes_from_another(audit, each.requirement.name)]
@@ -289,9 +369,9 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     bounds = (*(str(each.requirement) for each in audit.bounds), *constraints)
     request = TargetRequest(
         PypiRequest(target, tuple(str(each.requirement) for each in resolved), bounds, _installed(audit)),
-        Rules(as_of, tuple(wheel_tags(target)), index, overrides=_overrides(audit)),
+        Rules(as_of, tuple(wheel_tags(target)), index, overrides=dict(audit.overrides)),
         marker_environment(target),
-        ["audit", as_of.isoformat(), index.key, sorted(audit.draft.overrides)],
+        ["audit", as_of.isoformat(), index.key, sorted(map(str, audit.overrides))],
     )
     key = cache.key_of(["audit", request.answer_key(resolver("uv"))])
     try:
@@ -301,9 +381,8 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     except NoSolution as error:
         # Valid for this day's audits alone, as the whole answer is: the key has the date.
         store.put_answer(key, {"unsolvable": error.message})
-        is_labelled = pytorch_indexes(audit.ledger) and _LABEL.search(error.message)
-        if is_labelled or any(not each.packages for each in audit.draft.indexes):
-            return _without(audit, "the default index has no solution, and another index of the sources is not read")
+        if why := _may_be_solved(audit, resolved):
+            return _without(audit, f"the default index has no solution, and {why}")
         return replace(_without(audit, "the requirements have no solution"), unresolved=error.message)
     except NetworkError as error:
         return _without(audit, error.message)
@@ -315,7 +394,19 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
             NotRun("indexes that the sources name for no package", "the default index has all of the names")
         )
     found = {each.name: Taken.of(each, SPEC) for each in resolutions[0].packages}
-    return replace(audit, taken=found, left_out=(*audit.left_out, *left_out))
+    is_partial = bool(left_out) or any(each.project is not None for each in audit.draft.dependencies)
+    return replace(audit, taken=found, is_partial=is_partial, left_out=(*audit.left_out, *left_out))
+
+
+def _may_be_solved(audit: Audit, resolved: Sequence[Required]) -> str:
+    """What may solve requirements that have no solution on the default index; empty if nothing is known."""
+    if audit.commands > 1:
+        return "later commands replace what earlier ones installed"
+    if any(is_elsewhere(audit, each.requirement.name) for each in resolved):
+        return "another index of the sources is not read"
+    if any(_PRERELEASES.search(each.text) for each in audit.ledger):
+        return "the sources allow pre-releases"
+    return ""
 
 
 def _installed(audit: Audit) -> tuple[tuple[str, str], ...]:
@@ -329,8 +420,13 @@ def _without(audit: Audit, reason: str) -> Audit:
 
 def _unresolvable(audit: Audit, resolved: Sequence[Required]) -> str:
     """Why it can't be said what installers choose; empty if it can."""
-    if audit.draft.bases:
-        return f"{audit.draft.bases[0].value} has packages of its own"
+    if any(each.rule.severity is Severity.ERROR for each in labels(audit)):
+        return "they find no such build of torch"
+    unknown = [f"the sources are for {each.value}" for each in audit.draft.unsupported]
+    unknown += [f"{each.value} has packages of its own" for each in audit.draft.bases]
+    unknown += [f"the image of {name} has packages of its own" for name in sorted(audit.of_images)]
+    if unknown:
+        return unknown[0]
     if not resolved:
         return "no source requires a package of the default index by its name"
     if any(name_of(text) not in ("python", "pip") for text, _ in audit.draft.conda):
@@ -340,15 +436,6 @@ def _unresolvable(audit: Audit, resolved: Sequence[Required]) -> str:
         return f"the page of {missing[0]} is not known"
     broken = [each for each in releases(audit) if each.rule in (GONE, NO_FILE)]
     return f"{broken[0].what}" if broken else ""
-
-
-def _overrides(audit: Audit) -> dict[str, SpecifierSet | None]:
-    found: dict[str, SpecifierSet | None] = {}
-    for text, _ in audit.draft.overrides:
-        with suppress(BadValue):
-            requirement = read_requirement(text)
-            found[requirement.name] = requirement.specifier
-    return found
 
 
 def _is_ignored(finding: Finding, request: AuditRequest, imported: Import) -> bool:

@@ -522,9 +522,11 @@ def test_the_python_of_an_image_is_used_unless_something_else_says_which(tmp_pat
             "RUN apt-get install -y python3.8",
             "COPY environment.yml .\nRUN conda env create",
             "COPY environment.yml .\nRUN conda env create && uv venv -p 3.12",
+            "RUN update-alternatives --install /usr/bin/python3 python3 /usr/bin/python3.8 1 "
+            "&& update-alternatives --install /usr/bin/python3 python3 /usr/bin/python3.11 2",
         )
     }
-    assert [*found.values()] == ["3.10", "3.9", "3.12"]
+    assert [*found.values()] == ["3.10", "3.9", "3.12", "3.11"]
 
 
 def test_a_tag_that_was_never_published_is_known(tmp_path: Path) -> None:

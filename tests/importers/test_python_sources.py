@@ -54,7 +54,7 @@ def _item(item: Any, found: Import) -> str:
         return item.text.replace("{path}", found.shown(item.project) if item.project else "")
     if isinstance(item, DraftIndex):
         return f"{item.name or '-'} {item.url} {item.format} {', '.join(item.packages) or '-'}"
-    return " = ".join(item) if isinstance(item, tuple) else str(item)
+    return " = ".join(map(str, item)) if isinstance(item, tuple) else str(item)
 
 
 @pytest.mark.parametrize("case", sorted(path.name for path in CASES.iterdir() if path.is_dir()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from envspec.diagnostics.audit import cuda, family, gpu, index, python
@@ -55,7 +55,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def examine(audit: Audit) -> tuple[tuple[Finding, ...], tuple[NotRun, ...], tuple[str, ...]]:
-    """All findings, the worst first; what was not run; and the names of the checks that ran."""
+    """All findings; what was not run; and the names of the checks that ran."""
     has = {
         Need.PAGES: audit.pages is not None,
         Need.TAKEN: audit.taken is not None,
@@ -73,8 +73,11 @@ def examine(audit: Audit) -> tuple[tuple[Finding, ...], tuple[NotRun, ...], tupl
         examined.append(check.name)
         for each in check.find(audit):
             found.setdefault((each.rule.code, each.source, each.what), each)
-    ordered = sorted(
-        found.values(),
-        key=lambda each: (_RANKS[each.rule.severity], each.source.file, each.source.line, each.rule.code),
+    return tuple(found.values()), tuple(not_run), tuple(examined)
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """In the order of a report."""
+    return sorted(
+        findings, key=lambda each: (_RANKS[each.rule.severity], each.source.file, each.source.line, each.rule.code)
     )
-    return tuple(ordered), tuple(not_run), tuple(examined)

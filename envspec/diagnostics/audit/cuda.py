@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
 from envspec.base_image.cuda import FLAVOR_LIBRARIES, LIBRARIES, PackageSource
-from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity, Taken
+from envspec.diagnostics.audit.types import FROM, Audit, Finding, Rule, Severity, Taken
 from envspec.facts.gpu import has_wheel
-from envspec.facts.tables import FactRow
-from envspec.importers.types import Clue, LedgerEntry, Source
+from envspec.facts.tables import FactRow, TorchRelease
+from envspec.importers.types import Clue, Source
 from envspec.models import CudaVersion
 from envspec.origins import PYTORCH_INDEX, PYTORCH_PAGES
 from envspec.spec.conda import name_of
@@ -29,13 +29,13 @@ COMPILER: Final = Rule("ENV403", Severity.ERROR, "the image's nvcc has another C
 TAG: Final = Rule("ENV404", Severity.WARNING, "the CUDA image is past its end of life, or was never published")
 
 
-_VARIANT: Final = re.compile(r"cpu|cu\d{3}")
-#: `torch==2.6.0+cu124`
-_LABELLED: Final = re.compile(r"\b(torch|torchvision|torchaudio|torchtext)\s*===?\s*[\w.]+\+(cpu|cu\d{3})\b")
+#: The label of a build that the facts know of.
+_VARIANT: Final = re.compile(r"cpu|cu\d{2,3}")
 #: `FROM docker.io/nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04 AS build`
 _IMAGE: Final = re.compile(r"(?:^|[\s/\"'])nvidia/cuda:([\w.-]+)")
-_FROM: Final = re.compile(r"FROM\s", re.IGNORECASE)
 _TAG: Final = re.compile(r"(\d+(?:\.\d+)+)-(?:(cudnn)\d*-)?(base|runtime|devel)-(\w+[\d.]*)")
+#: Options and variables beside which installers read the default index, too.
+_EXTRA: Final = re.compile(r"extra[-_]index|find[-_]links|(?:^|\s)-f\s", re.IGNORECASE)
 #: conda packages that bring CUDA's libraries.
 _CONDA_CUDA: Final = frozenset(
     {"cudatoolkit", "cuda-toolkit", "cuda", "pytorch-cuda", "cuda-runtime", "cuda-libraries"}
@@ -56,37 +56,101 @@ class PytorchIndex(NamedTuple):
     is_option: bool
 
 
-def pytorch_indexes(ledger: Iterable[LedgerEntry]) -> list[PytorchIndex]:
-    """Those of all lines: importers make a version of CUDA of them."""
+def pytorch_indexes(audit: Audit) -> list[PytorchIndex]:
+    """Those of all lines from which something comes: importers make a version of CUDA of them."""
+    used = {(each.value, each.source.file) for each in audit.draft.cudas}
     found = []
-    for entry in ledger:
+    for entry in audit.ledger:
         for page in PYTORCH_PAGES.finditer(entry.text):
             path = re.match(r"[\w./-]*", page[1])
             parts = path[0].strip("/").split("/") if path else []
             variant = parts[0] if len(parts) == 1 and _VARIANT.fullmatch(parts[0]) else ""
-            is_extra = "--extra-index-url" in entry.text
-            found.append(PytorchIndex(variant, entry.source, is_extra, entry.text.startswith("-")))
+            if not variant or (_cuda_text(variant), entry.source.file) in used:
+                is_extra = bool(_EXTRA.search(entry.text))
+                found.append(PytorchIndex(variant, entry.source, is_extra, entry.text.startswith("-")))
     return found
 
 
+def _cuda_text(variant: str) -> str:
+    return variant if variant == "cpu" else str(CudaVersion.parse(variant))
+
+
+class Labelled(NamedTuple):
+    """A pin of the torch family with a label. version: without it."""
+
+    name: str
+    version: str
+    label: str
+    source: Source
+    is_url: bool
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version}+{self.label}"
+
+
+def labelled(audit: Audit) -> Iterator[Labelled]:
+    """The pins with a label in all lines."""
+    for each in audit.draft.labelled:
+        name, _, version = each.value.partition("==")
+        public, _, label = version.partition("+")
+        yield Labelled(name, public, label, each.source, _names_url(audit, each.source, name))
+
+
+def _names_url(audit: Audit, line: Source, name: str = "") -> bool:
+    """Whether a line requires a file by its URL. name: of a certain package."""
+    lines = [each.requirement for each in audit.required if each.source == line]
+    return any(each.url is not None and name in ("", each.name) for each in lines)
+
+
 def labels(audit: Audit) -> Iterator[Finding]:
-    """Labels, and the indexes that have them."""
-    indexes = pytorch_indexes(audit.ledger)
-    variants = {each.variant for each in indexes}
-    if "" in variants or any(not each.packages or "torch" in each.packages for each in audit.draft.indexes):
-        return
-    has = f"the sources name {', '.join(sorted(variants))}" if variants else "the sources name no index of PyTorch's"
-    for entry in audit.ledger:
-        for found in () if entry.source.file.endswith(".lock") else _LABELLED.finditer(entry.text):
-            if found[2] not in variants:
-                yield Finding(
-                    LABEL,
-                    entry.source,
-                    f"no index of the sources has `{found[0]}`",
-                    f"only PyTorch's own index of {found[2]} has releases with that label; {has}",
-                    "PEP 440: public indexes have no local versions",
-                    f"add `--extra-index-url {PYTORCH_INDEX.format(variant=found[2])}`",
-                )
+    """Labels: builds that were never published, and indexes that have the others."""
+    for each in labelled(audit):
+        row = _torch_of(audit, each)
+        if audit.has_other_index(each.name) or not _VARIANT.fullmatch(each.label):
+            continue
+        if row is not None and each.label not in _published(audit, row):
+            yield _never_published(audit, each, row)
+        elif not _has_index(audit, each):
+            variants = sorted(filter(None, {index.variant for index in pytorch_indexes(audit)}))
+            named = f"the sources name {', '.join(variants)}" if variants else "the sources name no index of PyTorch's"
+            yield Finding(
+                LABEL,
+                each.source,
+                f"no index of the sources has `{each}`",
+                f"only PyTorch's own index of {each.label} has releases with that label; {named}",
+                "PEP 440: public indexes have no local versions",
+                f"add `--extra-index-url {PYTORCH_INDEX.format(variant=each.label)}`",
+            )
+
+
+def _torch_of(audit: Audit, pin: Labelled) -> TorchRelease | None:
+    """The release of torch of which a build is named; None if it is not known."""
+    if pin.name == "torch":
+        return audit.facts.torch_release(pin.version)
+    member = next((row for row in audit.facts.members if (row.package, row.version) == (pin.name, pin.version)), None)
+    exact = member is not None and re.fullmatch(r"==([\d.]+)", member.torch)
+    return audit.facts.torch_release(exact[1]) if exact else None
+
+
+def _published(audit: Audit, row: TorchRelease) -> set[str]:
+    return {*row.published, row.default.get(audit.target.platform.value, "")}
+
+
+def _never_published(audit: Audit, pin: Labelled, row: TorchRelease) -> Finding:
+    of = "" if pin.name == "torch" else f"{pin.name} {pin.version} is for torch {row.version}; "
+    default = row.default.get(audit.target.platform.value, "")
+    todo = f"write `{pin.name}=={pin.version}`"
+    if _VARIANT.fullmatch(default):
+        todo += f", whose build on the default index is {default}"
+    why = f"{of}torch {row.version} was published for {', '.join(row.published)}"
+    what = f"`{pin}` was never published"
+    return Finding(NO_BUILD, pin.source, what, why, row.source, f"{todo}, or one of these builds")
+
+
+def _has_index(audit: Audit, pin: Labelled) -> bool:
+    """Whether a source says where the build is from: an index, a wheel's URL, or cog, which adds the index itself."""
+    variants = {each.variant for each in pytorch_indexes(audit)}
+    return pin.is_url or not variants.isdisjoint({"", pin.label}) or pin.source.file.endswith(("cog.yaml", "cog.yml"))
 
 
 def builds(audit: Audit) -> Iterator[Finding]:
@@ -107,13 +171,17 @@ def builds(audit: Audit) -> Iterator[Finding]:
         cuda = _cuda(clue)
         # Of images, ENV401 and ENV403 report; of indexes of PyTorch's, ENV305 and ENV306.
         lines = [each.text for each in audit.ledger if each.source == clue.source]
-        is_reported = any(_FROM.match(text) or _IMAGE.search(text) or PYTORCH_PAGES.search(text) for text in lines)
-        if cuda is None or cuda == torch.cuda or is_reported:
+        is_reported = any(FROM.match(text) or _IMAGE.search(text) or PYTORCH_PAGES.search(text) for text in lines)
+        # CUDA runs what was built for another minor version of it.
+        is_compatible = cuda is not None and cuda.major == torch.cuda.major and _names_url(audit, clue.source)
+        if cuda is None or cuda == torch.cuda or is_reported or is_compatible:
             continue
         what = f"installers choose {torch}, and {clue.source} names CUDA {cuda}"
         why = f"the default index has torch {torch.row.version} for CUDA {torch.cuda} alone"
-        todo = f"use what is built for CUDA {torch.cuda}, or an older torch"
-        if cuda.variant in torch.row.published:
+        if torch.variant != torch.row.default.get(audit.target.platform.value):
+            why = f"the sources name torch's build for CUDA {torch.cuda}"
+        todo = f"use what is built for CUDA {torch.cuda}, or another torch"
+        if cuda.variant in torch.row.variants:
             todo = f"use torch from {PYTORCH_INDEX.format(variant=cuda.variant)}"
         yield Finding(OTHER, clue.source, what, why, torch.row.source, todo)
         break
@@ -129,13 +197,13 @@ def _cuda(clue: Clue) -> CudaVersion | None:
 def indexes(audit: Audit) -> Iterator[Finding]:
     """An index of PyTorch's beside the default one, where the choice between both changes the build."""
     specifiers = [each.requirement.specifier for each in audit.required if each.requirement.name == "torch"]
-    if not specifiers or any(_LABELLED.search(each.text) for each in audit.ledger):
+    if not specifiers or any(each.name == "torch" for each in labelled(audit)) or audit.has_other_index("torch"):
         return
     bound = SpecifierSet(",".join(str(each) for each in specifiers if str(each)))
     series, platform = audit.target.python.series, audit.target.platform
     rows = [row for row in audit.facts.torch if has_wheel(row, platform, series)]
     matching = [row for row in rows if bound.contains(row.version, prereleases=True)]
-    for index in pytorch_indexes(audit.ledger):
+    for index in pytorch_indexes(audit):
         published = [row for row in matching if index.variant in row.published]
         if not index.variant or not matching or matching[-1] in published:
             continue
@@ -163,7 +231,11 @@ def indexes(audit: Audit) -> Iterator[Finding]:
 
 
 def images(audit: Audit) -> Iterator[Finding]:
-    """NVIDIA's images that the sources name: their CUDA beside that of the wheels, and their age."""
+    """Images of PyTorch that were never published; NVIDIA's: their CUDA beside that of the wheels, and their age."""
+    for clue in audit.draft.unpublished:
+        fact = "pytorch/pytorch, Dockerfile; envspec/data/base_images.toml"
+        todo = "use a tag that exists"
+        yield Finding(NO_BUILD, clue.source, f"{clue.value} was never published", clue.why, fact, todo)
     seen = set()
     for entry in audit.ledger:
         found = _IMAGE.search(entry.text)
@@ -264,7 +336,7 @@ def compiled_extensions(audit: Audit) -> list[str]:
 def conda(audit: Audit) -> Iterator[Finding]:
     """conda's CUDA or torch, and pip's torch in the same environment."""
     wanted = audit.first("torch")
-    if wanted is None:
+    if wanted is None or "torch" in audit.of_images:
         return
     names = {name_of(each) for each, _ in audit.draft.conda}
     torch = sorted(names & _CONDA_TORCH)

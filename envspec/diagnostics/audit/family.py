@@ -69,7 +69,12 @@ def taken(audit: Audit) -> Iterator[Finding]:
             continue
         for line in map(Pep508, edge.requires):
             other = (audit.taken or {}).get(line.name)
-            if other is not None and not line.specifier.contains(Version(other.version).public, prereleases=True):
+            is_sure = not audit.is_partial or all(map(audit.is_pinned, (edge.package, line.name)))
+            if (
+                is_sure
+                and other is not None
+                and not line.specifier.contains(Version(other.version).public, prereleases=True)
+            ):
                 broken.setdefault(str(line), []).append((edge, found.version))
     for text, edges in broken.items():
         yield _beside(audit, Pep508(text), edges)
@@ -92,7 +97,8 @@ def _beside(audit: Audit, line: Pep508, edges: Sequence[tuple[EdgeRow, str]]) ->
     what = f"{names} {are} chosen with {line.name} {other}, and {work} with {line} only"
     why = "; ".join(dict.fromkeys(each.reason for each, _ in edges))
     rule = FAMILY if {edge.package, line.name} <= _FAMILY else BESIDE
-    if line.name == "setuptools" and numeric(audit.target.python.series) <= _WITH_SETUPTOOLS:
+    is_kept = numeric(audit.target.python.series) <= _WITH_SETUPTOOLS or audit.is_python_assumed
+    if line.name == "setuptools" and is_kept:
         rule, why = (
             SETUPTOOLS,
             f"{why}; an older setuptools that is there already, as in python -m venv, is kept by pip",

@@ -34,16 +34,27 @@ def gpu_code(audit: Audit) -> Iterator[Finding]:
     """torch and the extensions of which the facts know the GPU code."""
     if audit.torch is not None and audit.torch.cuda is not None:
         yield from _torch(audit, audit.torch)
-    gpus = {f"{gpu.name} ({capability_of(gpu).sm})": capability_of(gpu) for gpu, _ in audit.gpus}
     for each in (audit.taken or {}).values():
         row = audit.facts.extension(each.name, each.version.partition("+")[0])
         if row is None or each.is_sdist or not row.sm:
             continue
+        meant = _meant(audit, row.sm, row.ptx)
+        gpus = {f"{gpu.name} ({capability_of(gpu).sm})": capability_of(gpu) for gpu, _ in meant}
         if missing := without_code(gpus, GpuCodeFound(row.sm, row.ptx)):
             what = f"{each.name} {each.version} has no code for {' and '.join(missing)}"
             why = f"its wheels have code for {', '.join((*row.sm, *row.ptx))}"
             todo = f"use a release of {each.name} with code for it, or build it from source for this GPU"
             yield Finding(EXTENSION, audit.bringing(each.name), what, why, row.source, todo)
+
+
+def _meant(audit: Audit, sm: Sequence[str], ptx: Sequence[str]) -> list[tuple[GpuRow, Source]]:
+    """The GPUs that must run some code. Of those that sources name, not the ones without it if there is one with it:
+    TORCH_CUDA_ARCH_LIST and the like name whatever a build may serve.
+    """
+    served = {gpu for gpu, _ in audit.gpus if runs(capability_of(gpu), sm, ptx) is not Runs.NOT}
+    of_sources = {gpu for gpu, line in audit.gpus if line.file}
+    left_out = of_sources - served if of_sources & served else set()
+    return [(gpu, line) for gpu, line in audit.gpus if gpu not in left_out]
 
 
 def _torch(audit: Audit, torch: TorchBuild) -> Iterator[Finding]:
@@ -53,7 +64,7 @@ def _torch(audit: Audit, torch: TorchBuild) -> Iterator[Finding]:
         why = "no row of the facts has this build"
         yield Finding(UNKNOWN, torch.source, f"whether {torch} has code for {names} is unknown", why, "", "try it")
         return
-    for gpu, named in audit.gpus:
+    for gpu, named in _meant(audit, code.sm, code.ptx):
         capability = capability_of(gpu)
         how = runs(capability, code.sm, code.ptx)
         where = "" if not named.file else f", which {named} names"

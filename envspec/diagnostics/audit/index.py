@@ -8,9 +8,11 @@ from typing import Final
 from packaging.version import Version
 
 from envspec.diagnostics.audit.family import EXCLUDES, requested
+from envspec.diagnostics.audit.python import pythons
 from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity
 from envspec.facts.tables import pep440
 from envspec.importers.types import Source
+from envspec.origins import PYTORCH_PAGES
 from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, ListedFile, PageListing
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
 from envspec.resolve.pypi.metadata import allows
@@ -32,8 +34,8 @@ _NAMED: Final = 3
 
 
 def is_elsewhere(audit: Audit, name: str) -> bool:
-    """Whether a name may come from an index of the sources that is not PyTorch's."""
-    return any(not each.packages or name in each.packages for each in audit.draft.indexes)
+    """Whether a name may come from another index of the sources, PyTorch's among them."""
+    return audit.has_other_index(name) or any(PYTORCH_PAGES.search(each.text) for each in audit.ledger)
 
 
 def comes_from_another(audit: Audit, name: str) -> bool:
@@ -43,7 +45,7 @@ def comes_from_another(audit: Audit, name: str) -> bool:
 
 def pins_of(audit: Audit) -> Iterator[tuple[str, str, Source]]:
     """Name, version and line of each version that the sources name, of packages that are from the default index."""
-    named = set()
+    named = audit.of_images
     for each in audit.required:
         name = each.requirement.name
         if each.requirement.kind is RequirementKind.NAME and each.pin and not comes_from_another(audit, name):
@@ -51,8 +53,10 @@ def pins_of(audit: Audit) -> Iterator[tuple[str, str, Source]]:
             # Builds with a label are on PyTorch's own indexes, of which the facts know.
             if "+" not in each.pin:
                 yield name, each.pin, each.source
-    for name, version in sorted(audit.draft.versions.items()):
-        if name not in named and "+" not in version and not comes_from_another(audit, name):
+    for name, version in sorted(audit.versions().items()):
+        locked = audit.draft.locked.get(name)
+        is_default = (locked is None or locked.is_default) and "+" not in version
+        if name not in named and is_default and not comes_from_another(audit, name):
             yield name, version, audit.bringing(name)
 
 
@@ -75,6 +79,9 @@ def projects(audit: Audit) -> Iterator[Finding]:
 
 def releases(audit: Audit) -> Iterator[Finding]:
     """Versions that are gone, yanked, or without a file for the target."""
+    if any(pythons(audit)):
+        # Every release for the Pythons that the sources require would be reported once more.
+        return
     ranks = TagRanks(tuple(wheel_tags(audit.target)))
     for name, version, source in pins_of(audit):
         page = (audit.pages or {}).get(name)

@@ -39,15 +39,16 @@ def specifier_of(clue: Clue) -> SpecifierSet | None:
 
 
 def pythons(audit: Audit) -> Iterator[Finding]:
-    """The Python that is examined, against each line that bounds it."""
+    """The Python that is examined, against each line that bounds it: an image may have several Pythons, and a project
+    runs with one of them.
+    """
     series = audit.target.python.series
+    named = {series_of(each.value): each.source for each in reversed(audit.draft.pythons)}
+    versions = [audit.target.python.version, *(f"{each}.{patch}" for each in named if each for patch in (0, 9))]
     for clue in audit.draft.pythons:
-        bound, named = specifier_of(clue), series_of(clue.value)
-        excluded = bound is not None and not bound.contains(audit.target.python.version, prereleases=True)
-        if excluded or (named and named != series):
-            first = next(
-                (str(each.source) for each in audit.draft.pythons if series_of(each.value) == series), "--python"
-            )
+        bound = specifier_of(clue)
+        if bound is not None and not any(bound.contains(each, prereleases=True) for each in versions):
+            first = named.get(series, "--python")
             what = f"Python {series} ({first}) is not what this line requires: {clue.value}"
             todo = "name one Python in all of them"
             yield Finding(SEVERAL, clue.source, what, clue.why or "it names a Python", "the sources", todo)

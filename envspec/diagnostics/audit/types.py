@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envspec.facts.tables import Facts, GpuRow, TorchRelease
 from envspec.importers.types import Clue, Draft, LedgerEntry, Source
-from envspec.models import CudaVersion, Package, Target
+from envspec.models import CudaVersion, Package, Platform, Target
 from envspec.resolve.pypi.index.page import PageListing
 from envspec.spec.requirements import Requirement
+
+#: A line of a Dockerfile that names a base image.
+FROM: Final = re.compile(r"FROM\s", re.IGNORECASE)
 
 
 class Severity(Enum):
@@ -47,6 +52,10 @@ class Finding:
     why: str
     fact: str
     todo: str
+
+    def is_same(self, other: Finding) -> bool:
+        """Whether both report one thing: a line can be part of several environments."""
+        return (self.rule, self.source, self.what) == (other.rule, other.source, other.what)
 
 
 class NotRun(NamedTuple):
@@ -128,9 +137,11 @@ class Audit:
     """A project, and what is known of it.
 
     is_python_assumed: whether no source names a Python. required: what applies to the target; bounds: constraints.
-    taken: None if it is not known what installers choose. pages: of names on the default index; None for a name that it
-    does not have. gpus: with the line that names each; an empty file for the command's own options, as of the driver.
-    unresolved: why installers choose nothing at all; empty if they do.
+    overrides: names, and what is required of them; None for what is removed. commands: how many install packages, one
+    after the other. taken: None if it is not known what installers choose. is_partial: whether something that the
+    sources require is not part of it. pages: of names on the default index; None for a name that it does not have.
+    gpus: with the line that names each; an empty file for the command's own options, as of the driver. unresolved: why
+    installers choose nothing at all; empty if they do.
     """
 
     draft: Draft
@@ -140,10 +151,13 @@ class Audit:
     required: tuple[Required, ...] = ()
     bounds: tuple[Required, ...] = ()
     is_python_assumed: bool = False
+    overrides: tuple[tuple[str, SpecifierSet | None], ...] = ()
+    commands: int = 0
     gpus: tuple[tuple[GpuRow, Source], ...] = ()
     driver: Clue | None = None
     pages: Mapping[str, PageListing | None] | None = None
     taken: Mapping[str, Taken] | None = None
+    is_partial: bool = False
     torch: TorchBuild | None = None
     unresolved: str = ""
     left_out: tuple[NotRun, ...] = field(default=())
@@ -162,9 +176,36 @@ class Audit:
             fresh = [by for by in (found.required_by if found else ()) if by and by not in seen]
             seen.update(fresh)
             open_names += fresh
-        locked = self.taken.get(name) if self.taken else None
-        entries = (each for each in self.ledger if locked and name in each.text and locked.version in each.text)
+        version = self.draft.versions.get(name, "")
+        entries = (each for each in self.ledger if version and name in each.text and version in each.text)
         return next((each.source for each in entries), self.top)
+
+    def is_pinned(self, name: str) -> bool:
+        """Whether a line requires one version of a package, which it then has whatever else is installed."""
+        return any(each.requirement.name == name and each.pin for each in self.required)
+
+    def has_other_index(self, name: str) -> bool:
+        """Whether a name may come from an index of the sources that is neither the default one nor PyTorch's."""
+        named = any(not each.packages or name in each.packages for each in self.draft.indexes)
+        return named or bool(self.draft.default_indexes)
+
+    @property
+    def of_images(self) -> set[str]:
+        """Names of packages that a base image has, and that no other line requires."""
+        lines = {each.source for each in self.ledger if FROM.match(each.text)}
+        required = {each.requirement.name for each in self.required if each.source not in lines}
+        names = {each.requirement.name for each in self.required if each.source in lines}
+        if "torch" in names:
+            names |= {"torchvision", "torchaudio"}
+        return names - required
+
+    def versions(self) -> dict[str, str]:
+        """The versions that the sources lock for the target; none for platforms other than linux-64."""
+        series, locked = self.target.python.series, self.draft.locked
+        others = {name for name, each in locked.items() if series not in each.pythons}
+        if self.target.platform is not Platform.LINUX_64:
+            return {}
+        return {name: version for name, version in self.draft.versions.items() if name not in others}
 
     @property
     def top(self) -> Source:
