@@ -18,6 +18,7 @@ from envspec.cli.options import OFFLINE, PLATFORMS, UNCONFINED, context_of, jobs
 from envspec.cli.output import Result, in_formats
 from envspec.cli.progress import TerminalReporter
 from envspec.errors import EnvspecError, UsageError
+from envspec.importers import KINDS
 from envspec.report import IMPORT
 
 if TYPE_CHECKING:
@@ -65,6 +66,13 @@ class _Lost(EnvspecError):
 @click.option("--cuda", metavar="V", default="", help="CUDA's minor version.")
 @click.option("--extra", "extras", multiple=True, metavar="NAME", help="An extra of pyproject.toml to include.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of pyproject.toml to include.")
+@click.option("--target", metavar="STAGE", default="", help="The stage of a Dockerfile to import (default: the last).")
+@click.option(
+    "--as",
+    "kind",
+    type=click.Choice(KINDS),
+    help="What a file with another name is, such as `requirements.dev`.",
+)
 @click.option("--as-of", metavar="DATE", help="The spec's as_of: later uploads are ignored (default: now).")
 @click.option("--accept-loss", is_flag=True, help="Exit with code 0 even if packages, indexes or settings are lost.")
 @click.option("--no-lock", is_flag=True, help="Write only the spec.")
@@ -109,6 +117,8 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
         extras=chosen["extras"],
         groups=chosen["groups"],
         overwrite=chosen["force"],
+        target=chosen["target"],
+        kind=chosen["kind"] or "",
     )
     request = _with_files(request, sources or (() if prefixes else (request.root,)))
     request = replace(request, sources=(*request.sources, *prefixes))

@@ -28,7 +28,7 @@ IMPORTERS: Final[tuple[tuple[str, str, str], ...]] = (
     (r"cog\.ya?ml", "envspec.importers.cog:read_cog", "cog.yaml"),
     (r"\.?devcontainer\.json", "envspec.importers.devcontainer:read_devcontainer", "devcontainer.json"),
     (
-        r"(?:.*\.)?(?:Dockerfile|Containerfile)(?:[._-].*)?",
+        r"(?i:.*(?:docker|container)file|(?:docker|container)file(?!.*\.(?:dockerignore|md|sh|py)$).*)",
         "envspec.importers.dockerfile:read_dockerfile",
         "Dockerfile",
     ),
@@ -36,6 +36,9 @@ IMPORTERS: Final[tuple[tuple[str, str, str], ...]] = (
     # Environments have other names too: `conda/all_cuda-129_arch-x86_64.yaml`.
     (r"(?!meta\.).*\.ya?ml", "envspec.importers.conda:read_environment", "environment.yml"),
 )
+
+#: What a file of another name can be: beginnings of the names that messages show.
+KINDS: Final = ("requirements", "dockerfile", "environment", "pyproject", "pixi", "cog", "devcontainer")
 
 #: Where a project keeps them: patterns of paths in its folder, those that decide most first.
 _FOLDER_SOURCES: Final = (
@@ -59,18 +62,21 @@ def importer_of(path: Path) -> Importer | None:
     return found
 
 
-def known_importer(path: Path) -> Importer:
-    """The importer of a source.
+def known_importer(path: Path, kind: str = "") -> Importer:
+    """The importer of a source. kind: one of `KINDS`, whatever the source's name is.
 
     Raises:
         UsageError: it does not exist, or nothing reads files of its name.
     """
     if not path.exists():
         raise UsageError(f"there is no {path}", hint="name a file such as requirements.txt, or the folder of a venv")
+    if kind and path.is_file():
+        path = Path(next(name for *_, name in IMPORTERS if name.lower().startswith(kind)))
     if (importer := importer_of(path)) is None:
+        known = ", ".join(dict.fromkeys([*(name for *_, name in IMPORTERS), "folders of environments"]))
         raise UsageError(
             f"{path}: no importer reads files of this name",
-            hint=f"known: {', '.join(dict.fromkeys(name for *_, name in IMPORTERS))}, and folders of environments",
+            hint=f"known: {known}; `envspec init --as KIND` states what it is: {', '.join(KINDS)}",
         )
     return importer
 
@@ -81,9 +87,10 @@ def sources_in(folder: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(path for path in found if path.is_file()))
 
 
-def new_import(root: Path, extras: tuple[str, ...] = (), groups: tuple[str, ...] = ()) -> Import:
+def new_import(root: Path, extras: tuple[str, ...] = (), groups: tuple[str, ...] = (), target: str = "") -> Import:
     """An import without a source yet.
 
     root: the folder from which messages name files. extras, groups: that are taken of every project that is read.
+    target: the stage of Dockerfiles.
     """
-    return Import(root, importer_of, extras, groups)
+    return Import(root, importer_of, extras, groups, target)

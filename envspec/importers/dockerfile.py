@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from envspec.errors import UsageError
 from envspec.importers.base_images import leave_replaced
 from envspec.importers.dockerfile_stage import StageReader, flags_of, read_argument
 from envspec.importers.dockerfile_syntax import Instruction, read_instructions
@@ -40,7 +41,7 @@ def read_dockerfile(path: Path, imported: Import) -> None:
     """Read a Dockerfile. Files that it copies are in its own folder, or in one above, up to that of the import."""
     root = imported.root.resolve()
     above = [each for each in path.resolve().parents if each.is_relative_to(root)]
-    read_build(path, imported, above or (path.parent,))
+    read_build(path, imported, above or (path.parent,), imported.target)
 
 
 def read_build(
@@ -53,6 +54,7 @@ def read_build(
 
     Raises:
         Unreadable: it can't be read, or is no Dockerfile.
+        UsageError: it has no such stage.
     """
     given = dict(args or {})
     #: Arguments before the first FROM: for the names of base images, and as defaults in stages.
@@ -63,6 +65,9 @@ def read_build(
         return
     contexts = _by_files(contexts, stages)
     _look_through(stages, imported, contexts, before, given)
+    if target and _find(target, stages) is None:
+        names = ", ".join(each.name for each in stages if each.name) or "none has a name"
+        raise UsageError(f"{imported.shown(path)} has no stage {target}", hint=f"its stages: {names}")
     final = [*_chain(_find(target, stages) or stages[-1])]
     sources = _environments(final, stages)
     syncs = _syncs([*final, *sources])
@@ -85,6 +90,8 @@ def read_build(
             reader.read_environment(stage.instructions, base)
         else:
             reason = f"the stage {stage.name or number} is not in the image"
+            if stage.name and _is_last(stage, stages):
+                reason += f": `--target {stage.name}` imports it instead"
             reader.read_unused(stage.instructions, reason)
     leave_replaced(imported)
 
@@ -194,6 +201,14 @@ def _environments(final: Sequence[_Stage], stages: Sequence[_Stage]) -> list[_St
                 found += new
                 waiting += new
     return found
+
+
+def _is_last(stage: _Stage, stages: Sequence[_Stage]) -> bool:
+    """Whether a stage is an image of its own: no other stage starts from it or copies from it."""
+    parents = [each.parent for each in stages]
+    return stage not in parents and all(
+        _find(name, stages) is not stage for each in stages for name, _ in each.seen.taken
+    )
 
 
 def _last_workdir(final: Sequence[_Stage]) -> Instruction | None:

@@ -15,7 +15,7 @@ from envspec.importers import conda_specs
 from envspec.importers.conda_specs import add_channel
 from envspec.importers.pip import Use, add_index, add_requirement
 from envspec.importers.pyproject import read_pyproject
-from envspec.importers.requirements import add_line
+from envspec.importers.requirements import add_line, read_requirements
 from envspec.importers.shell_state import Clone, Command, Selection, Shell, split_options
 from envspec.importers.toml_lines import TomlFile, list_of, table_of
 from envspec.importers.types import LedgerEntry, Outcome, Source
@@ -49,7 +49,7 @@ _WITH_VALUE: Final = (
         "-C --config-settings --config-setting --global-option --build-option --install-option",
         reason="a spec has no options of builds, only their variables: [build.NAME] env",
     ),
-    _Option("--torch-backend"),
+    _Option("--torch-backend --extra"),
     _Option("-w --wheel-dir"),
     _Option("-t --target --prefix --root"),
     _Option("--group", reason='add the group to the spec: `dependencies-from = ["group:NAME"]`'),
@@ -106,8 +106,9 @@ def read_pip(shell: Shell, command: Command) -> None:
         shell.packages.append(command.source)
     if command.python and (packages or given):
         shell.use_python(command, command.python, f"python{command.python} -m {command.words[0]}")
+    extras = Selection(frozenset(value for option, value in given if option == "--extra"))
     for option, value in given:
-        _read_option(shell, command, option, value, packages)
+        _read_option(shell, command, option, value, packages, extras)
     for name in names:
         _read_name(shell, command, name)
     if len(shell.imported.ledger) == before:
@@ -131,7 +132,9 @@ def _package_name(text: str) -> str:
     return normalised(found[0]) if found else ""
 
 
-def _read_option(shell: Shell, command: Command, option: str, value: str, packages: tuple[str, ...]) -> None:
+def _read_option(
+    shell: Shell, command: Command, option: str, value: str, packages: tuple[str, ...], extras: Selection
+) -> None:
     row, text = _OPTION.get(option), f"{option} {value}".rstrip()
     if row is None:
         shell.add(command, Outcome.NOT_UNDERSTOOD, f"envspec does not support this option of {command.words[0]}", text)
@@ -142,7 +145,7 @@ def _read_option(shell: Shell, command: Command, option: str, value: str, packag
     elif row.line == "-e":
         _read_local(shell, command, value, "-e ")
     elif row.line in ("-r", "-c") and "://" not in value:
-        _read_file(shell, command, row.line, value)
+        _read_file(shell, command, row.line, value, extras)
     elif row.line == "--index-url" and packages and not PYTORCH_PAGES.match(value) and not _MIRROR.search(value):
         shell.add(command, *add_index(value, command.source, shell.imported, packages=packages), text)
     elif row.line:
@@ -165,7 +168,7 @@ def _add(shell: Shell, command: Command, line: str) -> None:
     add_line(line, command.source, shell.imported, shell.context)
 
 
-def _read_file(shell: Shell, command: Command, option: str, name: str) -> None:
+def _read_file(shell: Shell, command: Command, option: str, name: str, extras: Selection) -> None:
     written = shell.written.get(shell.path(name))
     text = f"{option} {name}"
     host = shell.host(name)
@@ -181,11 +184,16 @@ def _read_file(shell: Shell, command: Command, option: str, name: str) -> None:
             reason = f"is a file of {cloned[0].url}: save it in the project, and name it to `envspec init`"
         shell.add(command, Outcome.REFUSED, f"{name} {reason}", text)
     elif option == "-r":
-        shell.imported.include(host, command.source, text)
+        # pip reads a file of any name.
+        importer = shell.imported.find(host) or (read_requirements if shell.imported.find(_USUAL_FILE) else None)
+        if host.name == "pyproject.toml" and importer is not None:
+            importer = partial(read_pyproject, extras=extras.extras)
+        shell.imported.include(host, command.source, text, importer)
     else:
         _add(shell, command, f"{option} {shlex.quote(_relative(host, shell.context))}")
 
 
+_USUAL_FILE: Final = Path("requirements.txt")
 _NOT_COPIED: Final = "is not among the files that are copied from the project: name it to `envspec init` as well"
 
 

@@ -200,14 +200,16 @@ class Import:
     """One run of the importers: draft and ledger of all sources, and the files that were read.
 
     root: the folder from which messages name files. find: the importer of a file, for those that include others.
-    extras, groups: that the user names, of every project that is read. tops: links that lead out of all of these
-    folders are not read: see `allow`. platforms: those that the user chose; empty: the sources decide.
+    extras, groups: that the user names, of every project that is read. target: the stage of Dockerfiles. tops: links
+    that lead out of all of these folders are not read: see `allow`. platforms: those that the user chose; empty: the
+    sources decide.
     """
 
     root: Path
     find: Callable[[Path], Importer | None]
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    target: str = ""
     draft: Draft = field(default_factory=Draft)
     ledger: list[LedgerEntry] = field(default_factory=list)
     done: set[Path] = field(default_factory=set)
@@ -216,7 +218,9 @@ class Import:
 
     def scratch(self) -> Import:
         """An import of the same sources, with a draft and a ledger of its own."""
-        return Import(self.root, self.find, self.extras, self.groups, tops=self.tops, platforms=self.platforms)
+        return Import(
+            self.root, self.find, self.extras, self.groups, self.target, tops=self.tops, platforms=self.platforms
+        )
 
     def allow(self, source: Path) -> None:
         """Let links lead to files in the repository of a source that the user named: git's top level, else its folder.

@@ -12,7 +12,7 @@ from envspec.diagnostics.machine import read_machine, this_platform
 from envspec.errors import NetworkError, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import match_gpu
-from envspec.importers import known_importer, new_import
+from envspec.importers import importer_of, known_importer, new_import
 from envspec.importers.empty import note_empty
 from envspec.importers.result import Imported, Proof, moves
 from envspec.importers.spec_lines import with_name_of_wheel
@@ -34,7 +34,7 @@ _MOST_NAMES: Final = 20
 class InitRequest:
     """sources: files, and folders of environments. output: the spec's file; None: specs/<name>.toml below `root`, the
     current folder. extras, groups: of every pyproject.toml that is read. overwrite: whether a spec that exists is
-    replaced.
+    replaced. target: the stage of Dockerfiles; empty for the last. kind: of `KINDS`: what files of other names are.
     """
 
     root: Path
@@ -44,6 +44,8 @@ class InitRequest:
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     overwrite: bool = False
+    target: str = ""
+    kind: str = ""
 
     @property
     def prefixes(self) -> tuple[Path, ...]:
@@ -57,11 +59,12 @@ def read_sources(request: InitRequest, facts: Facts) -> Import:
     Raises:
         UsageError: a source is missing, can't be read, or is of no kind that is known; no project has the extras.
     """
-    imported = new_import(request.root, request.extras, request.groups)
+    imported = new_import(request.root, request.extras, request.groups, request.target)
+    unknown = [path for path in request.sources if path.is_file() and importer_of(path) is None]
     imported.platforms = tuple(each.value for each in request.choices.platforms)
     for path in request.sources:
         imported.allow(path)
-        imported.run(known_importer(path), path)
+        imported.run(known_importer(path, request.kind if path in unknown or not unknown else ""), path)
     if (request.extras or request.groups) and not any(path.name == "pyproject.toml" for path in imported.done):
         option, name = ("--extra", *request.extras[:1]) if request.extras else ("--group", *request.groups[:1])
         raise UsageError(

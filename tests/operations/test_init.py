@@ -235,3 +235,21 @@ def test_sources_without_a_package(user: User) -> None:
     assert 'setup.py has install_requires (weekly, modern): write "studio @ .." in [pip] dependencies' in words
     assert "requirements.txt is not among the sources" in words
     assert init(user, "requirements.txt", "--name", "tools", "--no-lock", "--force").status == 0
+
+
+def test_a_file_of_another_name_is_read_as_what_it_is(user: User) -> None:
+    (user.folder / "requirements.dev").write_text("weekly\n")
+    (user.folder / "Gpu_Dockerfile").write_text(
+        "FROM ubuntu:24.04 AS a\nRUN pip install modern\nFROM ubuntu:24.04 AS b\nRUN pip install weekly\n"
+    )
+    spec = user.folder / "specs" / "t.toml"
+    words = ("--name", "t", "--no-lock", "--force")
+    assert "`envspec init --as KIND`" in refused(init(user, "requirements.dev", *words), 2)
+    for name, more, line in (
+        ("requirements.dev", ("--as", "requirements"), '["weekly"]'),
+        ("Gpu_Dockerfile", (), '["weekly"]'),
+        ("Gpu_Dockerfile", ("--target", "a"), '["modern"]'),
+    ):
+        assert init(user, name, *more, *words).status == 0
+        assert f"dependencies = {line}" in spec.read_text()
+    assert "its stages: a, b" in refused(init(user, "Gpu_Dockerfile", "--target", "c", *words), 2)
