@@ -73,10 +73,10 @@ def known_importer(path: Path, kind: str = "") -> Importer:
     if kind and path.is_file():
         path = Path(next(name for *_, name in IMPORTERS if name.lower().startswith(kind)))
     if (importer := importer_of(path)) is None:
-        known = ", ".join(dict.fromkeys([*(name for *_, name in IMPORTERS), "folders of environments"]))
+        known = ", ".join(dict.fromkeys(name for *_, name in IMPORTERS))
         raise UsageError(
             f"{path}: no importer reads files of this name",
-            hint=f"known: {known}; `envspec init --as KIND` states what it is: {', '.join(KINDS)}",
+            hint=f"state what it is with `envspec init --as`; known: {known}, and folders of environments",
         )
     return importer
 

@@ -244,7 +244,7 @@ def test_a_file_of_another_name_is_read_as_what_it_is(user: User) -> None:
     )
     spec = user.folder / "specs" / "t.toml"
     words = ("--name", "t", "--no-lock", "--force")
-    assert "`envspec init --as KIND`" in refused(init(user, "requirements.dev", *words), 2)
+    assert "with `envspec init --as`" in refused(init(user, "requirements.dev", *words), 2)
     for name, more, line in (
         ("requirements.dev", ("--as", "requirements"), '["weekly"]'),
         ("Gpu_Dockerfile", (), '["weekly"]'),
