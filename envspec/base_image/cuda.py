@@ -15,6 +15,7 @@ from envspec.facts import Facts
 from envspec.facts.cuda import require_for
 from envspec.facts.tables import CpuBuildRow, CudaBuildRow, numeric
 from envspec.models import (
+    CONFLICT,
     DEFAULT_INDEX,
     SPEC,
     BaseImage,
@@ -28,6 +29,7 @@ from envspec.models import (
     Platform,
     PlatformCuda,
     Resolution,
+    SharedFiles,
 )
 from envspec.origins import PYTORCH
 
@@ -264,7 +266,7 @@ class CudaPins:
     library -> pins that contain it. builds: packages whose CUDA only a fact states. sources: those that the lock has
     packages of. gpu_code: of a torch that is there already, as it was read. without_cuda: packages whose wheels have no
     CUDA, with what is known of them. brings_cuda: whether a package is one that brings CUDA to such a package.
-    dependents: what requires each wheel.
+    dependents: what requires each wheel. clashing: packages with the same files for different CUDAs.
     """
 
     platform: Platform
@@ -278,6 +280,7 @@ class CudaPins:
     without_cuda: tuple[tuple[Pin, tuple[CpuBuildRow, ...]], ...] = ()
     brings_cuda: bool = False
     dependents: Mapping[str, Sequence[Dependent]] = field(default_factory=dict)
+    clashing: tuple[tuple[str, ...], ...] = ()
 
     def bringing(self, name: str) -> list[str]:
         """The packages that require a library of NVIDIA's, directly or through others of these, sorted."""
@@ -314,10 +317,26 @@ def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
     without = tuple(_without_cuda(pins, platform, facts))
     rows_of_platform = (row for row in facts.cpu_builds if platform.value in row.platforms)
     brings = any(_with_cuda(row, pins) for row in rows_of_platform)
-    dependents = {wheel.name: wheel.required_by for wheel in resolution.packages}
     return CudaPins(
-        platform, python, cudas, libraries_of(pins), torch, builds, sources, code, without, brings, dependents
+        platform,
+        python,
+        cudas,
+        libraries_of(pins),
+        torch,
+        builds,
+        sources,
+        code,
+        without,
+        brings,
+        dependents={wheel.name: wheel.required_by for wheel in resolution.packages},
+        clashing=tuple(each.packages for each in resolution.shared if is_of_two_cudas(each)),
     )
+
+
+def is_of_two_cudas(shared: SharedFiles) -> bool:
+    """Whether packages for different CUDAs conflict: `nvidia-nccl-cu12` and `nvidia-nccl-cu13`."""
+    labels = {found[1] for name in shared.packages if (found := re.search(r"-(cu\d+)$", name))}
+    return shared.why == CONFLICT and len(labels) > 1
 
 
 def _without_cuda(

@@ -28,6 +28,9 @@ def other_cudas(pins: CudaPins, first: PinnedCuda, facts: Facts) -> Iterator[str
             f"{_with_dependents(own.pin, pins)}: two CUDAs in one lock; the image and the driver are chosen for the "
             "newer one"
         )
+        if pins.clashing:
+            names = ", ".join(" and ".join(packages) for packages in pins.clashing)
+            text = f"{text}. {names} have the same files: this lock can't be installed, and no image can be built of it"
         advice = _advice(pins.bringing(found.pin.name), pins.bringing(own.pin.name), found, own, pins, facts)
         yield f"{text}{advice}"
 

@@ -5,7 +5,7 @@ Imported while the engines run (see `resolve.stage.World`): nothing before them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -92,15 +92,15 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
 
     lock, warnings_of_plan = complete(resolved, spec, facts, pinned, partial(_newest_archive, state))
     warnings = [
-        *(f"{q.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
-        *_warnings_of(resolutions, pypi.way_out),
+        *_on_platforms((q.request.target.platform, q.warnings) for q in decided),
+        *_on_platforms((r.target.platform, _with_way_out(r.warnings, pypi)) for r in resolutions),
         *warnings_of_plan,
         *(text for image in lock.base_images for text in _without_digest(image, failures.get(image))),
         *_without_image(spec, lock.base_image),
         *(library_warnings(spec, resolutions, facts) if lock.base_image else ()),
         *_without_build(spec, resolutions),
         *_without_python(resolutions, facts),
-        *(f"{r.target.platform.value}: {text}" for r in resolutions for text in conflict_warnings(r, spec, facts)),
+        *_on_platforms((r.target.platform, conflict_warnings(r, spec, facts)) for r in resolutions),
         *unowned,
     ]
     lock = _with_images(lock, before)
@@ -111,13 +111,22 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     return lock
 
 
-def _warnings_of(resolutions: Sequence[Resolution], way_out: str) -> Iterator[str]:
-    """The warnings of all platforms. way_out: for packages that went years back, which the first of them states."""
-    held_back = [each.warning for part in resolutions for each in part.held_back if each.since]
-    for part in resolutions:
-        for text in part.warnings:
-            hint = f". {way_out[0].upper()}{way_out[1:]}" if way_out and text in held_back[:1] else ""
-            yield f"{part.target.platform.value}: {text}{hint}"
+def _on_platforms(warnings: Iterable[tuple[Platform, Iterable[str]]]) -> Iterator[str]:
+    """Warnings after the platforms to which they apply, each text once."""
+    platforms: dict[str, list[str]] = {}
+    for platform, texts in warnings:
+        for text in texts:
+            platforms.setdefault(text, []).append(platform.value)
+    for text, names in platforms.items():
+        yield f"{', '.join(dict.fromkeys(names))}: {text}"
+
+
+def _with_way_out(warnings: Sequence[str], pypi: PypiResult) -> Iterator[str]:
+    """Warnings; the first about a package that went years back states the constraints with which none does."""
+    held_back = [each.warning for part in pypi.resolutions for each in part.held_back if each.since]
+    for text in warnings:
+        is_first = bool(pypi.way_out) and text in held_back[:1]
+        yield f"{text}. {pypi.way_out[0].upper()}{pypi.way_out[1:]}" if is_first else text
 
 
 def _with_built(resolutions: tuple[Resolution, ...], state: LockState) -> tuple[Resolution, ...]:

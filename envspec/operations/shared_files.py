@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from posixpath import commonpath, dirname
 
+from envspec.base_image.cuda import is_of_two_cudas, read_pins
 from envspec.context import counted
 from envspec.facts import Facts
 from envspec.io.archives import FileConflict
@@ -77,8 +78,12 @@ def _shown(name: str, part: Resolution) -> str:
 def conflict_warnings(part: Resolution, spec: Spec, facts: Facts) -> Iterator[str]:
     """What to do about files that several packages have and nothing decides, a line for each group of packages."""
     advice = _Advice({each.name: each for each in part.packages}, has_cuda(spec, part.target.platform), facts)
+    # The base image's plan warns of two CUDAs, with these packages.
+    is_warned = (
+        has_cuda(spec, part.target.platform) and len({each.cuda.major for each in read_pins(part, facts).cudas}) > 1
+    )
     for each in part.shared:
-        if each.why == CONFLICT:
+        if each.why == CONFLICT and not (is_warned and is_of_two_cudas(each)):
             names = " and ".join(_shown(name, part) for name in each.packages)
             more = f" and {counted(len(each.paths) - 1, 'more file')}" if len(each.paths) > 1 else ""
             yield (

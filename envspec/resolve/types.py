@@ -203,20 +203,17 @@ class CondaRequest:
 
 
 class RefusedLine(NamedTuple):
-    """What is wrong with lines of [pip] dependencies: with that which reads `line`, else with each of the name, and of
-    the extra.
-    """
+    """What is wrong with lines of [pip] dependencies: with that which reads `line`, else with each of the name."""
 
     name: str
     problem: str
     hint: str
     line: str = ""
-    extra: str = ""
 
     def is_of(self, line: Requirement) -> bool:
         # A label of the torch family chooses its build, and is then removed.
         is_same = not self.line or self.line in (str(line), str(without_label(line)[0]))
-        return line.name == self.name and is_same and (not self.extra or self.extra in line.extras)
+        return line.name == self.name and is_same
 
 
 class RefusedLines(NoSolution):

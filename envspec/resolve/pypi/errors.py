@@ -19,7 +19,7 @@ from envspec.resolve.pypi.found import is_release
 from envspec.resolve.pypi.index.routing import OWN_VERSION
 from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.view import View
-from envspec.resolve.pypi.metadata import allows, parsed
+from envspec.resolve.pypi.metadata import allows, missing_extras, parsed
 from envspec.resolve.pypi.refused_lines import RENAME, refused_lines
 from envspec.resolve.pypi.resolver import PypiRequest, Unsolvable
 from envspec.resolve.pypi.wheel_coverage import no_wheel_text
@@ -28,7 +28,6 @@ from envspec.resolve.types import (
     CondaProvided,
     FoundPackage,
     ProvidedPackage,
-    RefusedLine,
     RefusedLines,
     required_by,
 )
@@ -277,40 +276,40 @@ class NeedsSdist(UnusableSdists):
 
 
 def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterable[Dependent]]]) -> list[str]:
-    """A warning for each extra that a package requires of another one that does not have it.
+    """A warning for each extra that the spec or a package requires of a package that does not have it.
+
+    Installers pass over such an extra: what it was to install is missing.
 
     packages: name -> version, its extras, those of an older release that the spec allows, what requires it.
-
-    Raises:
-        RefusedLines: the spec requires such an extra; with all of them.
     """
-    of_spec, warnings = [], []
+    warnings: list[str] = []
     for name, (version, offered, former, askers) in packages.items():
         for asker in sorted(askers):
             requirement = parsed(asker.requirement)
-            for extra in sorted(map(normalised, requirement.extras) if requirement else ()):
-                if extra in offered:
-                    continue
+            for extra in missing_extras(requirement, offered) if requirement else ():
                 lacks = f"{name} {version} has no extra {extra}"
-                if asker.name == SPEC and extra in former:
-                    warnings.append(
-                        f"{asker.requirement}: {name} {version} no longer has the extra {extra}: remove it, or bound "
-                        f"{name} to releases that have it"
-                    )
-                elif asker.name == SPEC:
-                    close = nearest(extra, offered)
-                    instead = f"write {name}[{close}]" if close else "remove the extra"
-                    has = f"the extras {', '.join(sorted(offered))}" if offered else "no extras"
-                    hint = f"{instead}: {name} {version} has {has}"
-                    of_spec.append(RefusedLine(name, lacks, hint, extra=extra))
-                else:
+                if asker.name != SPEC:
                     warnings.append(
                         f"{asker.name} requires {asker.requirement}, but {lacks}: if something is missing, add it to "
                         "[pip] dependencies"
                     )
-    if of_spec:
-        raise RefusedLines(of_spec)
+                elif extra in former:
+                    warnings.append(
+                        f"{asker.requirement}: {name} {version} no longer has the extra {extra}: remove it, or bound "
+                        f"{name} to releases that have it"
+                    )
+                else:
+                    instead = _instead(name, extra, offered)
+                    warnings.append(f"{asker.requirement}: {lacks}, so nothing is installed for it: {instead}")
     return list(dict.fromkeys(warnings))
+
+
+def _instead(name: str, extra: str, offered: Set[str]) -> str:
+    """What to write in place of an extra that a package does not have."""
+    if close := nearest(extra, offered):
+        return f"did you mean {name}[{close}]?"
+    has = f"the extras {', '.join(sorted(offered))}" if offered else "no extras"
+    return f"remove it; {name} has {has}"
 
 
 #: `numpy>=1.24,<2.2`, `torch[opt]==2.9.1`, `torch{platform_machine != 'aarch64'}==2.5.1`, as resolvers write them.

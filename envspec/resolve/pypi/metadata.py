@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from copy import copy
 from functools import lru_cache
 from typing import Final
@@ -54,6 +54,11 @@ def offered_extras(metadata: bytes) -> frozenset[str]:
     """The extras that a requirement may name, normalised: old wheels have them in the markers alone."""
     in_markers = (extra for text in declared(metadata) for extra in _EXTRA.findall(text.partition(";")[2]))
     return frozenset(map(normalised, (*extras_of(metadata), *in_markers)))
+
+
+def missing_extras(requirement: Requirement, offered: Set[str]) -> list[str]:
+    """The extras of a requirement that are not among those that a package offers (`offered_extras`), sorted."""
+    return sorted(set(map(normalised, requirement.extras)) - offered)
 
 
 #: Normalised name -> the versions in place of those that packages require; None: nothing in place of them.

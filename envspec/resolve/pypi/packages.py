@@ -39,6 +39,7 @@ from envspec.resolve.pypi.metadata import (
     allows,
     applicable,
     declared,
+    missing_extras,
     offered_extras,
     override,
     parsed,
@@ -84,7 +85,6 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     What is from no index is no package here, but part of the graph.
 
     Raises:
-        RefusedLines: the spec names extras that packages do not have.
         PypiCondaConflict: a package requires PyPI's build of a member of the torch family, and torch is conda's.
         ResolverError: the resolver pinned what the index does not list.
         NetworkError: metadata or a size cannot be fetched.
@@ -184,7 +184,7 @@ async def _former_extras(node: _Node, view: View) -> frozenset[str]:
     required = [
         requirement for asker in node.askers if asker.name == SPEC and (requirement := parsed(asker.requirement))
     ]
-    lacking = [each for each in required if not {normalised(extra) for extra in each.extras} <= node.offered]
+    lacking = [each for each in required if missing_extras(each, node.offered)]
     if not lacking or node.name in view.rules.direct:
         return frozenset()
     older: dict[Version, ListedFile] = {}
