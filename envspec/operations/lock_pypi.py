@@ -93,12 +93,10 @@ class Pypi:
         try:
             found = self._resolved()
         except Unsolvable as error:
-            from envspec.operations.lock_ways_out import loosened
+            from envspec.operations.lock_ways_out import ways_to_solve
 
-            if error.hint != LOOSEN:
-                raise
-            if ways := list(loosened(error.message, self._state.spec, self._tried, self._state.context)):
-                error.hint = f"loosen one of these, and the rest has a solution: {'; '.join(ways)}"
+            if error.hint == LOOSEN:
+                error.hint = ways_to_solve(error.message, self._state.spec, self._tried, self._state.context) or LOOSEN
             raise
         except UnusableSdists as error:
             from envspec.operations.lock_ways_out import with_wheels

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -13,15 +14,17 @@ from envspec.context import Context, Step
 from envspec.facts import Facts
 from envspec.models import Resolution
 from envspec.operations.lock_state import is_open
-from envspec.resolve.pypi.errors import UnbuiltSdist, words_of
+from envspec.resolve.pypi.errors import UnbuiltSdist, bounds_in, words_of
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.resolve import TargetRequest
 from envspec.spec import Requirement, Spec
 from envspec.spec.errors import quoted
 from envspec.spec.requirements import read_constraint, read_requirement
+from envspec.spec.sections import Override
 
 #: How many requirements are loosened to find a way out of a conflict.
 _TRIES: Final = 4
+_PIN: Final = re.compile(r"==[\d.]+")
 
 
 class Tried(Protocol):
@@ -30,6 +33,14 @@ class Tried(Protocol):
     def __call__(
         self, update: Mapping[str, object], sdists: Sdists = Sdists.WITHOUT_WHEEL
     ) -> tuple[Resolution, ...]: ...
+
+
+def ways_to_solve(message: str, spec: Spec, tried: Tried, context: Context) -> str:
+    """Changes of a spec without a solution that give one, as a hint; empty if none is found. message: of the error."""
+    ways = list(filter(None, [overriding(message, spec, tried)]))
+    if found := list(loosened(message, spec, tried, context)):
+        ways.append(f"loosen one of these, and the rest has a solution: {'; '.join(found)}")
+    return "\n  or ".join(ways)
 
 
 def loosened(message: str, spec: Spec, tried: Tried, context: Context) -> Iterator[str]:
@@ -48,8 +59,36 @@ def loosened(message: str, spec: Spec, tried: Tried, context: Context) -> Iterat
         parts = tried(update)
         versions = dict.fromkeys(each.version for part in parts for each in part.packages if each.name == name)
         if versions:
-            lines = " and ".join(quoted(str(each)) for each in bounded if each.name == name)
-            yield f"{lines} (without it, {name} {' and '.join(versions)} is chosen)"
+            *others, last = dict.fromkeys(quoted(str(each)) for each in bounded if each.name == name)
+            lines = f"the lines {', '.join(others)} and {last} together" if others else last
+            yield f"{lines} (without {'them' if others else 'it'}, {name} {' and '.join(versions)} is chosen)"
+
+
+def overriding(message: str, spec: Spec, tried: Tried) -> str:
+    """The line of a spec by which its own pins replace those of torch, which are older; empty if there are none, or if
+    that gives no solution.
+
+    message: of the error. Libraries of another major version do not replace each other.
+    """
+    bounds = bounds_in(message) if "torch" in words_of(message) else {}
+    pinned = [each for each in spec.pip.dependencies if each.name.startswith("nvidia-") and each.name in bounds]
+    newer = [each for each in pinned if _is_newer(str(each.specifier), bounds[each.name])]
+    rows = [{"requirement": f"{each.name}{each.specifier}", "reason": "tried"} for each in newer]
+    added = tuple(map(Override.model_validate, rows))
+    if not added or not tried({"overrides": (*spec.pip.overrides, *added)}):
+        return ""
+    items = [f'{{ requirement = {quoted(str(each.requirement))}, reason = "..." }}' for each in added]
+    line = f"overrides = [{', '.join(items)}]"
+    return f"to replace what torch requires, {'extend' if spec.pip.overrides else 'add to'} [pip]: {line}"
+
+
+def _is_newer(pin: str, bounds: Iterable[str]) -> bool:
+    """Whether a pin is newer than one of the other pins, of the same major version. pin, bounds: specifiers."""
+    if not _PIN.fullmatch(pin):
+        return False
+    own = Version(pin.removeprefix("=="))
+    others = [Version(each.removeprefix("==")) for each in bounds if _PIN.fullmatch(each)]
+    return any(each < own and each.major == own.major for each in others)
 
 
 def with_wheels(sdists: Sequence[UnbuiltSdist], spec: Spec, tried: Tried, built: Collection[str]) -> str:

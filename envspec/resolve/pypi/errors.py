@@ -157,7 +157,7 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
     if refused := await refused_lines(request, view):
         return RefusedLines(refused)
     excluded = list(excluded_versions(error.message, view.rules.provided))
-    bounds = _bounds(error.message)
+    bounds = bounds_in(error.message)
     absences = [
         await _absence(name, bounds.get(name, ()), target, view)
         for name in sorted((named & view.shown) - view.rules.provided.keys())
@@ -319,7 +319,7 @@ _BOUND: Final = re.compile(
 )
 
 
-def _bounds(message: str) -> dict[str, list[str]]:
+def bounds_in(message: str) -> dict[str, list[str]]:
     """The specifiers in a resolver's message, by normalised name."""
     bounds: dict[str, list[str]] = {}
     for name, bound in _BOUND.findall(message):
@@ -329,7 +329,7 @@ def _bounds(message: str) -> dict[str, list[str]]:
 
 def excluded_versions(message: str, provided: Mapping[str, ProvidedPackage]) -> Iterator[tuple[str, str]]:
     """Each package from no index whose version a resolver's message excludes somewhere, with a hint."""
-    bounds = _bounds(message)
+    bounds = bounds_in(message)
     for name in sorted(bounds.keys() & provided.keys()):
         provider = provided[name]
         if any(not allows(bound, provider.version) for bound in bounds[name]):
