@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set
+from functools import lru_cache
 from typing import Final
 
 from envspec.names import normalised
@@ -18,7 +19,8 @@ _OF_EXTRA: Final = (
 _DEEPEST: Final = 50
 
 
-def without_extras(marker: str, extras: Set[str]) -> str | None:
+@lru_cache(maxsize=1 << 14)
+def without_extras(marker: str, extras: frozenset[str]) -> str | None:
     """A marker without its conditions on `extra`; empty: it always holds, None: never.
 
     extras: normalised, those that are named. A marker that can't be read stays as it is.

@@ -197,7 +197,6 @@ def cuda_of(text: str) -> str | None:
 def note_build(name: str, version: str, by: Source, imported: Import) -> None:
     """Note the CUDA of a package's build, by its label, and that of torch by the runtime library it requires."""
     label = version.partition("+")[2]
-    note_unsupported(imported, "", by, name=name if name in INDEX_FAMILY else "", version=version)
     cuda = "cpu" if label == "cpu" and name in INDEX_FAMILY else cuda_of(label)
     if re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", name) and version.count(".") >= 2:
         cuda = ".".join(version.split(".")[:2])

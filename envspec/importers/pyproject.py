@@ -120,8 +120,8 @@ def _reader_of(project: Project, lock: Path) -> Callable[[Path, Import], None]:
     if lock.name == "pdm.lock":
         return partial(read_pdm_lock, extras=project.extras, groups=project.groups)
     member = project.name if project.workspace else ""
-    others = {each.name: each.extras for each in project.required if each.workspace}
-    return partial(read_uv_lock, extras=project.extras, groups=project.groups, member=member, others=others)
+    members = {each.name: each.extras for each in project.required if each.workspace}
+    return partial(read_uv_lock, extras=project.extras, groups=project.groups, member=member, members=members)
 
 
 def _metadata(project: Project) -> None:

@@ -20,6 +20,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from envspec.credentials import without_credentials
+from envspec.importers.extra_markers import without_extras
 from envspec.importers.graph import reached, roots
 from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
@@ -64,12 +65,12 @@ def read_uv_lock(
     extras: Collection[str] = (),
     groups: Collection[str] = (),
     member: str = "",
-    others: Mapping[str, Collection[str]] = MappingProxyType({}),
+    members: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> None:
     """Read uv.lock.
 
     extras, groups: normalised names of those of the project that are taken. member: the project, if it is not the
-    workspace itself. others: other members -> their extras that are taken.
+    workspace itself. members: other members -> their extras that are taken.
     """
     file = TomlFile(path, imported)
     if not _has_project(path, imported):
@@ -78,13 +79,16 @@ def read_uv_lock(
             if _is_root(table_of(table, "source")):
                 _requires_dist(table, by, path.parent, imported)
     names = [member] if member else _roots(file)
-    taken = {**others, **dict.fromkeys(names, extras)}
-    conflicts = [f"extra-{len(name)}-{name}-{each}" for name, own in taken.items() for each in own]
+    extras_of = {**members, **dict.fromkeys(names, extras)}
+    conflicts = [f"extra-{len(name)}-{name}-{each}" for name, own in extras_of.items() for each in own]
     conflicts += [f"group-{len(name)}-{name}-{each}" for name in names for each in groups]
     packages = [found for table, by in file.tables("package") if (found := _uv_package(table, by, imported))]
-    lists = {"optional-dependencies": {*extras}, "dev-dependencies": {*groups}}
-    installed = {python: _installed(file, names, lists, python, conflicts) for python in PYTHONS}
-    _add(packages, imported, conflicts, _not_reached(file, names, {*extras}, {*groups}), installed if names else None)
+    walks = {each: _Walk(file, frozenset(conflicts), each).go(names, extras, groups) for each in PYTHONS if names}
+    installed = {
+        python: {(name, version) for name, of in found.items() for version, _ in of} for python, found in walks.items()
+    }
+    taken = walks.get(python_versions(imported)[0], {})
+    _add(packages, imported, conflicts, _not_reached(file, names, {*extras}, {*groups}), installed or None, taken)
 
 
 def read_poetry_lock(
@@ -173,36 +177,63 @@ def _not_reached(file: TomlFile, projects: list[str], extras: Set[str], groups: 
     return graph.keys() - reached(graph, start) if start else frozenset()
 
 
-def _installed(
-    file: TomlFile, projects: list[str], taken: Mapping[str, Set[str]], python: str, conflicts: Collection[str]
-) -> Set[tuple[str, str]]:
-    """Normalised name and version of what uv installs on linux-64 for projects of the lock.
+class _Walk:
+    """What the packages of a uv.lock require of each other on linux-64, from projects on: with extras that exclude each
+    other, only these edges show which version of a package belongs to which extra.
 
-    taken: of the projects' tables, the lists that are installed beside their requirements. python: an exact version.
+    found: names -> version and index of the packages that are reached.
     """
-    start = {*map(normalised, projects)}
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for table, _ in file.tables("package"):
-        by_name.setdefault(normalised(text_of(table, "name")), []).append(table)
-    found: set[tuple[str, str, str]] = set()
-    waiting = [(table, "") for name in start for table in by_name.get(name, [])]
-    while waiting:
-        table, extra = waiting.pop()
-        key = normalised(text_of(table, "name")), text_of(table, "version"), extra
-        if key in found:
-            continue
-        found.add(key)
-        edges = [*(list_of(table, "optional-dependencies", extra) if extra else list_of(table, "dependencies"))]
-        for name, lists in taken.items() if key[0] in start else ():
-            for one in lists:
-                edges += list_of(table, name, one)
-        for edge in edges:
-            marker, version = text_of(edge, "marker"), text_of(edge, "version")
-            if any(holds(marker, Platform.LINUX_64, python, each) for each in conflicts or ("",)):
-                targets = by_name.get(normalised(text_of(edge, "name")), [])
-                chosen = [each for each in targets if version in ("", text_of(each, "version"))]
-                waiting += [(each, str(one)) for each in chosen for one in ("", *list_of(edge, "extra"))]
-    return {(name, version) for name, version, _ in found}
+
+    def __init__(self, file: TomlFile, conflicts: frozenset[str], python: str) -> None:
+        self.found: dict[str, set[tuple[str, str]]] = {}
+        self._tables: dict[str, list[Mapping[str, Any]]] = {}
+        for table, _ in file.tables("package"):
+            self._tables.setdefault(normalised(text_of(table, "name")), []).append(table)
+        self._conflicts = conflicts
+        self._python = python
+        self._seen: set[tuple[int, str]] = set()
+        self._waiting: list[tuple[Mapping[str, Any], str]] = []
+
+    def go(
+        self, projects: Collection[str], extras: Collection[str], groups: Collection[str]
+    ) -> Mapping[str, Set[tuple[str, str]]]:
+        """Follow the edges of the projects with extras and groups. Returns `found`."""
+        for table in (table for name in projects for table in self._tables.get(normalised(name), [])):
+            for kind, names in (("optional-dependencies", extras), ("dev-dependencies", groups)):
+                for name, edges in table_of(table, kind).items():
+                    if normalised(name) in names:
+                        self._follow(edges)
+            self._follow(list_of(table, "dependencies"))
+        while self._waiting:
+            table, extra = self._waiting.pop()
+            edges = list_of(table, "optional-dependencies", extra) if extra else list_of(table, "dependencies")
+            self._follow(edges)
+        return self.found
+
+    def _follow(self, edges: object) -> None:
+        for edge in edges if isinstance(edges, list) else ():
+            if not self._holds(text_of(edge, "marker")):
+                continue
+            for table in self._targets(edge):
+                source = text_of(table_of(table, "source"), "registry")
+                self.found.setdefault(normalised(text_of(table, "name")), set()).add(
+                    (text_of(table, "version"), source)
+                )
+                for extra in ("", *(each for each in list_of(edge, "extra") if isinstance(each, str))):
+                    if (key := (id(table), extra)) not in self._seen:
+                        self._seen.add(key)
+                        self._waiting.append((table, extra))
+
+    def _targets(self, edge: object) -> list[Mapping[str, Any]]:
+        """The packages that an edge can lead to: it has version and source where there are several of the name."""
+        version, source = text_of(edge, "version"), table_of(edge, "source")
+        found = self._tables.get(normalised(text_of(edge, "name")), [])
+        of_version = [each for each in found if text_of(each, "version") == version] if version else found
+        return [each for each in of_version if not source or table_of(each, "source") == source]
+
+    def _holds(self, marker: str) -> bool:
+        rest = without_extras(marker, self._conflicts)
+        return rest is not None and holds(rest, Platform.LINUX_64, self._python)
 
 
 def _requires_dist(table: Mapping[str, Any], by: Source, folder: Path, imported: Import) -> None:
@@ -326,11 +357,13 @@ def _add(
     conflicts: Collection[str] = (),
     others: Set[str] = frozenset(),
     installed: Mapping[str, Set[tuple[str, str]]] | None = None,
+    taken: Mapping[str, Set[tuple[str, str]]] = MappingProxyType({}),
 ) -> None:
     """The versions of a lock, and an entry for each of its packages.
 
     conflicts: extras as uv's markers name them. others: packages of extras and groups that are not taken. installed: of
-    each Python, what linux-64 has of the lock; none: the packages' own markers decide.
+    each Python, what linux-64 has of the lock; none: the packages' own markers decide. taken: of what the project
+    requires, if that is known: names -> version and index.
     """
     mirror = _mirror(packages)
     if mirror:
@@ -342,8 +375,11 @@ def _add(
     by_name: dict[str, list[Package]] = {}
     for package in packages:
         by_name.setdefault(package.name, []).append(package)
-    for several in by_name.values():
+    for name, several in by_name.items():
+        required = [each for each in several if (each.version, each.index or mirror) in taken.get(name, ())]
         chosen, why = choice(several, pythons, conflicts)
+        if required and chosen not in required:
+            chosen, why = choice(required, pythons, conflicts)[0], ": it is the one for linux-64"
         for package in several:
             text = f"{package.name} {package.version}".strip()
             if package.is_local:

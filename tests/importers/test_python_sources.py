@@ -400,6 +400,7 @@ def test_dates_of_single_packages(tmp_path: Path) -> None:
     assert "jax without an end" in found.ledger[0].reason
 
 
+PYTORCH = "https://download.pytorch.org/whl"
 POETRY_EXTRAS = """
 [tool.poetry.dependencies]
 torch = [
@@ -466,4 +467,24 @@ def test_exclusive_extras_of_poetry_2(tmp_path: Path, extra: str, cuda: str) -> 
     ],
 )
 def test_markers_on_extras(marker: str, result: str | None) -> None:
-    assert without_extras(marker, {"a"}) == result
+    assert without_extras(marker, frozenset({"a"})) == result
+
+
+@pytest.mark.parametrize(("extras", "version"), [([], "2.7.1"), (["cpu"], "2.7.1+cpu"), (["cuda"], "2.7.1+cu128")])
+def test_only_edges_show_which_version_is_of_which_extra(tmp_path: Path, extras: list[str], version: str) -> None:
+    indexes = {"": "https://files.example.com/simple", "cpu": f"{PYTORCH}/cpu", "cuda": f"{PYTORCH}/cu128"}
+    others = {"xpu": ("2.13.0+xpu", f"{PYTORCH}/xpu")}
+    builds = {"": "2.7.1", "cpu": "2.7.1+cpu", "cuda": "2.7.1+cu128"}
+    edges, packages = "", ""
+    for extra, (build, url) in {**{each: (builds[each], indexes[each]) for each in builds}, **others}.items():
+        source = f"source = {{ registry = '{url}' }}"
+        named = [f"extra {'==' if each == extra else '!='} 'extra-1-a-{each}'" for each in ("cpu", "cuda", "xpu")]
+        marker = " and ".join(named if not extra else [each for each in named if "==" in each])
+        edges += f'  {{ name = "torch", version = "{build}", {source}, marker = "{marker}" }},\n'
+        packages += f"[[package]]\nname = 'torch'\nversion = '{build}'\n{source}\n"
+    lock = f"[[package]]\nname = 'a'\nsource = {{ editable = '.' }}\ndependencies = [\n{edges}]\n{packages}"
+    project = "[project]\nname = 'a'\ndependencies = ['torch']\n[project.optional-dependencies]\n"
+    project += "".join(f"{extra} = []\n" for extra in ("cpu", "cuda", "xpu"))
+    found = imported(write(tmp_path, pyproject_toml=project, uv_lock=lock), extras=extras)
+    assert found.draft.versions == {"torch": version}
+    assert not found.draft.unsupported
