@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from envspec.credentials import has_login, without_credentials
 from envspec.facts import load_facts
-from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Source
+from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Rank, Source
 from envspec.importers.unsupported import note_unsupported
 from envspec.io.http_settings import default_index_url
 from envspec.names import normalised
@@ -166,7 +166,7 @@ def _without_label(requirement: Requirement, by: Source, imported: Import) -> tu
     if note_unsupported(imported, requirement.url or "", by, name=requirement.name, version=pinned(requirement) or ""):
         return None, [_SUPPORTED]
     if clue and requirement.url:
-        add_cuda(clue, by, imported, f"the build of {requirement.name}")
+        add_cuda(clue, by, imported, f"the build of {requirement.name}", _rank_of(requirement.name))
     pin = pinned(requirement) or ""
     note_build(requirement.name, pin, by, imported)
     is_published = requirement.url is None or PYTORCH_PAGES.match(requirement.url)
@@ -201,14 +201,19 @@ def note_build(name: str, version: str, by: Source, imported: Import) -> None:
     if re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", name) and version.count(".") >= 2:
         cuda = ".".join(version.split(".")[:2])
     if cuda:
-        add_cuda(cuda, by, imported, f"the build of {name}")
+        add_cuda(cuda, by, imported, f"the build of {name}", _rank_of(name))
 
 
-def add_cuda(cuda: str, by: Source, imported: Import, why: str) -> None:
+def _rank_of(name: str) -> Rank:
+    """torch's CUDA is the environment's; another package can be built for an older minor version."""
+    return Rank.FILE if name in INDEX_FAMILY or is_required_by_torch(name) else Rank.PACKAGE
+
+
+def add_cuda(cuda: str, by: Source, imported: Import, why: str, rank: Rank = Rank.FILE) -> None:
     """Note a CUDA version, or `cpu`, once for each file and reason."""
     cudas = imported.draft.cudas
     if not any((each.value, each.source.file, each.why) == (cuda, by.file, why) for each in cudas):
-        cudas.append(Clue(cuda, by, why))
+        cudas.append(Clue(cuda, by, why, rank))
 
 
 def add_option(name: str, value: str, by: Source, imported: Import, folder: Path, use: Use) -> Verdict:

@@ -106,7 +106,7 @@ def read_tables(file: TomlFile, imported: Import, *prefix: str) -> None:
         if name in default and isinstance(feature, dict):
             _feature(manifest, feature, ("feature", name))
         else:
-            manifest.add_all(feature, ("feature", name), Outcome.REFUSED, f"the feature {name} is {_NOT_DEFAULT}")
+            manifest.add_all(feature, ("feature", name), Outcome.TRANSLATED, f"the feature {name} is {_NOT_DEFAULT}")
     for key in tables:
         if key in _WAYS_OUT and key not in _FEATURE_KEYS:
             manifest.add_all(tables[key], (key,), Outcome.REFUSED, _WAYS_OUT[key])
@@ -167,7 +167,7 @@ def _features(manifest: _Manifest, environments: Mapping[str, Any]) -> set[str]:
             found = {each for each in features if isinstance(each, str)}
             manifest.add_all(value, ("environments", name), Outcome.TRANSLATED, "with these features")
         else:
-            manifest.add_all(value, ("environments", name), Outcome.REFUSED, f"it is {_NOT_DEFAULT}")
+            manifest.add_all(value, ("environments", name), Outcome.TRANSLATED, f"it is {_NOT_DEFAULT}")
     return found
 
 
@@ -365,7 +365,8 @@ def _activation(manifest: _Manifest, value: object, keys: Keys, platforms: tuple
 
 
 def _refused(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
-    manifest.add_all(value, keys, Outcome.REFUSED, _WAYS_OUT[str(keys[-1])])
+    key = str(keys[-1])
+    manifest.add_all(value, keys, Outcome.OUTSIDE if key == "tasks" else Outcome.REFUSED, _WAYS_OUT[key])
 
 
 def _platforms(manifest: _Manifest, _value: object, keys: Keys, _of: tuple[str, ...]) -> None:

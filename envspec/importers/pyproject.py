@@ -114,7 +114,10 @@ def _wheel_of(member: Project, extras: frozenset[str], *, with_own: bool) -> Non
 def _reader_of(project: Project, lock: Path) -> Callable[[Path, Import], None]:
     """The importer of a lock beside the project."""
     if lock.name == "poetry.lock":
-        return partial(read_poetry_lock, extras=project.extras, groups=project.groups)
+        rows = list_of(project.file.data, "tool", "poetry", "source")
+        urls = {text_of(row, "name"): text_of(row, "url") for row in rows}
+        sources = {normalised(name): urls.get(index, "") for index, names in project.indexes.items() for name in names}
+        return partial(read_poetry_lock, extras=project.extras, groups=project.groups, sources=sources)
     if lock.name == "pylock.toml":
         return read_pylock
     if lock.name == "pdm.lock":

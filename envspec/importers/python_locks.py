@@ -92,9 +92,18 @@ def read_uv_lock(
 
 
 def read_poetry_lock(
-    path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()
+    path: Path,
+    imported: Import,
+    *,
+    extras: Collection[str] = (),
+    groups: Collection[str] = (),
+    sources: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Read poetry.lock, of Poetry 1 and 2. extras, groups: normalised names of those that are taken."""
+    """Read poetry.lock, of Poetry 1 and 2.
+
+    extras, groups: normalised names of those that are taken. sources: normalised names -> the index from which the
+    project takes a package.
+    """
     file = TomlFile(path, imported)
     # Poetry 2 writes the groups of each package.
     others = _of_other_groups(file, {"main", *groups})
@@ -102,7 +111,11 @@ def read_poetry_lock(
     if not _has_project(path, imported):
         _clue_python(file, imported, text_of(file.table("metadata"), "python-versions"))
         _add_roots([each for each in packages if each.name not in others], path, imported)
-    _add(packages, imported, extras, others)
+    taken: dict[str, set[tuple[str, str]]] = {}
+    for each in packages:
+        if each.index and each.index == sources.get(each.name):
+            taken.setdefault(each.name, set()).add((each.version, each.index))
+    _add(packages, imported, extras, others, taken)
 
 
 def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()) -> None:

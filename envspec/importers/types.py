@@ -72,15 +72,17 @@ class LedgerEntry(NamedTuple):
 
 
 class Rank(IntEnum):
-    """Which of several Pythons is that of the environment, the first one first.
+    """Which of several Pythons or CUDA versions is that of the environment, the first one first.
 
     COMMAND: a command runs it. FILE: a file requires it. IMAGE: a base image has it. SYSTEM: it is only installed.
+    PACKAGE: a package other than torch is built for it.
     """
 
     COMMAND = 0
     FILE = 1
     IMAGE = 2
     SYSTEM = 3
+    PACKAGE = 4
 
 
 class Clue(NamedTuple):
@@ -131,10 +133,9 @@ class Draft:
     pythons: a series, an exact version, or a specifier such as `>=3.9,<3.13`; by rank. platforms: conda's names.
     overrides: requirement and reason. conda: match spec, and the platform if it is of one only. conda_versions: conda's
     names -> `VERSION BUILD`, or `VERSION` if the source has no builds. locked: of `versions`, those that do not count
-    everywhere. labelled:
-    pins of the torch family with a label, of requirements and of URLs of PyTorch's, as `torch==2.8.0+cu128`.
-    default_indexes: URLs that replace the default index. cudas: `12.4`, or CPU. gpus: names or compute
-    capabilities as [cuda] gpus takes them. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda]
+    everywhere. labelled: pins of the torch family with a label, of requirements and of URLs of PyTorch's, as
+    `torch==2.8.0+cu128`. default_indexes: URLs that replace the default index. cudas: `12.4`, or CPU; by rank. gpus: as
+    [cuda] gpus: names, compute capabilities. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda]
     flavor. bases: references of base images that a spec names itself. unpublished: references of base images that were
     never published, each with the reason. as_ofs: as [env] as_of. package_as_ofs: normalised names -> as [env]
     package_as_of. starts: commands that a container starts, with the text of scripts of the project. ports: that it
@@ -299,6 +300,7 @@ class Import:
             self.done.add(real)
             importer(path, self)
             self.draft.pythons.sort(key=lambda each: each.rank)
+            self.draft.cudas.sort(key=lambda each: each.rank)
 
     def add(self, source: Source, text: str, outcome: Outcome, reason: str = "") -> None:
         """An entry of the ledger. text: the line. Credentials in it and in the reason are left out."""

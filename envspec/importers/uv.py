@@ -111,10 +111,8 @@ def _exclude_newer(project: Project, value: str, by: Source) -> Verdict:
 def _exclude_newer_package(project: Project, value: Mapping[str, Any]) -> Verdict:
     verdicts = []
     for name, each in value.items():
-        if each is False:
-            reason = f"{name} without an end: a spec has a date for each, [env] package_as_of"
-            verdicts.append(Verdict(Outcome.REFUSED, reason))
-        elif isinstance(each, str) and (time := _time(each)):
+        # `false`: no bound, which is an age of zero.
+        if time := "0 days ago" if each is False else _time(each) if isinstance(each, str) else "":
             project.imported.draft.package_as_ofs[normalised(name)] = time
             verdicts.append(Verdict(Outcome.TRANSLATED, f"[env] package_as_of: {normalised(name)} = {time}"))
         else:

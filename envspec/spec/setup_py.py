@@ -33,7 +33,7 @@ def read_setup_py(folder: Path) -> SetupPy | None:
 
 
 def _read(tree: ast.Module) -> SetupPy | None:
-    assigned = dict(_assigned(tree))
+    assigned = _assigned(tree)
     call = next((each for each in ast.walk(tree) if isinstance(each, ast.Call) and _is_setup(each.func)), None)
     if call is None:
         return None
@@ -48,15 +48,30 @@ def _read(tree: ast.Module) -> SetupPy | None:
     )
 
 
-def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Names that the module gives a value once; those with several are not known."""
-    found = [
-        (each.targets[0].id, each.value)
-        for each in ast.walk(tree)
-        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name)
-    ]
-    names = [name for name, _ in found]
-    return ((name, value) for name, value in found if names.count(name) == 1)
+def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
+    """Names to which the module gives a value once, and does not change it; the others are not known."""
+    values: dict[str, ast.expr] = {}
+    changed: set[str] = set()
+    for node in _of_module(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            changed.update([name] if name in values else [])
+            values[name] = node.value
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id not in values:
+            changed.add(node.id)
+        elif isinstance(node, ast.AugAssign | ast.Call):
+            # `names += more`, `names.append(one)`
+            target = node.target if isinstance(node, ast.AugAssign) else getattr(node.func, "value", None)
+            changed.update([target.id] if isinstance(target, ast.Name) else [])
+    return {name: value for name, value in values.items() if name not in changed}
+
+
+def _of_module(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that run with the module: without the bodies of functions and classes."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield from _of_module(child)
 
 
 def _is_setup(function: ast.expr) -> bool:
