@@ -115,7 +115,7 @@ def read_poetry_lock(
     for each in packages:
         if each.index and each.index == sources.get(each.name):
             taken.setdefault(each.name, set()).add((each.version, each.index))
-    _add(packages, imported, extras, others, taken)
+    _add(packages, imported, extras, others, taken=taken)
 
 
 def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()) -> None:
