@@ -173,12 +173,32 @@ class BuiltWheel:
     size_bytes: int
 
 
+class Unbuilt(Enum):
+    """How the requirements of an sdist are known that could not be built where it was locked.
+
+    STATIC: its PKG-INFO has those of every wheel (PEP 643). STATED: its PKG-INFO, or setuptools' requires.txt, states
+    them; its wheel is compared with them once it is built.
+    """
+
+    STATIC = "static"
+    STATED = "stated"
+
+    @property
+    def described(self) -> str:
+        """What it means for the package's requirements."""
+        if self is Unbuilt.STATIC:
+            return "static metadata, the same for every wheel"
+        return "requirements as stated in the sdist, compared at the first build"
+
+
 @dataclass(frozen=True, slots=True)
 class Package:
     """A pinned package on one platform. built: the wheel of a source, once it has been built: then `file` is an sdist,
-    or for `git` and `local` the same wheel. record_sha256: over the files that the wheel installs
-    (`envspec.verifier.record`), None if it is not known. removed: requirements of its metadata that overrides of the
-    spec remove. rejected: the newest candidate. preferred: the version that the spec prefers, if it is another one.
+    or for `git` and `local` the same wheel. unbuilt: of an sdist that is built without compilers, if nothing could
+    confine its build where it was locked; None also for one that must be compiled, which `lock --image` builds.
+    record_sha256: over the files that the wheel installs (`envspec.verifier.record`), None if it is not known.
+    removed: requirements of its metadata that overrides of the spec remove. rejected: the newest candidate. preferred:
+    the version that the spec prefers, if it is another one.
     """
 
     name: Name
@@ -192,6 +212,7 @@ class Package:
     record_sha256: Sha256 | None = None
     removed: tuple[Line, ...] = ()
     preferred: Rejected | None = None
+    unbuilt: Unbuilt | None = None
 
     @property
     def wheel(self) -> BuiltWheel | WheelFile:

@@ -377,7 +377,8 @@ async def build_in_container(
         WheelBuildFailed: no wheel. NoEngine: no container engine. UnfitMachine: the wheel is for another platform.
         NetworkError: a build requirement is not available.
     """
-    target = request.target
+    target, room_of = request.target, tools.room
+    assert room_of is not None  # noqa: S101 (for the type checker)
     if target.platform is not tools.local or not target.platform.is_linux:
         raise UnfitMachine(
             f"{request.of} must be built for {target.platform.value} ({why}), but this machine is "
@@ -387,7 +388,7 @@ async def build_in_container(
     # Fails before a download.
     probe = ContainerJob("", target.platform, RegistryTransport.TLS, "", {}, Path("/"))
     await asyncio.to_thread(_engine, probe, request, why, context.environ)
-    room = await tools.room(target)
+    room = await room_of(target, request.compilers)
     own = await _Own.of(request, source, context)
     async with serve_index(request, target, context, own.wheels) as needs, index_socket(needs.listen) as index:
         words = ["./uv", *uv_arguments(needs.url, "python/bin/python3", "src", "out", f"{WORK}/cache")]

@@ -26,7 +26,8 @@ _BESIDE_FORM: Final = 3
 class Compilers(Enum):
     """Where a build may use compilers.
 
-    NOWHERE: a wheel that needs one is refused. CONTAINER: of the lock's devel image. LOCAL: this machine's, for a wheel
+    NOWHERE: a wheel that needs one is refused; if only a container confines its build, that is one of the lock's base,
+    which has none. CONTAINER: of the lock's devel image. LOCAL: this machine's, for a wheel
     that only this machine uses.
     """
 
@@ -123,12 +124,12 @@ class BuildTools:
     """What builds find on this machine.
 
     local: its platform, None if envspec locks nothing for it. interpreter: a Python of the series on this machine, None
-    if there is none. room: finds a container, once one is needed.
+    if there is none. room: finds a container, once one is needed; None: builds run on this machine or not at all.
     """
 
     local: Platform | None
     interpreter: Callable[[Python], Awaitable[Path | None]]
-    room: Callable[[Target], Awaitable[BuildContainer]]
+    room: Callable[[Target, Compilers], Awaitable[BuildContainer]] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from envspec.facts import load_facts
 from envspec.fetch.sources import check_out
 from envspec.fetch.types import UnsafeName, archive_path, archives_folder
 from envspec.io.cache import JsonCache, as_cache_error
-from envspec.io.confine import NoConfinement
+from envspec.io.confine import NoConfinement, bubblewrap
 from envspec.io.file_locks import lock
 from envspec.io.files import project_files
 from envspec.io.http_settings import default_index_url
@@ -158,30 +158,21 @@ async def _unpacked(request: BuildRequest, folder: Path) -> tuple[Path, datetime
 
 
 async def _build(request: BuildRequest, source: Path, work: Path, context: Context, tools: BuildTools) -> Path:
-    interpreter = await tools.interpreter(request.target.python)
-    if request.compilers is Compilers.NOWHERE:
-        return await _build_pure(request, source, work, interpreter, context, tools)
     unconfined: NoConfinement | None = None
-    if interpreter is None:
-        why = f"no Python {request.target.python.series} is on this machine"
-    elif request.compilers is Compilers.LOCAL or (request.environment and request.environment.compiler):
-        from envspec.build.runners import build_locally
-
-        return await build_locally(request, source, work, interpreter, context, tools)
+    try:
+        found = await _build_here(request, source, work, context, tools)
+    except NoConfinement as error:
+        is_local = request.compilers is Compilers.LOCAL or (request.environment and request.environment.compiler)
+        if is_local or tools.room is None:
+            raise
+        unconfined, why = error, "nothing else on this machine confines its build"
     else:
-        try:
-            found = await _build_without_compiler(request, source, work, interpreter, context, tools)
-        except NoConfinement as error:
-            unconfined, why = error, "nothing else on this machine confines its build"
-        else:
-            if isinstance(found, Path):
-                return found
-            why = found
-            if request.environment is not None:
-                why = f"{why}, and {request.environment.why_not}"
-            # The whole folder: the build could have left links anywhere.
-            await asyncio.to_thread(_clear, work)
-            source, _ = await _unpacked(request, work / "again")
+        if isinstance(found, Path):
+            return found
+        why = found
+        # The whole folder: the build could have left links anywhere.
+        await asyncio.to_thread(_clear, work)
+        source, _ = await _unpacked(request, work / "again")
     from envspec.build.runners import build_in_container
 
     try:
@@ -194,20 +185,39 @@ async def _build(request: BuildRequest, source: Path, work: Path, context: Conte
         ) from error
 
 
-async def _build_pure(
-    request: BuildRequest, source: Path, work: Path, interpreter: Path | None, context: Context, tools: BuildTools
-) -> Path:
-    if interpreter is None:
-        series = request.target.python.series
+async def _build_here(
+    request: BuildRequest, source: Path, work: Path, context: Context, tools: BuildTools
+) -> Path | str:
+    """The wheel of a build on this machine; else the reason for a container.
+
+    Raises:
+        NeedsCompiler: it needs one, and the request allows none. WheelBuildFailed: it failed, and called no compiler.
+        UnfitMachine: the request allows no compiler, and this machine has no Python for the build.
+    """
+    is_pure_only = request.compilers is Compilers.NOWHERE
+    if is_pure_only:
+        # Fails before a Python is fetched.
+        await bubblewrap(context.environ, context.unconfined, f"building {request.of}")
+    interpreter = await tools.interpreter(request.target.python)
+    series = request.target.python.series
+    if interpreter is None and is_pure_only:
         raise UnfitMachine(
             f"{request.of} has no wheel and must be built, and this machine has no Python {series}; no standalone "
             "build of it is known",
             hint=f"install Python {series}, or use a release that has a wheel",
         )
+    if interpreter is None:
+        return f"no Python {series} is on this machine"
+    if request.compilers is Compilers.LOCAL or (request.environment and request.environment.compiler):
+        from envspec.build.runners import build_locally
+
+        return await build_locally(request, source, work, interpreter, context, tools)
     found = await _build_without_compiler(request, source, work, interpreter, context, tools)
-    if not isinstance(found, Path):
+    if isinstance(found, Path):
+        return found
+    if is_pure_only:
         raise NeedsCompiler(request.of, found)
-    return found
+    return f"{found}, and {request.environment.why_not}" if request.environment else found
 
 
 async def _build_without_compiler(

@@ -42,6 +42,7 @@ from envspec.models import (
     Rejected,
     Resolution,
     SystemLayer,
+    Unbuilt,
     WheelFile,
 )
 from envspec.names import REMOVE, normalised
@@ -301,11 +302,12 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class PackageFile:
-    """The file of a package on one platform."""
+    """The file of a package on one platform. unbuilt: as the lock has it."""
 
     platform: Platform
     file: WheelFile
     uploaded: datetime | None
+    unbuilt: Unbuilt | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,7 +505,7 @@ def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platf
         chains=pins.chains(package),
         rejected=package.rejected,
         preferred=package.preferred,
-        files=(PackageFile(platform, package.file, package.uploaded),),
+        files=(PackageFile(platform, package.file, package.uploaded, package.unbuilt),),
         gpu_code=_code(lock, platform, package.name),
         gpu_code_read=code_read(capabilities_of(load_facts(), lock.gpus), package, platform, cached),
         as_of=_cutoff(lock.package_as_of, package.name, lock.as_of) if _is_dated(lock, package.file.index) else None,

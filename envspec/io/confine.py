@@ -112,8 +112,7 @@ async def bubblewrap(environ: Mapping[str, str], unconfined: Unconfined, what: s
     Raises:
         NoConfinement: there is none, and `unconfined` does not allow that.
     """
-    program = shutil.which("bwrap", path=environ.get("PATH", os.defpath)) if sys.platform == "linux" else None
-    why = await asyncio.to_thread(_why_not, program) if program else "bubblewrap is not installed"
+    program, why = await asyncio.to_thread(_bubblewrap, environ)
     if why is None:
         return program
     if unconfined is Unconfined.ALLOWED:
@@ -124,6 +123,17 @@ async def bubblewrap(environ: Mapping[str, str], unconfined: Unconfined, what: s
         f"{'; or ' if instead else ''}{instead}; or allow it by `--unconfined` to run with your rights, files and "
         "network",
     )
+
+
+def can_build(environ: Mapping[str, str], unconfined: Unconfined) -> bool:
+    """Whether this machine confines builds without a container, or may run them unconfined."""
+    return unconfined is Unconfined.ALLOWED or _bubblewrap(environ)[1] is None
+
+
+def _bubblewrap(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """The program, and why it does not work; None if it does."""
+    program = shutil.which("bwrap", path=environ.get("PATH", os.defpath)) if sys.platform == "linux" else None
+    return program, _why_not(program) if program else "bubblewrap is not installed"
 
 
 async def run_confined(

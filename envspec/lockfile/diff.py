@@ -60,8 +60,11 @@ def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], s
         values["image.id" if found.pyc else "image.id.no_pyc", found.platform] = found.id
     for resolution in lock.resolutions:
         for package in resolution.packages:
+            what = f"built.{package.name}", resolution.target.platform
             if package.built:
-                values[f"built.{package.name}", resolution.target.platform] = package.built.sha256
+                values[what] = package.built.sha256
+            elif package.unbuilt:
+                values[what] = f"unbuilt ({package.unbuilt.value})"
     return values
 
 

@@ -57,7 +57,7 @@ _KEYS: Final[Mapping[type, str]] = {
     CpuBuild: "package version platform instead index source",
     WheelFile: "index filename size_bytes sha256 hash url",
     BuiltWheel: "filename size_bytes sha256",
-    Package: "name version extras uploaded file built record_sha256 required_by removed rejected preferred",
+    Package: "name version extras uploaded file unbuilt built record_sha256 required_by removed rejected preferred",
 }
 #: Fields of a Lock that the header has.
 _HEADER_FIELDS: Final = (

@@ -35,8 +35,8 @@ def _settings(resolution: Resolution, spec: Spec, facts: Facts) -> Iterator[Buil
         from envspec.build.reproducible import is_pure
 
         row = facts.extension(package.name, package.version)
-        # A wheel that was built without a compiler needs nothing else than its build requires.
-        is_alone = package.built is not None and is_pure(package.built.filename)
+        # A wheel that is built without a compiler needs nothing else than its build requires.
+        is_alone = package.unbuilt is not None or (package.built is not None and is_pure(package.built.filename))
         if package.name in spec.build or (row and not is_alone):
             _check_torch(resolution, package)
             row = row or ExtensionRow(package=package.name, versions="", module="", source="torch.utils.cpp_extension")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from envspec.build.types import (
     BuildTools,
     CachedWheel,
     Compilers,
+    NeedsCompiler,
     WheelBuildFailed,
     WheelRequest,
     WrongWheel,
@@ -60,8 +61,18 @@ from envspec.operations.session import Session
 from envspec.origins import PYTORCH
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint_of, parse
+from envspec.resolve.pypi.index.file_metadata import metadata as stated_metadata
 from envspec.resolve.pypi.index.routing import BuiltSource
-from envspec.resolve.pypi.metadata import Overrides, applicable, declared, override, without_marker
+from envspec.resolve.pypi.metadata import (
+    Overrides,
+    allows,
+    applicable,
+    declared,
+    offered_extras,
+    override,
+    requires_python,
+    without_marker,
+)
 from envspec.resolve.pypi.request import indexes_of, recorded_overrides, sources_of
 from envspec.spec import Requirement, RequirementKind, Spec
 from envspec.spec.errors import RefusedValues, quoted
@@ -94,7 +105,9 @@ class WheelBuilder:
         local: Platform | None = None
         with suppress(UnfitMachine):
             local = this_platform()
-        return await build_wheel(request, self._context, BuildTools(local, find, self._container))
+        has_room = request.compilers is not Compilers.NOWHERE or self._base_on(request.target.platform)
+        room = self._container if has_room else None
+        return await build_wheel(request, self._context, BuildTools(local, find, room))
 
     async def _interpreter(self, python: Python) -> Path | None:
         """A Python of the series on this machine, else a standalone build; None if there is neither."""
@@ -122,15 +135,17 @@ class WheelBuilder:
             )
             raise
 
-    async def _container(self, target: Target) -> BuildContainer:
-        """The devel flavour of the lock's base, by its digest, and a Python to build with."""
+    async def _container(self, target: Target, compilers: Compilers) -> BuildContainer:
+        """The devel flavour of the lock's base, by its digest, and a Python to build with; without compilers, the base
+        itself.
+        """
         base = self._base_on(target.platform)
         if base is None:
             raise UnfitMachine(
                 f"{self._of} has no base image whose devel flavour could build what is to be compiled",
                 hint="add [cuda] or [image] base to the spec, or name a wheel by its URL",
             )
-        name = devel_of(base)
+        name = base.name if compilers is Compilers.NOWHERE else devel_of(base)
         digest = await self._digest(name, base, target.platform)
         endpoint = endpoint_of(parse(f"{name}@{digest}"), dict(self._context.mirrors))
         host = endpoint.base.partition("://")[2].partition("/")[0]
@@ -362,6 +377,27 @@ def unmet_requirements(
     return list(dict.fromkeys(found))
 
 
+def unstated(stated: bytes, metadata: bytes, package: Package, target: Target, overrides: Overrides) -> Iterator[str]:
+    """How the METADATA of a wheel differs from what its sdist states, as far as the target's lock depends on it."""
+    environment, extras = marker_environment(target), frozenset(package.extras)
+
+    def needs(of: bytes) -> set[str]:
+        left = tuple(filter(None, (override(text, overrides) for text in declared(of))))
+        found = applicable(left, environment, extras)
+        return {without_marker(each).replace(each.name, normalised(each.name), 1) for each in found}
+
+    yield from (f"{text} (not stated)" for text in sorted(needs(metadata) - needs(stated)))
+    yield from (f"not {text}, which is stated" for text in sorted(needs(stated) - needs(metadata)))
+    python = requires_python(metadata)
+    if python is not None and not allows(python, target.python.version):
+        yield f"Python {python}"
+    yield from (f"no extra {extra}, which is stated" for extra in sorted(extras - offered_extras(metadata)))
+
+
+def _stated(sdist: Path, package: Package) -> bytes:
+    return stated_metadata(sdist.read_bytes(), package.file.filename, package.name, package.version)
+
+
 class Builds:
     """The builds of one lock."""
 
@@ -371,8 +407,8 @@ class Builds:
         self._context = session.context
         self._builder = WheelBuilder(lock.name, lambda platform: lock.on(platform).base_image, session)
 
-    async def record(self, platform: Platform) -> Lock:
-        """The lock with the wheel of every source of one platform, built if the lock records none.
+    async def record(self, platform: Platform, wanted: Callable[[Package], bool] = is_open) -> Lock:
+        """The lock with the wheel of every wanted source of one platform that it does not record, built.
 
         Raises:
             WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
@@ -382,7 +418,7 @@ class Builds:
             if part.target.platform is platform:
                 # In the lock's order: a package is built beside those that are built before it, too.
                 for at, package in enumerate(part.packages):
-                    if is_open(package):
+                    if wanted(package):
                         part = await self._recorded(at, part)  # noqa: PLW2901
                 resolutions[number] = part
         return replace(self._lock, resolutions=tuple(resolutions))
@@ -403,7 +439,8 @@ class Builds:
     async def install(self, part: Resolution, python: Path) -> tuple[Resolution, dict[str, Path]]:
         """The resolution with a wheel of every source, and SHA-256 -> file in the cache of these.
 
-        Sources without a recorded wheel are built for this machine alone, by `python` and this machine's compilers.
+        Sources without a recorded wheel are built for this machine alone, by `python` and this machine's compilers;
+        those that need none, as everywhere.
 
         Raises:
             As `fetch`.
@@ -413,10 +450,9 @@ class Builds:
         for number, each in enumerate(packages):
             if is_open(each):
                 request = await self._request(each, part)
-                is_everywhere = request.environment is not None and request.environment.compiler
+                is_everywhere = each.unbuilt or (request.environment is not None and request.environment.compiler)
                 here = request if is_everywhere else replace(request, compilers=Compilers.LOCAL)
-                made = await self._builder.build_wheel(here, python)
-                await self._check_requirements(made, each, part)
+                made = await self._first_build(here, each, part, python)
                 found[made.wheel.sha256] = made.path
                 packages[number] = replace(each, built=made.wheel)
         return replace(part, packages=tuple(packages)), found
@@ -424,40 +460,65 @@ class Builds:
     async def _recorded(self, at: int, part: Resolution) -> Resolution:
         package = part.packages[at]
         request = await self._request(package, part)
-        made = await self._builder.build_wheel(request)
-        await self._check_requirements(made, package, part)
+        made = await self._first_build(request, package, part)
         digest = await asyncio.to_thread(record_digest, made.path)
         packages, environment = list(part.packages), request.environment
-        packages[at] = replace(package, built=made.wheel, record_sha256=digest)
+        packages[at] = replace(package, built=made.wheel, record_sha256=digest, unbuilt=None)
         builds = [
             replace(each, compiler=environment.compiler) if environment and each.name == package.name else each
             for each in part.builds
         ]
         return replace(part, packages=tuple(packages), builds=tuple(builds))
 
+    async def _first_build(
+        self, request: BuildRequest, package: Package, part: Resolution, python: Path | None = None
+    ) -> CachedWheel:
+        """The wheel of a source of which the lock records none, checked: see `_check_requirements`."""
+        try:
+            made = await self._builder.build_wheel(request, python)
+        except NeedsCompiler as error:
+            if package.unbuilt:
+                error.hint = (
+                    "use a release that has a wheel; or allow the build by compilers, which runs its code: add "
+                    f"{quoted(package.name)} to [pip] allow_sdist, and run `envspec lock`"
+                )
+            raise
+        await self._check_requirements(made, package, part)
+        return made
+
     async def _check_requirements(self, made: CachedWheel, package: Package, part: Resolution) -> None:
-        """Fail if a wheel requires what the lock does not have: it was locked by what its sdist states."""
+        """Fail if a wheel requires what the lock does not have; of an unbuilt sdist, anything else than that states."""
         metadata = await asyncio.to_thread(metadata_of, made.path, package.name)
-        unmet = unmet_requirements(metadata, package, part, recorded_overrides(self._lock.decisions, part.target))
-        if unmet:
-            lines, platform = ", ".join(quoted(text) for text, _ in unmet), part.target.platform.value
+        overrides = recorded_overrides(self._lock.decisions, part.target)
+        if package.unbuilt:
+            stated = await asyncio.to_thread(_stated, await self._sdist(package), package)
+            found = list(unstated(stated, metadata, package, part.target, overrides))
+            hint = (
+                "run `envspec lock SPEC --unconfined`, or where bubblewrap works: the lock then follows from the wheel"
+            )
+        else:
+            unmet = unmet_requirements(metadata, package, part, overrides)
+            found = [f"{text} ({why})" for text, why in unmet]
+            hint = f"add {', '.join(quoted(text) for text, _ in unmet)} to [pip] dependencies, and run `envspec lock`"
+        if found:
             raise WrongWheel(
                 f"{package.name} {package.version}",
-                f"it was locked on {platform} by what its sdist states, and its wheel requires something else: "
-                + "; ".join(f"{text} ({why})" for text, why in unmet),
-                hint=f"add {lines} to [pip] dependencies, and run `envspec lock`",
+                f"it was locked on {part.target.platform.value} by what its sdist states, and its wheel requires "
+                f"something else: {'; '.join(found)}",
+                hint=hint,
             )
 
-    async def _request(self, package: Package, part: Resolution) -> BuildRequest:
-        async def fetch() -> Path:
-            # The sdist itself, not a wheel built of it.
-            return (await fetch_wheels([replace(package, built=None)], self._context))[package.file.sha256]
+    async def _sdist(self, package: Package) -> Path:
+        """The sdist itself, not a wheel built of it."""
+        return (await fetch_wheels([replace(package, built=None)], self._context))[package.file.sha256]
 
+    async def _request(self, package: Package, part: Resolution) -> BuildRequest:
         lock, file = self._lock, package.file
         own = lock.as_of if file.index in {DIRECT_URL, GIT} else self._cutoffs.get(package.name, lock.as_of)
         as_of = max(lock.as_of, own)
         wanted = WheelRequest(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
-        wanted = replace(wanted, environment=await self._environment(wanted, part))
+        compilers = Compilers.NOWHERE if package.unbuilt else Compilers.CONTAINER
+        wanted = replace(wanted, environment=await self._environment(wanted, part), compilers=compilers)
         if file.index == LOCAL:
             raise NetworkError(
                 f"{wanted.of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
@@ -467,7 +528,7 @@ class Builds:
             address = read_git(file.url or "")
             named, context = self._named(package.name, address), self._context
             return git_request(wanted, named, address.ref, context.environ, context.connectivity)
-        return sdist_request(wanted, file.sha256, fetch)
+        return sdist_request(wanted, file.sha256, partial(self._sdist, package))
 
     async def _environment(self, wanted: WheelRequest, part: Resolution) -> BuildEnvironment | None:
         """What a package is built beside; None: it is built in isolation.

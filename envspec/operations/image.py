@@ -222,7 +222,7 @@ def build(options: ImageOptions, destinations: Destinations, context: Context) -
 
 async def identify(options: ImageOptions, context: Context) -> Lock:
     """The lock with the IDs of its images, and with what their system layers and their sources' wheels are."""
-    options = await _with_built(options, context)
+    options = await with_built(options, context, is_open)
     async with ImageSession(options, context) as session:
         assembled = await session.build()
     pyc = options.bytecode is Bytecode.COMPILED
@@ -236,6 +236,7 @@ async def identify(options: ImageOptions, context: Context) -> Lock:
 
 async def _build(options: ImageOptions, destinations: Destinations, context: Context) -> Built:
     outputs.check_outputs(destinations.tar, destinations.layout)
+    options = await with_built(options, context)
     async with ImageSession(options, context) as session:
         assembled = await session.build()
         images = tuple(each.image for each in assembled)
@@ -257,18 +258,25 @@ async def _build(options: ImageOptions, destinations: Destinations, context: Con
     return Built(images, digest_of(index) if index is not None else images[0].digest)
 
 
-async def _with_built(options: ImageOptions, context: Context) -> ImageOptions:
-    """The options with a wheel for every source in the lock, built if the lock records none."""
+def _is_unbuilt(package: Package) -> bool:
+    return package.unbuilt is not None
+
+
+async def with_built(
+    options: ImageOptions, context: Context, wanted: Callable[[Package], bool] = _is_unbuilt
+) -> ImageOptions:
+    """The options with a wheel for every wanted source in the lock, built if the lock records none.
+
+    What must be compiled is not among them by default: `lock --image` compiles it once.
+    """
     lock = options.lock
-    if not any(
-        is_open(each) for p in lock.resolutions if p.target.platform in options.platforms for each in p.packages
-    ):
+    if not any(wanted(each) for p in lock.resolutions if p.target.platform in options.platforms for each in p.packages):
         return options
     from envspec.operations.build_wheels import Builds
 
     async with Session(context) as session:
         for platform in options.platforms:
-            lock = await Builds(lock, session).record(platform)
+            lock = await Builds(lock, session).record(platform, wanted)
     return replace(options, lock=lock, identity=identity(lock))
 
 

@@ -16,7 +16,7 @@ from envspec.io.files import read_untrusted
 from envspec.io.tasks import run_interruptible
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock, Platform
-from envspec.operations.image import ImageSession
+from envspec.operations.image import ImageSession, with_built
 from envspec.operations.session import Session
 from envspec.registry.client import CONFIG_BYTES
 from envspec.registry.errors import shortened
@@ -159,7 +159,7 @@ async def _of_lock(name: str, lock: Lock, platform: Platform, context: Context) 
     if not locked:
         raise NoImage(name, "it has no linux platform")
     chosen = platform if platform in locked else locked[0]
-    options = ImageOptions(lock, identity(lock), (chosen,))
+    options = await with_built(ImageOptions(lock, identity(lock), (chosen,)), context)
     async with ImageSession(options, context) as session:
         [assembled] = await session.build()
     image = assembled.image

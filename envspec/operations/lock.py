@@ -21,7 +21,7 @@ from envspec.lockfile.document import load
 from envspec.lockfile.folder import folder_changes, read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.lockfile.toml_writer import time_text
-from envspec.models import Lock, Resolution, Target
+from envspec.models import Lock, Resolution, Target, Unbuilt
 from envspec.names import normalised
 from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
 from envspec.operations.lock_check import check_lock
@@ -131,13 +131,14 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
 
         _report_preferred(made, context)
         _report_moved(made, request, context)
+        unbuilt = _report_unbuilt(made, context)
         files = lock_files(made)
         _check_hosts(replace(state, spec=_parsed(text, request, started).variant(request.variant)), made)
         if is_looked_up:
             remember_ours(store, files[LOCK_FILE])
         # Branches and folders change without the spec and the indexes.
         is_stable = all(r.kind not in (RequirementKind.GIT, RequirementKind.LOCAL) for r in spec.pip.dependencies)
-        if key is not None and is_looked_up and is_stable and store.is_settled and not is_open(made):
+        if key is not None and is_looked_up and is_stable and store.is_settled and not is_open(made) and not unbuilt:
             remember(store, key, files, warnings)
     return Compiled(files, written, None if text == written else text.encode())
 
@@ -335,6 +336,21 @@ def _report_preferred(lock: Lock, context: Context) -> None:
     lines = dict.fromkeys(f"\n  {name} {each.version}: {each.why}" for name, each in found if each is not None)
     if lines:
         context.reporter.warning(f"not locked although the spec prefers them:{''.join(lines)}")
+
+
+def _report_unbuilt(lock: Lock, context: Context) -> bool:
+    """Warn of the sdists that are locked without a build; whether there are any."""
+    found: dict[Unbuilt, dict[str, None]] = {}
+    for package in (each for part in lock.resolutions for each in part.packages):
+        if package.unbuilt:
+            found.setdefault(package.unbuilt, {})[f"{package.name} {package.version}"] = None
+    lines = [f"\n  {unbuilt.described}: {', '.join(names)}" for unbuilt, names in found.items()]
+    if lines:
+        context.reporter.warning(
+            "locked without a build, since bubblewrap does not work on this machine (`envspec lock` where it does adds "
+            f"the hashes of the wheels):{''.join(lines)}"
+        )
+    return bool(lines)
 
 
 def make(state: LockState) -> Lock:

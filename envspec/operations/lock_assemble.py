@@ -140,7 +140,7 @@ def _with_built(resolutions: tuple[Resolution, ...], state: LockState) -> tuple[
             old = None if package.built else built.get((part.target, package.file.sha256))
             if old is None or not same_build(before[part.target], part, package):
                 continue
-            packages[at] = replace(package, built=old.built, record_sha256=old.record_sha256)
+            packages[at] = replace(package, built=old.built, record_sha256=old.record_sha256, unbuilt=None)
             recorded = before[part.target].build_of(package.name)
             if recorded is not None:
                 builds[package.name] = replace(builds[package.name], compiler=recorded.compiler)

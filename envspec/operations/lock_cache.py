@@ -109,7 +109,11 @@ def recalled(request: LockRequest, context: Context, base: Compiled | None = Non
     # A variant that is up to date is so beside the spec's lock of today.
     is_beside_today = not (base and base.files)
     with closing(Store(context.cache)) as store:
-        if is_beside_today and _is_done(request) and is_ours(store, read_current(request.directory, LOCK_FILE)):
+        if (
+            is_beside_today
+            and _is_done(request, context)
+            and is_ours(store, read_current(request.directory, LOCK_FILE))
+        ):
             tidy(request.directory)
             _warn_of_logins(request, context)
             return Compiled({})
@@ -150,11 +154,16 @@ def owner_of(request: LockRequest) -> Path | None:
     return other_owner(header.spec, header.name, request.spec_path, request.directory)
 
 
-def _is_done(request: LockRequest) -> bool:
-    """Whether the lock of a request belongs to its spec, and nothing is left open in it."""
+def _is_done(request: LockRequest, context: Context) -> bool:
+    """Whether the lock of a request belongs to its spec, and nothing is left open in it that this run could find."""
     if not check(request.spec_path, request.directory, request.variant).is_fresh:
         return False
     body = read_current(request.directory, LOCK_FILE)
+    if b'\nunbuilt = "' in body:
+        from envspec.io.confine import can_build
+
+        if can_build(context.environ, context.unconfined):
+            return False
     # Locks of wheels without a single digest of contents were written before there were any.
     return b'source = "unresolved"' not in body and (b'\nrecord_sha256 = "' in body or b'.whl"' not in body)
 

@@ -91,6 +91,8 @@ def _of_file(package: Package, ranks: TagRanks) -> Iterator[str]:
         yield f"{file.filename} can't be loaded there"
     if package.built is not None and not _is_file_of(package, package.built.filename):
         yield f"{package.built.filename} is not a wheel of it"
+    if package.unbuilt is not None and (is_wheel or package.built is not None):
+        yield f"it is marked as unbuilt ({package.unbuilt.value}), and has a wheel"
     if file.hash not in _HASHES:
         yield f"its hash is {file.hash!r}, which no index states"
 

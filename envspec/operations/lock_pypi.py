@@ -111,8 +111,8 @@ class Pypi:
         return replace(found, way_out=newer_releases(found.resolutions, self._state.spec, self._tried, self._built()))
 
     def _built(self) -> Collection[str]:
-        """The names of sdists that were built."""
-        return self._sdists.built() if self._sdists is not None else ()
+        """The names of sdists that were built, or are locked unbuilt."""
+        return self._sdists.usable() if self._sdists is not None else ()
 
     def _tried(self, update: Mapping[str, object], sdists: Sdists = Sdists.WITHOUT_WHEEL) -> tuple[Resolution, ...]:
         """What the spec with another [pip] resolves to, without a report and a build; empty without a solution."""

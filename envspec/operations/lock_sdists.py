@@ -32,10 +32,11 @@ from envspec.build.wheel import sdist_request
 from envspec.context import Step
 from envspec.fetch.sources import copy_to_cache
 from envspec.fetch.types import archive_path
+from envspec.io.confine import NoConfinement
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import gather_or_cancel
-from envspec.models import BuiltWheel, Package, Resolution, Target
+from envspec.models import BuiltWheel, Package, Resolution, Target, Unbuilt
 from envspec.operations.build_wheels import WheelBuilder
 from envspec.operations.built_wheels import find_built
 from envspec.operations.lock_state import LockState, is_open
@@ -44,11 +45,12 @@ from envspec.resolve.cache import key_of
 from envspec.resolve.pypi.errors import GPUS_LINES, NeedsSdist, UnbuiltSdist, UnusableSdists
 from envspec.resolve.pypi.extensions import no_fitting_wheel, published_elsewhere
 from envspec.resolve.pypi.index.client import IndexClient
+from envspec.resolve.pypi.index.file_metadata import source_of_metadata
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import PackageIndex
 from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.view import Pages, View
-from envspec.resolve.pypi.metadata import declared, extras_of, parsed, requires_python
+from envspec.resolve.pypi.metadata import requirements_in
 from envspec.resolve.pypi.request import indexes_of
 from envspec.resolve.pypi.resolve import StatedSdists, TargetRequest
 from envspec.resolve.types import Release, required_by
@@ -64,13 +66,15 @@ class _Known:
     """What is known of one target's releases.
 
     wheels: with the digests of their RECORDs. metadata: of wheels that state something else than their sdists.
-    excluded: why a release cannot be built. compiled: what is left to a compiler.
+    excluded: why a release cannot be built. compiled: what is left to a compiler. unbuilt: what nothing confines the
+    build of, with where its requirements are from.
     """
 
     wheels: dict[Release, tuple[BuiltWheel, str | None]] = field(default_factory=dict)
     metadata: dict[Release, bytes] = field(default_factory=dict)
     excluded: dict[Release, str] = field(default_factory=dict)
     compiled: set[Release] = field(default_factory=set)
+    unbuilt: dict[Release, Unbuilt] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +131,9 @@ class SdistBuilds:
         self._known: dict[Target, _Known] = defaultdict(_Known)
         self._passed_over: set[tuple[Target, str, str]] = set()
 
-    def built(self) -> set[str]:
-        """The names of the sdists that have been built."""
-        return {name for known in self._known.values() for name, _ in known.wheels}
+    def usable(self) -> set[str]:
+        """The names of the sdists that have been built, or are locked unbuilt."""
+        return {name for known in self._known.values() for name, _ in (*known.wheels, *known.unbuilt)}
 
     def knowing(self, request: TargetRequest) -> TargetRequest:
         """The request, with what the builds have shown."""
@@ -137,12 +141,15 @@ class SdistBuilds:
         return request.knowing(known.metadata, known.excluded)
 
     def recorded(self, resolution: Resolution) -> Resolution:
-        """The resolution, with the wheels."""
-        wheels = self._known[resolution.target].wheels
+        """The resolution, with the wheels, and with how the requirements of what is not built are known."""
+        known = self._known[resolution.target]
 
         def with_wheel(package: Package) -> Package:
-            made = wheels.get((package.name, Version(package.version))) if is_open(package) else None
-            return replace(package, built=made[0], record_sha256=made[1]) if made else package
+            if not is_open(package):
+                return package
+            release = package.name, Version(package.version)
+            built, record_sha256 = known.wheels.get(release, (None, None))
+            return replace(package, built=built, record_sha256=record_sha256, unbuilt=known.unbuilt.get(release))
 
         return replace(resolution, packages=tuple(map(with_wheel, resolution.packages)))
 
@@ -154,12 +161,14 @@ class SdistBuilds:
 
         Raises:
             NeedsSdist: sdists that may not be built, or not by a compiler; all of them. NoSolution: builds failed.
-            UnfitMachine: nothing confines builds, or there is no Python for them. NetworkError: an sdist or
-            what its build requires is not available.
+            NoConfinement: nothing confines builds, and sdists do not state what their wheels require; all of them.
+            UnfitMachine: there is no Python for builds. NetworkError: an sdist or what its build requires is not
+            available.
         """
         pip, new = self._state.spec.pip, list(self._new(resolutions))
         refused: list[UnbuiltSdist] = []
         failed: list[tuple[UnbuiltSdist, WheelBuildFailed]] = []
+        silent: list[tuple[UnbuiltSdist, NoConfinement]] = []
         async with self._building(requests) as building:
             refused += [await building.unbuilt(*each) for each in new if not self._may_try(each[0].name)]
 
@@ -173,6 +182,8 @@ class SdistBuilds:
                     return True
                 try:
                     return await self._build(sdist, building)
+                except NoConfinement as error:
+                    silent.extend([(each, error) for each in await self._leave_unbuilt(package, sdist, building)])
                 except WheelBuildFailed as error:
                     compiler = error.reason if isinstance(error, NeedsCompiler) else ""
                     is_extension = self._state.facts.extension(package.name, package.version) is not None
@@ -196,18 +207,40 @@ class SdistBuilds:
             if not all(await gather_or_cancel(tasks, self._state.context.jobs)):
                 # What cannot be built may not be chosen again.
                 return False
-        if refused or failed:
-            await self._refuse(requests, resolutions, refused, failed)
+        await self._refuse(requests, resolutions, refused, failed)
+        _refuse_silent(silent)
         return True
+
+    async def _leave_unbuilt(self, package: Package, sdist: _Sdist, building: _Building) -> list[UnbuiltSdist]:
+        """Note an sdist that nothing confines the build of; return it if it does not state what its wheel requires.
+
+        The wheel that the lock before records of the same sdist is that of its build on any machine.
+        """
+        known, recorded = self._known[sdist.target], self._before.get((sdist.target, sdist.sha256))
+        if recorded is not None and recorded.built is not None:
+            known.wheels[sdist.release] = recorded.built, recorded.record_sha256
+            return []
+        content = await building.client.content(sdist.index, sdist.file)
+        name, version = sdist.name, str(sdist.release[1])
+        source = await asyncio.to_thread(source_of_metadata, content, sdist.file.filename, name, version)
+        if source is None:
+            return [await building.unbuilt(package, sdist.target)]
+        if self._state.spec.pip.may_compile(sdist.name):
+            known.compiled.add(sdist.release)
+        else:
+            known.unbuilt[sdist.release] = source
+        return []
 
     async def _refuse(
         self,
         requests: Sequence[TargetRequest],
         resolutions: Sequence[Resolution],
         refused: Sequence[UnbuiltSdist],
-        failures: Iterable[tuple[UnbuiltSdist, WheelBuildFailed]],
+        failures: Sequence[tuple[UnbuiltSdist, WheelBuildFailed]],
     ) -> None:
-        """Raise the error for all sdists that may not be built, and those whose builds failed."""
+        """Raise the error for all sdists that may not be built, and those whose builds failed, if there are any."""
+        if not (refused or failures):
+            return
         failed = sorted(failures, key=lambda each: each[1].message)
         text = "\n".join(f"{sdist.described()}{error.message.removeprefix(error.of)}" for sdist, error in failed)
         hints = [*_hints([error for _, error in failed]), *self._gpu_hints(requests, refused)]
@@ -262,7 +295,8 @@ class SdistBuilds:
     async def are_true(self, requests: Sequence[TargetRequest], stated: StatedSdists) -> bool:
         """Whether sdists that resolvers passed over require what they state, as far as builds show it.
 
-        What cannot be built is believed, and so is a project whose newest of these releases state the truth.
+        What cannot be built, or is not since nothing confines it, is believed, and so is a project whose newest of
+        these releases state the truth.
 
         Raises:
             UnfitMachine, NetworkError: as `build`.
@@ -278,6 +312,8 @@ class SdistBuilds:
                     return True
                 try:
                     is_true = await self._build(sdist, building)
+                except NoConfinement:
+                    return True
                 except WheelBuildFailed:
                     is_true = True
                 if is_true:
@@ -311,7 +347,7 @@ class SdistBuilds:
             known = self._known[resolution.target]
             for package in filter(is_open, resolution.packages):
                 release = package.name, Version(package.version)
-                if release not in known.wheels and release not in known.compiled:
+                if not (release in known.wheels or release in known.compiled or release in known.unbuilt):
                     yield package, resolution.target
 
     @asynccontextmanager
@@ -343,7 +379,7 @@ class SdistBuilds:
             if recorded and recorded.built
             else (made.wheel, await asyncio.to_thread(record_digest, made.path))
         )
-        is_same = _requirements(metadata) == _requirements(stated)
+        is_same = requirements_in(metadata) == requirements_in(stated)
         if not is_same:
             known.metadata[sdist.release] = metadata
         return is_same
@@ -377,6 +413,14 @@ class SdistBuilds:
         return sdist_request(wanted, sdist.sha256, fetch)
 
 
+def _refuse_silent(silent: Sequence[tuple[UnbuiltSdist, NoConfinement]]) -> None:
+    """Raise the error for all sdists that nothing confines the build of, and that do not state their requirements."""
+    if silent:
+        lines = sorted(sdist.described() for sdist, _ in silent)
+        text = "an sdist that states what its wheel requires is locked without a build, and these do not:"
+        raise NoConfinement("\n  ".join([f"{silent[0][1].message}; {text}", *lines]), hint=silent[0][1].hint)
+
+
 def _have_torch(resolutions: Iterable[Resolution]) -> bool:
     return any(each.name == "torch" for part in resolutions for each in part.packages)
 
@@ -389,9 +433,3 @@ def _hints(failed: Sequence[WheelBuildFailed]) -> list[str]:
             names[error.url].append(error.name)
     others = (error.hint for error in failed if error.hint and not isinstance(error, IsPlaceholder))
     return [*dict.fromkeys(others), *(index_hint(url, of_index) for url, of_index in names.items())]
-
-
-def _requirements(metadata: bytes) -> tuple[frozenset[str], frozenset[str], str | None]:
-    """What a resolver reads of METADATA."""
-    needs = frozenset(str(requirement) for text in declared(metadata) if (requirement := parsed(text)) is not None)
-    return needs, frozenset(extras_of(metadata)), requires_python(metadata)

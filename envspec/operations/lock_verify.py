@@ -22,7 +22,7 @@ from envspec.lockfile.differences import Difference, folder_differences
 from envspec.lockfile.export import is_exported
 from envspec.lockfile.folder import read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE
-from envspec.models import DIRECT_URL, Lock, Resolution
+from envspec.models import DIRECT_URL, Lock, Package, Platform, Resolution, Unbuilt
 from envspec.operations.lock import beside, check_logins, make
 from envspec.operations.lock_complete import lock_files
 from envspec.operations.lock_state import LockRequest, LockState
@@ -105,19 +105,39 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, as_of, before=locked)
         if request.variant:
             state = beside(state, read_current(request.base_directory, LOCK_FILE))
-        made = make(state)
+        made = _unbuilt_as(locked, make(state))
         exported = [each.name for each in request.directory.iterdir() if is_exported(each.name)]
         differences = folder_differences(request.directory, lock_files(made), exported)
         kept: tuple[str, ...] = ()
         if differences and not spec.env.is_dated:
             # Only the lock has the versions that stayed, and those that `--upgrade-package` has moved.
             old = replace(cutoffs_of(right), resolutions=versions_of(locked))
-            free, made = made, make(replace(state, old=old))
+            free, made = made, _unbuilt_as(locked, make(replace(state, old=old)))
             differences = folder_differences(request.directory, lock_files(made), exported)
             kept = tuple(_kept(free, made))
     moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     at = moment if spec.env.is_dated else f"{moment}, as in the lock: the spec has no date"
     return Verified(differences, (*unverified, *kept, *_recorded(made)), at)
+
+
+def _unbuilt_as(locked: Lock, made: Lock) -> Lock:
+    """The lock without the wheels that could not be built where it was locked: only its machine decided that."""
+    unbuilt = {
+        (part.target.platform, each.file): each.unbuilt
+        for part in locked.resolutions
+        for each in part.packages
+        if each.unbuilt
+    }
+
+    def as_locked(package: Package, platform: Platform) -> Package:
+        code = unbuilt.get((platform, package.file))
+        return replace(package, built=None, record_sha256=None, unbuilt=code) if code and package.built else package
+
+    parts = (
+        replace(part, packages=tuple(as_locked(each, part.target.platform) for each in part.packages))
+        for part in made.resolutions
+    )
+    return replace(made, resolutions=tuple(parts))
 
 
 def _kept(free: Lock, made: Lock) -> Iterator[str]:
@@ -146,6 +166,9 @@ def _recorded(lock: Lock) -> Iterator[str]:
         yield f"{image.platform.value}: the image ID {image.id}, as `envspec lock --image` recorded it"
     for part in lock.resolutions:
         for each in part.packages:
+            if each.unbuilt is Unbuilt.STATED:
+                platform, why = part.target.platform.value, each.unbuilt.described
+                yield f"{platform}: {each.file.filename}, which was not built: {why}"
             # A git or local source is built anew with every resolution; an sdist of an index is not.
             if each.built and each.built.sha256 != each.file.sha256 and each.file.index != DIRECT_URL:
                 yield f"{part.target.platform.value}: the wheel {each.built.filename} built of {each.file.filename}"

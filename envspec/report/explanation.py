@@ -302,7 +302,9 @@ def _from_the_spec_first(chain: Sequence[Link]) -> tuple[bool, list[tuple[str, s
 def _files(variant: Variant) -> Iterator[Row]:
     for item in variant.files:
         index = "" if item.file.index == DEFAULT_INDEX else f"from {item.file.index}"
-        details = _size(item.file.size_bytes), index, f"uploaded {utc(item.uploaded)}" if item.uploaded else ""
+        uploaded = f"uploaded {utc(item.uploaded)}" if item.uploaded else ""
+        unbuilt = f"not built: {item.unbuilt.described}" if item.unbuilt else ""
+        details = _size(item.file.size_bytes), index, uploaded, unbuilt
         yield _file(item.platform, item.file.filename, details, item.file.sha256, item.file.url or "")
 
 

@@ -276,7 +276,8 @@ class Pip(Section):
     sdists: Annotated[SdistPolicy, f.OneOf()] = Field(
         default=SdistPolicy.PURE,
         description="Which releases without a wheel may be built from their sdists: those that need no compiler, any, "
-        "or none. A build runs the sdist's code, confined. The hashes of sdist and wheel are locked.",
+        "or none. A build runs the sdist's code, confined. The hashes of sdist and wheel are locked; that of the sdist "
+        "alone where bubblewrap does not work.",
         examples=["any"],
     )
     allow_sdist: f.ListOf[f.SdistName] = Field(

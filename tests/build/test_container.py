@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -82,14 +82,21 @@ def pythons(tmp_path: Path) -> Iterator[str]:
         )
 
 
-def user_of(folder: Path, index: IndexServer, base: Pushed, pythons: str) -> User:
+def user_of(
+    folder: Path,
+    index: IndexServer,
+    base: Pushed,
+    pythons: str,
+    pip: str = 'allow_sdist = ["own"]\n',
+    environ: Mapping[str, str] = {},
+) -> User:
     user = User(folder, index.url, NO_PROXY="127.0.0.1")
     user.writes(
         f'[env]\nname = "small"\npython = "{standin.PYTHON}"\npython_source = "standalone"\nplatforms = ["linux-64"]\n'
-        f'as_of = 2026-06-01T00:00:00Z\n[pip]\ndependencies = ["own"]\nallow_sdist = ["own"]\n'
+        f'as_of = 2026-06-01T00:00:00Z\n[pip]\ndependencies = ["own"]\n{pip}'
         f'[image]\nbase = "{base.name}@{base.digest}"\nglibc = "{standin.GLIBC}"\n{pythons}'
     )
-    assert user.locks().status == 0
+    succeeded(user.runs("lock", user.spec, environ=environ))
     return user
 
 

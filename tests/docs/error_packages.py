@@ -24,6 +24,8 @@ def broken_packages() -> list[File]:
         wheel("opencv-python-headless", "4.12.0", files={"cv2/__init__.py": b"has_windows = False\n"}),
         sdist("dbdriver", "2.1.0", on_build='raise SystemExit("Error: pg_config executable not found.")'),
         sdist("fastmath", "1.4.0", on_build='import subprocess; subprocess.run(["cc", "fast.c"], check=True)'),
+        # As distutils wrote it: its requirements, if any, are in its setup.py alone.
+        sdist("wordlists", "0.42", metadata_version="1.0"),
         sdist("stamped", "1.0.0", on_build=_STAMP),
         extension,
     ]

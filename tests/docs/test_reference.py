@@ -22,7 +22,7 @@ from envspec.cli.main import cli
 from envspec.data import DATA
 from envspec.lockfile.document import _columns
 from envspec.lockfile.header import Header
-from envspec.models import Lock, Platform, Target
+from envspec.models import Lock, Platform, Target, Unbuilt
 from envspec.settings import OTHER_VARIABLES, OWN_VARIABLES, SETTINGS
 from envspec.spec import json_schema, parse_spec
 from envspec.spec.variants import WITHOUT
@@ -243,6 +243,7 @@ def type_of(hint: Any) -> str:
         bool: "true or false",
         datetime: "time",
         Platform: "platform",
+        Unbuilt: "string",
         tuple[int, int]: "version",
         tuple[tuple[str, str], ...]: "table of strings",
         Annotated[int | None, "all"]: "integer or `all`",

@@ -168,7 +168,7 @@ def test_pylock_names_sources_as_they_are() -> None:
     assert entries["from-sdist"]["sdist"]["hashes"] == {"sha256": sha256("from_sdist-1.0.tar.gz")}
     assert entries["from-sdist"]["tool"]["envspec"]["built-wheels"][0]["hashes"] == {"sha256": "1" * 64}
     assert entries["from-url"]["archive"]["url"] == "https://example.org/from%20url/from_url-1.0.zip"
-    assert "wheels that envspec built: from-git 1.0, from-here 1.0, from-sdist 1.0, from-url 1.0" in made.text
+    assert "wheels that envspec builds: from-git 1.0, from-here 1.0, from-sdist 1.0, from-url 1.0" in made.text
     assert "#   pip install" not in made.text and "#   uv pip sync FILE\n" in made.text
     assert made.missing == [each for each in made.missing if f"#   {each}\n" in made.text]
 

@@ -104,6 +104,18 @@ def test_where_nothing_confines_nothing_is_run(
     assert not words or "DOCKER_HOST" in message or "engine" in message
 
 
+@pytest.mark.parametrize("version", ["1.0", "2.1", "2.2"])
+def test_reading_what_an_sdist_states_runs_nothing(
+    version: str, tmp_path: Path, victim: Prey, bare: dict[str, str]
+) -> None:
+    source = sdist("own", "1.0.0", requires=["lib"], on_build=victim.probe() + "probe()", metadata_version=version)
+    with index_of(source) as index:
+        user = builder(tmp_path, index, "own")
+        user.writes(user.spec.read_text().replace("allow_sdist = ['own']\n", ""))
+        succeeded(user.runs_anew("lock", "spec.toml", environ=victim.environ | bare))
+    assert user.packages()["own"]["unbuilt"] and victim.is_unharmed()
+
+
 def test_a_spec_may_allow_it(tmp_path: Path, victim: Prey, bare: dict[str, str]) -> None:
     with index_of(victim.source()) as index:
         user = builder(tmp_path, index, "own")

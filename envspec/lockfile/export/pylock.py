@@ -180,7 +180,7 @@ def _own_missing(resolutions: Sequence[Resolution]) -> Iterator[str]:
         yield f"{counted(count, 'conda package')}, on which the wheels depend"
     names = {f"{each.name} {each.version}": None for part in resolutions for each in part.packages if is_source(each)}
     if names:
-        yield f"wheels that envspec built: {', '.join(names)} (an installer builds them again from the same sources)"
+        yield f"wheels that envspec builds: {', '.join(names)} (an installer builds its own from the same sources)"
 
 
 def _about(request: ExportRequest) -> Mapping[str, Value]:

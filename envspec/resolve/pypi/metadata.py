@@ -37,8 +37,10 @@ DYNAMIC: Final = ("Dynamic", "Requires-Dist")
 
 
 def is_dynamic(metadata: bytes) -> bool:
-    """Whether requirements or extras are said to be `Dynamic`."""
-    return {"requires-dist", "provides-extra"} & {each.lower() for each in _values(metadata, "dynamic")} != set()
+    """Whether requirements, extras or Pythons are said to be `Dynamic`."""
+    return {"requires-dist", "provides-extra", "requires-python"} & {
+        each.lower() for each in _values(metadata, "dynamic")
+    } != set()
 
 
 def declared(metadata: bytes) -> tuple[str, ...]:
@@ -120,6 +122,12 @@ def with_version(metadata: bytes, version: str) -> bytes:
     """METADATA that states another version."""
     head, end, body = re.split(rb"(\r?\n\r?\n|\Z)", metadata, maxsplit=1)
     return re.sub(rb"(?im)^(Version:[ \t]*).*$", rb"\g<1>" + version.encode(), head, count=1) + end + body
+
+
+def requirements_in(metadata: bytes) -> tuple[frozenset[str], frozenset[str], str | None]:
+    """What a resolver reads of METADATA."""
+    needs = frozenset(str(requirement) for text in declared(metadata) if (requirement := parsed(text)) is not None)
+    return needs, frozenset(extras_of(metadata)), requires_python(metadata)
 
 
 def requires_python(metadata: bytes) -> str | None:

@@ -173,8 +173,8 @@ class Prey:
         return sdist("own", "1.0.0", on_build=f"import os\n{first}{self.probe()}{_TELLING}", metadata_version="2.2")
 
     def unresolved(self) -> Artifact:
-        """An sdist that resolvers have to build, which says what it reached and fails."""
-        return sdist("own", "1.0.0", on_build=self.probe() + _FAILING)
+        """An sdist that states no metadata: only its build, which says what it reached and fails, would show it."""
+        return sdist("own", "1.0.0", on_build=self.probe() + _FAILING, metadata_version="1.0")
 
     @property
     def environ(self) -> dict[str, str]:

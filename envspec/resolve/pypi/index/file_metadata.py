@@ -13,17 +13,23 @@ from __future__ import annotations
 import io
 import lzma
 import os
+import posixpath
 import re
+import stat
 import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Awaitable, Callable, Container, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any, Final
 
-from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar
+from packaging.version import InvalidVersion, Version
+
+from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar, path_problem
+from envspec.models import Unbuilt
+from envspec.names import normalised
 from envspec.resolve.pypi.metadata import (
     DYNAMIC,
     declared,
@@ -32,6 +38,8 @@ from envspec.resolve.pypi.metadata import (
     metadata_file,
     parsed,
     requires_python,
+    valid,
+    without_requirements,
 )
 
 _DIRECTORY_ENTRY = b"PK\x01\x02"
@@ -280,24 +288,23 @@ _UNREADABLE: Final = (
 
 
 class BadSdist(Exception):
-    """An archive that cannot be read within the bounds of `io.archives`: nothing can be built from it."""
+    """An archive that cannot be read within the bounds of `io.archives`, or states another release than its file name.
+
+    Nothing can be built from it.
+    """
 
 
 def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
-    """The METADATA of an sdist's wheel, as far as the sdist states it; raises BadSdist if the archive cannot be read.
+    """The METADATA of an sdist's wheel, as far as the sdist states it; raises BadSdist: see `_read`.
 
     Requirements are Requires-Dist of its PKG-INFO, else the lines of its requires.txt, else none. Unless the wheel must
     have the same (PEP 643), they are `Dynamic`.
     """
-    try:
-        files = dict(_texts(content, filename))
-    except _UNREADABLE as error:
-        raise BadSdist(f"its sdist cannot be read: {' '.join(str(error).split())}") from error
-    info = next((body for path, body in files.items() if path.count("/") == 1 and path.endswith("/PKG-INFO")), b"")
+    info, files = _read(content, filename, name, version)
     needs, extras = declared(info), set(extras_of(info))
     if not needs and b"Dynamic: Requires-Dist" not in info:
         # The nearest to the top: sdists of packaging tools also contain those of their test data.
-        paths = sorted((path.count("/"), path) for path in files if path.endswith(".egg-info/requires.txt"))
+        paths = sorted((path.count("/"), path) for path in files if path.endswith(_REQUIRES))
         listed = files[paths[0][1]].decode("utf-8", "replace") if paths else ""
         needs = tuple(_sections(listed))
         extras |= set(re.findall(r"^\[([^\]:\n]+)[\]:]", listed, re.MULTILINE))
@@ -306,16 +313,78 @@ def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
         *([] if _is_static(info) else [DYNAMIC]),
         *([("Requires-Python", python)] if python else []),
         *(("Provides-Extra", extra) for extra in sorted(extras)),
-        # A resolver skips a release with a line that it cannot read, and takes an older one.
-        *(("Requires-Dist", each) for each in needs if parsed(each) is not None),
+        *(("Requires-Dist", each) for each in needs),
     ]
-    return metadata_file(name, version, fields)
+    # A resolver skips a release with a line that it cannot read, and takes an older one.
+    return without_requirements(valid(metadata_file(name, version, fields)), lambda text: parsed(text) is not None)
+
+
+def source_of_metadata(content: bytes, filename: str, name: str, version: str) -> Unbuilt | None:
+    """How an sdist states its requirements; None if it states none that could be relied on: distutils alone wrote it.
+
+    Raises:
+        BadSdist: see `_read`.
+    """
+    info, files = _read(content, filename, name, version)
+    if _is_static(info):
+        return Unbuilt.STATIC
+    folders = {posixpath.dirname(path) for path in files if path.endswith((_REQUIRES, f"{_EGG_INFO}{_INFO}"))}
+    own = (normalised(posixpath.basename(folder).removesuffix(_EGG_INFO)) for folder in folders)
+    # Backends other than setuptools write Requires-Dist, and no version of distutils writes 2.1.
+    is_stated = name in own or bool(declared(info)) or _metadata_version(info) >= (2, 1)
+    return Unbuilt.STATED if is_stated else None
+
+
+_INFO: Final = "/PKG-INFO"
+_EGG_INFO: Final = ".egg-info"
+_REQUIRES: Final = f"{_EGG_INFO}/requires.txt"
+_RELEASE: Final = re.compile(r"^(Name|Version):[ \t]*(\S[^\r\n]*?)[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
+#: Deeper are those of test data; `src/name.egg-info/requires.txt` below the top folder.
+_DEEPEST: Final = 3
+
+
+def _read(content: bytes, filename: str, name: str, version: str) -> tuple[bytes, Mapping[str, bytes]]:
+    """The PKG-INFO at the top of an sdist, empty if it has none; and all files that state metadata, by their paths.
+
+    Raises:
+        BadSdist: the archive cannot be read, a path leads out of it, or its PKG-INFO is no plain file, is there twice,
+        or is that of another release.
+    """
+    files: dict[str, bytes] = {}
+    try:
+        for path, body in _texts(content, filename):
+            if path in files:
+                raise BadSdist(f"its sdist contains {path!r} twice")
+            files[path] = body
+    except _UNREADABLE as error:
+        raise BadSdist(f"its sdist cannot be read: {' '.join(str(error).split())}") from error
+    tops = [path for path in files if path.count("/") == 1 and path.endswith(_INFO)]
+    if len(tops) > 1:
+        raise BadSdist(f"its sdist contains {len(tops)} PKG-INFO files at its top: {', '.join(map(repr, tops))}")
+    info = files[tops[0]] if tops else b""
+    head = re.split(rb"\r?\n\r?\n", info, maxsplit=1)[0].decode("utf-8", "replace")
+    for field, value in _RELEASE.findall(head):
+        is_same = normalised(value) == name if field.lower() == "name" else _is_version(value, version)
+        if not is_same:
+            raise BadSdist(f"the PKG-INFO of its sdist has another {field.lower()}: {value!r}")
+    return info, files
+
+
+def _is_version(text: str, version: str) -> bool:
+    try:
+        return text == version or Version(text) == Version(version)
+    except InvalidVersion:
+        return False
+
+
+def _metadata_version(info: bytes) -> tuple[int, int]:
+    found = re.search(rb"^Metadata-Version:[ \t]*(\d{1,3})\.(\d{1,3})", info, re.MULTILINE | re.IGNORECASE)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _is_static(info: bytes) -> bool:
     """Whether the requirements of a PKG-INFO are those of every wheel that is built of it."""
-    found = re.search(rb"^Metadata-Version:[ \t]*(\d+)\.(\d+)", info, re.MULTILINE | re.IGNORECASE)
-    return found is not None and (int(found[1]), int(found[2])) >= (2, 2) and not is_dynamic(info)
+    return _metadata_version(info) >= (2, 2) and not is_dynamic(info)
 
 
 def _sections(text: str) -> Iterator[str]:
@@ -331,24 +400,34 @@ def _sections(text: str) -> Iterator[str]:
 
 
 def _texts(content: bytes, filename: str) -> Iterator[tuple[str, bytes]]:
-    suffixes = ("/PKG-INFO", ".egg-info/requires.txt")
     if filename.endswith(".zip"):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for info in archive.infolist():
-                if info.filename.endswith(suffixes):
-                    _check_size(info.filename, info.file_size)
-                    yield info.filename, archive.read(info)
+                is_file = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
+                if path := _path_to_read(info.filename, info.file_size, is_file=is_file):
+                    yield path, archive.read(info)
         return
     with bounded_tar(io.BytesIO(content)) as tar:
         for member in bounded_members(tar):
-            if member.isfile() and member.name.endswith(suffixes):
-                _check_size(member.name, member.size)
-                if member.issparse():
-                    raise tarfile.ReadError(f"{member.name!r} is a sparse file")
-                if file := tar.extractfile(member):
-                    yield member.name, file.read()
+            is_file = member.isreg() and not member.issparse()
+            path = _path_to_read(member.name, member.size, is_file=is_file)
+            if path and (file := tar.extractfile(member)):
+                yield path, file.read()
 
 
-def _check_size(path: str, size_bytes: int) -> None:
+def _path_to_read(name: str, size_bytes: int, *, is_file: bool) -> str:
+    """The path of a member that states metadata; empty for others.
+
+    Raises:
+        tarfile.TarError: the member would be put outside of its folder, is a link, or is too large.
+    """
+    if why := path_problem(name):
+        raise tarfile.ReadError(f"it contains {name!r}, which {why}")
+    path = posixpath.normpath(name)
+    if not path.endswith((_INFO, _REQUIRES)) or (not is_file and path.count("/") > _DEEPEST):
+        return ""
+    if not is_file:
+        raise tarfile.ReadError(f"it contains {name!r}, which is not a plain file")
     if size_bytes > MAX_METADATA_BYTES:
-        raise tarfile.ReadError(f"{path!r} has {size_bytes} bytes, at most {MAX_METADATA_BYTES} are accepted")
+        raise tarfile.ReadError(f"{name!r} has {size_bytes} bytes, at most {MAX_METADATA_BYTES} are accepted")
+    return path
