@@ -270,7 +270,8 @@ async def with_built(
     What must be compiled is not among them by default: `lock --image` compiles it once.
     """
     lock = options.lock
-    if not any(wanted(each) for p in lock.resolutions if p.target.platform in options.platforms for each in p.packages):
+    parts = [each for each in lock.resolutions if each.target.platform in options.platforms]
+    if not lock.base_images or not any(wanted(package) for part in parts for package in part.packages):
         return options
     from envspec.operations.build_wheels import Builds
 

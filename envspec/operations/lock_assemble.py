@@ -21,7 +21,7 @@ from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity
 from envspec.lockfile.export.conda import without_md5
 from envspec.lockfile.header import FORMAT
-from envspec.models import BaseImage, Decision, Lock, PinnedDigest, Platform, Resolution
+from envspec.models import BaseImage, Decision, Lock, Package, PinnedDigest, Platform, Resolution
 from envspec.operations.build_settings import same_build, with_builds
 from envspec.operations.lock_complete import complete, constraints_of, installed_on
 from envspec.operations.lock_state import BRIEF, CondaResult, LockState, PypiResult, Upgrade
@@ -140,6 +140,9 @@ def _with_built(resolutions: tuple[Resolution, ...], state: LockState) -> tuple[
             old = None if package.built else built.get((part.target, package.file.sha256))
             if old is None or not same_build(before[part.target], part, package):
                 continue
+            if package.unbuilt and _required(before[part.target], package) != _required(part, package):
+                # The lock before followed from its wheel, this one from what its sdist states.
+                continue
             packages[at] = replace(package, built=old.built, record_sha256=old.record_sha256, unbuilt=None)
             recorded = before[part.target].build_of(package.name)
             if recorded is not None:
@@ -147,6 +150,11 @@ def _with_built(resolutions: tuple[Resolution, ...], state: LockState) -> tuple[
         return replace(part, packages=tuple(packages), builds=tuple(builds.values()))
 
     return tuple(map(with_wheels, resolutions))
+
+
+def _required(part: Resolution, package: Package) -> set[tuple[str, str]]:
+    """What a package requires of the others, by their names, each with its requirement."""
+    return {(each.name, by.requirement) for each in part.packages for by in each.required_by if by.name == package.name}
 
 
 def _with_images(lock: Lock, before: Lock | None) -> Lock:

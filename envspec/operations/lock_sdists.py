@@ -212,14 +212,8 @@ class SdistBuilds:
         return True
 
     async def _leave_unbuilt(self, package: Package, sdist: _Sdist, building: _Building) -> list[UnbuiltSdist]:
-        """Note an sdist that nothing confines the build of; return it if it does not state what its wheel requires.
-
-        The wheel that the lock before records of the same sdist is that of its build on any machine.
-        """
-        known, recorded = self._known[sdist.target], self._before.get((sdist.target, sdist.sha256))
-        if recorded is not None and recorded.built is not None:
-            known.wheels[sdist.release] = recorded.built, recorded.record_sha256
-            return []
+        """Note an sdist that nothing confines the build of; return it if it does not state what its wheel requires."""
+        known = self._known[sdist.target]
         content = await building.client.content(sdist.index, sdist.file)
         name, version = sdist.name, str(sdist.release[1])
         source = await asyncio.to_thread(source_of_metadata, content, sdist.file.filename, name, version)

@@ -148,6 +148,30 @@ def test_where_builds_are_confined_the_lock_differs_by_the_wheel_alone(
 
 
 @confined
+def test_a_recorded_wheel_that_requires_something_else_than_stated_is_not_kept_by_what_is_stated(
+    tmp_path: Path,
+) -> None:
+    """Its lock followed from the wheel, that of a machine that cannot build it from the sdist: compared again then."""
+    with index_of(with_egg_info("lib\n", on_build="")) as index:
+        one, other = machine(tmp_path / "one", index), machine(tmp_path / "other", index)
+        succeeded(other.user.locks())
+        assert other.user.pins() == {"own": "1.0.0"} and "built" in other.package()
+        shutil.copytree(other.user.lock, one.user.lock)
+        one.user.writes(one.user.spec.read_text().replace('["own"]', '["own>=1"]'))
+        succeeded(one.locks())
+    assert one.user.pins() == {"own": "1.0.0", "lib": "1.0.0"} and one.package()["unbuilt"] == "stated"
+
+
+def test_an_image_without_a_base_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    with index_of(with_egg_info("lib\n")) as index:
+        one = machine(tmp_path, index)
+        one.user.writes(one.user.spec.read_text().partition("[image]")[0])
+        succeeded(one.locks())
+        message = one.user.runs("image", "build", one.user.lock, environ=one.nothing).error
+    assert "base" in message and "foreign code" not in message
+
+
+@confined
 def test_an_image_is_the_same_wherever_the_sdist_is_built(tmp_path: Path, source: tuple[IndexServer, str]) -> None:
     index, _ = source
     one, other = machine(tmp_path / "one", index), machine(tmp_path / "other", index)
