@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.resolve.pypi.index.file_metadata import TAIL_BYTES, BadRemoteWheel, FilePart, read_metadata
+from envspec.resolve.pypi.index.file_metadata import (
+    TAIL_BYTES,
+    BadRemoteWheel,
+    FilePart,
+    read_member,
+    read_metadata,
+)
+from tests.support.builders.zips import patched
 
 PATH = "tiny-1.0.dist-info/METADATA"
 
@@ -145,3 +152,42 @@ def test_what_unpacks_to_more_than_it_says_is_refused() -> None:
         read(lying)
     with pytest.raises(BadRemoteWheel, match="larger than"):
         read(data.replace(size, (0xFFFFFFF0).to_bytes(4, "little")))
+
+
+# One small file
+
+
+def zip_of(*files: tuple[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in files:
+            archive.writestr(zipfile.ZipInfo(path), content)
+    return buffer.getvalue()
+
+
+def member_of(data: bytes, most_bytes: int = 100) -> bytes:
+    return asyncio.run(read_member(Server(data).read, {"space/__init__.py"}, most_bytes))
+
+
+@given(wheels())
+def test_a_file_by_its_path(data: bytes) -> None:
+    assert asyncio.run(read_member(Server(data).read, {PATH}, 100_000)) == metadata_of(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        zip_of(("space/__init__.py", bytes(101))),
+        zip_of(("space/__init__.py", b"1"), ("spice/__init__.py", b"2")).replace(b"spice", b"space"),
+        zip_of(("other/space/__init__.py", b"1")),
+        # It states another size than it has, another checksum, or that it is encrypted.
+        patched(zip_of(("space/__init__.py", bytes(1000))), b"PK\x01\x02", 0, 24, "<I", 100),
+        patched(zip_of(("space/__init__.py", b"1")), b"PK\x01\x02", 0, 16, "<I", 1),
+        patched(zip_of(("space/__init__.py", b"1")), b"PK\x01\x02", 0, 8, "<H", 1),
+        patched(zip_of(("space/__init__.py", b"1")), b"PK\x01\x02", 0, 42, "<I", 1 << 30),
+        b"no zip",
+    ],
+)
+def test_a_file_that_is_too_large_or_not_one_is_not_read(data: bytes) -> None:
+    with pytest.raises(BadRemoteWheel):
+        member_of(data)
