@@ -396,7 +396,7 @@ class SharedFiles:
     others: tuple[Name, ...]
     why: Line
     paths: tuple[InnerPath, ...]
-    owner: Line = ""
+    owner: Name = ""
 
     @property
     def packages(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from envspec.base_image.cuda import is_of_two_cudas, read_pins
 from envspec.context import counted
 from envspec.facts import Facts
 from envspec.io.archives import FileConflict
-from envspec.models import CONFLICT, SPEC, Package, Resolution, SharedFiles
+from envspec.models import SPEC, Package, Resolution, SharedFiles
 from envspec.resolve.pypi.shared_files import decided, is_named
 from envspec.resolve.types import required_by
 from envspec.spec import Spec
@@ -66,7 +66,7 @@ def _named(parts: Sequence[Resolution], key: str) -> Iterator[tuple[SharedFiles,
 def refuse_conflicts(part: Resolution) -> None:
     """Raises FileConflict if a lock says that two of its packages can't be installed together."""
     for each in part.shared:
-        if each.why == CONFLICT:
+        if not each.owner:
             one, other = (_shown(name, part) for name in each.packages[:2])
             raise FileConflict(_first(each), one, other)
 
@@ -83,7 +83,7 @@ def conflict_warnings(part: Resolution, spec: Spec, facts: Facts) -> Iterator[st
         has_cuda(spec, part.target.platform) and len({each.cuda.major for each in read_pins(part, facts).cudas}) > 1
     )
     for each in part.shared:
-        if each.why == CONFLICT and not (is_warned and is_of_two_cudas(each)):
+        if not each.owner and not (is_warned and is_of_two_cudas(each)):
             names = " and ".join(_shown(name, part) for name in each.packages)
             more = f" and {counted(len(each.paths) - 1, 'more file')}" if len(each.paths) > 1 else ""
             yield (
