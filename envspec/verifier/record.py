@@ -79,10 +79,12 @@ def wheel_path(path: str) -> str | None:
 
 
 def installed_from(path: str) -> str | None:
-    """As `wheel_path`, with scripts and headers as well: every file that only one wheel should have."""
+    """As `wheel_path`, with scripts as well: every file that only one wheel should have. Headers have a folder for each
+    distribution.
+    """
     spread = _DATA_FOLDER.fullmatch(path)
-    if spread is not None and spread[1] in ("scripts", "headers"):
-        return f"{DATA}{'bin' if spread[1] == 'scripts' else 'include'}/{spread[2]}"
+    if spread is not None and spread[1] == "scripts":
+        return f"{DATA}bin/{spread[2]}"
     return wheel_path(path)
 
 

@@ -9,8 +9,9 @@ from envspec.verifier.record import wheel_entries
 def test_what_two_wheels_install_differently() -> None:
     records = {
         "one": b"a.py,sha256=aaaaaaaaaaaa,1\nsame.py,sha256=cc,1\none-1.data/scripts/tool,sha256=aa,1\n"
-        b"one-1.dist-info/RECORD,,\n",
-        "two": b"a.py,sha256=bbbbbbbbbbbb,1\nsame.py,sha256=cc,1\ntwo-1.data/scripts/tool,sha256=bb,1\nnew.py,,\n",
+        b"one-1.data/headers/x.h,sha256=aa,1\nother.py,sha512=aa,1\none-1.dist-info/RECORD,,\n",
+        "two": b"a.py,sha256=bbbbbbbbbbbb,1\nsame.py,sha256=cc,1\ntwo-1.data/scripts/tool,sha256=bb,1\nnew.py,,\n"
+        b"two-1.data/headers/x.h,sha256=bb,1\nother.py,sha256=bb,1\n",
         "three": b"./a.py,sha256=aaaaaaaaaaaa,1\nthree-1.data/purelib/b.py,sha256=aa,1\n"
         b"three-1.data/data/etc/x,sha256=aa,1\n",
         "four": b"b.py,sha256=bb,1\nfour-1.data/data/etc/x,sha256=bb,1\nb.pyc,sha256=bb,1\nnew.py,sha256=bb,1\n",
