@@ -42,7 +42,7 @@ def channel_client(
 ) -> Client:
     """A client for one origin with the retries of `waits` and the credentials in the addresses.
 
-    relayed: other origins, each with a slash at its end, and the address on loopback that serves them.
+    relayed: channels, each with a slash at its end, and the address on loopback that serves them.
 
     rattler reads proxies and the CA bundle from the process's environment, and credentials that are not in an address
     from its own store: its keyring, `RATTLER_AUTH_FILE` or ~/.rattler/credentials.json, ~/.netrc.

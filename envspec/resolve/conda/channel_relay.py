@@ -59,37 +59,35 @@ def needs_relay(channel: Channel, channels: Sequence[Channel]) -> bool:
 class Relay:
     """Requests to channels, and their errors.
 
-    mirrors: for rattler's client, the address on loopback of each origin. errors: by a channel's URL. missing: URL and
-    platform of channels that answered 404.
+    mirrors: for rattler's client, the address on loopback of each channel; other channels of the same server are not
+    read through the relay. errors: by a channel's URL. missing: URL and platform of channels that answered 404.
     """
 
     def __init__(self, http: Http, channels: Sequence[Channel], address: str, token: str) -> None:
         self._http = http
         # The longest first: a channel's address may begin with another's.
         self._channels = sorted(channels, key=lambda channel: -len(channel.url))
-        origins = sorted({origin_of(channel.address) for channel in channels})
-        self.mirrors: Mapping[str, str] = {
-            f"{origin}/": f"{address}/{token}/{number}/" for number, origin in enumerate(origins)
-        }
+        urls = sorted({channel.url for channel in channels})
+        self.mirrors: Mapping[str, str] = {f"{url}/": f"{address}/{token}/{number}/" for number, url in enumerate(urls)}
         self.errors: dict[str, NetworkError] = {}
         self.missing: set[tuple[str, str]] = set()
 
     def translated(self, text: str) -> str:
         """rattler's message, with the channels' own addresses."""
-        for origin, address in self.mirrors.items():
-            text = text.replace(address, origin)
+        for url, address in self.mirrors.items():
+            text = text.replace(address, url)
         return text
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
 
         address = f"{request.scheme}://{request.host}{request.raw_path}"
-        mirrors = ((origin, prefix) for origin, prefix in self.mirrors.items() if address.startswith(prefix))
-        origin, prefix = next(mirrors, ("", ""))
-        if not origin:
+        mirrors = ((mirrored, prefix) for mirrored, prefix in self.mirrors.items() if address.startswith(prefix))
+        mirrored, prefix = next(mirrors, ("", ""))
+        if not mirrored:
             # Another program or user of this machine: only rattler's client has the token.
             return web.Response(status=404)
-        url = origin + address[len(prefix) :]
+        url = mirrored + address[len(prefix) :]
         public = unquote(without_credentials(url))
         channel = next((each for each in self._channels if public.startswith(f"{unquote(each.url)}/")), None)
         if channel is None:

@@ -13,7 +13,11 @@ import pytest
 
 from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError, UsageError
+from envspec.io.http_types import Timeouts
 from envspec.models import ChannelPart, CudaVersion, Dependent
+from envspec.resolve.conda.channel_client import channel_client
+from envspec.resolve.conda.channel_relay import relaying
+from envspec.resolve.conda.channels import Channels
 from envspec.resolve.conda.solve import CondaSolution, solve_all
 from envspec.resolve.conda.solver import Rattler
 from envspec.resolve.types import Channel, CondaRequest
@@ -284,3 +288,18 @@ def test_as_of_in_another_time_zone(tmp_path: Path) -> None:
         "a 2",
         "b 2",
     ]
+
+
+def test_a_channel_that_is_not_relayed_is_read_beside_one_of_its_server_that_is(tmp_path: Path) -> None:
+    # As the last one on the public server of channels, usually conda-forge.
+    async def run() -> list[str]:
+        from rattler import Gateway
+
+        async with RawServer(honest) as server:
+            first, last = (Channel(name, f"{server.url}/{name}", f"{server.url}/{name}") for name in ("one", "other"))
+            async with relaying([first], {}) as relay:
+                client = channel_client(Timeouts(), server.url, [], relay.mirrors)
+                channels = Channels(Gateway(cache_dir=tmp_path, client=client), Timeouts(), relay)
+                return await channels.names(request("python", channels=[first, last]))
+
+    assert "python" in asyncio.run(run())
