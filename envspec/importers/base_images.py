@@ -16,7 +16,7 @@ from envspec.facts.tables import BaseImageRow
 from envspec.facts.torch import fitting_set
 from envspec.importers.pip import add_cuda
 from envspec.importers.types import Clue, DraftRequirement, Import, Outcome, Rank, Source
-from envspec.importers.unsupported import note_unsupported
+from envspec.importers.unsupported import SUPPORTED, note_unsupported
 from envspec.models import CudaVersion
 from envspec.registry.reference import BadReference, Reference, parse
 from envspec.spec.sections import Flavor, Os
@@ -114,12 +114,7 @@ def read_base_image(text: str, source: Source, line: str, imported: Import) -> N
         imported.add(source, line, Outcome.NOT_UNDERSTOOD, str(error))
         return
     if note_unsupported(imported, text, source):
-        imported.add(
-            source,
-            line,
-            Outcome.REFUSED,
-            f"{imported.draft.unsupported[-1].value}: envspec locks released builds for CUDA and for the CPU",
-        )
+        imported.add(source, line, Outcome.REFUSED, f"{imported.draft.unsupported[-1].value}: {SUPPORTED}")
         return
     same_name = [row for row in BASE_IMAGES if re.fullmatch(row.repository, reference.name)]
     for row in same_name:

@@ -10,7 +10,7 @@ from typing import Final
 from envspec.importers import sources_in
 from envspec.importers.types import Import, Outcome, Source
 from envspec.spec.document import PYPROJECT
-from envspec.spec.pip_lines import project_name
+from envspec.spec.pip_lines import project_name, setup_cfg
 from envspec.spec.setup_py import read_setup_py
 
 #: In a message.
@@ -28,18 +28,23 @@ def note_empty(imported: Import, sources: Sequence[Path], folder: Path) -> None:
     imported.add(Source(first), first, Outcome.REFUSED, f"no package was found: {reason}")
 
 
+def _setup_files(place: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The files of setuptools that require packages, and which; none if they are computed."""
+    setup = read_setup_py(place)
+    if setup is not None and setup.requires != ():
+        yield "setup.py", setup.requires or ()
+    if requires := setup_cfg(place, "options", "install_requires"):
+        yield "setup.cfg", tuple(filter(None, map(str.strip, requires.splitlines())))
+
+
 def _elsewhere(imported: Import, sources: Sequence[Path], folder: Path) -> Iterator[str]:
     """What else in the folders of the sources has packages."""
     for place in dict.fromkeys(each.parent for each in sources if each.is_file()):
-        setup = read_setup_py(place)
-        if setup is not None and setup.requires != ():
+        for file, requires in _setup_files(place):
             name, path = project_name(place), Path(os.path.relpath(place, folder)).as_posix()
-            file = imported.shown(place / "setup.py")
-            named = ", ".join((setup.requires or ())[:_MOST_SHOWN])
-            yield (
-                f'{file} has install_requires{f" ({named})" if named else ""}: write "{name} @ {path}" in [pip] '
-                "dependencies"
-            )
+            named = f" ({', '.join(requires[:_MOST_SHOWN])})" if requires else ""
+            shown = imported.shown(place / file)
+            yield f'{shown} has install_requires{named}: write "{name} @ {path}" in [pip] dependencies'
         for other in sources_in(place):
             if other.resolve() not in imported.done and other.name != PYPROJECT:
                 yield f"{imported.shown(other)} is not among the sources: name it too"

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from envspec.credentials import has_login, without_credentials
 from envspec.facts import load_facts
 from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Rank, Source
-from envspec.importers.unsupported import note_unsupported
+from envspec.importers.unsupported import SUPPORTED, note_unsupported
 from envspec.io.http_settings import default_index_url
 from envspec.names import normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
@@ -164,7 +164,7 @@ def _without_label(requirement: Requirement, by: Source, imported: Import) -> tu
     bare, label = without_label(requirement)
     clue = cuda_of(label or requirement.url or "")
     if note_unsupported(imported, requirement.url or "", by, name=requirement.name, version=pinned(requirement) or ""):
-        return None, [_SUPPORTED]
+        return None, [SUPPORTED]
     if clue and requirement.url:
         add_cuda(clue, by, imported, f"the build of {requirement.name}", _rank_of(requirement.name))
     pin = pinned(requirement) or ""
@@ -180,12 +180,9 @@ def _without_label(requirement: Requirement, by: Source, imported: Import) -> tu
     elif label.startswith("cpu"):
         reason = f"as {bare.text}: without [cuda], torch is its build for the CPU"
     else:
-        return None, [f"{_SUPPORTED}: write {bare.text}"]
+        return None, [f"{SUPPORTED}: write {bare.text}"]
     imported.draft.versions.setdefault(bare.name, f"{pinned(bare)}+{label}")
     return bare, [reason]
-
-
-_SUPPORTED: Final = "only released builds for CUDA and the CPU are supported"
 
 
 def cuda_of(text: str) -> str | None:
@@ -293,7 +290,7 @@ def add_index(  # noqa: PLR0913
     )
     cuda = cuda_of(_path_of(url))
     if note_unsupported(imported, without_credentials(url), by):
-        return Verdict(Outcome.REFUSED, _SUPPORTED)
+        return Verdict(Outcome.REFUSED, SUPPORTED)
     if found := PYTORCH_PAGES.match(url):
         return _pytorch(found[1], cuda, packages, by, imported)
     if without_credentials(url).rstrip("/") == default_index_url({}).rstrip("/"):

@@ -25,6 +25,7 @@ from envspec.importers.graph import reached, roots
 from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
 from envspec.importers.types import PYTHON_SERIES, Clue, Import, Locked, Outcome, Source
+from envspec.importers.unsupported import SUPPORTED, note_unsupported
 from envspec.io.http_settings import default_index_url
 from envspec.models import Platform
 from envspec.names import COMMIT, NAME, VERSION, normalised
@@ -400,12 +401,18 @@ def _add(
             elif package.name in others:
                 reason = "only for extras or groups that are not included"
                 imported.add(package.by, text, Outcome.TRANSLATED, reason)
+            elif len(several) == 1 and name == "torch" and _is_unsupported(package, imported):
+                imported.add(package.by, text, Outcome.REFUSED, SUPPORTED)
             elif package is not chosen:
                 other = f"not preferred: {chosen.version} is{why}" if chosen else "not preferred"
                 imported.add(package.by, text, Outcome.TRANSLATED, other)
             else:
                 note_locked(package, imported, conflicts, installed)
                 imported.add(package.by, text, Outcome.TRANSLATED, _prefer(package, imported) + why)
+
+
+def _is_unsupported(package: Package, imported: Import) -> bool:
+    return note_unsupported(imported, package.index, package.by, name=package.name, version=package.version)
 
 
 def note_locked(

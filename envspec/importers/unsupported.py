@@ -14,6 +14,8 @@ from envspec.origins import INDEX_FAMILY
 ROCM: Final = "AMD's GPUs (ROCm)"
 XPU: Final = "Intel's GPUs (XPU)"
 NIGHTLY: Final = "nightly builds of PyTorch"
+#: Why a line for one of them is not in a spec.
+SUPPORTED: Final = "only released builds for CUDA and the CPU are supported"
 #: In a local label, a file's name or an address, the first that fits. Sources: PyTorch's "Get Started" page; AMD's
 #: "Install PyTorch for ROCm" (repo.radeon.com, rocm.nightlies.amd.com); Intel's "Installation Guide" of its extension.
 _ADDRESSES: Final = (

@@ -64,6 +64,10 @@ def read_uv(project: Project) -> None:
         project.requirement(text, ("tool", "uv", "constraint-dependencies", at), use=Use.CONSTRAINTS)
     for at, text in enumerate(list_of(uv, "override-dependencies")):
         project.override(text, ("tool", "uv", "override-dependencies", at), "override-dependencies of uv")
+    for at, name in enumerate(list_of(uv, "exclude-dependencies")):
+        # As an override that applies nowhere.
+        path = ("tool", "uv", "exclude-dependencies", at)
+        project.override(f"{name} ; python_version < '3'", path, "exclude-dependencies of uv")
     read_sources(project)
     for key, value in uv.items():
         if key not in _READ:
@@ -212,6 +216,7 @@ _READ: Final = (
     "dev-dependencies",
     "constraint-dependencies",
     "override-dependencies",
+    "exclude-dependencies",
     "sources",
     "index",
     "environments",

@@ -182,6 +182,11 @@ def _pyproject_name(folder: Path) -> object:
 
 
 def _setup_name(folder: Path) -> object:
+    return setup_cfg(folder, "metadata", "name")
+
+
+def setup_cfg(folder: Path, section: str, key: str) -> str | None:
+    """A value of the setup.cfg of a folder; None if it has none."""
     import configparser
 
     parser = configparser.RawConfigParser()
@@ -189,7 +194,7 @@ def _setup_name(folder: Path) -> object:
         parser.read_string(documents.spec_bytes(folder / "setup.cfg").decode("utf-8"))
     except (OSError, ValueError, configparser.Error):
         return None
-    return parser.get("metadata", "name", fallback=None)
+    return parser.get(section, key, fallback=None)
 
 
 def _setup_py_name(folder: Path) -> object:

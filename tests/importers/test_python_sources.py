@@ -503,3 +503,9 @@ def test_torchs_cuda_goes_before_that_of_other_packages(tmp_path: Path) -> None:
     wheel = "vllm @ https://files.example.com/vllm-0.26.0%2Bcu129-cp38-abi3-manylinux_2_28_x86_64.whl"
     found = imported(write(tmp_path, requirements_txt=f"{wheel}\n--extra-index-url {PYTORCH}/cu128\ntorch\n"))
     assert [each.value for each in found.draft.cudas] == ["12.8", "12.9"]
+
+
+def test_what_uv_excludes_is_removed(tmp_path: Path) -> None:
+    found = imported(write(tmp_path, pyproject_toml="[tool.uv]\nexclude-dependencies = ['torch']\n"))
+    assert [text.partition(" ")[0] for text, _ in found.draft.overrides] == ["torch"]
+    assert not [each for each in found.ledger if each.outcome.is_lost]

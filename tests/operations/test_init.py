@@ -234,6 +234,13 @@ def test_sources_without_a_package(user: User) -> None:
     words = " ".join(ran.stdout.split())
     assert 'setup.py has install_requires (weekly, modern): write "studio @ .." in [pip] dependencies' in words
     assert "requirements.txt is not among the sources" in words
+    (user.folder / "setup.py").unlink()
+    (user.folder / "setup.cfg").write_text(
+        "[metadata]\nname = cfg\n[options]\ninstall_requires =\n  weekly\n  modern\n"
+    )
+    ran = init(user, "pyproject.toml", "--name", "tools", "--no-lock", "--force")
+    words = " ".join(ran.stdout.split())
+    assert 'setup.cfg has install_requires (weekly, b): write "cfg @ .." in [pip] dependencies' in words
     assert init(user, "requirements.txt", "--name", "tools", "--no-lock", "--force").status == 0
 
 
