@@ -334,9 +334,9 @@ def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
 
 
 def is_of_two_cudas(shared: SharedFiles) -> bool:
-    """Whether packages for different CUDAs conflict: `nvidia-nccl-cu12` and `nvidia-nccl-cu13`."""
-    labels = {found[1] for name in shared.packages if (found := re.search(r"-(cu\d+)$", name))}
-    return shared.why == CONFLICT and len(labels) > 1
+    """Whether packages for different CUDAs conflict: `nvidia-nccl-cu12` and `nvidia-nccl-cu13`, `cupy-cuda12x`."""
+    majors = {found[1] for name in shared.packages if (found := re.search(r"-cu(?:da)?(\d\d)\d*x?$", name))}
+    return shared.why == CONFLICT and len(majors) > 1
 
 
 def _without_cuda(

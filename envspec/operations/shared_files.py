@@ -109,13 +109,13 @@ class _Advice:
         names = shared.packages
         by = ", ".join(f"{name} by {', '.join(required_by(self._packages[name].required_by))}" for name in names)
         only_spec = [name for name in names if self._askers(name) == {SPEC}]
+        if is_of_two_cudas(shared):
+            return f"They are for two versions of CUDA: select releases that need one (required: {by})"
         if len(names) == 2 and self._are_variants(*names):
             kept, removed = self._preferred(*names)
-            if self._is_of_cuda(removed):
-                return f"They are for two versions of CUDA: select releases that need one (required: {by})"
             if "torch" not in self._dependents(removed):
                 return self._removal(kept, removed)
-        elif len(only_spec) == 1 and not (self._for_gpus and self._is_of_cuda(only_spec[0])):
+        if len(only_spec) == 1 and not (self._for_gpus and self._is_of_cuda(only_spec[0])):
             return f"Only the spec requires {only_spec[0]}: remove it; or {self._owner(shared)}"
         return f"If they work together, {self._owner(shared)} (required: {by})"
 
@@ -133,7 +133,7 @@ class _Advice:
         """The line of a spec that names an owner."""
         # What something requires is rather what was meant than a package that the spec alone has.
         first, *others = sorted(
-            shared.packages, key=lambda name: (not self._suits(name), self._askers(name) == {SPEC}, name)
+            shared.packages, key=lambda name: (self._distance(name), self._askers(name) == {SPEC}, name)
         )
         paths = [path.removeprefix(DATA) for path in shared.paths]
         folder = commonpath(map(dirname, paths)) if len(paths) > 1 else ""
@@ -141,9 +141,10 @@ class _Advice:
         line = f"file_owner = {{ {quoted(key)} = {quoted(first)} }}"
         return f"name the owner of these files in [pip]: {line}, or {' or '.join(map(quoted, others))} as the owner"
 
-    def _suits(self, name: str) -> bool:
-        """Whether a package is for CUDA as the lock is, or neither is."""
-        return self._is_of_cuda(name) == self._for_gpus
+    def _distance(self, name: str) -> int:
+        """How far a package is from what the lock is for: CUDA, or none."""
+        is_of_cuda, is_of_cpu = self._is_of_cuda(name), "cpu" in name.split("-")
+        return 1 + is_of_cpu - is_of_cuda if self._for_gpus else int(is_of_cuda)
 
     def _askers(self, name: str) -> set[str]:
         package = self._packages.get(name)
@@ -175,9 +176,9 @@ class _Advice:
         display, which needs fewer system libraries.
         """
 
-        def rank(name: str) -> tuple[bool, bool, int, str]:
+        def rank(name: str) -> tuple[int, bool, int, str]:
             of_spec, words = SPEC in self._askers(name), {"contrib", "headless"}.intersection(name.split("-"))
-            return not self._suits(name), not of_spec, -len(words), name
+            return self._distance(name), not of_spec, -len(words), name
 
         kept, removed = sorted((one, other), key=rank)
         return kept, removed
