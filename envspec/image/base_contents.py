@@ -118,7 +118,7 @@ async def read_base(
     Raises:
         BadBase: a layer can't be read. UsageError: its PATH has no Python whose version is known.
     """
-    env = dict(variable.partition("=")[::2] for variable in (base.config.get("config") or {}).get("Env") or ())
+    env = base.env
     constraints = tuple(path.lstrip("/") for path in env.get("PIP_CONSTRAINT", "").split() if path.startswith("/"))
     patterns = (*(Pattern(re.compile(re.escape(path)), text) for path in constraints), *PATTERNS)
     turn = asyncio.Semaphore(jobs)

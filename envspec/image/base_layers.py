@@ -71,8 +71,7 @@ class PythonLayers:
             below = resolution.on_top_of
             return BaseLayers((Venv(python, below.home, below),), lambda: asyncio.sleep(0))
         if python.source in {"system", "base"}:
-            env = dict(variable.partition("=")[::2] for variable in (base.config.get("config") or {}).get("Env") or ())
-            return BaseLayers((Venv(python, home_of(python, env)),), lambda: asyncio.sleep(0))
+            return BaseLayers((Venv(python, home_of(python, base.env)),), lambda: asyncio.sleep(0))
         archive = _archive_of(python)
         if archive is None:
             raise UsageError(

@@ -23,14 +23,22 @@ from envspec.fetch.wheels import fetch_wheels, wheel_path
 from envspec.image.base import ManifestCache, base_for
 from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.code import read_code
-from envspec.image.config import Base, annotations_of, created_of, image_config, image_of, rfc3339
+from envspec.image.config import (
+    Base,
+    annotations_of,
+    created_of,
+    environment,
+    image_config,
+    image_of,
+    rfc3339,
+)
 from envspec.image.layers.ownership import OwnedPathCache, entry_owners
 from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import Compression, Image, Layer, LayerSource
 from envspec.image.libraries import LibraryObserver
 from envspec.image.options import Bytecode, ImageOptions, ImageStage
-from envspec.image.services import ServicesSource, services_config
+from envspec.image.services import ServicesSource, has_pip, services_config
 from envspec.image.sources.bytecode import PycCompiler, find_compiler
 from envspec.image.sources.system import SystemLayerRequest, SystemSource, build_system_layer
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
@@ -164,6 +172,8 @@ class ImageBuilder:
             system, files = await self._system_layer(resolution.target.platform, base)
         packages = (await self._builds.project(resolution),) if has_project else ()
         copied = await asyncio.to_thread(read_code, lock)
+        path = environment(lock, base.env, services_config(lock.image))["PATH"]
+        last = ServicesSource(lock.image, path, has_pip(resolution))
 
         def plan(pyc: PycCompiler | None) -> _Plan:
             cache = self._context.cache
@@ -171,7 +181,7 @@ class ImageBuilder:
             wheels = wheel_sources(resolution, cache, pyc, budget - len(below.sources))
             project = wheel_sources(replace(resolution, packages=packages), cache, pyc, 1) if packages else ()
             code: tuple[LayerSource, ...] = (*project, *((copied,) if copied else ()))
-            locked: tuple[LayerSource, ...] = (*below.sources, *wheels, ServicesSource(lock.image))
+            locked: tuple[LayerSource, ...] = (*below.sources, *wheels, last)
             sources = (*((files,) if files else ()), *locked, *code)
             return _Plan(system, files, below, (*wheels, *project), sources, len(code))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -54,6 +54,12 @@ class Base:
     config: Mapping[str, Any] = field(repr=False)
     layers: tuple[Layer, ...] = ()
 
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables of its containers."""
+        run = self.config.get("config") or {}
+        return dict(variable.partition("=")[::2] for variable in run.get("Env") or ())
+
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
@@ -90,7 +96,7 @@ def image_config(
         "architecture": architecture,
         "os": os,
         "created": created,
-        "config": _run(lock, base_run, run) | {"Labels": labels | _labels(lock, identity, base)},
+        "config": _run(lock, base, run) | {"Labels": labels | _labels(lock, identity, base)},
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in (*base.layers, *layers)]},
         "history": [
             *(base.config.get("history") or ()),
@@ -138,9 +144,9 @@ def rfc3339(time: datetime) -> str:
     return f"{time.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def environment(lock: Lock, base_env: Iterable[str], run: RunConfig) -> list[str]:
-    """`NAME=value` of the base, the packages, the services and the spec, in increasing priority."""
-    env = dict(variable.partition("=")[::2] for variable in base_env)
+def environment(lock: Lock, base_env: Mapping[str, str], run: RunConfig) -> dict[str, str]:
+    """The variables of the base, the packages, the services and the spec, in increasing priority."""
+    env = dict(base_env)
     env["PATH"] = f"/{PREFIX}/bin:{env.get('PATH', _PATH)}"
     if lock.is_for_gpus:
         env["NVIDIA_VISIBLE_DEVICES"] = env.get("NVIDIA_VISIBLE_DEVICES") or "all"
@@ -150,7 +156,7 @@ def environment(lock: Lock, base_env: Iterable[str], run: RunConfig) -> list[str
         env["NVIDIA_REQUIRE_CUDA"] = f"driver>={lock.driver.minimum}"
     env.update(run.env)
     env.update(lock.image.env)
-    return [f"{name}={value}" for name, value in env.items()]
+    return env
 
 
 def read_config(config: Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -194,10 +200,11 @@ _RUN_TYPES: Final[Mapping[str, Callable[[object], bool]]] = {
 }
 
 
-def _run(lock: Lock, base_run: Mapping[str, Any], own: RunConfig) -> dict[str, Any]:
+def _run(lock: Lock, base: Base, own: RunConfig) -> dict[str, Any]:
+    base_run = base.config.get("config") or {}
     inherited = ("Entrypoint", "Cmd", "User", "ExposedPorts", "Volumes", "StopSignal", "Healthcheck", "Shell")
     run = {key: base_run[key] for key in inherited if base_run.get(key)}
-    run["Env"] = environment(lock, base_run.get("Env") or (), own)
+    run["Env"] = [f"{name}={value}" for name, value in environment(lock, base.env, own).items()]
     run["WorkingDir"] = lock.image.workdir
     if own.entrypoint is not None:
         # Like Docker: an entrypoint drops the base's command.

@@ -14,13 +14,17 @@ from typing import Any, Final, cast
 from envspec.engine import errors
 from envspec.engine.client import Engine
 from envspec.engine.errors import EngineError
+from envspec.errors import UsageError
+from envspec.facts.tables import numeric
 from envspec.image.config import LABEL_LOCK
 from envspec.image.diff import common_prefix
-from envspec.image.layers.types import Image
+from envspec.image.layers.types import Compression, Image
 from envspec.image.outputs import files_of
 from envspec.registry.types import Descriptor
 
 _LOADING: Final = "loading the image"
+#: The first Docker that unpacks zstd. Source: moby 23.0, release notes; 20.10 reports `invalid tar header`.
+_READS_ZSTD: Final = 23
 _FINDING: Final = "looking for the image"
 #: What a container starts with; in the `config` documents of both kinds of store.
 _RUN_KEYS: Final = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Labels", "ExposedPorts", "Healthcheck")
@@ -73,6 +77,16 @@ def count_loaded_layers(engine: Engine, image: Image) -> int:
             found = _inspect(engine, summary["Id"]) or {}
             most = max(most, common_prefix((found.get("RootFS") or {}).get("Layers") or [], diff_ids))
     return most
+
+
+def check_reads(engine: Engine, compression: Compression) -> None:
+    """Raises UsageError: the engine's version can't read layers of this form."""
+    is_old = not engine.facts.is_podman and numeric(engine.facts.version)[:1] < (_READS_ZSTD,)
+    if compression is Compression.ZSTD and is_old:
+        raise UsageError(
+            f"the engine ({engine.facts}) can't read layers in zstd; Docker {_READS_ZSTD} and newer can",
+            hint="remove `--compression zstd`: the image ID is the same",
+        )
 
 
 def files_to_load(image: Image, tags: Sequence[str], loaded: int) -> list[tuple[str, bytes | Descriptor]]:

@@ -14,7 +14,7 @@ from typing import Final
 from envspec.errors import UsageError
 from envspec.image.config import RunConfig
 from envspec.image.layers.types import PREFIX, Entry, EntryKind, InMemory
-from envspec.models import ImageSettings
+from envspec.models import ImageSettings, Resolution
 from envspec.names import SYSTEM_FOLDERS, WHITEOUT, is_of_the_system, is_whiteout
 
 #: The services' user. Ubuntu's images from 23.04 on have a user with this ID too, who then owns the files.
@@ -24,9 +24,18 @@ USER: Final = "envspec"
 HOME: Final = "home/envspec"
 #: Files of a running container: tokens, host keys, logs. A volume here keeps host keys across containers.
 STATE: Final = "var/lib/envspec"
-#: Folder of init and health check.
+#: Folder of the image's PATH, and of init and health check.
 RUNTIME: Final = "opt/envspec"
+#: The image's PATH, which login shells read.
+PATH_FILE: Final = f"{RUNTIME}/path"
+#: Folders that every user may write to. Engines give a user who is not in /etc/passwd the home `/`, in which libraries
+#: write to these: matplotlib, Hugging Face's, Jupyter, Triton. Root keeps its own home, to which nobody else writes.
+_FOR_ALL: Final = (".cache", ".config", ".local", ".triton", HOME)
+#: Without a name, `getpass.getuser` fails for users who are not in /etc/passwd, and with it torch.compile. Packages of
+#: a mounted home do not hide locked ones.
+_VARIABLES: Final = (("LOGNAME", USER), ("PYTHONNOUSERSITE", "1"), ("USER", USER))
 _PYTHON: Final = (f"/{PREFIX}/bin/python", "-I", "-S")
+_PIP3: Final = f'#!/bin/sh\nexec /{PREFIX}/bin/pip "$@"\n'.encode()
 _NS: Final = 1_000_000_000
 #: System folders that are not root's with mode 0755.
 _MODES: Final = {"tmp": 0o1777, "var/tmp": 0o1777, "root": 0o700}
@@ -36,7 +45,7 @@ _TOKENS: Final = frozenset({"JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE"})
 
 
 def services_config(settings: ImageSettings) -> RunConfig:
-    """The base's run config without services, else init as the services' user.
+    """The base's run config with variables of every image; with services, init as their user.
 
     Without services the user is the base's, root on NVIDIA's; services never run as root.
 
@@ -45,7 +54,7 @@ def services_config(settings: ImageSettings) -> RunConfig:
     """
     workdir_path(settings.workdir)
     if not settings.services:
-        return RunConfig()
+        return RunConfig(env=_VARIABLES)
     if fixed := sorted(_TOKENS & dict(settings.env).keys()):
         raise UsageError(
             f"[image] env: {fixed[0]} would be the same in every container, for everybody who has the image",
@@ -65,15 +74,21 @@ def services_config(settings: ImageSettings) -> RunConfig:
         user=f"{UID}:{GID}",
         ports=tuple(f"{service.port}/tcp" for service in sorted(settings.services, key=lambda each: each.port)),
         healthcheck=healthcheck,
-        env=(("HOME", f"/{HOME}"), ("LOGNAME", USER), ("SHELL", "/bin/bash"), ("USER", USER)),
+        env=(("HOME", f"/{HOME}"), ("SHELL", "/bin/bash"), *_VARIABLES),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ServicesSource:
-    """The last layer: the working folder; with services also init, their settings and their user's folders."""
+    """The last layer: the working folder; with services also init, their settings and their user's folders.
+
+    path: PATH of the image's containers, for login shells; empty if it is not known yet. pip: whether the environment
+    has one; without, a program of that name keeps the base's from installing elsewhere.
+    """
 
     settings: ImageSettings
+    path: str = ""
+    pip: bool = True
 
     @property
     def key(self) -> str:
@@ -86,7 +101,29 @@ class ServicesSource:
 
     def entries(self) -> Iterator[Entry]:
         """Only small files: the key is computed from them."""
-        return in_order(_own_entries(self.settings))
+        return in_order(self._own_entries())
+
+    def _own_entries(self) -> Iterator[Entry]:
+        settings = self.settings
+        uid, gid = owner_of(settings)
+        workdir = workdir_path(settings.workdir)
+        if workdir is not None:
+            yield Entry(workdir, 0o755, EntryKind.FOLDER, uid=uid, gid=gid)
+        yield Entry("etc/profile.d/envspec.sh", 0o644, data=InMemory(_runtime_file("profile.sh")))
+        if self.path:
+            yield Entry(PATH_FILE, 0o644, data=InMemory(f"{self.path}\n".encode()))
+        if not self.pip:
+            yield Entry(f"{PREFIX}/bin/pip", 0o755, data=InMemory(_runtime_file("pip.sh")))
+            yield Entry(f"{PREFIX}/bin/pip3", 0o755, data=InMemory(_PIP3))
+        if not settings.services:
+            for folder in _FOR_ALL:
+                yield Entry(folder, 0o1777, EntryKind.FOLDER)
+            return
+        yield Entry(HOME, 0o755, EntryKind.FOLDER, uid=uid, gid=gid)
+        yield Entry(STATE, 0o700, EntryKind.FOLDER, uid=uid, gid=gid)
+        for name in ("health.py", "init.py", "services.py", "sshd_config"):
+            yield Entry(f"{RUNTIME}/{name}", 0o644, data=InMemory(_runtime_file(name)))
+        yield Entry(f"{RUNTIME}/services.json", 0o644, data=InMemory(_services_json(settings)))
 
 
 def key_of(form: str, entries: Iterable[Entry]) -> str:
@@ -140,18 +177,10 @@ def workdir_path(workdir: str) -> str | None:
     return folder
 
 
-def _own_entries(settings: ImageSettings) -> Iterator[Entry]:
-    uid, gid = owner_of(settings)
-    workdir = workdir_path(settings.workdir)
-    if workdir is not None:
-        yield Entry(workdir, 0o755, EntryKind.FOLDER, uid=uid, gid=gid)
-    yield Entry("etc/profile.d/envspec.sh", 0o644, data=InMemory(_runtime_file("profile.sh")))
-    if settings.services:
-        yield Entry(HOME, 0o755, EntryKind.FOLDER, uid=uid, gid=gid)
-        yield Entry(STATE, 0o700, EntryKind.FOLDER, uid=uid, gid=gid)
-        for name in ("health.py", "init.py", "services.py", "sshd_config"):
-            yield Entry(f"{RUNTIME}/{name}", 0o644, data=InMemory(_runtime_file(name)))
-        yield Entry(f"{RUNTIME}/services.json", 0o644, data=InMemory(_services_json(settings)))
+def has_pip(resolution: Resolution) -> bool:
+    """Whether an environment has a pip, or imports what its base's pip installs. A standalone Python brings its own."""
+    names = {package.name for package in (*resolution.packages, *resolution.conda)}
+    return "pip" in names or resolution.target.python.source == "standalone" or resolution.on_top_of is not None
 
 
 def _services_json(settings: ImageSettings) -> bytes:

@@ -92,7 +92,7 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
         resolutions,
         locations=_locations(lock, packages, context) if form == "pylock" else {},
         image=_image(lock, options.image) if is_image else "",
-        container=container_config(lock.image) if is_image else DEFAULT,
+        container=container_config(lock) if is_image else DEFAULT,
         projects={
             name: _relative(_spec_folder(lock), name, folder) for name in map(project_of, filter(is_project, packages))
         },

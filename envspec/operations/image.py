@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,9 @@ from envspec.operations.session import Session
 from envspec.operations.shared_files import refuse_conflicts
 from envspec.registry.reference import parse
 from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, Manifest, ManifestKind, digest_of
+from envspec.settings import parse_mirrors
+from envspec.spec.document import read_spec
+from envspec.spec.owner import find_spec_of
 
 if TYPE_CHECKING:
     from envspec.facts import Facts
@@ -47,6 +50,7 @@ class ImageSession(AsyncExitStack):
 
     def __init__(self, options: ImageOptions, context: Context) -> None:
         super().__init__()
+        context = with_mirrors_of(options.lock, context)
         self.options = options
         self.context = context
         self.clients = Session(context)
@@ -160,6 +164,24 @@ class ImageSession(AsyncExitStack):
         builds = Builds(self.options.lock, self.clients)
         for part in self.options.lock.resolutions:
             await builds.fetch([each for each in part.packages if each in packages], part)
+
+
+def with_mirrors_of(lock: Lock, context: Context) -> Context:
+    """The context with the mirrors of the lock's spec, if the lock is beside it; the machine's own come first.
+
+    Raises:
+        UsageError: the spec names a mirror in another form.
+    """
+    spec = None
+    with suppress(UsageError):
+        spec = find_spec_of(lock.spec, lock.directory) if lock.directory is not None else None
+    if spec is None:
+        return context
+    try:
+        mirrors = dict(read_spec(spec)["registry"]["mirrors"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return context
+    return context.with_spec(parse_mirrors([f"{name}={host}" for name, host in mirrors.items()]), unconfined=False)
 
 
 def _missing_libraries(lock: Lock, assembled: BuiltImage, facts: Facts) -> Iterator[str]:
@@ -311,6 +333,7 @@ def _load_image(session: ImageSession, one: BuiltImage, tag: str, loop: asyncio.
     image, engine = one.image, session.clients.engine()
     loaded = loading.find_image(engine, image)
     if loaded is None:
+        loading.check_reads(engine, session.options.compression)
         existing = loading.count_loaded_layers(engine, image)
         if existing < len(one.base.layers):
             asyncio.run_coroutine_threadsafe(session.fetch_base_layers([one]), loop).result()

@@ -16,7 +16,7 @@ from envspec.io.files import read_untrusted
 from envspec.io.tasks import run_interruptible
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock, Platform
-from envspec.operations.image import ImageSession, with_built
+from envspec.operations.image import ImageSession, with_built, with_mirrors_of
 from envspec.operations.session import Session
 from envspec.registry.client import CONFIG_BYTES
 from envspec.registry.errors import shortened
@@ -65,7 +65,7 @@ def mirror(lock: Lock, target: str, context: Context) -> str:
     for platform in (each.target.platform for each in lock.resolutions if each.target.platform.is_linux):
         image, pinned = pinned_base(lock, platform)
         wanted[pinned.digest or ""] = parse(f"{image.repository}:{image.tag}").at(pinned.digest or "")
-    copied = parse(target)
+    copied, context = parse(target), with_mirrors_of(lock, context)
 
     def report(done: int, total: int) -> None:
         context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))

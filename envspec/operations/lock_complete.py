@@ -127,21 +127,25 @@ def lock_files(lock: Lock) -> dict[str, bytes]:
     """
     if not lock.base_images:
         return files_of(lock)
-    return files_of(lock, container_config(lock.image))
+    return files_of(lock, container_config(lock))
 
 
-def container_config(settings: ImageSettings) -> ContainerConfig:
-    """How a container of an image with these settings starts. Raises UsageError: as `lock_files`."""
+def container_config(lock: Lock) -> ContainerConfig:
+    """How a container of a lock's image starts. Raises UsageError: as `lock_files`."""
     # Imported only for locks with an image.
     from envspec.image.layers.types import EntryKind, InMemory
-    from envspec.image.services import HOME, USER, ServicesSource, services_config
+    from envspec.image.services import HOME, PATH_FILE, USER, ServicesSource, has_pip, services_config
 
-    conduct = services_config(settings)
+    conduct = services_config(lock.image)
     check = conduct.healthcheck
     health = check and Health(
         tuple(check["Test"][1:]), check["Interval"], check["Timeout"], check["StartPeriod"], check["Retries"]
     )
-    entries = list(ServicesSource(settings).entries())
+    linux = [part for part in lock.resolutions if part.target.platform.is_linux]
+    entries = list(ServicesSource(lock.image, pip=all(map(has_pip, linux))).entries())
+    folders = [each for each in entries if each.kind is EntryKind.FOLDER]
+    # The user's own; without one, those of everybody.
+    writable = [each for each in folders if (each.uid if conduct.user else each.mode & 0o002)]
     return ContainerConfig(
         entrypoint=conduct.entrypoint or (),
         user=conduct.user or "",
@@ -150,10 +154,11 @@ def container_config(settings: ImageSettings) -> ContainerConfig:
         ports=conduct.ports,
         env=conduct.env,
         health=health or None,
-        folders=tuple((f"/{each.path}", each.mode) for each in entries if each.kind is EntryKind.FOLDER and each.uid),
+        folders=tuple((f"/{each.path}", each.mode) for each in writable),
         files=tuple(
             File(f"/{each.path}", each.mode, each.data.content.decode())
             for each in entries
             if isinstance(each.data, InMemory)
         ),
+        path_file=f"/{PATH_FILE}",
     )

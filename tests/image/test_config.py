@@ -56,14 +56,13 @@ def test_environment_has_the_prefix_first_and_nvidias_variables_by_the_locks_dri
 
 
 def test_an_environment_for_the_cpu_asks_for_no_gpu() -> None:
-    message = environment(replace(example(), driver=None, gpus=()), ["PATH=/bin"], RunConfig())
-    assert message == ["PATH=/opt/env/bin:/bin"]
+    message = environment(replace(example(), driver=None, gpus=()), {"PATH": "/bin"}, RunConfig())
+    assert message == {"PATH": "/opt/env/bin:/bin"}
 
 
 def test_the_specs_variables_go_before_the_services_and_the_bases() -> None:
     lock = replace(example(), image=ImageSettings(env=(("A", "spec"), ("B", "spec"))))
-    message = environment(lock, ["A=base", "C=base"], RunConfig(env=(("B", "service"), ("C", "service"))))
-    env = dict(text.split("=", 1) for text in message)
+    env = environment(lock, {"A": "base", "C": "base"}, RunConfig(env=(("B", "service"), ("C", "service"))))
     assert (env["A"], env["B"], env["C"]) == ("spec", "spec", "service")
 
 

@@ -64,11 +64,32 @@ def test_what_can_not_start_says_so(place: Place) -> None:
     done = place.run("no-such-program")
     assert done.returncode == 127
     assert "no-such-program: No such file or directory" in done.stderr
-    done = place.run("true", environ={"ENVSPEC_STATE_DIR": "/proc/none"})
+    done = place.run(environ={"ENVSPEC_STATE_DIR": "/proc/none"})
     assert (done.returncode, "can't write to /proc/none" in done.stderr) == (78, True)
+    home = place.root / "home/envspec"
+    assert f"--tmpfs /tmp --tmpfs {home}:uid={os.getuid()} --tmpfs /var/lib/envspec:uid=" in done.stderr
     (place.root / "bin/tensorboard").unlink()
-    done = place.run("true")
+    done = place.run()
     assert (done.returncode, "tensorboard is not in this environment" in done.stderr) == (78, True)
+
+
+def test_a_command_runs_although_services_can_not_start(place: Place) -> None:
+    done = place.run("sh", "-c", "echo out; exit 7", environ={"ENVSPEC_STATE_DIR": "/proc/none"})
+    assert (done.returncode, done.stdout) == (7, "out\n")
+    assert "can't write to /proc/none" in done.stderr
+    (place.root / "bin/tensorboard").unlink()
+    wait = f"while ! [ -s {place.notes}/jupyter-lab ]; do sleep 0.02; done; exit 5"
+    done = place.run("sh", "-c", wait)
+    assert done.returncode == 5
+    assert "tensorboard is not in this environment: add it to the spec; the command runs without it" in done.stderr
+
+
+def test_jupyter_answers_below_the_prefix_that_the_container_gets(place: Place) -> None:
+    prefix = "/notebook/team/nb"
+    with place.running(environ={"NB_PREFIX": prefix}):
+        wait_for(lambda: place.health(NB_PREFIX=prefix).returncode == 0)
+        assert "jupyter answers with HTTP status 302" in place.health().stdout
+        assert f"--ServerApp.base_url={prefix}/" in _noted(place, "jupyter-lab")["argv"]
 
 
 def test_with_a_command_services_write_to_files_and_end_with_it(place: Place) -> None:
@@ -191,7 +212,7 @@ def test_a_token_that_is_given_to_the_container_is_taken(place: Place, tmp_path:
 
 @pytest.mark.parametrize("token", ["", "secret", "a" * 64, "ab" * 32, LONG[:31]])
 def test_a_token_that_can_be_guessed_is_refused(place: Place, token: str) -> None:
-    done = place.run("touch", str(place.notes / "started"), environ={"JUPYTER_TOKEN": token})
+    done = place.run(environ={"JUPYTER_TOKEN": token})
     assert done.returncode == 78
     assert "JUPYTER_TOKEN is too easy to guess" in done.stderr
     assert not token or token not in done.stderr.replace("JUPYTER_TOKEN", "")
@@ -201,6 +222,6 @@ def test_a_token_that_can_be_guessed_is_refused(place: Place, token: str) -> Non
 def test_a_port_that_is_taken_says_so(place: Place, tmp_path: Path) -> None:
     with place.running():
         wait_for(lambda: _is_healthy(place))
-        done = place.run("true")
+        done = place.run()
     assert done.returncode == 78
     assert re.search(r"jupyter: port \d+: Address already in use", done.stderr)

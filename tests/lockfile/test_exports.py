@@ -71,7 +71,7 @@ def request(lock: Lock, *, only: Platform | None = None) -> ExportRequest:
             if each.file.index != DIRECT_URL
         },
         image=f"registry.example.com/team/{lock.name}:1",
-        container=container_config(lock.image),
+        container=container_config(lock),
         projects={name: f"../projects/{name}" for name in map(project_of, filter(is_project, packages))},
     )
 

@@ -105,6 +105,22 @@ def test_a_base_that_is_not_reached_is_named_with_the_way_to_a_mirror(scene: Sce
     assert scene.builder.id_of(lock, "--no-pyc", "--mirror", f"docker.io={scene.registry.host}", **impatient)
 
 
+def test_the_mirrors_of_the_spec_are_used(scene: Scene, tmp_path: Path) -> None:
+    user = scene.builder
+    user.writes(f'{SPEC}[registry.mirrors]\n"docker.io" = "{scene.registry.host}"\n')
+    lock = user.writes_lock(replace(scene.lock, spec="../../spec.toml"), "locks/small")
+    no_mirror = {"ENVSPEC_REGISTRY_MIRRORS": "", "ENVSPEC_HTTP_ATTEMPTS": "1"}
+    assert user.id_of(lock, "--no-pyc", **no_mirror)
+    other = {
+        **no_mirror,
+        "ENVSPEC_REGISTRY_MIRRORS": "docker.io=127.0.0.1:9",
+        "ENVSPEC_CACHE_DIR": str(tmp_path / "new"),
+    }
+    assert "http://127.0.0.1:9/" in refused(user.image("build", lock, "--no-pyc", **other), 5)
+    copied = user.image("mirror", lock, f"{scene.registry.host}/mirror/cuda", **no_mirror)
+    assert copied.status == 0, copied.stderr
+
+
 def test_a_registry_that_is_not_reached_is_not_asked_twice_over(scene: Scene) -> None:
     lock = scene.builder.writes_lock(scene.lock)
     scene.builder.id_of(lock, "--no-pyc")

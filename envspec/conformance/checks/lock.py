@@ -14,6 +14,10 @@ from envspec.verifier.types import Drift, Expected, VerifyResult
 
 #: Findings of one kind that are reported one by one.
 _MAX_OF_A_KIND = 20
+_HINTS = {
+    Drift.SHADOWED: "remove it there, or set PYTHONNOUSERSITE=1 (if it is in a home) or another PYTHONPATH: the "
+    "environment itself is as locked",
+}
 _REINSTALL = "create it again from the lock: `envspec image build LOCK`, or `envspec install LOCK --prefix DIR`"
 
 
@@ -38,7 +42,8 @@ def _report(context: CheckContext, result: VerifyResult) -> None:
     for drift in Drift:
         found = [each for each in result.findings if each.drift is drift]
         for each in found[:_MAX_OF_A_KIND]:
-            context.as_locked(each.package or "files", ok=False, detail=each.text, hint=_REINSTALL)
+            hint = _HINTS.get(drift, _REINSTALL)
+            context.as_locked(each.package or "files", ok=False, detail=each.text, hint=hint)
         if len(found) > _MAX_OF_A_KIND:
             more = len(found) - _MAX_OF_A_KIND
             context.as_locked("and more", ok=False, detail=f"{more} of the kind {drift.value!r}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import sys
 from collections.abc import Mapping
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 5.0
-#: Available without a login: Jupyter's version, TensorBoard's page.
-PATHS = {"jupyter": "/api", "tensorboard": "/"}
+#: Available without a login: Jupyter's version, below the prefix that Kubeflow sets, and TensorBoard's page.
+PATHS = {"jupyter": os.environ.get("NB_PREFIX", "").rstrip("/") + "/api", "tensorboard": "/"}
 
 
 def problem(service: Mapping[str, Any]) -> str | None:

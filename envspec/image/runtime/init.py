@@ -1,9 +1,9 @@
 """PID 1 of an image with services: starts them and the command, forwards signals, reaps orphaned processes.
 
 Runs inside the image: standard library only, CPython 3.9 and later, `python -I -S init.py [COMMAND ...]`. The services
-are in `services.json` next to it. With a command, the container ends with the command's status, and the services log to
-files in the state folder; without one it ends with the first service that ends. A status above 128 is 128 plus a
-signal's number.
+are in `services.json` next to it. With a command, the container ends with the command's status, the services log to
+files in the state folder, and one that can't start is only logged; without a command, the container ends with the first
+service that ends, and with status 78 if one can't start. A status above 128 is 128 plus a signal's number.
 """
 
 from __future__ import annotations
@@ -119,11 +119,21 @@ class Init:
 
 def main(argv: list[str]) -> int:
     settings = json.loads((HERE / "services.json").read_text(encoding="utf-8"))
+    services: list[Service] = []
+    faults: list[ServiceFault] = []
+    state = Path()
     try:
         state = state_folder(os.environ)
-        services = [prepare(each, settings, state, os.environ) for each in settings["services"]]
     except ServiceFault as fault:
-        log(str(fault))
+        faults.append(fault)
+    for each in settings["services"] if not faults else ():
+        try:
+            services.append(prepare(each, settings, state, os.environ))
+        except ServiceFault as fault:
+            faults.append(fault)
+    for fault in faults:
+        log(f"{fault}; the command runs without it" if argv else str(fault))
+    if faults and not argv:
         return BAD_CONFIGURATION
     # Blocked signals wait for sigwait: none is lost, and no handler interrupts anything.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})

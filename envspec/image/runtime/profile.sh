@@ -1,6 +1,9 @@
-# A login shell's /etc/profile sets PATH anew: the environment goes first again.
-case ":$PATH:" in
-*:/opt/env/bin:*) ;;
-*) PATH="/opt/env/bin:$PATH" ;;
-esac
+# A login shell's /etc/profile sets PATH anew: the image's goes first again.
+if IFS= read -r envspec_path </opt/envspec/path; then
+    case ":$PATH:" in
+    *":$envspec_path:"*) ;;
+    *) PATH="$envspec_path:$PATH" ;;
+    esac
+fi
+unset envspec_path
 export PATH

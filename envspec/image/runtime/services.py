@@ -60,8 +60,10 @@ def state_folder(environ: Mapping[str, str]) -> Path:
             continue
         if os.access(folder, os.W_OK | os.X_OK):
             return folder
+    uid = os.getuid()
     raise ServiceFault(
-        f"user {os.getuid()} can't write to {', '.join(map(str, folders))}: mount a folder, and set ENVSPEC_STATE_DIR"
+        f"user {uid} can't write to {', '.join(map(str, folders))}: mount a folder, and set ENVSPEC_STATE_DIR; or run "
+        f"the container with --tmpfs /tmp --tmpfs {home}:uid={uid} --tmpfs /var/lib/envspec:uid={uid},mode=700"
     )
 
 
@@ -90,8 +92,15 @@ def _jupyter(
 ) -> tuple[list[str], str]:
     """The token is in a file that only the user can read: everybody on the host sees command lines.
 
+    NB_PREFIX is the path under which Kubeflow publishes the container.
+
     Jupyter reads JUPYTER_CONFIG_PATH last: no file in the home or of a package can disable the token.
     """
+    home, uid = environ.get("HOME") or "/", os.getuid()
+    if not os.access(home, os.W_OK):
+        raise ServiceFault(
+            f"jupyter: user {uid} can't write to its home {home}: add --tmpfs {home}:uid={uid}, or set HOME"
+        )
     token = _token(environ)
     environ.pop("JUPYTER_TOKEN", None)
     environ.pop("JUPYTER_TOKEN_FILE", None)
@@ -110,9 +119,10 @@ def _jupyter(
         ),
     )
     environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, [str(folder), environ.get("JUPYTER_CONFIG_PATH")]))
-    port = service["port"]
+    port, prefix = service["port"], environ.get("NB_PREFIX", "").rstrip("/") + "/"
     argv = [
         _program("jupyter-lab", "jupyterlab"),
+        f"--ServerApp.base_url={prefix}",
         f"--ServerApp.ip={_address(settings)}",
         f"--ServerApp.port={port}",
         "--ServerApp.port_retries=0",
@@ -120,7 +130,7 @@ def _jupyter(
         f"--ServerApp.root_dir={settings['workdir']}",
         "--ServerApp.identity_provider_class=jupyter_server.auth.identity.PasswordIdentityProvider",
     ]
-    return argv, f"jupyter: http://127.0.0.1:{port}/lab?token={token}"
+    return argv, f"jupyter: http://127.0.0.1:{port}{prefix}lab?token={token}"
 
 
 def _token(environ: Mapping[str, str]) -> str:
@@ -202,11 +212,16 @@ def _ssh(
 
 def _set_env(environ: Mapping[str, str]) -> str:
     """The container's environment for logins, which is empty by default. sshd reads only the first SetEnv line."""
-    words = [
-        _quoted(f"{name}={value}")
-        for name, value in sorted(environ.items())
-        if name not in NOT_FOR_LOGINS and not name.startswith("JUPYTER_TOKEN") and value.isprintable()
-    ]
+    words, omitted = [], []
+    for name, value in sorted(environ.items()):
+        if name in NOT_FOR_LOGINS or name.startswith("JUPYTER_TOKEN"):
+            continue
+        if value.isprintable():
+            words.append(_quoted(f"{name}={value}"))
+        else:
+            omitted.append(name)
+    if omitted:
+        log(f"ssh: logins do not get {', '.join(omitted)}: sshd accepts no line breaks and control characters")
     return f"SetEnv {' '.join(words)}" if words else ""
 
 

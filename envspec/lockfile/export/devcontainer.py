@@ -48,8 +48,8 @@ def _document(request: ExportRequest) -> dict[str, Any]:
     document["workspaceMount"] = f"source=${{localWorkspaceFolder}},target={folder},type=bind"
     document["workspaceFolder"] = folder
     if container.user:
-        # By its number: images do not list the user in /etc/passwd.
-        document["remoteUser"] = container.user.partition(":")[0]
+        # Editors give a user with a name the ID of their own user. Images without a system layer do not list it.
+        document["remoteUser"] = container.name if lock.image.apt else container.user.partition(":")[0]
     if lock.image.services:
         # Else the editor starts its own command in place of the services.
         document["overrideCommand"] = False

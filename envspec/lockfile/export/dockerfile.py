@@ -99,7 +99,7 @@ class ContainerConfig:
     """How a container of the image starts; by default, as one of the base does.
 
     user: `uid:gid`. name, home: of that user, for the system's list of users. folders: (path, mode) of those that are
-    the user's. ports: `8888/tcp`.
+    the user's, or that everybody may write to if there is none. path_file: gets the image's PATH. ports: `8888/tcp`.
     """
 
     entrypoint: tuple[str, ...] = ()
@@ -111,6 +111,7 @@ class ContainerConfig:
     health: Health | None = None
     folders: tuple[tuple[str, int], ...] = ()
     files: tuple[File, ...] = ()
+    path_file: str = ""
 
 
 #: A container starts as one of the base does.
@@ -316,6 +317,10 @@ def _image_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig)
     for name in requested:
         if name not in own:
             yield f"# {name} has a line feed, which a Dockerfile can't contain: set it when the container is started."
+    if container.path_file:
+        yield _run(
+            f"mkdir -p {posixpath.dirname(container.path_file)}", f"printf '%s\\n' \"$PATH\" >{container.path_file}"
+        )
     yield _pairs("LABEL", {name: quoted(value) for name, value in _labels(lock, parts).items()})
     # The rest of the line, with variables and escapes in it.
     yield f"WORKDIR {quoted(lock.image.workdir)[1:-1]}"
@@ -545,7 +550,9 @@ def files_lines(container: ContainerConfig) -> Iterator[str]:
         commands += [f"printf '%s\\n' \\\n{lines}    >{file.path}", f"chmod {file.mode:04o} {file.path}"]
     for path, mode in container.folders:
         folder = shlex.quote(path)
-        commands += [f"mkdir -p {folder}", f"chmod {mode:04o} {folder}", f"chown {container.user} {folder}"]
+        commands += [f"mkdir -p {folder}", f"chmod {mode:04o} {folder}"]
+        if container.user:
+            commands.append(f"chown {container.user} {folder}")
     if commands:
         yield _run(*commands)
 

@@ -23,7 +23,7 @@ _AS_FIRST = (
     "import ctypes, os, sys; PR_SET_CHILD_SUBREAPER = 36; "
     "assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0; os.execv(sys.argv[1], sys.argv[1:])"
 )
-#: A server of that program's command line: it notes its arguments, and answers every path.
+#: A server of that program's command line: it notes its arguments, and answers every path below `base_url`.
 _SERVER = """#!{python}
 import http.server, json, os, signal, sys
 given = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
@@ -37,7 +37,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if os.path.exists(os.path.join(os.environ["NOTES"], "fail")):
             os._exit(9)
-        self.send_response(200); self.end_headers()
+        known = self.path.startswith(given.get("--ServerApp.base_url", "/"))
+        self.send_response(200 if known else 302); self.end_headers()
     def log_message(self, *words): pass
 http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
@@ -100,9 +101,9 @@ class Place:
                 process.kill()
                 process.communicate()
 
-    def health(self) -> subprocess.CompletedProcess[str]:
+    def health(self, **environ: str) -> subprocess.CompletedProcess[str]:
         check = [str(self.python), "-I", "-S", str(self.root / "opt/envspec/health.py")]
-        return subprocess.run(check, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(check, env=environ, capture_output=True, text=True, timeout=30, check=False)
 
 
 def lay(root: Path, *services: Service, workdir: str = "/", python: Path | None = None) -> Place:
