@@ -41,7 +41,7 @@ def library_groups(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) 
         platform = resolution.target.platform
         if not platform.is_linux:
             continue
-        os = spec.os_on(platform).value
+        os = spec.os_on(platform)
         system = facts.libraries_of(os) or SystemLibrariesRow(os=os, source="")
         python, packages = resolution.target.python, dict(system.packages)
         if is_of_system(python, facts.system(os)):
@@ -86,15 +86,24 @@ def covered(apt: Sequence[str], os: str, facts: Facts) -> set[str]:
 def library_warnings(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) -> Iterator[str]:
     """A warning for each package whose libraries `[system] apt` does not bring or no package is known to contain."""
     system = spec.system or System()
+    assumed: dict[str, str] = {}
     for group in library_groups(spec, resolutions, facts) if system.libraries is not Libraries.NONE else ():
         lacking = [package for package in group.apt if package not in covered(system.apt, group.os, facts)]
         text = f"{group.platform.value}: {group.reason}, which neither the wheels nor {group.os} has"
         # What these contain is in no record.
         others = [*([spec.image.base] if spec.image.base else []), *(["conda's packages"] if group.with_conda else [])]
         text += f" (unless {' or '.join(others)} bring it)" if others else ""
+        if system.libraries is Libraries.AUTO and spec.image.base and not spec.names_os(group.platform):
+            assumed.update(dict.fromkeys(lacking, group.os))
         if lacking and system.libraries is Libraries.REPORT:
             lines = ", ".join(f'"{package}"' for package in lacking)
             yield f'{text}: add {lines} to [system] apt, or set [system] libraries = "auto"'
         if group.unknown:
             names = ", ".join(group.unknown)
             yield f"{text}: no package of {group.os} is known that contains {names} ([[facts.system_libraries]])"
+    if assumed:
+        systems = ", ".join(dict.fromkeys(assumed.values()))
+        yield (
+            f'[system] libraries = "auto" adds {", ".join(assumed)}, which are names of {systems}, and the system of '
+            f'{spec.image.base} is not stated: add it to [image], such as os = "debian12"'
+        )

@@ -608,7 +608,7 @@ def _apt(
 
 def _headers(spec: Spec, pythons: Mapping[str, Target], facts: Facts) -> Sequence[str]:
     """Of Pythons that the system's package manager has; other sources bring their headers along."""
-    systems = {series: facts.system(spec.os_on(target.platform).value) for series, target in pythons.items()}
+    systems = {series: facts.system(spec.os_on(target.platform)) for series, target in pythons.items()}
     return [
         f"libpython{series}-dev" for series, target in pythons.items() if is_of_system(target.python, systems[series])
     ]

@@ -87,7 +87,9 @@ def complete(
 def _cuda_requests(spec: Spec, as_of: datetime) -> dict[Platform, CudaRequest]:
     base = spec.image.base
     return {
-        platform: CudaRequest(cuda.version, cuda.flavor.value, cuda.os.value, cuda.gpus, base, cuda.driver, as_of)
+        platform: CudaRequest(
+            cuda.version, cuda.flavor.value, spec.os_on(platform), cuda.gpus, base, cuda.driver, as_of
+        )
         for platform in spec.env.platforms
         if (cuda := spec.cuda_on(platform))
     }

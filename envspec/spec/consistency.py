@@ -391,9 +391,10 @@ def _custom_base(data: Document) -> Iterator[Found]:
     if not isinstance(image, Mapping):
         return
     if "base" not in image:
-        for key in ("glibc", "python", "packages"):
+        for key in ("glibc", "python", "os", "packages"):
             if key in image and image[key] != "ignore":
-                yield ("image", key), "describes a custom base, but there is none", "add `base`, or remove this key"
+                move = "move this key to [cuda]" if key == "os" else "remove this key"
+                yield ("image", key), "describes a custom base, but there is none", f"add `base`, or {move}"
     elif "glibc" not in image and image.get("packages") != "keep" and get(data, "cuda", "os") is None:
         yield (
             ("image", "base"),

@@ -517,6 +517,12 @@ class ImageSection(Section):
     python: f.ExactPython | None = Field(
         default=None, description="The exact version of the custom base's Python.", examples=["3.11.7"]
     )
+    os: f.SystemName | None = Field(
+        default=None,
+        description="The custom base's system, as ID and VERSION_ID of its /etc/os-release (default: `[cuda] os`). "
+        "`[system] libraries` needs the names of its packages: those of Ubuntu 22.04, 24.04 and Debian 12 are known.",
+        examples=["debian12"],
+    )
     packages: Annotated[BasePackages, f.OneOf()] = Field(
         default=BasePackages.IGNORE,
         description="What to do with the custom base's Python packages. keep: install on top of them, with the base's "
@@ -620,7 +626,12 @@ class Spec(Section):
         """[cuda] of a platform; None without [cuda]."""
         return self.cuda.on(platform) if self.cuda else None
 
-    def os_on(self, platform: Platform) -> Os:
+    def os_on(self, platform: Platform) -> str:
         """The base image's system; without [cuda], and so without nvidia/cuda's image, Ubuntu 24.04."""
         cuda = self.cuda_on(platform)
-        return cuda.os if cuda else Os.UBUNTU_24_04
+        return self.image.os or (cuda.os if cuda else Os.UBUNTU_24_04).value
+
+    def names_os(self, platform: Platform) -> bool:
+        """Whether the spec states the system."""
+        cuda = self.cuda_on(platform)
+        return self.image.os is not None or (cuda is not None and "os" in cuda.model_fields_set)

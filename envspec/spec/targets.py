@@ -140,21 +140,16 @@ def _glibc(spec: Spec, facts: Facts, platform: Platform) -> tuple[tuple[int, int
         major, minor = spec.image.glibc
         why = "the custom base's own glibc bounds the wheels that it can load"
         return spec.image.glibc, Decision("glibc", f"{major}.{minor}", why, f"{_SPEC}: image.glibc", platform)
-    os = spec.os_on(platform).value
+    os = spec.os_on(platform)
     row = facts.system(os)
     if row is None:
         raise UsageError(
             f"the glibc of {os} is not known", hint="choose another `cuda.os`, or a base of your own with `image.glibc`"
         )
     major, minor = numeric(row.glibc)[:2]
-    named = os if _names_os(spec, platform) else f"{os}, the system where the spec names none,"
+    named = os if spec.names_os(platform) else f"{os}, the system where the spec names none,"
     why = f"the glibc of {named} bounds the wheels that it can load"
     return (major, minor), Decision("glibc", row.glibc, why, row.source, platform)
-
-
-def _names_os(spec: Spec, platform: Platform) -> bool:
-    cuda = spec.cuda_on(platform)
-    return cuda is not None and "os" in cuda.model_fields_set
 
 
 def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> tuple[Python, Decision]:
@@ -204,11 +199,11 @@ def _stated(version: str, source: str, why: str, key: str, platform: Platform) -
 
 
 def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decision]:
-    os, requested = spec.os_on(platform).value, spec.env.python
-    if spec.image.base and not _names_os(spec, platform):
+    os, requested = spec.os_on(platform), spec.env.python
+    if spec.image.base and not spec.names_os(platform):
         raise UnknownPython(
             "which system the custom base is, and so which Python it installs, is not known",
-            hint="add [cuda] with its `os`, or remove `python_source`",
+            hint="add its `os` to [image], or remove `python_source`",
         )
     row = facts.system(os)
     if row is None or not row.python:

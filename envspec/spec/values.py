@@ -401,6 +401,9 @@ Origin = Annotated[str, OfText(_read_origin, pattern="^https?://")]
 IndexUrl = Annotated[str, OfText(read_index_url, pattern="^https?://")]
 NamePattern = Annotated[str, OfText(read_pattern)]
 ImageReference = Annotated[str, OfText(_read_image)]
+SystemName = Annotated[
+    str, matching(r"[a-z]+[0-9]+(?:\.[0-9]+)?", "is not the name of a system", 'write it like "debian12"')
+]
 Folder = Annotated[
     str, matching(r"/[^\0\n]*", "is not a folder of the image", 'write a whole path: "/workspace"', pattern="^/")
 ]

@@ -43,6 +43,21 @@ def test_what_a_base_or_conda_may_bring_is_said() -> None:
     assert "ubuntu24.04 has (unless corp/base:1 or conda's packages bring it): add" in text
 
 
+@pytest.mark.parametrize("key", ["", 'os = "debian12"\n'])
+def test_names_of_a_base_whose_system_is_not_stated_are_said(key: str) -> None:
+    text = '[env]\nname = "x"\npython = "3.11"\n[cuda]\n[system]\nlibraries = "auto"\n'
+    text += f'[image]\nbase = "corp/base:1"\nglibc = "2.36"\npython = "3.11.2"\n{key}'
+    spec = parse_spec(text, "spec.toml", datetime.now(timezone.utc))
+    resolutions = [resolution(X86, OPENCV), resolution(ARM, OPENCV)]
+    image, _ = decide_settings(spec, resolutions, FACTS)
+    assert image.apt == ("libgl1", "libglib2.0-0" if key else "libglib2.0-0t64")
+    warning = (
+        '[system] libraries = "auto" adds libgl1, libglib2.0-0t64, which are names of ubuntu24.04, and the system of '
+        'corp/base:1 is not stated: add it to [image], such as os = "debian12"'
+    )
+    assert list(library_warnings(spec, resolutions, FACTS)) == ([] if key else [warning])
+
+
 def test_two_platforms_are_one_reason() -> None:
     text = '[env]\nname = "x"\npython = "3.12"\n[cuda]\n[system]\nlibraries = "auto"\n'
     spec = parse_spec(text, "spec.toml", datetime.now(timezone.utc))

@@ -335,6 +335,7 @@ CONTAINER_VARIABLES: Final = (
         ("SSH_AUTHORIZED_KEYS",),
         "Public keys for the user `envspec`, instead of a mounted `~/.ssh/authorized_keys`",
     ),
+    Variable(("NB_PREFIX",), "The path below which JupyterLab answers; Kubeflow sets it (default: `/`)"),
 )
 
 

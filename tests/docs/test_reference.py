@@ -122,7 +122,7 @@ BESIDE: Final[Mapping[tuple[str, str], str]] = {
     ("Conda", "only"): '[conda]\nchannels = ["conda-forge", "https://conda.example.com/channel"]\n',
     ("Cuda", "platform"): 'platforms = ["linux-64", "linux-aarch64"]\n',
     ("Override", "remove"): '[[pip.overrides]]\nrequirement = "numpy"\n',
-    **{("ImageSection", key): _BASE for key in ("base", "glibc", "python", "packages")},
+    **{("ImageSection", key): _BASE for key in ("base", "glibc", "python", "os", "packages")},
 }
 
 

@@ -369,7 +369,8 @@ def _check_status(status: int, lines: list[str], job: ContainerJob) -> None:
         )
     raise InstallFailed(
         f"the packages can't be installed in {job.base} (status {status}):\n{output}",
-        hint="correct [system] apt; `apt-get install` in a container of that image reports the same",
+        hint="correct [system] apt, or [image] os if these are names of another system; `apt-get install` in a "
+        "container of that image reports the same",
     )
 
 
