@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envspec.verifier.hashing import BytecodeState, compare_bytecode, hash_all, source_of
 from envspec.verifier.installed import Installed, depth_of, entries_of_owners
-from envspec.verifier.own_files import CONFIG, has_system_packages, is_readme
+from envspec.verifier.own_files import CONFIG, has_system_packages, is_known
 from envspec.verifier.record import installed_sha256
 from envspec.verifier.scan import (
     CondaRecord,
@@ -89,7 +89,7 @@ def _unowned(expected: Expected, installed: Installed) -> Iterator[DriftFinding]
     environment, owners = installed.environment, installed.files.owners
     own = [f"{environment.relative(site)}/{_PATH_FILE}" for site in environment.sites] if expected.beneath else []
     for path in installed.paths:
-        if path not in owners and path not in own and not is_readme(environment.prefix / path):
+        if path not in owners and path not in own and not is_known(environment.prefix / path):
             yield DriftFinding("", Drift.UNOWNED, path)
     for path in installed.bytecode:
         source = source_of(Path(path))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envspec.verifier.hashing import STRONG, ExpectedFile, from_hex, from_record, is_bytecode
-from envspec.verifier.own_files import LINK, LIST, OwnFiles, read_own_files
+from envspec.verifier.own_files import LINK, LIST, OwnFiles, is_known, read_own_files
 from envspec.verifier.programs import BIN, interpreter_of, is_own, programs, read_program
 from envspec.verifier.record import DATA, RecordEntry, installed_path
 from envspec.verifier.scan import CondaRecord, Distribution, PythonEnvironment, conda_records, distributions, walk
@@ -194,7 +194,7 @@ def _own_files(environment: PythonEnvironment, own: OwnFiles, files: OwnedFiles)
         if row is not None:
             files.listed.add(path)
             yield from _listed(path, row, environment, files)
-        elif path in files.owners or path in files.generated:
+        elif path in files.owners or path in files.generated or is_known(environment.prefix / path):
             continue
         elif own.may_be_of_tools(path, environment.prefix):
             files.unlisted.add(path)

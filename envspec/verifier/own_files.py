@@ -28,8 +28,13 @@ _OF_VENV: Final = (BIN, "lib", "lib64", ".envspec/python")
 _OF_TOOLS: Final = re.compile(
     r"bin/(?:python[\d.]*t?|\U0001d70bthon|(?:de)?activate(?:\.\w+)?|Activate\.ps1|activate_this\.py|pydoc\.bat)"
 )
-#: README.txt in the site-packages of CPython 3.6 to 3.14: no package's, in standalone builds and in Docker's images.
-_README_SHA256: Final = "cba8fece8f62c36306ba27a128f124a257710e41fc619301ee97be93586917cb"
+#: Files of no package by their SHA-256: README.txt in the site-packages of CPython 3.6 to 3.14, in standalone builds
+#: and in Docker's images; and the programs `pip` and `pip3` of images whose environment has no pip.
+_KNOWN: Final = {
+    "cba8fece8f62c36306ba27a128f124a257710e41fc619301ee97be93586917cb": "README.txt",
+    "dc1639482e9f79a872316174bd63104d21af3fe9beffa256cdec38c018707d06": "pip",
+    "a650d3c77569a8e7291534f4fd822615fc62be21e2ca637d29b896af3a6cabfd": "pip3",
+}
 
 
 @dataclass(frozen=True)
@@ -98,12 +103,12 @@ def _read_list(path: Path) -> tuple[Mapping[str, RecordEntry] | None, str]:
         return None, str(error)
 
 
-def is_readme(path: Path) -> bool:
-    """Whether a file in site-packages is the one of CPython."""
+def is_known(path: Path) -> bool:
+    """Whether a file of no package is CPython's or the image's own."""
     try:
-        if path.name != "README.txt" or path.is_symlink() or not path.is_file():
+        if path.name not in _KNOWN.values() or path.is_symlink() or not path.is_file():
             return False
-        return hashlib.sha256(path.read_bytes()).hexdigest() == _README_SHA256
+        return _KNOWN.get(hashlib.sha256(path.read_bytes()).hexdigest()) == path.name
     except OSError:
         return False
 

@@ -12,10 +12,11 @@ from typing import Final
 import pytest
 
 from envspec.image.layers.types import PREFIX
+from envspec.image.services import ServicesSource
 from envspec.image.sources.bytecode import PycCompiler
 from envspec.image.sources.python import StandalonePython, Venv
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
-from envspec.models import Python
+from envspec.models import ImageSettings, Python
 from envspec.operations.environment import expected_of
 from tests.support.builders import standalone
 from tests.support.builders.entries import lay_out
@@ -35,14 +36,15 @@ class Image:
 
     prefix: Path
 
-    def check(self, folder: Path) -> suite.SuiteOutput:
+    def check(self, folder: Path, *first: str) -> suite.SuiteOutput:
+        """first: folders at the start of Python's path."""
         part = make_lock(wheels=[anchored(TOOL)]).resolutions[0]
         locked = {"name": "small", "packages": {"tool": "1.0"}, "expected": asdict(expected_of(part)), "code": []}
         # The archive has what starts Python; the suite needs more of the standard library.
         library = Path(sysconfig.get_path("stdlib"))
         environ = {
             "LD_LIBRARY_PATH": str(self.prefix / "lib"),
-            "PYTHONPATH": f"{library}:{library / 'lib-dynload'}",
+            "PYTHONPATH": ":".join([*first, str(library), str(library / "lib-dynload")]),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         return suite.run(self.prefix / "bin/python", suite.make_request("lock", locked=locked), folder, environ=environ)
@@ -55,6 +57,8 @@ def lay_image(root: Path, python: StandalonePython | Venv) -> Image:
     scheme = Scheme.of(SERIES) if isinstance(python, StandalonePython) else Scheme.of_venv(SERIES)
     locked = LockedWheel(TOOL.name, TOOL.version, TOOL.filename, TOOL.sha256, wheel)
     lay_out(python.entries(), root)
+    if isinstance(python, Venv):
+        lay_out(ServicesSource(ImageSettings(), pip=False).entries(), root)
     lay_out(WheelSource((locked,), replace(scheme, interpreter=f"{prefix}/bin/python"), PYC).entries(), root)
     return Image(prefix)
 
@@ -93,6 +97,15 @@ EDITS: Final = {
     "bin/pip3": "pip: bin/pip3 was changed",
     "bin/tool": "tool: bin/tool was changed",
 }
+
+
+def test_what_hides_a_package_is_no_fault_of_the_environment(published: Image, tmp_path: Path) -> None:
+    hiding = tmp_path / "home"
+    (hiding / "tool").mkdir(parents=True)
+    (hiding / "tool/__init__.py").write_text("")
+    output = published.check(tmp_path / "run", str(hiding))
+    assert output.results["lock"]["reason"] == f"tool: {hiding}/tool is earlier on Python's path and hides it"
+    assert "PYTHONNOUSERSITE=1" in output.results["lock"]["hint"]
 
 
 @pytest.mark.parametrize("path", EDITS)
