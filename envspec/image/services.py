@@ -179,7 +179,7 @@ def workdir_path(workdir: str) -> str | None:
 
 def has_pip(resolution: Resolution) -> bool:
     """Whether an environment has a pip, or imports what its base's pip installs. A standalone Python brings its own."""
-    names = {package.name for package in (*resolution.packages, *resolution.conda)}
+    names = {package.name for package in resolution.packages} | {package.name for package in resolution.conda}
     return "pip" in names or resolution.target.python.source == "standalone" or resolution.on_top_of is not None
 
 

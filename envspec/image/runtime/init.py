@@ -131,8 +131,8 @@ def main(argv: list[str]) -> int:
             services.append(prepare(each, settings, state, os.environ))
         except ServiceFault as fault:
             faults.append(fault)
-    for fault in faults:
-        log(f"{fault}; the command runs without it" if argv else str(fault))
+    for found in faults:
+        log(f"{found}; the command runs without it" if argv else str(found))
     if faults and not argv:
         return BAD_CONFIGURATION
     # Blocked signals wait for sigwait: none is lost, and no handler interrupts anything.
