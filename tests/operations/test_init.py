@@ -240,7 +240,7 @@ def test_sources_without_a_package(user: User) -> None:
     )
     ran = init(user, "pyproject.toml", "--name", "tools", "--no-lock", "--force")
     words = " ".join(ran.stdout.split())
-    assert 'setup.cfg has install_requires (weekly, b): write "cfg @ .." in [pip] dependencies' in words
+    assert 'setup.cfg has install_requires (weekly, modern): write "cfg @ .." in [pip] dependencies' in words
     assert init(user, "requirements.txt", "--name", "tools", "--no-lock", "--force").status == 0
 
 
