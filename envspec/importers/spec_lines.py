@@ -87,3 +87,9 @@ def with_name_of_wheel(text: str, requested: str, found: str) -> str:
         return line[0].replace(line[1], found, 1) if normalised(line[1]) == normalised(requested) else line[0]
 
     return re.sub(rf"(?<=[\"'])({NAME})(?=(?:\[[^\]]*\])? @ )", renamed, text)
+
+
+def with_extras(line: Requirement, without: Sequence[str]) -> str:
+    """The text of a requirement without some of its extras."""
+    kept = ",".join(extra for extra in line.extras if extra not in without)
+    return re.sub(r"\[[^\]]*\]", f"[{kept}]" if kept else "", line.text, count=1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from envspec import documents
 from envspec.build.types import OtherPackage
 from envspec.diagnostics.machine import read_machine, this_platform
 from envspec.errors import NetworkError, UsageError
@@ -15,9 +17,9 @@ from envspec.facts.gpu import match_gpu
 from envspec.importers import importer_of, known_importer, new_import
 from envspec.importers.empty import note_empty
 from envspec.importers.result import Imported, Proof, moves
-from envspec.importers.spec_lines import with_name_of_wheel
+from envspec.importers.spec_lines import with_extras, with_name_of_wheel
 from envspec.importers.spec_text import spec_of
-from envspec.importers.types import Choices, Clue, Draft, Import, Source
+from envspec.importers.types import Choices, Clue, Draft, Import, Outcome, Source
 from envspec.importers.unsupported import check_supported
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import read_lock
@@ -25,6 +27,8 @@ from envspec.models import Decision, Lock, Resolution
 from envspec.operations.environment import verify
 from envspec.operations.lock_all import ContextOf, lock_all
 from envspec.operations.lock_state import LockRequest
+from envspec.resolve.pypi.errors import absent_extra
+from envspec.spec.requirements import Requirement, read_requirement
 
 #: Of projects in one spec whose name is not in their files: each costs another try.
 _MOST_NAMES: Final = 20
@@ -129,6 +133,11 @@ def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_o
             raise
         found = _lock(_with_cuda(found), directory, context_of)
     lock = read_lock(directory)
+    without = _without_absent_extras(found, draft, lock)
+    if without.text != found.text:
+        replace_user_file(found.spec, without.text.encode())
+        found = _lock(without, directory, context_of)
+        lock = read_lock(directory)
     part = _part(lock)
     moved, compared = moves(draft, part, load_facts())
     proofs = tuple(Proof(prefix, verify(lock, part.target.platform, prefix)) for prefix in request.prefixes)
@@ -160,6 +169,32 @@ def _lock(found: Imported, directory: Path, context_of: ContextOf) -> Imported:
         else:
             break
     return found
+
+
+def _without_absent_extras(found: Imported, draft: Draft, lock: Lock) -> Imported:
+    """Without the extras that the locked releases do not have, each named in the ledger."""
+    sources = {line.text: line.source for line in draft.dependencies}
+    text, ledger = found.text, list(found.ledger)
+    lines = documents.parse_toml(text).get("pip", {}).get("dependencies", [])
+    for line in map(read_requirement, lines):
+        parts = [part for part in lock.resolutions if any(each.name == line.name for each in part.packages)]
+        extras = [extra for extra in line.extras if parts and all(_lacks(part, line, extra) for part in parts)]
+        if not extras:
+            continue
+        for quote in ("'", '"'):
+            text = text.replace(f"{quote}{line.text}{quote}", f"{quote}{with_extras(line, extras)}{quote}")
+        reason = f"without [{', '.join(extras)}]: {line.name} has no such extra"
+        for at, entry in enumerate(ledger):
+            if entry.source == sources.get(line.text) and not entry.outcome.is_lost:
+                ledger[at] = entry._replace(outcome=Outcome.TRANSLATED, reason=reason)
+    return replace(found, text=text, ledger=tuple(ledger))
+
+
+def _lacks(part: Resolution, line: Requirement, extra: str) -> bool:
+    """Whether the lock warns that the package of a requirement does not have an extra."""
+    versions = [each.version for each in part.packages if each.name == line.name]
+    texts = [text for version in versions for text in absent_extra(line.name, version, extra)]
+    return any(re.search(rf"{re.escape(text)}[:,]", warning) for text in texts for warning in part.warnings)
 
 
 def _part(lock: Lock) -> Resolution:

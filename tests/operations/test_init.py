@@ -260,3 +260,16 @@ def test_a_file_of_another_name_is_read_as_what_it_is(user: User) -> None:
         assert init(user, name, *more, *words).status == 0
         assert f"dependencies = {line}" in spec.read_text()
     assert "its stages: a, b" in refused(init(user, "Gpu_Dockerfile", "--target", "c", *words), 2)
+
+
+def test_an_extra_that_a_package_does_not_have_is_left_out(tmp_path: Path) -> None:
+    files = [ecosystem.release("lib", "1.0.0", requires=["app; extra == 'more'"]), ecosystem.release("app", "1.0.0")]
+    with IndexServer(files) as index:
+        user = User(tmp_path, index.url)
+        sources(user, requirements_txt="lib[more,gone]>=1\napp\n")
+        ran = init(user, "requirements.txt", "--name", "tools", "--python", "3.11")
+        assert ran.status == 0, ran.stderr
+        assert 'dependencies = ["lib[more]>=1", "app"]' in (user.folder / "specs" / "tools.toml").read_text()
+        assert "requirements.txt:1: lib[more,gone]>=1\n      without [gone]: lib has no such extra" in ran.stdout
+        lock = documents.parse_toml((user.folder / "locks" / "tools" / "envspec.lock").read_text())
+        assert not [text for text in lock["resolution"][0].get("warnings", []) if "extra" in text]

@@ -287,7 +287,7 @@ def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterabl
         for asker in sorted(askers):
             requirement = parsed(asker.requirement)
             for extra in missing_extras(requirement, offered) if requirement else ():
-                lacks = f"{name} {version} has no extra {extra}"
+                lacks, lacks_now = absent_extra(name, version, extra)
                 if asker.name != SPEC:
                     warnings.append(
                         f"{asker.name} requires {asker.requirement}, but {lacks}: if something is missing, add it to "
@@ -295,13 +295,17 @@ def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterabl
                     )
                 elif extra in former:
                     warnings.append(
-                        f"{asker.requirement}: {name} {version} no longer has the extra {extra}: remove it, or bound "
-                        f"{name} to releases that have it"
+                        f"{asker.requirement}: {lacks_now}: remove it, or bound {name} to releases that have it"
                     )
                 else:
                     instead = _instead(name, extra, offered)
                     warnings.append(f"{asker.requirement}: {lacks}, so nothing is installed for it: {instead}")
     return list(dict.fromkeys(warnings))
+
+
+def absent_extra(name: str, version: str, extra: str) -> tuple[str, str]:
+    """What warnings say of an extra that a release does not have: of one that never was there, and of a former one."""
+    return f"{name} {version} has no extra {extra}", f"{name} {version} no longer has the extra {extra}"
 
 
 def _instead(name: str, extra: str, offered: Set[str]) -> str:
