@@ -76,13 +76,14 @@ def read_build(
         found = _find(name, stages)
         return (found.shell, found.seen) if found else None
 
+    counted = {source for stage in (*final, *sources) for source in stage.seen.packages}
     main = final[0].seen.main_environment()
     for number, stage in enumerate(stages):
         stage.shell.context, stage.shell.syncs = contexts[0], syncs
         stage.shell.main = main if stage in final else ""
         if stage.parent is not None:
             stage.shell.start_from(stage.parent.shell)
-        reader = StageReader(imported, stage.shell, contexts, copied_from, before, given)
+        reader = StageReader(imported, stage.shell, contexts, copied_from, before, given, counted)
         base = stage.base if stage.parent is None else ""
         if stage in final:
             reader.read_image(stage.instructions, base, _last_workdir(final))

@@ -7,7 +7,7 @@ import posixpath
 import re
 import shlex
 from collections import ChainMap
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -71,6 +71,7 @@ def read_argument(
         elif _PREDEFINED.fullmatch(name):
             reason = "set by the builder"
         elif name not in variables:
+            variables[name] = None
             reason = "it has no default: lines that need its value are not understood"
         imported.add(source, text, Outcome.OUTSIDE, reason)
 
@@ -108,9 +109,9 @@ class StageReader:
     """Reads the instructions of one stage.
 
     contexts: folders of files that are copied. stage: the shell of another stage, by its name or number, as it is when
-    this one is read, and at its end. defaults: of
-    arguments. given: arguments of the build. base: the base image, empty if it is a stage. workdir: the instruction
-    that decides the image's working directory.
+    this one is read, and at its end. defaults: of arguments. given: arguments of the build. counted: where packages are
+    installed that the spec has. base: the base image, empty if it is a stage. workdir: the instruction that decides the
+    image's working directory.
     """
 
     imported: Import
@@ -119,6 +120,7 @@ class StageReader:
     stage: Callable[[str], tuple[Shell, Shell] | None]
     defaults: Mapping[str, str | None]
     given: Mapping[str, str]
+    counted: Set[Source] = frozenset()
     base: str = ""
     workdir: Instruction | None = None
 
@@ -250,6 +252,11 @@ class StageReader:
                 values[name] = None
                 read_variable(name, expand_text(own, self.shell.variables).words[0], self.at(each), text, self.imported)
                 continue
+            expanded = expand_text(own, self.shell.variables)
+            if expanded.unknown and all(self._is_argument(word) for word in expanded.unknown):
+                values[name] = None
+                self._add(each, Outcome.OUTSIDE, "its value is a build argument without a default", text)
+                continue
             values[name] = value = self._value(each, own, text)
             if (value is not None and own == raw) or (value is not None and name in READ):
                 read_variable(name, value, self.at(each), text, self.imported)
@@ -258,6 +265,11 @@ class StageReader:
                 self._add(each, Outcome.TRANSLATED, f"{value}, without what the base image may set", text)
         # Variables of one instruction do not see each other. Source: Dockerfile reference, "Environment replacement".
         self.shell.variables.update(values)
+
+    def _is_argument(self, word: str) -> bool:
+        """Whether a variable is declared by an ARG without a value."""
+        name = re.sub(r"\W", "", word)
+        return name in self.shell.variables and self.shell.variables[name] is None
 
     def read_workdir(self, each: Instruction) -> None:
         """WORKDIR: the image has the last one."""
@@ -292,7 +304,9 @@ class StageReader:
         while found := re.match(r"\s*--[a-z]+=(\S*)\s*", text):
             mount: dict[str, str] = dict(part.partition("=")[::2] for part in str(found[1]).split(","))
             source, target = mount.get("source", mount.get("src", ".")), mount.get("target", mount.get("dst", ""))
-            if mount.get("type", "bind") == "bind" and target and "from" not in mount:
+            if mount.get("type", "bind") == "bind" and target and self.stage(mount.get("from", "")) is not None:
+                self._take_from(mount["from"], [posixpath.join("/", source)], self.shell.path(target))
+            elif mount.get("type", "bind") == "bind" and target and "from" not in mount:
                 for file in self._files(source):
                     self.shell.copy(self.shell.path(target), file)
             text = text[found.end() :]
@@ -335,22 +349,42 @@ class StageReader:
                 reason = f"an image has no files of {name}: install them by [system] apt, or choose it as [image] base"
                 self._add(each, Outcome.OUTSIDE, reason)
             return
-        shell, complete = found
+        complete = found[1]
         # Of a path with an unknown variable: it may be any, and what the stage makes is not lost.
         sources = [posixpath.join("/", "" if word.unknown else word.words[0]) for word in words[:-1]]
-        for source in sources:
-            self.shell.taken.append((name, source))
-            if source in complete.environments:
-                self.shell.environments[self.shell.path(words[-1].words[0])] = None
-            if (host := shell.host(source)) is not None:
-                self.shell.copy(self._target(words[-1].words[0], host, sources), host)
-        if any(map(complete.has_environment, sources)):
+        if self._take_from(name, sources, words[-1].words[0]):
             self._add(each, Outcome.TRANSLATED, f"the packages that the stage {name} installs")
         else:
             reason = f"what the stage {name} builds is not in the image: build it into a wheel, or into [image] base"
-            # Packages of a stage that counts as an environment are in the spec already.
-            is_loss = bool(complete.packages) and shell.has_system
+            is_loss = bool({*complete.packages} - self.counted)
             self._add(each, Outcome.REFUSED if is_loss else Outcome.OUTSIDE, reason)
+
+    def _take_from(self, name: str, sources: Sequence[str], target: str) -> bool:
+        """Take over what is in folders of a stage; whether a Python environment or wheels are among it."""
+        found = self.stage(name)
+        if found is None:
+            return False
+        shell, complete = found
+        place = self.shell.path(target)
+        for source in sources:
+            self.shell.taken.append((name, source))
+            for folder, clone in shell.clones.items():
+                if folder == source or folder.startswith(f"{source.rstrip('/')}/"):
+                    inside = posixpath.join(place, posixpath.relpath(folder, source))
+                    self.shell.clones[posixpath.normpath(inside)] = clone
+            if source in complete.environments:
+                self.shell.environments[place] = None
+            if (host := shell.host(source)) is not None:
+                self.shell.copy(self._target(target, host, sources), host)
+            file = posixpath.join(place, posixpath.basename(source)) if target.endswith(("/", ".")) else place
+            if (lines := complete.written.get(source)) is not None:
+                self.shell.written[file] = lines
+            if (export := complete.exports.get(source)) is not None:
+                self.shell.exports[file] = export
+        is_environment = any(map(complete.has_environment, sources))
+        if is_environment:
+            self.shell.built[place] = None
+        return is_environment
 
     def _copy_files(self, each: Instruction, sources: Sequence[str], target: str) -> None:
         found = [file for source in sources for file in self._files(source)]

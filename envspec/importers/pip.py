@@ -289,7 +289,9 @@ def add_index(  # noqa: PLR0913
         else ""
     )
     cuda = cuda_of(_path_of(url))
-    if note_unsupported(imported, without_credentials(url), by):
+    # Of an index whose packages are named, torch's family decides what the project is for.
+    is_of_torch = not packages or any(normalised(each) in INDEX_FAMILY for each in packages)
+    if is_of_torch and note_unsupported(imported, without_credentials(url), by):
         return Verdict(Outcome.REFUSED, SUPPORTED)
     if found := PYTORCH_PAGES.match(url):
         return _pytorch(found[1], cuda, packages, by, imported)

@@ -15,7 +15,7 @@ from typing import Final
 
 from envspec.importers.shell_flow import Flow, Runs, result_of_test
 from envspec.importers.shell_notes import NOTES, OTHERS, Note
-from envspec.importers.shell_programs import READERS, assign, read_export
+from envspec.importers.shell_programs import OF_NO_PACKAGE, READERS, assign, read_apt, read_export
 from envspec.importers.shell_state import Command, Reader, Shell, split_options
 from envspec.importers.shell_syntax import BadScript, Expanded, Script, Step, expand, expand_text, steps
 from envspec.importers.types import Import, Outcome, Source
@@ -39,6 +39,8 @@ _RESULTS: Final = {
 }
 #: Programs that run what the command before them prints.
 _READ_INPUT: Final = _SHELLS | {"python"}
+#: Files that a command may read later.
+_READ_LATER: Final = re.compile(r"\.(txt|in|sh)$")
 _TESTS: Final = frozenset({"[", "[[", "test"})
 #: Words in front of a program that leave open what it does: program -> its options with a value.
 _WRAPPERS: Final = {
@@ -96,7 +98,10 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs | None
     if expanded.words[:1] and expanded.words[0] in _TESTS:
         return _read_test(shell, outer, expanded)
     program = program_words(expanded.words)
-    command = Command(program, source, step.text, expanded.words, _environment(shell, expanded.words, assigned))
+    outputs = [expand_text(each.target, shell.variables).words[0] for each in step.redirections if ">" in each.operator]
+    target = next((each for each in outputs if not each.startswith(("/dev/", "&"))), "")
+    environment = _environment(shell, expanded.words, assigned)
+    command = Command(program, source, step.text, expanded.words, environment, target)
     script = _inner_script(command, step)
     file = _script_file(shell, command) if script is None and runs is Runs.YES and nested < MAX_NESTED else None
     if script is not None and nested < MAX_NESTED and runs is Runs.YES:
@@ -115,9 +120,10 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs | None
     elif runs is Runs.YES and not expanded.unknown:
         write(shell, command, *output)
     else:
+        outcome = Outcome.NOT_UNDERSTOOD if _READ_LATER.search(output[0]) else Outcome.OUTSIDE
         reason = f"what {output[0]} has afterwards depends on the machine or on values that are not in this file"
-        shell.add(command, Outcome.NOT_UNDERSTOOD, reason)
-    return _RESULTS.get(program[0]) if program else None
+        shell.add(command, outcome, reason)
+    return _result_of(program)
 
 
 def _assignments(shell: Shell, words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str | None]]:
@@ -129,6 +135,13 @@ def _assignments(shell: Shell, words: Sequence[str]) -> tuple[tuple[str, ...], d
         assigned[found["name"]] = None if value.unknown else value.words[0]
         at += 1
     return tuple(words[at:]), assigned
+
+
+def _result_of(program: Sequence[str]) -> Runs | None:
+    """Whether a command succeeds, None if the build does only if it does."""
+    if program[:1] == ("dpkg",) and re.match(r"-i|--install|--add-architecture|--configure", " ".join(program[1:2])):
+        return None
+    return _RESULTS.get(program[0]) if program else None
 
 
 def _environment(shell: Shell, words: Sequence[str], assigned: Mapping[str, str | None]) -> str:
@@ -252,7 +265,7 @@ def _output(shell: Shell, command: Command, step: Step) -> tuple[str, tuple[tupl
 def write(shell: Shell, command: Command, name: str, body: tuple[tuple[int, str], ...]) -> None:
     """A file that a script writes."""
     shell.written[shell.path(name)] = body
-    reason = "read where a command names it" if re.search(r"\.(txt|in|sh)$", name) else OTHERS
+    reason = "read where a command names it" if _READ_LATER.search(name) else OTHERS
     shell.add(command, Outcome.OUTSIDE, reason)
 
 
@@ -271,11 +284,11 @@ def _read_program(
     if note is not None and (note.outcome is Outcome.OUTSIDE or runs is Runs.YES):
         shell.add(command, note.outcome, note.reason)
     elif runs is Runs.MAYBE:
-        shell.add(
-            command, Outcome.NOT_UNDERSTOOD, "whether it runs depends on the machine: see the condition before it"
-        )
-    elif expanded.unknown:
-        shell.add(command, Outcome.NOT_UNDERSTOOD, expanded.problem)
+        lost = Outcome.OUTSIDE if reader in OF_NO_PACKAGE else Outcome.NOT_UNDERSTOOD
+        shell.add(command, lost, "whether it runs depends on the machine: see the condition before it")
+    elif expanded.unknown and reader is not read_apt:
+        lost = Outcome.OUTSIDE if reader in OF_NO_PACKAGE else Outcome.NOT_UNDERSTOOD
+        shell.add(command, lost, expanded.problem)
         if reader is read_export:
             shell.variables.update(dict.fromkeys(word.partition("=")[0] for word in command.words[1:]))
     elif reader is not None:
@@ -284,7 +297,8 @@ def _read_program(
 
 #: Programs whose `install` installs no packages of an environment.
 _NO_INSTALLERS: Final = (
-    r"(make|ninja|cmake|meson|go|cargo|rustup|npm|npx|yarn|pnpm|nvm|git|pre-commit|playwright|install|echo|sed|cat) "
+    r"(make|ninja|cmake|meson|go|cargo|rustup|npm|npx|yarn|pnpm|nvm|git|pre-commit|playwright|python|install|echo|sed"
+    r"|cat|grep|awk|find|xargs) "
 )
 
 

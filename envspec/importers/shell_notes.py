@@ -18,10 +18,16 @@ class Note(NamedTuple):
 #: The first that matches. What concerns packages has a row; a command without one is `OTHERS`.
 NOTES: Final = (
     Note(
-        r"(apt|apt-get) (.* )?(update|upgrade|dist-upgrade|full-upgrade|clean|autoclean|autoremove|remove|purge)( .*)?"
-        r"|apt-mark .*|dpkg-reconfigure .*|dpkg --?\w+( .*)?",
+        r"(apt|apt-get|yum|dnf|microdnf|zypper|apk) (.* )?"
+        r"(update|upgrade|dist-upgrade|full-upgrade|clean|autoclean|autoremove|remove|purge|makecache)( .*)?"
+        r"|apt-(mark|key|cache) .*|dpkg-reconfigure .*|dpkg (?!.*\.deb).*",
         Outcome.OUTSIDE,
         "envspec reads the archive itself, at the time of [system] snapshot, and leaves no caches",
+    ),
+    Note(
+        r".*(cuda-keyring|nvidia\.com/compute/cuda/repos).*",
+        Outcome.OUTSIDE,
+        "CUDA's libraries come from the wheels and the base image",
     ),
     Note(
         r"(add-apt-repository|apt-add-repository) (.* )?(ppa:deadsnakes/ppa|universe|multiverse|main).*",
@@ -29,7 +35,7 @@ NOTES: Final = (
         "the environment brings its Python, and the base's own archive is read",
     ),
     Note(
-        r"(add-apt-repository|apt-add-repository|apt-key) .*",
+        r"(add-apt-repository|apt-add-repository) .*",
         Outcome.REFUSED,
         "[system] apt reads the release's own archive: install from elsewhere in an image that [image] base names",
     ),
@@ -56,17 +62,13 @@ NOTES: Final = (
         "envspec installs packages itself, into one environment that is always active",
     ),
     Note(
-        r".*(cuda-keyring|nvidia\.com/compute/cuda/repos).*",
-        Outcome.OUTSIDE,
-        "CUDA's libraries come from the wheels and the base image",
-    ),
-    Note(
         r"(huggingface-cli|hf|modelscope|gsutil|aws|azcopy|rclone) .*",
         Outcome.OUTSIDE,
         "models and data are not part of an image: `envspec run` mounts the Hugging Face cache",
     ),
     Note(
-        r"(\.?/|(ba|z)?sh |source |\. )?\S*\.sh( .*)?",
+        r"((ba|z|da)?sh |source |\. )?(?!\S*(uv-?install|_dockerfile_))"
+        r"\S*(install|setup|requirements|depend|deps)\S*\.sh( .*)?",
         Outcome.REFUSED,
         "the script is not among the files that are copied from the project: what it installs is not in the spec",
     ),

@@ -10,6 +10,7 @@ from envspec.importers.pip import add_cuda
 from envspec.importers.shell_python import (
     read_conda,
     read_conda_config,
+    read_export_of_project,
     read_pip,
     read_pip_config,
     read_project,
@@ -91,6 +92,9 @@ def add_system_package(shell: Shell, command: Command, name: str) -> None:
                 draft.flavors.append(Clue("devel", command.source, name))
             shell.add(command, row.outcome, row.reason.format(**found.groupdict()), name)
             return
+    if "$" in name:
+        shell.add(command, Outcome.NOT_UNDERSTOOD, "a value in its name is not in this file", name)
+        return
     if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+~:-]+)?", name):
         shell.add(command, Outcome.REFUSED, "[system] apt accepts names and exact versions: write the names", name)
         return
@@ -183,12 +187,17 @@ def assign(shell: Shell, command: Command, name: str, value: str | None) -> None
         shell.add(command, Outcome.OUTSIDE, "its value is used in the commands after it", text)
 
 
+#: Readers of commands whose loss is none of a package, an index or a setting.
+OF_NO_PACKAGE: Final[tuple[Reader, ...]] = (
+    *(read_clone, read_checkout, read_cd, read_export, read_python_link, read_activate, read_python_version),
+)
 #: First words of a command, as a pattern -> what reads it. The first that matches.
 READERS: Final[tuple[tuple[str, Reader], ...]] = (
     (r"pip (install|wheel)( .*)?", read_pip),
     (r"pip config .*", read_pip_config),
     (r"uv (pip (install|sync)|add)( .*)?", read_pip),
     (r"(uv sync|poetry install|pixi install)( .*)?", read_project),
+    (r"(uv|poetry) export( .*)?", read_export_of_project),
     (r"poetry add [^@^]+", read_pip),
     (r"python setup\.py (.* )?(install|develop)( .*)?", read_setup_py),
     (

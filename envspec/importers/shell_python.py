@@ -52,6 +52,7 @@ _WITH_VALUE: Final = (
     _Option("--torch-backend --extra"),
     _Option("-w --wheel-dir"),
     _Option("-t --target --prefix --root"),
+    _Option("--override --overrides --excludes", reason="write its lines into [pip] overrides"),
     _Option("--group", reason='add the group to the spec: `dependencies-from = ["group:NAME"]`'),
     _Option(
         "--platform --python-version --implementation --abi --python-platform",
@@ -72,7 +73,7 @@ _WITHOUT_VALUE: Final = (
         "--no-cache-dir --no-cache --disable-pip-version-check --no-warn-script-location --no-warn-conflicts "
         "--use-pep517 --no-use-pep517 --compile --no-compile --compile-bytecode --force-reinstall --ignore-installed "
         "--reinstall --no-python-version-warning --require-virtualenv --no-color --no-progress --native-tls --offline "
-        "--refresh --strict --exact --no-config --active --no-sync --frozen --locked --inexact --no-clean"
+        "--refresh --strict --exact --dry-run --no-config --active --no-sync --frozen --locked --inexact --no-clean"
     ),
 )
 _OPTION: Final = {name: row for row in (*_WITH_VALUE, *_WITHOUT_VALUE) for name in row.names.split()}
@@ -104,7 +105,7 @@ def read_pip(shell: Shell, command: Command) -> None:
     files = [name for name in names if not _package_name(name)]
     if packages or files or any(option in ("-r", "-e", "--requirement", "--editable") for option, _ in given):
         shell.packages.append(command.source)
-    if command.python and (packages or given):
+    if command.python and shell.packages[-1:] == [command.source]:
         shell.use_python(command, command.python, f"python{command.python} -m {command.words[0]}")
     extras = Selection(frozenset(value for option, value in given if option == "--extra"))
     for option, value in given:
@@ -121,6 +122,8 @@ def _target_of(shell: Shell, command: Command, given: Sequence[tuple[str, str]])
         if option in ("--prefix", "--target", "-t"):
             shell.environments.setdefault(shell.path(value))
             return shell.path(value)
+        if option in ("-w", "--wheel-dir"):
+            shell.built.setdefault(shell.path(value))
         if option in ("-p", "--python") and value.startswith("/"):
             return re.sub(r"/bin/[^/]*$", "", value)
     return command.environment
@@ -142,6 +145,8 @@ def _read_option(
         shell.add(command, Outcome.OUTSIDE, "they are built beside the lock's torch", text)
     elif option == "--torch-backend":
         torch_backend(value, command.source, text, shell.imported)
+    elif (row.line == "--find-links" and shell.is_built(value)) or (row.line == "--no-index" and shell.built):
+        shell.add(command, Outcome.OUTSIDE, "the packages of these wheels are in the spec", text)
     elif row.line == "-e":
         _read_local(shell, command, value, "-e ")
     elif row.line in ("-r", "-c") and "://" not in value:
@@ -172,7 +177,10 @@ def _read_file(shell: Shell, command: Command, option: str, name: str, extras: S
     written = shell.written.get(shell.path(name))
     text = f"{option} {name}"
     host = shell.host(name)
-    if written is not None:
+    export = shell.exports.get(shell.path(name))
+    if export is not None:
+        _include_project(shell, command, *export, text)
+    elif written is not None:
         use = Use.DEPENDENCIES if option == "-r" else Use.CONSTRAINTS
         shell.add(command, Outcome.TRANSLATED, "its lines, from where they are written", text)
         for line, each in written:
@@ -181,7 +189,7 @@ def _read_file(shell: Shell, command: Command, option: str, name: str, extras: S
     elif host is None:
         cloned, reason = shell.clone(name), _NOT_COPIED
         if cloned is not None:
-            reason = f"is a file of {cloned[0].url}: save it in the project, and name it to `envspec init`"
+            reason = _IN_CLONE.format(url=cloned[0].url)
         shell.add(command, Outcome.REFUSED, f"{name} {reason}", text)
     elif option == "-r":
         # pip reads a file of any name.
@@ -194,6 +202,7 @@ def _read_file(shell: Shell, command: Command, option: str, name: str, extras: S
 
 
 _USUAL_FILE: Final = Path("requirements.txt")
+_IN_CLONE: Final = "is a file of {url}: save it in the project, and name it to `envspec init`"
 _NOT_COPIED: Final = "is not among the files that are copied from the project: name it to `envspec init` as well"
 
 
@@ -218,8 +227,9 @@ def _read_local(shell: Shell, command: Command, name: str, option: str) -> None:
     found = re.fullmatch(r"(?:file:(?://)?)?(?P<path>[^\[]*)(?P<extras>(?:\[.*\])?)", name)
     path, extras = (found["path"] or ".", found["extras"]) if found else (name, "")
     host, cloned = shell.host(path), shell.clone(path)
-    if host is None and cloned is None and (declares := shell.host(f"{path}/pyproject.toml")) is not None:
-        host = declares.parent
+    if host is None and cloned is None:
+        declares = shell.host(f"{path}/pyproject.toml") or shell.host(f"{path}/setup.py")
+        host = declares.parent if declares else None
     if re.match(r"(?!file:)[a-z+]+://", name):
         _add(shell, command, text)
     elif host is not None:
@@ -228,6 +238,8 @@ def _read_local(shell: Shell, command: Command, name: str, option: str) -> None:
         notes = ("not editable: a wheel is built of it",) if option else ()
         verdict = add_requirement(line, command.source, shell.imported, shell.context, notes=notes)
         shell.add(command, *verdict, text)
+    elif shell.is_built(path):
+        shell.add(command, Outcome.OUTSIDE, "the packages of these wheels are in the spec", text)
     elif cloned is None:
         shell.add(command, Outcome.REFUSED, f"{path} {_NOT_COPIED}", text)
     else:
@@ -289,18 +301,37 @@ def read_project(shell: Shell, command: Command) -> None:
         # What copied it there is not understood, and a project has one.
         host = shell.context / declares
     if host is None:
-        reason = f"{declares} {_NOT_COPIED}"
+        cloned = shell.clone(".")
+        reason = f"{declares} {_IN_CLONE.format(url=cloned[0].url) if cloned else _NOT_COPIED}"
         shell.add(command, Outcome.REFUSED, reason)
         return
-    selection = shell.syncs.get(host, Selection()) | read_selection(shell, command, host)
-    shell.syncs[host] = selection
-    importer = shell.imported.find(host)
-    if importer is not None and declares == "pyproject.toml":
-        importer = partial(read_pyproject, extras=selection.extras, groups=selection.groups)
-    shell.imported.include(host, command.source, command.text, importer)
+    _include_project(shell, command, host, read_selection(shell, command, host), command.text)
     found = shell.imported.find(host.with_name(lock)) if host.with_name(lock).is_file() else None
     if found is not None:
         shell.imported.run(found, host.with_name(lock))
+
+
+def _include_project(shell: Shell, command: Command, project: Path, selection: Selection, text: str) -> None:
+    """Read the project, with the extras and groups that all commands install of it."""
+    selection |= shell.syncs.get(project, Selection())
+    shell.syncs[project] = selection
+    importer = shell.imported.find(project)
+    if importer is not None and project.name == "pyproject.toml":
+        importer = partial(read_pyproject, extras=selection.extras, groups=selection.groups)
+    shell.imported.include(project, command.source, text, importer)
+
+
+def read_export_of_project(shell: Shell, command: Command) -> None:
+    """`uv export`, `poetry export`: a file that a later command installs."""
+    host = shell.host("pyproject.toml")
+    given, _ = split_options(command.words[2:], _EXTRAS | _GROUPS | _NO_GROUPS | _OUTPUTS)
+    output = next((value for option, value in given if option in _OUTPUTS), command.output)
+    if host is not None and output:
+        shell.exports[shell.path(output)] = host, read_selection(shell, command, host)
+    shell.add(command, Outcome.OUTSIDE, "read where a command names its file")
+
+
+_OUTPUTS: Final = frozenset({"-o", "--output", "--output-file"})
 
 
 #: Options of uv and Poetry that take names; Poetry's take several, separated by commas or blanks.
@@ -311,7 +342,7 @@ _NO_GROUPS: Final = frozenset({"--no-group", "--without"})
 
 def read_selection(shell: Shell, command: Command, project: Path) -> Selection:
     """The extras and groups that a command installs, those that the tool takes by default among them."""
-    options, _ = split_options(command.words[2:], _EXTRAS | _GROUPS | _NO_GROUPS)
+    options, _ = split_options(command.words[2:], _EXTRAS | _GROUPS | _NO_GROUPS | _OUTPUTS)
     given = [(option, name) for option, names in options for name in re.split(r"[,\s]+", names)]
     names = {option for option, _ in given}
     file = TomlFile(project, shell.imported) if project.suffix == ".toml" else None
@@ -321,7 +352,9 @@ def read_selection(shell: Shell, command: Command, project: Path) -> Selection:
         extras |= {*file.table("project", "optional-dependencies"), *file.table("tool", "poetry", "extras")}
     if file is not None and "--all-groups" in names:
         groups |= {*groups_of(file)}
-    if file is not None and not names & {"--no-dev", "--no-default-groups", "--only-group", "--only"}:
+    # `poetry export` has the main group alone.
+    has_defaults = command.words[:2] != ("poetry", "export")
+    if file is not None and has_defaults and not names & {"--no-dev", "--no-default-groups", "--only-group", "--only"}:
         groups |= default_groups(file, command.words[0])
     groups -= {name for option, name in given if option in _NO_GROUPS}
     return Selection(frozenset(map(normalised, extras)), frozenset(map(normalised, groups - {"main"})))

@@ -47,6 +47,7 @@ class Command(NamedTuple):
     """One command. words: the program without its folder, then its arguments. text: as it is written.
 
     whole: words with what is in front of the program. environment: in which the program runs, as far as it is named.
+    output: the file that its output is written to; empty if there is none.
     """
 
     words: tuple[str, ...]
@@ -54,6 +55,7 @@ class Command(NamedTuple):
     text: str
     whole: tuple[str, ...] = ()
     environment: str = ""
+    output: str = ""
 
     @property
     def python(self) -> str:
@@ -80,9 +82,11 @@ class Shell:
     there, the last one first. written: the container's paths -> lines of files that the script writes. clones: by the
     folder in the container. has_system: False in a stage whose packages of the system are not in the final image.
     environments: folders of Python environments, where commands make them and variables name them. taken: name of a
-    stage, and a path that is copied from it. syncs: a project's file -> extras and groups that commands install of
-    it. packages: where commands install packages for Python. scripts: of the project, that were read. active: the
-    environment that the script activated. main: the environment of the image, of several; empty if any may be.
+    stage, and a path that is copied from it. syncs: a project's file -> extras and groups that commands install of it.
+    packages: where commands install packages for Python. scripts: of the project, that were read. active: the
+    environment that the script activated. main: the environment of the image, of several; empty if any may be. built:
+    folders of wheels, and of what a stage installed. exports: files with the requirements of a project -> the command
+    that writes them.
     """
 
     imported: Import
@@ -101,6 +105,8 @@ class Shell:
     scripts: set[Path] = field(default_factory=set)
     active: str = ""
     main: str = ""
+    built: dict[str, None] = field(default_factory=dict)
+    exports: dict[str, tuple[Path, Selection]] = field(default_factory=dict)
 
     def path(self, name: str) -> str:
         """A path in the container, in full."""
@@ -111,6 +117,7 @@ class Shell:
         self.workdir, self.variables = other.workdir, dict(other.variables)
         self.copies, self.written, self.clones = dict(other.copies), dict(other.written), dict(other.clones)
         self.environments, self.packages = dict(other.environments), [*other.packages]
+        self.built, self.exports = dict(other.built), dict(other.exports)
 
     def copy(self, target: str, source: Path) -> None:
         """A file or a folder of the project that is at a path in the container from now on."""
@@ -134,8 +141,13 @@ class Shell:
         """Whether a path is an environment, a part of one, or a folder that contains one."""
         path = self.path(name)
         named = [self.variables.get(each) for each in _FOLDERS]
-        made = [*self.environments, *(self.path(each) for each in named if each)]
+        made = [*self.environments, *self.built, *(self.path(each) for each in named if each)]
         return bool(_USUAL.search(path)) or any(_is_in(path, each) or _is_in(each, path) for each in made)
+
+    def is_built(self, name: str) -> bool:
+        """Whether a path is in a folder of wheels or of an environment that commands made."""
+        path = self.path(name)
+        return any(_is_in(path, each) for each in self.built)
 
     def is_elsewhere(self, environment: str) -> bool:
         """Whether an environment is another one than the image's."""

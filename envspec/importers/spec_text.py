@@ -87,7 +87,7 @@ def correct_reasons(ledger: list[LedgerEntry], spec: Mapping[str, Any]) -> None:
         return f"{word} {found[1]}, and the spec has {actual or 'none'}"
 
     for at, entry in enumerate(ledger):
-        reason = entry.reason if entry.outcome is Outcome.TRANSLATED else ""
+        reason = entry.reason if entry.outcome in (Outcome.TRANSLATED, Outcome.REFUSED) else ""
         for pattern, word, path in _SAID:
             reason = pattern.sub(partial(corrected, word=word, path=path), reason)
         if reason and reason != entry.reason:

@@ -85,7 +85,7 @@ VARIABLES: Final = (
         "envspec decides how a package is compiled; [build.NAME] env changes it",
     ),
     Variable(
-        r"CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|CMAKE_ARGS|NVCC_\w+|CMAKE_\w+|TCNN_CUDA_ARCHITECTURES|LIBRARY_PATH|CPATH",
+        r"CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|CMAKE_ARGS|NVCC_\w+|CMAKE_(ARGS|GENERATOR|BUILD_\w+|PREFIX_PATH|\w+_FLAGS|\w+_ARCHITECTURES|\w+_COMPILER)|TCNN_CUDA_ARCHITECTURES|LIBRARY_PATH|CPATH",
         Outcome.REFUSED,
         "a variable of builds: [build.NAME] env has those of one package",
     ),
@@ -109,7 +109,8 @@ def read_variable(name: str, value: str, source: Source, text: str, imported: Im
             address = re.sub(r"^[\w-]+=(?=https?:)", "", url)
             add_line(f"{INDEXES[name]} {shlex.quote(address)}", source, imported, imported.root)
     elif row := ignored(name):
-        imported.add(source, text, row.outcome, row.reason)
+        is_empty = value.strip("\"'") == ""
+        imported.add(source, text, Outcome.OUTSIDE if is_empty else row.outcome, row.reason)
     else:
         add_variable(imported, source, name, value, text)
 

@@ -566,3 +566,69 @@ def test_scripts_of_the_project_are_read(tmp_path: Path) -> None:
     text = "FROM ubuntu:24.04\nCOPY install.sh /s/\nRUN bash -e /s/install.sh\nRUN /s/install.sh\n"
     found = dockerfile(tmp_path, text)
     assert [(each.text, str(each.source)) for each in found.draft.dependencies] == [("a==1.0", "install.sh:4")]
+
+
+@pytest.mark.parametrize(
+    ("stage", "lines", "expected"),
+    [
+        (
+            "RUN pip wheel -w /out einops",
+            "COPY --from=b /out /w\nRUN pip install --no-index --find-links=/w /w/*.whl",
+            "einops",
+        ),
+        (
+            "RUN pip wheel -w /out einops",
+            "RUN --mount=type=bind,from=b,source=/out,target=/w pip install /w/*",
+            "einops",
+        ),
+        (
+            "RUN poetry export --with docs -o /r.txt",
+            "COPY --from=b /r.txt /r.txt\nRUN pip install -r /r.txt",
+            "pillow furo",
+        ),
+        (
+            "RUN uv export --no-dev --extra cuda > r.txt",
+            "COPY --from=b /h/app/r.txt .\nRUN pip install -r r.txt",
+            "pillow torch==2.9.1",
+        ),
+        ("RUN uv venv && uv export --no-dev > r.txt && uv pip install -r r.txt", "COPY --from=b /h/app /a", "pillow"),
+        (
+            "RUN uv venv && uv pip install einops && make dist",
+            "COPY --from=b /h/app/dist /dist\nRUN pip install /dist/*.whl",
+            "",
+        ),
+    ],
+)
+def test_wheels_and_exports_of_a_stage(stage: str, lines: str, expected: str, tmp_path: Path) -> None:
+    project = PROJECT if "uv" in stage else POETRY.replace("optional = true\n", "")
+    (tmp_path / "pyproject.toml").write_text(project)
+    found = dockerfile(tmp_path, f"{VENV}COPY pyproject.toml .\n{stage}\nFROM ubuntu:24.04\nWORKDIR /a\n{lines}\n")
+    assert [each.text for each in found.draft.dependencies] == expected.split()
+    assert any(entry.outcome.is_lost for entry in found.ledger) == (not expected)
+
+
+def test_what_real_files_have_is_no_loss(tmp_path: Path) -> None:
+    """Each line is of a public Dockerfile: none of them loses a package, an index or a setting."""
+    (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup(name='own', install_requires=['einops'])\n")
+    lines = """RUN apt-key del 7fa2af80 && dpkg -i cuda-keyring_1.1-1_all.deb && dpkg --add-architecture i386
+RUN ([ amd64 = arm64 ] && echo no || dpkg --add-architecture i386) && apt-get install -y git libnccl2=${NCCL}
+RUN echo "PATH=$PATH" >> /etc/environment && python -m ipykernel install --user && zypper update -y
+RUN if [ -d /x ]; then cd /x; git clone https://example.com/x; export A=1; fi
+RUN sh /uv-installer.sh && ./autogen.sh && /usr/local/bin/_dockerfile_setup_root_prefix.sh
+ARG BUILD_DATE
+ENV BUILD_DATE=$BUILD_DATE PIP_CONSTRAINT="" CMAKE_VERSION=3.21.0
+COPY setup.py /src/setup.py
+RUN pip install /src"""
+    found = dockerfile(tmp_path, f"FROM ubuntu:24.04\n{lines}\n")
+    assert [entry for entry in found.ledger if entry.outcome.is_lost] == []
+    assert found.draft.apt == ["git"]
+    assert [each.text for each in found.draft.dependencies] == ["own @ {path}"]
+    assert found.draft.env == {"CMAKE_VERSION": "3.21.0"}
+
+
+def test_a_stage_loses_only_packages_of_its_own(tmp_path: Path) -> None:
+    base = "FROM ubuntu:24.04 AS base\nRUN pip install einops\nFROM base AS models\nRUN mkdir /m\n"
+    other = "FROM ubuntu:24.04 AS tool\nRUN pip install numpy\n"
+    lines = "FROM base\nCOPY --from=models /m /m\nCOPY --from=tool /t /t\n"
+    found = dockerfile(tmp_path, f"{base}{other}{lines}")
+    assert [entry.text for entry in found.ledger if entry.outcome.is_lost] == ["COPY --from=tool /t /t"]
