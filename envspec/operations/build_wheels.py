@@ -35,6 +35,7 @@ from envspec.fetch.download import Downloads
 from envspec.fetch.sources import commit_of, copy_to_cache, fetch_sdist
 from envspec.fetch.types import archive_path, python_archive
 from envspec.fetch.wheels import fetch_wheels
+from envspec.io.confine import NoConfinement
 from envspec.io.files import local_path, tree_sha256
 from envspec.io.store import StoredMetadata
 from envspec.models import (
@@ -61,6 +62,7 @@ from envspec.operations.session import Session
 from envspec.origins import PYTORCH
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint_of, parse
+from envspec.resolve.pypi.index.file_metadata import BadSdist, source_of_metadata, stated_version
 from envspec.resolve.pypi.index.file_metadata import metadata as stated_metadata
 from envspec.resolve.pypi.index.routing import BuiltSource
 from envspec.resolve.pypi.metadata import (
@@ -259,7 +261,13 @@ class _Sources:
         elif isinstance(found.build, Path):
             built, path = await asyncio.to_thread(self._copy, name, found.build, found.url.rpartition("=")[2], target)
         else:
-            made = await self._builder.build_wheel(found.build)
+            try:
+                made = await self._builder.build_wheel(found.build)
+            except NoConfinement:
+                unbuilt = await asyncio.to_thread(self._unbuilt, name, found.sdist) if found.sdist else None
+                if unbuilt is None:
+                    raise
+                return unbuilt
             built, path = made.wheel, made.path
         metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)
         self._state.store.put_metadata(built.sha256, metadata)
@@ -267,6 +275,24 @@ class _Sources:
         return BuiltSource(
             found.sdist or WheelFile(found.index, built.filename, built.sha256, built.size_bytes, found.url), built
         )
+
+    def _unbuilt(self, name: str, file: WheelFile) -> BuiltSource | None:
+        """An sdist that nothing confines the build of; None if it does not state what its wheel requires.
+
+        Raises:
+            WrongWheel: it cannot be read, or is another project's.
+        """
+        content = archive_path(self._context.cache, name, file.sha256, file.filename).read_bytes()
+        try:
+            version = stated_version(content, file.filename)
+            source = source_of_metadata(content, file.filename, name, version) if version else None
+            if version is None or source is None:
+                return None
+            body = stated_metadata(content, file.filename, name, version)
+        except BadSdist as error:
+            raise WrongWheel(name, str(error), hint="name another file") from error
+        self._state.store.put_metadata(file.sha256, StoredMetadata(body, len(content)))
+        return BuiltSource(file, None, source, version)
 
     async def _recorded_before(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path] | None:
         """The wheel that the old lock records of the same source; None if its build may have used other indexes."""
@@ -517,7 +543,9 @@ class Builds:
         own = lock.as_of if file.index in {DIRECT_URL, GIT} else self._cutoffs.get(package.name, lock.as_of)
         as_of = max(lock.as_of, own)
         wanted = WheelRequest(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
-        compilers = Compilers.NOWHERE if package.unbuilt else Compilers.CONTAINER
+        # The spec allows compilers for what it names by its URL.
+        is_pure_only = package.unbuilt and file.index != DIRECT_URL
+        compilers = Compilers.NOWHERE if is_pure_only else Compilers.CONTAINER
         wanted = replace(wanted, environment=await self._environment(wanted, part), compilers=compilers)
         if file.index == LOCAL:
             raise NetworkError(

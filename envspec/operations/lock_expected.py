@@ -306,9 +306,10 @@ class _Requesting:
         found: dict[str, BuiltSource] = {}
         for requirement in sources_of(self._spec, part.target):
             package = locked.get(requirement.name)
-            if package is None or package.built is None:
+            if package is None or (package.built is None and package.unbuilt is None):
                 raise NoSolution(f"{requirement} has no wheel in it")
-            found[str(requirement)] = BuiltSource(self._source_file(requirement, package), package.built)
+            file = self._source_file(requirement, package)
+            found[str(requirement)] = BuiltSource(file, package.built, package.unbuilt, package.version)
         return found
 
     def _source_file(self, requirement: Requirement, package: Package) -> WheelFile:

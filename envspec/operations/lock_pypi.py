@@ -20,7 +20,7 @@ from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import run_interruptible
 from envspec.models import Decision, Lock, Platform, Resolution, Target
 from envspec.names import normalised
-from envspec.operations.lock_state import LockState, PypiResult, is_open
+from envspec.operations.lock_state import LockState, PypiResult, is_to_build
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve import resolver
 from envspec.resolve.pypi.errors import UnusableSdists
@@ -358,7 +358,7 @@ class Pypi:
                 resolutions = run_interruptible(resolving)
             except NoSolution as error:
                 unsolvable = error
-            needs_builds = any(is_open(package) for part in resolutions for package in part.packages)
+            needs_builds = any(is_to_build(package) for part in resolutions for package in part.packages)
             if builds is None and (needs_builds or any(stated.values())):
                 # Imports half of what images need.
                 from envspec.operations.lock_sdists import SdistBuilds

@@ -39,7 +39,7 @@ from envspec.io.tasks import gather_or_cancel
 from envspec.models import BuiltWheel, Package, Resolution, Target, Unbuilt
 from envspec.operations.build_wheels import WheelBuilder
 from envspec.operations.built_wheels import find_built
-from envspec.operations.lock_state import LockState, is_open
+from envspec.operations.lock_state import LockState, is_to_build
 from envspec.operations.session import Session
 from envspec.resolve.cache import key_of
 from envspec.resolve.pypi.errors import GPUS_LINES, NeedsSdist, UnbuiltSdist, UnusableSdists
@@ -145,7 +145,7 @@ class SdistBuilds:
         known = self._known[resolution.target]
 
         def with_wheel(package: Package) -> Package:
-            if not is_open(package):
+            if not is_to_build(package):
                 return package
             release = package.name, Version(package.version)
             built, record_sha256 = known.wheels.get(release, (None, None))
@@ -339,7 +339,7 @@ class SdistBuilds:
     def _new(self, resolutions: Sequence[Resolution]) -> Iterator[tuple[Package, Target]]:
         for resolution in resolutions:
             known = self._known[resolution.target]
-            for package in filter(is_open, resolution.packages):
+            for package in filter(is_to_build, resolution.packages):
                 release = package.name, Version(package.version)
                 if not (release in known.wheels or release in known.compiled or release in known.unbuilt):
                     yield package, resolution.target

@@ -49,6 +49,11 @@ def is_open(package: Package) -> bool:
     return package.built is None and not package.file.filename.endswith(".whl")
 
 
+def is_to_build(package: Package) -> bool:
+    """Whether it is a source that is to be built before it is locked: not one that is locked unbuilt."""
+    return is_open(package) and package.unbuilt is None
+
+
 class Upgrade(Enum):
     """KEEP: nothing newer than the lock's `as_of`. ALL: everything that the spec's `as_of` allows."""
 

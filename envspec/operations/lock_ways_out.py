@@ -13,7 +13,7 @@ from envspec.base_image.cuda import read_pins
 from envspec.context import Context, Step
 from envspec.facts import Facts
 from envspec.models import Resolution
-from envspec.operations.lock_state import is_open
+from envspec.operations.lock_state import is_to_build
 from envspec.resolve.pypi.errors import UnbuiltSdist, bounds_in, words_of
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.resolve import TargetRequest
@@ -171,7 +171,7 @@ def _constraints_line(bounds: Collection[str], spec: Spec) -> str:
 
 def _usable(parts: Sequence[Resolution], allowed: Collection[str]) -> bool:
     """Whether there is a solution, and all of its sdists may be used."""
-    opened = {each.name for part in parts for each in part.packages if is_open(each)}
+    opened = {each.name for part in parts for each in part.packages if is_to_build(each)}
     return bool(parts) and opened <= set(allowed)
 
 

@@ -20,6 +20,7 @@ from envspec.models import (
     Resolution,
     SharedFiles,
     Target,
+    Unbuilt,
     WheelFile,
 )
 
@@ -51,7 +52,10 @@ def get(store: Store, key: str, target: Target) -> tuple[Resolution, tuple[tuple
 
 def put(store: Store, key: str, resolution: Resolution, stated: Sequence[tuple[str, str]] = ()) -> None:
     """stated: names and file names of sdists that were passed over for what they state."""
-    packages = [asdict(package) for package in resolution.packages]
+    packages = [
+        asdict(package) | {"unbuilt": package.unbuilt.value if package.unbuilt else None}
+        for package in resolution.packages
+    ]
     installed = [asdict(package) for package in resolution.installed]
     shared = [asdict(each) for each in resolution.shared]
     texts = {"warnings": [*resolution.warnings], "moved": [*resolution.moved]}
@@ -78,5 +82,6 @@ def _package(fields: dict[str, Any]) -> Package:
         "extras": tuple(fields["extras"]),
         "removed": tuple(fields["removed"]),
         "built": BuiltWheel(**fields["built"]) if fields["built"] else None,
+        "unbuilt": Unbuilt(fields["unbuilt"]) if fields.get("unbuilt") else None,
     }
     return Package(**{**fields, **made})

@@ -13,7 +13,7 @@ import pytest
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import Unbuilt
 from envspec.operations.lock_complete import lock_files
-from tests.operations.test_build_sdists import AS_OF, COMPILES, built_of, index_of, with_files
+from tests.operations.test_build_sdists import AS_OF, COMPILES, built_of, index_of, serving, with_files
 from tests.support.builders.environments import BASE, RUNNING, run_in
 from tests.support.builders.images import Builder, keep_base, make_base
 from tests.support.builders.wheels import Artifact, sdist, wheel
@@ -99,6 +99,44 @@ def test_an_sdist_that_states_its_requirements_is_locked_unbuilt(
     succeeded(one.locks("--check"))
     assert "verified" in succeeded(one.locks("--verify")).stderr
     assert one.user.files() == before
+
+
+@confined
+def test_an_sdist_by_url_is_locked_as_one_of_an_index(tmp_path: Path) -> None:
+    source, words = with_egg_info("lib\n"), ("--prefix", "env", "--python", BASE, "--unconfined")
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "any.tar.gz").write_bytes(source.data)
+    with index_of() as index, serving(tmp_path / "www") as url:
+        one, other = (machine(tmp_path / name, index, name=f"own @ {url}any.tar.gz") for name in ("one", "other"))
+        succeeded(one.locks())
+        assert one.package()["unbuilt"] == "stated" and one.package()["file"]["sha256"] == source.sha256
+        assert one.user.pins() == {"own": "1.0.0", "lib": "1.0.0"}
+        for options in ((), ("--check",), ("--verify",), ("--upgrade",)):
+            succeeded(one.locks(*options))
+        assert f"own @ {url}any.tar.gz" in (one.user.lock / "requirements.linux-64.txt").read_text()
+        succeeded(one.user.runs("install", one.user.lock, *words, environ=one.nothing))
+        built = succeeded(one.user.runs("image", "build", one.user.lock, "--unconfined", environ=one.nothing)).stdout
+        shutil.copytree(one.user.lock, other.user.lock)
+        succeeded(other.user.locks("--verify"))
+        succeeded(other.user.locks())
+        assert "built" in other.package() and other.user.id_of(other.user.lock) == built.strip()
+        recorded = other.user.files()
+        shutil.copytree(other.user.lock, one.user.lock, dirs_exist_ok=True)
+        shutil.rmtree(one.user.cache)
+        succeeded(one.locks())
+        assert one.user.files() == recorded
+
+
+@pytest.mark.parametrize("source", [SILENT, sdist("other", "1.0.0")], ids=["states nothing", "another project"])
+def test_an_sdist_by_url_that_is_not_locked(source: Artifact, tmp_path: Path) -> None:
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / source.filename).write_bytes(source.data)
+    with index_of() as index, serving(tmp_path / "www") as url:
+        one = machine(tmp_path / "one", index, name=f"own @ {url}{source.filename}")
+        message = refused(one.locks(), 6 if source is SILENT else 4)
+    assert (
+        "runs foreign code" if source is SILENT else "the PKG-INFO of its sdist has another name: 'other'"
+    ) in message
 
 
 def test_an_sdist_that_states_nothing_is_refused(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
             rejected=refusal,
             extras=tuple(sorted(node.extras)),
             built=rules.sources[node.name].built if node.name in rules.sources else None,
+            unbuilt=rules.sources[node.name].unbuilt if node.name in rules.sources else None,
             record_sha256=digest,
             removed=tuple(sorted(map(without_marker, applicable(node.removed, environment, frozenset(node.extras))))),
             preferred=other,

@@ -313,8 +313,13 @@ def _line(requirement: Requirement, direct: Mapping[str, ListedFile]) -> str:
 
 
 def _served(source: BuiltSource, name: str) -> ListedFile:
-    """A wheel that was built for this target, as our index shows it: resolvers need not match its tags."""
+    """A wheel that was built for this target, as our index shows it: resolvers need not match its tags. An unbuilt
+    sdist is shown as those of indexes are.
+    """
     wheel = source.built
+    if wheel is None:
+        filename = f"{name}-{source.version}.tar.gz"
+        return ListedFile(filename, source.file.url or filename, source.file.sha256, source.file.size_bytes)
     version = wheel.filename.split("-")[1]
     served = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
     return ListedFile(served, source.file.url or served, wheel.sha256, wheel.size_bytes)

@@ -319,6 +319,20 @@ def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
     return without_requirements(valid(metadata_file(name, version, fields)), lambda text: parsed(text) is not None)
 
 
+def stated_version(content: bytes, filename: str) -> str | None:
+    """The version in the PKG-INFO of an sdist, None if there is none.
+
+    Raises:
+        BadSdist: see `_files`.
+    """
+    info, _ = _files(content, filename)
+    for field, value in _release_fields(info):
+        if field == "version":
+            with suppress(InvalidVersion):
+                return str(Version(value))
+    return None
+
+
 def source_of_metadata(content: bytes, filename: str, name: str, version: str) -> Unbuilt | None:
     """How an sdist states its requirements; None if it states none that could be relied on: distutils alone wrote it.
 
@@ -344,11 +358,31 @@ _DEEPEST: Final = 3
 
 
 def _read(content: bytes, filename: str, name: str, version: str) -> tuple[bytes, Mapping[str, bytes]]:
+    """As `_files`.
+
+    Raises:
+        BadSdist: as `_files`, or its PKG-INFO is that of another release.
+    """
+    info, files = _files(content, filename)
+    for field, value in _release_fields(info):
+        is_same = normalised(value) == name if field == "name" else _is_version(value, version)
+        if not is_same:
+            raise BadSdist(f"the PKG-INFO of its sdist has another {field}: {value!r}")
+    return info, files
+
+
+def _release_fields(info: bytes) -> list[tuple[str, str]]:
+    """Each `name` and `version` of a PKG-INFO."""
+    head = re.split(rb"\r?\n\r?\n", info, maxsplit=1)[0].decode("utf-8", "replace")
+    return [(field.lower(), value) for field, value in _RELEASE.findall(head)]
+
+
+def _files(content: bytes, filename: str) -> tuple[bytes, Mapping[str, bytes]]:
     """The PKG-INFO at the top of an sdist, empty if it has none; and all files that state metadata, by their paths.
 
     Raises:
-        BadSdist: the archive cannot be read, a path leads out of it, or its PKG-INFO is no plain file, is there twice,
-        or is that of another release.
+        BadSdist: the archive cannot be read, a path leads out of it, or its PKG-INFO is no plain file, or is there
+        twice.
     """
     files: dict[str, bytes] = {}
     try:
@@ -361,13 +395,7 @@ def _read(content: bytes, filename: str, name: str, version: str) -> tuple[bytes
     tops = [path for path in files if path.count("/") == 1 and path.endswith(_INFO)]
     if len(tops) > 1:
         raise BadSdist(f"its sdist contains {len(tops)} PKG-INFO files at its top: {', '.join(map(repr, tops))}")
-    info = files[tops[0]] if tops else b""
-    head = re.split(rb"\r?\n\r?\n", info, maxsplit=1)[0].decode("utf-8", "replace")
-    for field, value in _RELEASE.findall(head):
-        is_same = normalised(value) == name if field.lower() == "name" else _is_version(value, version)
-        if not is_same:
-            raise BadSdist(f"the PKG-INFO of its sdist has another {field.lower()}: {value!r}")
-    return info, files
+    return files[tops[0]] if tops else b"", files
 
 
 def _is_version(text: str, version: str) -> bool:

@@ -15,7 +15,7 @@ from packaging.version import Version
 from envspec.credentials import has_secret_query, without_credentials
 from envspec.errors import NetworkError
 from envspec.facts.extensions import Extensions
-from envspec.models import DEFAULT_INDEX, DIRECT_URL, BuiltWheel, NamedIndex, WheelFile
+from envspec.models import DEFAULT_INDEX, DIRECT_URL, BuiltWheel, NamedIndex, Unbuilt, WheelFile
 from envspec.origins import PYTORCH, PYTORCH_FILES, Bounds
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.selection import Sdists
@@ -139,10 +139,15 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class BuiltSource:
-    """What the spec names to be built. file: as the lock records it. built: its wheel."""
+    """What the spec names to be built. file: as the lock records it. built: its wheel.
+
+    unbuilt: of an sdist that could not be built, with the version that it states; there is no wheel then.
+    """
 
     file: WheelFile
-    built: BuiltWheel
+    built: BuiltWheel | None
+    unbuilt: Unbuilt | None = None
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
