@@ -9,9 +9,11 @@ from packaging.requirements import Requirement as Pep508
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from envspec.diagnostics.audit.cuda import pytorch_indexes
 from envspec.diagnostics.audit.types import Audit, Finding, Required, Rule, Severity
 from envspec.facts.tables import EdgeRow, numeric
 from envspec.facts.torch import MEMBERS, family_mismatch, fitting_set
+from envspec.origins import INDEX_FAMILY
 from envspec.spec.requirements import RequirementKind
 
 EXCLUDES: Final = Rule("ENV101", Severity.ERROR, "requirements on the torch family exclude each other")
@@ -69,15 +71,22 @@ def taken(audit: Audit) -> Iterator[Finding]:
             continue
         for line in map(Pep508, edge.requires):
             other = (audit.taken or {}).get(line.name)
-            is_sure = not audit.is_partial or all(map(audit.is_pinned, (edge.package, line.name)))
-            if (
-                is_sure
-                and other is not None
-                and not line.specifier.contains(Version(other.version).public, prereleases=True)
-            ):
+            if other is None or line.specifier.contains(Version(other.version).public, prereleases=True):
+                continue
+            if _is_sure(audit, edge.package) and _is_sure(audit, line.name):
                 broken.setdefault(str(line), []).append((edge, found.version))
     for text, edges in broken.items():
         yield _beside(audit, Pep508(text), edges)
+
+
+def _is_sure(audit: Audit, name: str) -> bool:
+    """Whether a package has the version that is in `taken`, which is of what the default index has."""
+    if audit.is_pinned(name) or name in audit.versions():
+        return True
+    # torch has a bound of its own: see `torch_bound`.
+    is_from_pytorch = name in INDEX_FAMILY and name != "torch"
+    has_index = any(not each.is_extra for each in pytorch_indexes(audit))
+    return not audit.is_partial and not (is_from_pytorch and has_index)
 
 
 def _beside(audit: Audit, line: Pep508, edges: Sequence[tuple[EdgeRow, str]]) -> Finding:
