@@ -298,13 +298,15 @@ def add_index(  # noqa: PLR0913
     if without_credentials(url).rstrip("/") == default_index_url({}).rstrip("/"):
         return Verdict(Outcome.TRANSLATED, "it is the default index")
     if "://" not in url:
+        imported.draft.unread_indexes.append(url)
         return Verdict(Outcome.REFUSED, 'name each wheel by its path: "NAME @ ./wheels/NAME-1.0-py3-none-any.whl"')
     try:
         address = read_index_url(address)
     except BadValue as error:
+        imported.draft.unread_indexes.append(address)
         return Verdict(Outcome.REFUSED, _sentence(error))
     if is_default and not packages:
-        imported.draft.default_indexes.append(address)
+        imported.draft.unread_indexes.append(address)
         reason = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(address)}"
         return Verdict(Outcome.TRANSLATED, reason)
     secure = re.sub(r"^http://", "https://", address)

@@ -383,7 +383,7 @@ def _add(
     if mirror:
         why = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(mirror)}"
         imported.add(Source(packages[0].by.file), mirror, Outcome.TRANSLATED, why)
-        imported.draft.default_indexes.append(mirror)
+        imported.draft.unread_indexes.append(mirror)
         packages = [replace(each, index="") if each.index == mirror else each for each in packages]
     pythons = python_versions(imported)
     by_name: dict[str, list[Package]] = {}

@@ -134,8 +134,9 @@ class Draft:
     overrides: requirement and reason. conda: match spec, and the platform if it is of one only. conda_versions: conda's
     names -> `VERSION BUILD`, or `VERSION` if the source has no builds. locked: of `versions`, those that do not count
     everywhere. labelled: pins of the torch family with a label, of requirements and of URLs of PyTorch's, as
-    `torch==2.8.0+cu128`. default_indexes: URLs that replace the default index. cudas: `12.4`, or CPU; by rank. gpus: as
-    [cuda] gpus: names, compute capabilities. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`. flavors: as [cuda]
+    `torch==2.8.0+cu128`. unread_indexes: in place of the default one, and folders of wheels. cudas: `12.4`, or CPU; by
+    rank. gpus: as [cuda] gpus: names, compute capabilities. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`.
+    flavors: as [cuda]
     flavor. bases: references of base images that a spec names itself. unpublished: references of base images that were
     never published, each with the reason. as_ofs: as [env] as_of. package_as_ofs: normalised names -> as [env]
     package_as_of. starts: commands that a container starts, with the text of scripts of the project. ports: that it
@@ -156,7 +157,7 @@ class Draft:
     conda_versions: dict[str, str] = field(default_factory=dict)
     locked: dict[str, Locked] = field(default_factory=dict)
     labelled: list[Clue] = field(default_factory=list)
-    default_indexes: list[str] = field(default_factory=list)
+    unread_indexes: list[str] = field(default_factory=list)
     cudas: list[Clue] = field(default_factory=list)
     gpus: list[Clue] = field(default_factory=list)
     drivers: list[Clue] = field(default_factory=list)

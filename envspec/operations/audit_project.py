@@ -36,8 +36,8 @@ from envspec.facts.torch import NoSuchBuild
 from envspec.importers import known_importer, new_import, sources_in
 from envspec.importers.prefix import is_environment
 from envspec.importers.python_locks import python_versions
-from envspec.importers.spec_text import Choices, spec_of
-from envspec.importers.types import Clue, DraftRequirement, Import, Source
+from envspec.importers.spec_text import spec_of
+from envspec.importers.types import Choices, Clue, DraftRequirement, Import, Source
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.store import Store, StoredPage

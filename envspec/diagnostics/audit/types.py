@@ -187,7 +187,7 @@ class Audit:
     def has_other_index(self, name: str) -> bool:
         """Whether a name may come from an index of the sources that is neither the default one nor PyTorch's."""
         named = any(not each.packages or name in each.packages for each in self.draft.indexes)
-        return named or bool(self.draft.default_indexes)
+        return named or bool(self.draft.unread_indexes or self.draft.unsupported)
 
     @property
     def of_images(self) -> set[str]:
