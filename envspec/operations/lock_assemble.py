@@ -25,7 +25,7 @@ from envspec.models import BaseImage, Decision, Lock, Package, PinnedDigest, Pla
 from envspec.operations.build_settings import same_build, with_builds
 from envspec.operations.lock_complete import complete, constraints_of, installed_on
 from envspec.operations.lock_state import BRIEF, CondaResult, LockState, PypiResult, Upgrade
-from envspec.operations.shared_files import check_owners, conflict_warnings, idle_owners, with_owners
+from envspec.operations.shared_files import check_owners, conflict_warnings, idle_owners, with_built, with_owners
 from envspec.spec import Spec
 from envspec.spec.owner import path_from_lock
 from envspec.spec.sections import ProjectInImage
@@ -48,6 +48,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
     resolutions = tuple(installed_on(each, found.get(each.target.platform)) for each in resolutions)
     resolutions = tuple(with_builds(each, spec, facts) for each in resolutions)
     resolutions = _with_built(resolutions, state)
+    resolutions = tuple(_with_shared(each, state) for each in resolutions)
     check_owners(resolutions, spec)
     unowned = idle_owners(resolutions, spec)
     resolutions = tuple(with_owners(each, spec) for each in resolutions)
@@ -155,6 +156,11 @@ def _with_built(resolutions: tuple[Resolution, ...], state: LockState) -> tuple[
 def _required(part: Resolution, package: Package) -> set[tuple[str, str]]:
     """What a package requires of the others, by their names, each with its requirement."""
     return {(each.name, by.requirement) for each in part.packages for by in each.required_by if by.name == package.name}
+
+
+def _with_shared(part: Resolution, state: LockState) -> Resolution:
+    before = {each.target: each for each in state.before.resolutions} if state.before else {}
+    return run_interruptible(with_built(part, state.store, state.context.cache, before.get(part.target)))
 
 
 def _with_images(lock: Lock, before: Lock | None) -> Lock:

@@ -5,23 +5,58 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from posixpath import commonpath, dirname
 
 from envspec.base_image.cuda import is_of_two_cudas, read_pins
 from envspec.context import counted
 from envspec.facts import Facts
 from envspec.io.archives import FileConflict
+from envspec.io.store import Store
 from envspec.models import SPEC, Package, Resolution, SharedFiles
-from envspec.resolve.pypi.shared_files import decided, is_named
+from envspec.resolve.pypi.shared_files import decided, is_named, shared_files
 from envspec.resolve.types import required_by
 from envspec.spec import Spec
 from envspec.spec.errors import KeyPath, RefusedValues, quoted
 from envspec.spec.targets import has_cuda
+from envspec.verifier.owned import overlaps
 from envspec.verifier.record import DATA
 
 #: Parts of names that tell variants of one package apart: for CUDA, and others.
 _CUDA = re.compile(r"gpu|cuda\d*x?|cu\d+")
 _OTHER = frozenset({"cpu", "rocm", "xpu", "openvino", "directml", "headless", "contrib", "binary"})
+
+
+async def with_built(part: Resolution, store: Store, cache: Path, before: Resolution | None) -> Resolution:
+    """A platform's packages, with the files that wheels built of sdists share with others: indexes don't list them.
+
+    cache: has the wheels that were built on this machine. before: of the lock from which other ones are taken.
+    """
+    built = [each for each in part.packages if each.built and not each.file.filename.endswith(".whl")]
+    if not built:
+        return part
+    from envspec.build.reproducible import record_of
+    from envspec.fetch.wheels import wheel_path
+
+    unread = set[str]()
+    for each in built:
+        path = wheel_path(cache, each)
+        if path.is_file():
+            store.put_record(each.wheel.sha256, record_of(path))
+        elif not store.wheel_files(each.wheel.sha256):
+            unread.add(each.name)
+    names, hashes = {each.name for each in built}, {each.name: each.wheel.sha256 for each in part.packages}
+    files = {name: store.wheel_files(sha256) for name, sha256 in hashes.items()}
+    found = overlaps(files, lambda name: store.wheel_paths(hashes[name]))
+
+    async def read(_: str, __: str) -> bytes | None:
+        return None
+
+    rows = await shared_files([each for each in found if not names.isdisjoint(each.contents)], read)
+    rows += tuple(each for each in (before.shared if before else ()) if not unread.isdisjoint(each.packages))
+    replaced = {path for each in rows for path in each.paths}
+    kept = (replace(each, paths=tuple(path for path in each.paths if path not in replaced)) for each in part.shared)
+    return replace(part, shared=(*rows, *(each for each in kept if each.paths)))
 
 
 def with_owners(part: Resolution, spec: Spec) -> Resolution:

@@ -23,7 +23,8 @@ from tests.support.builders.environments import BASE, RUNNING, SERIES, installs,
 from tests.support.builders.images import Around, standing
 from tests.support.builders.locks import forge, replacing
 from tests.support.builders.projects import File
-from tests.support.builders.wheels import wheel
+from tests.support.builders.wheels import sdist, wheel
+from tests.support.machines.confinement import confined
 from tests.support.user import User, refused, succeeded
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
@@ -181,3 +182,23 @@ def test_an_image_has_the_files_of_their_owners(user: User, around: Around, tmp_
     # The same wheels without owners are another image, which is refused, whatever was built before.
     message = refused(builder.image("build", builder.writes_lock(plain, "plain"), "--no-pyc"), 4)
     assert "with different content" in message
+
+
+@confined
+def test_a_wheel_that_is_built_of_an_sdist_shares_files_too(tmp_path: Path, serve: Serve) -> None:
+    """Whoever locks again without building it names the same owners."""
+    makes = "Path('tests').mkdir(exist_ok=True)\nPath('tests/__init__.py').write_text('1')\nMODULE = 'tests'"
+    own = sdist("own", "1.0", on_build=f"from pathlib import Path\n{makes}")
+    other = wheel("other", "1.0", files={"tests/__init__.py": b"2", "other.py": b""})
+    user = User(tmp_path / "one", serve([File(own), File(other)]).url)
+    user.wants("own", "other", python=RUNNING)
+    assert succeeded(user.locks()).warnings == []
+    (part,) = user.document()["resolution"]
+    expected = {"owner": "other", "others": ["own"], "why": "incidental", "paths": ["tests/__init__.py"]}
+    assert part["shared_file"] == [expected]
+    whole = user.files()
+    succeeded(user.locks(ENVSPEC_CACHE_DIR=str(tmp_path / "elsewhere"), PATH=str(tmp_path)))
+    assert user.files() == whole
+    succeeded(installs(user, user.lock, "--python", BASE))
+    site = user.folder / "env" / "lib" / f"python{SERIES}" / "site-packages"
+    assert (site / "tests" / "__init__.py").read_text() == "2"
