@@ -1,4 +1,6 @@
-"""Real sdists, each with another backend, built twice. They and their backends come from the package index."""
+"""Real sdists, each with another backend, built twice; and one that is locked without a build. They and their backends
+come from the package index.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,22 @@ import pytest
 from envspec.build.reproducible import is_pure
 from envspec.context import Context, ReporterOf
 from envspec.diagnostics.machine import this_platform
-from envspec.models import DEFAULT_INDEX, BuiltWheel, Dependent, Package, Python, Resolution, Target, WheelFile
+from envspec.lockfile.document import load
+from envspec.lockfile.header import LOCK_FILE
+from envspec.models import (
+    DEFAULT_INDEX,
+    BuiltWheel,
+    Dependent,
+    Package,
+    Python,
+    Resolution,
+    Target,
+    Unbuilt,
+    WheelFile,
+)
 from envspec.operations.build_wheels import Builds
+from envspec.operations.lock import compiled
+from envspec.operations.lock_state import LockRequest
 from envspec.operations.session import Session
 from tests.support.builders import locks
 from tests.support.builders.environments import RUNNING
@@ -53,3 +69,19 @@ def test_it_gives_the_same_bytes_twice(tmp_path: Path, filename: str, sha256: st
     first, again = (asyncio.run(built(package, tmp_path / each)) for each in ("a", "b"))
     assert is_pure(first[0].filename)
     assert first == again
+
+
+@pytest.mark.network
+def test_hydra_core_is_locked_where_nothing_confines_builds(tmp_path: Path) -> None:
+    """It requires antlr4-python3-runtime 4.9, which has no wheel."""
+    spec = tmp_path / "spec.toml"
+    spec.write_text(
+        '[env]\nname = "small"\npython = "3.12"\nplatforms = ["linux-64"]\nas_of = 2026-11-20T00:00:00Z\n'
+        '[pip]\ndependencies = ["hydra-core"]\n'
+    )
+    environ = {**os.environ, "PATH": str(tmp_path)}
+    context = Context(environ, Path.home(), tmp_path / "cache", reporter=ReporterOf(warning=print))
+    made = compiled(LockRequest(spec, tmp_path / "lock"), context, None, None)
+    [part] = load(made.files[LOCK_FILE].decode(), LOCK_FILE).resolutions
+    unbuilt = {each.name: each.unbuilt for each in part.packages if each.unbuilt}
+    assert unbuilt == {"antlr4-python3-runtime": Unbuilt.STATED}
