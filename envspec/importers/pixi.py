@@ -29,7 +29,7 @@ from envspec.importers.pip import add_index
 from envspec.importers.pip import add_requirement as add_pip_requirement
 from envspec.importers.toml_lines import TomlFile, table_of
 from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
-from envspec.importers.variables import read_variable
+from envspec.importers.variables import READ, read_variable
 from envspec.names import normalised
 from envspec.spec.dates import read_as_of
 from envspec.spec.errors import KeyPath
@@ -357,7 +357,7 @@ def _activation(manifest: _Manifest, value: object, keys: Keys, platforms: tuple
             where = (*keys, name, variable)
             if platforms:
                 manifest.add(where, Outcome.REFUSED, "[image] env is for all platforms")
-            elif "$" in str(text):
+            elif "$" in str(text) and variable not in READ:
                 manifest.add(where, Outcome.REFUSED, "variables in values are not replaced: write the value")
             else:
                 line = f'{variable} = "{text}"'

@@ -87,3 +87,12 @@ def test_a_list_of_urls_of_windows(tmp_path: Path, platforms: tuple[str, ...]) -
     assert [text for text, _ in imported.draft.conda] == names
     assert [*imported.draft.conda_versions.values()] == builds
     assert [each.value for each in imported.draft.platforms] == [*platforms]
+
+
+def test_folders_of_libraries_in_an_activation_of_pixi(tmp_path: Path) -> None:
+    path = tmp_path / "pixi.toml"
+    path.write_text('[workspace]\nname = "a"\n[activation.env]\nLD_LIBRARY_PATH = "$CONDA_PREFIX/lib"\nX = "$HOME"\n')
+    imported = new_import(tmp_path)
+    imported.run(read_pixi, path)
+    assert [each.text.partition(" ")[0] for each in imported.ledger if each.outcome.is_lost] == ["X"]
+    assert not imported.draft.env

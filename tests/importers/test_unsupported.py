@@ -57,6 +57,13 @@ def test_what_no_spec_can_have(tmp_path: Path, name: str, text: str, what: str) 
         ("pyproject.toml", UV.format(", extra = 'rocm'", f"{TORCH}/rocm7.2")),
         ("pyproject.toml", UV.format(", marker = \"sys_platform == 'win32'\"", f"{TORCH}/xpu")),
         ("requirements.txt", "torch==2.10.0rc1\nrocm-smi\n"),
+        # What else is on PyTorch's index of tests is refused alone.
+        (
+            "pyproject.toml",
+            UV.format("", f"{TORCH}/test/cu128")
+            .replace("torch =", "flash-attn =")
+            .replace("['torch", "['torch', 'flash-attn"),
+        ),
     ],
 )
 def test_what_a_spec_can_have(tmp_path: Path, name: str, text: str) -> None:
