@@ -14,12 +14,10 @@ class SetupPy(NamedTuple):
     """What a call of `setup()` says.
 
     name: empty if the text has none. requires: of install_requires; None: they are computed, empty: there are none.
-    files: texts in the file that end in `.txt`: of requirements that it may read.
     """
 
     name: str
     requires: tuple[str, ...] | None
-    files: tuple[str, ...]
 
 
 def read_setup_py(folder: Path) -> SetupPy | None:
@@ -40,11 +38,9 @@ def _read(tree: ast.Module) -> SetupPy | None:
     given = dict(_keywords(call, assigned))
     name = _value(given.get("name"), assigned)
     requires = _value(given.get("install_requires", ast.List([])), assigned)
-    texts = [each.value for each in ast.walk(tree) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     return SetupPy(
         name if isinstance(name, str) else "",
         tuple(map(str, requires)) if isinstance(requires, list | tuple) else None,
-        tuple(dict.fromkeys(each for each in texts if each.endswith(".txt"))),
     )
 
 
