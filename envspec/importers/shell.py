@@ -123,7 +123,8 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs | None
         outcome = Outcome.NOT_UNDERSTOOD if _READ_LATER.search(output[0]) else Outcome.OUTSIDE
         reason = f"what {output[0]} has afterwards depends on the machine or on values that are not in this file"
         shell.add(command, outcome, reason)
-    return _result_of(program)
+    # What a command writes to a file is needed later: its failure is that of the build.
+    return None if command.output else _result_of(program)
 
 
 def _assignments(shell: Shell, words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str | None]]:
@@ -153,9 +154,19 @@ def _environment(shell: Shell, words: Sequence[str], assigned: Mapping[str, str 
 
 def _read_test(shell: Shell, command: Command, expanded: Expanded) -> Runs:
     result = result_of_test(expanded.words, expanded.unknown)
+    match [word for word in expanded.words[1:] if word not in ("]", "]]")]:
+        case ["-f" | "-e" | "-d" | "-s" | "-r", path] if not expanded.unknown and _exists(shell, path):
+            result = Runs.YES
+        case ["!", "-f" | "-e" | "-d" | "-s" | "-r", path] if not expanded.unknown and _exists(shell, path):
+            result = Runs.NO
     known = {Runs.YES: "it is true", Runs.NO: "it is false"}.get(result, "it depends on the machine")
     shell.add(command, Outcome.OUTSIDE, f"decides which commands run: {known}")
     return result
+
+
+def _exists(shell: Shell, path: str) -> bool:
+    """Whether a file is in the container: it is copied there, or a command writes it."""
+    return shell.host(path) is not None or shell.path(path) in (*shell.written, *shell.exports, *shell.clones)
 
 
 def program_words(words: Sequence[str]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import Final
 
 from envspec.importers.shell_syntax import Step
@@ -154,17 +155,19 @@ def result_of_test(words: Sequence[str], unknown: Sequence[str]) -> Runs:
     """Whether `test`, `[` and `[[` succeed where it follows from the words; MAYBE if it depends on the machine."""
     inner = [word for word in words[1:] if word not in ("]", "]]")]
     is_negated = inner[:1] == ["!"]
-    result = None if unknown else _test(inner[1:] if is_negated else inner)
+    result = None if unknown else _test(inner[1:] if is_negated else inner, has_patterns=words[0] == "[[")
     if result is None:
         return Runs.MAYBE
     return Runs.YES if result != is_negated else Runs.NO
 
 
-def _test(words: Sequence[str]) -> bool | None:
+def _test(words: Sequence[str], *, has_patterns: bool) -> bool | None:
+    """has_patterns: of `[[`, where the right side of a comparison is a pattern."""
     result: bool | None = None
     match words:
-        case [left, "=" | "==" | "!=" as operator, right] if not set("*?[") & set(right):
-            result = (left == right) == (operator != "!=")
+        case [left, "=" | "==" | "!=" as operator, right]:
+            is_same = fnmatchcase(left, right) if has_patterns else left == right
+            result = is_same == (operator != "!=")
         case ["-n" | "-z" as operator, *rest] if len(rest) < 2:
             result = bool("".join(rest)) == (operator == "-n")
         case [text] if not text.startswith("-"):

@@ -95,18 +95,20 @@ class CudaTable:
         of_base = {each.source for each in (*self._draft.flavors, *self._draft.systems)}
         cudas = [each for each in self._draft.cudas if each.value != CPU]
         found = sorted(cudas, key=lambda each: each.source in of_base)
-        if not found or self._draft.conda:
+        if not found or any(_OF_CONDA.fullmatch(conda_name(text)) for text, _ in self._draft.conda):
             return self._first("cuda.version", found)
         first, wanted = found[0], CudaVersion.parse(found[0].value)
         rows = [row for row in self._facts.torch if torch and torch.contains(row.version)]
         if rows:
             variants = {self._facts.default_variant(row.version, Platform.LINUX_64) for row in rows}
-            if first.source not in of_base:
+            why = f"{first.why} has CUDA {wanted}; the wheels of torch{torch} on PyPI bring another one of their own"
+            if wanted.variant in variants and not self._facts.releases_of(wanted):
+                why = f"torch's wheels bring CUDA {wanted}, and no image of NVIDIA has it: one of a newer CUDA does"
+                variants = set()
+            elif first.source not in of_base:
                 variants.update(name for row in rows for name in row.variants)
             if wanted.variant in variants:
                 return self._first("cuda.version", found)
-            what = f"{first.why} has CUDA {wanted}"
-            why = f"{what}; the wheels of torch{torch} on PyPI bring another one of their own"
             self._decide("cuda.version", "of torch's build", why, str(first.source))
             return ""
         nearest = None if torch else nearest_cuda(self._facts, wanted)

@@ -632,3 +632,14 @@ def test_a_stage_loses_only_packages_of_its_own(tmp_path: Path) -> None:
     lines = "FROM base\nCOPY --from=models /m /m\nCOPY --from=tool /t /t\n"
     found = dockerfile(tmp_path, f"{base}{other}{lines}")
     assert [entry.text for entry in found.ledger if entry.outcome.is_lost] == ["COPY --from=tool /t /t"]
+
+
+def test_conditions_on_copied_files_and_patterns_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("einops\ntorch==2.9.1\n")
+    lines = """ENV CUDA=cu128
+COPY r.txt /r.txt
+RUN grep torch /r.txt > /t.txt && if [ -f /r.txt ]; then pip install -r /r.txt; fi
+RUN if [ ! -f /r.txt ]; then pip install a; elif [[ $CUDA == cu13* ]]; then pip install b; else pip install numpy; fi
+RUN if [ -f /r.txt -a -f /x ]; then pip install c; fi"""
+    found = dockerfile(tmp_path, f"FROM ubuntu:24.04\n{lines}\n")
+    assert [each.text for each in found.draft.dependencies] == ["einops", "torch==2.9.1", "numpy"]

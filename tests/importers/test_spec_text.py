@@ -105,6 +105,8 @@ def test_the_python_of_an_images_system(tmp_path: Path) -> None:
         ([("10.2", TAG)], "devel", None, None),
         ([("12.1", LABEL)], None, "2.7.1", None),
         ([("11.8", LABEL)], None, "2.7.1", "11.8"),
+        ([("11.7", TAG)], "devel", "1.13.1", None),
+        ([("11.7", LABEL)], None, "1.13.1", None),
     ],
 )
 def test_torchs_build_goes_before_the_base_image(
