@@ -47,6 +47,9 @@ _FOLDER_SOURCES: Final = (
     *("Dockerfile", "docker/Dockerfile", ".devcontainer/devcontainer.json"),
 )
 
+#: In names of files, of which no spec can be made.
+_OTHER_GPUS: Final = re.compile(r"rocm|xpu|ipex|directml", re.IGNORECASE)
+
 
 def importer_of(path: Path) -> Importer | None:
     """The importer of a file, by its name; of a folder with an environment, by what is in it. None if there is none."""
@@ -82,9 +85,13 @@ def known_importer(path: Path, kind: str = "") -> Importer:
 
 
 def sources_in(folder: Path) -> tuple[Path, ...]:
-    """The sources that a project's folder may have, those that decide most first: some include others."""
+    """The sources that a project's folder may have, those that decide most first: some include others.
+
+    Files whose names say that they are for other GPUs (`requirements_rocm.txt`) are not among them.
+    """
     found = [path for name in _FOLDER_SOURCES for path in sorted(folder.glob(name)) if importer_of(path)]
-    return tuple(dict.fromkeys(path for path in found if path.is_file()))
+    usable = [path for path in found if path.is_file() and not _OTHER_GPUS.search(path.name)]
+    return tuple(dict.fromkeys(usable))
 
 
 def new_import(root: Path, extras: tuple[str, ...] = (), groups: tuple[str, ...] = (), target: str = "") -> Import:

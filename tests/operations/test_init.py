@@ -92,9 +92,9 @@ def test_nothing_is_written_on_a_dry_run(user: User) -> None:
 
 def test_without_sources_the_folders_are_taken(user: User) -> None:
     assert "no requirements, pyproject.toml" in refused(init(user), 2)
-    sources(user, requirements_txt="weekly\n")
+    sources(user, requirements_txt="weekly\n", requirements_rocm_txt="torch==2.9.1+rocm6.4\n")
     ran = init(user, "--name", "tools", "--no-lock")
-    assert (ran.status, "importing requirements.txt" in ran.stderr) == (0, True)
+    assert (ran.status, "importing requirements.txt\n" in ran.stderr) == (0, True)
     assert not (user.folder / "locks").exists()
 
 
