@@ -297,7 +297,7 @@ async def with_built(
         return options
     from envspec.operations.build_wheels import Builds
 
-    async with Session(context) as session:
+    async with Session(with_mirrors_of(lock, context)) as session:
         for platform in options.platforms:
             lock = await Builds(lock, session).record(platform, wanted)
     return replace(options, lock=lock, identity=identity(lock))

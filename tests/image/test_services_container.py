@@ -33,6 +33,7 @@ from tests.support.machines.services import wait_for
 # The packages come from Debian's archive, as the stand-in knows it.
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 
+PATH = "/opt/env/bin:/usr/local/cuda/bin:/usr/bin:/bin"
 SETTINGS = ImageSettings(services=(Service("ssh", 22),), apt=("openssh-server",))
 
 
@@ -70,13 +71,13 @@ def image(
         "ADD 0.tar 1.tar /",
         "RUN mkdir -p /opt/env/bin && ln -s /usr/bin/python3.11 /opt/env/bin/python",
         f"USER {conduct.user}",
-        "ENV PATH=/opt/env/bin:/usr/bin:/bin GREETING='good \"day\"' " + " ".join(f"{k}={v}" for k, v in conduct.env),
+        f"ENV PATH={PATH} GREETING='good \"day\"' " + " ".join(f"{k}={v}" for k, v in conduct.env),
         f"ENTRYPOINT {list(conduct.entrypoint or ())}".replace("'", '"'),
     ]
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
         files = {"Dockerfile": "\n".join(steps).encode()}
-        sources: tuple[LayerSource, ...] = (system, ServicesSource(SETTINGS))
+        sources: tuple[LayerSource, ...] = (system, ServicesSource(SETTINGS, PATH))
         for place, source in enumerate(sources):
             files[f"{place}.tar"] = b"".join(store.tar(store.write(source, Compression.GZIP)))
         for name, content in files.items():
@@ -101,7 +102,9 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Key, Key]:
 @pytest.fixture
 def server(engine: DockerClient, image: str, keys: tuple[Key, Key]) -> Iterator[Container]:
     settings: dict[str, Any] = {"ports": {"22/tcp": ("127.0.0.1", None)}}
-    with created(engine, image, environment={"SSH_AUTHORIZED_KEYS": keys[0].public}, **settings) as container:
+    with created(
+        engine, image, environment={"SSH_AUTHORIZED_KEYS": keys[0].public, "BROKEN": "a\nb"}, **settings
+    ) as container:
         container.start()
         _listening(container)
         yield container
@@ -143,8 +146,9 @@ def test_a_key_lets_the_user_in_with_the_containers_environment(server: Containe
     status, message = _ssh(server, keys[0], "id -u; command -v python; echo $GREETING; pwd")
     assert status == 0, message
     assert message.splitlines()[-4:] == ["1000", "/opt/env/bin/python", 'good "day"', "/home/envspec"]
-    status, message = _ssh(server, keys[0], shlex.join(["bash", "-lc", "command -v python"]))
-    assert (status, message.splitlines()[-1]) == (0, "/opt/env/bin/python")
+    status, message = _ssh(server, keys[0], shlex.join(["bash", "-lc", "echo $PATH"]))
+    assert (status, message.splitlines()[-1].startswith(f"{PATH}:")) == (0, True), message
+    assert b"ssh: logins do not get BROKEN: sshd accepts no line breaks" in server.logs()
 
 
 def test_nobody_else_gets_in(server: Container, keys: tuple[Key, Key]) -> None:

@@ -193,9 +193,15 @@ def test_the_image_holds_what_the_lock_says(
             "uid": 0,
             "at": "/my work",
             "prefix": "/opt/env",
-            "own": ["/my work"],
+            "own": ["/home/envspec", "/my work"],
             "left": [],
         }
+        script = "touch ~/.cache/x ~/.config/x ~/.local/x ~/.triton/x /home/envspec/x; bash -lc 'echo $PATH'; "
+        script += "python -c 'import getpass; print(getpass.getuser())'"
+        anybody = run_in(engine, image, "sh", "-c", script, user="12345:12345", network_mode="none")
+        path, name = anybody.output.splitlines()
+        assert name == "envspec"
+        assert path.startswith("/opt/env/bin:/usr/local/nvidia/bin:/usr/local/cuda/bin:")
         owners = run_in(engine, image, "find", "/opt/env", "!", "-user", "root", network_mode="none")
         assert owners.output == ""
         labels = engine.images.get(image).labels
