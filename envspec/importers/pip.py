@@ -146,10 +146,12 @@ def _read(text: str, folder: Path) -> tuple[Requirement, Path | None, list[str]]
     bare = requirement.url.partition("#")[0]
     path = Path(unquote(urlsplit(bare).path)) if bare.startswith("file:") else folder / bare
     if not path.exists():
-        raise BadValue(
-            f"there is no {without_credentials(bare)}",
-            f'it was on the machine that wrote this: write "{requirement.name}==VERSION"',
+        where = (
+            "it was on the machine that wrote this:"
+            if bare.startswith(("/", "file:"))
+            else "check out its submodule, or"
         )
+        raise BadValue(f"there is no {without_credentials(bare)}", f'{where} write "{requirement.name}==VERSION"')
     extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
     condition = f" ; {requirement.marker}" if requirement.marker else ""
     name = re.match(r"[\w.-]+", requirement.text)
@@ -347,6 +349,8 @@ def _path_of(url: str) -> str:
 def _pytorch(path: str, cuda: str | None, packages: tuple[str, ...], by: Source, imported: Import) -> Verdict:
     """PyTorch's own index: torch's family comes from there as [cuda] requires."""
     others = sorted({normalised(each) for each in packages} - {*INDEX_FAMILY})
+    if cuda and len(others) < len({*map(normalised, packages)}):
+        add_cuda(cuda, by, imported, "PyTorch's index")
     if others:
         which = ", ".join(others)
         return Verdict(Outcome.REFUSED, f"only torch's family comes from PyTorch's index: name {which} by its wheel")

@@ -509,3 +509,15 @@ def test_what_uv_excludes_is_removed(tmp_path: Path) -> None:
     found = imported(write(tmp_path, pyproject_toml="[tool.uv]\nexclude-dependencies = ['torch']\n"))
     assert [text.partition(" ")[0] for text, _ in found.draft.overrides] == ["torch"]
     assert not [each for each in found.ledger if each.outcome.is_lost]
+
+
+def test_an_index_of_pytorchs_with_other_packages_has_torchs_cuda(tmp_path: Path) -> None:
+    text = (
+        "[project]\nname = 'a'\ndependencies = ['torch', 'xformers', 'own @ ./deps/own']\n[tool.uv.sources]\n"
+        "torch = { index = 'cu128' }\nxformers = { index = 'cu128' }\n"
+        f"[[tool.uv.index]]\nname = 'cu128'\nurl = '{PYTORCH}/cu128'\nexplicit = true\n"
+    )
+    found = imported(write(tmp_path, pyproject_toml=text))
+    assert [each.value for each in found.draft.cudas] == ["12.8"]
+    lost = [each.reason for each in found.ledger if each.outcome.is_lost]
+    assert ["submodule" in lost[0], "xformers by its wheel" in lost[1]] == [True, True]
