@@ -99,7 +99,6 @@ BASE_IMAGES: Final = (
     BaseImage(r"(docker\.io|ghcr\.io)/(mambaorg|mamba-org)/micromamba", r".+", _CONDA),
     BaseImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/python", rf"([\d.]+-)?{_SERIES}(-.+)?"),
     BaseImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/base", rf"([\d.]+-)?{_UBUNTU}"),
-    BaseImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/(mini|ana)conda", r".+", _CONDA),
 )
 
 

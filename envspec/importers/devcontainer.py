@@ -24,7 +24,7 @@ from envspec.importers.shell_programs import add_system_package
 from envspec.importers.shell_state import Command, Shell
 from envspec.importers.types import Clue, Import, Outcome, Unreadable
 from envspec.importers.variables import ignored, read_variable
-from envspec.importers.yaml_lines import Value, parse_yaml
+from envspec.importers.yaml_lines import Value, parse_yaml, read_yaml
 
 #: In characters: the parser takes six seconds for a megabyte.
 MAX_CHARACTERS: Final = 1 << 18
@@ -45,14 +45,9 @@ class Note(NamedTuple):
 
 NOTES: Final = (
     Note(
-        r"customizations|extensions|settings|\$schema|devPort|userEnvProbe|waitFor|shutdownAction",
+        r"runServices|customizations|extensions|settings|\$schema|devPort|userEnvProbe|waitFor|shutdownAction",
         Outcome.OUTSIDE,
         "it concerns the editor, not the environment",
-    ),
-    Note(
-        r"dockerComposeFile|service|runServices",
-        Outcome.REFUSED,
-        "compose files are not read: name the Dockerfile of the service to `envspec init`",
     ),
     Note(
         r"portsAttributes|otherPortsAttributes",
@@ -190,6 +185,9 @@ class _Reader(CommandsDocument):
         context = build.get("context").text or self.document.get("context").text
         # The context is the folder of devcontainer.json by default.
         contexts = [Path(normpath(self.path.parent / context))] if context else [self.path.parent, self.shell.context]
+        if not all(map(self._is_inside, contexts)):
+            self.add(key, value, Outcome.REFUSED, "its context is outside of the project")
+            return
         args = {name: each.text for name, each in build.get("args").keys.items() if not _VARIABLE.search(each.text)}
         if not path.is_file():
             self.add(key, value, Outcome.REFUSED, f"there is no {self.imported.shown(path)}")
@@ -197,6 +195,38 @@ class _Reader(CommandsDocument):
         self.add(key, value, Outcome.TRANSLATED, f"its lines, from {self.imported.shown(path)}")
         read = partial(read_build, contexts=contexts, target=build.get("target").text, args=args)
         self.imported.run(read, path)
+
+    def _is_inside(self, folder: Path) -> bool:
+        """Whether a folder is in the repository: what is copied from another is none of a report."""
+        tops = self.imported.tops
+        return not tops or any(folder.resolve().is_relative_to(top) for top in tops)
+
+    def compose(self, key: str, value: Value) -> None:
+        """The service of a compose file: its Dockerfile, or its image."""
+        service = self.document.get("service").text
+        for each in value.items or (value,):
+            path = Path(normpath(self.path.parent / each.text))
+            text = f"{key}: {each.text}"
+            if not path.is_file():
+                self.imported.add(self.at(each), text, Outcome.REFUSED, f"there is no {self.imported.shown(path)}")
+                continue
+            found = read_yaml(path, self.imported).get("services", service)
+            build, image = found.get("build"), found.get("image").text
+            context = Path(normpath(path.parent / (build.text or build.get("context").text or ".")))
+            file = context / (build.get("dockerfile").text or "Dockerfile")
+            if not self._is_inside(context):
+                self.imported.add(self.at(each), text, Outcome.REFUSED, "its context is outside of the project")
+            elif (build.text or build.keys) and file.is_file():
+                reason = f"its service {service}, from {self.imported.shown(file)}"
+                self.imported.add(self.at(each), text, Outcome.TRANSLATED, reason)
+                args = {name: own.text for name, own in build.get("args").keys.items() if "$" not in own.text}
+                read = partial(read_build, contexts=[context], target=build.get("target").text, args=args)
+                self.imported.run(read, file)
+            elif image and not build.keys:
+                read_base_image(image, self.at(each), text, self.imported)
+            else:
+                reason = f"its service {service} names no image, and no Dockerfile that is there"
+                self.imported.add(self.at(each), text, Outcome.REFUSED, reason)
 
     def of_build(self, key: str, value: Value) -> None:
         """What decides how the Dockerfile is read."""
@@ -322,7 +352,8 @@ _KEYS: Final[Mapping[str, Callable[[_Reader, str, Value], None]]] = {
     "build": _Reader.below,
     "build.dockerfile": _Reader.dockerfile,
     "dockerFile": _Reader.dockerfile,
-    **dict.fromkeys(("build.context", "context", "build.target", "build.args"), _Reader.of_build),
+    **dict.fromkeys(("build.context", "context", "build.target", "build.args", "service"), _Reader.of_build),
+    "dockerComposeFile": _Reader.compose,
     "features": _Reader.features,
     "hostRequirements": _Reader.below,
     "hostRequirements.gpu": _Reader.gpu,

@@ -198,7 +198,6 @@ READERS: Final[tuple[tuple[str, Reader], ...]] = (
     (r"uv (pip (install|sync)|add)( .*)?", read_pip),
     (r"(uv sync|poetry install|pixi install)( .*)?", read_project),
     (r"(uv|poetry) export( .*)?", read_export_of_project),
-    (r"poetry add [^@^]+", read_pip),
     (r"python setup\.py (.* )?(install|develop)( .*)?", read_setup_py),
     (
         r"uv (venv|python (install|pin))( .*)?|(python )?venv .*|virtualenv .*|pyenv (install|global) .*",

@@ -643,3 +643,43 @@ RUN if [ ! -f /r.txt ]; then pip install a; elif [[ $CUDA == cu13* ]]; then pip 
 RUN if [ -f /r.txt -a -f /x ]; then pip install c; fi"""
     found = dockerfile(tmp_path, f"FROM ubuntu:24.04\n{lines}\n")
     assert [each.text for each in found.draft.dependencies] == ["einops", "torch==2.9.1", "numpy"]
+
+
+def test_the_service_of_a_compose_file(tmp_path: Path) -> None:
+    path = tmp_path / ".devcontainer" / "devcontainer.json"
+    path.parent.mkdir()
+    path.write_text('{"dockerComposeFile": ["compose.yml"], "service": "dev", "forwardPorts": [8888]}')
+    (path.parent / "Dockerfile").write_text(
+        "ARG V\nFROM ubuntu:22.04\nARG V=1\nRUN pip install einops==$V jupyterlab\n"
+    )
+    compose = path.parent / "compose.yml"
+    build = "build: {context: .., dockerfile: .devcontainer/Dockerfile, args: {V: '2'}}"
+    compose.write_text(f"services:\n  db: {{image: postgres}}\n  dev:\n    image: mine\n    {build}\n")
+    found = imported(path, tmp_path)
+    assert [each.text for each in found.draft.dependencies] == ["einops==2", "jupyterlab"]
+    assert [each.value for each in found.draft.ports] == ["8888"]
+    assert [entry for entry in found.ledger if entry.outcome.is_lost] == []
+    compose.write_text("services:\n  dev: {image: 'python:3.11'}\n")
+    assert [each.value for each in imported(path, tmp_path).draft.pythons] == ["3.11"]
+    compose.write_text("services: {}\n")
+    assert [entry.outcome.is_lost for entry in imported(path, tmp_path).ledger][:1] == [True]
+
+
+def test_a_context_outside_of_the_project_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("private==1\n")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "Dockerfile").write_text("FROM ubuntu:22.04\nCOPY secret.txt .\nRUN pip install -r secret.txt\n")
+    (project / "compose.yml").write_text("services: {a: {build: {context: .., dockerfile: project/Dockerfile}}}\n")
+    for text in (
+        '{"build": {"dockerfile": "Dockerfile", "context": ".."}}',
+        '{"dockerComposeFile": "compose.yml", "service": "a"}',
+    ):
+        path = project / "devcontainer.json"
+        path.write_text(text)
+        found, importer = new_import(project), importer_of(path)
+        found.allow(path)
+        assert importer is not None
+        found.run(importer, path)
+        assert found.draft.dependencies == []
+        assert "outside of the project" in "".join(entry.reason for entry in found.ledger if entry.outcome.is_lost)
