@@ -114,15 +114,18 @@ def with_wheels(sdists: Sequence[UnbuiltSdist], spec: Spec, tried: Tried, built:
 
 
 def newer_releases(found: Sequence[Resolution], spec: Spec, tried: Tried, built: Collection[str]) -> str:
-    """The constraints with which no package goes years back, and the versions that they give; empty if there are none.
+    """The constraints with which torch, and what requires it, go back no years, and the versions that they give; empty
+    if there are none. Other packages are not worth the time.
 
     Newer releases of these packages are required. If that gives sdists that cannot be used, releases with wheels are
     looked for, and what the spec names is bounded to them. built: as in `with_wheels`.
     """
     floors: dict[str, Version] = {}
+    held_back = {each.name for part in found for each in part.held_back}
     for each in (held for part in found for held in part.held_back if held.since):
         since = Version(each.since)
-        floors[each.name] = min(floors.get(each.name, since), since)
+        if each.name in _beside_torch(found):
+            floors[each.name] = min(floors.get(each.name, since), since)
     if not floors:
         return ""
     allowed = {*spec.pip.allow_sdist, *built}
@@ -132,12 +135,19 @@ def newer_releases(found: Sequence[Resolution], spec: Spec, tried: Tried, built:
         with_wheels_only = _constrained(bounds, spec, tried, Sdists.NONE)
         bounds += _ceilings(found, with_wheels_only, spec)
         parts = _constrained(bounds, spec, tried) if with_wheels_only else ()
-    if not _usable(parts, allowed) or any(part.held_back for part in parts):
+    still = {each.name for part in parts for each in part.held_back}
+    if not _usable(parts, allowed) or not still <= held_back - floors.keys():
         return ""
     names = [*floors, *sorted(_older(found, parts, spec))]
     before, after = _versions(found, names), _versions(parts, names)
     texts = [f"{name} {after[name]} instead of {before[name]}" for name in names if name in after]
     return f"for {', '.join(texts)}, add to [pip]: {_constraints_line(bounds, spec)}"
+
+
+def _beside_torch(found: Sequence[Resolution]) -> set[str]:
+    """torch, and the packages that require it."""
+    torches = [package for part in found for package in part.packages if package.name == "torch"]
+    return {"torch", *(asker.name for torch in torches for asker in torch.required_by)}
 
 
 def with_cuda_majors(request: TargetRequest, found: Resolution, facts: Facts) -> TargetRequest:

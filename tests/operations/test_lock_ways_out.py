@@ -34,8 +34,10 @@ def public() -> Iterator[IndexServer]:
             other 1.0
             model 1.8 2026-01-01
             model 2.0 2026-03-01: engine==8.0
-            server 0.2.5 2023-11-01
-            server 6.0 2026-02-01: engine==6.0
+            server 0.2.5 2023-11-01: torch
+            server 6.0 2026-02-01: torch, engine==6.0
+            plain 0.2.5 2023-11-01
+            plain 6.0 2026-02-01: engine==6.0
             engine 6.0
             engine 8.0
         """),
@@ -75,18 +77,19 @@ def test_what_the_spec_requires_goes_before_torchs_cuda(user: User) -> None:
 
 
 def test_constraints_are_offered_that_were_tried(user: User) -> None:
-    user.wants("model", "server", as_of=AS_OF)
+    user.wants("model", "server", as_of=AS_OF, rest=GPUS)
     [warning] = [text for text in user.locked().warnings if "server 0.2.5" in text]
     _, _, line = warning.partition("add to [pip]: constraints = ")
     assert "For server 6.0 instead of 0.2.5, model 1.8 instead of 2.0" in warning
     constraints = json.loads(line)
-    user.wants("model", "server", as_of=AS_OF, pip=f"constraints = {json.dumps(constraints)}")
+    user.wants("model", "server", as_of=AS_OF, pip=f"constraints = {json.dumps(constraints)}", rest=GPUS)
     ran = user.locked()
     assert {"server": "6.0", "model": "1.8"}.items() <= user.pins().items()
     assert not [text for text in ran.warnings if "server" in text]
 
 
-def test_nothing_is_offered_that_has_no_solution(user: User) -> None:
-    user.wants("model==2.0", "server", as_of=AS_OF)
-    [warning] = [text for text in user.locked().warnings if "server 0.2.5" in text]
+@pytest.mark.parametrize("asked", [("model==2.0", "server"), ("model", "plain")], ids=["no solution", "without torch"])
+def test_nothing_is_offered(user: User, asked: tuple[str, ...]) -> None:
+    user.wants(*asked, as_of=AS_OF, rest=GPUS)
+    [warning] = [text for text in user.locked().warnings if "0.2.5 is from 2023-11" in text]
     assert warning.endswith("needs engine==6.0, and engine is 8.0")
