@@ -198,8 +198,8 @@ class _Reader(CommandsDocument):
 
     def _is_inside(self, folder: Path) -> bool:
         """Whether a folder is in the repository: what is copied from another is none of a report."""
-        tops = self.imported.tops
-        return not tops or any(folder.resolve().is_relative_to(top) for top in tops)
+        tops = (*self.imported.tops, self.imported.root.resolve(), self.shell.context.resolve())
+        return any(folder.resolve().is_relative_to(top) for top in tops)
 
     def compose(self, key: str, value: Value) -> None:
         """The service of a compose file: its Dockerfile, or its image."""

@@ -645,6 +645,19 @@ RUN if [ -f /r.txt -a -f /x ]; then pip install c; fi"""
     assert [each.text for each in found.draft.dependencies] == ["einops", "torch==2.9.1", "numpy"]
 
 
+def test_the_folder_above_a_devcontainer_is_in_the_project(tmp_path: Path) -> None:
+    path = tmp_path / "p" / ".devcontainer" / "devcontainer.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"build": {"dockerfile": "Dockerfile", "context": ".."}}')
+    (path.parent / "Dockerfile").write_text("FROM ubuntu:24.04\nCOPY r.txt .\nRUN pip install -r r.txt\n")
+    (tmp_path / "p" / "r.txt").write_text("einops\n")
+    found, importer = new_import(path.parent), importer_of(path)
+    found.allow(path)
+    assert importer is not None
+    found.run(importer, path)
+    assert [each.text for each in found.draft.dependencies] == ["einops"]
+
+
 def test_the_service_of_a_compose_file(tmp_path: Path) -> None:
     path = tmp_path / ".devcontainer" / "devcontainer.json"
     path.parent.mkdir()
