@@ -59,15 +59,23 @@ class PytorchIndex(NamedTuple):
 def pytorch_indexes(audit: Audit) -> list[PytorchIndex]:
     """Those of all lines from which something comes: importers make a version of CUDA of them."""
     used = {(each.value, each.source.file) for each in audit.draft.cudas}
+    return [
+        each
+        for each in named_indexes(audit)
+        if not each.variant or (_cuda_text(each.variant), each.source.file) in used
+    ]
+
+
+def named_indexes(audit: Audit) -> list[PytorchIndex]:
+    """Those that any line names."""
     found = []
     for entry in audit.ledger:
         for page in PYTORCH_PAGES.finditer(entry.text):
             path = re.match(r"[\w./-]*", page[1])
             parts = path[0].strip("/").split("/") if path else []
             variant = parts[0] if len(parts) == 1 and _VARIANT.fullmatch(parts[0]) else ""
-            if not variant or (_cuda_text(variant), entry.source.file) in used:
-                is_extra = bool(_EXTRA.search(entry.text))
-                found.append(PytorchIndex(variant, entry.source, is_extra, entry.text.startswith("-")))
+            is_extra = bool(_EXTRA.search(entry.text))
+            found.append(PytorchIndex(variant, entry.source, is_extra, entry.text.startswith("-")))
     return found
 
 

@@ -9,7 +9,7 @@ from packaging.requirements import Requirement as Pep508
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from envspec.diagnostics.audit.cuda import pytorch_indexes
+from envspec.diagnostics.audit.cuda import named_indexes
 from envspec.diagnostics.audit.types import Audit, Finding, Required, Rule, Severity
 from envspec.facts.tables import EdgeRow, numeric
 from envspec.facts.torch import MEMBERS, family_mismatch, fitting_set
@@ -85,7 +85,7 @@ def _is_sure(audit: Audit, name: str) -> bool:
         return True
     # torch has a bound of its own: see `torch_bound`.
     is_from_pytorch = name in INDEX_FAMILY and name != "torch"
-    has_index = any(not each.is_extra for each in pytorch_indexes(audit))
+    has_index = any(not each.is_extra for each in named_indexes(audit))
     return not audit.is_partial and not (is_from_pytorch and has_index)
 
 
