@@ -24,7 +24,7 @@ from envspec.diagnostics.audit.index import (
     pins_of,
     releases,
 )
-from envspec.diagnostics.audit.python import series_of
+from envspec.diagnostics.audit.python import series_of, specifier_of
 from envspec.diagnostics.audit.target import by_files, torch_bound, torch_build
 from envspec.diagnostics.audit.types import Audit, AuditReport, Finding, NotRun, Required, Severity, Taken
 from envspec.documents import parse_toml
@@ -37,7 +37,7 @@ from envspec.importers import known_importer, new_import, sources_in
 from envspec.importers.prefix import is_environment
 from envspec.importers.python_locks import python_versions
 from envspec.importers.spec_text import spec_of
-from envspec.importers.types import Choices, Clue, DraftRequirement, Import, Source
+from envspec.importers.types import PYTHON_SERIES, Choices, Clue, DraftRequirement, Import, Source
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.store import Store, StoredPage
@@ -74,6 +74,8 @@ USUAL: Final = (
 #: The system if no source names one; its glibc bounds the wheels.
 _SYSTEM: Final = "ubuntu24.04"
 _IGNORED: Final = re.compile(r"#\s*envspec:\s*ignore\[([A-Za-z0-9,\s]+)\]")
+#: Series that projects still require, and no spec can have.
+_OLD_PYTHONS: Final = ("3.7", "3.6", "3.5", "2.7")
 #: Names in the ledger after which the system's Python is the image's.
 _SYSTEM_PYTHONS: Final = ("python3", "python3-pip", "python3-dev", "python3-venv")
 #: Lines that let installers choose pre-releases.
@@ -207,7 +209,7 @@ def _driver(request: AuditRequest, imported: Import) -> Clue | None:
 
 def _target(platform: Platform, python: str, imported: Import, facts: Facts) -> Target:
     """python: a series or an exact version."""
-    version = python if python.count(".") > 1 else facts.newest_python(python) or f"{python}.0"
+    version = python if python.count(".") > 1 else facts.newest_python(python) or f"{python}.20"
     systems = (row for clue in imported.draft.systems if (row := facts.system(clue.value)))
     system = next(systems, None) or facts.system(_SYSTEM)
     major, minor = numeric(system.glibc if system else "2.35")[:2]
@@ -246,9 +248,21 @@ def _pythons(imported: Import, facts: Facts) -> list[str]:
     systems = (facts.system(clue.value) for clue in imported.draft.systems[:1])
     has_own = any(row is not None and row.python for row in systems)
     is_installed = any(entry.text in _SYSTEM_PYTHONS for entry in imported.ledger)
-    is_stated = any(series_of(clue.value) for clue in imported.draft.pythons) or (has_own and is_installed)
-    others = [] if is_stated else [series_of(each) for each in python_versions(imported)]
+    named = [series for clue in imported.draft.pythons if (series := series_of(clue.value))]
+    if old := _old_python(imported, named):
+        return [old]
+    others = [] if named or (has_own and is_installed) else [series_of(each) for each in python_versions(imported)]
     return ["", *others]
+
+
+def _old_python(imported: Import, named: Sequence[str]) -> str:
+    """The series that the sources require if no spec can have it; empty if one can. named: those that they name."""
+    if named:
+        return "" if named[0] in PYTHON_SERIES else named[0]
+    bounds = [bound for clue in imported.draft.pythons if (bound := specifier_of(clue)) is not None]
+    known = (*PYTHON_SERIES, *_OLD_PYTHONS)
+    allowed = [each for each in known if all(any(bound.contains(f"{each}.{n}") for n in (0, 9)) for bound in bounds)]
+    return allowed[0] if allowed and allowed[0] in _OLD_PYTHONS else ""
 
 
 def _drafted(request: AuditRequest, imported: Import, python: str, facts: Facts, now: datetime) -> Audit:
