@@ -11,6 +11,7 @@ from packaging.version import InvalidVersion, Version
 from envspec.diagnostics.audit.cuda import labelled, pytorch_indexes
 from envspec.diagnostics.audit.index import accepts_python
 from envspec.diagnostics.audit.types import Audit, Required, TorchBuild
+from envspec.facts.tables import pep440
 from envspec.facts.torch import CudaChoice, choose_build
 from envspec.models import CudaVersion
 from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, PageListing
@@ -24,12 +25,13 @@ def by_files(audits: Sequence[Audit]) -> list[Audit]:
 
 
 def _candidates(audit: Audit, required: Required) -> tuple[PageListing, Sequence[int]] | None:
-    """The files that a requirement allows, newest first; None if its page is not known."""
+    """The files that a requirement and the lock allow, newest first; None if its page is not known."""
     page = (audit.pages or {}).get(required.requirement.name)
     if page is None:
         return None
     versions = {version for name in page.names if (version := version_of(name)) is not None}
-    allowed = set(required.requirement.specifier.filter(versions))
+    locked = pep440(audit.versions().get(required.requirement.name, "").partition("+")[0])
+    allowed = {locked} if locked else set(required.requirement.specifier.filter(versions))
     numbers = [number for number, name in enumerate(page.names) if version_of(name) in allowed]
     return page, numbers[::-1]
 
