@@ -120,9 +120,10 @@ def _read_step(shell: Shell, step: Step, runs: Runs, nested: int) -> Runs | None
     elif runs is Runs.YES and not expanded.unknown:
         write(shell, command, *output)
     else:
-        outcome = Outcome.NOT_UNDERSTOOD if _READ_LATER.search(output[0]) else Outcome.OUTSIDE
+        # A command that installs what it lists is the loss.
+        shell.written.pop(shell.path(output[0]), None)
         reason = f"what {output[0]} has afterwards depends on the machine or on values that are not in this file"
-        shell.add(command, outcome, reason)
+        shell.add(command, Outcome.OUTSIDE, reason)
     # What a command writes to a file is needed later: its failure is that of the build.
     return None if command.output else _result_of(program)
 

@@ -63,7 +63,8 @@ class CudaTable:
             table["flavor"] = self._first("cuda.flavor", draft.flavors) or None
             table["os"] = self._system(version, torch, dependencies) or None
         if not any(table.values()):
-            self._decide("cuda", "as torch's wheels require", "no source names GPUs, a driver or a CUDA version")
+            if not draft.cudas:
+                self._decide("cuda", "as torch's wheels require", "no source names GPUs, a driver or a CUDA version")
             return WITH_CUDA
         return table
 

@@ -310,7 +310,12 @@ def test_files_of_a_cloned_repository_are_not_read(tmp_path: Path) -> None:
 
 def test_files_that_a_script_writes(tmp_path: Path) -> None:
     entries = run_lines(
-        tmp_path, "echo a==1 > r.txt", "echo b >> r.txt", "pip install -r r.txt", "echo $X > r.txt", "echo hi"
+        tmp_path,
+        "echo a==1 > r.txt",
+        "echo b >> r.txt",
+        "pip install -r r.txt",
+        "echo $X > r.txt",
+        "pip install -r r.txt",
     )
     assert [(entry.text, entry.outcome) for entry in entries] == [
         ("echo a==1 > r.txt", Outcome.OUTSIDE),
@@ -318,8 +323,8 @@ def test_files_that_a_script_writes(tmp_path: Path) -> None:
         ("-r r.txt", Outcome.TRANSLATED),
         ("a==1", Outcome.KEPT),
         ("b", Outcome.KEPT),
-        ("echo $X > r.txt", Outcome.NOT_UNDERSTOOD),
-        ("echo hi", Outcome.OUTSIDE),
+        ("echo $X > r.txt", Outcome.OUTSIDE),
+        ("-r r.txt", Outcome.REFUSED),
     ]
 
 
