@@ -28,6 +28,7 @@ INHERITED: Final = {
     "CondaUnsolvable": "the solver's form of no-solution",
     "LimitsRefused": "caught: the container is created again without the limits",
     "NeedsCompiler": "reported for all packages together, as needs-sdist",
+    "OtherPackage": "one kind of wrong-wheel; `init` catches it and takes the name of the wheel",
     "RefusedLines": "reported with the lines of the spec, as spec",
     "RequestError": "its kinds have codes; any other is network",
     "SharedChannelError": "the error of another request of the same run",
