@@ -191,14 +191,27 @@ class Unbuilt(Enum):
         return "requirements as stated in the sdist, compared at the first build"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class WrongRow:
+    """A file that the RECORD of its wheel lists with another size, without a hash, or not at all.
+
+    path: as in SharedFiles. sha256: of the file in the wheel; None if RECORD lists it and the wheel
+    does not contain it.
+    """
+
+    path: InnerPath
+    sha256: Sha256 | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Package:
     """A pinned package on one platform. built: the wheel of a source, once it has been built: then `file` is an sdist,
     or for `git` and `local` the same wheel. unbuilt: of an sdist that is built without compilers, if nothing could
     confine its build where it was locked; None also for one that must be compiled, which `lock --image` builds.
     record_sha256: over the files that the wheel installs (`envspec.verifier.record`), None if it is not known.
-    removed: requirements of its metadata that overrides of the spec remove. rejected: the newest candidate. preferred:
-    the version that the spec prefers, if it is another one.
+    wrong_record: files of the wheel that its RECORD does not list as they are. removed: requirements of its metadata
+    that overrides of the spec remove. rejected: the newest candidate. preferred: the version that the spec prefers, if
+    it is another one.
     """
 
     name: Name
@@ -213,6 +226,7 @@ class Package:
     removed: tuple[Line, ...] = ()
     preferred: Rejected | None = None
     unbuilt: Unbuilt | None = None
+    wrong_record: tuple[WrongRow, ...] = ()
 
     @property
     def wheel(self) -> BuiltWheel | WheelFile:
@@ -407,6 +421,12 @@ class SharedFiles:
 def owners_of(shared: Iterable[SharedFiles]) -> dict[str, str]:
     """Path -> owner, of the shared files that have one."""
     return {path: each.owner for each in shared if each.owner for path in each.paths}
+
+
+def wrong_records_of(resolution: Resolution) -> dict[str, dict[str, str | None]]:
+    """Package -> path -> SHA-256, of the files that RECORDs do not list as they are: see WrongRow."""
+    wrong = (each for each in resolution.packages if each.wrong_record)
+    return {each.name: {row.path: row.sha256 for row in each.wrong_record} for each in wrong}
 
 
 @dataclass(frozen=True, slots=True)

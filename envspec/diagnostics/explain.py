@@ -44,6 +44,7 @@ from envspec.models import (
     SystemLayer,
     Unbuilt,
     WheelFile,
+    WrongRow,
 )
 from envspec.names import REMOVE, normalised
 from envspec.origins import PYTORCH
@@ -302,12 +303,13 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class PackageFile:
-    """The file of a package on one platform. unbuilt: as the lock has it."""
+    """The file of a package on one platform. unbuilt, wrong_record: as the lock has it."""
 
     platform: Platform
     file: WheelFile
     uploaded: datetime | None
     unbuilt: Unbuilt | None
+    wrong_record: tuple[WrongRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,7 +507,7 @@ def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platf
         chains=pins.chains(package),
         rejected=package.rejected,
         preferred=package.preferred,
-        files=(PackageFile(platform, package.file, package.uploaded, package.unbuilt),),
+        files=(PackageFile(platform, package.file, package.uploaded, package.unbuilt, package.wrong_record),),
         gpu_code=_code(lock, platform, package.name),
         gpu_code_read=code_read(capabilities_of(load_facts(), lock.gpus), package, platform, cached),
         as_of=_cutoff(lock.package_as_of, package.name, lock.as_of) if _is_dated(lock, package.file.index) else None,

@@ -7,9 +7,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from envspec.context import Context
@@ -24,11 +25,12 @@ from envspec.io.http_settings import ca_bundle, default_index_url
 from envspec.io.http_types import BadStatus, IncompleteResponse, RequestError, Retry, Stalled, Unreachable
 from envspec.io.process import Finished, ParentLink, StopBy, run, run_streaming
 from envspec.lockfile.export.requirements import requirements_text
-from envspec.models import DEFAULT_INDEX, Resolution, WheelFile, owners_of
+from envspec.models import DEFAULT_INDEX, Resolution, WheelFile, owners_of, wrong_records_of
 from envspec.names import normalised
 from envspec.verifier.hashing import STRONG, ExpectedFile, hash_all
-from envspec.verifier.installed import entries_of_owners
-from envspec.verifier.scan import distributions, find_environment
+from envspec.verifier.installed import entries_of_owners, right_rows
+from envspec.verifier.record import RecordEntry
+from envspec.verifier.scan import Distribution, distributions, find_environment
 from envspec.verifier.types import Drift
 
 # Variables of the network and of the paths of programs and Pythons; none that affects what is installed.
@@ -36,6 +38,7 @@ _INHERITED: Final = (
     *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "NETRC", "SSL_CERT_DIR", "XDG_DATA_HOME", "UV_PYTHON_INSTALL_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
 )
+_NONE: Final[Mapping[str, Mapping[str, str | None]]] = MappingProxyType({})
 _LOOPBACK: Final = "127.0.0.1,localhost,::1"
 _TRANSIENT: Final = re.compile(
     r"decoding response body|Connection (?:reset|refused|closed)|connection closed|timed out|Failed to extract archive"
@@ -229,7 +232,9 @@ async def install(request: InstallRequest, context: Context, site: StagingFolder
         if not (damaged := await asyncio.to_thread(damaged_in_cache, context.cache / "uv", names)):
             raise
         await install_again(damaged, "its metadata in the cache is not the wheel's")
-    if changed := [each for each in await asyncio.to_thread(changed_in_cache, site.path) if each in names]:
+    wrong_records = wrong_records_of(request.resolution)
+    found = await asyncio.to_thread(changed_in_cache, site.path, wrong_records)
+    if changed := [each for each in found if each in names]:
         await install_again(changed, "edited in another environment, which shares its files with the cache")
     await asyncio.to_thread(unlink_metadata, site.path, names)
     await _put_files_of_owners(request, arguments, variables, context, site)
@@ -306,12 +311,12 @@ def _is_intact(folder: Path) -> bool:
     return bool(expected) and all(each.drift is None for each in hash_all(expected, os.path.realpath(folder.parent)))
 
 
-def changed_in_cache(prefix: Path) -> list[str]:
+def changed_in_cache(prefix: Path, wrong_records: Mapping[str, Mapping[str, str | None]] = _NONE) -> list[str]:
     """Packages in an environment with a file that was changed after uv unpacked it into its cache.
 
     uv links files to its cache: one that is edited in an environment is the same in the cache, and in every environment
     that is installed later. Only files that are newer than their wheel's metadata are read. A file that several
-    packages install may be that of any of them.
+    packages install may be that of any of them. wrong_records: see `Expected`.
     """
     environment = find_environment(prefix)
     packages = [each for site in environment.sites for each in distributions(site)]
@@ -332,13 +337,21 @@ def changed_in_cache(prefix: Path) -> list[str]:
                 newer[root + entry.path] = ExpectedFile(path, {}, entry.size_bytes or 0)
     owners: dict[str, list[str]] = {}
     for found in packages if newer else ():
-        root = os.path.join(found.site, "")  # noqa: PTH118 (40,000 times)
-        for entry in found.entries or ():
-            if (expected := newer.get(root + entry.path)) and entry.algorithm in STRONG:
-                expected.hashes[entry.algorithm, entry.digest] = None
-                owners.setdefault(expected.path, []).append(found.name)
+        rights = right_rows(found, environment, wrong_records)
+        for expected, entry in _rows_of(found, newer):
+            right = rights.get(expected.path)
+            expected.hashes.update(right.hashes if right else {(entry.algorithm, entry.digest): None})
+            owners.setdefault(expected.path, []).append(found.name)
     changed = (each for each in hash_all(newer.values(), str(environment.prefix)) if each.drift is Drift.CHANGED)
     return sorted({name for each in changed for name in owners[each.path]})
+
+
+def _rows_of(found: Distribution, files: Mapping[str, ExpectedFile]) -> Iterator[tuple[ExpectedFile, RecordEntry]]:
+    """The rows with a strong hash in a package's RECORD, of some files. files: by their absolute paths."""
+    root = os.path.join(found.site, "")  # noqa: PTH118 (40,000 times)
+    for entry in found.entries or ():
+        if (expected := files.get(root + entry.path)) and entry.algorithm in STRONG:
+            yield expected, entry
 
 
 def _with_built(resolution: Resolution) -> Resolution:

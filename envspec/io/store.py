@@ -12,6 +12,7 @@ import json
 import sqlite3
 import threading
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,8 +21,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, ClassVar, Final
 
+from envspec.verifier.hashing import from_hex
 from envspec.verifier.owned import packed
-from envspec.verifier.record import BadRecord, entries_sha256, wheel_entries
+from envspec.verifier.record import BadRecord, RecordEntry, entries_sha256, wheel_entries, wheel_path
 
 #: Changes with the format; older files are then ignored.
 LAYOUT: Final = "v3"
@@ -109,12 +111,12 @@ class Store:
 
         Empty if it has none, None if it is not cached.
         """
-        found = self._unsaved.get(("record", wheel)) or self._get("record", wheel)
-        return str(found[0]) if found else None
+        found = self._record(wheel)
+        return str(found[0][0]) if found else None
 
     def wheel_files(self, wheel: str) -> bytes:
         """The files of a wheel, packed (`envspec.verifier.owned`), by its SHA-256; empty if they are not cached."""
-        found = self._unsaved.get(("record", wheel)) or self._get("record", wheel)
+        found = self._record(wheel)
         return found[1] if found else b""
 
     def wheel_paths(self, wheel: str) -> bytes:
@@ -122,14 +124,32 @@ class Store:
         found = self._unsaved.get(("paths", wheel)) or self._get("paths", wheel)
         return found[1] if found else b""
 
-    def put_record(self, wheel: str, record: bytes | None) -> None:
-        """Store the digest of a wheel's contents, and its files. record: None for a wheel without a readable one."""
+    def wrong_rows(self, wheel: str) -> list[tuple[str, str | None]]:
+        """Files that a wheel's RECORD does not list as they are, and their SHA-256 (`envspec.models.WrongRow`)."""
+        found = self._record(wheel)
+        return [(path, sha256) for path, sha256 in found[0][1]] if found else []
+
+    def _record(self, wheel: str) -> tuple[Any, bytes] | None:
+        found = self._unsaved.get(("record", wheel)) or self._get("record", wheel)
+        # Earlier versions did not compare RECORD with the wheel.
+        return found if found and isinstance(found[0], list) else None
+
+    def put_record(self, wheel: str, record: bytes | None, wrong: Sequence[tuple[str, str | None]] = ()) -> None:
+        """Store the digest of a wheel's contents, and its files.
+
+        record: None for a wheel without a readable one. wrong: see `wrong_rows`.
+        """
         contents, files, paths = None, b"", b""
         with suppress(BadRecord):
             if record is not None:
                 entries = wheel_entries(record)
-                contents, (files, paths) = entries_sha256(entries), packed(entries)
-        for kind, value, body in (("record", contents or "", files), ("paths", "", paths)):
+                absent = {path for path, sha256 in wrong if sha256 is None}
+                contents = entries_sha256(entries, absent)
+                right = [RecordEntry(path, "sha256", from_hex(sha256)) for path, sha256 in wrong if sha256]
+                entries = [each for each in entries if not absent or wheel_path(each.path) not in absent]
+                files, paths = packed([*entries, *right])
+        found = [contents or "", [*wrong]]
+        for kind, value, body in (("record", found, files), ("paths", "", paths)):
             self._unsaved[kind, wheel] = (value, body)
             self._put(kind, wheel, "", value, body)
 

@@ -57,7 +57,8 @@ _KEYS: Final[Mapping[type, str]] = {
     CpuBuild: "package version platform instead index source",
     WheelFile: "index filename size_bytes sha256 hash url",
     BuiltWheel: "filename size_bytes sha256",
-    Package: "name version extras uploaded file unbuilt built record_sha256 required_by removed rejected preferred",
+    Package: "name version extras uploaded file unbuilt built record_sha256 wrong_record required_by removed "
+    "rejected preferred",
 }
 #: Fields of a Lock that the header has.
 _HEADER_FIELDS: Final = (
@@ -305,10 +306,11 @@ def identity(lock: Lock) -> str:
     compared, which packages are CPU builds, and `indexes` and `builds`: these decide what is built, and the wheels that
     were built are here by their hashes.
     """
-    resolutions = tuple(
-        replace(each, packages=tuple(replace(package, record_sha256=None) for package in each.packages), builds=())
-        for each in lock.resolutions
-    )
+
+    def without_digests(packages: tuple[Package, ...]) -> tuple[Package, ...]:
+        return tuple(replace(each, record_sha256=None, wrong_record=()) for each in packages)
+
+    resolutions = tuple(replace(each, packages=without_digests(each.packages), builds=()) for each in lock.resolutions)
     bare = replace(
         lock,
         resolutions=resolutions,

@@ -24,7 +24,7 @@ from envspec.installer.staging import relocate
 from envspec.io.cache import cache_problem
 from envspec.io.files import DiskFull
 from envspec.io.tasks import run_interruptible
-from envspec.models import Library, Lock, Package, Platform, Resolution, owners_of
+from envspec.models import Library, Lock, Package, Platform, Resolution, owners_of, wrong_records_of
 from envspec.names import normalised
 from envspec.operations.lock_state import is_open
 from envspec.operations.shared_files import refuse_conflicts
@@ -288,6 +288,7 @@ def expected_of(resolution: Resolution) -> Expected:
         conda=tuple(ExpectedConda(each.name, each.version, each.build, each.sha256) for each in resolution.conda),
         beneath=tuple(ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.installed),
         owners=owners_of(resolution.shared),
+        wrong_records=wrong_records_of(resolution),
     )
 
 

@@ -306,6 +306,9 @@ def _files(variant: Variant) -> Iterator[Row]:
         unbuilt = f"not built: {item.unbuilt.described}" if item.unbuilt else ""
         details = _size(item.file.size_bytes), index, uploaded, unbuilt
         yield _file(item.platform, item.file.filename, details, item.file.sha256, item.file.url or "")
+        for wrong in item.wrong_record:
+            is_there = f"sha256:{wrong.sha256}" if wrong.sha256 else "is not in the wheel"
+            yield row(f"{item.platform.value}: RECORD is wrong about {wrong.path}", notes=[is_there])
 
 
 def _conda_files(variant: CondaVariant) -> Iterator[Row]:

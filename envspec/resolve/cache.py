@@ -22,6 +22,7 @@ from envspec.models import (
     Target,
     Unbuilt,
     WheelFile,
+    WrongRow,
 )
 
 #: Part of every key. Change it if the same request gives another result, or its stored form changes.
@@ -83,5 +84,6 @@ def _package(fields: dict[str, Any]) -> Package:
         "removed": tuple(fields["removed"]),
         "built": BuiltWheel(**fields["built"]) if fields["built"] else None,
         "unbuilt": Unbuilt(fields["unbuilt"]) if fields.get("unbuilt") else None,
+        "wrong_record": tuple(WrongRow(**each) for each in fields["wrong_record"]),
     }
     return Package(**{**fields, **made})

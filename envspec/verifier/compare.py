@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
 from envspec.verifier.hashing import BytecodeState, compare_bytecode, hash_all, source_of
-from envspec.verifier.installed import Installed, depth_of, entries_of_owners
+from envspec.verifier.installed import Installed, depth_of, entries_of_owners, right_rows
 from envspec.verifier.own_files import CONFIG, has_system_packages, is_known
 from envspec.verifier.record import installed_sha256
 from envspec.verifier.scan import (
@@ -46,13 +46,10 @@ def compare(expected: Expected, installed: Installed) -> VerifyResult:
         findings.append(DriftFinding(PYTHON, Drift.SYSTEM_PACKAGES, CONFIG))
     for one, hiding in shadows(installed.wheels, environment.path):
         findings.append(DriftFinding(one.name, Drift.SHADOWED, str(hiding)))
+    _correct(expected, installed)
     for path, owner in files.unhashed.items():
         if path not in files.expected:
             findings.append(DriftFinding(owner, Drift.UNHASHED, path))
-    for path, (owner, entry) in entries_of_owners(installed.wheels, environment, expected.owners).items():
-        if path in files.expected:
-            files.owners[path] = owner
-            files.expected[path].hashes = {(entry.algorithm, entry.digest): None}
     hashed = hash_all(files.expected.values(), str(environment.prefix))
     for each in hashed:
         first = "=".join(next(iter(files.expected[each.path].hashes)))
@@ -82,6 +79,22 @@ def compare(expected: Expected, installed: Installed) -> VerifyResult:
         bytecode_other_python=compared[BytecodeState.OTHER_PYTHON],
     )
     return VerifyResult(in_order(findings), counts)
+
+
+def _correct(expected: Expected, installed: Installed) -> None:
+    """Correct what RECORDs list by what the lock says of files that are listed wrongly or by several packages."""
+    environment, files = installed.environment, installed.files
+    corrected = dict[str, str]()
+    for one in installed.wheels:
+        for path, right in right_rows(one, environment, expected.wrong_records).items():
+            # What another package lists is that package's.
+            if files.owners.get(path, one.name) == one.name:
+                files.replace_hashes(path, one.name, right)
+                corrected[path] = one.name
+    for path, (owner, entry) in entries_of_owners(installed.wheels, environment, expected.owners).items():
+        if path in files.expected and corrected.get(path) != owner:
+            files.owners[path] = owner
+            files.expected[path].hashes = {(entry.algorithm, entry.digest): None}
 
 
 def _unowned(expected: Expected, installed: Installed) -> Iterator[DriftFinding]:
@@ -119,13 +132,15 @@ def _packages(expected: Expected, installed: Installed) -> Iterator[DriftFinding
         if name not in locked and name not in allowed:
             yield DriftFinding(name, Drift.EXTRA, found=ones[0].version)
         for one in ones:
-            yield from _distribution(one, locked.get(name), installed.environment)
+            wrong = expected.wrong_records.get(name, {})
+            absent = {path for path, sha256 in wrong.items() if sha256 is None}
+            yield from _distribution(one, locked.get(name), installed.environment, absent)
     for name in locked.keys() - by_name.keys():
         yield DriftFinding(name, Drift.MISSING, expected=locked[name].version)
 
 
 def _distribution(
-    one: Distribution, locked: ExpectedPackage | None, environment: PythonEnvironment
+    one: Distribution, locked: ExpectedPackage | None, environment: PythonEnvironment, absent: Set[str]
 ) -> Iterator[DriftFinding]:
     record = f"{environment.relative(one.site / one.folder)}/RECORD"
     if locked and not _is_version(locked, one.version):
@@ -133,7 +148,7 @@ def _distribution(
     elif one.entries is None:
         yield DriftFinding(one.name, Drift.RECORD, record, found=one.problem)
     elif locked and locked.record_sha256 is not None:
-        digest = installed_sha256(one.entries, depth_of(one, environment))
+        digest = installed_sha256(one.entries, depth_of(one, environment), absent)
         if digest != locked.record_sha256:
             yield DriftFinding(one.name, Drift.RECORD, record, locked.record_sha256, digest or "it has other hashes")
 

@@ -131,6 +131,19 @@ def depth_of(one: Distribution, environment: PythonEnvironment) -> int:
     return len(one.site.relative_to(environment.prefix).parts)
 
 
+def right_rows(
+    one: Distribution, environment: PythonEnvironment, wrong_records: Mapping[str, Mapping[str, str | None]]
+) -> dict[str, ExpectedFile | None]:
+    """Path in the environment -> the file of the locked wheel, of those that RECORD does not list as they are; None for
+    one that is not in the wheel. wrong_records: see `Expected`.
+    """
+    found: dict[str, ExpectedFile | None] = {}
+    for path, sha256 in wrong_records.get(one.name, {}).items():
+        inside = path.removeprefix(DATA) if path.startswith(DATA) else f"{environment.relative(one.site)}/{path}"
+        found[inside] = ExpectedFile(inside, {("sha256", from_hex(sha256)): None}) if sha256 else None
+    return found
+
+
 def entries_of_owners(
     wheels: Iterable[Distribution], environment: PythonEnvironment, owners: Mapping[str, str]
 ) -> dict[str, tuple[str, RecordEntry]]:

@@ -9,7 +9,7 @@ import csv
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final, NamedTuple
 
 #: Prefix of a file that is in the environment and not in its site-packages.
@@ -152,11 +152,19 @@ def wheel_sha256(record: bytes) -> str | None:
     return entries_sha256(wheel_entries(record))
 
 
-def entries_sha256(entries: Iterable[RecordEntry]) -> str | None:
-    """The same of its files."""
-    return _sha256((wheel_path(entry.path), entry) for entry in entries)
+def entries_sha256(entries: Iterable[RecordEntry], absent: Container[str] = ()) -> str | None:
+    """The same of its files.
+
+    absent: paths that are listed and not in the wheel: pip keeps their rows, uv does not.
+    """
+    paths = ((wheel_path(entry.path), entry) for entry in entries)
+    return _sha256((path, entry) for path, entry in paths if path not in absent)
 
 
-def installed_sha256(entries: Iterable[RecordEntry], depth: int) -> str | None:
-    """The digest of what is installed, from the RECORD beside it. depth: see `installed_path`."""
-    return _sha256((installed_path(entry.path, depth), entry) for entry in entries)
+def installed_sha256(entries: Iterable[RecordEntry], depth: int, absent: Container[str] = ()) -> str | None:
+    """The digest of what is installed, from the RECORD beside it.
+
+    depth: see `installed_path`. absent: see `entries_sha256`.
+    """
+    paths = ((installed_path(entry.path, depth), entry) for entry in entries)
+    return _sha256((path, entry) for path, entry in paths if path not in absent)

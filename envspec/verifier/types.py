@@ -35,6 +35,7 @@ class Expected:
     """A whole environment. allowed: names of distributions that may be installed besides. beneath: those of the base
     image, or of the system, on top of which it is installed; record_sha256 is then that of RECORD itself. owners: path
     -> package, of files that several packages have with different content; see `installed.entries_of_owners`.
+    wrong_records: package -> path -> SHA-256, of files that RECORD does not list as they are; see `models.WrongRow`.
     """
 
     packages: tuple[ExpectedPackage, ...]
@@ -42,6 +43,7 @@ class Expected:
     beneath: tuple[ExpectedPackage, ...] = ()
     allowed: tuple[str, ...] = ("pip", "setuptools", "wheel")
     owners: Mapping[str, str] = field(default_factory=dict)
+    wrong_records: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Expected:
@@ -52,6 +54,7 @@ class Expected:
             beneath=tuple(ExpectedPackage(**each) for each in data["beneath"]),
             allowed=tuple(data["allowed"]),
             owners=data["owners"],
+            wrong_records=data["wrong_records"],
         )
 
 

@@ -88,7 +88,9 @@ def test_the_digest_is_of_paths_and_hashes_in_any_order() -> None:
 
 def test_values_travel_as_json() -> None:
     expected = Expected(
-        (ExpectedPackage("a", "1", "ab"), ExpectedPackage("b", "2")), (ExpectedConda("c", "1", "h", "d"),)
+        (ExpectedPackage("a", "1", "ab"), ExpectedPackage("b", "2")),
+        (ExpectedConda("c", "1", "h", "d"),),
+        wrong_records={"a": {"a.so": "ab", "b.so": None}},
     )
     assert Expected.of(json.loads(json.dumps(asdict(expected)))) == expected
     result = VerifyResult(tuple(DriftFinding("a", drift, "p", "e", "f") for drift in Drift), VerifyCounts(packages=2))

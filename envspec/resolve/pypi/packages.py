@@ -126,6 +126,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
             built=rules.sources[node.name].built if node.name in rules.sources else None,
             unbuilt=rules.sources[node.name].unbuilt if node.name in rules.sources else None,
             record_sha256=digest,
+            wrong_record=view.wrong_record(node.file),
             removed=tuple(sorted(map(without_marker, applicable(node.removed, environment, frozenset(node.extras))))),
             preferred=other,
         )

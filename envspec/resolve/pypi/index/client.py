@@ -34,6 +34,7 @@ from envspec.resolve.pypi.index.file_metadata import (
     BadRemoteWheel,
     FilePart,
     ReadPart,
+    WheelRecord,
     read_file,
     read_member,
     read_metadata,
@@ -176,7 +177,7 @@ class IndexClient:
                             f"{file.filename} is no usable wheel: {error}", hint="check the URL in the spec"
                         ) from error
                     store.put_metadata(sha256, StoredMetadata(metadata, size_bytes))
-                    store.put_record(sha256, record)
+                    _put_record(store, sha256, record)
             found = {"fetched": started.isoformat(), "sha256": sha256, "size_bytes": size_bytes}
             store.put_answer(key, found)
         return replace(file, sha256=found["sha256"], size_bytes=found["size_bytes"])
@@ -325,10 +326,12 @@ class IndexClient:
                 hint="report it to the index's operator: it was cut short or changed on the way or on the server",
             ) from error
         if record is not None and file.sha256:
-            self.store.put_record(file.sha256, record)
+            _put_record(self.store, file.sha256, record)
         return StoredMetadata(body, total)
 
-    async def _whole_wheel(self, http: Http, index: PackageIndex, file: ListedFile) -> tuple[bytes, int, bytes | None]:
+    async def _whole_wheel(
+        self, http: Http, index: PackageIndex, file: ListedFile
+    ) -> tuple[bytes, int, WheelRecord | None]:
         url, within = self.authorised(index, file.url), index.within(file.sha256)
         with tempfile.TemporaryFile() as wheel:
             found = await http.download(url, wheel, file.size_bytes or _WHOLE_BYTES, within=within)
@@ -418,6 +421,14 @@ def _wrong_hash(index: PackageIndex, what: str, expected: str, found: str) -> Wr
     )
 
 
+def _put_record(store: Store, sha256: str, record: WheelRecord | None) -> None:
+    """Store the RECORD of the wheel with a hash."""
+    if record is None:
+        store.put_record(sha256, None)
+    else:
+        store.put_record(sha256, record.content, [(each.path, each.sha256) for each in record.wrong])
+
+
 def _check_release(metadata: bytes, filename: str) -> None:
     """Refuse a wheel whose METADATA has another name or version than its file name, but for a label that it lacks:
     projects rename wheels after they are built.
@@ -497,7 +508,7 @@ class RecordDigests:
 
     async def _store(self, index: PackageIndex, file: ListedFile, sha256: str) -> None:
         record = await read_record(self._parts(index, file, "RECORD"))
-        self._client.store.put_record(sha256, record)
+        _put_record(self._client.store, sha256, record)
 
     def _parts(self, index: PackageIndex, file: ListedFile, what: str) -> ReadPart:
         """Reads parts of a wheel. what: is read of it, for messages."""

@@ -10,6 +10,7 @@ Sources: PEP 643 (metadata 2.2: what is not `Dynamic` applies to the wheel too);
 
 from __future__ import annotations
 
+import hashlib
 import io
 import lzma
 import os
@@ -28,8 +29,8 @@ from typing import IO, Any, Final
 from packaging.version import InvalidVersion, Version
 
 from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar, path_problem
-from envspec.models import Unbuilt
-from envspec.names import normalised
+from envspec.models import Unbuilt, WrongRow
+from envspec.names import INNER_PATH, normalised
 from envspec.resolve.pypi.metadata import (
     DYNAMIC,
     declared,
@@ -41,6 +42,8 @@ from envspec.resolve.pypi.metadata import (
     valid,
     without_requirements,
 )
+from envspec.verifier.hashing import STRONG, from_hex
+from envspec.verifier.record import BadRecord, RecordEntry, wheel_entries, wheel_path
 
 _DIRECTORY_ENTRY = b"PK\x01\x02"
 _LOCAL_HEADER = b"PK\x03\x04"
@@ -59,6 +62,10 @@ TAIL_BYTES: Final = 48 * 1024
 LARGEST_BYTES: Final = 32 * 1024 * 1024
 #: The longest part that is requested: one of these files with its header, or the directory.
 MOST_AT_ONCE: Final = LARGEST_BYTES + (1 << 20)
+#: How much of a file that RECORD does not list as it is, is requested and unpacked at once.
+_PIECE_BYTES: Final = 16 << 20
+#: Of so many files that RECORD does not list as they are, the hashes are not worth as many requests.
+_MOST_WRONG: Final = 100
 
 
 class BadRemoteWheel(ValueError):
@@ -80,11 +87,19 @@ class FilePart:
         return self.body[start - self.start : end - self.start]
 
 
+@dataclass(frozen=True, slots=True)
+class WheelRecord:
+    """The RECORD of a wheel. wrong: the files that it does not list as they are, sorted."""
+
+    content: bytes
+    wrong: tuple[WrongRow, ...]
+
+
 #: Reads a part of one file: (None, n) the last n bytes; (start, end) a half-open interval.
 ReadPart = Callable[["int | None", int], Awaitable[FilePart]]
 
 
-async def read_file(file: IO[bytes]) -> tuple[bytes, int, bytes | None]:
+async def read_file(file: IO[bytes]) -> tuple[bytes, int, WheelRecord | None]:
     """METADATA, size in bytes, and RECORD of a wheel on disk; raises as `read_metadata`."""
     total = file.seek(0, os.SEEK_END)
 
@@ -100,7 +115,7 @@ async def read_file(file: IO[bytes]) -> tuple[bytes, int, bytes | None]:
     return metadata, total, record
 
 
-async def read_metadata(read: ReadPart) -> tuple[bytes, int, bytes | None]:
+async def read_metadata(read: ReadPart) -> tuple[bytes, int, WheelRecord | None]:
     """METADATA, the wheel's size in bytes, and RECORD if it can be read without another request.
 
     Raises:
@@ -109,14 +124,14 @@ async def read_metadata(read: ReadPart) -> tuple[bytes, int, bytes | None]:
     wheel = await _open(read)
     metadata = await wheel.file("METADATA")
     try:
-        return metadata, wheel.total, await replace(wheel, read=_no_request).file("RECORD")
+        return metadata, wheel.total, await replace(wheel, read=_no_request).record()
     except BadRemoteWheel:
         return metadata, wheel.total, None
 
 
-async def read_record(read: ReadPart) -> bytes:
+async def read_record(read: ReadPart) -> WheelRecord:
     """The RECORD of a wheel; raises as `read_metadata`."""
-    return await (await _open(read)).file("RECORD")
+    return await (await _open(read)).record()
 
 
 async def read_member(read: ReadPart, paths: Container[str], most_bytes: int) -> bytes:
@@ -186,6 +201,50 @@ class _RemoteWheel:
         end = begin + entry.compressed
         return _unpacked(entry, name, (await self._part(begin, end)).slice(begin, end))
 
+    async def record(self) -> WheelRecord:
+        """RECORD, compared with the zip directory; the hash of a file that differs is that of its content."""
+        content = await self.file("RECORD")
+        try:
+            rows = {row.path: row for row in wheel_entries(content)}
+        except BadRecord:
+            return WheelRecord(content, ())
+        differing, missing = _compared(self.directory, rows)
+        wrong = [WrongRow(path) for path in missing]
+        if len(differing) > _MOST_WRONG:
+            return WheelRecord(content, ())
+        for path, entry in differing.items():
+            sha256, row = await self._sha256(entry), rows.get(entry.name)
+            if row is None or row.digest != from_hex(sha256):
+                wrong.append(WrongRow(path, sha256))
+        return WheelRecord(content, tuple(sorted(wrong, key=lambda each: each.path)))
+
+    async def _sha256(self, entry: _Entry) -> str:
+        """SHA-256 (hexadecimal) of a file's content, read in pieces: libraries have gigabytes."""
+        # As in `content`: the first piece nearly always contains all of a small file.
+        head_end = entry.offset + _LOCAL_HEADER_BYTES + len(entry.name) + 1024 + entry.compressed
+        piece_end = min(head_end, entry.offset + _PIECE_BYTES, self.start)
+        first = await _containing(entry.offset, piece_end, piece_end, self.read, *self.parts)
+        head = first.slice(entry.offset, piece_end)
+        if head[:4] != _LOCAL_HEADER:
+            raise BadRemoteWheel(f"its {entry.name} is not where its zip directory has it")
+        begin = entry.offset + _LOCAL_HEADER_BYTES + sum(_unpack("<HH", head, 26))
+        end = begin + entry.compressed
+        if end > self.start or entry.method not in (0, 8):
+            raise BadRemoteWheel(f"its {entry.name} runs into its zip directory, or has another compression method")
+        digest, crc, size = hashlib.sha256(), 0, 0
+        unpacker = zlib.decompressobj(-15) if entry.method == 8 else None
+        for start in range(begin, end, _PIECE_BYTES):
+            stop = min(start + _PIECE_BYTES, end)
+            packed = (await _containing(start, stop, stop, self.read, first, *self.parts)).slice(start, stop)
+            for chunk in _chunks(packed, unpacker, is_last=stop == end):
+                digest.update(chunk)
+                crc, size = zlib.crc32(chunk, crc), size + len(chunk)
+                if size > entry.size:
+                    break
+        if size != entry.size or crc != entry.crc:
+            raise BadRemoteWheel(f"its {entry.name} does not match its checksum")
+        return digest.hexdigest()
+
     async def _part(self, start: int, end: int) -> FilePart:
         part = await _containing(start, end, end, self.read, *self.parts)
         if all(part is not each for each in self.parts):
@@ -203,6 +262,50 @@ async def _containing(start: int, end: int, until: int, read: ReadPart, *parts: 
     if not found.contains(start, end):
         raise BadRemoteWheel("the server sends other bytes than requested")
     return found
+
+
+def _chunks(packed: bytes, unpacker: zlib._Decompress | None, *, is_last: bool) -> Iterator[bytes]:
+    """The content of a piece of a file, a bounded part at a time."""
+    if unpacker is None:
+        yield packed
+        return
+    try:
+        while packed:
+            yield unpacker.decompress(packed, _PIECE_BYTES)
+            packed = unpacker.unconsumed_tail
+        if is_last:
+            yield unpacker.flush()
+    except zlib.error as error:
+        raise BadRemoteWheel(f"a file of it cannot be decompressed: {error}") from error
+
+
+def _compared(directory: bytes, rows: Mapping[str, RecordEntry]) -> tuple[dict[str, _Entry], list[str]]:
+    """Files that RECORD lists with another size or without a hash, or does not list, by their paths as installed; and
+    the paths of its rows without a file. Only files that no installer changes, and whose path a lock can contain.
+
+    rows: of RECORD, by path.
+    """
+    differing: dict[str, _Entry] = {}
+    found = set[str]()
+    start = 0
+    while directory.startswith(_DIRECTORY_ENTRY, start):
+        size, name, extra, comment = _unpack("<IHHH", directory, start + 24)
+        end = start + _NAME_AT + name
+        raw = directory[start + _NAME_AT : end].decode("utf-8", "replace")
+        path = raw if raw in rows else posixpath.normpath(raw)
+        row = rows.get(path)
+        found.add(path)
+        if row is None or row.size_bytes not in (None, size) or row.algorithm not in STRONG:
+            entry = _entry(directory, start)
+            installed = None if raw.endswith("/") else wheel_path(path)
+            is_wrong = row is None or row.size_bytes not in (None, entry.size) or row.algorithm not in STRONG
+            if installed is not None and is_wrong and INNER_PATH.fits(installed):
+                differing[installed] = entry
+        # The extra fields and the comment follow.
+        start = end + extra + comment
+    left = (wheel_path(path) for path in rows.keys() - found)
+    missing = [path for path in left if path is not None and INNER_PATH.fits(path) and path not in differing]
+    return differing, missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from packaging.version import Version
 from envspec.errors import EnvspecError, NetworkError, OfflineMiss
 from envspec.io.store import StoredPage
 from envspec.io.tasks import run_in_thread
-from envspec.models import DEFAULT_INDEX
+from envspec.models import DEFAULT_INDEX, WrongRow
 from envspec.origins import PYTORCH
 from envspec.resolve.pypi.index.client import IndexClient, RecordDigests, unreadable_page
 from envspec.resolve.pypi.index.file_metadata import BadSdist
@@ -365,6 +365,10 @@ class View:
     async def record_digest(self, name: str, file: ListedFile) -> str | None:
         """The digest of a wheel's RECORD; None if it is unknown, and for an sdist."""
         return await self.digests.of(self.rules.index_of(name), file)
+
+    def wrong_record(self, file: ListedFile) -> tuple[WrongRow, ...]:
+        """The files that a wheel's RECORD does not list as they are, once `record_digest` has read it."""
+        return tuple(WrongRow(*row) for row in self._client.store.wrong_rows(file.sha256 or ""))
 
     async def small_file(self, name: str, file: ListedFile, path: str, most_bytes: int) -> bytes | None:
         """A file of a package's wheel; see `RecordDigests.small_file`."""
