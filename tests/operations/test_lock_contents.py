@@ -175,6 +175,7 @@ def test_a_server_that_fails_is_requested_again_by_another_run(
 def test_a_record_that_tells_nothing(tmp_path: Path, serve: Serve, record: bytes) -> None:
     info = "small_one-1.0.0.dist-info"
     files = [(f"{info}/{name}", member(SMALL.data, f"/{name}"), 0o644) for name in ("METADATA", "WHEEL")]
+    files.append(("small_one/__init__.py", b"", 0o644))
     broken = Artifact(
         "small-one", "1.0.0", SMALL.filename, zipped([*files, (f"{info}/RECORD", record, 0o644)]), SMALL.metadata
     )

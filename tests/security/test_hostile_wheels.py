@@ -166,7 +166,7 @@ def by_ranges(data: bytes, canary: Canary) -> str:
         return f"refused: {fault}".partition(": Error")[0]
     assert size == len(data)
     head = BytesHeaderParser().parsebytes(metadata)
-    rows = "no RECORD" if record is None else f"RECORD of {len(record.splitlines())} lines"
+    rows = "no RECORD" if record is None else f"RECORD of {len(record.content.splitlines())} lines"
     return f"accepted: METADATA of {head['Name']} {head['Version']}, {rows}"
 
 
