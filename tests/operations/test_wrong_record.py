@@ -28,7 +28,6 @@ from tests.support.builders.entries import lay_out
 from tests.support.builders.environments import BASE, RUNNING, SERIES, installs
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, padding, wheel
-from tests.support.builders.zips import zipped
 from tests.support.servers.index import IndexServer
 from tests.support.user import User, succeeded
 
@@ -42,8 +41,13 @@ FILES: Final = {
     "codec/lib.so": LISTED,
     "codec/also.so": padding(100_000, seed=3),
     "codec/gone.so": b"gone",
+    "codec/same.so": b"as it was",
     "codec-1.0.data/data/share/codec.txt": b"as it was",
 }
+
+
+BUILT_AT: Final = (2026, 5, 25, 6, 24, 54)
+REPAIRED_AT: Final = (2026, 5, 25, 6, 26, 52)
 
 
 def repaired(original: Artifact, changed: Mapping[str, bytes | None]) -> Artifact:
@@ -52,14 +56,20 @@ def repaired(original: Artifact, changed: Mapping[str, bytes | None]) -> Artifac
         content: dict[str, bytes | None] = {name: archive.read(name) for name in archive.namelist()}
     content |= changed
     paths = sorted(content, key=lambda path: (".dist-info/" not in path, path))
-    members = [(path, data, 0o644) for path in paths if (data := content[path]) is not None]
-    return replace(original, data=zipped(members))
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w") as archive:
+        for path in paths:
+            if (data := content[path]) is not None:
+                archive.writestr(zipfile.ZipInfo(path, REPAIRED_AT if path in changed else BUILT_AT), data)
+    return replace(original, data=body.getvalue())
 
 
 REPAIRED: Final = repaired(
     wheel("codec", "1.0", files=FILES, tag="py3-none-any"),
     {
         "codec/lib.so": LIBRARY,
+        # Of the same size: RECORD has a wrong hash alone.
+        "codec/same.so": b"as it is.",
         "codec/new.py": b"NEW = 1\n",
         "codec/gone.so": None,
         "codec-1.0.data/data/share/codec.txt": b"as it is now",
@@ -71,6 +81,7 @@ EXPECTED: Final[list[dict[str, Any]]] = [
     {"path": "codec/gone.so"},
     {"path": "codec/lib.so", "sha256": hashlib.sha256(LIBRARY).hexdigest()},
     {"path": "codec/new.py", "sha256": hashlib.sha256(b"NEW = 1\n").hexdigest()},
+    {"path": "codec/same.so", "sha256": hashlib.sha256(b"as it is.").hexdigest()},
 ]
 
 
@@ -146,7 +157,7 @@ def test_an_image_of_it_matches(user: User, tmp_path: Path) -> None:
     assert found.findings == ()
 
 
-@pytest.mark.parametrize("path", ["codec/lib.so", "codec/new.py", "codec/also.so"])
+@pytest.mark.parametrize("path", ["codec/lib.so", "codec/same.so", "codec/new.py", "codec/also.so"])
 def test_a_change_is_found(user: User, index: IndexServer, path: str) -> None:
     """What RECORD lists for the library is a change, too."""
     succeeded(installs(user, user.lock, "--python", BASE, prefix="one"))

@@ -77,6 +77,36 @@ def test_rows_that_contradict_the_directory(listed: str, expected: tuple[WrongRo
     assert record_of(data).wrong == expected
 
 
+_Time = tuple[int, int, int, int, int, int]
+RECORDED = (2026, 5, 25, 6, 24, 54)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "changed", "count", "is_found"),
+    [
+        (RECORDED, (2026, 5, 25, 6, 24, 56), 1, True),
+        (RECORDED, (2026, 5, 25, 6, 24, 56), 20, True),
+        (RECORDED, (2026, 5, 25, 6, 24, 56), 21, False),
+        (RECORDED, RECORDED, 1, False),
+        (RECORDED, (2026, 5, 24, 23, 59, 58), 1, False),
+        # Times that some build tools write.
+        ((2016, 1, 1, 0, 0, 0), RECORDED, 1, False),
+        ((1980, 1, 1, 0, 0, 0), RECORDED, 1, False),
+    ],
+)
+def test_a_file_that_was_changed_later_is_hashed(recorded: _Time, changed: _Time, count: int, is_found: bool) -> None:
+    names = [f"tiny{number:02}.so" for number in range(count)]
+    rows = "".join(row(name, b"x = 1", 5) for name in names)
+    members = {**dict.fromkeys(names, b"x = 2"), "right.so": b"x = 1", f"{INFO}/METADATA": b"Name: tiny\n"}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path, content in members.items():
+            archive.writestr(zipfile.ZipInfo(path, changed if path in names else recorded), content)
+        archive.writestr(zipfile.ZipInfo(f"{INFO}/RECORD", recorded), rows + row("right.so", b"x = 1", 5) + rest())
+    found = record_of(buffer.getvalue()).wrong
+    assert found == (tuple(wrong(name, b"x = 2") for name in names) if is_found else ())
+
+
 def test_of_many_such_files_none_is_read() -> None:
     files = {f"tiny/{number}.py": b"" for number in range(101)}
     server = Server(wheel_of({"large": padding(100_000), **files}, rest()))

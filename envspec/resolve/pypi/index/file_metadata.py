@@ -66,6 +66,10 @@ MOST_AT_ONCE: Final = LARGEST_BYTES + (1 << 20)
 _PIECE_BYTES: Final = 16 << 20
 #: Of so many files that RECORD does not list as they are, the hashes are not worth as many requests.
 _MOST_WRONG: Final = 100
+#: Who repairs a wheel changes a few libraries.
+_MOST_LATER: Final = 20
+#: The time of day in an entry of the directory, in the low bits; the date is in the high ones.
+_TIME_OF_DAY: Final = 0xFFFF
 
 
 class BadRemoteWheel(ValueError):
@@ -208,7 +212,7 @@ class _RemoteWheel:
             rows = {row.path: row for row in wheel_entries(content)}
         except BadRecord:
             return WheelRecord(content, ())
-        differing, missing = _compared(self.directory, rows)
+        differing, missing = _compared(self.directory, rows, _find(self.directory, "RECORD").modified)
         wrong = [WrongRow(path) for path in missing]
         if len(differing) > _MOST_WRONG:
             return WheelRecord(content, ())
@@ -279,38 +283,44 @@ def _chunks(packed: bytes, unpacker: zlib._Decompress | None, *, is_last: bool) 
         raise BadRemoteWheel(f"a file of it cannot be decompressed: {error}") from error
 
 
-def _compared(directory: bytes, rows: Mapping[str, RecordEntry]) -> tuple[dict[str, _Entry], list[str]]:
+def _compared(directory: bytes, rows: Mapping[str, RecordEntry], written: int) -> tuple[dict[str, _Entry], list[str]]:
     """Files that RECORD lists with another size or without a hash, or does not list, by their paths as installed; and
     the paths of its rows without a file. Only files that no installer changes, and whose path a lock can contain.
 
-    rows: of RECORD, by path.
+    Also the files that were changed later than RECORD: their hashes may be wrong. Not if RECORD is of midnight, as some
+    build tools write it.
+
+    rows: of RECORD, by path. written: when RECORD was, as `_Entry.modified`.
     """
     differing: dict[str, _Entry] = {}
+    later: dict[str, _Entry] = {}
+    has_time = bool(written & _TIME_OF_DAY)
     found = set[str]()
     start = 0
     while directory.startswith(_DIRECTORY_ENTRY, start):
-        size, name, extra, comment = _unpack("<IHHH", directory, start + 24)
+        modified, size, name, extra, comment = _unpack("<I8xIHHH", directory, start + 12)
         end = start + _NAME_AT + name
         raw = directory[start + _NAME_AT : end].decode("utf-8", "replace")
         path = raw if raw in rows else posixpath.normpath(raw)
         row = rows.get(path)
         found.add(path)
-        if row is None or row.size_bytes not in (None, size) or row.algorithm not in STRONG:
+        is_later = has_time and modified > written
+        if is_later or row is None or row.size_bytes not in (None, size) or row.algorithm not in STRONG:
             entry = _entry(directory, start)
             installed = None if raw.endswith("/") else wheel_path(path)
             is_wrong = row is None or row.size_bytes not in (None, entry.size) or row.algorithm not in STRONG
-            if installed is not None and is_wrong and INNER_PATH.fits(installed):
-                differing[installed] = entry
+            if installed is not None and INNER_PATH.fits(installed) and (is_wrong or is_later):
+                (differing if is_wrong else later)[installed] = entry
         # The extra fields and the comment follow.
         start = end + extra + comment
     left = (wheel_path(path) for path in rows.keys() - found)
     missing = [path for path in left if path is not None and INNER_PATH.fits(path) and path not in differing]
-    return differing, missing
+    return differing | (later if len(later) <= _MOST_LATER else {}), missing
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file of the zip directory. crc: of its content. compressed, size, offset: in bytes."""
+    """A file of the zip directory. crc: of its content. compressed, size, offset: in bytes. modified: ascending."""
 
     name: str
     method: int
@@ -318,6 +328,7 @@ class _Entry:
     compressed: int
     size: int
     offset: int
+    modified: int
 
 
 def _find(directory: bytes, name: str) -> _Entry:
@@ -348,8 +359,8 @@ def _entries(directory: bytes) -> Iterator[_Entry]:
 
 
 def _entry(directory: bytes, start: int) -> _Entry:
-    # Flags, method, (time), CRC, compressed size, size, length of name, length of extra fields, (four more), offset.
-    flags, method, crc, compressed, size, name, extra, offset = _unpack("<8xHH4xIIIHH10xI", directory, start)
+    # Flags, method, time, CRC, compressed size, size, length of name, length of extra fields, (four more), offset.
+    flags, method, modified, crc, compressed, size, name, extra, offset = _unpack("<8xHHIIIIHH10xI", directory, start)
     if flags & 1:
         raise BadRemoteWheel("a file of its metadata is encrypted")
     name_end = start + _NAME_AT + name
@@ -359,7 +370,7 @@ def _entry(directory: bytes, start: int) -> _Entry:
         next(wide, value) if value == 0xFFFFFFFF else value for value in (size, compressed, offset)
     )
     text = directory[start + _NAME_AT : name_end].decode("utf-8", "replace")
-    return _Entry(text, method, crc, compressed, size, offset)
+    return _Entry(text, method, crc, compressed, size, offset, modified)
 
 
 def _zip64_values(extra: bytes) -> Iterator[int]:
