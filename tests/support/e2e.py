@@ -102,7 +102,8 @@ os._exit(0)
 #: Run in a container of the image, with requirements and wheels at /given. pip installs the lock a second time, some
 #: wheels at once so that the disk holds one copy, and each file is laid beside the image's: path, mode, SHA-256. Known
 #: to differ, see `wheel_trees.differences`: INSTALLER, REQUESTED, RECORD, and programs that are made of entry points.
-#: Bytecode that a wheel brings (numpy's, of one module) is in the image compiled anew, as all others are.
+#: Bytecode that a wheel brings (numpy's, of one module) is in the image compiled anew, as all others are. The image's
+#: own files are pyvenv.cfg and a pip that says how to install.
 SAME: Final = """
 import hashlib, json, shutil, subprocess, sys
 from pathlib import Path
@@ -146,9 +147,10 @@ for batch in batches():
         elif mode(ours) != mode(path):
             wrong.append(f"{inside}: {mode(ours)}, pip's {mode(path)}")
     shutil.rmtree(other)
+own = {Path("pyvenv.cfg"), Path("bin/pip"), Path("bin/pip3")}
 for path in files(image):
     inside = path.relative_to(image)
-    if inside not in seen and inside != Path("pyvenv.cfg") and not known(path):
+    if inside not in seen and inside not in own and not known(path):
         wrong.append(f"only the image has {inside}")
 print(json.dumps({"seen": len(seen), "wrong": wrong[:50]}))
 """
