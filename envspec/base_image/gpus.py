@@ -290,7 +290,8 @@ def _decision(gpu: GpuRow, capability: ComputeCapability, code: GpuCode, how: Ru
 def _unchecked(pins: CudaPins) -> str:
     torch = pins.torch
     if torch is None:
-        return f"{pins.platform.value}: no torch in the lock, so [cuda] gpus can't be checked"
+        reason = "no package of the lock has GPU code that envspec knows"
+        return f"{pins.platform.value}: {reason}, so [cuda] gpus can't be checked"
     unknown, change = _unknown_code(pins.platform, torch)
     return f"{unknown}, so [cuda] gpus could not be checked. {change}"
 
