@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -154,6 +154,24 @@ class Dependent:
     name: Name
     requirement: str
     replaces: str = ""
+
+
+def dependents_of(
+    name: str, required_by: Mapping[str, Iterable[Dependent]], follows: Callable[[str], bool] = lambda _: True
+) -> set[str]:
+    """The packages that require a package, directly or through others, without the spec.
+
+    required_by: of each package. follows: whether a package's own dependents are looked for; by default, of all.
+    """
+    found, waiting = set[str](), [name]
+    while waiting:
+        for each in required_by.get(waiting.pop(), ()):
+            if each.name == SPEC or each.name in found:
+                continue
+            found.add(each.name)
+            if follows(each.name):
+                waiting.append(each.name)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

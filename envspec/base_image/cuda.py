@@ -30,6 +30,7 @@ from envspec.models import (
     PlatformCuda,
     Resolution,
     SharedFiles,
+    dependents_of,
 )
 from envspec.origins import PYTORCH
 
@@ -260,6 +261,11 @@ class TorchBuild(Pin):
         return f"{self.channel}'s {self.name} {self.version}" if self.channel else f"torch {self.version}"
 
 
+def _is_library(name: str) -> bool:
+    """Whether a package is one of NVIDIA's, which contains libraries or requires those that do."""
+    return name.startswith("nvidia-") or name == "cuda-toolkit"
+
+
 @dataclass(frozen=True, slots=True)
 class CudaPins:
     """One platform. python: its series. cudas: newest first; more than one is two CUDAs in one environment. libraries:
@@ -284,17 +290,7 @@ class CudaPins:
 
     def bringing(self, name: str) -> list[str]:
         """The packages that require a library of NVIDIA's, directly or through others of these, sorted."""
-        found, seen, waiting = set[str](), set[str](), [name]
-        while waiting:
-            for asker in (each.name for each in self.dependents.get(waiting.pop(), ())):
-                if asker in seen or asker == SPEC:
-                    continue
-                seen.add(asker)
-                if asker.startswith("nvidia-") or asker == "cuda-toolkit":
-                    waiting.append(asker)
-                else:
-                    found.add(asker)
-        return sorted(found)
+        return sorted(each for each in dependents_of(name, self.dependents, _is_library) if not _is_library(each))
 
     @property
     def has_cuda(self) -> bool:

@@ -13,7 +13,7 @@ from envspec.context import counted
 from envspec.facts import Facts
 from envspec.io.archives import FileConflict
 from envspec.io.store import Store
-from envspec.models import SPEC, Package, Resolution, SharedFiles
+from envspec.models import SPEC, Package, Resolution, SharedFiles, dependents_of
 from envspec.resolve.pypi.shared_files import decided, is_named, shared_files
 from envspec.resolve.types import required_by
 from envspec.spec import Spec
@@ -112,19 +112,21 @@ def _shown(name: str, part: Resolution) -> str:
 
 def conflict_warnings(part: Resolution, spec: Spec, facts: Facts) -> Iterator[str]:
     """What to do about files that several packages have and nothing decides, a line for each group of packages."""
-    advice = _Advice({each.name: each for each in part.packages}, has_cuda(spec, part.target.platform), facts)
-    # The base image's plan warns of two CUDAs, with these packages.
-    is_warned = (
-        has_cuda(spec, part.target.platform) and len({each.cuda.major for each in read_pins(part, facts).cudas}) > 1
-    )
-    for each in part.shared:
-        if not each.owner and not (is_warned and is_of_two_cudas(each)):
-            names = " and ".join(_shown(name, part) for name in each.packages)
-            more = f" and {counted(len(each.paths) - 1, 'more file')}" if len(each.paths) > 1 else ""
-            yield (
-                f"{names} install {_first(each)}{more} with different content: this lock can't be "
-                f"installed, and no image can be built of it. {advice.on(each)}"
-            )
+    conflicts = [each for each in part.shared if not each.owner]
+    if not conflicts:
+        return
+    for_gpus = has_cuda(spec, part.target.platform)
+    if for_gpus and len({each.cuda.major for each in read_pins(part, facts).cudas}) > 1:
+        # The base image's plan warns of two CUDAs, with these packages.
+        conflicts = [each for each in conflicts if not is_of_two_cudas(each)]
+    advice = _Advice({each.name: each for each in part.packages}, for_gpus, facts)
+    for each in conflicts:
+        names = " and ".join(_shown(name, part) for name in each.packages)
+        more = f" and {counted(len(each.paths) - 1, 'more file')}" if len(each.paths) > 1 else ""
+        yield (
+            f"{names} install {_first(each)}{more} with different content: this lock can't be "
+            f"installed, and no image can be built of it. {advice.on(each)}"
+        )
 
 
 def _first(shared: SharedFiles) -> str:
@@ -148,7 +150,8 @@ class _Advice:
             return f"They are for two versions of CUDA: select releases that need one (required: {by})"
         if len(names) == 2 and self._are_variants(*names):
             kept, removed = self._preferred(*names)
-            if "torch" not in self._dependents(removed):
+            dependents = {package.name: package.required_by for package in self._packages.values()}
+            if "torch" not in dependents_of(removed, dependents):
                 return self._removal(kept, removed)
         if len(only_spec) == 1 and not (self._for_gpus and self._is_of_cuda(only_spec[0])):
             return f"Only the spec requires {only_spec[0]}: remove it; or {self._owner(shared)}"
@@ -184,16 +187,6 @@ class _Advice:
     def _askers(self, name: str) -> set[str]:
         package = self._packages.get(name)
         return {asker.name for asker in package.required_by} if package else set()
-
-    def _dependents(self, name: str) -> set[str]:
-        """What requires a package, directly or not."""
-        found: set[str] = set()
-        waiting = [name]
-        while waiting:
-            for asker in self._askers(waiting.pop()) - found - {SPEC}:
-                found.add(asker)
-                waiting.append(asker)
-        return found
 
     def _is_of_cuda(self, name: str) -> bool:
         return any(_CUDA.fullmatch(word) for word in name.split("-"))
