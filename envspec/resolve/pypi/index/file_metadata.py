@@ -194,12 +194,8 @@ class _RemoteWheel:
         """A file's content. name: for errors."""
         if max(entry.compressed, entry.size) > LARGEST_BYTES:
             raise BadRemoteWheel(f"its {name} is larger than {LARGEST_BYTES} bytes")
-        # The local header repeats the name and may have extra fields of its own: 1 KiB more is requested.
-        end = min(entry.offset + _LOCAL_HEADER_BYTES + len(entry.name) + 1024 + entry.compressed, self.start)
-        head = (await self._part(entry.offset, end)).slice(entry.offset, end)
-        if head[:4] != _LOCAL_HEADER:
-            raise BadRemoteWheel(f"its {name} is not where its zip directory has it")
-        begin = entry.offset + _LOCAL_HEADER_BYTES + sum(_unpack("<HH", head, 26))
+        end = min(_likely_end(entry), self.start)
+        begin = _begin(entry, (await self._part(entry.offset, end)).slice(entry.offset, end), name)
         if not 0 < entry.compressed <= self.start - begin:
             raise BadRemoteWheel(f"its {name} is empty, or runs into its zip directory")
         end = begin + entry.compressed
@@ -224,14 +220,9 @@ class _RemoteWheel:
 
     async def _sha256(self, entry: _Entry) -> str:
         """SHA-256 (hexadecimal) of a file's content, read in pieces: libraries have gigabytes."""
-        # As in `content`: the first piece nearly always contains all of a small file.
-        head_end = entry.offset + _LOCAL_HEADER_BYTES + len(entry.name) + 1024 + entry.compressed
-        piece_end = min(head_end, entry.offset + _PIECE_BYTES, self.start)
+        piece_end = min(_likely_end(entry), entry.offset + _PIECE_BYTES, self.start)
         first = await _containing(entry.offset, piece_end, piece_end, self.read, *self.parts)
-        head = first.slice(entry.offset, piece_end)
-        if head[:4] != _LOCAL_HEADER:
-            raise BadRemoteWheel(f"its {entry.name} is not where its zip directory has it")
-        begin = entry.offset + _LOCAL_HEADER_BYTES + sum(_unpack("<HH", head, 26))
+        begin = _begin(entry, first.slice(entry.offset, piece_end), entry.name)
         end = begin + entry.compressed
         if end > self.start or entry.method not in (0, 8):
             raise BadRemoteWheel(f"its {entry.name} runs into its zip directory, or has another compression method")
@@ -254,6 +245,21 @@ class _RemoteWheel:
         if all(part is not each for each in self.parts):
             self.parts.insert(0, part)
         return part
+
+
+def _likely_end(entry: _Entry) -> int:
+    """An offset behind a file's content, nearly always: its local header repeats the name, and may have 1 KiB of extra
+    fields of its own.
+    """
+    return entry.offset + _LOCAL_HEADER_BYTES + len(entry.name) + 1024 + entry.compressed
+
+
+def _begin(entry: _Entry, head: bytes, name: str) -> int:
+    """The offset of a file's content. head: the bytes from its local header on. name: for errors."""
+    if head[:4] != _LOCAL_HEADER:
+        raise BadRemoteWheel(f"its {name} is not where its zip directory has it")
+    name_bytes, extra_bytes = _unpack("<HH", head, 26)
+    return entry.offset + _LOCAL_HEADER_BYTES + int(name_bytes + extra_bytes)
 
 
 async def _containing(start: int, end: int, until: int, read: ReadPart, *parts: FilePart) -> FilePart:
