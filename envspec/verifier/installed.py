@@ -139,7 +139,7 @@ def right_rows(
     """
     found: dict[str, ExpectedFile | None] = {}
     for path, sha256 in wrong_records.get(one.name, {}).items():
-        inside = path.removeprefix(DATA) if path.startswith(DATA) else f"{environment.relative(one.site)}/{path}"
+        inside = _path_in(environment, one, path)
         found[inside] = ExpectedFile(inside, {("sha256", from_hex(sha256)): None}) if sha256 else None
     return found
 
@@ -161,10 +161,15 @@ def entries_of_owners(
         site = environment.relative(one.site)
         entries = {entry.path: entry for entry in one.entries or ()}
         for path in paths[one.name]:
-            inside = path.removeprefix(DATA) if path.startswith(DATA) else f"{site}/{path}"
+            inside = _path_in(environment, one, path)
             if (entry := entries.get(posixpath.relpath(inside, site))) is not None:
                 found[inside] = one.name, entry
     return found
+
+
+def _path_in(environment: PythonEnvironment, one: Distribution, path: str) -> str:
+    """A path as locks have it, relative to site-packages, or to the environment after `record.DATA`, in the latter."""
+    return path.removeprefix(DATA) if path.startswith(DATA) else f"{environment.relative(one.site)}/{path}"
 
 
 def _programs(
