@@ -260,9 +260,15 @@ def _old_python(imported: Import, named: Sequence[str]) -> str:
     if named:
         return "" if named[0] in PYTHON_SERIES else named[0]
     bounds = [bound for clue in imported.draft.pythons if (bound := specifier_of(clue)) is not None]
-    known = (*PYTHON_SERIES, *_OLD_PYTHONS)
-    allowed = [each for each in known if all(any(bound.contains(f"{each}.{n}") for n in (0, 9)) for bound in bounds)]
-    return allowed[0] if allowed and allowed[0] in _OLD_PYTHONS else ""
+    for series in (*PYTHON_SERIES, *_OLD_PYTHONS):
+        if all(_may_be_in(bound, series) for bound in bounds):
+            return series if series in _OLD_PYTHONS else ""
+    return ""
+
+
+def _may_be_in(bound: SpecifierSet, series: str) -> bool:
+    """Whether an early or a late release of a series is within a bound."""
+    return bound.contains(f"{series}.0") or bound.contains(f"{series}.9")
 
 
 def _drafted(request: AuditRequest, imported: Import, python: str, facts: Facts, now: datetime) -> Audit:
