@@ -17,7 +17,7 @@ from envspec.importers.base_images import read_base_image
 from envspec.importers.dockerfile_syntax import Instruction
 from envspec.importers.shell import read_script, write
 from envspec.importers.shell_notes import OTHERS
-from envspec.importers.shell_state import Command, Shell
+from envspec.importers.shell_state import Command, Shell, is_at_or_below
 from envspec.importers.shell_syntax import Expanded, expand_text
 from envspec.importers.types import Clue, Import, Outcome, Source
 from envspec.importers.variables import READ, ignored, read_variable
@@ -369,7 +369,7 @@ class StageReader:
         for source in sources:
             self.shell.taken.append((name, source))
             for folder, clone in shell.clones.items():
-                if folder == source or folder.startswith(f"{source.rstrip('/')}/"):
+                if is_at_or_below(folder, source):
                     inside = posixpath.join(place, posixpath.relpath(folder, source))
                     self.shell.clones[posixpath.normpath(inside)] = clone
             if source in complete.environments:

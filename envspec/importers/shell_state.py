@@ -28,7 +28,8 @@ _USUAL: Final = re.compile(
 )
 
 
-def _is_in(path: str, folder: str) -> bool:
+def is_at_or_below(path: str, folder: str) -> bool:
+    """Whether a path is a folder, or below it."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
@@ -142,12 +143,14 @@ class Shell:
         path = self.path(name)
         named = [self.variables.get(each) for each in _FOLDERS]
         made = [*self.environments, *self.built, *(self.path(each) for each in named if each)]
-        return bool(_USUAL.search(path)) or any(_is_in(path, each) or _is_in(each, path) for each in made)
+        is_part = any(is_at_or_below(path, each) for each in made)
+        contains_one = any(is_at_or_below(each, path) for each in made)
+        return bool(_USUAL.search(path)) or is_part or contains_one
 
     def is_built(self, name: str) -> bool:
         """Whether a path is in a folder of wheels or of an environment that commands made."""
         path = self.path(name)
-        return any(_is_in(path, each) for each in self.built)
+        return any(is_at_or_below(path, each) for each in self.built)
 
     def is_elsewhere(self, environment: str) -> bool:
         """Whether an environment is another one than the image's."""
