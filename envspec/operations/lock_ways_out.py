@@ -37,10 +37,10 @@ class Tried(Protocol):
 
 def ways_to_solve(message: str, spec: Spec, tried: Tried, context: Context) -> str:
     """Changes of a spec without a solution that give one, as a hint; empty if none is found. message: of the error."""
-    ways = list(filter(None, [overriding(message, spec, tried)]))
+    ways = [overriding(message, spec, tried)]
     if found := list(loosened(message, spec, tried, context)):
         ways.append(f"loosen one of these, and the rest has a solution: {'; '.join(found)}")
-    return "\n  or ".join(ways)
+    return "\n  or ".join(filter(None, ways))
 
 
 def loosened(message: str, spec: Spec, tried: Tried, context: Context) -> Iterator[str]:
