@@ -152,12 +152,12 @@ def python_marker(platforms: tuple[str, ...]) -> str:
     )
 
 
-def joined_markers(*markers: str) -> str:
-    """The marker that holds if all of them do; empty ones always do."""
+def with_markers(requirement: str, *markers: str) -> str:
+    """A requirement that applies if all of the markers hold; empty ones always do."""
     found = list(filter(None, dict.fromkeys(markers)))
-    if len(found) < 2:
-        return "".join(found)
-    return " and ".join(f"({each})" if " or " in each else each for each in found)
+    if len(found) > 1:
+        found = [f"({each})" if " or " in each else each for each in found]
+    return f"{requirement} ; {' and '.join(found)}" if found else requirement
 
 
 def add_name(imported: Import, source: Source, name: str) -> None:

@@ -20,10 +20,10 @@ from envspec.importers.conda_specs import (
     add_pinned,
     add_platform,
     add_requirement,
-    joined_markers,
     platforms_of,
     python_marker,
     selected,
+    with_markers,
 )
 from envspec.importers.pip import add_index
 from envspec.importers.pip import add_requirement as add_pip_requirement
@@ -290,8 +290,7 @@ def _pep508(name: str, table: Mapping[str, Any], platforms: tuple[str, ...]) -> 
     else:
         version = str(table.get("version", "*"))
         text += "" if version == "*" else version if version[:1] in "=<>!~" else f"=={version}"
-    marker = joined_markers(str(table.get("env-markers") or ""), python_marker(platforms))
-    return f"{text} ; {marker}" if marker else text
+    return with_markers(text, str(table.get("env-markers") or ""), python_marker(platforms))
 
 
 def _pypi_options(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from envspec.importers.conda_specs import joined_markers
+from envspec.importers.conda_specs import with_markers
 from envspec.importers.extra_markers import without_extras
 from envspec.importers.pip import Verdict
 from envspec.importers.project import Project, not_included, written_value
@@ -155,8 +155,7 @@ def requirement_of(name: str, value: Any) -> str:
         markers += [f'python_full_version {each.operator} "{each.version}"' for each in _set(specifier_of(python))]
     if platform := text_of(value, "platform"):
         markers.append(f'sys_platform == "{platform}"')
-    marker = joined_markers(*markers)
-    return f"{text} ; {marker}" if marker else text
+    return with_markers(text, *markers)
 
 
 def specifier_of(constraint: str) -> str:

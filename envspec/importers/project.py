@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import shown
-from envspec.importers.conda_specs import joined_markers, platforms_of, python_marker
+from envspec.importers.conda_specs import platforms_of, python_marker, with_markers
 from envspec.importers.extra_markers import without_extras
 from envspec.importers.pip import Use, Verdict, add_index, add_requirement
 from envspec.importers.python_locks import holds, python_versions
@@ -138,8 +138,7 @@ class Project:
             marker = text_of(source, "marker")
             addressed.append(marker)
             line = f"{found.written}{found.extras} @ {address}"
-            both = joined_markers(found.marker, marker)
-            yield f"{line} ; {both}" if both else line, (f"from {shown(address)}",)
+            yield with_markers(line, found.marker, marker), (f"from {shown(address)}",)
             self._note_local(source, found, address)
         indexed = [each for each in sources if not self._address_of(found.name, *each)]
         for source, owner in indexed[:1]:
@@ -151,7 +150,7 @@ class Project:
             yield text, ()
         elif others and text:
             bare = text.partition(";")[0].strip()
-            yield f"{bare} ; {joined_markers(found.marker, python_marker(others))}", (f"on {', '.join(others)}",)
+            yield with_markers(bare, found.marker, python_marker(others)), (f"on {', '.join(others)}",)
 
     def _note_local(self, source: Mapping[str, Any], found: _Required, address: str) -> None:
         folder = self.file.path.parent / address

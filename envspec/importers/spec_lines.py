@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from envspec.importers.conda_specs import joined_markers, python_marker
+from envspec.importers.conda_specs import python_marker, with_markers
 from envspec.models import Platform
 from envspec.names import normalised
 from envspec.spec.pip_lines import NAME
@@ -58,9 +58,8 @@ class Overrides:
         extras = f"[{','.join(line.extras)}]" if line.extras else ""
         found = []
         for override in applied:
-            marker = joined_markers(str(line.marker or ""), str(override.marker or ""))
             text = f"{line.name}{extras}{override.specifier}"
-            found.append(f"{text} ; {marker}" if marker else text)
+            found.append(with_markers(text, str(line.marker or ""), str(override.marker or "")))
         return found
 
     def _applied(self, name: str) -> list[Requirement]:
