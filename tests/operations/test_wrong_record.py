@@ -115,6 +115,15 @@ def test_the_lock_says_what_the_wheel_contains(user: User) -> None:
     assert "RECORD is wrong about codec/gone.so\n      is not in the wheel" in shown
 
 
+def test_a_record_of_another_wheel_makes_no_rows(tmp_path: Path, serve: Serve) -> None:
+    paths = [f"plain/{number:x}" for number in range(2000)]
+    foreign = repaired(wheel("plain", "1.0", files=dict.fromkeys(paths, b"")), dict.fromkeys(paths))
+    user = User(tmp_path, serve([File(foreign)]).url)
+    user.wants("plain", python=RUNNING)
+    succeeded(user.locks())
+    assert "wrong_record" not in user.packages()["plain"]
+
+
 def test_an_environment_as_published_matches(user: User, index: IndexServer) -> None:
     succeeded(installs(user, user.lock, "--python", BASE, prefix="one"))
     before = fetched(index)

@@ -66,6 +66,8 @@ MOST_AT_ONCE: Final = LARGEST_BYTES + (1 << 20)
 _PIECE_BYTES: Final = 16 << 20
 #: Of so many files that RECORD does not list as they are, the hashes are not worth as many requests.
 _MOST_WRONG: Final = 100
+#: A RECORD with more rows without a file describes another wheel; each would be a row of the lock.
+_MOST_MISSING: Final = 1000
 #: Who repairs a wheel changes a few libraries.
 _MOST_LATER: Final = 20
 #: The time of day in an entry of the directory, in the low bits; the date is in the high ones.
@@ -209,9 +211,9 @@ class _RemoteWheel:
         except BadRecord:
             return WheelRecord(content, ())
         differing, missing = _compared(self.directory, rows, _find(self.directory, "RECORD").modified)
-        wrong = [WrongRow(path) for path in missing]
-        if len(differing) > _MOST_WRONG:
+        if len(differing) > _MOST_WRONG or len(missing) > _MOST_MISSING:
             return WheelRecord(content, ())
+        wrong = [WrongRow(path) for path in missing]
         for path, entry in differing.items():
             sha256, row = await self._sha256(entry), rows.get(entry.name)
             if row is None or row.digest != from_hex(sha256):
