@@ -14,6 +14,8 @@ from tests.support.builders.projects import Dialect, File
 from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.tries import tries
 
+# Differences are shown line by line there too.
+pytest.register_assert_rewrite("tests.support.golden")
 #: Engines, registries and base images, for tests marked `engine`.
 pytest_plugins = ["tests.support.machines.fixtures"]
 

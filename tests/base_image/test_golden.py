@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cuda_cases import read_case, told_plan
+from tests.support.golden import assert_golden
 
 CASES = sorted(path.parent for path in (Path(__file__).parent / "golden").glob("*/case.toml"))
 
@@ -17,4 +18,4 @@ def test_there_are_cases() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case(case: Path) -> None:
-    assert told_plan(read_case(case)) == (case / "expected.txt").read_text(encoding="utf-8")
+    assert_golden(told_plan(read_case(case)), case / "expected.txt")

@@ -29,6 +29,7 @@ from envspec.diagnostics.doctor.types import (
 from envspec.diagnostics.machine import MachineGpu, NvmlReading
 from envspec.facts.gpu import ComputeCapability
 from envspec.io.process import Finished
+from tests.support.golden import assert_golden
 
 CASES = sorted((Path(__file__).parent / "golden" / "doctor").iterdir())
 PODMAN = '{"host":{"security":{"rootless":true}},"version":{"Version":"4.3.1"}}'
@@ -112,7 +113,7 @@ def message(folder: Path, root: Path) -> tuple[tuple[DoctorFinding, ...], str]:
 @pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
 def test_golden(folder: Path, tmp_path: Path) -> None:
     findings, text = message(folder, tmp_path)
-    assert text == (folder / "expected.txt").read_text("utf-8")
+    assert_golden(text, folder / "expected.txt")
     assert "hunter2" not in text
     for finding in findings:
         assert finding.todo or finding.state in {FindingState.OK, FindingState.NOT_APPLICABLE}

@@ -9,6 +9,7 @@ import pytest
 from envspec.diagnostics.fit import fits
 from envspec.report.explanation import fit_as_text
 from tests.support.cuda_cases import facts_of, lock_of, machine_of, read_case, told_fit
+from tests.support.golden import assert_golden
 
 GOLDEN = Path(__file__).parent / "golden" / "fit"
 CASES = sorted(path.parent for path in GOLDEN.glob("*/case.toml"))
@@ -16,7 +17,7 @@ CASES = sorted(path.parent for path in GOLDEN.glob("*/case.toml"))
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case(case: Path) -> None:
-    assert told_fit(read_case(case)) == (case / "expected.txt").read_text(encoding="utf-8")
+    assert_golden(told_fit(read_case(case)), case / "expected.txt")
 
 
 def test_a_package_that_uses_no_gpu_has_its_change_beside_it() -> None:

@@ -20,6 +20,7 @@ from envspec.facts.gpu import Runs, capability_of, find_gpu, runs
 from envspec.facts.tables import TorchRelease
 from envspec.facts.torch import CudaChoice, Machines, NoSuchBuild, choose_build, family_mismatch, fitting_set
 from envspec.models import CudaVersion, Platform
+from tests.support.golden import assert_golden
 
 GOLDEN = Path(__file__).parent / "golden"
 BUILDS = sorted(path.parent for path in (GOLDEN / "torch_build").glob("*/case.toml"))
@@ -63,13 +64,13 @@ def test_there_are_cases() -> None:
 @pytest.mark.parametrize("case", BUILDS, ids=lambda case: case.name)
 def test_torch_build(case: Path) -> None:
     message = told_build(parse_toml((case / "case.toml").read_text(encoding="utf-8")))
-    assert message == (case / "expected.txt").read_text(encoding="utf-8")
+    assert_golden(message, case / "expected.txt")
 
 
 @pytest.mark.parametrize("case", FAMILIES, ids=lambda case: case.name)
 def test_family(case: Path) -> None:
     message = told_family(parse_toml((case / "case.toml").read_text(encoding="utf-8")))
-    assert message == (case / "expected.txt").read_text(encoding="utf-8")
+    assert_golden(message, case / "expected.txt")
 
 
 FACTS = load_facts()

@@ -11,6 +11,7 @@ from envspec.importers import importer_of, new_import
 from envspec.importers.conda_locks import read_explicit
 from envspec.importers.pixi import read_pixi
 from envspec.importers.types import Clue, Draft, DraftIndex, DraftRequirement, Import, Outcome
+from tests.support.golden import assert_golden
 
 CASES = sorted(path for path in (Path(__file__).parent / "golden" / "conda").iterdir() if path.is_dir())
 
@@ -49,7 +50,7 @@ def test_a_source_becomes_what_is_expected(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         if path.name != "expected.txt" and path.is_file() and (importer := importer_of(path)):
             imported.run(importer, path)
-    assert outcome(imported, folder) == (folder / "expected.txt").read_text(encoding="utf-8")
+    assert_golden(outcome(imported, folder), folder / "expected.txt")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from envspec.importers.shell_state import split_options
 from envspec.importers.shell_syntax import BadScript, Script, expand, steps
 from envspec.importers.types import Import, LedgerEntry, Outcome, Unreadable
 from tests.importers.test_conda_golden import outcome
+from tests.support.golden import assert_golden
 
 CASES = sorted(path for path in (Path(__file__).parent / "golden" / "docker").iterdir() if path.is_dir())
 SOURCES = ("cog.yaml", ".devcontainer/devcontainer.json", "Dockerfile", "docker/Dockerfile")
@@ -48,7 +49,7 @@ def run_lines(folder: Path, *lines: str) -> list[LedgerEntry]:
 def test_a_source_becomes_what_is_expected(folder: Path) -> None:
     path = next(path for name in SOURCES if (path := folder / name).is_file())
     text = outcome(imported(path, folder), folder)
-    assert text == (folder / "expected.txt").read_text(encoding="utf-8")
+    assert_golden(text, folder / "expected.txt")
 
 
 WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=8), min_size=1, max_size=6)

@@ -20,6 +20,7 @@ from envspec.importers import importer_of, new_import
 from envspec.importers.extra_markers import without_extras
 from envspec.importers.pyproject import read_pyproject
 from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Unreadable
+from tests.support.golden import assert_golden
 
 CASES = Path(__file__).parent / "golden" / "python"
 #: What a user names, the first that the project has; else its only file.
@@ -64,7 +65,7 @@ def test_imported(case: str) -> None:
     chosen = documents.parse_toml(choices.read_text("utf-8")) if choices.exists() else {}
     paths = [path for name in FROM if (path := folder / "source" / name).is_file()] or [*(folder / "source").iterdir()]
     text = "\n".join(shown(imported(paths[0], **chosen))) + "\n"
-    assert text == (folder / "expected.txt").read_text(encoding="utf-8")
+    assert_golden(text, folder / "expected.txt")
 
 
 def write(folder: Path, **files: str) -> Path:

@@ -41,6 +41,7 @@ from envspec.operations.export import FORMATS
 from envspec.operations.lock_complete import container_config
 from envspec.spec.targets import marker_environment, wheel_tags
 from tests.support.builders.locks import X86, lock, package, resolution, sha256
+from tests.support.golden import assert_golden
 from tests.support.user import ROOT
 
 HERE: Final = Path(__file__).parent
@@ -82,7 +83,7 @@ def exported(lock: Lock, name: str) -> Exported:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_case(path: Path) -> None:
-    assert exported(lock_of(path.parent.name), path.name).text == path.read_text(encoding="utf-8")
+    assert_golden(exported(lock_of(path.parent.name), path.name).text, path)
 
 
 def test_there_are_cases_of_every_format() -> None:

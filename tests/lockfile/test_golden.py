@@ -10,6 +10,7 @@ from envspec.errors import StaleLock
 from envspec.lockfile.document import dump, load
 from envspec.lockfile.header import LOCK_FILE, verify_checksum
 from envspec.operations.lock_complete import lock_files
+from tests.support.golden import assert_golden
 
 CASES = sorted(path.parent for path in (Path(__file__).parent / "golden").glob("*/envspec.lock"))
 WHERE = "locks/case/envspec.lock"
@@ -33,6 +34,8 @@ def test_case(case: Path) -> None:
         return
     lock = load(data.decode(), WHERE)
     head, _ = verify_checksum(data, WHERE)
-    assert dump(lock, head.files).encode() == data
-    beside = {name: content for name, content in lock_files(lock).items() if name != LOCK_FILE}
-    assert beside == {path.name: path.read_bytes() for path in case.iterdir() if path.name != LOCK_FILE}
+    files = lock_files(lock)
+    for name, content in files.items():
+        assert_golden(content.decode(), case / name)
+    assert sorted(files) == sorted(path.name for path in case.iterdir())
+    assert dump(lock, head.files).encode() == files[LOCK_FILE]

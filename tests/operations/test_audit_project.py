@@ -24,6 +24,7 @@ from tests.support.builders import ecosystem
 from tests.support.builders.ecosystem import LINUX_TAGS, compiled, release
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import sdist, wheel
+from tests.support.golden import assert_golden
 from tests.support.servers.index import IndexServer
 from tests.support.user import CUT_OFF, HASTY, ROOT, User
 
@@ -88,7 +89,7 @@ def lines(report: AuditReport) -> str:
 def test_case(case: Path, context: Context) -> None:
     options = parse_toml((case / "case.toml").read_text(encoding="utf-8"))
     report = audited(case / "project", context, **options)
-    assert lines(report) == (case / "expected.txt").read_text(encoding="utf-8")
+    assert_golden(lines(report), case / "expected.txt")
 
 
 def test_each_rule_is_in_a_case_and_in_the_docs() -> None:

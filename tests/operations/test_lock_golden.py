@@ -12,6 +12,7 @@ import pytest
 
 from envspec.resolve import RESOLVERS
 from tests.support.ahead import ahead, golden_ahead
+from tests.support.golden import assert_golden
 from tests.support.golden_locks import decisions, refusal
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -34,7 +35,7 @@ def result_of(
 
 @pytest.mark.parametrize("case", CASES)
 def test_case(result_of: Callable[[str], str], case: str) -> None:
-    assert result_of(case) == (GOLDEN / case / "expected.txt").read_text(encoding="utf-8")
+    assert_golden(result_of(case), GOLDEN / case / "expected.txt")
 
 
 #: Resolved by all resolvers, for the Python and the platform at hand: what each has its own ways with.

@@ -28,6 +28,7 @@ from envspec.receipts.model import read
 from envspec.report.format import Column, Kind, Table, amount, percent, row, share, size, text_lines
 from tests.support.builders.locks import example, sealed
 from tests.support.builders.receipts import check, eight_gpus, known, made
+from tests.support.golden import assert_golden
 
 GOLDEN = Path(__file__).parent / "golden"
 #: Formats whose files have another suffix than their name.
@@ -96,7 +97,7 @@ def test_golden(kind: str, path: Path) -> None:
     _, formats, value_of = KINDS[kind]
     form = form_of(path)
     rendered = formats.render(form, value_of(path))
-    assert rendered == path.read_text(encoding="utf-8")
+    assert_golden(rendered, path)
     assert form != "text" or all(line == line.rstrip() for line in rendered.splitlines())
 
 
@@ -104,13 +105,13 @@ def test_golden(kind: str, path: Path) -> None:
 def test_unknown_package(path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         explain_package(lock_of(path.parent / "lock.toml"), path.stem.partition(".")[2])
-    assert f"{caught.value}\n" == path.read_text(encoding="utf-8")
+    assert_golden(f"{caught.value}\n", path)
     assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("case", sorted(path.parent for path in (GOLDEN / "receipt").glob("*/receipt.json")))
 def test_json_is_the_receipt_itself(case: Path) -> None:
-    assert report.RECEIPT.render("json", read(case)) == (case / "receipt.json").read_text(encoding="utf-8")
+    assert_golden(report.RECEIPT.render("json", read(case)), case / "receipt.json")
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -22,6 +22,7 @@ from envspec.facts.tables import PythonRow, SeriesRow, SystemRow
 from envspec.models import Decision, Platform, Target
 from envspec.spec import SpecError, load_spec
 from envspec.spec.targets import targets_of
+from tests.support.golden import assert_golden
 
 CASES = Path(__file__).parent / "golden" / "spec"
 TARGETS = Path(__file__).parent / "golden" / "targets"
@@ -40,7 +41,7 @@ def test_refused(case: str) -> None:
     path = spec_file(case)
     with pytest.raises(SpecError) as caught:
         load_spec(path, NOW, path.name)
-    assert str(caught.value) + "\n" == (CASES / case / "expected.txt").read_text(encoding="utf-8")
+    assert_golden(str(caught.value) + "\n", CASES / case / "expected.txt")
     assert caught.value.exit_code == 2
     assert caught.value.problems
 
@@ -50,7 +51,7 @@ def test_read(case: str) -> None:
     spec = load_spec(spec_file(case), NOW)
     data = {**spec.model_dump(exclude={"facts"}), "facts": spec.facts.tables()}
     text = json.dumps(_text_keys(data), default=str, indent=1, ensure_ascii=False)
-    assert text + "\n" == (CASES / case / "expected.json").read_text(encoding="utf-8")
+    assert_golden(text + "\n", CASES / case / "expected.json")
 
 
 def _text_keys(value: Any) -> Any:
@@ -94,4 +95,4 @@ def _targets(case: Path) -> str:
 
 @pytest.mark.parametrize("case", sorted(path.parent.name for path in TARGETS.glob("*/spec.toml")))
 def test_targets(case: str) -> None:
-    assert _targets(TARGETS / case) == (TARGETS / case / "expected.txt").read_text(encoding="utf-8")
+    assert_golden(_targets(TARGETS / case), TARGETS / case / "expected.txt")
