@@ -33,7 +33,7 @@ from envspec.spec.variants import Merged
 from envspec.version import VERSION
 
 #: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "17"
+MADE: Final = "18"
 
 
 def key_of(request: LockRequest, facts: str, environ: Mapping[str, str], base: Compiled | None = None) -> str | None:

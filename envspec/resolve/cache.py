@@ -26,7 +26,7 @@ from envspec.models import (
 )
 
 #: Part of every key. Change it if the same request gives another result, or its stored form changes.
-FORMAT: Final = "21"
+FORMAT: Final = "22"
 
 
 def key_of(parts: object) -> str:
