@@ -70,6 +70,7 @@ from envspec.image.sources.system_script import WORK
 from envspec.io.confine import ALONE, INIT, PORT, PROXY, SOCKET, Listen, Sandbox, bubblewrap, index_socket, run_confined
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url, is_loopback
+from envspec.io.loopback import listening
 from envspec.io.process import ParentLink, run_streaming
 from envspec.io.store import Store
 from envspec.models import DEFAULT_INDEX, Platform, Target
@@ -78,7 +79,7 @@ from envspec.resolve import cache
 from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.routing import PackageIndex, Rules, routes_of
 from envspec.resolve.pypi.index.selection import Sdists
-from envspec.resolve.pypi.index.server import listening, serve, simple_url
+from envspec.resolve.pypi.index.server import serve, simple_url
 from envspec.resolve.pypi.index.view import Bodies, Pages, View
 from envspec.spec.targets import wheel_tags
 

@@ -18,6 +18,7 @@ from envspec.credentials import channels_without_credentials
 from envspec.errors import NetworkError
 from envspec.io.http import Http, open_http
 from envspec.io.http_settings import keeps_logins
+from envspec.io.loopback import listening, run_application
 from envspec.origins import CHANNEL_ALIAS, Bounds, origin_of
 from envspec.resolve.conda.channel_client import (
     login_of,
@@ -26,7 +27,6 @@ from envspec.resolve.conda.channel_client import (
     without_credentials,
     without_login,
 )
-from envspec.resolve.pypi.index.server import listening, run_application
 from envspec.resolve.types import Channel
 
 if TYPE_CHECKING:

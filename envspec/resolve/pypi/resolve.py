@@ -20,6 +20,7 @@ from envspec.context import Context, Step, counted
 from envspec.errors import NoSolution, UsageError
 from envspec.facts.extensions import without_order
 from envspec.io.http import open_http
+from envspec.io.loopback import Loopback, listening
 from envspec.io.store import Store
 from envspec.models import Decision, Resolution, Target
 from envspec.names import normalised
@@ -29,7 +30,7 @@ from envspec.resolve.pypi.errors import no_solution_error
 from envspec.resolve.pypi.index.client import IndexClient, missing_digests
 from envspec.resolve.pypi.index.routing import Rules
 from envspec.resolve.pypi.index.selection import Sdists, version_of
-from envspec.resolve.pypi.index.server import Loopback, listening, serve, simple_url
+from envspec.resolve.pypi.index.server import serve, simple_url
 from envspec.resolve.pypi.index.view import Bodies, Pages, View
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.refused_lines import refused_lines
