@@ -141,7 +141,6 @@ OTHER_VARIABLES: Final = (
         ("~/.rattler/credentials.json",),
     ),
     Variable(("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"), "The container engine"),
-    Variable(("BUILDAH_ISOLATION",), "How buildah isolates the container that builds a system layer"),
     Variable(("KUBECONFIG",), "The cluster of `envspec fleet run --on kubernetes`", ("~/.kube/config",)),
     Variable(("SLURM_CONF",), "Slurm's configuration, for `envspec fleet programs`"),
     Variable(

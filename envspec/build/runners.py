@@ -59,17 +59,14 @@ from envspec.image.sources.system_container import (
     INDEX,
     ArchiveUnreachable,
     ContainerJob,
-    ContainerRunner,
-    ContainerTool,
+    DockerRunner,
     InstallFailed,
-    RegistryTransport,
-    choose_runner,
     run_job,
 )
 from envspec.image.sources.system_script import WORK
 from envspec.io.confine import ALONE, INIT, PORT, PROXY, SOCKET, Listen, Sandbox, bubblewrap, index_socket, run_confined
 from envspec.io.http import open_http
-from envspec.io.http_settings import default_index_url, is_loopback
+from envspec.io.http_settings import default_index_url
 from envspec.io.loopback import listening
 from envspec.io.process import ParentLink, run_streaming
 from envspec.io.store import Store
@@ -387,7 +384,7 @@ async def build_in_container(
             hint=f"record its wheel: run `envspec lock --image SPEC` on a {target.platform.value} machine",
         )
     # Fails before a download.
-    probe = ContainerJob("", target.platform, RegistryTransport.TLS, "", {}, Path("/"))
+    probe = ContainerJob("", target.platform, "", {}, Path("/"))
     await asyncio.to_thread(_engine, probe, request, why, context.environ)
     room = await room_of(target, request.compilers)
     own = await _Own.of(request, source, context)
@@ -408,9 +405,6 @@ async def build_in_container(
         job = ContainerJob(
             base=room.base,
             platform=target.platform,
-            plain=RegistryTransport.HTTP
-            if room.is_plain or is_loopback(room.base.partition("/")[0].rpartition(":")[0])
-            else RegistryTransport.TLS,
             name=f"envspec-build-{request.key('')[:16]}",
             files={**await asyncio.to_thread(_files, room, source, words, variables), **scripts},
             index=index,
@@ -434,14 +428,16 @@ async def build_in_container(
     return only_wheel(out, request)
 
 
-def _engine(job: ContainerJob, request: BuildRequest, why: str, environ: Mapping[str, str]) -> ContainerRunner:
+def _engine(job: ContainerJob, request: BuildRequest, why: str, environ: Mapping[str, str]) -> DockerRunner:
+    runner = DockerRunner(job, environ)
     try:
-        return choose_runner(ContainerTool.AUTO, job, environ)
+        runner.check_engine()
     except NoEngine as error:
         raise NoEngine(
             f"{request.of} must be built in a container ({why}), and there is no engine: {error.message}",
-            hint="start Docker or Podman, install buildah, or set ENVSPEC_BUILT_WHEELS to a folder with its wheel",
+            hint="start Docker or Podman, or set ENVSPEC_BUILT_WHEELS to a folder with its wheel",
         ) from error
+    return runner
 
 
 def _take(outputs: Iterable[tuple[str, IO[bytes]]], out: Path) -> None:

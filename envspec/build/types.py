@@ -109,13 +109,13 @@ class BuildRequest(WheelRequest):
 
 @dataclass(frozen=True, slots=True)
 class BuildContainer:
-    """A container to build in. base: its image, `host/repository@sha256:...`. is_plain: without TLS.
+    """A container to build in.
 
+    base: its image, `host/repository@sha256:...`.
     python: the archive of a standalone build of the target's series.
     """
 
     base: str
-    is_plain: bool
     python: Path
 
 

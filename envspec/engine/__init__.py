@@ -1,1 +1,1 @@
-"""Container engines: Docker by its SDK, and buildah."""
+"""Container engines, by the Docker SDK."""

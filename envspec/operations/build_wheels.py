@@ -152,7 +152,7 @@ class WheelBuilder:
         endpoint = endpoint_of(parse(f"{name}@{digest}"), dict(self._context.mirrors))
         host = endpoint.base.partition("://")[2].partition("/")[0]
         python = await self._standalone(target)
-        return BuildContainer(f"{host}/{endpoint.repository}@{digest}", endpoint.is_plain, python)
+        return BuildContainer(f"{host}/{endpoint.repository}@{digest}", python)
 
     async def _digest(self, name: str, base: BaseImage, platform: Platform) -> str:
         if name == f"{base.repository}:{base.tag}":

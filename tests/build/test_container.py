@@ -1,4 +1,4 @@
-"""Wheels of what is to be compiled: built in a container of the lock's base, by Docker and by buildah."""
+"""Wheels of what is to be compiled: built in a container of the lock's base, by Docker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.builders.ecosystem import release
 from tests.support.builders.images import tar_of
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import Artifact, sdist
-from tests.support.machines import program, standin
+from tests.support.machines import standin
 from tests.support.machines.confinement import confined, path_with_bubblewrap, prey
 from tests.support.machines.engine import removed
 from tests.support.machines.standin import Pushed
@@ -138,17 +138,6 @@ def test_without_an_engine_it_is_said_what_needs_one(standin_base: Pushed, pytho
     assert "is for one platform" in message and "ENVSPEC_BUILT_WHEELS" in message
 
 
-def test_buildah_gives_the_same(standin_base: Pushed, pythons: str, tmp_path: Path) -> None:
-    program("buildah")
-    rows = []
-    with index_of(source("own.c")) as index:
-        for name, environ in (("a", {}), ("b", {"DOCKER_HOST": "unix:///nowhere/docker.sock"})):
-            user = user_of(tmp_path / name, index, standin_base, pythons)
-            succeeded(user.locks("--image", **environ))
-            rows.append(user.packages()["own"]["built"])
-    assert rows[0] == rows[1]
-
-
 #: What needs a compiler here is built in a container.
 _ELSEWHERE = """
 if os.environ["CC"] == "cc":
@@ -158,14 +147,11 @@ if os.environ["CC"] == "cc":
 """
 
 
-@pytest.mark.parametrize("how", ["docker", "buildah", "docker, where nothing else confines"])
+@pytest.mark.parametrize("how", ["docker", "docker, where nothing else confines"])
 def test_a_build_in_a_container_reaches_nothing(how: str, standin_base: Pushed, pythons: str, tmp_path: Path) -> None:
     """It had this machine's network: its loopback, and the abstract sockets of its programs."""
     environ = {}
-    if how == "buildah":
-        program("buildah")
-        environ = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
-    elif how != "docker":
+    if how != "docker":
         (tmp_path / "bin").mkdir()
         environ = {"PATH": str(tmp_path / "bin")}
     with prey(tmp_path / "home", tmp_path / "cache") as victim:
@@ -178,11 +164,3 @@ def test_a_build_in_a_container_reaches_nothing(how: str, standin_base: Pushed, 
         with zipfile.ZipFile(user.cache / "archives" / row["sha256"] / row["filename"]) as archive:
             assert archive.read("own/__init__.py") == b"GOT = []\n"
         assert victim.is_unharmed()
-
-
-def test_a_chroot_does_not_confine(standin_base: Pushed, pythons: str, tmp_path: Path) -> None:
-    program("buildah")
-    with index_of(source("own.c")) as index:
-        user = user_of(tmp_path, index, standin_base, pythons)
-        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", BUILDAH_ISOLATION="chroot")
-    assert "BUILDAH_ISOLATION=chroot does not isolate a build" in refused(ran, 6)

@@ -11,7 +11,6 @@ import pytest
 
 from tests.build.test_container import index_of, pythons, user_of
 from tests.support.builders.wheels import sdist
-from tests.support.machines import program
 from tests.support.machines.confinement import confined, prey
 from tests.support.machines.standin import Pushed
 from tests.support.user import refused, succeeded
@@ -30,12 +29,9 @@ def path_without_bubblewrap(folder: Path) -> str:
     return str(folder)
 
 
-def test_buildah_builds_it_in_the_base_and_the_image_is_the_same(
-    standin_base: Pushed, pythons: str, tmp_path: Path
-) -> None:
+def test_it_is_built_in_the_base_and_the_image_is_the_same(standin_base: Pushed, pythons: str, tmp_path: Path) -> None:
     """The base has no compilers: the wheel is the one that bubblewrap gives, without those of the machine."""
-    program("buildah")
-    bare = {"PATH": path_without_bubblewrap(tmp_path / "bin"), "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    bare = {"PATH": path_without_bubblewrap(tmp_path / "bin")}
     with prey(tmp_path / "home", tmp_path / "cache") as victim, index_of(victim.source()) as index:
         user = user_of(tmp_path, index, standin_base, pythons, pip="")
         assert "built" in user.packages()["own"]
@@ -55,8 +51,7 @@ def test_buildah_builds_it_in_the_base_and_the_image_is_the_same(
 def test_a_build_that_needs_a_compiler_finds_none_in_the_base(
     standin_base: Pushed, pythons: str, tmp_path: Path
 ) -> None:
-    program("buildah")
-    bare = {"PATH": path_without_bubblewrap(tmp_path / "bin"), "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    bare = {"PATH": path_without_bubblewrap(tmp_path / "bin")}
     compiling = 'import shutil\nif not shutil.which("cc"):\n    raise SystemExit("no cc is here")\n'
     with index_of(sdist("own", "1.0.0", on_build=compiling)) as index:
         user = user_of(tmp_path, index, standin_base, pythons, pip="", environ=bare)

@@ -24,7 +24,6 @@ from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import Compression, LayerSource
 from envspec.image.services import ServicesSource, services_config
 from envspec.image.sources.system import SystemLayerRequest, build_system_layer, read_entries
-from envspec.image.sources.system_container import ContainerTool
 from envspec.models import ImageSettings, Platform, Service
 from tests.support.machines import program, standin
 from tests.support.machines.engine import created, removed, run_in
@@ -54,9 +53,7 @@ def image(
     cache = tmp_path_factory.mktemp("cache")
     store = LayerStore(cache)
     below = f"{standin_base.name.rpartition(':')[0]}@{standin_base.digest}"
-    request = SystemLayerRequest(
-        Platform.LINUX_64, below, standin_base.layout.manifest, SETTINGS.apt, builder=ContainerTool.DOCKER
-    )
+    request = SystemLayerRequest(Platform.LINUX_64, below, standin_base.layout.manifest, SETTINGS.apt)
     installing = build_system_layer(
         request,
         Context(os.environ, cache, cache),

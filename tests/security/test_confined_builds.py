@@ -29,7 +29,7 @@ from tests.support.machines.confinement import ALL, Prey, confined, path_with_bu
 from tests.support.user import refused, succeeded
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what confines is Linux's")
-#: Programs of a machine where nothing confines: neither bubblewrap nor an engine nor buildah.
+#: Programs of a machine where nothing confines: neither bubblewrap nor an engine.
 NOTHING = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
 
 

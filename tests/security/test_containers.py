@@ -19,7 +19,6 @@ from envspec.engine.run import only_file
 from envspec.errors import UsageError
 from envspec.image.services import ServicesSource, workdir_path
 from envspec.image.sources.system import BadChange, read_changes
-from envspec.image.sources.system_container import folder_files
 from envspec.io.files import open_untrusted, read_untrusted
 from envspec.models import ImageSettings, Platform, Service
 from envspec.operations.conformance import CheckEvent, _Lines, read_event
@@ -70,7 +69,6 @@ def test_what_others_left_is_read_where_it_is_a_file(tmp_path: Path, name: str) 
     if "GiB" not in name:
         with pytest.raises(OSError, match=words):
             open_untrusted(tmp_path / "left")
-        assert [given for given, _ in folder_files(tmp_path)] == (["secret"] if name == "a link" else [])
     (tmp_path / "file").write_bytes(b"x" * 1000)
     assert read_untrusted(tmp_path / "file", 1000) == b"x" * 1000
 
@@ -154,12 +152,11 @@ def test_an_image_s_account_file_may_be_of_any_size() -> None:
 
 
 def test_a_list_of_a_container_s_has_an_end(tmp_path: Path) -> None:
-    (tmp_path / "given").mkdir()
     for name, words in (("unknown", "the container returned no"), ("gone", "more than 67108864 bytes for gone")):
-        with (tmp_path / "given" / name).open("wb") as file:
+        with (tmp_path / name).open("w+b") as file:
             file.truncate(1 << 30)
-        with pytest.raises(BadChange, match=words):
-            read_changes(folder_files(tmp_path / "given"), tmp_path, lambda _: None)
+            with pytest.raises(BadChange, match=words):
+                read_changes(iter([(name, file)]), tmp_path, lambda _: None)
 
 
 @pytest.mark.parametrize("digest", ["sha256:../../../secret", "sha256:/../secret", "../secret", "", 7, ["a"]])

@@ -44,9 +44,8 @@ async def examine(
     as the slowest probe, some 15 s if a network drops packets. Changes nothing; what can't be examined is a finding,
     never an error.
     """
-    engines, builders, toolkit, uv, network = await asyncio.gather(
+    engines, toolkit, uv, network = await asyncio.gather(
         services.read_engines(context),
-        services.builder_findings(context),
         machine.toolkit_version(context),
         machine.uv_finding(context),
         services.network_findings(context, index_url=index_url, registries=registries, mirrors=mirrors or {}),
@@ -55,7 +54,6 @@ async def examine(
     return (
         *machine.gpu_findings(gpus),
         *services.engine_findings(engines, context, is_container=gpus.is_container),
-        *builders,
         machine.toolkit_finding(context, toolkit, gpus, engines),
         *machine.system_findings(context),
         uv,

@@ -37,12 +37,6 @@ async def read_engines(context: DoctorContext) -> tuple[EngineStatus, ...]:
     return tuple(engine for engine in (docker, podman) if engine)
 
 
-async def builder_findings(context: DoctorContext) -> tuple[DoctorFinding, ...]:
-    if context.path_of("buildah") is None:
-        return ()
-    return (DoctorFinding("buildah", FindingState.OK, await context.version("buildah") or "version unknown"),)
-
-
 def engine_findings(
     engines: Sequence[EngineStatus], context: DoctorContext, *, is_container: bool
 ) -> tuple[DoctorFinding, ...]:

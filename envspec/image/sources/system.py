@@ -23,18 +23,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
-from urllib.parse import urlsplit
 
 from envspec.context import Context
+from envspec.engine.errors import NoEngine
 from envspec.errors import EnvspecError, NoSolution, UsageError
 from envspec.image.layers.types import Entry, EntryKind, InMemory, Layer, ZipMember, ZipMethod
 from envspec.image.layers.wheel_zip import data_offset
 from envspec.image.sources.system_container import (
     ContainerFiles,
     ContainerJob,
-    ContainerTool,
-    RegistryTransport,
-    choose_runner,
+    DockerRunner,
     run_job,
 )
 from envspec.image.sources.system_script import (
@@ -48,7 +46,7 @@ from envspec.image.sources.system_script import (
 )
 from envspec.io.file_locks import lock_file
 from envspec.io.files import write_file
-from envspec.io.http_settings import ca_bundle, is_loopback
+from envspec.io.http_settings import ca_bundle
 from envspec.models import Platform, SystemLayer
 from envspec.names import WHITEOUT, is_whiteout
 from envspec.registry.reference import endpoint_of, parse
@@ -283,7 +281,6 @@ class SystemLayerRequest:
     snapshot: datetime | None = None
     locked: SystemLayer | None = None
     mirrors: tuple[tuple[str, str], ...] = ()
-    builder: ContainerTool = ContainerTool.AUTO
 
     @property
     def key(self) -> str:
@@ -323,7 +320,7 @@ async def build_system_layer(
     make_layer: returns the layer of a source. on_line: called with every line of the installation's output.
 
     Raises:
-        NoEngine: no container engine and no buildah. InstallFailed, ArchiveUnreachable: apt failed.
+        NoEngine: no container engine. InstallFailed, ArchiveUnreachable: apt failed.
         SystemDiffers: the layer differs from the lock. UsageError: no packages, or an invalid name of the base.
     """
     if not request.apt:
@@ -340,7 +337,8 @@ async def build_system_layer(
         with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as temporary:
             built = Path(temporary, "layer")
             job = _job(request, context.environ)
-            runner = await asyncio.to_thread(choose_runner, request.builder, job, context.environ)
+            runner = DockerRunner(job, context.environ)
+            await asyncio.to_thread(_check_engine, runner)
             await asyncio.to_thread(built.mkdir)
             changes, packages, undated = await run_job(
                 runner, on_line, lambda files: read_changes(files, built, context.reporter.warning)
@@ -357,14 +355,22 @@ def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJo
     pins = request.locked.packages if request.locked else ()
     wish = AptRequest(request.apt, request.snapshot, pins, environ.get(MIRROR) or None)
     where = endpoint_of(parse(request.base), dict(request.mirrors))
-    is_plain = where.is_plain or is_loopback(urlsplit(where.base).hostname or "")
     return ContainerJob(
         base=f"{where.image_name}@{request.base.rpartition('@')[2]}",
         platform=request.platform,
-        plain=RegistryTransport.HTTP if is_plain else RegistryTransport.TLS,
         name=f"envspec-system-{request.key[:16]}",
         files=work_files(wish, environ, certificates_of(environ)),
     )
+
+
+def _check_engine(runner: DockerRunner) -> None:
+    try:
+        runner.check_engine()
+    except NoEngine as error:
+        raise NoEngine(
+            f"system packages need a container, but {error.message}",
+            hint=f"{error.hint}; or copy the layer from the cache of the lock's author",
+        ) from error
 
 
 def _place(built: Path, target: Path) -> None:

@@ -1,33 +1,23 @@
-"""Runs a script in a temporary container, by Docker or buildah.
-
-Both receive the same files, run the same script and return the same folder. They are called from a thread.
-"""
+"""Runs a script in a temporary container, by Docker's API, which Podman has as well. It is called from a thread."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import io
-import os
 import re
-import shutil
-import signal
-import subprocess
 import tarfile
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from envspec.engine.client import open_engine
 from envspec.engine.errors import EngineError, NoEngine
 from envspec.errors import NetworkError, NoSolution
 from envspec.image.sources.system_script import MIRROR, NO_APT, NO_SNAPSHOT, NO_UPDATE, OUT, WORK
-from envspec.io.files import open_untrusted
 from envspec.models import Platform
 from envspec.registry.types import OCI_PLATFORMS
 
@@ -45,17 +35,6 @@ _COMMAND: Final = ("/bin/sh", f"{WORK}/install.sh")
 _Log = Callable[[str], None]
 #: A container's files by name; each is read before the next one.
 ContainerFiles = Iterator[tuple[str, IO[bytes]]]
-
-
-def folder_files(folder: Path) -> ContainerFiles:
-    """A folder's regular files: a container may have left links out of it, or endless files."""
-    for path in sorted(folder.iterdir()):
-        try:
-            file = open_untrusted(path)
-        except OSError:
-            continue
-        with file:
-            yield path.name, file
 
 
 def tar_files(stream: IO[bytes]) -> ContainerFiles:
@@ -111,21 +90,6 @@ class _Chunks(io.RawIOBase):
         return bytes(data)
 
 
-class ContainerTool(Enum):
-    """AUTO: Docker, or Podman by Docker's API; buildah if none answers."""
-
-    AUTO = "auto"
-    DOCKER = "docker"
-    BUILDAH = "buildah"
-
-
-class RegistryTransport(Enum):
-    """Protocol of the base's registry."""
-
-    HTTP = "http"
-    TLS = "tls"
-
-
 @dataclass(frozen=True, slots=True)
 class ContainerJob:
     """One container. base: `host/repository@sha256:...`, to pull. files: below WORK. name: of the container.
@@ -136,7 +100,6 @@ class ContainerJob:
 
     base: str
     platform: Platform
-    plain: RegistryTransport
     name: str
     files: Mapping[str, bytes]
     index: Path | None = None
@@ -154,22 +117,10 @@ class ArchiveUnreachable(NetworkError):
     code = "apt-unreachable"
 
 
-class ContainerRunner(Protocol):
-    """Runs one job's container."""
-
-    def run(self, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
-        """Run the script, return `read` of the files in OUT, and remove the container."""
-        ...
-
-    def stop(self) -> None:
-        """End `run`, from another thread."""
-        ...
-
-
-async def run_job(runner: ContainerRunner, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
+async def run_job(runner: DockerRunner, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
     """Run a job in a thread; cancelling it removes its container and ends its log.
 
-    Raises: as `ContainerRunner.run`.
+    Raises: as `DockerRunner.run`.
     """
     stopped = threading.Event()
 
@@ -187,39 +138,27 @@ async def run_job(runner: ContainerRunner, log: _Log, read: Callable[[ContainerF
         raise
 
 
-def choose_runner(builder: ContainerTool, job: ContainerJob, environ: Mapping[str, str]) -> ContainerRunner:
-    """An available runner. Raises NoEngine: there is none."""
-    program = shutil.which("buildah", path=environ.get("PATH"))
-    if builder is not ContainerTool.BUILDAH:
-        try:
-            with open_engine(environ) as engine:
-                if job.index is not None and engine.address.is_remote:
-                    raise NoEngine(
-                        f"the engine at {engine.address} is on another machine, which can't reach the index of a build",
-                        hint="use an engine on this machine",
-                    )
-                return DockerRunner(job, environ)
-        except NoEngine as fault:
-            if builder is ContainerTool.DOCKER:
-                raise
-            if program is None:
-                raise NoEngine(
-                    f"system packages need a container, but {fault.message}; buildah is not installed either",
-                    hint=f"{fault.hint}; or install buildah; or copy the layer from the cache of the lock's author",
-                ) from fault
-    if program is None:
-        raise NoEngine("buildah is not installed", hint="install it, or use Docker or Podman")
-    return BuildahRunner(program, job, environ)
-
-
 @dataclass(frozen=True, slots=True)
 class DockerRunner:
-    """Uses a Docker engine's API. Only the index is mounted: without it the engine may be on another machine."""
+    """Runs one job's container by a Docker engine's API.
+
+    Only the index is mounted: without it the engine may be on another machine.
+    """
 
     job: ContainerJob
     environ: Mapping[str, str]
 
+    def check_engine(self) -> None:
+        """Raises NoEngine: no engine answers, or it can't run this job."""
+        with open_engine(self.environ) as engine:
+            if self.job.index is not None and engine.address.is_remote:
+                raise NoEngine(
+                    f"the engine at {engine.address} is on another machine, which can't reach the index of a build",
+                    hint="use an engine on this machine",
+                )
+
     def run(self, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
+        """Run the script, return `read` of the files in OUT, and remove the container."""
         job = self.job
         with open_engine(self.environ) as engine, engine.errors_while(f"installing packages in {job.base}"):
             client = engine.client
@@ -242,102 +181,16 @@ class DockerRunner:
                 client.put_archive(created["Id"], "/", pack_files(job.files))
                 client.start(created["Id"])
                 lines = forward_lines(split_lines(client.logs(created["Id"], stream=True, follow=True)), log)
-                _check_status(client.wait(created["Id"])["StatusCode"], lines, job)
+                check_status(client.wait(created["Id"])["StatusCode"], lines, job)
                 chunks, _ = client.get_archive(created["Id"], OUT)
                 return read(tar_files(cast("IO[bytes]", _Chunks(chunks))))
             finally:
                 _remove(engine, job)
 
     def stop(self) -> None:
+        """End `run`, from another thread."""
         with open_engine(self.environ) as engine:
             _remove(engine, self.job)
-
-
-@dataclass(slots=True)
-class BuildahRunner:
-    """Uses buildah, which needs no daemon and, with subordinate IDs, no root."""
-
-    program: str
-    job: ContainerJob
-    environ: Mapping[str, str]
-    _running: subprocess.Popen[bytes] | None = None
-    _stopped: bool = False
-
-    def run(self, log: _Log, read: Callable[[ContainerFiles], T]) -> T:
-        job = self.job
-        platform = "/".join(OCI_PLATFORMS[job.platform])
-        tls = ["--tls-verify=false"] if job.plain is RegistryTransport.HTTP else []
-        isolation = self._isolation()
-        with contextlib.suppress(EngineError):
-            self._do(["rm", job.name])
-        try:
-            self._do(["from", "--name", job.name, "--platform", platform, *tls, f"docker://{job.base}"], log)
-            with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
-                files, out = Path(folder, "in"), Path(folder, "out")
-                files.mkdir()
-                out.mkdir()
-                for name, content in job.files.items():
-                    path = files / name
-                    path.touch(mode=0o600)
-                    path.write_bytes(content)
-                self._do(["copy", "--quiet", job.name, str(files), WORK])
-                # With a pipe, the end of the output was lost on a busy machine (buildah 1.28, chroot).
-                volume = f"{out}:{OUT}:rw,Z"
-                options = ["--isolation", isolation, "--user", "0:0", "--volume", volume]
-                if job.index is None:
-                    options += ["--network", "host"]
-                else:
-                    options += ["--network", "none", "--cap-drop", "all", "--volume", f"{job.index}:{INDEX}:ro"]
-                self._do(["run", *options, "--workingdir", "/", job.name, "--", *_COMMAND], log)
-                return read(folder_files(out))
-        finally:
-            self._stopped = False
-            with contextlib.suppress(EngineError):
-                self._do(["rm", job.name])
-
-    def _isolation(self) -> str:
-        """buildah's --isolation.
-
-        Raises:
-            NoEngine: third-party code in a chroot, which has this machine's network and processes.
-        """
-        named = self.environ.get("BUILDAH_ISOLATION")
-        if self.job.index is None:
-            # The only isolation without a runtime and cgroups, which CI machines may lack.
-            return named or "chroot"
-        if named == "chroot":
-            raise NoEngine(
-                "BUILDAH_ISOLATION=chroot does not isolate a build, which is third-party code",
-                hint="set it to oci or rootless, which need runc or crun, or use Docker or Podman",
-            )
-        return named or "oci"
-
-    def stop(self) -> None:
-        self._stopped = True
-        if self._running is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._running.pid, signal.SIGTERM)
-
-    def _do(self, words: list[str], log: _Log = lambda _: None) -> None:
-        if self._stopped:
-            raise InstallFailed(f"buildah {words[0]} was stopped")
-        process = subprocess.Popen(  # noqa: S603 (no shell; the words are ours)
-            [self.program, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=dict(self.environ),
-            start_new_session=True,
-        )
-        self._running = process
-        with process:
-            lines = forward_lines(split_lines(process.stdout or ()), log)
-        if words[0] == "run":
-            _check_status(process.returncode, lines, self.job)
-        elif process.returncode != 0:
-            is_pull = words[0] == "from"
-            what = f"can't pull {self.job.base}" if is_pull else f"{words[0]} ended with status {process.returncode}"
-            raise EngineError(f"buildah {what}: {' '.join(lines[-1:])}", hint="check its login" if is_pull else None)
 
 
 def _host_config(job: ContainerJob) -> Mapping[str, Any]:
@@ -347,7 +200,12 @@ def _host_config(job: ContainerJob) -> Mapping[str, Any]:
     return {**confined, "binds": [f"{job.index}:{INDEX}:ro"]}
 
 
-def _check_status(status: int, lines: list[str], job: ContainerJob) -> None:
+def check_status(status: int, lines: list[str], job: ContainerJob) -> None:
+    """Raise what a job's exit status and last lines of output mean; 0 is success.
+
+    Raises:
+        InstallFailed, ArchiveUnreachable
+    """
     if status == 0:
         return
     output = "\n".join(f"  {line}" for line in lines)
