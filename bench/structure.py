@@ -1,15 +1,20 @@
-"""The size and structure of a checkout, as a Markdown table: `python -m bench.structure [CHECKOUT...]`."""
+"""The size and structure of a checkout, as a Markdown table: `python -m bench.structure [CHECKOUT...]`.
+
+With radon (`pip install radon`), it also counts functions by grade of cyclomatic complexity: D is 21 to 30, E to 40.
+"""
 
 from __future__ import annotations
 
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 PACKAGES: Final = ("envspec", "tests", "bench")
+_COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,7 +49,45 @@ def measure(checkout: Path) -> dict[str, int]:
         found["imports between modules"] = sum(map(len, arrows.values()))
         found["circles of modules"] = len(circles(arrows))
         found["imports of envspec inside functions"] = sum(_inside(tree) for tree in trees.values())
+        found |= _density(trees.values())
+        found |= _grades(texts.values())
+    found["golden files"] = sum(_is_golden(path) for path in (checkout / "tests").rglob("*"))
     return found
+
+
+def _density(trees: Iterable[ast.Module]) -> dict[str, int]:
+    """Comprehensions and conditional expressions, for each 1,000 statements."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    statements = sum(isinstance(node, ast.stmt) for node in nodes)
+    comprehensions = [node for node in nodes if isinstance(node, _COMPREHENSIONS)]
+    nested = sum(_contains_another(node) for node in comprehensions)
+    conditional = sum(isinstance(node, ast.IfExp) for node in nodes)
+    counts = {
+        "comprehensions": len(comprehensions),
+        "nested comprehensions": nested,
+        "conditional expressions": conditional,
+    }
+    rates = {f"{name} in 1,000 statements": round(1000 * count / statements) for name, count in counts.items()}
+    return {"functions": sum(isinstance(node, _FUNCTIONS) for node in nodes), "statements": statements} | rates
+
+
+def _contains_another(comprehension: ast.AST) -> bool:
+    return any(isinstance(node, _COMPREHENSIONS) for node in ast.walk(comprehension) if node is not comprehension)
+
+
+def _grades(texts: Iterable[str]) -> dict[str, int]:
+    """Functions of radon's grades D, E and F; none without radon."""
+    try:
+        from radon.complexity import cc_rank, cc_visit  # type: ignore[import-not-found]
+    except ImportError:
+        return {}
+    grades = Counter(cc_rank(block.complexity) for text in texts for block in cc_visit(text))
+    return {f"functions of radon's grade {grade}": grades[grade] for grade in "DEF"}
+
+
+def _is_golden(path: Path) -> bool:
+    folders = path.parent.parts
+    return path.is_file() and "__pycache__" not in folders and any(name.startswith("golden") for name in folders)
 
 
 def circles(arrows: Mapping[str, set[str]]) -> list[set[str]]:
