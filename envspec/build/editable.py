@@ -86,9 +86,14 @@ def _project(path: Path) -> Mapping[str, Any]:
 
 def _texts(value: object) -> Iterator[str]:
     """Every text in a value, keys as well."""
+    inner: list[Any] = []
     if isinstance(value, str):
         yield value
-    for each in (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ():
+    elif isinstance(value, dict):
+        inner = [*value, *value.values()]
+    elif isinstance(value, list):
+        inner = value
+    for each in inner:
         yield from _texts(each)
 
 
@@ -117,9 +122,9 @@ def _metadata(table: Mapping[str, Any]) -> Iterator[str]:
 def _entry_points(table: Mapping[str, Any]) -> str:
     groups = {"console_scripts": table.get("scripts", {}), "gui_scripts": table.get("gui-scripts", {})}
     groups |= table.get("entry-points", {})
-    sections = [
-        "\n".join((f"[{group}]", *(f"{name} = {target}" for name, target in entries.items()), ""))
-        for group, entries in groups.items()
-        if entries
-    ]
+    sections: list[str] = []
+    for group, entries in groups.items():
+        if entries:
+            lines = [f"{name} = {target}" for name, target in entries.items()]
+            sections.append("\n".join([f"[{group}]", *lines, ""]))
     return "\n".join(sections)

@@ -42,6 +42,7 @@ from envspec.names import WHEEL, normalised
 from envspec.resolve.pypi.metadata import valid
 from envspec.spec.targets import wheel_tags
 from envspec.verifier.record import BadRecord, wheel_sha256
+from envspec.verifier.regular import is_real_folder
 
 _CHUNK: Final = 1 << 20
 #: The earliest time in a zip.
@@ -121,10 +122,15 @@ def record_of(wheel: Path) -> bytes | None:
         return None
 
 
+def _is_metadata(path: str, name: str) -> bool:
+    folder, _, inner = path.partition("/")
+    return inner == name and folder.endswith(".dist-info")
+
+
 def _dist_info(wheel: Path, of: str, name: str) -> bytes:
     with _as_wrong_wheel(of):
         members = wheel_members(wheel)
-        found = [each for each in members if each.path.count("/") == 1 and each.path.endswith(f".dist-info/{name}")]
+        found = [each for each in members if _is_metadata(each.path, name)]
         if len(found) != 1 or found[0].data.size_bytes > MAX_METADATA_BYTES:
             what = f"{found[0].data.size_bytes} bytes of" if len(found) == 1 else str(len(found) or "no")
             raise WrongWheel(of, f"the build gave {wheel.name}, which has {what} {name}")
@@ -203,7 +209,7 @@ def unpack(archive: Path, folder: Path, of: str) -> Path:
         ) from error
     except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
         raise _bad(of, archive, f"can't be unpacked: {' '.join(str(error).split())}") from error
-    tops = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    tops = [path for path in folder.iterdir() if is_real_folder(path)]
     # NVIDIA's placeholders (nvidia-stub) have no top folder.
     if _is_project(folder) and not (len(tops) == 1 and _is_project(tops[0])):
         return folder

@@ -20,6 +20,7 @@ import os
 import platform
 import re
 import shlex
+import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -357,7 +358,7 @@ def only_wheel(out: Path, request: BuildRequest) -> Path:
         WheelBuildFailed: none or several.
     """
     wheels = [] if out.is_symlink() else sorted(out.glob("*.whl"))
-    found = [each for each in wheels if each.is_file() and not each.is_symlink()]
+    found = [each for each in wheels if stat.S_ISREG(each.lstat().st_mode)]
     if len(found) != 1:
         raise WheelBuildFailed(request.of, f"its build gave {len(found)} wheels, not one")
     return found[0]

@@ -170,11 +170,13 @@ def engine_info(version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineIn
     components = [str(row.get("Name", "")) for row in version.get("Components") or ()]
     security = [str(option) for option in info.get("SecurityOptions") or ()]
     status = [str(value) for row in info.get("DriverStatus") or () for value in row]
-    linux = str(version.get("Os") or info.get("OSType") or "linux") == "linux"
+    is_podman = any("podman" in name.lower() for name in components)
+    system = str(version.get("Os") or info.get("OSType") or "linux")
+    architecture = str(version.get("Arch", "")).replace("aarch64", "arm64")
     return EngineInfo(
-        name="podman" if any("podman" in name.lower() for name in components) else "docker",
+        name="podman" if is_podman else "docker",
         version=str(version.get("Version") or info.get("ServerVersion") or "of an unknown version"),
-        platform=_PLATFORMS.get(str(version.get("Arch", "")).replace("aarch64", "arm64")) if linux else None,
+        platform=_PLATFORMS.get(architecture) if system == "linux" else None,
         memory_bytes=int(info.get("MemTotal") or 0),
         containerd_store="io.containerd.snapshotter.v1" in status,
         rootless=any("rootless" in option for option in security),

@@ -141,7 +141,8 @@ class ContainerSettings(ContainerOptions):
     @property
     def listening(self) -> dict[int, int]:
         """A service's port in the image -> in this container: the machine's port, so that services' URLs work."""
-        return {each.container: each.host for each in self.ports if each.container in self.serving and each.host}
+        served = [port for port in self.ports if port.container in self.serving]
+        return {port.container: port.host for port in served if port.host}
 
     def without_port(self, taken: int | None, another: Callable[[], int]) -> ContainerSettings:
         """A copy with other machine ports for services. taken: the port in use, None for any."""
@@ -177,7 +178,15 @@ def container_settings(
     work = (Mount(folders.work, lock.image.workdir),) if folders.work else ()
     mounts = _distinct((*work, *mounts), options.mounts)
     made = made if folders.work else (lock.image.workdir, *made)
-    on_host = options.network == "host"
+    made = tuple(path for path in made if not is_of_the_system(path))
+    ports = options.ports
+    serving: tuple[int, ...] = ()
+    if start is StartMode.SERVICES:
+        ports = _ports(lock, options.ports)
+        serving = tuple(each.port for each in lock.image.services)
+    if options.network == "host":
+        ports = ()
+    names = {"HOME": home, "USER": user.name, "LOGNAME": user.name}
     return ContainerSettings(
         name=lock.name,
         command=options.command,
@@ -185,11 +194,11 @@ def container_settings(
         user=user,
         home=home,
         workdir=lock.image.workdir,
-        env=tuple(({"HOME": home, "USER": user.name, "LOGNAME": user.name} | env | dict(options.env)).items()),
+        env=tuple((names | env | dict(options.env)).items()),
         mounts=mounts,
-        ports=() if on_host else options.ports if start is StartMode.COMMAND else _ports(lock, options.ports),
-        serving=() if start is StartMode.COMMAND else tuple(each.port for each in lock.image.services),
-        made=tuple(path for path in made if not is_of_the_system(path) and not _is_mounted(path, mounts)),
+        ports=ports,
+        serving=serving,
+        made=tuple(path for path in made if not _is_mounted(path, mounts)),
         shm_bytes=options.shm_bytes or max(_MIN_SHM_BYTES, engine.memory_bytes // 2),
         gpus=gpus,
         devices=options.devices,

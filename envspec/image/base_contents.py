@@ -370,9 +370,11 @@ def _cuda(env: Mapping[str, str]) -> CudaVersion | None:
 
 
 def _glibc(entries: Mapping[str, Kept]) -> tuple[int, int] | None:
-    found = [
-        entry.value.split(".")
-        for path, entry in entries.items()
-        if entry.kind == FILE and "/libc" in path and re.fullmatch(r"\d+\.\d+", entry.value)
-    ]
-    return max(((int(major), int(minor)) for major, minor in found), default=None)
+    versions: list[tuple[int, int]] = []
+    for path, entry in entries.items():
+        if entry.kind != FILE or "/libc" not in path:
+            continue
+        if re.fullmatch(r"\d+\.\d+", entry.value):
+            major, minor = entry.value.split(".")
+            versions.append((int(major), int(minor)))
+    return max(versions, default=None)

@@ -124,14 +124,15 @@ class PythonLayers:
     ) -> None:
         """Link the packages of the layers that are not cached, or whose owned paths are not."""
         context = self._context
-        missing = [each for each in sources if not (self._is_known(each) and self._owned.has(each))]
+        missing = [each for each in sources if not self._is_complete(each)]
         packages = [package for source in missing for package in source.packages]
         if not packages:
             return
         archives = await self._fetch_all(conda_archives(packages))
         await check_paths(packages, archives)
         # noarch packages depend on Python's record, even if its own layer is cached.
-        python = [each for each in all_packages if each.name == "python" and each not in packages]
+        python = [each for each in all_packages if each.name == "python"]
+        python = [each for each in python if each not in packages]
         with as_cache_error(self._staging.parent):
             await asyncio.to_thread(self._make_staging, folder)
         existing = frozenset(each.name for each in python)
@@ -141,6 +142,10 @@ class PythonLayers:
             context.reporter.progress(Step(ImageStage.LINKING, done, total))
 
         await link([*packages, *python], archives, into, context.environ, linked)
+
+    def _is_complete(self, source: CondaSource) -> bool:
+        """Whether a source's layer and its owned paths are cached."""
+        return self._is_known(source) and self._owned.has(source)
 
     def _make_staging(self, folder: Path) -> None:
         """Create a platform's folder in the run's own staging folder; remove those of killed runs."""

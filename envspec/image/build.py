@@ -45,7 +45,7 @@ from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.io.archives import FileConflict, parents_of
 from envspec.io.cache import as_cache_error
 from envspec.io.tasks import gather_or_cancel
-from envspec.models import DIRECT_URL, Package, Platform, Resolution, SystemLayer, WheelContent
+from envspec.models import DIRECT_URL, Lock, Package, Platform, Resolution, SystemLayer, WheelContent
 from envspec.registry.types import digest_of
 
 #: moby's maxLayerDepth is 125; some are left for images built on this one.
@@ -227,7 +227,8 @@ class ImageBuilder:
 
         unlisted: sources whose paths are not cached, missing or not.
         """
-        keys, unlisted_keys = ({source.key for source in sources} for sources in (missing, unlisted))
+        keys = {source.key for source in missing}
+        unlisted_keys = {source.key for source in unlisted}
         sources = [*missing, *(source for source in unlisted if source.key not in keys)]
         wheels = [source for source in sources if isinstance(source, WheelSource)]
         arrivals = _Arrivals()
@@ -299,9 +300,7 @@ class ImageBuilder:
                 f"{platform.value}: {base.name} was created at {rfc3339(created)}, and apt installs as of "
                 f"{rfc3339(lock.image.snapshot)}: if packages do not fit the base, set a later [system] snapshot"
             )
-        locked = next((each for each in lock.system if each.platform is platform and each.base == base.manifest), None)
-        if locked is not None and locked.apt != lock.image.apt:
-            locked = None
+        locked = _locked_system(lock, platform, base.manifest)
         name = base.name.rpartition(":")[0] if ":" in base.name.rpartition("/")[2] else base.name
         request = SystemLayerRequest(
             platform,
@@ -366,10 +365,19 @@ def wheel_sources(resolution: Resolution, cache: Path, pyc: PycCompiler | None, 
         package.name: _locked_wheel(package, cache, sorted(left_out.get(package.name, ())))
         for package in resolution.packages
     }
-    return tuple(
-        WheelSource(tuple(wheels[name] for name in names), scheme, pyc)
-        for names in partition([(name, file.size_bytes) for name, file in files.items()], budget)
-    )
+    sources = []
+    for names in partition([(name, file.size_bytes) for name, file in files.items()], budget):
+        of_layer = tuple(wheels[name] for name in names)
+        sources.append(WheelSource(of_layer, scheme, pyc))
+    return tuple(sources)
+
+
+def _locked_system(lock: Lock, platform: Platform, base_digest: str) -> SystemLayer | None:
+    """The locked system layer of a platform for this base and the lock's packages of apt."""
+    for each in lock.system:
+        if each.platform is platform and each.base == base_digest and each.apt == lock.image.apt:
+            return each
+    return None
 
 
 def _locked_wheel(package: Package, cache: Path, left_out: Iterable[str]) -> LockedWheel:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -207,7 +207,11 @@ def _copied(lock: Lock) -> tuple[str, ...]:
         folder = project_folder(lock)
         paths += source_root(folder, project_name(folder), paths)[1]
     whole = sorted(set(paths))
-    return tuple(each for each in whole if not any(_is_in(each, other) for other in whole if other != each))
+    return tuple(each for each in whole if not _is_below_another(each, whole))
+
+
+def _is_below_another(path: str, paths: Iterable[str]) -> bool:
+    return any(_is_in(path, other) for other in paths if other != path)
 
 
 def _is_in(path: str, folder: str) -> bool:

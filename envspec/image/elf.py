@@ -112,7 +112,9 @@ def _names(section: bytes, tables: _Tables) -> tuple[int, int, dict[int, list[in
     at = next((offset + table - start for start, offset, length in tables.loads if 0 <= table - start < length), None)
     if at is None:
         raise ValueError("the table of names is not in the file")
-    places = {tag: [at + place for place in each if place < size] for tag, each in found.items()}
+    places: dict[int, list[int]] = {}
+    for tag, offsets in found.items():
+        places[tag] = [at + place for place in offsets if place < size]
     every = [place for each in places.values() for place in each]
     last = min(at + size, max(every, default=at) + _LONGEST_NAME)
     return min(every, default=at), last, places

@@ -57,9 +57,10 @@ def is_same(found: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Whether an engine's description of an image (`GET /images/{name}/json`) matches an image's config."""
     layers = (found.get("RootFS") or {}).get("Layers") or []
     run = found.get("Config") or {}
-    return list(layers) == list(config["rootfs"]["diff_ids"]) and all(
-        (run.get(key) or None) == (config["config"].get(key) or None) for key in _RUN_KEYS
-    )
+    if list(layers) != list(config["rootfs"]["diff_ids"]):
+        return False
+    # Engines have null for what an image has as an empty list, and the other way round.
+    return all((run.get(key) or None) == (config["config"].get(key) or None) for key in _RUN_KEYS)
 
 
 def count_loaded_layers(engine: Engine, image: Image) -> int:
@@ -93,11 +94,11 @@ def files_to_load(image: Image, tags: Sequence[str], loaded: int) -> list[tuple[
     """The files of a tar for `load`, without the blobs of the first `loaded` layers."""
     needed = {layer.blob.digest for layer in image.layers[loaded:]}
     omitted = {layer.blob.digest for layer in image.layers[:loaded]} - needed
-    return [
-        (name, content)
-        for name, content in files_of([image], None, tags)
-        if isinstance(content, bytes) or content.digest not in omitted
-    ]
+    included = []
+    for name, content in files_of([image], None, tags):
+        if isinstance(content, bytes) or content.digest not in omitted:
+            included.append((name, content))
+    return included
 
 
 def load(engine: Engine, image: Image, archive: Iterable[bytes]) -> str:

@@ -156,7 +156,11 @@ class _SectionTable:
         if not any(name for name, _, _ in sections):
             return list(containers)
         ranges = [(start, start + size) for name, start, size in sections if name == _FATBIN]
-        return [each for each in containers if any(start <= each.start < end for start, end in ranges)]
+
+        def is_in_section(offset: int) -> bool:
+            return any(start <= offset < end for start, end in ranges)
+
+        return [each for each in containers if is_in_section(each.start)]
 
     def _parsed(self) -> list[tuple[bytes, int, int]]:
         """Name, offset and size in bytes of each section; an empty name if it is too far from the table."""

@@ -46,34 +46,57 @@ class MissingLibraries:
 def missing_libraries(
     contents: Mapping[Package, Sequence[Library]], os: str, has: Callable[[str], bool], facts: Facts
 ) -> Iterator[MissingLibraries]:
-    """What modules of Python need, directly or by libraries of their own package, and neither a wheel nor the system
-    has. contents: of every package with libraries. os: the system's release. has: whether it has a library.
+    """What Python modules need, directly or by libraries of their package, if no wheel and not the system has it.
+
+    contents: of every package with libraries.
+    os: the system's release.
+    has: whether the system has a library.
     """
-    brought = {name for libraries in contents.values() for each in libraries for name in (each.name, each.soname)}
-    packages = row.packages if (row := facts.libraries_of(os)) else {}
+    brought = {name for libraries in contents.values() for name in _by_name(libraries)}
+    system = facts.libraries_of(os)
+    packages = system.packages if system else {}
     for package, libraries in contents.items():
         need = facts.library_need(package.name, package.version)
-        optional = need.optional if need else ()
-        own: dict[str, list[Library]] = {}
-        for each in libraries:
-            for name in {each.name, each.soname}:
-                own.setdefault(name, []).append(each)
-        found: dict[str, str] = {}
-        # What one module reaches need not be looked at for the next.
-        reached = set[Library]()
-        for module in (each for each in libraries if _MODULE.fullmatch(each.name)):
-            needed, left = set[str](), [module]
-            while left:
-                if (library := left.pop()) not in reached:
-                    reached.add(library)
-                    needed.update(library.needed)
-                    left += [each for name in library.needed for each in own.get(name, ())]
-            for name in sorted(needed - brought - set(optional)):
-                if not (_OF_DRIVER.fullmatch(name) or _OTHERS.fullmatch(name) or has(name)):
-                    found.setdefault(name, module.name)
-        if found:
-            apt = tuple(dict.fromkeys(packages[name] for name in found if name in packages))
-            yield MissingLibraries(package, tuple(dict.fromkeys(found.values())), tuple(found), apt)
+        provided = brought.union(need.optional if need else ())
+        missing: dict[str, str] = {}
+        for name, module in _needed_by_modules(libraries):
+            if name not in provided and not _is_of_the_machine(name) and not has(name):
+                missing.setdefault(name, module)
+        if missing:
+            apt = tuple(dict.fromkeys(packages[name] for name in missing if name in packages))
+            yield MissingLibraries(package, tuple(dict.fromkeys(missing.values())), tuple(missing), apt)
+
+
+def _by_name(libraries: Iterable[Library]) -> dict[str, list[Library]]:
+    found: dict[str, list[Library]] = {}
+    for library in libraries:
+        for name in {library.name, library.soname}:
+            found.setdefault(name, []).append(library)
+    return found
+
+
+def _needed_by_modules(libraries: Sequence[Library]) -> Iterator[tuple[str, str]]:
+    """(library, module) for what each Python module needs and no module before it."""
+    own = _by_name(libraries)
+    reached = set[Library]()
+    for module in libraries:
+        if not _MODULE.fullmatch(module.name):
+            continue
+        needed, left = set[str](), [module]
+        while left:
+            library = left.pop()
+            if library in reached:
+                continue
+            reached.add(library)
+            needed.update(library.needed)
+            for name in library.needed:
+                left += own.get(name, ())
+        for name in sorted(needed):
+            yield name, module.name
+
+
+def _is_of_the_machine(name: str) -> bool:
+    return bool(_OF_DRIVER.fullmatch(name) or _OTHERS.fullmatch(name))
 
 
 def read_libraries(files: Iterable[Path]) -> Iterator[Library]:
@@ -109,12 +132,10 @@ class LibraryObserver:
 
     def found(self) -> tuple[tuple[str, WheelContent], ...]:
         """(SHA-256, content) of the wheels that have libraries or programs."""
-        found = {
-            sha256: WheelContent(
-                union(scan.code for scan in scans), tuple(sorted(scan.library for scan in scans if scan.library))
-            )
-            for sha256, scans in self._scans.items()
-        }
+        found: dict[str, WheelContent] = {}
+        for sha256, scans in self._scans.items():
+            libraries = sorted(scan.library for scan in scans if scan.library)
+            found[sha256] = WheelContent(union(scan.code for scan in scans), tuple(libraries))
         return tuple(sorted((sha256, content) for sha256, content in found.items() if content != WheelContent()))
 
 

@@ -11,7 +11,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from envspec.errors import EnvspecError, UsageError
 from envspec.image.config import canonical, descriptor, entry
@@ -63,14 +63,11 @@ def files_of(images: Sequence[Image], index: bytes | None, tags: Sequence[str]) 
         for each in top:
             each["annotations"] = {_NAME: str(parse(tags[0])), _REF: tags[0].rpartition(":")[2]}
     # Docker reads one image per tag: that of the first platform.
-    docker = [
-        {
-            "Config": _path(image.id),
-            "RepoTags": list(tags) if number == 0 else None,
-            "Layers": [_path(layer.blob.digest) for layer in image.layers],
-        }
-        for number, image in enumerate(images)
-    ]
+    docker: list[dict[str, Any]] = []
+    for number, image in enumerate(images):
+        layers = [_path(layer.blob.digest) for layer in image.layers]
+        names = list(tags) if number == 0 else None
+        docker.append({"Config": _path(image.id), "RepoTags": names, "Layers": layers})
     index_json = canonical({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": top})
     return [
         ("oci-layout", _LAYOUT),

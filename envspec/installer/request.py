@@ -71,7 +71,8 @@ def read_host(resolution: Resolution) -> HostFacts:
         return HostFacts(local, _glibc(), {}, frozenset())
     from rattler import VirtualPackage
 
-    found = {each.name.normalized: each for each in (one.into_generic() for one in VirtualPackage.detect())}
+    detected = [each.into_generic() for each in VirtualPackage.detect()]
+    found = {each.name.normalized: each for each in detected}
     cpus = {str(found["__archspec"].build_string)} if "__archspec" in found else set()
     if local is Platform.LINUX_64:
         cpus |= x86_levels(_flags())

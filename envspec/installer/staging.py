@@ -295,7 +295,7 @@ def _rewrite(path: Path, site: Path) -> bool:
 
 def _correct(record: Path, folder: Path, changed: frozenset[str]) -> None:
     rows = list(csv.reader(io.StringIO(record.read_text(encoding="utf-8"))))
-    outdated = [row for row in rows if row and os.path.normpath(folder / row[0]) in changed]
+    outdated = [row for row in filter(None, rows) if os.path.normpath(folder / row[0]) in changed]
     if not outdated:
         return
     for row in outdated:

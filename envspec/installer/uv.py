@@ -55,15 +55,17 @@ class UvError(EnvspecError):
 def environ(context: Context) -> dict[str, str]:
     """The environment of uv: none of the user's settings, and envspec's own timeouts."""
     inherited = {name: context.environ[name] for name in _INHERITED if context.environ.get(name)}
+    # uv runs in another folder.
+    if "NETRC" in inherited:
+        inherited["NETRC"] = str(Path(inherited["NETRC"]).absolute())
     bundle = ca_bundle(context.environ)
+    if bundle is not None and bundle.is_file():
+        inherited["SSL_CERT_FILE"] = str(bundle.absolute())
     # No proxy for loopback, as for envspec's own requests.
     exempt = context.environ.get("no_proxy") or context.environ.get("NO_PROXY") or ""
     exempt = f"{exempt},{_LOOPBACK}".lstrip(",")
     return {
         **inherited,
-        # uv runs in another folder.
-        **({"NETRC": str(Path(inherited["NETRC"]).absolute())} if "NETRC" in inherited else {}),
-        **({"SSL_CERT_FILE": str(bundle.absolute())} if bundle is not None and bundle.is_file() else {}),
         "NO_PROXY": exempt,
         "no_proxy": exempt,
         "LC_ALL": "C.UTF-8",
@@ -302,12 +304,11 @@ def damaged_in_cache(cache: Path, names: Set[str]) -> list[str]:
 
 def _is_intact(folder: Path) -> bool:
     """Whether the files of a `*.dist-info` are those in its RECORD."""
-    expected = [
-        ExpectedFile(entry.path, {(entry.algorithm, entry.digest): None})
-        for found in distributions(folder.parent)
-        for entry in found.entries or ()
-        if entry.path.startswith(f"{folder.name}/") and entry.digest
-    ]
+    expected: list[ExpectedFile] = []
+    for found in distributions(folder.parent):
+        for entry in found.entries or ():
+            if entry.path.startswith(f"{folder.name}/") and entry.digest:
+                expected.append(ExpectedFile(entry.path, {(entry.algorithm, entry.digest): None}))
     return bool(expected) and all(each.drift is None for each in hash_all(expected, os.path.realpath(folder.parent)))
 
 

@@ -246,7 +246,8 @@ def project_files(root: Path, start: str = ".") -> Iterator[str]:
     found: list[str] = []
     for folder, names, files in os.walk(root / start, onerror=_raise):
         inner = os.path.relpath(folder, root).replace(os.sep, "/")
-        names[:] = [name for name in names if not _is_generated(name, inner) and not _is_lock(folder, name)]
+        names[:] = [name for name in names if not _is_generated(name, inner)]
+        names[:] = [name for name in names if not _is_lock(folder, name)]
         links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
         included = [name for name in (*files, *links) if not _is_generated(name, inner)]
         found += included if inner == "." else [f"{inner}/{name}" for name in included]

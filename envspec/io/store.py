@@ -146,7 +146,8 @@ class Store:
                 absent = {path for path, sha256 in wrong if sha256 is None}
                 contents = entries_sha256(entries, absent)
                 right = [RecordEntry(path, "sha256", from_hex(sha256)) for path, sha256 in wrong if sha256]
-                entries = [each for each in entries if not absent or wheel_path(each.path) not in absent]
+                if absent:
+                    entries = [each for each in entries if wheel_path(each.path) not in absent]
                 files, paths = packed([*entries, *right])
         found = [contents or "", [*wrong]]
         for kind, value, body in (("record", found, files), ("paths", "", paths)):

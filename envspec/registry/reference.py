@@ -174,7 +174,9 @@ def is_digest(value: object) -> bool:
 def _endpoint(registry: str, repository: str, scheme: str) -> Endpoint:
     host = _DOCKER_HUB_HOST if registry in _DOCKER_HUB_NAMES else registry
     name = host if host.endswith("]") else re.sub(r":\d+$", "", host)
-    return Endpoint(registry, f"{scheme or ('http' if is_loopback(name) else 'https')}://{host}/v2", repository)
+    if not scheme:
+        scheme = "http" if is_loopback(name) else "https"
+    return Endpoint(registry, f"{scheme}://{host}/v2", repository)
 
 
 def prefixes_of(name: str) -> list[str]:

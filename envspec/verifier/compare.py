@@ -214,5 +214,7 @@ def bytecode_finding(path: Path, reason: str, installed: Installed) -> DriftFind
     """A finding about bytecode. reason: why it can't be read; empty if it differs from its source."""
     environment, owners = installed.environment, installed.files.owners
     inside, source = environment.relative(path), source_of(path)
-    owner = owners.get(inside) or (owners.get(environment.relative(source), "") if source else "")
+    owner = owners.get(inside, "")
+    if not owner and source:
+        owner = owners.get(environment.relative(source), "")
     return DriftFinding(owner, Drift.UNREADABLE if reason else Drift.BYTECODE, inside, found=reason)

@@ -30,8 +30,11 @@ class Overlap(NamedTuple):
 
 def packed(entries: Iterable[RecordEntry]) -> tuple[bytes, bytes]:
     """The files of a wheel with a SHA-256 as `overlaps` compares them, and their paths, compressed."""
-    hashed = (entry for entry in entries if entry.algorithm == "sha256" and entry.digest)
-    paths = {path: entry.digest for entry in hashed if (path := installed_from(entry.path))}
+    paths: dict[str, str] = {}
+    for entry in entries:
+        path = installed_from(entry.path)
+        if path and entry.algorithm == "sha256" and entry.digest:
+            paths[path] = entry.digest
     rows = b"".join(_key(path) + digest.encode("ascii", "replace")[:8].ljust(8) for path, digest in paths.items())
     return rows, zlib.compress("\n".join(paths).encode("utf-8", "surrogateescape"), 1)
 

@@ -19,6 +19,11 @@ class FileTooLarge(OSError):
     """A file with more bytes than its reader accepts."""
 
 
+def is_real_folder(path: Path) -> bool:
+    """Whether there is a folder, and not a link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
 def open_regular(path: Path, flags: int = 0) -> IO[bytes]:
     """Open a regular file, without waiting for a pipe or a device in its place.
 

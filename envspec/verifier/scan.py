@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from envspec.verifier.hashing import from_hex
 from envspec.verifier.record import BadRecord, RecordEntry, record_entries
+from envspec.verifier.regular import is_real_folder
 
 _RELEASE: Final = re.compile(
     r"v?(?:(\d+)!)?(\d+(?:\.\d+)*)[-_.]?((?:a|b|c|rc|alpha|beta|pre|preview)[-_.]?\d*)?"
@@ -61,20 +62,22 @@ def find_environment(prefix: Path, path: Sequence[str] = ()) -> PythonEnvironmen
     found = [*sorted(real.glob("lib/python3*/site-packages")), real / "Lib" / "site-packages"]
     if not (real / "lib64").is_symlink():
         found = [*sorted(real.glob("lib64/python3*/site-packages")), *found]
-    sites = tuple(folder for folder in found if folder.is_dir() and not folder.is_symlink())
+    sites = tuple(folder for folder in found if is_real_folder(folder))
     if not sites:
         raise NoEnvironment(f"{prefix} has no lib/python3.*/site-packages")
     # Without this Python's standard library, which is first by design.
     library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     library |= {os.path.join(folder, "lib-dynload") for folder in library}  # noqa: PTH118 (strings are compared)
     folders = dict.fromkeys(os.path.realpath(each) for each in path)
-    searched = tuple(Path(each) for each in folders if each not in library and Path(each).is_dir())
+    searched = tuple(Path(each) for each in folders if each not in library)
+    searched = tuple(folder for folder in searched if folder.is_dir())
     return PythonEnvironment(real, sites, searched, outside(real, searched))
 
 
 def outside(prefix: Path, path: Iterable[str | Path]) -> tuple[Path, ...]:
     """The folders of a Python's path outside of its environment."""
-    return tuple(folder for each in path if (folder := Path(each)).is_dir() and not folder.is_relative_to(prefix))
+    folders = [Path(each) for each in path]
+    return tuple(folder for folder in folders if not folder.is_relative_to(prefix) and folder.is_dir())
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,8 @@ def _conda_record(file: str, data: Any) -> CondaRecord:
         digest = str(each.get("sha256_in_prefix") or each.get("sha256") or "")
         if digest and each.get("path_type") != "softlink":
             files.append((str(each["_path"]), from_hex(digest), int(each.get("size_in_bytes") or 0)))
+    channel = str(data.get("url") or "").rpartition("/")[0].rpartition("/")[0]
+    requested = data.get("requested_specs") or filter(None, [data.get("requested_spec")])
     return CondaRecord(
         file,
         str(data["name"]),
@@ -215,10 +220,10 @@ def _conda_record(file: str, data: Any) -> CondaRecord:
         str(data.get("sha256") or ""),
         frozenset(paths),
         tuple(files),
-        str(data.get("url") or "").rpartition("/")[0].rpartition("/")[0] or str(data.get("channel") or ""),
+        channel or str(data.get("channel") or ""),
         str(data.get("subdir") or ""),
         tuple(map(str, data.get("depends") or ())),
-        tuple(map(str, data.get("requested_specs") or filter(None, [data.get("requested_spec")]))),
+        tuple(map(str, requested)),
     )
 
 

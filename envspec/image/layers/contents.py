@@ -11,7 +11,7 @@ import re
 import sys
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Final, NamedTuple, cast
 
@@ -168,16 +168,18 @@ def merged(layers: Iterable[LayerContents]) -> dict[str, Kept]:
         removed, emptied = set(layer.removed), set(layer.emptied)
         # A file hides the folder that a lower layer has there.
         over = removed | {path for path, entry in layer.entries.items() if entry.kind != FOLDER}
-        if over or emptied:
-            found = {
-                path: entry
-                for path, entry in found.items()
-                if path not in removed
-                and "" not in emptied
-                and not any(above in over or above in emptied for above in _above(path))
-            }
+        if "" in emptied:
+            found = {}
+        elif over or emptied:
+            hidden = over | emptied
+            found = {path: entry for path, entry in found.items() if not _is_hidden(path, removed, hidden)}
         found.update(layer.entries)
     return found
+
+
+def _is_hidden(path: str, removed: Collection[str], hidden_folders: Collection[str]) -> bool:
+    """Whether a layer removes a path of the layers below it, or a folder above the path."""
+    return path in removed or any(folder in hidden_folders for folder in _above(path))
 
 
 def _above(path: str) -> Iterator[str]:

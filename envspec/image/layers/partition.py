@@ -30,8 +30,13 @@ def partition(sizes: Sequence[tuple[str, int | None]], budget: int) -> list[tupl
         raise ValueError(f"{len(sizes)} packages, but no layer for them")
     # Unknown sizes last, ordered by name: the name is all that stays the same.
     by_size = sorted(sizes, key=lambda each: (each[1] is None, -(each[1] or 0), each[0]))
-    big = [name for name, size in by_size if size is None or size >= OWN_LAYER_BYTES]
-    small = {name for name, size in by_size if size is not None and size < OWN_LAYER_BYTES}
+    big: list[str] = []
+    small: set[str] = set()
+    for name, size in by_size:
+        if size is None or size >= OWN_LAYER_BYTES:
+            big.append(name)
+        else:
+            small.add(name)
     buckets = min(BUCKETS, budget)
     room = budget - (len(_buckets(small, buckets)) if len(big) < budget else buckets)
     if len(big) > room:

@@ -514,11 +514,12 @@ def _local_pythons(python: Python, environ: Mapping[str, str]) -> Iterator[Path]
 def _installed(environ: Mapping[str, str], version: str, name: str) -> Iterator[Path]:
     """The Pythons of pyenv and uv. version: may contain `*`."""
     home = environ.get("HOME")
-    roots = {
-        f"versions/{version}/bin/{name}": environ.get("PYENV_ROOT") or (home and f"{home}/.pyenv"),
-        f"cpython-{version}-*/bin/{name}": environ.get("UV_PYTHON_INSTALL_DIR")
-        or (home and f"{environ.get('XDG_DATA_HOME') or f'{home}/.local/share'}/uv/python"),
-    }
+    pyenv, uv = environ.get("PYENV_ROOT"), environ.get("UV_PYTHON_INSTALL_DIR")
+    if home:
+        data = environ.get("XDG_DATA_HOME") or f"{home}/.local/share"
+        pyenv = pyenv or f"{home}/.pyenv"
+        uv = uv or f"{data}/uv/python"
+    roots = {f"versions/{version}/bin/{name}": pyenv, f"cpython-{version}-*/bin/{name}": uv}
     for pattern, root in roots.items():
         if root:
             yield from sorted(Path(root).glob(pattern), reverse=True)

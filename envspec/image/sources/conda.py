@@ -48,8 +48,10 @@ async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, P
 
 
 def _check_path(package: CondaPackage, path: str) -> None:
-    why = path_problem(path) or (None if posixpath.normpath(path) == path else "is not a normalised path")
-    if why:
+    why = path_problem(path)
+    if why is None and posixpath.normpath(path) != path:
+        why = "is not a normalised path"
+    if why is not None:
         raise BadCondaPackage(f"{package.filename}: {path!r} is in it, which {why}")
 
 
@@ -96,10 +98,10 @@ class CondaSource:
     @property
     def key(self) -> str:
         """Of the packages' records, the prefix and Python, without any path of this machine."""
-        records = [
-            {name: value for name, value in asdict(package).items() if name not in CONDA_REASONS}
-            for package in self.packages
-        ]
+        records = []
+        for package in self.packages:
+            fields = asdict(package).items()
+            records.append({name: value for name, value in fields if name not in CONDA_REASONS})
         parts = [_FORM, PREFIX, records, self.series, self.pyc.key if self.pyc else None, self.has_history]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -177,10 +179,11 @@ def conda_sources(
     """The packages in at most `most` layers, see `partition`."""
     by_name = {package.name: package for package in packages}
     groups = partition([(package.name, package.size_bytes) for package in packages], most)
-    return tuple(
-        CondaSource(tuple(by_name[name] for name in sorted(names)), folder, series, pyc, has_history=number == 0)
-        for number, names in enumerate(groups)
-    )
+    sources = []
+    for number, names in enumerate(groups):
+        of_layer = tuple(by_name[name] for name in sorted(names))
+        sources.append(CondaSource(of_layer, folder, series, pyc, has_history=number == 0))
+    return tuple(sources)
 
 
 def file_stem(package: CondaPackage) -> str:

@@ -124,14 +124,16 @@ class StandalonePython:
         if program not in paths:
             raise BadPython(self.archive.name, f"it has no {TOP}/{program}: it is not Python {self._series}")
         replaced = self._replaced(records)
-        kept = frozenset(path for path in paths if path not in replaced and not path.endswith((".pyc", ".pyo")))
-        if dangling := sorted(path for path, target in hard.items() if path in kept and target not in kept):
+        kept = frozenset(path for path in set(paths) - replaced if not path.endswith((".pyc", ".pyo")))
+        dangling = [path for path in sorted(kept & hard.keys()) if hard[path] not in kept]
+        if dangling:
             raise BadPython(self.archive.name, f"{TOP}/{dangling[0]} is a link to a file that is omitted")
         names = {f"bin/{name}": f"python{self._series}" for name in ("python3", "python")}
+        # Some files of the interpreter's tests are invalid on purpose, and nothing imports them.
+        compiled = [path for path in modules if not path.startswith(f"{library}/test/")]
         return _Survey(
             kept,
-            # Some files of the interpreter's tests are invalid on purpose, and nothing imports them.
-            {path: data for path, data in modules.items() if path in kept and not path.startswith(f"{library}/test/")},
+            {path: modules[path] for path in compiled if path in kept},
             {name: target for name, target in names.items() if name not in kept},
         )
 

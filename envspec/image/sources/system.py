@@ -199,17 +199,12 @@ def _linked(changes: Mapping[str, ChangedPath]) -> dict[str, ChangedPath]:
 
 def _without_unchanged_folders(changes: Mapping[str, ChangedPath], changed: Collection[str]) -> dict[str, ChangedPath]:
     """Remove the base's own folders without changed content, which were only listed for excluded files."""
-    above = {
-        str(parent)
-        for path, change in changes.items()
-        if change.kind is not EntryKind.FOLDER or path in changed
-        for parent in PurePosixPath(path).parents
-    }
-    return {
-        path: change
-        for path, change in changes.items()
-        if change.kind is not EntryKind.FOLDER or path in changed or path in above
-    }
+    kept: set[str] = set()
+    for path, change in changes.items():
+        if change.kind is not EntryKind.FOLDER or path in changed:
+            kept.add(path)
+            kept.update(map(str, PurePosixPath(path).parents))
+    return {path: change for path, change in changes.items() if path in kept}
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +298,7 @@ class SystemDiffers(EnvspecError):
 def find_system_layer(request: SystemLayerRequest, cache: Path) -> tuple[SystemLayer, SystemSource] | None:
     """The newest cached layer; with `request.locked`, exactly that one."""
     heads = sorted(request.folder(cache).glob(f"*/{_HEAD}"))
-    found = [each for each in (_read_head(path, request.apt) for path in heads) if each]
+    found = list(filter(None, (_read_head(path, request.apt) for path in heads)))
     if request.locked is not None:
         found = [each for each in found if each[0].diff_id == request.locked.diff_id]
     return max(found, key=lambda each: (each[1].folder / _HEAD).stat().st_mtime_ns, default=None)

@@ -154,9 +154,8 @@ class WheelLayout:
         self._generate(f"{folder}/INSTALLER", f"{INSTALLER}\n".encode(), _FILE)
         if wheel.direct_url is not None:
             self._generate(f"{folder}/direct_url.json", _direct_url(wheel.direct_url, wheel.sha256), _FILE)
-        self.sources = sorted(
-            each for each in self.files if each.startswith(f"{self._library}/") and each.endswith(".py")
-        )
+        in_library = [path for path in self.files if path.startswith(f"{self._library}/")]
+        self.sources = sorted(path for path in in_library if path.endswith(".py"))
         self._record_path = f"{folder}/RECORD"
         self._rows = self._installed_rows(_record(wheel, info))
 
@@ -349,7 +348,8 @@ class WheelSource:
         entry_owners(self.listings())
         layouts = [self._layouts.pop(wheel) for wheel in self._sorted()]
         files = {path: entry for layout in layouts for path, entry in layout.files.items()}
-        modules = (_source_module(files[path]) for path in sorted({path for each in layouts for path in each.sources}))
+        sources = sorted({path for layout in layouts for path in layout.sources})
+        modules = (_source_module(files[path]) for path in sources)
         compiled: dict[str, str] = {}
         listed = (files[path] for path in sorted(files))
         yield from with_bytecode(self.pyc, listed, modules, compiled, files)
