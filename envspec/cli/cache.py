@@ -73,7 +73,9 @@ def prune(kinds: Sequence[str], older_than: str | None, max_size: str | None, dr
     envspec cache prune --older-than 7d --max-size 20GB
     envspec cache prune unpacked --older-than 0d --dry-run
     """
-    age = older_than or (None if max_size else "30d")
+    age = older_than
+    if age is None and max_size is None:
+        age = "30d"
     cache = _cache()
     found = remove(
         cache,
@@ -147,20 +149,20 @@ def _removed(cache: Path, found: Removal, *, dry_run: bool) -> Result:
 def _table(found: CacheUsage) -> Iterator[str]:
     from envspec.report.format import size
 
-    rows = [
-        (
-            each.kind,
-            size(each.size_bytes),
-            "1 entry" if each.entries == 1 else f"{each.entries:,} entries",
-            each.description + (f" ({size(each.shared_bytes)} shared with environments)" if each.shared_bytes else ""),
-        )
-        for each in found.kinds
-    ]
-    widths = [max((len(row[index]) for row in rows), default=0) for index in range(3)]
+    rows: list[tuple[str, str, str, str]] = []
+    for each in found.kinds:
+        count = "1 entry" if each.entries == 1 else f"{each.entries:,} entries"
+        description = each.description
+        if each.shared_bytes:
+            description += f" ({size(each.shared_bytes)} shared with environments)"
+        rows.append((each.kind, size(each.size_bytes), count, description))
+    kind_width = max((len(row[0]) for row in rows), default=0)
+    size_width = max((len(row[1]) for row in rows), default=0)
+    count_width = max((len(row[2]) for row in rows), default=0)
     for kind, amount, count, description in rows:
-        yield f"  {kind:<{widths[0]}}  {amount:>{widths[1]}}  {count:>{widths[2]}}  {description}"
+        yield f"  {kind:<{kind_width}}  {amount:>{size_width}}  {count:>{count_width}}  {description}"
     if len(rows) > 1:
-        yield f"  {'all':<{widths[0]}}  {size(found.size_bytes):>{widths[1]}}"
+        yield f"  {'all':<{kind_width}}  {size(found.size_bytes):>{size_width}}"
 
 
 def _age(text: str) -> timedelta:

@@ -187,9 +187,10 @@ def _drifted(result: VerifyResult, environment: Path, folder: Path, locked: Lock
     of = counted(len(packages), "package") if packages else "no package"
     anew = f"install the lock into a new folder: `envspec install {folder} --prefix DIR`"
     requirements = folder / f"requirements.{platform.value}.txt"
-    mend = (
-        f"; or repair it: `uv pip sync --reinstall --require-hashes --python {environment} {requirements}`"
-        if requirements.is_file() and not any(each.conda for each in locked.resolutions) and PYTHON not in packages
-        else ""
-    )
-    return Drifted(f"{environment} differs from {locked.name}: {ways} in {of}", hint=anew + mend)
+    has_conda = any(each.conda for each in locked.resolutions)
+    hint = anew
+    # uv changes neither conda packages nor Python.
+    if requirements.is_file() and not has_conda and PYTHON not in packages:
+        command = f"uv pip sync --reinstall --require-hashes --python {environment} {requirements}"
+        hint += f"; or repair it: `{command}`"
+    return Drifted(f"{environment} differs from {locked.name}: {ways} in {of}", hint=hint)

@@ -262,11 +262,13 @@ def _plan(request: ImageRequest, chosen: Mapping[str, Any], secrets: Sequence[st
         "layout": chosen["layout"] and str(chosen["layout"]),
     }
     lines = [f"would build {options.lock.name} for {', '.join(platforms)}"]
-    lines += [f"image {identity}  {platform}, built before" for platform, identity in cached.ids] if cached else []
-    lines += [f"would fetch {counted(len(missing), 'wheel')} ({size(fetched)})"] if missing else []
-    lines += [f"would {what} {target}" for what, target in targets.items() if target and what in ("push", "load")]
-    lines += [f"would write {target}" for what, target in targets.items() if target and what in ("output", "layout")]
-    images = [{"platform": platform, "id": identity} for platform, identity in cached.ids] if cached else []
+    built = cached.ids if cached else ()
+    lines += [f"image {identity}  {platform}, built before" for platform, identity in built]
+    if missing:
+        lines.append(f"would fetch {counted(len(missing), 'wheel')} ({size(fetched)})")
+    verbs = {"push": "push", "load": "load", "output": "write", "layout": "write"}
+    lines += [f"would {verbs[option]} {target}" for option, target in targets.items() if target]
+    images = [{"platform": platform, "id": identity} for platform, identity in built]
     document = {
         "dry_run": True,
         "platforms": platforms,

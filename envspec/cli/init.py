@@ -120,7 +120,9 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
         target=chosen["target"],
         kind=chosen["kind"] or "",
     )
-    request = _with_files(request, sources or (() if prefixes else (request.root,)))
+    if not sources and not prefixes:
+        sources = (request.root,)
+    request = _with_files(request, sources)
     request = replace(request, sources=(*request.sources, *prefixes))
     found, draft = write_spec(request, now, dry_run=chosen["dry_run"])
     if chosen["dry_run"]:

@@ -39,19 +39,17 @@ CHECKS: Final = (
     Check("lines not understood", python.unread),
 )
 
+
+def _rules() -> dict[str, Rule]:
+    found: dict[str, Rule] = {}
+    for module in (family, gpu, cuda, index, python):
+        constants = vars(module).values()
+        found |= {each.code: each for each in constants if isinstance(each, Rule)}
+    return dict(sorted(found.items()))
+
+
 #: All rules, by their codes: the constants of the modules.
-RULES: Final[dict[str, Rule]] = {
-    rule.code: rule
-    for rule in sorted(
-        {
-            each
-            for module in (family, gpu, cuda, index, python)
-            for each in vars(module).values()
-            if isinstance(each, Rule)
-        },
-        key=lambda rule: rule.code,
-    )
-}
+RULES: Final = _rules()
 
 
 def examine(audit: Audit) -> tuple[tuple[Finding, ...], tuple[NotRun, ...], tuple[str, ...]]:

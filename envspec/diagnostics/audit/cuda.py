@@ -59,11 +59,11 @@ class PytorchIndex(NamedTuple):
 def pytorch_indexes(audit: Audit) -> list[PytorchIndex]:
     """Those of all lines from which something comes: importers make a version of CUDA of them."""
     used = {(each.value, each.source.file) for each in audit.draft.cudas}
-    return [
-        each
-        for each in named_indexes(audit)
-        if not each.variant or (_cuda_text(each.variant), each.source.file) in used
-    ]
+
+    def is_used(index: PytorchIndex) -> bool:
+        return not index.variant or (_cuda_text(index.variant), index.source.file) in used
+
+    return [each for each in named_indexes(audit) if is_used(each)]
 
 
 def named_indexes(audit: Audit) -> list[PytorchIndex]:
@@ -265,11 +265,12 @@ def images(audit: Audit) -> Iterator[Finding]:
 
 def _age(audit: Audit, tag: str, release: str, system: str, source: Source) -> Iterator[Finding]:
     rows = [row for row in audit.facts.images if row.cuda == release]
-    ended = [row for row in rows if system in row.os and row.status == "ended"]
-    is_two_parts = release.count(".") == 1 and CudaVersion.parse(release).major >= 12
-    newest = next((r for r in reversed(audit.facts.releases_of(CudaVersion.parse(release)))), "")
-    if ended and not any(system in row.os and row.status == "supported" for row in rows):
-        yield _tag_finding(source, f"nvidia/cuda:{tag} is past its end of life", ended[0], newest, release)
+    of_system = {row.status: row for row in reversed(rows) if system in row.os}
+    version = CudaVersion.parse(release)
+    is_two_parts = release.count(".") == 1 and version.major >= 12
+    newest = next(reversed(audit.facts.releases_of(version)), "")
+    if "ended" in of_system and "supported" not in of_system:
+        yield _tag_finding(source, f"nvidia/cuda:{tag} is past its end of life", of_system["ended"], newest, release)
     elif is_two_parts and audit.facts.images:
         row = audit.facts.images[0]
         yield _tag_finding(source, f"nvidia/cuda:{tag} was never published", row, newest, release)
@@ -336,9 +337,13 @@ def compiled_extensions(audit: Audit) -> list[str]:
         if each.requirement.kind in (RequirementKind.GIT, RequirementKind.SDIST_URL)
     )
     sdists = (each.name for each in (audit.taken or {}).values() if each.is_sdist)
-    rows = ((name, audit.facts.extension(name)) for name in dict.fromkeys((*from_git, *sdists)))
-    # A build that imports nothing compiles nothing: deepspeed's operators are compiled at their first use.
-    return [name for name, row in rows if row is not None and row.requires]
+    compiled: list[str] = []
+    for name in dict.fromkeys((*from_git, *sdists)):
+        row = audit.facts.extension(name)
+        # A build that imports nothing compiles nothing: deepspeed's operators are compiled at their first use.
+        if row is not None and row.requires:
+            compiled.append(name)
+    return compiled
 
 
 def conda(audit: Audit) -> Iterator[Finding]:

@@ -132,8 +132,9 @@ def _release(
 
 def release_files(page: PageListing, version: Version | None) -> list[ListedFile]:
     """The files of one release."""
-    numbers = (n for n, name in enumerate(page.names) if version is not None and version_of(name) == version)
-    return [page.file(number) for number in numbers]
+    if version is None:
+        return []
+    return [page.file(number) for number, name in enumerate(page.names) if version_of(name) == version]
 
 
 def accepts_python(file: ListedFile, python: str) -> bool:
@@ -143,8 +144,10 @@ def accepts_python(file: ListedFile, python: str) -> bool:
 
 def _near(page: PageListing, version: Version | None) -> list[str]:
     """The next older and the next newer final release that are not yanked."""
-    found = sorted({each for name in page.names if (each := version_of(name)) is not None and not each.is_prerelease})
-    fine = [each for each in found if each != version and _is_offered(page, each)] if len(found) < 400 else found
+    published = {version_of(name) for name in page.names} - {version}
+    final = sorted(each for each in filter(None, published) if not each.is_prerelease)
+    # Each one reads its files.
+    fine = [each for each in final if _is_offered(page, each)] if len(final) < 400 else final
     if version is None:
         return [str(each) for each in fine[-1:]]
     older = [each for each in fine if each < version][-1:]
@@ -158,16 +161,14 @@ def _is_offered(page: PageListing, version: Version) -> bool:
 
 def _with_wheel(page: PageListing, ranks: TagRanks, python: str, version: Version) -> str:
     """The nearest newer release with a wheel for the target; empty if there is none."""
-    found = [
-        each
-        for number, name in enumerate(page.names)
-        if (each := version_of(name)) is not None
-        and each > version
-        and not each.is_prerelease
-        and ranks.rank(name) is not None
-        and page.file(number).yanked is None
-        and accepts_python(page.file(number), python)
-    ]
+    found: list[Version] = []
+    for number, name in enumerate(page.names):
+        other = version_of(name)
+        if other is None or other <= version or other.is_prerelease or ranks.rank(name) is None:
+            continue
+        file = page.file(number)
+        if file.yanked is None and accepts_python(file, python):
+            found.append(other)
     return str(min(found)) if found else ""
 
 

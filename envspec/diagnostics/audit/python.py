@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -90,16 +91,16 @@ def _wheel(audit: Audit, row: ExtensionRow, version: str) -> str:
     return f"use a torch for which the project publishes wheels ({known})" if known else ""
 
 
+def _has_upper_bound(specifier: SpecifierSet) -> bool:
+    return any(clause.operator in ("==", "===", "~=", "<", "<=") for clause in specifier)
+
+
 def loose(audit: Audit) -> Iterator[Finding]:
     """What another day gives another environment; one line for each kind."""
     locked = audit.draft.versions
-    open_ended = [
-        each
-        for each in audit.required
-        if each.requirement.kind is RequirementKind.NAME
-        and each.requirement.name not in locked
-        and not any(clause.operator in ("==", "===", "~=", "<", "<=") for clause in each.requirement.specifier)
-    ]
+    named = [each for each in audit.required if each.requirement.kind is RequirementKind.NAME]
+    unlocked = [each for each in named if each.requirement.name not in locked]
+    open_ended = [each for each in unlocked if not _has_upper_bound(each.requirement.specifier)]
     if open_ended:
         names = list(dict.fromkeys(each.requirement.name for each in open_ended))
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
@@ -110,7 +111,7 @@ def loose(audit: Audit) -> Iterator[Finding]:
     for each in audit.required:
         if each.requirement.kind is RequirementKind.GIT and each.requirement.url:
             ref = read_git(each.requirement.url).ref
-            if not (len(ref) >= 7 and all(digit in "0123456789abcdef" for digit in ref)):
+            if not re.fullmatch("[0-9a-f]{7,}", ref):
                 where = f"`{ref}`" if ref else "the default branch"
                 what = f"{each.requirement.name} is fetched from {where} of its repository"
                 why = "a branch moves, and a tag can be moved"

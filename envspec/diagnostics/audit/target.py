@@ -56,12 +56,13 @@ def torch_bound(audit: Audit) -> tuple[str, ...]:
         NoSuchBuild: there is none.
     """
     bounds = [each.requirement.specifier for each in audit.required if each.requirement.name == "torch"]
-    variants = {each.variant for each in pytorch_indexes(audit) if each.variant and not each.is_extra}
+    indexes = [each for each in pytorch_indexes(audit) if not each.is_extra]
+    variants = {each.variant for each in indexes} - {""}
     if not bounds or len(variants) != 1:
         return ()
     variant = variants.pop()
     cuda = CudaChoice.CPU if variant == "cpu" else CudaVersion.parse(variant)
-    together = SpecifierSet(",".join(str(each) for each in bounds if str(each)))
+    together = SpecifierSet(",".join(filter(None, map(str, bounds))))
     choice = choose_build(audit.facts, together, cuda, audit.target.platform)
     return (f"torch<={choice.versions[-1]}",) if choice.versions else ()
 
@@ -80,12 +81,14 @@ def torch_build(audit: Audit) -> TorchBuild | None:
         return None
     # An index of a tool's table is for what the project requires itself.
     is_direct = audit.first("torch") is not None
-    named = [each.variant for each in pytorch_indexes(audit) if each.variant and (is_direct or each.is_option)]
+    indexes = [each for each in pytorch_indexes(audit) if is_direct or each.is_option]
+    named = [each.variant for each in indexes if each.variant]
     # An index for the CPU beside one for CUDA is for other platforms.
     meant = [each for each in named if each != "cpu"] or named
     index = next((each for each in meant if each in row.published), "")
     default = row.default.get(audit.target.platform.value, "")
-    variant = _label(audit, found.version if found else pinned) or _of_image(audit) or index or default
+    label = _label(audit, found.version if found else pinned)
+    variant = label or _of_image(audit) or index or default
     if variant != default and variant not in row.published:
         return None
     if not re.fullmatch(r"cpu|cu\d{2,3}", variant):

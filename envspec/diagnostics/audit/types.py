@@ -170,15 +170,19 @@ class Audit:
         """The line that requires a package, or something that leads to it; the first source if that is not known."""
         seen, open_names = {name}, [name]
         for each in open_names:
-            if (source := self.first(each)) is not None:
+            source = self.first(each)
+            if source is not None:
                 return source
             found = self.taken.get(each) if self.taken else None
-            fresh = [by for by in (found.required_by if found else ()) if by and by not in seen]
-            seen.update(fresh)
-            open_names += fresh
+            for dependent in found.required_by if found else ():
+                if dependent and dependent not in seen:
+                    seen.add(dependent)
+                    open_names.append(dependent)
         version = self.draft.versions.get(name, "")
-        entries = (each for each in self.ledger if version and name in each.text and version in each.text)
-        return next((each.source for each in entries), self.top)
+        for entry in self.ledger:
+            if version and version in entry.text and name in entry.text:
+                return entry.source
+        return self.top
 
     def is_pinned(self, name: str) -> bool:
         """Whether a line requires one version of a package, which it then has whatever else is installed."""

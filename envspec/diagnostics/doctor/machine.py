@@ -41,20 +41,24 @@ class GpuState:
 
 def read_gpus(context: DoctorContext) -> GpuState:
     devices = sorted((context.root / "sys/bus/pci/devices").glob("*"))
+    gpus = [device for device in devices if _is_gpu(context, device.name)]
     nodes = (node.name for node in (context.root / "dev").glob("nvidia*"))
     version = context.text("/sys/module/nvidia/version").strip()
     return GpuState(
         system=context.system,
-        pci=sum(
-            context.text(f"sys/bus/pci/devices/{device.name}/vendor").strip() == _NVIDIA
-            and context.text(f"sys/bus/pci/devices/{device.name}/class").startswith(_DISPLAY)
-            for device in devices
-        ),
+        pci=len(gpus),
         module=version or module_version(context.text("/proc/driver/nvidia/version")),
         nodes=tuple(sorted(node for node in nodes if re.fullmatch(r"nvidia\d+", node))),
         is_container=any((context.root / mark).exists() for mark in (".dockerenv", "run/.containerenv")),
         nvml=context.nvml(),
     )
+
+
+def _is_gpu(context: DoctorContext, device: str) -> bool:
+    folder = f"sys/bus/pci/devices/{device}"
+    if context.text(f"{folder}/vendor").strip() != _NVIDIA:
+        return False
+    return context.text(f"{folder}/class").startswith(_DISPLAY)
 
 
 def gpu_findings(state: GpuState) -> tuple[DoctorFinding, ...]:
@@ -231,12 +235,13 @@ def configuration_finding(context: DoctorContext) -> DoctorFinding:
     Only names of settings: their values may contain passwords.
     """
     what, environ = "settings of pip and uv", context.environ
-    prefixes = ("PIP_", "UV_")
-    variables = sorted(
-        each for each in environ if each.startswith(prefixes) and environ[each] and each not in _HARMLESS
-    )
+    named = [name for name in environ if name.startswith(("PIP_", "UV_"))]
+    set_names = [name for name in named if environ[name]]
+    variables = sorted(name for name in set_names if name not in _HARMLESS)
     files = {str(path): _settings(path) for path in _files(context) if path.is_file()}
-    found = [*variables, *(f"{path} ({', '.join(names)})" if names else path for path, names in files.items())]
+    found = list(variables)
+    for path, names in files.items():
+        found.append(f"{path} ({', '.join(names)})" if names else path)
     if not found:
         return DoctorFinding(what, FindingState.OK, "none that matters")
     settings = [*variables, *(name for names in files.values() for name in names)]

@@ -81,12 +81,15 @@ async def _docker(context: DoctorContext) -> EngineStatus | None:
         return EngineStatus("docker", f"podman's, {shim}", rootless=_is_rootless_podman(document))
     server = str(document.get("ServerVersion") or "") or None
     errors, options = document.get("ServerErrors"), document.get("SecurityOptions")
+    # Of an unknown version, both may be anything.
+    error = str(errors[0]) if isinstance(errors, list) and errors else None
+    security = [str(option) for option in options] if isinstance(options, list) else []
     return EngineStatus(
         name="docker",
         version=str(_part(document, "ClientInfo").get("Version") or ""),
         server=server,
-        rootless=isinstance(options, list) and any("rootless" in str(option) for option in options),
-        problem="" if server else _problem(done, str(errors[0]) if isinstance(errors, list) and errors else None),
+        rootless=any("rootless" in option for option in security),
+        problem="" if server else _problem(done, error),
         runtimes=tuple(sorted(_part(document, "Runtimes"))),
     )
 
