@@ -30,7 +30,7 @@ ONLY_ERRORS: Final = 2
 
 
 @dataclass
-class Settings:
+class OutputSettings:
     """What this run's user chose, and what was written so far.
 
     locked: `--locked`. stale: the folders of the locks whose specs have changed since. answered: stdout is complete, or
@@ -56,7 +56,7 @@ class Settings:
         self.debug = self.debug or "--debug" in words
 
 
-SETTINGS: Final = Settings()
+SETTINGS: Final = OutputSettings()
 
 
 @dataclass(frozen=True, slots=True)

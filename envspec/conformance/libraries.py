@@ -30,7 +30,7 @@ _CUDA = re.compile(
 
 
 @dataclass(frozen=True)
-class Library:
+class LoadedLibrary:
     """A mapped file. is_current: whether the file now at that path is the one in memory."""
 
     path: str
@@ -51,16 +51,16 @@ class Library:
         return bool(_CUDA.fullmatch(self.name))
 
 
-def libraries(maps: str | None = None) -> list[Library]:
+def libraries(maps: str | None = None) -> list[LoadedLibrary]:
     """Every mapped library, once, sorted by path. maps: text to read instead of this process's."""
     text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape") if maps is None else maps
-    found: dict[str, Library] = {}
+    found: dict[str, LoadedLibrary] = {}
     for line in text.splitlines():
         fields = line.split(None, 5)
         if len(fields) == 6 and ".so" in fields[5]:
             device, inode, path = fields[3], int(fields[4]), fields[5]
             real = path[: -len(" (deleted)")] if path.endswith(" (deleted)") else path
-            found[real] = Library(real, path == real and _is_same(real, device, inode))
+            found[real] = LoadedLibrary(real, path == real and _is_same(real, device, inode))
     return [found[path] for path in sorted(found)]
 
 

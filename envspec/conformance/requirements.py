@@ -38,7 +38,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 @dataclass(frozen=True)
-class Pin:
+class PinnedPackage:
     """A required release. version: `9.10.2.21`, or `13.0.*`."""
 
     name: str
@@ -50,9 +50,9 @@ class Pin:
         return same_version(self.version, version.partition("+")[0]) or same_version(self.version, version)
 
 
-def pins(name: str, installed: Mapping[str, Distribution]) -> list[Pin]:
+def pins(name: str, installed: Mapping[str, Distribution]) -> list[PinnedPackage]:
     """The releases of NVIDIA's packages that an installed package requires, also through their metapackage."""
-    found: dict[str, Pin] = {}
+    found: dict[str, PinnedPackage] = {}
     queue, seen = [(name, frozenset[str]())], set[str]()
     while queue:
         current, extras = queue.pop()
@@ -67,7 +67,7 @@ def pins(name: str, installed: Mapping[str, Distribution]) -> list[Pin]:
             version = re.fullmatch(r"\s*==\s*([^,\s]+)\s*", match["versions"] or "")
             if required.startswith(_NVIDIA):
                 if version:
-                    found[required] = Pin(required, version[1])
+                    found[required] = PinnedPackage(required, version[1])
                 queue.append((required, frozenset(re.findall(r"[A-Za-z0-9._-]+", match["extras"] or ""))))
     return [found[each] for each in sorted(found)]
 

@@ -51,7 +51,7 @@ class Dynamic:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tables:
+class _ElfTables:
     """dynamic: (start, end) of the dynamic section. loads: (address, offset, size in bytes) of the loaded segments."""
 
     dynamic: tuple[int, int]
@@ -82,7 +82,7 @@ def dynamic_of(read: Read) -> Dynamic | None:
         return None
 
 
-def _tables(read: Read) -> _Tables | None:
+def _tables(read: Read) -> _ElfTables | None:
     head = read(0, 64)
     if not head.startswith(MAGIC):
         return None
@@ -93,10 +93,12 @@ def _tables(read: Read) -> _Tables | None:
     dynamic = next(((offset, offset + length) for kind, offset, _, length in rows if kind == _DYNAMIC), None)
     if dynamic is None or dynamic[1] - dynamic[0] > _LARGEST_DYNAMIC:
         return None
-    return _Tables(dynamic, tuple((address, offset, length) for kind, offset, address, length in rows if kind == _LOAD))
+    return _ElfTables(
+        dynamic, tuple((address, offset, length) for kind, offset, address, length in rows if kind == _LOAD)
+    )
 
 
-def _names(section: bytes, tables: _Tables) -> tuple[int, int, dict[int, list[int]]]:
+def _names(section: bytes, tables: _ElfTables) -> tuple[int, int, dict[int, list[int]]]:
     """The interval of the file that contains the names of a dynamic section, and the offset of each, by tag.
 
     Raises:
@@ -126,7 +128,7 @@ class DynamicScan:
     def __init__(self) -> None:
         self._seen = 0
         self._kept = [_Kept(0, HEAD_BYTES)]
-        self._tables: _Tables | None = None
+        self._tables: _ElfTables | None = None
         self._next = HEAD_BYTES  # when enough has been seen to know what else to keep; -1 if all is known
 
     def add(self, data: bytes) -> None:

@@ -82,7 +82,7 @@ class Store:
         self._opened: sqlite3.Connection | None = None
         #: What is read again soon: metadata, and digests of contents.
         self._unsaved: dict[tuple[str, str], tuple[Any, bytes]] = {}
-        self._writer: _Writer | None = None
+        self._writer: _StoreWriter | None = None
 
     def page(self, index_key: str, name: str) -> StoredPage | None:
         entry = self._get("page", index_key, name)
@@ -182,7 +182,7 @@ class Store:
 
     def _put(self, kind: str, key: str, name: str, value: object, body: bytes = b"") -> None:
         if self._writer is None:
-            self._writer = _Writer(self._path)
+            self._writer = _StoreWriter(self._path)
         text = json.dumps(value, separators=(",", ":"), default=datetime.isoformat)
         self._writer.write((kind, key, name, text, body))
 
@@ -217,7 +217,7 @@ def _object(entry: tuple[Any, bytes] | None) -> dict[str, Any] | None:
     return entry[0] if entry and isinstance(entry[0], dict) else None
 
 
-class _Writer:
+class _StoreWriter:
     """A thread that writes, in short transactions: another run, or a build of this one, does not wait for its end.
 
     On a full or read-only disk nothing is written.

@@ -26,7 +26,7 @@ from envspec.diagnostics.audit.index import (
 )
 from envspec.diagnostics.audit.python import series_of, specifier_of
 from envspec.diagnostics.audit.target import by_files, torch_bound, torch_build
-from envspec.diagnostics.audit.types import Audit, AuditReport, Finding, NotRun, Required, Severity, Taken
+from envspec.diagnostics.audit.types import Audit, AuditReport, Finding, Required, Severity, SkippedCheck, Taken
 from envspec.documents import parse_toml
 from envspec.errors import NetworkError, NoSolution, UsageError
 from envspec.facts import Facts, load_facts
@@ -185,11 +185,11 @@ def _usual(folder: Path) -> list[Path]:
     )
 
 
-def _unread(folder: Path, imported: Import, done: Collection[Path]) -> Iterator[NotRun]:
+def _unread(folder: Path, imported: Import, done: Collection[Path]) -> Iterator[SkippedCheck]:
     """Other files of the folder that envspec reads: what they are for is not known, such as requirements-dev.txt."""
     for path in sources_in(folder):
         if path.resolve() not in done:
-            yield NotRun(imported.shown(path), "name it to examine it")
+            yield SkippedCheck(imported.shown(path), "name it to examine it")
 
 
 def _gpus(request: AuditRequest, imported: Import, facts: Facts) -> Iterator[tuple[GpuRow, Source]]:
@@ -284,7 +284,7 @@ def _drafted(request: AuditRequest, imported: Import, python: str, facts: Facts,
         requirement = read_requirement(text)
         source = _source_of(requirement, imported.draft.dependencies)
         if requirement.kind is RequirementKind.LOCAL:
-            left_out.append(NotRun(f"{source}: a local project", "it is not built"))
+            left_out.append(SkippedCheck(f"{source}: a local project", "it is not built"))
         elif requirement.applies_to(environment):
             required.append(Required(requirement, source))
     bounds = [read_constraint(text) for text in pip.get("constraints", [])]
@@ -339,7 +339,7 @@ def _overrides(
 
 async def _pages(
     audits: Sequence[Audit], index: PackageIndex, store: Store, context: Context, as_of: datetime
-) -> tuple[dict[str, PageListing | None] | None, list[NotRun]]:
+) -> tuple[dict[str, PageListing | None] | None, list[SkippedCheck]]:
     """The pages of all names that the sources require, and of what their locks name; None if there is none at all."""
     names = set[str]()
     for audit in audits:
@@ -365,7 +365,7 @@ async def _pages(
         client = IndexClient(store, context.now, http, context.environ)
         await asyncio.gather(*(one(client, name) for name in wanted))
         await client.close()
-    failures = [NotRun(f"versions of {counted(len(failed), 'package')}", min(failed))] if failed else []
+    failures = [SkippedCheck(f"versions of {counted(len(failed), 'package')}", min(failed))] if failed else []
     return (found or None) if wanted else {}, failures
 
 
@@ -408,10 +408,10 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
         return _without(audit, error.message)
     sources = [each.requirement.name for each in audit.required if each not in resolved]
     why = "they are built from sources, or are from another index"
-    left_out = [NotRun(f"requirements of {', '.join(sources)}", why)] if sources else []
+    left_out = [SkippedCheck(f"requirements of {', '.join(sources)}", why)] if sources else []
     if any(not each.packages for each in audit.draft.indexes):
         left_out.append(
-            NotRun("indexes that the sources name for no package", "the default index has all of the names")
+            SkippedCheck("indexes that the sources name for no package", "the default index has all of the names")
         )
     found = {each.name: Taken.of(each, SPEC) for each in resolutions[0].packages}
     is_partial = bool(left_out) or any(each.project is not None for each in audit.draft.dependencies)
@@ -435,7 +435,7 @@ def _installed(audit: Audit) -> tuple[tuple[str, str], ...]:
 
 
 def _without(audit: Audit, reason: str) -> Audit:
-    return replace(audit, left_out=(*audit.left_out, NotRun("versions that installers choose", reason)))
+    return replace(audit, left_out=(*audit.left_out, SkippedCheck("versions that installers choose", reason)))
 
 
 def _unresolvable(audit: Audit, resolved: Sequence[Required]) -> str:

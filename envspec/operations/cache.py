@@ -64,7 +64,7 @@ _REMOVED: Final = "removed"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """size_bytes: what its removal frees. shared_bytes: of files that are also elsewhere, by hard links.
 
     used: when one of its files was last written, read or linked, as far as the file system records it.
@@ -108,14 +108,14 @@ class Removal:
     failed: tuple[str, ...] = ()
 
 
-def entries(cache: Path) -> list[Entry]:
+def entries(cache: Path) -> list[CacheEntry]:
     """Every entry of a cache."""
     return [_measured(kind, path) for kind, path in _paths(cache)]
 
 
-def usage(found: Iterable[Entry]) -> CacheUsage:
+def usage(found: Iterable[CacheEntry]) -> CacheUsage:
     """The sums by kind; kinds without entries are left out."""
-    by_kind: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
+    by_kind: dict[str, list[CacheEntry]] = {kind: [] for kind in KINDS}
     for entry in found:
         by_kind[entry.kind].append(entry)
     return CacheUsage(
@@ -128,8 +128,12 @@ def usage(found: Iterable[Entry]) -> CacheUsage:
 
 
 def choose(
-    found: Sequence[Entry], *, before: datetime | None = None, max_bytes: int | None = None, kinds: Sequence[str] = ()
-) -> list[Entry]:
+    found: Sequence[CacheEntry],
+    *,
+    before: datetime | None = None,
+    max_bytes: int | None = None,
+    kinds: Sequence[str] = (),
+) -> list[CacheEntry]:
     """The entries to remove: those not used since `before`; then the longest unused until the rest has `max_bytes`.
 
     Without either: all. kinds: only these, by default all. What an environment has hard links to is kept, unless all is
@@ -184,7 +188,7 @@ def remove(
     return Removal(usage(removed), usage(kept), tuple(f"{path}: {reason}" for path, reason in failed.items()))
 
 
-def _remove(entry: Entry, cache: Path) -> str:
+def _remove(entry: CacheEntry, cache: Path) -> str:
     """Remove one entry; why it can't be removed, else empty."""
     try:
         if entry.kind == "compiled" and entry.path.is_dir():
@@ -227,7 +231,7 @@ def _children(folder: Path) -> list[Path]:
     return []
 
 
-def _measured(kind: str, path: Path) -> Entry:
+def _measured(kind: str, path: Path) -> CacheEntry:
     files: dict[tuple[int, int], list[os.stat_result]] = {}
     used, own, shared = 0.0, 0, 0
     for status in _states(path):
@@ -242,7 +246,7 @@ def _measured(kind: str, path: Path) -> Entry:
             shared += _on_disk(links[0])
         else:
             own += _on_disk(links[0])
-    return Entry(kind, path, own, shared, datetime.fromtimestamp(used, timezone.utc))
+    return CacheEntry(kind, path, own, shared, datetime.fromtimestamp(used, timezone.utc))
 
 
 def _on_disk(status: os.stat_result) -> int:

@@ -141,7 +141,9 @@ def _launch(nodes: int = 1) -> Launch:
     return Launch("nccl, 4 ranks", "ddp", "cuda", "nccl", 4 // nodes, 1, Nodes(nodes, 0, None))
 
 
-def _judged(folder: Path, transport: nccl.Transport | None, nodes: int = 2, **variables: str) -> list[dict[str, Any]]:
+def _judged(
+    folder: Path, transport: nccl.NcclTransport | None, nodes: int = 2, **variables: str
+) -> list[dict[str, Any]]:
     events = io.StringIO()
     context = CheckContext(SuiteRequest("cuda", ("ddp",)), folder, events)
     nccl.judge(context, _launch(nodes), transport, nccl.rdma_ports(folder), variables)

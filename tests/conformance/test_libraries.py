@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envspec.conformance.libraries import libraries
-from envspec.conformance.requirements import Pin, pins
+from envspec.conformance.requirements import PinnedPackage, pins
 from envspec.verifier.scan import Distribution
 
 STORE = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_0123456789abcdef"
@@ -143,4 +143,4 @@ def test_pins_are_torchs_own_for_this_machine_and_through_the_metapackage(tmp_pa
     ],
 )
 def test_a_pin_allows_its_release(pin: str, version: str, *, allowed: bool) -> None:
-    assert Pin("x", pin).allows(version) is allowed
+    assert PinnedPackage("x", pin).allows(version) is allowed

@@ -14,13 +14,13 @@ import pytest
 from envspec.cli.main import run
 from envspec.context import Context
 from envspec.io.cache import CacheInUse, FolderInUse
-from envspec.operations.cache import KINDS, Entry, choose, entries, remove, usage
+from envspec.operations.cache import KINDS, CacheEntry, choose, entries, remove, usage
 
 NOW = datetime(2026, 11, 23, tzinfo=timezone.utc)
 
 
-def entry(name: str, days: int, size: int = 10, shared: int = 0, kind: str = "archives") -> Entry:
-    return Entry(kind, Path(name), size, shared, NOW - timedelta(days=days))
+def entry(name: str, days: int, size: int = 10, shared: int = 0, kind: str = "archives") -> CacheEntry:
+    return CacheEntry(kind, Path(name), size, shared, NOW - timedelta(days=days))
 
 
 FOUND = [

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from envspec.conformance.events import CheckContext
-from envspec.conformance.libraries import LIBRARIES, Library, debian_packages, libraries
+from envspec.conformance.libraries import LIBRARIES, LoadedLibrary, debian_packages, libraries
 from envspec.conformance.numerics import wait
-from envspec.conformance.requirements import Pin, pins
+from envspec.conformance.requirements import PinnedPackage, pins
 from envspec.verifier.hashing import STRONG, ExpectedFile, from_hex, hash_all
 from envspec.verifier.scan import Distribution, conda_records, distributions, same_version
 
@@ -77,21 +77,23 @@ def _owners(installed: Iterable[Distribution]) -> dict[str, _Owner]:
         root = os.path.realpath(one.site)
         for entry in one.entries or ():
             path = os.path.normpath(entry.path)
-            if ".so" in path and Library(path, is_current=True).is_cuda:
+            if ".so" in path and LoadedLibrary(path, is_current=True).is_cuda:
                 hashes = ((entry.algorithm, entry.digest),) if entry.algorithm in STRONG else ()
                 found[os.path.realpath(Path(root, path))] = _Owner(one.name, one.version, path, hashes)
     root = os.path.realpath(sys.prefix)
     for record in conda_records(Path(root)):
         digests = {path: ("sha256", from_hex(digest)) for path, digest, _ in record.files}
         for path in record.paths:
-            if ".so" in path and Library(path, is_current=True).is_cuda:
+            if ".so" in path and LoadedLibrary(path, is_current=True).is_cuda:
                 hashes = (digests[path],) if path in digests else ()
                 owner = _Owner(record.name, record.version, path, hashes)
                 found.setdefault(os.path.realpath(Path(root, path)), owner)
     return found
 
 
-def _compare_pins(context: CheckContext, torch: str, required: Sequence[Pin], installed: Mapping[str, str]) -> None:
+def _compare_pins(
+    context: CheckContext, torch: str, required: Sequence[PinnedPackage], installed: Mapping[str, str]
+) -> None:
     if not required:
         context.not_run("torch's requirements", f"torch {torch} requires no release of a CUDA library")
     for pin in required:
@@ -122,7 +124,9 @@ def _work(torch: Any, context: CheckContext) -> None:
                     getattr(library, function)()
 
 
-def _mapped(context: CheckContext, found: Sequence[Library], owners: Mapping[str, _Owner], *, has_pins: bool) -> None:
+def _mapped(
+    context: CheckContext, found: Sequence[LoadedLibrary], owners: Mapping[str, _Owner], *, has_pins: bool
+) -> None:
     of_packages = [each for each in found if each.path in owners]
     # What torch builds for CUDA is its own wherever CUDA's libraries come from.
     of_nvidia = [each for each in of_packages if not each.name.startswith(_TORCH)]

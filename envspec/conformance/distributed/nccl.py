@@ -83,7 +83,7 @@ def different(versions: Sequence[str], launch: Launch) -> str:
 
 
 @dataclass(frozen=True)
-class Transport:
+class NcclTransport:
     """What NCCL's logs name.
 
     networks: that NCCL chose. devices: network -> its devices. pairs: transport -> pairs of ranks, sender first.
@@ -113,7 +113,7 @@ class Transport:
         return "; ".join(filter(None, [pairs, networks]))
 
 
-def read_logs(texts: Iterable[str]) -> Transport:
+def read_logs(texts: Iterable[str]) -> NcclTransport:
     """What NCCL's logs of some ranks name."""
     networks: dict[str, None] = {}
     devices: dict[str, dict[str, None]] = {}
@@ -135,7 +135,7 @@ def read_logs(texts: Iterable[str]) -> Transport:
             devices.setdefault(found[1], {}).update(dict.fromkeys(named.findall(found[2].partition("; OOB")[0])))
         elif found := _WITHOUT_IB.search(line):
             without_ib[found[1]] = None
-    return Transport(
+    return NcclTransport(
         list(networks),
         {name: list(each) for name, each in devices.items()},
         {name: list(each) for name, each in pairs.items()},
@@ -168,7 +168,7 @@ def report(context: CheckContext, launch: Launch, folder: Path) -> None:
 def judge(
     context: CheckContext,
     launch: Launch,
-    transport: Transport | None,
+    transport: NcclTransport | None,
     ports: Sequence[str],
     variables: Mapping[str, str],
 ) -> None:

@@ -116,7 +116,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True)
-class Rank:
+class Process:
     """local: its number on its own machine. device: torch's. folder: of the launch. store: of torchrun's rendezvous."""
 
     launch: Launch
@@ -189,7 +189,7 @@ def _run(launch: Launch, folder: Path, log: EventWriter) -> int:
     return 0
 
 
-def _join(torch: Any, dist: Any, launch: Launch, folder: Path, log: EventWriter) -> Rank:
+def _join(torch: Any, dist: Any, launch: Launch, folder: Path, log: EventWriter) -> Process:
     local = int(os.environ["LOCAL_RANK"])
     store, number, world = connect(launch.timeout_s)
     device = torch.device(launch.device, local) if launch.device == "cuda" else torch.device("cpu")
@@ -202,10 +202,10 @@ def _join(torch: Any, dist: Any, launch: Launch, folder: Path, log: EventWriter)
         torch.cuda.set_device(device)
         options["device_id"] = device
     dist.init_process_group(launch.backend, timeout=datetime.timedelta(seconds=launch.timeout_s), **options)
-    return Rank(launch, number, local, world, device, folder, store, log)
+    return Process(launch, number, local, world, device, folder, store, log)
 
 
-def _train(torch: Any, rank: Rank, trainee: Trainee) -> None:
+def _train(torch: Any, rank: Process, trainee: Trainee) -> None:
     """Train, and report. Hashes are exchanged by the store: the collectives themselves are under test."""
     own = range(rank.number, rank.number + 1)
     trained = training.train(torch, trainee, rank.launch.seed, own, rank.world, rank.log.phase)
@@ -217,7 +217,7 @@ def _train(torch: Any, rank: Rank, trainee: Trainee) -> None:
             torch.save([*trained.gradients, trained.parameters], rank.folder / "trained.pt")
 
 
-def run_ddp(torch: Any, dist: Any, rank: Rank) -> None:
+def run_ddp(torch: Any, dist: Any, rank: Process) -> None:
     """Collectives of integers, the training, then bandwidth."""
     training.prepare(torch)
     with rank.log.phase("integers"):
@@ -239,7 +239,7 @@ def run_ddp(torch: Any, dist: Any, rank: Rank) -> None:
             rank.value("times", rank.exchanged("times", own))
 
 
-def run_fsdp(torch: Any, _dist: Any, rank: Rank) -> None:
+def run_fsdp(torch: Any, _dist: Any, rank: Process) -> None:
     """Shard the model, then train."""
     training.prepare(torch)
     with rank.log.phase("shard"):
@@ -248,10 +248,10 @@ def run_fsdp(torch: Any, _dist: Any, rank: Rank) -> None:
     _train(torch, rank, trainee)
 
 
-_PROGRAMS: dict[str, Callable[[Any, Any, Rank], None]] = {"ddp": run_ddp, "fsdp": run_fsdp}
+_PROGRAMS: dict[str, Callable[[Any, Any, Process], None]] = {"ddp": run_ddp, "fsdp": run_fsdp}
 
 
-def _fsdp2(torch: Any, rank: Rank, module: Any) -> Trainee:
+def _fsdp2(torch: Any, rank: Process, module: Any) -> Trainee:
     whole = sum(each.numel() for each in module.parameters())
     mesh = importlib.import_module("torch.distributed.device_mesh").init_device_mesh(rank.device.type, (rank.world,))
     # Public from torch 2.6 on.
@@ -273,7 +273,7 @@ def _fsdp2(torch: Any, rank: Rank, module: Any) -> Trainee:
     )
 
 
-def _fsdp1(torch: Any, rank: Rank, module: Any) -> Trainee:
+def _fsdp1(torch: Any, rank: Process, module: Any) -> Trainee:
     whole = sum(each.numel() for each in module.parameters())
     fsdp: Any = importlib.import_module("torch.distributed.fsdp").FullyShardedDataParallel
     policy = importlib.import_module("torch.distributed.fsdp.wrap").ModuleWrapPolicy({torch.nn.Linear})

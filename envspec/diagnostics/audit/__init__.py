@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from envspec.diagnostics.audit import cuda, family, gpu, index, python
-from envspec.diagnostics.audit.types import Audit, Finding, Need, NotRun, Rule, Severity
+from envspec.diagnostics.audit.types import Audit, Finding, Need, Rule, Severity, SkippedCheck
 
 _RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
 
@@ -52,7 +52,7 @@ def _rules() -> dict[str, Rule]:
 RULES: Final = _rules()
 
 
-def examine(audit: Audit) -> tuple[tuple[Finding, ...], tuple[NotRun, ...], tuple[str, ...]]:
+def examine(audit: Audit) -> tuple[tuple[Finding, ...], tuple[SkippedCheck, ...], tuple[str, ...]]:
     """All findings; what was not run; and the names of the checks that ran."""
     has = {
         Need.PAGES: audit.pages is not None,
@@ -66,7 +66,7 @@ def examine(audit: Audit) -> tuple[tuple[Finding, ...], tuple[NotRun, ...], tupl
     for check in CHECKS:
         missing = [need.value for need in check.needs if not has[need]]
         if missing:
-            not_run.append(NotRun(check.name, missing[0]))
+            not_run.append(SkippedCheck(check.name, missing[0]))
             continue
         examined.append(check.name)
         for each in check.find(audit):

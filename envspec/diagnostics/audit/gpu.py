@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity, Taken, TorchBuild
+from envspec.diagnostics.audit.types import Audit, Finding, InstalledTorch, Rule, Severity, Taken
 from envspec.facts.gpu import (
     Runs,
     capability_of,
@@ -57,7 +57,7 @@ def _meant(audit: Audit, sm: Sequence[str], ptx: Sequence[str]) -> list[tuple[Gp
     return [(gpu, line) for gpu, line in audit.gpus if gpu not in left_out]
 
 
-def _torch(audit: Audit, torch: TorchBuild) -> Iterator[Finding]:
+def _torch(audit: Audit, torch: InstalledTorch) -> Iterator[Finding]:
     code = audit.facts.gpu_code_of(torch.row.version, torch.variant, audit.target.platform)
     if code is None:
         names = ", ".join(gpu.name for gpu, _ in audit.gpus)
@@ -85,7 +85,7 @@ def _torch(audit: Audit, torch: TorchBuild) -> Iterator[Finding]:
             yield Finding(ONLY_PTX, torch.source, what, why, code.source, todo)
 
 
-def _for_gpu(audit: Audit, torch: TorchBuild, gpu: GpuRow) -> str:
+def _for_gpu(audit: Audit, torch: InstalledTorch, gpu: GpuRow) -> str:
     """A build for this GPU and the others; one for this GPU alone if there is none for all."""
     everyone = served(audit.facts, [each for each, _ in audit.gpus], audit.target.platform)
     if gpu not in everyone:
@@ -98,13 +98,13 @@ def _for_gpu(audit: Audit, torch: TorchBuild, gpu: GpuRow) -> str:
     return f"{text}. For {gpu.name}, {alone}" if alone else text
 
 
-def _build_or_update(audit: Audit, torch: TorchBuild, gpus: Sequence[GpuRow]) -> str:
+def _build_or_update(audit: Audit, torch: InstalledTorch, gpus: Sequence[GpuRow]) -> str:
     """A build that the driver and GPUs run, else one that needs a newer driver; empty if none has code for them."""
     drivers = dict.fromkeys((audit.driver.value if audit.driver else None, None))
     return next((found for each in drivers if (found := _other_build(audit, torch, gpus, each))), "")
 
 
-def _other_build(audit: Audit, torch: TorchBuild, gpus: Sequence[GpuRow], driver: str | None) -> str:
+def _other_build(audit: Audit, torch: InstalledTorch, gpus: Sequence[GpuRow], driver: str | None) -> str:
     """A build that runs on the machines: of the same release, else of the newest; empty if there is none.
 
     driver: None for any, of which the text names the oldest.
@@ -147,7 +147,7 @@ def _gpus_of_newer_drivers(audit: Audit, driver: str) -> Iterator[Finding]:
         yield Finding(NEWER_GPU, source, what, why, first.source, _update(audit, cuda))
 
 
-def _for_driver(audit: Audit, torch: TorchBuild | None, cuda: CudaVersion, driver: str) -> str:
+def _for_driver(audit: Audit, torch: InstalledTorch | None, cuda: CudaVersion, driver: str) -> str:
     update = _update(audit, cuda)
     if torch is None or torch.cuda is None:
         return f"{update}, or use a release for an older CUDA"

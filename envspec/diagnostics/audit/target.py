@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.diagnostics.audit.cuda import labelled, pytorch_indexes
 from envspec.diagnostics.audit.index import accepts_python
-from envspec.diagnostics.audit.types import Audit, Required, TorchBuild
+from envspec.diagnostics.audit.types import Audit, InstalledTorch, Required
 from envspec.facts.tables import pep440
 from envspec.facts.torch import CudaChoice, choose_build
 from envspec.models import CudaVersion
@@ -67,7 +67,7 @@ def torch_bound(audit: Audit) -> tuple[str, ...]:
     return (f"torch<={choice.versions[-1]}",) if choice.versions else ()
 
 
-def torch_build(audit: Audit) -> TorchBuild | None:
+def torch_build(audit: Audit) -> InstalledTorch | None:
     """The build of torch that installers choose; of a pinned one also if nothing else is known of them. None if there
     is no such build.
     """
@@ -93,7 +93,7 @@ def torch_build(audit: Audit) -> TorchBuild | None:
         return None
     if not re.fullmatch(r"cpu|cu\d{2,3}", variant):
         return None
-    return TorchBuild(row, version, variant, audit.bringing("torch"), index)
+    return InstalledTorch(row, version, variant, audit.bringing("torch"), index)
 
 
 def _label(audit: Audit, version: str) -> str:

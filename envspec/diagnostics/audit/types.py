@@ -58,7 +58,7 @@ class Finding:
         return (self.rule, self.source, self.what) == (other.rule, other.source, other.what)
 
 
-class NotRun(NamedTuple):
+class SkippedCheck(NamedTuple):
     """What was not examined, and why: it is neither wrong nor right."""
 
     what: str
@@ -111,7 +111,7 @@ class Taken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TorchBuild:
+class InstalledTorch:
     """The build of torch that installers choose. variant: `cu128`, `cpu`. index: PyTorch's variant that a source names.
 
     source: the line that brings it.
@@ -158,9 +158,9 @@ class Audit:
     pages: Mapping[str, PageListing | None] | None = None
     taken: Mapping[str, Taken] | None = None
     is_partial: bool = False
-    torch: TorchBuild | None = None
+    torch: InstalledTorch | None = None
     unresolved: str = ""
-    left_out: tuple[NotRun, ...] = field(default=())
+    left_out: tuple[SkippedCheck, ...] = field(default=())
 
     def first(self, name: str) -> Source | None:
         """The line that requires a package; None if none does."""
@@ -233,7 +233,7 @@ class AuditReport:
     """
 
     findings: tuple[Finding, ...]
-    not_run: tuple[NotRun, ...]
+    not_run: tuple[SkippedCheck, ...]
     examined: tuple[str, ...]
     sources: tuple[str, ...]
     python: str

@@ -71,7 +71,7 @@ class EntrySink(Protocol):
     def close(self) -> object: ...
 
 
-class Segment(NamedTuple):
+class GzipSegment(NamedTuple):
     """A part of a layer: members of the side file, then one stream of an archive.
 
     side_bytes: packed bytes of the side file. side_tar_bytes: their unpacked size. archive: index among the layer's
@@ -132,7 +132,7 @@ class GzipAssembler:
         self._outputs = outputs
         self._glue = bytearray()
         self._side_bytes = self._side_tar_bytes = 0
-        self.segments: list[Segment] = []
+        self.segments: list[GzipSegment] = []
         self.sources: dict[Path, int] = {}
 
     def add(self, entry: Entry, sink: EntrySink | None = None) -> None:
@@ -160,7 +160,7 @@ class GzipAssembler:
         """Write the end of the tar."""
         self._append(tar.END)
         self._pack()
-        self.segments.append(Segment(self._side_bytes, self._side_tar_bytes, 0, 0, 0, 0, 0))
+        self.segments.append(GzipSegment(self._side_bytes, self._side_tar_bytes, 0, 0, 0, 0, 0))
 
     def _copy(self, member: ZipMember, path: str, sink: EntrySink | None) -> None:
         self._pack()
@@ -172,7 +172,7 @@ class GzipAssembler:
         self._outputs.blob(MEMBER_END.pack(member.crc32, member.size_bytes & 0xFFFFFFFF))
         archive = self.sources.setdefault(member.archive, len(self.sources))
         place = (archive, member.offset, member.packed_bytes, member.size_bytes, member.crc32)
-        self.segments.append(Segment(self._side_bytes, self._side_tar_bytes, *place))
+        self.segments.append(GzipSegment(self._side_bytes, self._side_tar_bytes, *place))
         self._side_bytes = self._side_tar_bytes = 0
 
     def _append(self, data: bytes) -> None:

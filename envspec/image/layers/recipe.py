@@ -29,7 +29,7 @@ from envspec.image.layers.gzip import (
     ArchiveMissing,
     Archives,
     BadArchive,
-    Segment,
+    GzipSegment,
     inflate,
 )
 from envspec.image.layers.threads import CHUNK_BYTES, HashingThread
@@ -147,7 +147,7 @@ def head_path(folder: Path) -> Path:
     return folder / f"{FORM}.json"
 
 
-def segment_table(segments: Iterable[Segment]) -> bytes:
+def segment_table(segments: Iterable[GzipSegment]) -> bytes:
     return b"".join(_SEGMENT.pack(*segment) for segment in segments)
 
 
@@ -233,13 +233,13 @@ class Recipe:
                 skip = max(0, skip - size)
             offset += segment.side_bytes
 
-    def _segments(self) -> Iterator[Segment]:
+    def _segments(self) -> Iterator[GzipSegment]:
         with (self.folder / self.head.file).open("rb") as file:
             file.seek(self.head.side_bytes)
             table = file.read()
         if isal_zlib.crc32(table) != self.head.table_crc32:
             raise self._damaged()
-        return map(Segment._make, _SEGMENT.iter_unpack(table))
+        return map(GzipSegment._make, _SEGMENT.iter_unpack(table))
 
     def _damaged(self) -> DamagedCache:
         # Without its head the layer is not valid any more, and the next run writes it again.
