@@ -90,8 +90,12 @@ class ReporterOf:
         progress: Callable[[Step], None] | None = None,
         warning: Callable[[str], None] | None = None,
     ) -> None:
-        self.progress = progress or (to.progress if to else _ignore)
-        self.warning = warning or (to.warning if to else _ignore)
+        self.progress: Callable[[Step], None] = _ignore
+        self.warning: Callable[[str], None] = _ignore
+        if to is not None:
+            self.progress, self.warning = to.progress, to.warning
+        self.progress = progress or self.progress
+        self.warning = warning or self.warning
 
 
 def _ignore(_: object) -> None:
@@ -166,12 +170,14 @@ class Context:
         settings = read_settings(os.environ if environ is None else environ)
         found = settings.environ
         cache = cache_root(found)
+        if connectivity is None:
+            connectivity = Connectivity.OFFLINE if settings.offline else Connectivity.ONLINE
         return cls(
             environ=found,
             home=Path(found.get("HOME") or Path.home()),
             cache=cache,
             in_use=FolderInUse(cache),
-            connectivity=connectivity or (Connectivity.OFFLINE if settings.offline else Connectivity.ONLINE),
+            connectivity=connectivity,
             jobs=jobs or settings.jobs or usual_jobs or os.cpu_count() or 1,
             timeouts=timeouts(found, Timeouts()),
             mirrors={**settings.mirrors, **(mirrors or {})},

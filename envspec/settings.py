@@ -234,13 +234,14 @@ class Settings:
 
     def other_variables(self) -> list[tuple[str, str, str]]:
         """Variables that are set and no settings: name, value without credentials, what it is for."""
-        return [
-            (name, shown(self.own[name]), each.what)
-            for each in (*OWN_VARIABLES, *OTHER_VARIABLES)
-            for pair in each.names
-            for name in (pair, pair.lower())
-            if self.own.get(name) and (name == pair or pair.endswith("_PROXY"))
-        ]
+        found = []
+        for each in (*OWN_VARIABLES, *OTHER_VARIABLES):
+            # Programs read a proxy's name in small letters, too.
+            proxies = [name.lower() for name in each.names if name.endswith("_PROXY")]
+            found += [
+                (name, shown(self.own[name]), each.what) for name in (*each.names, *proxies) if self.own.get(name)
+            ]
+        return found
 
 
 def parse_mirrors(texts: Sequence[str]) -> dict[str, str]:

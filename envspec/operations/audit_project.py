@@ -173,7 +173,10 @@ def read_sources(root: Path, sources: Sequence[Path]) -> list[Import]:
 
 def _projects(root: Path, sources: Sequence[Path]) -> list[Path]:
     """The folders of projects among the sources; `root` if there is no source."""
-    return [path for path in sources if path.is_dir() and not is_environment(path)] if sources else [root]
+    if not sources:
+        return [root]
+    folders = [path for path in sources if path.is_dir()]
+    return [path for path in folders if not is_environment(path)]
 
 
 def _usual(folder: Path) -> list[Path]:
@@ -248,11 +251,13 @@ def _pythons(imported: Import, facts: Facts) -> list[str]:
     systems = (facts.system(clue.value) for clue in imported.draft.systems[:1])
     has_own = any(row is not None and row.python for row in systems)
     is_installed = any(entry.text in _SYSTEM_PYTHONS for entry in imported.ledger)
-    named = [series for clue in imported.draft.pythons if (series := series_of(clue.value))]
-    if old := _old_python(imported, named):
+    named = list(filter(None, (series_of(clue.value) for clue in imported.draft.pythons)))
+    old = _old_python(imported, named)
+    if old:
         return [old]
-    others = [] if named or (has_own and is_installed) else [series_of(each) for each in python_versions(imported)]
-    return ["", *others]
+    if named or (has_own and is_installed):
+        return [""]
+    return ["", *map(series_of, python_versions(imported))]
 
 
 def _old_python(imported: Import, named: Sequence[str]) -> str:
@@ -451,7 +456,8 @@ def _unresolvable(audit: Audit, resolved: Sequence[Required]) -> str:
         return "no source requires a package of the default index by its name"
     if any(name_of(text) not in ("python", "pip") for text, _ in audit.draft.conda):
         return "conda brings packages, too; `envspec init` and `envspec lock` solve both"
-    missing = [each.requirement.name for each in resolved if (audit.pages or {}).get(each.requirement.name) is None]
+    pages = audit.pages or {}
+    missing = [each.requirement.name for each in resolved if pages.get(each.requirement.name) is None]
     if missing:
         return f"the page of {missing[0]} is not known"
     broken = [each for each in releases(audit) if each.rule in (GONE, NO_FILE)]

@@ -118,13 +118,13 @@ def usage(found: Iterable[CacheEntry]) -> CacheUsage:
     by_kind: dict[str, list[CacheEntry]] = {kind: [] for kind in KINDS}
     for entry in found:
         by_kind[entry.kind].append(entry)
-    return CacheUsage(
-        tuple(
-            KindUsage(kind, KINDS[kind], len(own), sum(e.size_bytes for e in own), sum(e.shared_bytes for e in own))
-            for kind, own in by_kind.items()
-            if own
-        )
-    )
+    kinds: list[KindUsage] = []
+    for kind, own in by_kind.items():
+        if own:
+            size_bytes = sum(each.size_bytes for each in own)
+            shared_bytes = sum(each.shared_bytes for each in own)
+            kinds.append(KindUsage(kind, KINDS[kind], len(own), size_bytes, shared_bytes))
+    return CacheUsage(tuple(kinds))
 
 
 def choose(
@@ -139,11 +139,13 @@ def choose(
     Without either: all. kinds: only these, by default all. What an environment has hard links to is kept, unless all is
     removed: it takes no space of its own.
     """
-    own = [each for each in found if not kinds or each.kind in kinds]
+    own = [each for each in found if each.kind in (kinds or KINDS)]
     if before is None and max_bytes is None:
         return own
     own = sorted((each for each in own if not each.shared_bytes), key=lambda each: each.used)
-    chosen = [each for each in own if before is not None and each.used < before]
+    chosen = []
+    if before is not None:
+        chosen = [each for each in own if each.used < before]
     if max_bytes is None:
         return chosen
     rest = sum(each.size_bytes for each in found) - sum(each.size_bytes for each in chosen)

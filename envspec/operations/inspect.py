@@ -92,11 +92,13 @@ def _shared_libraries(lock: Lock) -> dict[Platform, tuple[SharedLibrary, ...]]:
     from envspec.facts import load_facts
 
     facts = load_facts()
-    return {
-        platform: shared_libraries(base, resolution, facts)
-        for resolution in lock.resolutions
-        if (platform := resolution.target.platform).is_linux and (base := lock.on(platform).base_image)
-    }
+    found = {}
+    for resolution in lock.resolutions:
+        platform = resolution.target.platform
+        base = lock.on(platform).base_image
+        if platform.is_linux and base:
+            found[platform] = shared_libraries(base, resolution, facts)
+    return found
 
 
 def _usual_platform(lock: Lock) -> Platform:

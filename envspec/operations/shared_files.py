@@ -32,7 +32,8 @@ async def with_built(part: Resolution, store: Store, cache: Path, before: Resolu
 
     cache: has the wheels that were built on this machine. before: of the lock from which other ones are taken.
     """
-    built = [each for each in part.packages if each.built and not each.file.filename.endswith(".whl")]
+    sdists = [each for each in part.packages if not each.file.filename.endswith(".whl")]
+    built = [each for each in sdists if each.built]
     if not built:
         return part
     from envspec.build.reproducible import record_of
@@ -53,10 +54,15 @@ async def with_built(part: Resolution, store: Store, cache: Path, before: Resolu
         return None
 
     rows = await shared_files([each for each in found if not names.isdisjoint(each.contents)], read)
-    rows += tuple(each for each in (before.shared if before else ()) if not unread.isdisjoint(each.packages))
+    if before is not None:
+        rows += tuple(each for each in before.shared if not unread.isdisjoint(each.packages))
     replaced = {path for each in rows for path in each.paths}
-    kept = (replace(each, paths=tuple(path for path in each.paths if path not in replaced)) for each in part.shared)
-    return replace(part, shared=(*rows, *(each for each in kept if each.paths)))
+    kept: list[SharedFiles] = []
+    for row in part.shared:
+        paths = tuple(path for path in row.paths if path not in replaced)
+        if paths:
+            kept.append(replace(row, paths=paths))
+    return replace(part, shared=(*rows, *kept))
 
 
 def with_owners(part: Resolution, spec: Spec) -> Resolution:
@@ -174,8 +180,13 @@ class _Advice:
             shared.packages, key=lambda name: (self._distance(name), self._askers(name) == {SPEC}, name)
         )
         paths = [path.removeprefix(DATA) for path in shared.paths]
-        folder = commonpath(map(dirname, paths)) if len(paths) > 1 else ""
-        key = paths[0] if len(paths) == 1 else f"{folder}/*" if folder else others[0]
+        folder = commonpath(map(dirname, paths))
+        if len(paths) == 1:
+            key = paths[0]
+        elif folder:
+            key = f"{folder}/*"
+        else:
+            key = others[0]
         line = f"file_owner = {{ {quoted(key)} = {quoted(first)} }}"
         return f"name the owner of these files in [pip]: {line}, or {' or '.join(map(quoted, others))} as the owner"
 
@@ -213,4 +224,5 @@ class _Advice:
 
 
 def _stem(name: str) -> list[str]:
-    return [word for word in name.split("-") if word not in _OTHER and not _CUDA.fullmatch(word)]
+    words = [word for word in name.split("-") if word not in _OTHER]
+    return [word for word in words if not _CUDA.fullmatch(word)]
