@@ -1,4 +1,4 @@
-"""Every folder of tests/base_image/golden: pins and a request in, the plan or its refusal out."""
+"""Every case of tests/base_image/golden: pins and a request in, the plan or its refusal out."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cuda_cases import read_case, told_plan
-from tests.support.golden import assert_golden
+from tests.support.cuda_cases import plan_as_text
+from tests.support.golden import GoldenCase, read_cases
 
-CASES = sorted(path.parent for path in (Path(__file__).parent / "golden").glob("*/case.toml"))
+CASES = read_cases(Path(__file__).parent / "golden")
 
 
 def test_there_are_cases() -> None:
@@ -17,5 +17,5 @@ def test_there_are_cases() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Path) -> None:
-    assert_golden(told_plan(read_case(case)), case / "expected.txt")
+def test_case(case: GoldenCase) -> None:
+    case.check(plan_as_text(case.table("case.toml")))

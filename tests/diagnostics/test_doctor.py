@@ -1,4 +1,4 @@
-"""The doctor on machines that are described: golden cases, one folder each under tests/diagnostics/golden/doctor.
+"""The doctor on machines that are described: golden cases under tests/diagnostics/golden/doctor.
 
 `case.toml` describes a machine; what it leaves out is as on a laptop where nothing is wrong. `expected.txt` is what its
 report says otherwise than that of such a laptop, whose own is in `laptop`.
@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from envspec import documents
 from envspec.diagnostics.doctor import examine
 from envspec.diagnostics.doctor.types import (
     DiskSpace,
@@ -29,9 +28,9 @@ from envspec.diagnostics.doctor.types import (
 from envspec.diagnostics.machine import MachineGpu, NvmlReading
 from envspec.facts.gpu import ComputeCapability
 from envspec.io.process import Finished
-from tests.support.golden import assert_golden
+from tests.support.golden import GoldenCase, read_cases
 
-CASES = sorted((Path(__file__).parent / "golden" / "doctor").iterdir())
+CASES = read_cases(Path(__file__).parent / "golden" / "doctor")
 PODMAN = '{"host":{"security":{"rootless":true}},"version":{"Version":"4.3.1"}}'
 ROOMY = {"total_bytes": 500 * 10**9, "free_bytes": 200 * 10**9}
 
@@ -99,21 +98,21 @@ def report(case: dict[str, Any], root: Path) -> tuple[DoctorFinding, ...]:
     )
 
 
-def message(folder: Path, root: Path) -> tuple[tuple[DoctorFinding, ...], str]:
+def message(golden: GoldenCase, root: Path) -> tuple[tuple[DoctorFinding, ...], str]:
     """All findings of a case, and the text of those that a laptop's report doesn't have."""
-    case = documents.parse_toml((folder / "case.toml").read_text("utf-8"))
+    case = golden.table("case.toml")
     for name in ("laptop", "machine"):
         (root / name).mkdir()
     laptop = report({"programs": {"podman": {"stdout": PODMAN}}}, root / "laptop")
     findings = report({"programs": {"podman": {"stdout": PODMAN}}} | case, root / "machine")
-    different = [finding for finding in findings if finding not in laptop or folder.name == "laptop"]
+    different = [finding for finding in findings if finding not in laptop or golden.name == "laptop"]
     return findings, render_text(different).replace(str(root / "machine"), "ROOT") + "\n"
 
 
-@pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
-def test_golden(folder: Path, tmp_path: Path) -> None:
-    findings, text = message(folder, tmp_path)
-    assert_golden(text, folder / "expected.txt")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_golden(case: GoldenCase, tmp_path: Path) -> None:
+    findings, text = message(case, tmp_path)
+    case.check(text)
     assert "hunter2" not in text
     for finding in findings:
         assert finding.todo or finding.state in {FindingState.OK, FindingState.NOT_APPLICABLE}

@@ -1,4 +1,4 @@
-"""Every folder of golden/torch_build and golden/family: a request in, the choice or its refusal out; and for whatever a
+"""Every case of golden/torch_build and golden/family: a request in, the choice or its refusal out; and for whatever a
 spec requires of torch and CUDA: a build is chosen, or the refusal is true."""
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from envspec.documents import parse_toml
 from envspec.errors import EnvspecError
 from envspec.facts import load_facts
 from envspec.facts.gpu import Runs, capability_of, find_gpu, runs
 from envspec.facts.tables import TorchRelease
 from envspec.facts.torch import CudaChoice, Machines, NoSuchBuild, choose_build, family_mismatch, fitting_set
 from envspec.models import CudaVersion, Platform
-from tests.support.golden import assert_golden
+from tests.support.golden import GoldenCase, read_cases
 
 GOLDEN = Path(__file__).parent / "golden"
-BUILDS = sorted(path.parent for path in (GOLDEN / "torch_build").glob("*/case.toml"))
-FAMILIES = sorted(path.parent for path in (GOLDEN / "family").glob("*/case.toml"))
+BUILDS = read_cases(GOLDEN / "torch_build")
+FAMILIES = read_cases(GOLDEN / "family")
 
 
-def told_build(case: Mapping[str, Any]) -> str:
+def build_as_text(case: Mapping[str, Any]) -> str:
     """torch: a specifier. cuda: a version, `any` or `cpu`. platforms, as_of, driver, gpus, python, [[facts.torch]]."""
     facts = load_facts(case.get("facts"))
     cuda = CudaChoice(case["cuda"]) if case["cuda"] in ("any", "cpu") else CudaVersion.parse(case["cuda"])
@@ -50,7 +49,7 @@ def told_build(case: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def told_family(case: Mapping[str, Any]) -> str:
+def family_as_text(case: Mapping[str, Any]) -> str:
     """[requests]: name = specifier."""
     requests = {name: SpecifierSet(specifier) for name, specifier in case["requests"].items()}
     return f"{family_mismatch(load_facts(case.get('facts')), requests) or 'nothing is known against it'}\n"
@@ -62,15 +61,13 @@ def test_there_are_cases() -> None:
 
 
 @pytest.mark.parametrize("case", BUILDS, ids=lambda case: case.name)
-def test_torch_build(case: Path) -> None:
-    message = told_build(parse_toml((case / "case.toml").read_text(encoding="utf-8")))
-    assert_golden(message, case / "expected.txt")
+def test_torch_build(case: GoldenCase) -> None:
+    case.check(build_as_text(case.table("case.toml")))
 
 
 @pytest.mark.parametrize("case", FAMILIES, ids=lambda case: case.name)
-def test_family(case: Path) -> None:
-    message = told_family(parse_toml((case / "case.toml").read_text(encoding="utf-8")))
-    assert_golden(message, case / "expected.txt")
+def test_family(case: GoldenCase) -> None:
+    case.check(family_as_text(case.table("case.toml")))
 
 
 FACTS = load_facts()

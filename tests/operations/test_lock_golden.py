@@ -1,9 +1,8 @@
-"""Each folder under golden/lock_* is a spec, its indexes and channels, and the outcome of locking it."""
+"""Each case under golden/lock_* is a spec, its indexes and channels, and the outcome of locking it."""
 
 from __future__ import annotations
 
 import platform
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,31 +10,37 @@ from pathlib import Path
 import pytest
 
 from envspec.resolve import RESOLVERS
-from tests.support.ahead import ahead, golden_ahead
-from tests.support.golden import assert_golden
+from tests.support.ahead import ahead
+from tests.support.golden import read_case
 from tests.support.golden_locks import decisions, refusal
 
 GOLDEN = Path(__file__).parent / "golden"
-GROUPS = {
+OUTCOMES = {
     "lock_refusals": refusal,
     "lock_decisions": decisions,
     "lock_conda_refusals": refusal,
     "lock_conda_decisions": decisions,
 }
-CASES = [f"{group}/{path.parent.name}" for group in GROUPS for path in sorted(GOLDEN.glob(f"{group}/*/spec.toml"))]
+CASES = [f"{group}/{path.stem}" for group in OUTCOMES for path in sorted(GOLDEN.glob(f"{group}/*.txtar"))]
 
 
 @pytest.fixture(scope="module")
 def result_of(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], str]]:
-    with golden_ahead(request, tmp_path_factory.mktemp("golden"), GOLDEN, GROUPS) as results:
+    root = tmp_path_factory.mktemp("golden")
+
+    def outcome(case: str) -> str:
+        (root / case).mkdir(parents=True)
+        return OUTCOMES[case.partition("/")[0]](read_case(GOLDEN / f"{case}.txtar"), root / case)
+
+    with ahead(request, outcome) as results:
         yield results
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_case(result_of: Callable[[str], str], case: str) -> None:
-    assert_golden(result_of(case), GOLDEN / case / "expected.txt")
+    read_case(GOLDEN / f"{case}.txtar").check(result_of(case))
 
 
 #: Resolved by all resolvers, for the Python and the platform at hand: what each has its own ways with.
@@ -62,20 +67,17 @@ HERE = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}.
 
 def by_all(case: str, root: Path) -> list[str]:
     """What each resolver makes of a case, for this Python and platform; of a refusal, the exit code."""
+    given = read_case(GOLDEN / f"{case}.txtar")
     result_of = []
     for engine in RESOLVERS:
-        copied, folder = root / engine / "case", root / engine / "run"
-        shutil.copytree(GOLDEN / case, copied)
-        folder.mkdir()
-        spec = (copied / "spec.toml").read_text(encoding="utf-8")
+        folder = root / engine
+        folder.mkdir(parents=True)
+        spec = given.text("spec.toml")
         spec = spec.replace('"3.11.7"', f'"{platform.python_version()}"').replace('"linux-64"', f'"{HERE}"')
-        (copied / "spec.toml").write_text(spec, encoding="utf-8")
-        words = f'words = ["--resolver", "{engine}"]\n'
-        (copied / "index.toml").write_text(
-            words + (copied / "index.toml").read_text(encoding="utf-8"), encoding="utf-8"
-        )
+        index = f'words = ["--resolver", "{engine}"]\n' + given.text("index.toml")
+        run = given.changed(spec=spec, index=index)
         refused = case.startswith("lock_refusals/")
-        result_of.append(refusal(copied, folder).partition("\n")[0] if refused else decisions(copied, folder))
+        result_of.append(refusal(run, folder).partition("\n")[0] if refused else decisions(run, folder))
     return result_of
 
 
@@ -96,4 +98,4 @@ def test_all_resolvers_say_the_same(result_of_all: Callable[[str], list[str]], o
 
 
 def test_there_are_cases() -> None:
-    assert all(len([case for case in CASES if case.startswith(f"{group}/")]) > 20 for group in GROUPS)
+    assert all(len([case for case in CASES if case.startswith(f"{group}/")]) > 20 for group in OUTCOMES)

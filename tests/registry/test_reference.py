@@ -1,4 +1,4 @@
-"""Names of images: golden cases, one folder each under tests/registry/golden."""
+"""Names of images: those of references.toml, and any."""
 
 from __future__ import annotations
 
@@ -12,16 +12,11 @@ from hypothesis import strategies as st
 from envspec import documents
 from envspec.registry.reference import BadReference, endpoint_of, parse
 
-CASES = sorted((Path(__file__).parent / "golden").iterdir())
+CASES = documents.parse_toml((Path(__file__).parent / "references.toml").read_text("utf-8"))
 
 
-def load(folder: Path) -> dict[str, Any]:
-    return documents.parse_toml((folder / "case.toml").read_text("utf-8"))
-
-
-@pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
-def test_golden(folder: Path) -> None:
-    case = load(folder)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_golden(case: dict[str, Any]) -> None:
     if "error" in case:
         with pytest.raises(BadReference) as caught:
             endpoint_of(parse(case["text"]), case.get("mirrors"))

@@ -30,6 +30,7 @@ from envspec.spec import Spec, load_spec
 from tests.support.builders import ecosystem
 from tests.support.builders.ecosystem import release
 from tests.support.changed_locks import Changed, changes_at, field_of, forge_document, places_in, with_change
+from tests.support.golden import read_case
 from tests.support.golden_locks import play
 from tests.support.servers.index import IndexServer
 from tests.support.user import ROOT, User, succeeded
@@ -176,7 +177,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory, index: IndexServer) -> list[
         spec = shutil.copy(ROOT / "specs" / f"{name}.toml", folder / "specs")
         found.append(case_of(name, Path(spec), folder / "locks" / name))
     for name in CASES:
-        user, ran, _ = play(GOLDEN / name, tmp_path_factory.mktemp("case"))
+        user, ran, _ = play(read_case(GOLDEN / f"{name}.txtar"), tmp_path_factory.mktemp("case"))
         assert ran.status == 0, ran
         found.append(case_of(name, user.spec, user.folder / "locks" / "case"))
     return found

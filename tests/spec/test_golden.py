@@ -1,5 +1,5 @@
-"""Each folder under golden/spec is a spec, in spec.toml or else in pyproject.toml, and what reading it gives:
-`expected.txt` for one that is refused, in whole, `expected.json` for one that is read. Each folder under golden/targets
+"""Each case under golden/spec is a spec, in spec.toml or else in pyproject.toml, and what reading it gives:
+`expected.txt` for one that is refused, in whole, `expected.json` for one that is read. Each case under golden/targets
 is a spec and the targets that it means, or why it means none: `expected.txt`.
 
 `conda.toml`, if there is one, has the Python of the solved conda packages on each platform. The facts are the few rows
@@ -22,36 +22,37 @@ from envspec.facts.tables import PythonRow, SeriesRow, SystemRow
 from envspec.models import Decision, Platform, Target
 from envspec.spec import SpecError, load_spec
 from envspec.spec.targets import targets_of
-from tests.support.golden import assert_golden
+from tests.support.golden import GoldenCase, read_cases
 
-CASES = Path(__file__).parent / "golden" / "spec"
+CASES = read_cases(Path(__file__).parent / "golden" / "spec")
 TARGETS = Path(__file__).parent / "golden" / "targets"
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
-REFUSED = sorted(path.parent.name for path in CASES.glob("*/expected.txt"))
-READ = sorted(path.parent.name for path in CASES.glob("*/expected.json"))
+REFUSED = [case for case in CASES if "expected.txt" in case.parts]
+READ = [case for case in CASES if "expected.json" in case.parts]
 
 
-def spec_file(case: str) -> Path:
-    path = CASES / case / "spec.toml"
+def spec_file(case: GoldenCase, folder: Path) -> Path:
+    case.unpack(folder / case.name)
+    path = folder / case.name / "spec.toml"
     return path if path.exists() else path.with_name("pyproject.toml")
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str) -> None:
-    path = spec_file(case)
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_refused(case: GoldenCase, tmp_path: Path) -> None:
+    path = spec_file(case, tmp_path)
     with pytest.raises(SpecError) as caught:
         load_spec(path, NOW, path.name)
-    assert_golden(str(caught.value) + "\n", CASES / case / "expected.txt")
+    case.check(str(caught.value) + "\n")
     assert caught.value.exit_code == 2
     assert caught.value.problems
 
 
-@pytest.mark.parametrize("case", READ)
-def test_read(case: str) -> None:
-    spec = load_spec(spec_file(case), NOW)
+@pytest.mark.parametrize("case", READ, ids=lambda case: case.name)
+def test_read(case: GoldenCase, tmp_path: Path) -> None:
+    spec = load_spec(spec_file(case, tmp_path), NOW)
     data = {**spec.model_dump(exclude={"facts"}), "facts": spec.facts.tables()}
     text = json.dumps(_text_keys(data), default=str, indent=1, ensure_ascii=False)
-    assert_golden(text + "\n", CASES / case / "expected.json")
+    case.check(text + "\n", "expected.json")
 
 
 def _text_keys(value: Any) -> Any:
@@ -63,7 +64,7 @@ def _text_keys(value: Any) -> Any:
 
 def test_every_case_has_one_outcome() -> None:
     assert len(REFUSED) > 50 and READ
-    assert sorted([*REFUSED, *READ]) == sorted(path.name for path in CASES.iterdir())
+    assert len(REFUSED) + len(READ) == len(CASES)
 
 
 def _target(target: Target) -> str:
@@ -77,22 +78,20 @@ def _decision(decision: Decision) -> str:
     return f"{decision.platform.value} {decision.what} = {decision.value}\n  {decision.why}\n  {decision.source}"
 
 
-def _targets(case: Path) -> str:
+def _targets(case: GoldenCase, folder: Path) -> str:
     facts, rows = Facts({}), documents.parse_toml((TARGETS / "facts.toml").read_text(encoding="utf-8"))
     facts.pythons = tuple(PythonRow(**row) for row in rows["python"])
     facts.systems = tuple(SystemRow(**row) for row in rows["system"])
     facts.python_series = {row["series"]: SeriesRow(**row) for row in rows["python_series"]}
-    solved = case / "conda.toml"
-    pythons = documents.parse_toml(solved.read_text(encoding="utf-8")) if solved.exists() else {}
-    conda_pythons = {Platform(name): version for name, version in pythons.items()}
+    conda_pythons = {Platform(name): version for name, version in case.table("conda.toml").items()}
     try:
-        spec = load_spec(case / "spec.toml", NOW, "spec.toml")
+        spec = load_spec(spec_file(case, folder), NOW, "spec.toml")
         targets, decisions = targets_of(spec, facts, conda_pythons=conda_pythons)
     except EnvspecError as error:
         return f"exit {error.exit_code}\n{error}\n"
     return "\n".join([*map(_target, targets), "", *map(_decision, decisions)]) + "\n"
 
 
-@pytest.mark.parametrize("case", sorted(path.parent.name for path in TARGETS.glob("*/spec.toml")))
-def test_targets(case: str) -> None:
-    assert_golden(_targets(TARGETS / case), TARGETS / case / "expected.txt")
+@pytest.mark.parametrize("case", read_cases(TARGETS), ids=lambda case: case.name)
+def test_targets(case: GoldenCase, tmp_path: Path) -> None:
+    case.check(_targets(case, tmp_path))

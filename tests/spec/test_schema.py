@@ -17,7 +17,8 @@ from envspec.spec import json_schema, parse_spec
 from envspec.spec.document import read_spec
 from envspec.spec.fact_rows import AddedFacts
 from envspec.spec.sections import Spec
-from tests.spec.test_golden import spec_file
+from tests.spec.test_golden import READ, spec_file
+from tests.support.golden import GoldenCase, read_case
 from tests.support.schema import Schema, refusals
 
 SCHEMA: Schema = json_schema()
@@ -70,12 +71,9 @@ def test_choices_are_listed() -> None:
     assert "ubuntu24.04" in cuda["os"]["enum"]
 
 
-READ = sorted(path.parent.name for path in CASES.glob("*/expected.json"))
-
-
-@pytest.mark.parametrize("case", READ)
-def test_it_takes_what_the_parser_takes(case: str) -> None:
-    data = read_spec(spec_file(case))
+@pytest.mark.parametrize("case", READ, ids=lambda case: case.name)
+def test_it_takes_what_the_parser_takes(case: GoldenCase, tmp_path: Path) -> None:
+    data = read_spec(spec_file(case, tmp_path))
     assert list(refusals(SCHEMA, data)) == []
 
 
@@ -87,7 +85,7 @@ def test_it_takes_what_the_parser_takes(case: str) -> None:
     ],
 )
 def test_it_refuses_what_an_editor_can_see(case: str) -> None:
-    data = documents.parse_toml((CASES / case / "spec.toml").read_text(encoding="utf-8"))
+    data = read_case(CASES / f"{case}.txtar").table("spec.toml")
     assert list(refusals(SCHEMA, data))
 
 

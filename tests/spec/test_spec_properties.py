@@ -22,17 +22,14 @@ from envspec.spec.identity import input_sha256
 from envspec.spec.positions import positions_of
 from envspec.spec.requirements import read_requirement
 from envspec.spec.values import read_pattern
+from tests.support.golden import read_cases
 from tests.support.schema import refusals
 from tests.support.tries import tries
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 SCHEMA = json_schema()
-GOLDEN = Path(__file__).parent / "golden" / "spec"
-VALID = [
-    path.with_name("spec.toml").read_text(encoding="utf-8")
-    for path in sorted(GOLDEN.glob("*/expected.json"))
-    if path.with_name("spec.toml").exists()
-]
+READ = [case for case in read_cases(Path(__file__).parent / "golden" / "spec") if "expected.json" in case.parts]
+VALID = [case.text("spec.toml") for case in READ if "spec.toml" in case.parts]
 
 # --- documents written here, so that the line of every key is known ------------------------------------------------
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -29,23 +28,6 @@ def ahead(
         yield lambda case: running[case].result()
         for future in running.values():
             future.cancel()
-
-
-@contextmanager
-def golden_ahead(
-    request: pytest.FixtureRequest, root: Path, golden: Path, tellers: Mapping[str, Callable[[Path, Path], str]]
-) -> Iterator[Callable[[str], str]]:
-    """What comes of golden cases `group/name`, each in an empty folder of its own under `root`.
-
-    golden: the folder of all groups. tellers: group -> what tells a case, by its folder and the one to work in.
-    """
-
-    def outcome(case: str) -> str:
-        (root / case).mkdir(parents=True)
-        return tellers[case.partition("/")[0]](golden / case, root / case)
-
-    with ahead(request, outcome) as results:
-        yield results
 
 
 def _module(item: pytest.Item) -> object:

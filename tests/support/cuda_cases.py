@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from envspec.base_image.cuda import BaseImagePlan, CudaRequest
 from envspec.base_image.plan import plan_platforms
 from envspec.diagnostics.fit import FitReport, fits
 from envspec.diagnostics.machine import Machine, MachineSource, described_machine
-from envspec.documents import parse_toml
 from envspec.errors import EnvspecError
 from envspec.facts import Facts, load_facts
 from envspec.models import BaseImage, CondaPackage, CudaVersion, Driver, GpuCodeFound, Lock, Platform, Resolution
 from tests.support.builders.locks import lock, package, resolution, sha256, wheel
-
-
-def read_case(folder: Path) -> dict[str, Any]:
-    return parse_toml((folder / "case.toml").read_text(encoding="utf-8"))
 
 
 def resolutions_of(case: Mapping[str, Any]) -> tuple[Resolution, ...]:
@@ -111,7 +105,7 @@ def cached_of(case: Mapping[str, Any], lock: Lock) -> dict[str, GpuCodeFound]:
     return found
 
 
-def told_plan(case: Mapping[str, Any]) -> str:
+def plan_as_text(case: Mapping[str, Any]) -> str:
     """The plan, or its refusal, as text."""
     try:
         return "\n".join(_plan_lines(plan_of(case))) + "\n"
@@ -119,7 +113,7 @@ def told_plan(case: Mapping[str, Any]) -> str:
         return _refusal(error)
 
 
-def told_fit(case: Mapping[str, Any]) -> str:
+def fit_report_as_text(case: Mapping[str, Any]) -> str:
     facts = facts_of(case)
     try:
         lock = lock_of(case)

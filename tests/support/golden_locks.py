@@ -6,7 +6,6 @@ The README.md of each group describes the files of a case.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,6 +21,7 @@ from tests.support.builders.conda_packages import GOLDEN_PYTHON
 from tests.support.builders.environments import RUNNING, SERIES
 from tests.support.builders.projects import PLAIN, File
 from tests.support.builders.wheels import Artifact, sdist, wheel
+from tests.support.golden import GoldenCase
 from tests.support.servers.channel import CondaServer
 from tests.support.servers.faults import Status
 from tests.support.servers.index import FRIENDLY, IndexServer
@@ -32,9 +32,9 @@ Table = Mapping[str, Any]
 _JARGON: Final = ("py-rattler", "resolvo", "MatchSpec", "RepoData", "candidates", "├", "└", "Error", "None")
 
 
-def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
+def play(case: GoldenCase, folder: Path) -> tuple[User, Ran, dict[str, str]]:
     """Run a case in an empty folder. The last value: what stands for each address, longest address first."""
-    index, rows = read(case / "index.toml"), read(case / "rows.toml")
+    index, rows = case.table("index.toml"), case.table("rows.toml")
     with ExitStack() as running:
         servers = {name: running.enter_context(_server(name, index)) for name in _names(index)}
         for fault in index.get("fault", ()):
@@ -62,13 +62,13 @@ def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
             if "status" in served:
                 server.fail("*", Status(served["status"]))
             places[f"<{name}>"] = server.host
-        text = (case / "spec.toml").read_text(encoding="utf-8")
+        text = case.text("spec.toml")
         if "<python>" in text:
             # What builds has to be on this machine.
             places |= {"<python>": RUNNING, "Python <series>": f"Python {SERIES}"}
         for shown, address in places.items():
             text = text.replace(shown, address)
-        _copy_files(case, folder)
+        case.unpack(folder, under="files/")
         user.writes(text)
         ran = user.locks(*words)
     locked = [path.read_bytes() for path in (folder / "locks").rglob("*") if path.is_file()]
@@ -77,29 +77,24 @@ def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
     return user, ran, places
 
 
-def _copy_files(case: Path, folder: Path) -> None:
-    if (case / "files").exists():
-        shutil.copytree(case / "files", folder, dirs_exist_ok=True)
-
-
-def refusal(case: Path, folder: Path) -> str:
+def refusal(case: GoldenCase, folder: Path) -> str:
     """`exit N` and the message, as expected.txt has it."""
     _, ran, places = play(case, folder)
     assert ran.stdout == "" and "Traceback" not in ran.stderr and ran.stderr.count("error: ") == 1, ran
     assert not (folder / "locks").exists()
-    if (case / "rows.toml").exists():
+    if "rows.toml" in case.parts:
         assert str(folder) not in ran.stderr and "/tmp" not in ran.stderr, ran.stderr
         assert not [word for word in _JARGON if word in ran.error], ran.error
     return _with_placeholders(f"exit {ran.status}\n{ran.error}\n", places)
 
 
-def decisions(case: Path, folder: Path) -> str:
+def decisions(case: GoldenCase, folder: Path) -> str:
     """Warnings, channels, decisions and packages of the lock, as expected.txt has them."""
     user, ran, places = play(case, folder)
     assert ran.status == 0, ran.stderr
     # In a cache without the lock, all of it is computed again.
     user.locked("--check", ENVSPEC_CACHE_DIR=str(folder / "no-cache"))
-    first, *variants = [read(path) for path in sorted(folder.glob("locks/*/envspec.lock"))]
+    first, *variants = [_read(path) for path in sorted(folder.glob("locks/*/envspec.lock"))]
     lines = [f"warning: {text}" for text in ran.warnings] + _decided(first)
     for document in variants:
         lines += ["", f"== {document['name']}", *_decided(document)]
@@ -121,8 +116,8 @@ def _decided(document: Table) -> list[str]:
     return lines
 
 
-def read(path: Path) -> Table:
-    return documents.parse_toml(path.read_text(encoding="utf-8")) if path.exists() else {}
+def _read(path: Path) -> Table:
+    return documents.parse_toml(path.read_text(encoding="utf-8"))
 
 
 def _lines(package: Table) -> Iterator[str]:
