@@ -27,7 +27,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 PLATFORM = r"(?:linux-64|linux-aarch64|osx-arm64|win-64)"
 PROPOSED = re.compile(
     rf"specs/(?P<spec>{NAME.pattern})\.toml|locks/(?P<lock>{NAME.pattern})/"
-    rf"(?:envspec\.lock|requirements\.{PLATFORM}\.txt|conda-{PLATFORM}\.lock|conda-lock\.yml|Dockerfile)"
+    rf"(?:envspec\.lock|requirements\.{PLATFORM}\.txt|conda-{PLATFORM}\.lock|conda-lock\.yml)"
 )
 AS_OF = re.compile(rb"(as_of *= *)(\S+)(.*)", re.DOTALL)
 NEW_AS_OF = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")

@@ -680,6 +680,13 @@ class Conformance:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportedFiles:
+    """Files of the lock's folder that the spec requires. dockerfile: whether there is a Dockerfile."""
+
+    dockerfile: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PlatformCuda:
     """The base image and the driver of a platform whose [cuda] differs from that of the others."""
 
@@ -713,7 +720,7 @@ class Lock:
     platform_cuda: what differs from base_image and driver on a platform; see `on`.
     cpu_builds: empty without [cuda].
     image: the settings of the image. system, images: the results of builds. conformance: None if the spec requires no
-    checks. These three are not part of `lockfile.document.identity`.
+    checks. These three are not part of `lockfile.document.identity`. export: None if the spec has no [export].
     directory: the folder from which the lock was read; it is not written.
     """
 
@@ -736,6 +743,7 @@ class Lock:
     system: tuple[SystemLayer, ...] = ()
     images: tuple[ImageId, ...] = ()
     conformance: Conformance | None = None
+    export: ExportedFiles | None = None
     as_of_spec: str = ""
     spec: str = ""
     base_sha256: str = ""

@@ -15,7 +15,7 @@ from envspec.errors import UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import ComputeCapability, capabilities_of, first_driver, has_other_kernels, without_code
 from envspec.facts.tables import at_least
-from envspec.lockfile.export.dockerfile import without_dockerfile
+from envspec.lockfile.export.dockerfile import without_image
 from envspec.models import (
     DIRECT_URL,
     GIT,
@@ -208,7 +208,7 @@ def explain_image(lock: Lock) -> ImageExplanation | None:
     """None for a lock without a linux platform."""
     if not any(resolution.target.platform.is_linux for resolution in lock.resolutions):
         return None
-    without = without_dockerfile(lock)
+    without = without_image(lock)
     missing = () if without else tuple(_does_not_run(lock))
     return ImageExplanation(lock.image, lock.system, lock.images, missing, without)
 

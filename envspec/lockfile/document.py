@@ -48,7 +48,7 @@ _KEYS: Final[Mapping[type, str]] = {
     Lock: "channel=channels index=indexes package_as_of conda_as_of package_age=package_ages decision=decisions "
     "base_image driver "
     "platform_cuda image "
-    "conformance system_layer=system image_id=images gpu_code cpu_build=cpu_builds resolution=resolutions",
+    "conformance export system_layer=system image_id=images gpu_code cpu_build=cpu_builds resolution=resolutions",
     # The keys of its target stand before them.
     Resolution: "warnings on_top_of installed conda package=packages build=builds shared_file=shared",
     SharedFiles: "owner others why paths",

@@ -40,7 +40,7 @@ Exchange: TypeAlias = Callable[[Path, Path], None]
 _COMMITTED: Final = ".envspec-commit"
 _STAGED: Final = ".envspec-stage-"
 # The first bytes of every file that envspec makes contain this.
-_SIGNATURE: Final = b"envspec lock"
+_SIGNATURE: Final = b"written by `envspec"
 _SIGNED_WITHIN: Final = 400
 _POLL_S: Final = 0.01
 # linux/fcntl.h and linux/fs.h; glibc has renameat2 since 2.28, kernels since 3.15.

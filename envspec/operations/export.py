@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 class Platforms(Enum):
-    """How many platforms a file is for. IMAGE: those of the image, whichever the engine takes."""
+    """How many platforms a file is for. LINUX: those that have an image. IMAGE: these, whichever the engine takes."""
 
     ALL = "all"
     ONE = "one"
+    LINUX = "linux"
     IMAGE = "image"
 
 
@@ -38,6 +39,7 @@ class ExportFormat(NamedTuple):
 #: A format is a module of `envspec.lockfile.export` and a line here.
 FORMATS: Final = {
     "pylock": ExportFormat("pylock:text", "pylock.{name}.toml", Platforms.ALL),
+    "dockerfile": ExportFormat("dockerfile:text", "Dockerfile", Platforms.LINUX),
     "devcontainer": ExportFormat("devcontainer:text", "devcontainer.json", Platforms.IMAGE),
     "environment-yml": ExportFormat("environment_yml:text", "environment.yml", Platforms.ONE),
     "pixi": ExportFormat("pixi:text", "pixi.toml", Platforms.ALL),
@@ -73,12 +75,12 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
         UsageError: there is no such format; the lock has nothing for it, or too much. NetworkError: an index does not
             list a file.
     """
-    from envspec.lockfile.export.dockerfile import DEFAULT
-    from envspec.lockfile.export.types import ExportRequest, is_project, project_of
+    from envspec.lockfile.export.types import DEFAULT, ExportRequest, is_project, project_of
     from envspec.operations.lock_complete import container_config
 
     form = options.form
-    is_image = format_of(form).platforms is Platforms.IMAGE
+    platforms = format_of(form).platforms
+    is_image = platforms is Platforms.IMAGE
     if options.image and not is_image:
         raise UsageError(f"--image is for devcontainer.json; {form} names no image", hint="remove --image")
     resolutions = _resolutions(lock, form, options.platform)
@@ -92,7 +94,7 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
         resolutions,
         locations=_locations(lock, packages, context) if form == "pylock" else {},
         image=_image(lock, options.image) if is_image else "",
-        container=container_config(lock) if is_image else DEFAULT,
+        container=container_config(lock) if platforms in (Platforms.IMAGE, Platforms.LINUX) else DEFAULT,
         projects={
             name: _relative(_spec_folder(lock), name, folder) for name in map(project_of, filter(is_project, packages))
         },
@@ -107,8 +109,8 @@ def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[R
     from envspec.operations.environment import part_of
 
     platforms = FORMATS[form].platforms
-    if platforms is Platforms.IMAGE:
-        if platform:
+    if platforms in (Platforms.IMAGE, Platforms.LINUX):
+        if platform and platforms is Platforms.IMAGE:
             raise UsageError(
                 f"{form} names the image, which has all platforms: the engine selects its own", hint="remove --platform"
             )
@@ -117,7 +119,7 @@ def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[R
             is_linux = any(each.target.platform.is_linux for each in lock.resolutions)
             missing = "set [cuda] or `[image] base`" if is_linux else "add linux-64 to [env] platforms"
             raise UsageError(f"{lock.name} has no image", hint=f"{missing} in the spec, and lock again")
-        return found
+        return [part_of(lock, platform)] if platform else found
     if platform:
         return [part_of(lock, platform)]
     if platforms is Platforms.ALL or len(lock.resolutions) == 1:

@@ -199,7 +199,7 @@ def _without_python(resolutions: Sequence[Resolution], facts: Facts) -> Iterator
         if target.platform.is_linux and python.source == "spec" and python.series in facts.python_series:
             yield (
                 f"{target.platform.value}: no standalone build of Python {python.series} is known: the lock has no "
-                "Dockerfile and no image; install that Python yourself, or set `base` and `python` in [image]"
+                "image; install that Python yourself, or set `base` and `python` in [image]"
             )
 
 
@@ -301,7 +301,7 @@ def _without_digest(base: BaseImage | None, failure: NetworkError | None) -> tup
     why = failure.message if failure else "; ".join(dict.fromkeys(pinned.note for pinned in unknown))
     place = "[[facts.digest]]" if base.cuda_release else "[image] base"
     return (
-        f"{platforms}: the lock has no Dockerfile, and no image can be built from it: the digest of "
+        f"{platforms}: no image can be built from the lock: the digest of "
         f"{base.repository}:{base.tag} is unknown ({why}). Lock again where {parse(base.repository).registry} can be "
         f"reached, or state the digest in the spec ({place})",
     )

@@ -15,11 +15,12 @@ from envspec.base_image.plan import decide_settings, digest_decision, plan_platf
 from envspec.facts import Facts
 from envspec.lockfile.document import public_indexes
 from envspec.lockfile.export import files_of
-from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
+from envspec.lockfile.export.types import ContainerConfig, File
 from envspec.models import (
     BaseImage,
     Conformance,
     Decision,
+    ExportedFiles,
     ImageSettings,
     Lock,
     OnTopOf,
@@ -65,6 +66,7 @@ def complete(
     conformance = None
     if requested := spec.conformance:
         conformance = Conformance(requested.checks, requested.world_size)
+    export = ExportedFiles(spec.export.dockerfile) if spec.export else None
     lock = replace(
         resolved,
         name=spec.env.name,
@@ -79,6 +81,7 @@ def complete(
         indexes=public_indexes(indexes_of(spec)),
         image=settings,
         conformance=conformance,
+        export=export,
         as_of_spec=str(spec.env.as_of) if isinstance(spec.env.as_of, Age) else "",
     )
     return lock, plan.warnings
@@ -122,45 +125,42 @@ def constraints_of(found: Mapping[Platform, FoundEnvironment]) -> Iterator[Decis
 
 
 def lock_files(lock: Lock) -> dict[str, bytes]:
-    """Every file of the lock's folder: `lockfile.export.files_of` with what a container of the image starts.
+    """Every file of the lock's folder.
 
     Raises:
-        UsageError: settings that no image can have: a working folder that is the system's, a token for everybody.
+        UsageError: settings that no image can have: a working folder that is the system's, a token for everybody; or
+        content of the image that no Dockerfile can have, if the spec requires one.
     """
     if not lock.base_images:
         return files_of(lock)
-    return files_of(lock, container_config(lock))
+    if lock.export is not None and lock.export.dockerfile:
+        return files_of(lock, container_config(lock))
+    # Imported only for locks with an image.
+    from envspec.image.services import services_config
+
+    services_config(lock.image)
+    return files_of(lock)
 
 
 def container_config(lock: Lock) -> ContainerConfig:
     """How a container of a lock's image starts. Raises UsageError: as `lock_files`."""
-    # Imported only for locks with an image.
     from envspec.image.layers.types import EntryKind, InMemory
-    from envspec.image.services import HOME, PATH_FILE, USER, ServicesSource, has_pip, services_config
+    from envspec.image.services import USER, ServicesSource, has_pip, services_config
 
-    conduct = services_config(lock.image)
-    check = conduct.healthcheck
-    health = check and Health(
-        tuple(check["Test"][1:]), check["Interval"], check["Timeout"], check["StartPeriod"], check["Retries"]
-    )
+    config = services_config(lock.image)
     linux = [part for part in lock.resolutions if part.target.platform.is_linux]
-    entries = list(ServicesSource(lock.image, pip=all(map(has_pip, linux))).entries())
-    folders = [each for each in entries if each.kind is EntryKind.FOLDER]
-    # The user's own; without one, those of everybody.
-    writable = [each for each in folders if (each.uid if conduct.user else each.mode & 0o002)]
+    folders: list[str] = []
+    files: list[File] = []
+    for entry in ServicesSource(lock.image, pip=all(map(has_pip, linux))).entries():
+        path = f"/{entry.path}"
+        if entry.kind is EntryKind.FOLDER and entry.mode & 0o002:
+            folders.append(path)
+        elif isinstance(entry.data, InMemory):
+            files.append(File(path, entry.mode, entry.data.content.decode()))
     return ContainerConfig(
-        entrypoint=conduct.entrypoint or (),
-        user=conduct.user or "",
-        name=USER if conduct.user else "",
-        home=f"/{HOME}" if conduct.user else "",
-        ports=conduct.ports,
-        env=conduct.env,
-        health=health or None,
-        folders=tuple((f"/{each.path}", each.mode) for each in writable),
-        files=tuple(
-            File(f"/{each.path}", each.mode, each.data.content.decode())
-            for each in entries
-            if isinstance(each.data, InMemory)
-        ),
-        path_file=f"/{PATH_FILE}",
+        user=config.user or "",
+        name=USER if config.user else "",
+        env=config.env,
+        folders=tuple(folders),
+        files=tuple(files),
     )

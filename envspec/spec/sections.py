@@ -582,6 +582,16 @@ class ConformanceSection(Section):
     )
 
 
+class ExportSection(Section):
+    """Further files of the lock's folder."""
+
+    dockerfile: bool = Field(
+        default=False,
+        description="Whether the lock's folder has a Dockerfile, that of `envspec export --format dockerfile`.",
+        examples=[True],
+    )
+
+
 class Spec(Section):
     """One environment, as envspec locks it."""
 
@@ -601,6 +611,7 @@ class Spec(Section):
     image: ImageSection = Field(default_factory=ImageSection, description="The image; every key is optional.")
     registry: RegistrySection = Field(default_factory=RegistrySection, description="Where images come from.")
     conformance: ConformanceSection | None = Field(default=None, description="Conformance checks of the environment.")
+    export: ExportSection | None = Field(default=None, description="Further files of the lock's folder.")
     facts: NoFacts = Field(default_factory=NoFacts)
     dependencies_from: f.ListOf[f.Word] = Field(
         default=(),

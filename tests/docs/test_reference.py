@@ -115,6 +115,7 @@ PLACES: Final = {
     "ImageSection": "image",
     "RegistrySection": "registry",
     "ConformanceSection": "conformance",
+    "ExportSection": "export",
 }
 #: What an example needs beside it.
 _BASE: Final = '[image]\nbase = "docker.io/library/debian:12"\nglibc = "2.36"\npython = "3.11.2"\n'

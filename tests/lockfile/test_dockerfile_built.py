@@ -1,4 +1,4 @@
-"""The Dockerfile of a lock, built by the docker program: with BuildKit, and with the classic builder."""
+"""The Dockerfile of a lock, built by docker with BuildKit, and with the classic builder for one platform."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def spec(base: Pushed, files: tuple[str, str], platforms: str) -> str:
         f'[env]\nname = "small"\npython = "{standin.PYTHON}"\npython_source = "standalone"\nplatforms = {platforms}\n'
         f'as_of = 2026-06-01T00:00:00Z\n[pip]\ndependencies = ["app"]\n'
         f'[image]\nbase = "{base.name}@{base.digest}"\nglibc = "{standin.GLIBC}"\nworkdir = "/my work"\n'
-        f"[image.env]\nODD = '''{ODD}'''\n{rows}"
+        f"[image.env]\nODD = '''{ODD}'''\n[export]\ndockerfile = true\n{rows}"
     )
 
 
@@ -168,8 +168,11 @@ def built(engine: DockerClient, folder: Path, buildkit: str, index: IndexServer,
             remove_steps(engine, done.stdout.splitlines())
 
 
-@BUILDERS
-@pytest.mark.parametrize("platforms", ['["linux-64"]', '["linux-64", "linux-aarch64"]'], ids=["one", "two"])
+@pytest.mark.parametrize(
+    ("buildkit", "platforms"),
+    [("1", '["linux-64"]'), ("1", '["linux-64", "linux-aarch64"]'), ("0", '["linux-64"]')],
+    ids=["buildkit-one", "buildkit-two", "classic-one"],
+)
 def test_the_image_holds_what_the_lock_says(
     engine: DockerClient,
     standin_base: Pushed,

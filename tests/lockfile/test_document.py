@@ -15,7 +15,7 @@ from envspec.credentials import channels_without_credentials
 from envspec.lockfile.document import dump, load
 from envspec.lockfile.export import files_of, is_exported
 from envspec.lockfile.header import LOCK_FILE, verify_checksum
-from envspec.models import ChannelPart, CondaChannel, Dependent, Platform
+from envspec.models import ChannelPart, CondaChannel, Dependent, ExportedFiles, Platform
 from tests.support.builders.locks import (
     ARM,
     CONDA_FORGE,
@@ -98,7 +98,8 @@ def test_which_files_a_lock_has() -> None:
         (on_top, explicit | requirements),
         (no_md5, {"conda-linux-64.lock"}),
         (lock(resolution(X86)), {"requirements.linux-64.txt"}),
-        (example(), requirements | {"Dockerfile"}),
+        (example(), requirements),
+        (replace(example(), export=ExportedFiles(dockerfile=True)), requirements | {"Dockerfile"}),
     ):
         files = files_of(made)
         assert files.keys() - {LOCK_FILE} == names

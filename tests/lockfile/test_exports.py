@@ -35,12 +35,13 @@ from envspec.models import (
     OnTopOf,
     Package,
     Platform,
+    Python,
     WheelFile,
 )
 from envspec.operations.export import FORMATS
 from envspec.operations.lock_complete import container_config
 from envspec.spec.targets import marker_environment, wheel_tags
-from tests.support.builders.locks import X86, lock, package, resolution, sha256
+from tests.support.builders.locks import X86, example, lock, package, resolution, sha256
 from tests.support.golden import assert_golden
 from tests.support.user import ROOT
 
@@ -77,7 +78,17 @@ def request(lock: Lock, *, only: Platform | None = None) -> ExportRequest:
     )
 
 
+def with_image(lock: Lock) -> Lock:
+    """The lock with a base image, and with a Python that an image can have."""
+    parts = [
+        replace(part, target=replace(part.target, python=Python("3.11.14", "system"))) for part in lock.resolutions
+    ]
+    return replace(lock, resolutions=tuple(parts), base_image=example().base_image)
+
+
 def exported(lock: Lock, name: str) -> Exported:
+    if name == "Dockerfile" and not lock.base_images:
+        lock = with_image(lock)
     return RENDERERS[name](request(lock, only=Platform.LINUX_64 if name == "environment.yml" else None))
 
 
@@ -280,8 +291,11 @@ def test_on_top_of_conda_no_installer_removes_or_adds_packages_by_pylock() -> No
 def test_what_is_there_before_the_lock_is_named(name: str) -> None:
     torch = InstalledPackage("torch", "2.9")
     plain = resolution(X86, package("plain", "1.0"))
-    base = replace(plain, on_top_of=OnTopOf("nvcr.example/pytorch:25.09"), installed=(torch,))
+    base = replace(plain, on_top_of=OnTopOf("nvcr.example/pytorch:25.09", site="/usr/lib/s"), installed=(torch,))
     made = exported(lock(base), name)
+    if name == "Dockerfile":
+        assert "-m venv --without-pip --system-site-packages /opt/env" in made.text
+        return
     assert "1 package of nvcr.example/pytorch:25.09, on top of which the lock is" in made.missing
     if name == "pylock.toml":
         assert "# To install it on top of nvcr.example/pytorch:25.09:\n#   pip install --no-deps -r FILE" in made.text

@@ -24,7 +24,10 @@ ROOT = Path(__file__).parents[2]
 
 def files(version: str, *names: str) -> dict[str, bytes]:
     """A lock's files that say `version`, but for `same.txt`."""
-    made = {name: f"# by envspec lock\n{name} {version if name != 'same.txt' else ''}\n".encode() for name in names}
+    made = {
+        name: f"# written by `envspec lock`\n{name} {version if name != 'same.txt' else ''}\n".encode()
+        for name in names
+    }
     hashes = {name: sha256(data.decode()) for name, data in made.items()}
     return {**made, LOCK_FILE: dump(lock(name=version), hashes).encode()}
 

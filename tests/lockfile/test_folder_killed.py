@@ -51,7 +51,7 @@ def version(number: int, platforms: tuple[Platform, ...]) -> dict[str, bytes]:
         input_sha256=input_sha256(documents.parse_toml(SPEC)),
     )
     files = {requirements_name(platform): requirements_text(made, platform).encode() for platform in platforms}
-    files["Dockerfile"] = f"# by envspec lock\nFROM scratch\nLABEL version={number}\n".encode()
+    files["Dockerfile"] = f"# written by `envspec lock`\nFROM scratch\nLABEL version={number}\n".encode()
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     return {**files, LOCK_FILE: dump(made, hashes).encode()}
 

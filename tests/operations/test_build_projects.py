@@ -22,7 +22,7 @@ from tests.support.builders.wheels import sdist, wheel
 from tests.support.builders.zips import member
 from tests.support.machines.confinement import confined
 from tests.support.servers.index import IndexServer
-from tests.support.user import refused
+from tests.support.user import refused, succeeded
 
 pytestmark = [confined, pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")]
 
@@ -210,8 +210,8 @@ def test_the_requirements_name_the_wheel_and_where_it_is(tmp_path: Path, index: 
     words = ["--find-links", str(found), "--index-url", index.url, "-r", str(user.lock / "requirements.linux-64.txt")]
     subprocess.run([*pip, *words], check=True, env={"PATH": os.defpath, "PIP_CONFIG_FILE": "/dev/null"})
     assert (tmp_path / "t" / "own.py").read_bytes() == PROJECT["own.py"]
-    docker = (user.lock / "Dockerfile").read_text()
-    assert f"ADD ${{BUILT_WHEELS}}/{built['sha256']}/{built['filename']} /wheels/" in docker
+    exported = succeeded(user.runs("export", user.lock, "--format", "dockerfile")).stdout
+    assert f"ADD ${{BUILT_WHEELS}}/{built['sha256']}/{built['filename']} /tmp/envspec/wheels/" in exported
 
 
 def test_a_local_project_and_what_changes_it(tmp_path: Path, index: IndexServer) -> None:

@@ -379,9 +379,8 @@ copy = ["configs"]
     edit(builder)
     assert builder.id_of("my-trainer") != first
     succeeded(builder.runs("lock", ".", "--check"))
-    dockerfile = (builder.folder / "locks/my-trainer/Dockerfile").read_text()
-    assert "--build-context code=../.. ." in dockerfile
-    assert dockerfile.endswith('COPY --from=code [".", "/workspace/"]\n')
+    exported = builder.runs("export", "my-trainer", "--format", "dockerfile")
+    assert "[image] copy and [image] project" in refused(exported, 2)
 
 
 SECRETS: Final = (

@@ -21,7 +21,7 @@ from tests.support.builders.projects import PLAIN, File, day
 from tests.support.builders.wheels import sdist
 from tests.support.servers.index import IndexServer
 from tests.support.servers.registry import PushRegistry, digest
-from tests.support.user import refused
+from tests.support.user import refused, succeeded
 
 NVIDIA = "2.9.0a0+145a3a7.nv25.9"
 KEEP = '[image]\nbase = "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04"\npackages = "keep"\ncompiler = "none"\n'
@@ -224,7 +224,7 @@ def test_the_dockerfile_installs_on_top_as_well(owner: Owner) -> None:
     owner.has_base(layer(system()), layer(torch(NVIDIA), NUMPY))
     owner.keeps("needs-torch")
     owner.locked()
-    lines = (owner.lock / "Dockerfile").read_text()
+    lines = succeeded(owner.runs("export", owner.lock, "--format", "dockerfile")).stdout
     assert "/usr/bin/python3.11 -m venv --without-pip --system-site-packages /opt/env" in lines
     assert f"> /{base_packages.SITE}/envspec.pth" in lines
 

@@ -20,10 +20,11 @@ from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import sdist
 from tests.support.machines.confinement import confined
 from tests.support.servers.index import IndexServer
-from tests.support.user import User, refused
+from tests.support.user import User, refused, succeeded
 
 BASE = f'[image]\nbase = "example.org/base:1@sha256:{"ab" * 32}"\nglibc = "2.36"\npython = "3.11.7"\n'
 APT = '[system]\napt = ["git"]\n'
+DOCKERFILE = "[export]\ndockerfile = true\n"
 X86, ARM = Platform.LINUX_64, Platform.LINUX_AARCH64
 
 
@@ -37,7 +38,7 @@ def index() -> Iterator[IndexServer]:
 @pytest.fixture
 def user(tmp_path: Path, index: IndexServer) -> User:
     user = User(tmp_path, index.url)
-    user.wants("lib", as_of="2026-06-01T00:00:00Z", rest=BASE + APT)
+    user.wants("lib", as_of="2026-06-01T00:00:00Z", rest=BASE + APT + DOCKERFILE)
     assert user.locks().status == 0
     return user
 
@@ -155,9 +156,15 @@ def test_a_lock_off_linux_has_no_image(user: User) -> None:
         record(user)
 
 
-def test_a_dockerfile_belongs_to_its_base_and_another_is_not_overwritten(user: User) -> None:
+def test_a_dockerfile_is_there_if_the_spec_says_so_and_another_is_not_overwritten(user: User) -> None:
     spec = user.spec.read_text()
-    user.wants("lib", as_of="2026-06-01T00:00:00Z")
+    exported = succeeded(user.runs("export", user.lock, "--format", "dockerfile")).stdout
+    assert user.files()["Dockerfile"].decode() == exported
+    (user.lock / "Dockerfile").write_text("FROM scratch\n")
+    assert "Dockerfile was changed after envspec wrote it" in user.locks("--check").stderr
+    user.wants("lib", as_of="2026-06-01T00:00:00Z", rest=DOCKERFILE)
+    assert "[export] dockerfile: small has no base image" in refused(user.locks(), 2)
+    user.wants("lib", as_of="2026-06-01T00:00:00Z", rest=BASE + APT)
     user.locked()
     assert "Dockerfile" not in user.files()
     user.writes(spec)

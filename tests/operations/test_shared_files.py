@@ -16,6 +16,7 @@ import pytest
 
 from envspec.lockfile.document import load
 from envspec.lockfile.export import dockerfile
+from envspec.lockfile.export.types import ExportRequest
 from envspec.lockfile.folder import read_lock
 from tests.conftest import Serve
 from tests.support import preloaded
@@ -132,7 +133,7 @@ def test_a_dockerfile_has_the_files_of_their_owners(user: User, tmp_path: Path) 
     target = replace(part.target, python=python)
     with standing() as around:
         lock = replace(lock, resolutions=(replace(part, target=target),), base_image=around.base.named())
-    text = dockerfile.files(lock, dockerfile.DEFAULT)["Dockerfile"].replace("\\\n", "")
+    text = dockerfile.text(ExportRequest(lock, lock.resolutions)).text.replace("\\\n", "")
     (command,) = [line.removeprefix("RUN ") for line in text.splitlines() if "-m pip install" in line]
     prefix, files = tmp_path / "opt", tmp_path / "files"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)

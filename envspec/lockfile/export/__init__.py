@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from envspec.lockfile.document import dump
 from envspec.lockfile.export import conda, dockerfile, requirements
-from envspec.lockfile.export.dockerfile import DEFAULT, ContainerConfig
+from envspec.lockfile.export.types import DEFAULT, ContainerConfig
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock
 
@@ -25,7 +25,7 @@ EXPORTS: Final = (
     Export(r"requirements\.[a-z0-9-]+\.txt", lambda lock, _: requirements.files(lock)),
     Export(r"conda-[a-z0-9-]+\.lock", lambda lock, _: conda.explicit_files(lock)),
     Export(r"conda-lock\.yml", lambda lock, _: conda.conda_lock_files(lock)),
-    Export(dockerfile.NAMES, dockerfile.files),
+    Export(dockerfile.DOCKERFILE_NAME, dockerfile.files),
 )
 
 

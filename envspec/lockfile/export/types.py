@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from envspec.context import counted
 from envspec.credentials import without_credentials
 from envspec.errors import UsageError
 from envspec.escaping import one_line
-from envspec.lockfile.export.dockerfile import DEFAULT, ContainerConfig
 from envspec.lockfile.export.requirements import public_url
 from envspec.models import GIT, LOCAL, Lock, Package, Resolution
 from envspec.names import COMMIT
@@ -28,6 +27,37 @@ class Content(Enum):
     DRIVER = "driver"
     VARIABLES = "variables"
     SERVICES = "services"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A text file of the image. path: absolute."""
+
+    path: str
+    mode: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerConfig:
+    """How a container of the image starts; by default, as one of the base does.
+
+    user: `uid:gid`.
+    name: of that user.
+    env: variables and their values.
+    folders: those that everybody may write to.
+    files: those that are in no package.
+    """
+
+    user: str = ""
+    name: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    folders: tuple[str, ...] = ()
+    files: tuple[File, ...] = ()
+
+
+#: A container starts as one of the base does.
+DEFAULT: Final = ContainerConfig()
 
 
 class Location(NamedTuple):

@@ -1,1 +1,0 @@
-../../../../envspec/data/apt-sources.sh
