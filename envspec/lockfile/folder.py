@@ -1,9 +1,9 @@
 """A lock's folder: finding it, reading it, and writing all of its files as one step.
 
-Whoever kills a run at any moment leaves the old lock or the new one. A new folder is written beside the old one and
-takes its place by one system call. If that is impossible (a mount point, the current directory, folders of the user's
-inside, no such call), the files are written into a hidden folder inside; one rename of that folder decides, and moving
-the files out is left to the next run if this one is killed: until then, `read_current` finds them where they are.
+A new folder is written beside the old one, and the two are exchanged by one system call: whoever kills a run at any
+moment leaves the old lock or the new one. If that is impossible (a mount point, the current directory, folders of the
+user's inside, no such call), each file is renamed to its place, envspec.lock last. A kill then leaves the old
+envspec.lock with some of the new files beside it, which `--check` reports and the next run writes again.
 
 Commands that read nothing but a header import this: what is heavy is imported where it is needed.
 """
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 #: Swaps two directories of one file system atomically; OSError if that can't be done.
 Exchange: TypeAlias = Callable[[Path, Path], None]
 
-# Inside a lock's folder: files that count already but are not yet at their places, and files that do not count yet.
-_COMMITTED: Final = ".envspec-commit"
-_STAGED: Final = ".envspec-stage-"
 # The first bytes of every file that envspec makes contain this.
 _SIGNATURE: Final = b"written by `envspec"
 _SIGNED_WITHIN: Final = 400
@@ -65,7 +62,7 @@ def find_lock(argument: str, cwd: Path) -> Path:
     """
     given = Path(argument)
     for candidate in (given.parent if given.name == LOCK_FILE else given, Path(LOCKS) / argument):
-        if any(path.is_file() for path in _paths(cwd / candidate, LOCK_FILE)):
+        if (cwd / candidate / LOCK_FILE).is_file():
             return cwd / candidate
     if (cwd / given).is_file():
         raise _not_a_lock(argument, cwd)
@@ -128,26 +125,17 @@ def read_with_digest(directory: Path) -> tuple[Lock, str]:
 
 
 def read_current(directory: Path, name: str) -> bytes:
-    """The bytes of one file of a lock; OSError of its own place if it can't be read."""
-    committed, own = _paths(directory, name)
-    try:
-        return read_regular(committed)
-    except OSError:
-        return read_regular(own)
+    """The bytes of one file of a lock; OSError if it can't be read."""
+    return read_regular(directory / name)
 
 
 def state(directory: Path, name: str) -> tuple[int, int] | None:
-    """A value that is the same until the file is written again, also when it is moved to its own place."""
-    for path in _paths(directory, name):
-        with contextlib.suppress(OSError):
-            found = path.stat()
-            return found.st_ino, found.st_mtime_ns
-    return None
-
-
-def _paths(directory: Path, name: str) -> tuple[Path, Path]:
-    """Where a file of a lock may be, in the order to look: files only move to the later place."""
-    return directory / _COMMITTED / name, directory / name
+    """A value that is the same until the file is written again; None without the file."""
+    try:
+        found = (directory / name).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 class _FolderChanges(NamedTuple):
@@ -155,6 +143,9 @@ class _FolderChanges(NamedTuple):
 
     written: Mapping[str, bytes]
     removed: frozenset[str] = frozenset()
+
+    def paths(self, directory: Path) -> tuple[Path, ...]:
+        return tuple(directory / name for name in sorted((*self.written, *self.removed)))
 
 
 def write_folder(
@@ -168,24 +159,23 @@ def write_folder(
     exchange: how to swap two directories; by default the system's way.
     wait_s: how long to wait for another run that is writing beside `directory`.
     Raises:
-        CannotWrite: not a folder, not allowed, no space, a file there that is not envspec's. The old lock is intact.
+        LockNotWritable: not a folder, not allowed, no space, or another's file in the way. envspec.lock is intact.
         ValueError: a name in `files` that can't be a lock's file.
     """
-    real = Path(os.path.realpath(directory))
     for name in files:
         if not FILE_NAME.fits(name):
             raise ValueError(f"not a name for a file of a lock: {name!r}")
+    real = Path(os.path.realpath(directory))
     try:
         make_directories(real.parent)
         with _exclusive(real.parent, wait_s):
             _remove_leftovers(real)
-            _move_committed(real)
-            plan = _plan(real, files)
-            if plan.written or plan.removed:
-                _carry_out(real, plan, exchange or rename_exchange)
+            changes = _changes(real, files)
+            if changes.written or changes.removed:
+                _carry_out(real, changes, exchange or rename_exchange)
     except OSError as error:
         raise _cannot_write(directory, error) from error
-    return tuple(directory / name for name in sorted((*plan.written, *plan.removed)))
+    return changes.paths(directory)
 
 
 def folder_changes(directory: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
@@ -194,17 +184,14 @@ def folder_changes(directory: Path, files: Mapping[str, bytes]) -> tuple[Path, .
     Raises:
         LockNotWritable: as `write_folder`.
     """
-    real = Path(os.path.realpath(directory))
     try:
-        # Files that a killed run has committed but not moved count as they are: the next write moves them.
-        plan = _plan(real, files)
+        return _changes(Path(os.path.realpath(directory)), files).paths(directory)
     except OSError as error:
         raise _cannot_write(directory, error) from error
-    return tuple(directory / name for name in sorted((*plan.written, *plan.removed)))
 
 
 def tidy(directory: Path) -> None:
-    """Remove what a killed run left beside a lock that is complete; does nothing while another run writes there."""
+    """Remove what a killed run left of a lock that is complete; does nothing while another run writes there."""
     real = Path(os.path.realpath(directory))
     with contextlib.suppress(OSError, LockNotWritable), _exclusive(real.parent, wait_s=0):
         _remove_leftovers(real)
@@ -226,8 +213,8 @@ def rename_exchange(one: Path, other: Path) -> None:
         raise OSError(code, os.strerror(code), str(one))
 
 
-def _plan(directory: Path, files: Mapping[str, bytes]) -> _FolderChanges:
-    """Compare `files` with what is in `directory`. CannotWrite if something there is in the way."""
+def _changes(directory: Path, files: Mapping[str, bytes]) -> _FolderChanges:
+    """Compare `files` with what is in `directory`. LockNotWritable if something there is in the way."""
     if not directory.exists():
         return _FolderChanges(files)
     if not directory.is_dir():
@@ -278,20 +265,21 @@ def _is_signed(path: Path) -> bool:
         return _SIGNATURE in file.read(_SIGNED_WITHIN)
 
 
-def _carry_out(directory: Path, plan: _FolderChanges, exchange: Exchange) -> None:
-    try:
-        if not directory.exists():
-            _write_beside(directory, plan, Path.rename)
+def _carry_out(directory: Path, changes: _FolderChanges, exchange: Exchange) -> None:
+    if not directory.exists():
+        with _new_folder(directory.parent, directory.name, changes.written) as new:
+            new.rename(directory)
+            sync_directory(directory.parent)
+        return
+    if _is_replaceable(directory):
+        try:
+            _exchange_folders(directory, changes, exchange)
+        except OSError as error:
+            if error.errno in FULL:
+                raise
+        else:
             return
-        if _is_replaceable(directory):
-            _write_beside(directory, plan, exchange)
-            return
-    except OSError as error:
-        if error.errno in FULL or not directory.exists():
-            raise
-    finally:
-        _remove_leftovers(directory)
-    _write_inside(directory, plan)
+    _rename_files(directory, changes)
 
 
 def _is_replaceable(directory: Path) -> bool:
@@ -310,85 +298,78 @@ def _is_replaceable(directory: Path) -> bool:
         return not any(entry.is_dir(follow_symlinks=False) for entry in entries)
 
 
-def _write_beside(directory: Path, plan: _FolderChanges, put: Callable[[Path, Path], object]) -> None:
-    """Write the new folder beside `directory`, with hard links of the files that stay, and put it in its place.
-
-    OSError leaves `directory` as it was; `_remove_leftovers` removes what is beside it.
-    """
-    new = _new_folder(directory.parent, _beside(directory, "new"), plan.written)
-    if directory.exists():
+def _exchange_folders(directory: Path, changes: _FolderChanges, exchange: Exchange) -> None:
+    """Write a new folder with hard links of the files that stay, and exchange the two. OSError leaves all as it was."""
+    with _new_folder(directory.parent, directory.name, changes.written) as new:
         old, own = directory.stat(), new.stat()
         if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
             raise PermissionError(errno.EPERM, "the folder belongs to someone else", str(directory))
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name not in plan.written and entry.name not in plan.removed:
-                    os.link(entry.path, new / entry.name, follow_symlinks=False)
+        for item in directory.iterdir():
+            if item.name not in changes.written and item.name not in changes.removed:
+                os.link(item, new / item.name, follow_symlinks=False)
         new.chmod(stat.S_IMODE(old.st_mode))
-        # From here on it may be the old folder, to which somebody has added a file: see `_remove_leftovers`.
-        new = new.rename(directory.with_name(_beside(directory, "old") + os.urandom(6).hex()))
-    sync_directory(new)
-    put(new, directory)
-    sync_directory(directory.parent)
-
-
-def _write_inside(directory: Path, plan: _FolderChanges) -> None:
-    """Write the files into a folder inside `directory`, whose rename decides. OSError before leaves all as it was."""
-    new = _new_folder(directory, _STAGED, plan.written)
-    try:
         sync_directory(new)
-        new.rename(directory / _COMMITTED)
-    except BaseException:
-        _remove(new)
-        raise
-    sync_directory(directory)
-    _move_committed(directory)
+        exchange(new, directory)
+        sync_directory(directory.parent)
+        # `new` is the old folder now. Somebody may have added a file to it, or changed one, at the last moment.
+        for item in new.iterdir():
+            is_own = item.name in changes.written or item.name in changes.removed
+            if not is_own and _is_newer(item, directory / item.name):
+                item.replace(directory / item.name)
 
 
-def _new_folder(parent: Path, prefix: str, files: Mapping[str, bytes]) -> Path:
-    """A folder with files, modes 0755 and 0644 whatever the umask; they are on the disk."""
-    folder = parent / f"{prefix}{os.urandom(6).hex()}"
+def _rename_files(directory: Path, changes: _FolderChanges) -> None:
+    """Rename each file to its place: envspec.lock, which has the hashes of the others, last."""
+    with _new_folder(directory, directory.name, changes.written) as new:
+        for name in changes.removed:
+            (directory / name).unlink()
+        for name in sorted(changes.written, key=lambda name: name == LOCK_FILE):
+            (new / name).replace(directory / name)
+        sync_directory(directory)
+
+
+@contextlib.contextmanager
+def _new_folder(parent: Path, name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
+    """A folder with files, modes 0755 and 0644 whatever the umask; they are on the disk. It is removed at the end.
+
+    name: of the lock's folder.
+    """
+    folder = parent / f"{_prefix(name)}{os.urandom(6).hex()}"
     folder.mkdir()
     try:
         folder.chmod(0o755)
-        for name, data in files.items():
-            with (folder / name).open("xb") as file:
+        for filename, data in files.items():
+            with (folder / filename).open("xb") as file:
                 file.write(data)
-                (folder / name).chmod(0o644)
+                (folder / filename).chmod(0o644)
                 file.flush()
                 os.fsync(file.fileno())
-    except BaseException:
+        sync_directory(folder)
+        yield folder
+    finally:
         _remove(folder)
-        raise
-    return folder
 
 
-def _beside(directory: Path, kind: str) -> str:
-    """The first characters of the names of folders that are written beside a lock. kind: `new` or `old`."""
-    return f".{directory.name}.envspec-{kind}-"
+def _prefix(name: str) -> str:
+    """The first characters of the names of folders that are written for a lock's folder."""
+    return f".{name}.envspec-new-"
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Remove what is beside `directory` of this run or of a killed one. Call it while no other run writes.
-
-    A file that somebody added to the old folder at the last moment moves to the new one.
-    """
-    unfinished, old = _beside(directory, "new"), _beside(directory, "old")
-    with contextlib.suppress(OSError):
-        for folder in directory.parent.iterdir():
-            # A folder that can't be removed now is in nobody's way, and the next run tries again.
-            with contextlib.suppress(OSError):
-                if folder.name.startswith(old) and directory.is_dir():
-                    _keep_added(folder, directory)
-                if folder.name.startswith((unfinished, old)):
+    """Remove the folders of killed runs. Call it while no other run writes."""
+    for place in (directory.parent, directory):
+        with contextlib.suppress(OSError):
+            for folder in place.iterdir():
+                if folder.name.startswith(_prefix(directory.name)):
                     _remove(folder)
 
 
-def _keep_added(old: Path, directory: Path) -> None:
-    ours = {*_listed(old), LOCK_FILE}
-    for item in old.iterdir():
-        if item.name not in ours and _is_newer(item, directory / item.name):
-            item.replace(directory / item.name)
+def _remove(folder: Path) -> None:
+    """Remove a folder of files. One that can't be removed now is in nobody's way, and the next run tries again."""
+    with contextlib.suppress(OSError):
+        for item in folder.iterdir():
+            item.unlink()
+        folder.rmdir()
 
 
 def _is_newer(item: Path, other: Path) -> bool:
@@ -400,40 +381,14 @@ def _is_newer(item: Path, other: Path) -> bool:
     return not os.path.samestat(found, existing) and found.st_mtime_ns > existing.st_mtime_ns
 
 
-def _remove(folder: Path) -> None:
-    """Remove a folder of files: envspec.lock, which says whose they are, last, for a run may be killed here as well."""
-    with contextlib.suppress(FileNotFoundError):
-        for item in sorted(folder.iterdir(), key=lambda item: item.name == LOCK_FILE):
-            item.unlink()
-        folder.rmdir()
-
-
-def _move_committed(directory: Path) -> None:
-    """Finish what a killed run decided, and remove what it had not; envspec.lock, which says what goes, moves last."""
-    committed = directory / _COMMITTED
-    if committed.is_dir():
-        if (committed / LOCK_FILE).exists():
-            for name in _listed(directory) - _listed(committed):
-                if _is_file(directory / name):
-                    (directory / name).unlink()
-        for item in sorted(committed.iterdir(), key=lambda item: item.name == LOCK_FILE):
-            item.replace(directory / item.name)
-        sync_directory(directory)
-        committed.rmdir()
-    for item in directory.glob(f"{_STAGED}*"):
-        with contextlib.suppress(OSError):
-            _remove(item)
-
-
 @contextlib.contextmanager
 def _exclusive(directory: Path, wait_s: float) -> Iterator[None]:
     """Hold the directory itself locked against other runs of envspec; the system unlocks it when a run is killed.
 
-    Nothing is locked on systems without such locks (Windows, some network shares): every step that counts is one rename
-    there as well, and the last run wins.
+    Nothing is locked on systems without such locks (Windows, some network shares): the last run wins there.
 
     Raises:
-        CannotWrite: another run holds it for longer than `wait_s`.
+        LockNotWritable: another run holds it for longer than `wait_s`.
     """
     descriptor = _lock(directory, time.monotonic() + wait_s)
     try:
@@ -464,23 +419,14 @@ def _lock(directory: Path, until: float) -> int | None:
 
 def _cannot_write(directory: Path, error: OSError) -> LockNotWritable:
     """The user's message for an error of the system while `directory` was written."""
-    untouched = "what was there is untouched"
+    problem = f"{directory} can't be written: {error.strerror or error}"
+    advice = "choose another folder by `--output DIR`"
     if error.errno in FULL:
-        return LockNotWritable(
-            f"no space to write the lock into {directory}: {error.strerror}",
-            hint=f"make room and try again; {untouched}",
-        )
-    if error.errno in _FORBIDDEN:
-        return LockNotWritable(
-            f"{directory} can't be written: {error.strerror}",
-            hint=f"make it writable, or choose another folder by `--output DIR`; {untouched}",
-        )
-    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
-        return LockNotWritable(
-            f"{directory} can't be a folder: a part of that path is a file",
-            hint="move the file away, or choose another folder by `--output DIR`",
-        )
-    return LockNotWritable(
-        f"{directory} can't be written: {error.strerror or error}",
-        hint=f"choose another folder by `--output DIR`; {untouched}",
-    )
+        problem = f"no space to write the lock into {directory}: {error.strerror}"
+        advice = "make room and try again"
+    elif error.errno in _FORBIDDEN:
+        advice = f"make it writable, or {advice}"
+    elif error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        problem = f"{directory} can't be a folder: a part of that path is a file"
+        advice = f"move the file away, or {advice}"
+    return LockNotWritable(problem, hint=f"{advice}; envspec.lock is untouched")

@@ -47,7 +47,7 @@ def no_exchange(one: Path, other: Path) -> None:
     raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
-WAYS = pytest.mark.parametrize("exchange", [rename_exchange, no_exchange], ids=["beside", "inside"])
+WAYS = pytest.mark.parametrize("exchange", [rename_exchange, no_exchange], ids=["exchange", "renames"])
 
 
 @WAYS
@@ -148,7 +148,7 @@ def test_a_damaged_lock_is_replaced_with_what_it_wrote(tmp_path: Path, exchange:
     folder = tmp_path / "one"
     made = ("requirements.linux-64.txt", "requirements.win-64.txt", "conda-win-64.lock", "conda-lock.yml")
     write_folder(folder, files("1", *made), exchange=exchange)
-    put(folder, {"requirements.mine.txt": b"mine", "README.md": b"# by envspec lock"})
+    put(folder, {"requirements.mine.txt": b"mine", "README.md": b"# written by `envspec lock`"})
     document = folder / LOCK_FILE
     document.write_bytes(b"<<<<<<< HEAD\n" + document.read_bytes())
     write_folder(folder, files("2", "requirements.linux-64.txt"), exchange=exchange)
@@ -222,17 +222,17 @@ def test_no_room(tmp_path: Path, way: str) -> None:
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_a_killed_run_that_had_decided_is_finished_by_readers_and_by_the_next(tmp_path: Path) -> None:
+def test_a_kill_between_renames_leaves_the_old_lock_and_the_next_run_repairs_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     old, new = files("1", "Dockerfile", "gone.txt"), files("2", "Dockerfile")
     write_folder(folder, old)
-    put(folder / ".envspec-commit", {LOCK_FILE: new[LOCK_FILE]})
-    put(folder, {"Dockerfile": new["Dockerfile"]})  # moved already
-    put(folder / ".envspec-stage-x", {"Dockerfile": b"half a fi"})
-    assert read_lock(folder).name == "2"
+    (folder / "gone.txt").unlink()
+    put(folder, {"Dockerfile": new["Dockerfile"]})
+    put(folder / ".one.envspec-new-x", {LOCK_FILE: new[LOCK_FILE]})
+    assert read_lock(folder).name == "1"
     assert find_lock("one", tmp_path) == folder
-    assert write_folder(folder, new) == ()
-    assert on_disk(folder) == new
+    write_folder(folder, old)
+    assert on_disk(folder) == old
 
 
 @pytest.mark.parametrize("state", ["unfinished", "before", "after"])
@@ -241,32 +241,47 @@ def test_a_killed_run_leaves_nothing_beside(tmp_path: Path, state: str) -> None:
     folder = tmp_path / "one"
     write_folder(folder, files("1", "Dockerfile", "gone.txt"))
     put(folder, {"mine.txt": b"mine", "edited.txt": b"new"})
-    beside = tmp_path / f".one.envspec-{'new' if state == 'unfinished' else 'old'}-abc"
+    beside = tmp_path / ".one.envspec-new-abc"
     if state == "unfinished":
         put(beside, {"Dockerfile": b"half a fi"})
     else:
         put(beside, files("2", "Dockerfile"))
-        (beside / "mine.txt").hardlink_to(folder / "mine.txt")
-        (beside / "edited.txt").write_bytes(b"old")
-        os.utime(beside / "edited.txt", (1, 1))
+        for name in ("mine.txt", "edited.txt"):
+            (beside / name).hardlink_to(folder / name)
     if state == "after":
         rename_exchange(folder, beside)
-        (folder / "edited.txt").write_bytes(b"new")
-        put(beside, {"late.txt": b"added at the last moment"})
     tidy(folder)
     assert list(tmp_path.iterdir()) == [folder]
     others = {"mine.txt": b"mine", "edited.txt": b"new"}
     if state == "after":
-        assert on_disk(folder) == files("2", "Dockerfile") | others | {"late.txt": b"added at the last moment"}
+        assert on_disk(folder) == files("2", "Dockerfile") | others
     else:
         assert on_disk(folder) == files("1", "Dockerfile", "gone.txt") | others
+
+
+def test_files_of_the_last_moment_stay(tmp_path: Path) -> None:
+    """Somebody adds a file and edits another one after the new folder has been written."""
+    folder = tmp_path / "one"
+    write_folder(folder, files("1", "Dockerfile"))
+    put(folder, {"mine.txt": b"mine", "edited.txt": b"old"})
+    os.utime(folder / "edited.txt", (1, 1))
+
+    def exchange(one: Path, other: Path) -> None:
+        (other / "edited.txt").unlink()
+        put(other, {"late.txt": b"added at the last moment", "edited.txt": b"new"})
+        rename_exchange(one, other)
+
+    write_folder(folder, files("2", "Dockerfile"), exchange=exchange)
+    others = {"mine.txt": b"mine", "edited.txt": b"new", "late.txt": b"added at the last moment"}
+    assert on_disk(folder) == files("2", "Dockerfile") | others
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_one_leftover_that_cannot_be_removed_does_not_keep_the_others(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     write_folder(folder, files("1", "Dockerfile"))
     strange = tmp_path / ".one.envspec-new-m" / "folder"
-    for name in ("new-a", "old-z"):
+    for name in ("new-a", "new-z"):
         put(tmp_path / f".one.envspec-{name}", {})
     put(strange, {"whose.txt": b"nobody knows"})
     put(tmp_path / ".one.envspec-partial", {"bin": b"an environment that is being installed"})
