@@ -12,7 +12,7 @@ import pytest
 from envspec.resolve import RESOLVERS
 from tests.support.ahead import ahead
 from tests.support.golden import read_case
-from tests.support.golden_locks import decisions, refusal
+from tests.support.golden_locks import decisions, play, refusal
 
 GOLDEN = Path(__file__).parent / "golden"
 OUTCOMES = {
@@ -41,6 +41,13 @@ def result_of(
 @pytest.mark.parametrize("case", CASES)
 def test_case(result_of: Callable[[str], str], case: str) -> None:
     read_case(GOLDEN / f"{case}.txtar").check(result_of(case))
+
+
+def test_uv_explains_a_conflict(tmp_path: Path) -> None:
+    """The one assertion of uv's wording; the cases have the names that it contains."""
+    _, ran, _ = play(read_case(GOLDEN / "lock_refusals" / "conflict-below.txtar"), tmp_path)
+    assert "all versions of other depend on shared>=2 and all versions of one depend on shared<2" in ran.error
+    assert "you require one and other" in ran.error
 
 
 #: Resolved by all resolvers, for the Python and the platform at hand: what each has its own ways with.

@@ -31,6 +31,10 @@ Table = Mapping[str, Any]
 #: Words of solvers and programmers: no message about conda has one.
 _JARGON: Final = ("py-rattler", "resolvo", "MatchSpec", "RepoData", "candidates", "├", "└", "Error", "None")
 
+#: uv's explanation, from its first sentence to its last: a release of uv may word it otherwise.
+_UV_EXPLANATION: Final = re.compile(r"Because .*unsatisfiable\.")
+_QUOTED_NAME: Final = re.compile(r"[\"']([a-z][a-z0-9._-]*[a-z0-9])")
+
 
 def play(case: GoldenCase, folder: Path) -> tuple[User, Ran, dict[str, str]]:
     """Run a case in an empty folder. The last value: what stands for each address, longest address first."""
@@ -85,7 +89,17 @@ def refusal(case: GoldenCase, folder: Path) -> str:
     if "rows.toml" in case.parts:
         assert str(folder) not in ran.stderr and "/tmp" not in ran.stderr, ran.stderr
         assert not [word for word in _JARGON if word in ran.error], ran.error
-    return _with_placeholders(f"exit {ran.status}\n{ran.error}\n", places)
+    error = _UV_EXPLANATION.sub(lambda found: _names_in(found[0], case), ran.error)
+    return _with_placeholders(f"exit {ran.status}\n{error}\n", places)
+
+
+def _names_in(explanation: str, case: GoldenCase) -> str:
+    """The packages that uv's explanation names."""
+    index = case.table("index.toml")
+    names = {file.artifact.name for server in _names(index) for file in _files(server, index)}
+    names.update(_QUOTED_NAME.findall(case.text("spec.toml") + case.parts.get("index.toml", b"").decode()))
+    words = set(re.findall(r"[a-z][a-z0-9._-]*[a-z0-9]", explanation))
+    return f"<uv names {', '.join(sorted(names & words))}>"
 
 
 def decisions(case: GoldenCase, folder: Path) -> str:
@@ -156,6 +170,14 @@ def _names(data: Table) -> list[str]:
 
 
 def _server(name: str, data: Table) -> IndexServer:
+    prefix = f"/whl/{name.removeprefix('pytorch-')}" if name.startswith("pytorch-") else ""
+    is_plain = prefix or name in data.get("plain", ())
+    return IndexServer(_files(name, data), PLAIN if is_plain else FRIENDLY, prefix=prefix)
+
+
+def _files(name: str, data: Table) -> list[File]:
+    """What an index serves."""
+
     def own(key: str) -> list[Table]:
         return [row for row in data.get(key, ()) if row.get("index", "default") == name]
 
@@ -176,8 +198,7 @@ def _server(name: str, data: Table) -> IndexServer:
         if row.get("damaged"):
             source = replace(source, data=source.data[:100])
         files.append(_file(row, replace(source, requires_python=None) if row.get("hides_python") else source))
-    prefix = f"/whl/{name.removeprefix('pytorch-')}" if name.startswith("pytorch-") else ""
-    return IndexServer(files, PLAIN if prefix or name in data.get("plain", ()) else FRIENDLY, prefix=prefix)
+    return files
 
 
 def _file(row: Table, artifact: Artifact) -> File:
