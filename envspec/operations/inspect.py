@@ -127,8 +127,8 @@ def _facts_of(lock: Lock) -> Facts:
             return load_facts()
     except (UsageError, OSError, ValueError, LookupError, TypeError):
         return load_facts()
-    if all("facts" not in each for each in (data, *data.get("variants", {}).values())):
+    if "facts" not in data:
         return load_facts()
     from envspec.spec import load_spec
 
-    return load_facts(load_spec(spec, datetime.now(timezone.utc)).variant(variant).facts.tables())
+    return load_facts(load_spec(spec, datetime.now(timezone.utc)).facts.tables())

@@ -37,7 +37,6 @@ _KEYS: Final[Mapping[str, tuple[str, Any]]] = {
     "cudart": ("Version of the CUDA runtime.", "12.8.90"),
     "cudnn": ("Version of cuDNN.", "9.10.2.21"),
     "nccl": ("Version of NCCL.", "2.27.5"),
-    "cublas": ("Version of cuBLAS.", "12.8.4.1"),
     "torch": ("A version of torch, or a requirement on it.", "2.9.1"),
     "variant": ("The build: cu128, cpu.", "cu128"),
     "platform": ("A platform, by conda's name.", "linux-64"),
@@ -54,9 +53,7 @@ _KEYS: Final[Mapping[str, tuple[str, Any]]] = {
     "cuda": ("A CUDA release (12.8.1) or minor version (12.8).", "12.8.1"),
     "minimum": ("The oldest driver that runs it.", "525.60.13"),
     "bundled": ("The driver that NVIDIA ships with the CUDA toolkit.", "570.124.06"),
-    "flavors": ("The flavors that exist.", ["base", "runtime"]),
     "os": ("Operating systems, as in `[cuda] os`.", ["ubuntu24.04"]),
-    "status": ("supported, ended or unknown.", "supported"),
     "tag": ("The tag, such as 12.8.1-base-ubuntu24.04.", "12.8.1-base-ubuntu24.04"),
     "digest": ("The digest, with its prefix sha256:.", "sha256:" + "0123456789abcdef" * 4),
     "kind": ("index: of a manifest list; manifest: of one platform.", "index"),
@@ -66,8 +63,6 @@ _KEYS: Final[Mapping[str, tuple[str, Any]]] = {
     "package": ("The package's normalised name.", "flash-attn"),
     "versions": ("The versions to which the row applies, as a specifier.", ">=2.8,<3"),
     "requires": ("The requirements to add.", ["torch<2.15"]),
-    "reason": ("Why they are needed.", "it is built for CUDA 13.0"),
-    "beside": ("cuda: only if torch is built for CUDA.", "cuda"),
     "newer": ("An index that has newer releases than the default one.", "https://wheels.example.com/simple/"),
     "module": ("The module that Python imports.", "flash_attn"),
     "label": (
@@ -92,11 +87,6 @@ _KEYS: Final[Mapping[str, tuple[str, Any]]] = {
     "serial": ("Whether its build runs only one compiler at a time.", True),
     "memory_mib": ("Memory in MiB: the sizes of a GPU's memory, or the need of one compiler.", 7168),
     "minutes": ("Minutes of one processor for a build for one GPU architecture.", 270),
-    "libraries": (
-        "SONAMEs of libraries that its wheels load from the system; `a | b` is any one of them.",
-        ["libGL.so.1"],
-    ),
-    "optional": ("SONAMEs that only some of its modules need; the package works without them.", ["libEGL.so.1"]),
     "base": ("SONAMEs of the libraries in its smallest installation.", ["libc.so.6"]),
     "packages": ("For each SONAME, the package that contains the library.", {"libGL.so.1": "libgl1"}),
     "contains": ("For each package, other packages of the table that it installs.", {"libgl-dev": ["libgl1"]}),
@@ -109,7 +99,6 @@ _EXAMPLES: Final[Mapping[tuple[type[FactRow], str], Any]] = {
     (rows.CudaBuildRow, "cudnn"): 9,
     (rows.GpuCodeRow, "torch"): "2.9",
     (rows.GpuRow, "memory_mib"): [32607],
-    (rows.MemberRow, "torch"): "==2.9.1",
     (rows.PythonRow, "version"): "3.12.12",
     (rows.SystemLibrariesRow, "os"): "ubuntu24.04",
 }
@@ -158,7 +147,6 @@ _FORMS: Final[Mapping[str, f.OfText]] = {
     "minimum": _DRIVER,
     "bundled": _DRIVER,
     "kind": _form("index|manifest", "index"),
-    "beside": _form("cuda", "cuda"),
     "digest": _form("sha256:[0-9a-f]{64}", "sha256:" + "0123456789abcdef" * 4),
     "sha256": _form("[0-9a-f]{64}", "0123456789abcdef" * 4),
     "build": _text_of(lambda text: datetime.strptime(text, "%Y%m%d").replace(tzinfo=timezone.utc), "20260814"),
@@ -222,18 +210,13 @@ def _row_model(kind: type[FactRow]) -> type[Section]:
 _TABLES: Final[Mapping[str, tuple[type[FactRow], str]]] = {
     "torch": (rows.TorchRelease, "Releases of torch, and their builds."),
     "gpu_code": (rows.GpuCodeRow, "The GPU code in builds of torch."),
-    "edge": (rows.EdgeRow, "Requirements that a package's own metadata lacks."),
     "gpu": (rows.GpuRow, "GPUs and their compute capability."),
     "digest": (rows.DigestRow, "Manifest digests of nvidia/cuda's tags."),
     "driver": (rows.DriverRow, "The Linux drivers of CUDA releases."),
     "cuda_build": (rows.CudaBuildRow, "The CUDA for which packages are built, if their metadata does not name it."),
     "extension": (rows.ExtensionRow, "Packages whose compiled code fits one build of torch, and how they are built."),
-    "library_need": (rows.LibraryNeedRow, "The system libraries that the wheels of packages load."),
     "system_libraries": (rows.SystemLibrariesRow, "Which packages of Debian and Ubuntu contain which libraries."),
-    "image": (rows.ImageRow, "Tags of nvidia/cuda that exist."),
-    "parts": (rows.PartsRow, "Versions of the CUDA libraries of releases."),
     "python": (rows.PythonRow, "Standalone builds of Python."),
-    "member": (rows.MemberRow, "Requirements of torch family releases on torch."),
 }
 
 
@@ -286,7 +269,7 @@ def _add_variants(sections: dict[str, Any], definitions: dict[str, Any]) -> None
     parts = {
         key: {"description": descriptions[key], **_or_false(_varied(value, definitions))}
         for key, value in sections.items()
-        if key not in ("env", "variants")
+        if key not in ("env", "facts", "variants")
     }
     names = {"type": "array", "items": {"type": "string"}}
     definitions["Variant"] = {

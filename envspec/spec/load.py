@@ -191,6 +191,8 @@ def _of_variants(data: dict[str, Any]) -> Iterator[tuple[KeyPath, BadValue]]:
         for key in SHARED:
             if isinstance(env, dict) and key in env:
                 yield (*path, "env", key), BadValue("a variant can't set it", "set it in [env]")
+        if "facts" in own:
+            yield (*path, "facts"), BadValue("a variant can't add facts", "add them to [facts], for all variants")
         if not isinstance(own.get(WITHOUT, []), list):
             yield (*path, WITHOUT), BadValue("not a list of names", f'write `{WITHOUT} = ["flash-attn"]`')
 

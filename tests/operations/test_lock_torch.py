@@ -112,16 +112,6 @@ def test_a_row_in_the_spec_stands_for_a_fact(user: User) -> None:
     assert not [text for text in ran.warnings if "could not be checked" in text], ran.stderr
 
 
-def test_an_edge_in_the_spec_corrects_metadata(user: User) -> None:
-    edge = (
-        '[[facts.edge]]\npackage = "left"\nversions = "==1.0.0"\nrequires = ["filelock<3.13.1"]\n'
-        'reason = "its import asks for it"\nsource = "we tried"\n'
-    )
-    user.wants("app", as_of=AS_OF, rest=edge)
-    user.locked()
-    assert user.packages()["filelock"]["required_by"] == [{"name": "left", "requirement": "filelock<3.13.1"}]
-
-
 def test_a_label_of_the_family_names_its_build(user: User) -> None:
     gpus = '[cuda]\ngpus = ["A100"]\n'
     user.wants("torch==2.9.1", "torchvision==0.24.1+cu128", as_of=AS_OF, rest=gpus)
