@@ -99,8 +99,8 @@ def _spec(_: str) -> str:
         keys = _keys(heading, definition, schema)
         if heading == "[variants.NAME]":
             keys = (
-                "Every key of a spec except `[facts]`, `[env] name`, `as_of` and `package_as_of`; `false` as the value of "
-                "a key or table removes the spec's (`cuda = false`). And:\n\n" + keys
+                "Every key of a spec except `[facts]`, `[env] name`, `as_of` and `package_as_of`; `false` as the value "
+                "of a key or table removes the spec's (`cuda = false`). And:\n\n" + keys
             )
         elif same:
             keys = f"Keys: {', '.join(f'`{key}`' for key in properties)}, as in `{same}`.\n"
