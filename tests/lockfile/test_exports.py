@@ -185,6 +185,12 @@ def test_pylock_names_sources_as_they_are() -> None:
     assert made.missing == [each for each in made.missing if f"#   {each}\n" in made.text]
 
 
+def test_a_wheel_of_another_release_is_none_of_pylock() -> None:
+    odd = built("plain", "default", "plain-2.0-py3-none-any.whl", None)
+    with pytest.raises(UsageError, match=r"pylock: .*plain-2.0-py3-none-any.whl"):
+        exported(lock(resolution(X86, odd)), "pylock.toml")
+
+
 def test_environment_yml_and_pixi_name_sources_too() -> None:
     lines = yaml.safe_load(exported(SOURCES, "environment.yml").text)["dependencies"][-1]["pip"]
     assert lines == [

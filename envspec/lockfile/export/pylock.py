@@ -10,9 +10,26 @@ installer takes by its tags the one that was locked: the only one that the platf
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from packaging.markers import Marker
+from packaging.pylock import Package as Entry
+from packaging.pylock import (
+    PackageArchive,
+    PackageDirectory,
+    PackageSdist,
+    PackageVcs,
+    PackageWheel,
+    Pylock,
+    PylockValidationError,
+)
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from envspec.context import counted
+from envspec.errors import UsageError
 from envspec.escaping import one_line
 from envspec.lockfile import toml_writer
 from envspec.lockfile.document import canonical, identity
@@ -23,7 +40,7 @@ from envspec.lockfile.toml_writer import Value
 from envspec.models import DIRECT_URL, GIT, LOCAL, SPEC, Package, Resolution, Target
 from envspec.spec.targets import marker_environment
 
-_VERSION: Final = "1.0"
+_VERSION: Final = Version("1.0")
 #: Keys of a marker whose values differ between platforms.
 _MARKERS: Final = ("sys_platform", "platform_machine")
 
@@ -38,7 +55,11 @@ _Group: TypeAlias = Sequence[_OnTarget]
 
 
 def text(request: ExportRequest) -> Exported:
-    """The file of all platforms of a request, and what of their builds it can't say."""
+    """The file of all platforms of a request, and what of their builds it can't say.
+
+    Raises:
+        UsageError: a package that the standard does not allow, such as a wheel whose name is that of another release.
+    """
     resolutions = canonical(request.lock).resolutions
     wanted = {each.target.platform for each in request.resolutions}
     resolutions = tuple(each for each in resolutions if each.target.platform in wanted)
@@ -46,26 +67,36 @@ def text(request: ExportRequest) -> Exported:
     missing = [*request.missing({Content.DRIVER}), *_own_missing(resolutions)]
     comments = [*request.header(missing), *_commands(resolutions)]
     series = sorted({target.python.series for target in targets})
-    head: Mapping[str, Value] = {
-        "lock-version": _VERSION,
-        "environments": [_marker([target]) for target in targets],
-        "requires-python": f"=={series[0]}.*" if len(series) == 1 else None,
-        "created-by": "envspec",
-    }
-    lines = "".join(f"# {line}\n" for line in comments)
     groups = _groups(resolutions)
-    packages = [_entry(request, group, groups, targets) for group in groups]
-    tool = toml_writer.table("tool.envspec", _about(request))
-    return Exported(f"{lines}{toml_writer.pairs(head)}{toml_writer.tables('packages', packages)}{tool}", missing)
+    pylock = Pylock(
+        lock_version=_VERSION,
+        environments=[_marker([target]) for target in targets],
+        requires_python=SpecifierSet(f"=={series[0]}.*") if len(series) == 1 else None,
+        created_by="envspec",
+        packages=[_entry(request, group, groups, targets) for group in groups],
+        tool={"envspec": _about(request)},
+    )
+    try:
+        pylock.validate()
+    except PylockValidationError as error:
+        raise UsageError(
+            f"{request.lock.name} can't be exported as pylock: {error}",
+            hint="use --format pixi, or the lock's own files",
+        ) from error
+    values = dict(pylock.to_dict())
+    packages, tool = values.pop("packages"), values.pop("tool")
+    lines = "".join(f"# {line}\n" for line in comments)
+    body = toml_writer.pairs(values) + toml_writer.tables("packages", packages)
+    return Exported(lines + body + toml_writer.table("tool.envspec", tool["envspec"]), missing)
 
 
-def _marker(targets: Sequence[Target]) -> str:
+def _marker(targets: Sequence[Target]) -> Marker:
     """A marker that holds on these platforms and on no other one that envspec locks for."""
     found = []
     for target in targets:
         environment = marker_environment(target)
         found.append(" and ".join(f"{key} == '{environment[key]}'" for key in _MARKERS))
-    return found[0] if len(found) == 1 else " or ".join(f"({each})" for each in found)
+    return Marker(" or ".join(f"({each})" for each in found))
 
 
 def _groups(resolutions: Sequence[Resolution]) -> list[_Group]:
@@ -84,37 +115,34 @@ def _key(package: Package) -> tuple[str, ...]:
     return (package.name, package.version, file.index, *(() if is_listed else (file.sha256, file.url or "")))
 
 
-def _entry(
-    request: ExportRequest, group: _Group, groups: Sequence[_Group], targets: Sequence[Target]
-) -> Mapping[str, Value]:
+def _entry(request: ExportRequest, group: _Group, groups: Sequence[_Group], targets: Sequence[Target]) -> Entry:
     first = group[0].package
     location = request.locations.get(first.file.sha256)
     built = {each.package.wheel.filename: each.package.wheel.sha256 for each in group if is_source(each.package)}
-    wheels: list[Value] = [
-        {"name": name, "hashes": {"sha256": sha256}} for name, sha256 in built.items() if name.endswith(".whl")
-    ]
-    return {
-        "name": first.name,
+    wheels = [{"name": name, "hashes": {"sha256": sha256}} for name, sha256 in built.items() if name.endswith(".whl")]
+    entry = Entry(
+        name=canonicalize_name(first.name),
         # A project's own version may change with its sources.
-        "version": None if is_project(first) else first.version,
-        "marker": _marker_of(group, targets),
-        "index": (location.pages or None) if location else None,
-        "dependencies": [_reference(each, groups, targets) for each in groups if _requires(group, each)],
-        **_source(request, [each.package for each in group]),
-        "tool": {"envspec": {"built-wheels": wheels}} if wheels else None,
-    }
+        version=None if is_project(first) else Version(first.version),
+        marker=_marker_of(group, targets),
+        dependencies=[_reference(each, groups, targets) for each in groups if _requires(group, each)],
+        index=(location.pages or None) if location else None,
+        tool={"envspec": {"built-wheels": wheels}} if wheels else None,
+    )
+    return _with_source(entry, request, [each.package for each in group])
 
 
-def _marker_of(group: _Group, targets: Sequence[Target]) -> str | None:
+def _marker_of(group: _Group, targets: Sequence[Target]) -> Marker | None:
     own = [each.target for each in group]
     return None if len(own) == len(targets) else _marker(own)
 
 
-def _reference(group: _Group, groups: Sequence[_Group], targets: Sequence[Target]) -> Mapping[str, Value]:
+def _reference(group: _Group, groups: Sequence[_Group], targets: Sequence[Target]) -> Mapping[str, str]:
     """What no other entry has: the name, and the marker if there are several of that name."""
     name = group[0].package.name
+    marker = _marker_of(group, targets)
     is_one_of_several = sum(each[0].package.name == name for each in groups) > 1
-    return {"name": name, "marker": _marker_of(group, targets) if is_one_of_several else None}
+    return {"name": name, "marker": str(marker)} if marker and is_one_of_several else {"name": name}
 
 
 def _requires(group: _Group, other: _Group) -> bool:
@@ -123,39 +151,32 @@ def _requires(group: _Group, other: _Group) -> bool:
     return any(by.name == name for each in other if each.target in own for by in each.package.required_by)
 
 
-def _source(request: ExportRequest, packages: Sequence[Package]) -> Mapping[str, Value]:
-    """The key of a package's source and its value."""
-    first = packages[0]
-    if first.file.index == GIT:
-        address = git_of(first)
-        vcs = {
-            "type": "git",
-            "url": address.url,
-            "commit-id": address.ref,
-            "subdirectory": address.subdirectory or None,
-        }
-        return {"vcs": vcs}
-    if first.file.index == LOCAL:
-        return {"directory": {"path": request.projects[project_of(first)]}}
-    if first.file.index == DIRECT_URL:
-        return {"archive": {"url": public_url(first.file.url or ""), **_file(first)}}
-    if not first.file.filename.endswith(".whl"):
-        return {"sdist": _listed(request, first)}
+def _with_source(entry: Entry, request: ExportRequest, packages: Sequence[Package]) -> Entry:
+    """The entry with the files of its packages, or with the place that they were built from."""
+    file = packages[0].file
+    if file.index == GIT:
+        address = git_of(packages[0])
+        subdirectory = address.subdirectory or None
+        vcs = PackageVcs(type="git", url=address.url, commit_id=address.ref, subdirectory=subdirectory)
+        return replace(entry, vcs=vcs)
+    if file.index == LOCAL:
+        return replace(entry, directory=PackageDirectory(path=request.projects[project_of(packages[0])]))
+    if file.index == DIRECT_URL:
+        return replace(entry, archive=PackageArchive(url=public_url(file.url or ""), **_file(packages[0])))
+    if not file.filename.endswith(".whl"):
+        return replace(entry, sdist=PackageSdist(**_listed(request, packages[0])))
     by_hash = {each.file.sha256: each for each in packages}
-    return {"wheels": [_listed(request, each) for each in by_hash.values()]}
+    return replace(entry, wheels=[PackageWheel(**_listed(request, each)) for each in by_hash.values()])
 
 
-def _listed(request: ExportRequest, package: Package) -> Mapping[str, Value]:
+def _listed(request: ExportRequest, package: Package) -> dict[str, Any]:
     url = public_url(request.locations[package.file.sha256].url)
     return {"name": package.file.filename, "url": url, **_file(package)}
 
 
-def _file(package: Package) -> Mapping[str, Value]:
-    return {
-        "upload-time": package.uploaded,
-        "size": package.file.size_bytes,
-        "hashes": {"sha256": package.file.sha256},
-    }
+def _file(package: Package) -> dict[str, Any]:
+    file = package.file
+    return {"upload_time": package.uploaded, "size": file.size_bytes, "hashes": {"sha256": file.sha256}}
 
 
 def _commands(resolutions: Sequence[Resolution]) -> Iterator[str]:
