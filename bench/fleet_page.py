@@ -6,7 +6,6 @@ Prints the size of the page and how long it takes, with and without reading the 
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import tempfile
@@ -43,14 +42,13 @@ def main(nodes: int = 200) -> None:
 
 
 def _write(folder: Path, nodes: int) -> None:
-    drawn, states = random.Random(1), {}
-    for number in range(1, nodes + 1):
-        name = f"node{number:03d}"
-        states[name] = {"state": "lost" if number == _LOST else "finished", "reason": "NODE_FAIL" * (number == _LOST)}
+    drawn = random.Random(1)
+    names = [f"node{number:03d}" for number in range(1, nodes + 1)]
+    for number, name in enumerate(names, 1):
         if number != _LOST:
             (folder / name).mkdir(parents=True)
             (folder / name / "receipt.json").write_text(dump(_node(number, drawn)), encoding="utf-8")
-    (folder / "nodes.json").write_text(json.dumps({"nodes": states}), encoding="utf-8")
+    (folder / "nodes.txt").write_text("\n".join(names), encoding="utf-8")
 
 
 def _node(number: int, drawn: random.Random) -> Receipt:

@@ -141,8 +141,6 @@ OTHER_VARIABLES: Final = (
         ("~/.rattler/credentials.json",),
     ),
     Variable(("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"), "The container engine"),
-    Variable(("KUBECONFIG",), "The cluster of `envspec fleet run --on kubernetes`", ("~/.kube/config",)),
-    Variable(("SLURM_CONF",), "Slurm's configuration, for `envspec fleet programs`"),
     Variable(
         ("VIRTUAL_ENV", "CONDA_PREFIX"),
         "The active environment, for `envspec verify` and `envspec conformance --local`",

@@ -49,7 +49,7 @@ def node(receipt: Path | None, most_age: timedelta | None) -> tuple[int, str]:
         return UNKNOWN, problem or late or missing
     age = datetime.now(timezone.utc) - _time(found["made_at"]) if found else timedelta()
     if most_age and age > most_age:
-        return UNKNOWN, f"the receipt is {_text(age)} old: run `envspec fleet run` again"
+        return UNKNOWN, f"the receipt is {_text(age)} old: run the suite on this node again"
     recorded = [f"receipt of {_text(age)} ago"] if found else []
     return WARNING if odd else OK, "; ".join([*odd[:_REASONS], *recorded, *notes])
 
@@ -76,7 +76,7 @@ def _receipt(path: Path) -> tuple[dict[str, Any], str]:
         _time(found["made_at"])
         return {name: found[name] for name in ("made_at", "verdict", "reasons", "machine")}, ""
     except FileNotFoundError:
-        return {}, f"this node has no receipt ({path}): run `envspec fleet run`"
+        return {}, f"this node has no receipt ({path}): run the suite on it"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return {}, f"{path} is no receipt: {' '.join(str(error).split())}"
 

@@ -1,263 +1,201 @@
-"""Lock to conformance suite on the nodes of a cluster, to a folder of receipts, to a comparison of the nodes."""
+"""Jobs that run the conformance suite on the nodes of a cluster, and the comparison of their receipts."""
 
 from __future__ import annotations
 
+import base64
 import json
 import shlex
-import shutil
-import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn, Protocol
+from typing import Any, Final
 
 from envspec.context import Context
+from envspec.data import DATA
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import UsageError
 from envspec.escaping import one_line
-from envspec.fleet import kubernetes, slurm
-from envspec.fleet.results import NODES_FILE, TOGETHER, write
-from envspec.io.files import read_untrusted
+from envspec.io.files import read_untrusted, write_file
 from envspec.models import Lock, Platform
 from envspec.operations.conformance import SuiteSelection, local_python, lock_name, suite_request
-from envspec.operations.suite_file import suite_file, write_suite_file
+from envspec.operations.suite_file import suite_file
 from envspec.receipts.fleet import Fleet, FleetNode, fleet
-from envspec.receipts.model import RECEIPT_FILE, BadReceipt, Receipt, load
+from envspec.receipts.model import RECEIPT_FILE, BadReceipt, LockName, Receipt, load
+from envspec.registry.reference import parse
 
-#: Of a receipt, or of nodes.json: a hundred times as many as they have.
+#: In a folder of receipts: the nodes of the run, one on a line.
+NODES_FILE: Final = "nodes.txt"
+#: In a node's folder: what it did together with other nodes.
+TOGETHER: Final = "together"
+#: In a folder of receipts: what the nodes read.
+_SHARED: Final = ".envspec"
+#: Checks whose ranks can be on several nodes.
+_DISTRIBUTED: Final = ("ddp", "fsdp")
+#: Of all data of a ConfigMap. Source: kubernetes.io, "ConfigMaps".
+_CONFIG_MAP_BYTES: Final = 1 << 20
+#: Of a receipt, or of the list of nodes: a hundred times as many as they have.
 _MOST_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class FleetSelection:
-    """Where to run the suite.
+class FleetJob:
+    """A run on the nodes of a cluster.
 
-    nodes: how many; None for every node. minutes: until the last receipt. For Slurm, python: the command that starts
-    the stack's Python on a node, None for the active environment's; nodelist, partition and options are sbatch's. For
-    Kubernetes, image: a reference that nodes can pull; gpus_per_node: 0 for a stack without; namespace and context are
-    kubectl's; selector: labels of nodes, None for those with a GPU; tolerations, beside that of the GPU's taint;
-    resources: further limits of a pod; pull_secrets, runtime_class and shm (size of /dev/shm) are a pod's.
+    minutes: time limit of a node.
+    receipts: Slurm: the folder for the receipts, which all nodes share.
+    python: Slurm: the command that starts the stack's Python on a node; None for the active environment's.
+    image: Kubernetes: a reference that the nodes can pull.
+    gpus: Kubernetes: GPUs of a pod; 0 for a stack without.
+    nodes: Kubernetes: how many nodes, which then train together; 0 for every node, each alone.
     """
 
-    nodes: int | None = None
     minutes: int = 60
+    receipts: Path | None = None
     python: str | None = None
-    nodelist: str | None = None
-    partition: str | None = None
-    options: tuple[str, ...] = ()
     image: str | None = None
-    gpus_per_node: int | None = None
-    namespace: str | None = None
-    context: str | None = None
-    selector: Mapping[str, str] | None = None
-    tolerations: tuple[str, ...] = ()
-    resources: Mapping[str, str] | None = None
-    pull_secrets: tuple[str, ...] = ()
-    runtime_class: str | None = None
-    shm: str | None = None
+    gpus: int | None = None
+    nodes: int = 0
 
 
-class FleetRun(Protocol):
-    """A run that is ready to start."""
+def job_text(
+    scheduler: str, lock: Lock, sha256: str, selection: SuiteSelection, job: FleetJob, context: Context
+) -> str:
+    """The script or the objects that run the suite on the nodes of a cluster.
 
-    def dry_run(self, folder: Path) -> str:
-        """What would be submitted, as text that its scheduler reads."""
-        ...
+    scheduler: a key of SCHEDULERS. sha256: of envspec.lock. For Slurm, the suite is written into the folder of
+    receipts.
 
-    def run(self, folder: Path, report: Callable[[str], None]) -> None:
-        """Write the receipts of all nodes into a folder. report: is called with lines of text."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Slurm:
-    options: slurm.SlurmOptions
-    environ: Mapping[str, str]
-
-    def dry_run(self, folder: Path) -> str:
-        return slurm.dry_run(self.options, folder.absolute())
-
-    def run(self, folder: Path, report: Callable[[str], None]) -> None:
-        slurm.run(self.options, slurm.commands(self.environ), folder.absolute(), report)
+    Raises:
+        UsageError: an option that the scheduler needs is missing, or a check does not exist.
+        UnfitMachine: the suite does not run on the lock's platform.
+    """
+    return SCHEDULERS[scheduler](lock, sha256, selection, job, context)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kubernetes:
-    options: kubernetes.KubernetesOptions
-    context: str | None
-
-    def dry_run(self, folder: Path) -> str:  # noqa: ARG002 (the protocol's: no folder is shared)
-        return kubernetes.yaml_of(kubernetes.objects(self.options))
-
-    def run(self, folder: Path, report: Callable[[str], None]) -> None:
-        api = kubernetes.open_api(self.options.namespace, context=self.context)
-        kubernetes.run(self.options, api, folder, report)
-
-
-def _on_slurm(lock: Lock, sha256: str, selection: SuiteSelection, where: FleetSelection, context: Context) -> FleetRun:
-    _refuse("slurm", where, _KUBERNETES_ONLY)
-    if where.nodes is not None and where.nodelist:
-        raise UsageError("--nodes and --nodelist both choose nodes", hint="leave one of them out")
-    options = slurm.SlurmOptions(
-        python=tuple(shlex.split(where.python)) if where.python else (str(local_python(context.environ, None)),),
-        suite=suite_file(),
-        request=suite_request(lock, selection, this_platform()),
-        lock=lock_name(lock, sha256),
-        nodes=where.nodes,
-        nodelist=where.nodelist,
-        partition=where.partition,
-        options=where.options,
-        minutes=where.minutes,
-        limit_s=2 * 60.0 * where.minutes,
-    )
-    return _Slurm(options, context.environ)
+def _slurm(lock: Lock, sha256: str, selection: SuiteSelection, job: FleetJob, context: Context) -> str:
+    if job.receipts is None:
+        raise UsageError("nodes of Slurm write their receipts into a folder that they share", hint="add --receipts DIR")
+    receipts = job.receipts.absolute()
+    request = suite_request(lock, selection, this_platform())
+    together = tuple(name for name in request.checks if name in _DISTRIBUTED)
+    required = tuple(name for name in request.required if name in together)
+    name = lock_name(lock, sha256)
+    files = {
+        "suite.pyz": suite_file(),
+        "request.json": _request_json(request, name),
+        "together.json": _request_json(replace(request, checks=together, required=required, named=together), name),
+    }
+    for file, content in files.items():
+        _write(receipts / _SHARED / file, content)
+    python = job.python or shlex.quote(str(local_python(context.environ, None)))
+    values = {"name": lock.name, "receipts": receipts, "minutes": job.minutes, "together": together}
+    return _rendered("slurm.sh", suite=f"{python} .envspec/suite.pyz", **values)
 
 
-def _on_kubernetes(
-    lock: Lock,
-    sha256: str,
-    selection: SuiteSelection,
-    where: FleetSelection,
-    context: Context,  # noqa: ARG001 (as for all)
-) -> FleetRun:
-    _refuse("kubernetes", where, _SLURM_ONLY)
-    if where.image is None:
+def _kubernetes(lock: Lock, sha256: str, selection: SuiteSelection, job: FleetJob, context: Context) -> str:  # noqa: ARG001 (as for all)
+    if job.image is None:
         raise UsageError(
             "nodes of Kubernetes pull an image",
             hint="`envspec image build LOCK --push REGISTRY/NAME:TAG`, then --image REGISTRY/NAME:TAG",
         )
-    if where.gpus_per_node is None:
+    if job.gpus is None:
         raise UsageError("Kubernetes assigns GPUs only to pods that request them", hint="add --gpus-per-node 8, or 0")
-    platform = next((each.target.platform for each in lock.resolutions if each.target.platform.is_linux), None)
-    options = kubernetes.KubernetesOptions(
-        image=where.image,
-        suite=suite_file(),
-        request=suite_request(lock, selection, platform or Platform.LINUX_64),
-        lock=lock_name(lock, sha256),
-        gpus_per_node=where.gpus_per_node,
-        nodes=where.nodes,
-        namespace=where.namespace,
-        node_selector=where.selector,
-        limit_s=60.0 * where.minutes,
-        resources=where.resources or {},
-        pull_secrets=where.pull_secrets,
-        runtime_class=where.runtime_class,
+    image = parse(job.image)
+    if image.scheme:
+        raise UsageError(f"{job.image}: nodes can't be given a scheme", hint="leave it out")
+    platforms = [each.target.platform for each in lock.resolutions if each.target.platform.is_linux]
+    request = suite_request(lock, selection, platforms[0] if platforms else Platform.LINUX_64)
+    document = _request_json(request, lock_name(lock, sha256))
+    suite = suite_file()
+    if len(suite) + len(document) > _CONFIG_MAP_BYTES:
+        raise UsageError(
+            f"the suite and its request have {len(suite) + len(document)} bytes, a ConfigMap at most 1 MiB",
+            hint="lock fewer packages, or run the suite without the lock",
+        )
+    return _rendered(
+        "kubernetes.yaml",
+        name=lock.name,
+        id="envspec-conformance",
+        image=str(image),
+        nodes=job.nodes,
+        gpus=job.gpus,
+        minutes=job.minutes,
+        request=document.decode(),
+        suite=base64.b64encode(suite).decode(),
     )
-    options = replace(options, tolerations=(*options.tolerations, *where.tolerations), shm=where.shm or options.shm)
-    return _Kubernetes(options, where.context)
 
 
-#: Scheduler -> how a run of it is made ready.
-SCHEDULERS: Final[Mapping[str, Callable[[Lock, str, SuiteSelection, FleetSelection, Context], FleetRun]]] = {
-    "slurm": _on_slurm,
-    "kubernetes": _on_kubernetes,
+#: Scheduler -> what writes its job.
+SCHEDULERS: Final[Mapping[str, Callable[[Lock, str, SuiteSelection, FleetJob, Context], str]]] = {
+    "slurm": _slurm,
+    "kubernetes": _kubernetes,
 }
 
 
-#: Field of a selection -> its option.
-_SLURM_ONLY: Final = {
-    "python": "--python",
-    "nodelist": "--nodelist",
-    "partition": "--partition",
-    "options": "--sbatch",
-}
-_KUBERNETES_ONLY: Final = {
-    "image": "--image",
-    "gpus_per_node": "--gpus-per-node",
-    "namespace": "--namespace",
-    "context": "--context",
-    "selector": "--selector",
-    "tolerations": "--toleration",
-    "resources": "--resource",
-    "pull_secrets": "--pull-secret",
-    "runtime_class": "--runtime-class",
-    "shm": "--shm-size",
-}
+def _request_json(request: Any, lock: LockName) -> bytes:
+    """What `--request` of the suite's file reads."""
+    return json.dumps({"request": asdict(request), "lock": lock.model_dump()}).encode()
 
 
-def _refuse(scheduler: str, where: FleetSelection, others: Mapping[str, str]) -> None:
-    """Raise UsageError for an option that a scheduler would ignore."""
-    for field, option in others.items():
-        if getattr(where, field) not in (None, ()):
-            raise UsageError(f"{option} is not for --on {scheduler}", hint=f"leave {option} out")
+def _rendered(template: str, **values: Any) -> str:
+    """A template of data/jobs."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    # Nothing is HTML here; `quote` and `tojson` escape what a shell or YAML would read.
+    environment = Environment(  # noqa: S701
+        loader=FileSystemLoader(DATA / "jobs"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quote"] = lambda value: shlex.quote(str(value))
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": True}
+    return environment.get_template(template).render(**values)
 
 
-def prepare_fleet(
-    scheduler: str, lock: Lock, sha256: str, selection: SuiteSelection, where: FleetSelection, context: Context
-) -> FleetRun:
-    """A run of the suite on the nodes of a cluster. sha256: of envspec.lock.
-
-    Raises:
-        UsageError: options that do not fit the scheduler, or a check that does not exist.
-        UnfitMachine: the suite does not run on the lock's platform.
-    """
-    return SCHEDULERS[scheduler](lock, sha256, selection, where, context)
-
-
-def run_fleet(prepared: FleetRun, folder: Path, report: Callable[[str], None]) -> None:
-    """Run it. Ctrl-C and SIGTERM end what was submitted.
-
-    Raises:
-        ClusterError: the cluster refused a request, or did not answer. UnfitMachine: no node takes jobs.
-        UsageError: the folder has another run, or can't be written.
-    """
-    with _terminated_by_interrupt():
-        prepared.run(folder, report)
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, content)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror}", hint="name another folder") from error
 
 
 def read_fleet(folder: Path) -> Fleet:
-    """What the nodes of a run, or receipts in folders of their nodes, say about each other.
+    """What the nodes of a run, with receipts in folders of their names, say about each other.
 
-    A node whose receipt can't be read is lost. Without nodes.json, the nodes are the folders that have a receipt.
+    A node of nodes.txt is lost if it has no receipt that can be read. Without nodes.txt, the nodes are the folders that
+    have a receipt.
 
     Raises:
         UsageError: the folder has no receipt.
     """
-    states, together = _states(folder)
     folders = {each.name for each in folder.iterdir() if each.is_dir()}
-    names = {*states, *(each.parent.name for each in folder.glob(f"*/{RECEIPT_FILE}"))}
+    names = {*_listed(folder), *(each.parent.name for each in folder.glob(f"*/{RECEIPT_FILE}"))}
     if not names:
-        raise UsageError(
-            f"{folder} has no receipts", hint="name the folder of `fleet run`, with NODE/receipt.json in it"
-        )
-    # A name in nodes.json may be any text: none of them leads to another folder.
-    return fleet(
-        _node(folder, name, states.get(name, ""), together.get(name, ""))
-        if name in folders
-        else FleetNode(name, None, states[name] or "no receipt")
-        for name in names
-    )
+        raise UsageError(f"{folder} has no receipts", hint="name a folder with NODE/receipt.json in it")
+    # A name in nodes.txt may be any text: none of them leads to another folder.
+    return fleet(_node(folder, name) if name in folders else FleetNode(name, None, "no receipt") for name in names)
 
 
-def _states(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Of nodes.json: node -> why it is lost, empty if it is not; and the same of the checks with others."""
+def _listed(folder: Path) -> list[str]:
     path = folder / NODES_FILE
     try:
-        document = json.loads(read_untrusted(path, _MOST_BYTES).decode("utf-8"))
-        found = [
-            {str(name): _lost(str(each["state"]), str(each["reason"])) for name, each in rows.items()}
-            for rows in (document["nodes"], document.get("together", {}))
-        ]
+        text = read_untrusted(path, _MOST_BYTES).decode("utf-8")
     except FileNotFoundError:
-        return {}, {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path} can't be read: {why}", hint="`fleet run` writes it") from error
-    return found[0], found[1]
+        return []
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{path} can't be read: {why}", hint="write the names of the nodes, one on a line") from error
+    return text.split()
 
 
-def _lost(state: str, reason: str) -> str:
-    return "" if state == "finished" else reason or f"its state is {state}"
-
-
-def _node(folder: Path, name: str, lost: str, lost_together: str) -> FleetNode:
+def _node(folder: Path, name: str) -> FleetNode:
     receipt, problem = _read(folder / name)
     with_others = folder / name / TOGETHER
     together, problem_together = _read(with_others) if with_others.is_dir() else (None, "")
-    return FleetNode(name, receipt, lost or problem, together, lost_together or problem_together)
+    return FleetNode(name, receipt, problem, together, problem_together)
 
 
 def _read(folder: Path) -> tuple[Receipt | None, str]:
@@ -271,33 +209,3 @@ def _read(folder: Path) -> tuple[Receipt | None, str]:
         return None, f"its receipt can't be read: {error.strerror}"
     except (BadReceipt, ValueError, RecursionError) as error:
         return None, one_line(error.message if isinstance(error, BadReceipt) else f"its receipt is not valid: {error}")
-
-
-def write_programs(folder: Path, receipts: Path, python: Path, environ: Mapping[str, str]) -> list[Path]:
-    """Write the programs of a node for Slurm, and the suite's file that they run; returns their paths.
-
-    receipts: the folder of a run. python: of the nodes.
-    Raises:
-        UsageError: the folder can't be written.
-    """
-    suite = write_suite_file(folder.absolute() / "envspec-conformance.pyz")
-    scontrol = shutil.which("scontrol", path=environ.get("PATH")) or "/usr/bin/scontrol"
-    texts = slurm.programs(suite, receipts.absolute(), python, scontrol, environ.get("SLURM_CONF", ""))
-    for name, text in texts.items():
-        write(folder / name, text)
-        (folder / name).chmod(0o755)
-    return [suite, *(folder / name for name in texts)]
-
-
-@contextmanager
-def _terminated_by_interrupt() -> Iterator[None]:
-    """SIGTERM ends a block as Ctrl-C does; then this process exits as if the signal had ended it."""
-
-    def on_signal(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 (the signal module's signature)
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, on_signal)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -58,7 +58,7 @@ def test_every_command_offers_json_and_quiet(envspec: Envspec) -> None:
     groups = ("image", "cache", "fleet")
     commands: list[tuple[str, ...]] = [(name,) for name in COMMANDS if name not in (*groups, "export")]
     commands += [("image", name) for name in ("build", "id", "diff", "mirror")]
-    commands += [("fleet", name) for name in ("run", "report", "programs")]
+    commands += [("fleet", name) for name in ("job", "report")]
     commands += [("cache", name) for name in ("size", "prune", "clear")]
     for words in commands:
         text = envspec(*words, "--help").stdout

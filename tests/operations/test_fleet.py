@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
+import base64
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from envspec.conformance.receipt import RECEIPT_MARK
 from envspec.errors import UsageError
-from envspec.operations.fleet import SCHEDULERS, read_fleet
+from envspec.operations.fleet import read_fleet
 from envspec.receipts.fleet import NodeVerdict
-from envspec.receipts.model import Receipt, dump
+from envspec.receipts.model import dump
 from tests.receipts.test_fleet import run
-from tests.support.machines import NotRun
-from tests.support.servers.kubernetes import RUNNING, Cluster, Plan
-from tests.support.user import User
+from tests.support.user import User, succeeded
 
 
 @pytest.fixture
@@ -65,9 +67,7 @@ def folder(path: Path) -> None:
 @pytest.mark.parametrize("damage", [break_, empty, other, binary, nested, huge, folder, Path.unlink])
 def test_a_node_whose_receipt_can_not_be_read_is_lost(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     where = folder_of(tmp_path, "a", "b", "c")
-    (where / "nodes.json").write_text(
-        json.dumps({"nodes": {name: {"state": "finished", "reason": ""} for name in "abc"}}), encoding="utf-8"
-    )
+    (where / "nodes.txt").write_text("a\nb\nc\n", encoding="utf-8")
     damage(where / "b" / "receipt.json")
     found = {each.name: each for each in read_fleet(where).nodes}
     assert set(found) == {"a", "b", "c"}
@@ -79,30 +79,17 @@ def test_names_of_nodes_lead_to_no_other_folder(tmp_path: Path) -> None:
     where = folder_of(tmp_path / "run", "a")
     folder_of(tmp_path, "elsewhere")
     names = ["a", "../elsewhere", str(tmp_path / "elsewhere"), "a/../../elsewhere", "x\0y", "n" * 300, ".", ".."]
-    states = {name: {"state": "finished", "reason": ""} for name in names}
-    (where / "nodes.json").write_text(json.dumps({"nodes": states}), encoding="utf-8")
+    (where / "nodes.txt").write_text("\n".join(names), encoding="utf-8")
     found = {each.name: each.reasons for each in read_fleet(where).nodes}
     assert found == {"a": (), **dict.fromkeys(names[1:], ("lost: no receipt",))}
 
 
-@pytest.mark.parametrize(
-    ("state", "reason", "lost"),
-    [("lost", "NODE_FAIL", "NODE_FAIL"), ("lost", "", "its state is lost"), ("running", "", "its state is running")],
-)
-def test_a_node_that_did_not_finish_is_lost_whatever_it_wrote(
-    tmp_path: Path, state: str, reason: str, lost: str
-) -> None:
-    where = folder_of(tmp_path, "a")
-    (where / "nodes.json").write_text(json.dumps({"nodes": {"a": {"state": state, "reason": reason}}}), "utf-8")
-    assert read_fleet(where).nodes[0].reasons == (f"lost: {lost}",)
-
-
-@pytest.mark.parametrize("damage", [break_, empty, other, binary, nested, huge])
+@pytest.mark.parametrize("damage", [binary, huge])
 def test_a_broken_list_of_nodes_is_refused(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    damage(folder_of(tmp_path, "a") / "nodes.json")
+    damage(folder_of(tmp_path, "a") / "nodes.txt")
     with pytest.raises(UsageError, match="can't be read") as caught:
         read_fleet(tmp_path)
-    assert caught.value.hint == "`fleet run` writes it"
+    assert caught.value.hint == "write the names of the nodes, one on a line"
 
 
 def test_receipts_that_somebody_gathered_are_a_fleet(tmp_path: Path) -> None:
@@ -129,71 +116,78 @@ def test_the_command_writes_pages_and_its_exit_code_says_whether_to_drain(tmp_pa
     assert nothing.status == 2 and "has no receipts" in nothing.stderr
 
 
+LOCK = Path(__file__).parents[2] / "locks/pytorch-2.9"
+IMAGE = ("--for", "kubernetes", "--image", "r.example/n:t")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--on", "slurm", "--image", "x", "--dry-run"), "--image is not for --on slurm"),
-        (("--on", "slurm", "--nodes", "2", "--nodelist", "a", "--dry-run"), "both choose nodes"),
-        (("--on", "slurm"), "add --report DIR"),
-        (("--on", "kubernetes", "--python", "x", "--dry-run"), "--python is not for --on kubernetes"),
-        (("--on", "kubernetes", "--gpus-per-node", "8", "--dry-run"), "nodes of Kubernetes pull an image"),
-        (("--on", "kubernetes", "--image", "r/n:t", "--dry-run"), "add --gpus-per-node 8, or 0"),
-        (("--on", "slurm", "--selector", "x", "--dry-run"), "the form is NAME=VALUE"),
-        (("--on", "slurm", "--pull-secret", "x", "--dry-run"), "--pull-secret is not for --on slurm"),
-        (("--on", "slurm", "--resource", "a=1", "--dry-run"), "--resource is not for --on slurm"),
-        (("--on", "kubernetes", "--sbatch=--account=x", "--dry-run"), "--sbatch is not for --on kubernetes"),
-        (("--on", "nomad"), "'nomad' is not one of"),
+        (("--for", "slurm"), "add --receipts DIR"),
+        (("--for", "slurm", "--receipts", "/proc/none"), "/proc/none/.envspec/suite.pyz can't be written"),
+        (("--for", "slurm", "--receipts", "x", "--check", "none"), "there is no check none"),
+        (("--for", "kubernetes", "--gpus-per-node", "8"), "nodes of Kubernetes pull an image"),
+        (IMAGE, "add --gpus-per-node 8, or 0"),
+        (("--for", "kubernetes", "--image", "http://r.example/n:t", "--gpus-per-node", "0"), "can't be given a scheme"),
+        (("--for", "nomad"), "'nomad' is not one of"),
     ],
 )
 def test_options_that_do_not_fit(user: User, words: tuple[str, ...], message: str) -> None:
-    root = Path(__file__).parents[2]
-    ran = user.runs("fleet", "run", str(root / "locks/pytorch-2.9"), *words)
+    ran = user.runs("fleet", "job", str(LOCK), *words)
     assert ran.status == 2 and message in ran.stderr
 
 
-def test_kubernetes_prints_its_objects(user: User) -> None:
-    lock = Path(__file__).parents[2] / "locks/pytorch-2.9"
-    words = ("--on", "kubernetes", "--image", "r.example/n:t", "--gpus-per-node", "8", "--dry-run")
-    more = ("--toleration", "busy", "--resource", "rdma/hca=1", "--pull-secret", "login", "--shm-size", "1Gi")
-    ran = user.runs("fleet", "run", str(lock), *words, "--nodes", "2", "--selector", "pool=gpu", *more)
-    assert ran.status == 0, ran.stderr
-    documents = [json.loads(each) for each in ran.stdout.split("---\n")[1:]]
-    assert [each["kind"] for each in documents] == ["Job", "ConfigMap", "Service"]
-    pod = documents[0]["spec"]["template"]["spec"]
-    assert pod["nodeSelector"] == {"pool": "gpu"} and pod["imagePullSecrets"] == [{"name": "login"}]
-    assert [each["key"] for each in pod["tolerations"]] == ["nvidia.com/gpu", "busy"]
-    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "1"}
-    assert any(each.get("emptyDir", {}).get("sizeLimit") == "1Gi" for each in pod["volumes"])
+def documents_of(user: User, *words: str) -> dict[str, Any]:
+    ran = succeeded(user.runs("fleet", "job", str(LOCK), *IMAGE, *words))
+    return {each["kind"]: each for each in yaml.safe_load_all(ran.stdout)}
 
 
-def test_the_command_offers_every_scheduler(user: User) -> None:
-    assert f"[{'|'.join(SCHEDULERS)}]" in user.runs("fleet", "run", "--help").stdout
+@pytest.mark.parametrize("version", ["1.35", "1.36", "1.37"])
+@pytest.mark.parametrize(
+    "words",
+    [("--gpus-per-node", "8"), ("--gpus-per-node", "0", "--nodes", "1"), ("--gpus-per-node", "8", "--nodes", "2")],
+)
+def test_the_schemas_of_kubernetes_accept_the_objects(user: User, words: tuple[str, ...], version: str) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    for document in documents_of(user, *words).values():
+        # It takes an older version's if it does not have this one's.
+        assert kubernetes_validate.validate(document, version, strict=True) == version
 
 
-def test_a_run_on_kubernetes_ends_with_the_comparison(tmp_path: Path, user: User) -> None:
-    if importlib.util.find_spec("kubernetes") is None:
-        raise NotRun("the Python package kubernetes is not installed")
-    lock = Path(__file__).parents[2] / "locks/pytorch-2.9"
-    words = (
-        "--on",
-        "kubernetes",
-        "--image",
-        "r.example/n:t",
-        "--gpus-per-node",
-        "2",
-        "--report",
-        str(tmp_path / "out"),
-    )
-    bad, good = run(status="failed"), run()
-    plans = [Plan(f"node-{n}", [RUNNING], f"{RECEIPT_MARK}{_line(bad if n == 2 else good)}\n") for n in range(4)]
-    with Cluster(tmp_path, *plans) as cluster:
-        environ = {"KUBECONFIG": str(cluster.kubeconfig()), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-        ran = user.runs("fleet", "run", lock, *words, environ=environ)
-        assert cluster.left == []
-    assert ran.status == 7, ran.stderr
-    assert "1 of 4 nodes is odd: drain node-2" in ran.stdout
-    assert (tmp_path / "out" / "fleet.html").exists() and (tmp_path / "out" / "node-3" / "receipt.json").exists()
+def test_pods_of_every_node_wait_and_have_no_privilege(user: User) -> None:
+    objects = documents_of(user, "--gpus-per-node", "8", "--device", "cpu")
+    assert set(objects) == {"ConfigMap", "DaemonSet"}
+    pod = objects["DaemonSet"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert container["command"][-2:] == ["--print-receipt", "--wait"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert pod["automountServiceAccountToken"] is False and "hostNetwork" not in pod
 
 
-def _line(receipt: Receipt) -> str:
-    return json.dumps(json.loads(dump(receipt)))
+def test_several_nodes_train_together(user: User) -> None:
+    objects = documents_of(user, "--gpus-per-node", "8", "--nodes", "2", "--minutes", "5")
+    job = objects["Job"]["spec"]
+    assert (job["completions"], job["parallelism"], job["activeDeadlineSeconds"]) == (2, 2, 300)
+    assert objects["Service"]["spec"]["selector"] == job["template"]["metadata"]["labels"]
+    words = job["template"]["spec"]["containers"][0]["command"]
+    assert "--rendezvous=envspec-conformance-0.envspec-conformance:29400" in words
+
+
+def test_the_suite_runs_from_the_config_map(user: User, tmp_path: Path) -> None:
+    data = documents_of(user, "--gpus-per-node", "0", "--check", "family", "--device", "cpu")["ConfigMap"]
+    (tmp_path / "suite.pyz").write_bytes(base64.b64decode(data["binaryData"]["suite.pyz"]))
+    (tmp_path / "request.json").write_text(data["data"]["request.json"], encoding="utf-8")
+    words = [sys.executable, "suite.pyz", "--request", "request.json", "--print-receipt"]
+    ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    last = ran.stdout.splitlines()[-1]
+    receipt = json.loads(last.removeprefix(RECEIPT_MARK))
+    assert receipt["lock"]["name"] == "pytorch-2.9" and [each["check"] for each in receipt["checks"]] == ["family"]
+
+
+def test_the_script_for_slurm_is_a_shell_script(user: User, tmp_path: Path) -> None:
+    folder = tmp_path / "it's here"
+    ran = succeeded(user.runs("fleet", "job", str(LOCK), "--for", "slurm", "--receipts", str(folder)))
+    checked = subprocess.run(["sh", "-n"], input=ran.stdout, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert {path.name for path in (folder / ".envspec").iterdir()} == {"suite.pyz", "request.json", "together.json"}
