@@ -614,7 +614,11 @@ _DOCKER: Final = "BuildKit of the engine, one RUN with a cache mount, then `dock
 TOOLS: Final[Mapping[str, Tool]] = {
     tool.name: tool
     for tool in (
-        Direct(DIRECT, ("--no-pyc",), "`envspec image build --no-pyc --push`: one command makes and pushes"),
+        Direct(
+            DIRECT,
+            ("--no-compile-bytecode",),
+            "`envspec image build --no-compile-bytecode --push`: one command makes and pushes",
+        ),
         Direct(DIRECT_PYC, (), "`envspec image build --push`: pyc checked by the hash of its source"),
         Docker(UV, Recipe(Installer.UV), _DOCKER),
         Docker(

@@ -50,7 +50,7 @@ def imported(name: str, spec: Path, folder: Path, environ: Mapping[str, str]) ->
     env, cuda = document["env"], document.get("cuda", {})
     [source] = [path for path in sorted((PROJECTS / name).iterdir()) if path.is_file()]
     words = ["init", str(source), "--name", env["name"], "--python", env["python"], "--output", "spec.toml"]
-    words += ["--as-of", env["as_of"].isoformat(), "--accept-loss", "--format", "json", "-q"]
+    words += ["--as-of", env["as_of"].isoformat(), "--allow-incomplete", "--format", "json", "-q"]
     words += [word for each in env.get("platforms", ()) for word in ("--platform", each)]
     words += [word for each in cuda.get("gpus", ()) for word in ("--gpu", each)]
     words += ["--driver", cuda["driver"]] if "driver" in cuda else []

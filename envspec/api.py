@@ -441,7 +441,7 @@ def test(
     gpus: _Gpus = "auto",
     world_size: int | None = None,
     nodes: Nodes | None = None,
-    as_if: _LockOrPath | None = None,
+    compare_with: _LockOrPath | None = None,
     baseline: Receipt | None = None,
     context: Context | None = None,
 ) -> Receipt:
@@ -449,7 +449,7 @@ def test(
 
     Args:
         lock: None, only with `local`: test the Python's stack without a lock.
-        as_if: A lock to compare with; differences do not fail.
+        compare_with: A lock to compare with; differences do not fail.
         device: By default GPUs if the lock uses CUDA.
         checks: By default all.
         limits: Check -> seconds.
@@ -476,7 +476,7 @@ def test(
         limits=limits or {},
         limit_factor=limit_factor,
         burn_s=burn_s,
-        as_if=None if as_if is None else _with_digest(as_if),
+        as_if=None if compare_with is None else _with_digest(compare_with),
     )
     observer = Observer(baseline=baseline)
     locked, digest = (None, "") if lock is None else _with_digest(lock)

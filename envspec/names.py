@@ -18,6 +18,13 @@ from typing import Final
 REMOVE: Final = "removed: "
 #: In which torch's builds look for the GPU architectures to compile for.
 ARCHITECTURES: Final = "TORCH_CUDA_ARCH_LIST"
+#: Options and keys of a spec under their former names -> what to write today.
+RENAMED: Final = {
+    "--accept-loss": "`--allow-incomplete`",
+    "--as-if": "`--compare-with`",
+    "--no-pyc": "`--no-compile-bytecode`",
+    "--unconfined": "`--no-sandbox`",
+}
 #: The longest file name in bytes, of the 255 that file systems have: a file that is being written has 25 more.
 LONGEST: Final = 230
 

@@ -89,12 +89,14 @@ SELECTION: Final = combined(
 @click.option("--local", is_flag=True, help="Test the active environment's Python, without a container.")
 @click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests.")
 @click.option(
-    "--as-if", metavar="LOCK", help="With --local and without LOCK: compare with this lock; differences do not fail."
+    "--compare-with",
+    metavar="LOCK",
+    help="With --local and without LOCK: compare with this lock; differences do not fail.",
 )
 @GPUS
 @MOUNTS
 @ENV
-@click.option("--no-pyc", is_flag=True, help="Test the lock's image without compiled Python.")
+@click.option("--no-compile-bytecode", is_flag=True, help="Test the lock's image without compiled Python.")
 @IMAGE_OFFLINE
 @MIRROR
 @UNCONFINED
@@ -163,8 +165,8 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
     with TerminalReporter(Path(lock).name if lock else "the stack") as reporter:
         observer = Observer(reporter.check, lambda partial: _write(partial, report), baseline)
         locked, digest = read_with_digest(find_lock(lock, Path())) if lock else (None, "")
-        if chosen["as_if"]:
-            selection = replace(selection, as_if=read_with_digest(find_lock(chosen["as_if"], Path())))
+        if chosen["compare_with"]:
+            selection = replace(selection, as_if=read_with_digest(find_lock(chosen["compare_with"], Path())))
         context = context_of(chosen, reporter)
         found = run_conformance(locked, digest, location, selection, context, observer)
     # A receipt has no other keys than its schema's.
@@ -212,7 +214,7 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
         chosen["python"],
         chosen["image"],
         parse_gpus(chosen["gpus"]),
-        not chosen["no_pyc"],
+        not chosen["no_compile_bytecode"],
         tuple(mount_of(text) for text in chosen["mounts"]),
         variables_of(chosen["env"]),
     )
@@ -248,10 +250,10 @@ def _refuse_containers(chosen: Mapping[str, Any]) -> None:
         "--gpus": chosen["gpus"] != "auto",
         "--mount": bool(chosen["mounts"]),
         "--env": bool(chosen["env"]),
-        "--no-pyc": chosen["no_pyc"],
+        "--no-compile-bytecode": chosen["no_compile_bytecode"],
         "--offline": chosen["offline"],
         "--mirror": bool(chosen["mirrors"]),
-        "--unconfined": chosen["unconfined"],
+        "--no-sandbox": chosen["no_sandbox"],
     }
     for option, is_given in given.items():
         if is_given:

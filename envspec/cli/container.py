@@ -63,7 +63,7 @@ _options: Final = combined(
     click.option("--shm-size", metavar="SIZE", help="Size of /dev/shm: 16g (default: half of the memory)."),
     click.option("--network", metavar="NAME", help="The engine's network: host, none, or one of your own."),
     platform_option(IMAGE_PLATFORMS, "Platform of the image (default: the engine's)."),
-    click.option("--no-pyc", is_flag=True, help="Use the image without compiled Python."),
+    click.option("--no-compile-bytecode", is_flag=True, help="Use the image without compiled Python."),
     IMAGE_OFFLINE,
     MIRROR,
     UNCONFINED,
@@ -181,7 +181,7 @@ def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
         work=None if chosen["no_work"] else (chosen["work"] or Path()),
         caches=not chosen["no_cache"],
         platform=chosen["platform"],
-        bytecode=not chosen["no_pyc"],
+        bytecode=not chosen["no_compile_bytecode"],
     )
 
 

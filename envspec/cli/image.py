@@ -46,7 +46,9 @@ _BUILD: Final = combined(
         type=click.Choice(IMAGE_PLATFORMS),
         help="Platform of the image; several are combined into one index (default: this machine's).",
     ),
-    click.option("--no-pyc", is_flag=True, help="Leave out compiled Python: a smaller image that starts slower."),
+    click.option(
+        "--no-compile-bytecode", is_flag=True, help="Leave out compiled Python: a smaller image that starts slower."
+    ),
     click.option(
         "--python",
         type=click.Path(path_type=Path),
@@ -188,7 +190,7 @@ def _request(lock: str, context: Context, chosen: Mapping[str, Any]) -> ImageReq
         lock,
         context,
         platforms=chosen["platforms"],
-        bytecode=not chosen["no_pyc"],
+        bytecode=not chosen["no_compile_bytecode"],
         compression=chosen.get("compression", "gzip"),
         python=chosen["python"],
     )

@@ -73,8 +73,16 @@ class _Lost(EnvspecError):
     type=click.Choice(KINDS),
     help="What a file with another name is, such as `requirements.dev`.",
 )
-@click.option("--as-of", metavar="DATE", help="The spec's as_of: later uploads are ignored (default: now).")
-@click.option("--accept-loss", is_flag=True, help="Exit with code 0 even if packages, indexes or settings are lost.")
+@click.option(
+    "--as-of",
+    "--exclude-newer",
+    "as_of",
+    metavar="DATE",
+    help="The spec's as_of: later uploads are ignored (default: now).",
+)
+@click.option(
+    "--allow-incomplete", is_flag=True, help="Exit with code 0 even if packages, indexes or settings are lost."
+)
 @click.option("--no-lock", is_flag=True, help="Write only the spec.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; print the spec.")
 @OFFLINE
@@ -131,10 +139,10 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
     elif not chosen["no_lock"]:
         found = _locked(request, found, draft, chosen)
     error = found.error
-    if error is None and found.lost and not chosen["accept_loss"]:
+    if error is None and found.lost and not chosen["allow_incomplete"]:
         error = _Lost(
             _lost_text(len(found.lost)),
-            hint=f"add to {found.spec} those that you need; `--accept-loss` accepts the loss of the others",
+            hint=f"add to {found.spec} those that you need; `--allow-incomplete` accepts the loss of the others",
         )
     return in_formats(IMPORT, found, error=error)
 

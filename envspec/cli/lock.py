@@ -76,6 +76,8 @@ LOCKING: Final = combined(
 )
 @click.option(
     "--as-of",
+    "--exclude-newer",
+    "as_of",
     metavar="DATE|now",
     help="Set as_of in the spec to this date, then lock; with --upgrade-package, the date of these packages.",
 )

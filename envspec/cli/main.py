@@ -13,6 +13,7 @@ import click
 
 from envspec.cli import file_limit, output, terminal
 from envspec.errors import EXIT_CODES, EnvspecError, UsageError
+from envspec.names import RENAMED
 from envspec.version import VERSION
 
 #: Command -> (module and attribute, one line of help). Modules are imported when a command runs: `--help` stays fast.
@@ -162,6 +163,8 @@ def _system_error(error: Exception) -> EnvspecError | None:
 def _usage_error(error: click.ClickException) -> UsageError:
     """click's error as envspec's own."""
     text = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.option_name in RENAMED:
+        return UsageError(f"no such option {error.option_name!r}", hint=f"write {RENAMED[error.option_name]}")
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return UsageError(text)

@@ -94,7 +94,7 @@ def lock_argument(*, required: bool = True) -> Callable[[_F], _F]:
 LOCK: Final = lock_argument()
 OFFLINE: Final = click.option("--offline", is_flag=True, help="Use only the cache, no network.")
 UNCONFINED: Final = click.option(
-    "--unconfined",
+    "--no-sandbox",
     is_flag=True,
     help="Run builds, and a Python that only the lock names, with your rights if nothing can confine them.",
 )
@@ -177,7 +177,7 @@ def context_of(
 ) -> Context:
     """The context of a command: its options, else the variables, else the user's file.
 
-    chosen: of the options `offline`, `jobs`, `mirrors` and `unconfined`, those that the command has.
+    chosen: of the options `offline`, `jobs`, `mirrors` and `no_sandbox`, those that the command has.
 
     Raises:
         UsageError: an option or a setting that can't be used. UnsafeCache: other users could write to the cache.
@@ -192,6 +192,6 @@ def context_of(
         jobs=chosen.get("jobs"),
         usual_jobs=usual_jobs,
         mirrors=parse_mirrors(chosen.get("mirrors", ())),
-        unconfined=Unconfined.ALLOWED if chosen.get("unconfined") else Unconfined.REFUSED,
+        unconfined=Unconfined.ALLOWED if chosen.get("no_sandbox") else Unconfined.REFUSED,
         reporter=reporter or SILENT,
     )

@@ -120,7 +120,7 @@ async def bubblewrap(environ: Mapping[str, str], unconfined: Unconfined, what: s
     raise NoConfinement(
         f"{what} runs foreign code, and nothing on this machine confines it: {why}",
         hint="install bubblewrap on a Linux that allows unprivileged user namespaces"
-        f"{'; or ' if instead else ''}{instead}; or allow it by `--unconfined` to run with your rights, files and "
+        f"{'; or ' if instead else ''}{instead}; or allow it by `--no-sandbox` to run with your rights, files and "
         "network",
     )
 

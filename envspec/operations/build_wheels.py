@@ -520,7 +520,7 @@ class Builds:
             stated = await asyncio.to_thread(_stated, await self._sdist(package), package)
             found = list(unstated(stated, metadata, package, part.target, overrides))
             hint = (
-                "run `envspec lock SPEC --unconfined`, or where bubblewrap works: the lock then follows from the wheel"
+                "run `envspec lock SPEC --no-sandbox`, or where bubblewrap works: the lock then follows from the wheel"
             )
         else:
             unmet = unmet_requirements(metadata, package, part, overrides)

@@ -165,7 +165,7 @@ def run_conformance(
     if location.python and not location.local:
         raise UsageError("--python needs --local", hint="add --local")
     if selection.as_if and lock:
-        raise UsageError("--as-if is for a stack without a lock", hint="leave LOCK or --as-if out")
+        raise UsageError("--compare-with is for a stack without a lock", hint="leave LOCK or --compare-with out")
     suite = _Suite(lock, lock_sha256, selection, context, observer)
     if location.local:
         return suite.run_local(location.python)

@@ -72,6 +72,7 @@ def test_every_command_offers_json_and_quiet(envspec: Envspec) -> None:
         ("explain nothing", 2, {"code": "usage", "message": "there is no lock nothing", "where": None}),
         ("explain", 2, {"code": "usage", "message": "missing argument 'LOCK'"}),
         ("explain --colour x", 2, {"code": "usage", "message": "no such option '--colour'"}),
+        ("schema --no-pyc", 2, {"code": "usage", "hint": "write `--no-compile-bytecode`"}),
         ("explian x", 2, {"code": "usage", "message": "no such command 'explian'; did you mean 'explain'?"}),
         ("image build nothing", 2, {"code": "usage", "message": "there is no lock nothing"}),
         ("run nothing true", 2, {"code": "usage", "message": "there is no lock nothing"}),

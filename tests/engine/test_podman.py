@@ -55,7 +55,7 @@ def built(standin_base: standin.Pushed, tmp_path_factory: pytest.TempPathFactory
         user.writes(f'{SPEC}[registry.mirrors]\n"docker.io" = "{host}"\n')
         ran = user.runs("lock", user.spec, "--output", "lock")
         assert ran.status == 0, ran.stderr
-        ran = user.runs("image", "build", "lock", "--no-pyc", "--output", "image.tar", "--push", pushed)
+        ran = user.runs("image", "build", "lock", "--no-compile-bytecode", "--output", "image.tar", "--push", pushed)
         assert ran.status == 0, ran.stderr
     return Built(ran.stdout.strip(), folder / "image.tar", pushed)
 

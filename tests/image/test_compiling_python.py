@@ -107,7 +107,7 @@ def test_none_at_all(finder: Finder) -> None:
     with pytest.raises(NoCompiler) as caught:
         finder.finds("3.98.1")
     assert "has no Python 3.98.1" in caught.value.message
-    assert caught.value.hint and "--no-pyc" in caught.value.hint and "--python PATH" in caught.value.hint
+    assert caught.value.hint and "--no-compile-bytecode" in caught.value.hint and "--python PATH" in caught.value.hint
 
 
 def test_one_that_is_named(finder: Finder, tmp_path: Path) -> None:

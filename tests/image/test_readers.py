@@ -64,7 +64,7 @@ def built(standin_base: standin.Pushed, tmp_path_factory: pytest.TempPathFactory
         assert ran.status == 0, ran.stderr
         for form in ("gzip", "zstd", "none"):
             outputs = ["--push", pushed, "--layout", "layout"] if form == "gzip" else []
-            words = ["--no-pyc", "--compression", form, "--output", f"{form}.tar", *outputs]
+            words = ["--no-compile-bytecode", "--compression", form, "--output", f"{form}.tar", *outputs]
             ran = user.runs("image", "build", "lock", *words)
             assert ran.status == 0, ran.stderr
             ids.add(ran.stdout.strip())

@@ -176,7 +176,7 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
         (["--check", "matmull"], "there is no check matmull"),
         (["--image", "some:image"], "--local and --image exclude each other"),
         (["--gpus", "0"], "--gpus is for containers, and --local uses none"),
-        (["--no-pyc"], "--no-pyc is for containers"),
+        (["--no-compile-bytecode"], "--no-compile-bytecode is for containers"),
         (["--env", "NCCL_DEBUG=INFO"], "--env is for containers, and --local uses none"),
         (["--mount", "/data:/data"], "--mount is for containers"),
         (["--offline"], "--offline is for containers"),
@@ -333,7 +333,7 @@ def test_without_a_lock_the_python_s_own_stack_is_tested(unchanged: User, tmp_pa
     assert {each["check"]: each["reason"] for each in found["checks"]}["lock"] == "no lock is given"
 
     ran = unchanged.runs(
-        *words, "--as-if", "lock", "--check", "device", "--check", "lock", "--report", report, environ=environ
+        *words, "--compare-with", "lock", "--check", "device", "--check", "lock", "--report", report, environ=environ
     )
     assert ran.status == 7, ran.stderr
     found = json.loads((tmp_path / "report" / "receipt.json").read_text())
@@ -346,7 +346,7 @@ def test_without_a_lock_the_python_s_own_stack_is_tested(unchanged: User, tmp_pa
     ("words", "message"),
     [
         ((), "LOCK is missing: only --local tests a stack without one"),
-        (("lock", "--local", "--as-if", "lock"), "--as-if is for a stack without a lock"),
+        (("lock", "--local", "--compare-with", "lock"), "--compare-with is for a stack without a lock"),
         (("--image", "x:1"), "LOCK is missing"),
     ],
 )

@@ -39,7 +39,7 @@ class Place:
 
     @property
     def options(self) -> tuple[str, ...]:
-        return "--no-pyc", "--mirror", f"docker.io={self.registry}"
+        return "--no-compile-bytecode", "--mirror", f"docker.io={self.registry}"
 
     def runs(self, *words: str, **environ: str) -> Ran:
         return self.user.runs("run", "lock", *self.options, *words, environ=environ)
@@ -165,8 +165,10 @@ def test_what_follows_the_commands_name_is_the_commands(place: Place, separator:
         own = (*place.options, "-e", "ONE=1")
         words = ("run", *own, "lock") if first else ("run", "lock", *own)
         script = "echo $ONE $#: $*"
-        done = place.user.runs(*words, *separator, "sh", "-c", script, "sh", "-e", "ONE=2", "--", "--help", "--no-pyc")
-        assert (done.status, done.stdout) == (0, "1 5: -e ONE=2 -- --help --no-pyc\n"), done.stderr
+        done = place.user.runs(
+            *words, *separator, "sh", "-c", script, "sh", "-e", "ONE=2", "--", "--help", "--no-compile-bytecode"
+        )
+        assert (done.status, done.stdout) == (0, "1 5: -e ONE=2 -- --help --no-compile-bytecode\n"), done.stderr
 
 
 def test_refused_before_anything_is_made(place: Place) -> None:

@@ -186,7 +186,7 @@ def test_nothing_changed_uploads_nothing(lost: str, scene: Scene) -> None:
 def test_id_tells_what_build_makes(scene: Scene) -> None:
     one, other = scene.somebody("one"), scene.somebody("other")
     lock = one.writes_lock(scene.locked())
-    for words in ((), ("--no-pyc",)):
+    for words in ((), ("--no-compile-bytecode",)):
         message = one.image("id", lock, *words)
         assert message.status == 0 and message.stdout == f"{other.id_of(lock, *words)}\n", message.stderr
     # With the layers in the cache nothing is requested, and the wheels may be gone.
@@ -194,8 +194,8 @@ def test_id_tells_what_build_makes(scene: Scene) -> None:
     shutil.rmtree(one.cache / "archives")
     scene.index.forget()
     scene.registry.forget()
-    message = one.image("id", lock, "--no-pyc")
-    assert (message.status, message.stdout) == (0, f"{other.id_of(lock, '--no-pyc')}\n")
+    message = one.image("id", lock, "--no-compile-bytecode")
+    assert (message.status, message.stdout) == (0, f"{other.id_of(lock, '--no-compile-bytecode')}\n")
     assert (scene.index.requests, scene.registry.held.asked) == ([], [])
 
 
@@ -212,12 +212,12 @@ def test_wheels_that_left_the_cache_are_fetched_for_a_push(scene: Scene) -> None
 def test_a_build_keeps_to_the_recorded_id(scene: Scene) -> None:
     builder = scene.here
     plain = scene.locked()
-    right = builder.id_of(builder.writes_lock(plain, "plain"), "--no-pyc")
+    right = builder.id_of(builder.writes_lock(plain, "plain"), "--no-compile-bytecode")
     for name, identity in (("right", right), ("wrong", f"sha256:{'0' * 64}")):
         builder.writes_lock(replace(plain, images=(ImageId(X86, identity, pyc=False),)), name)
-    assert builder.id_of("right", "--no-pyc") == right
+    assert builder.id_of("right", "--no-compile-bytecode") == right
     words = ("--push", f"{scene.registry.host}/team/app:1", "--output", "image.tar", "--layout", "layout")
-    message = refused(builder.image("build", "wrong", "--no-pyc", *words), 3)
+    message = refused(builder.image("build", "wrong", "--no-compile-bytecode", *words), 3)
     assert right in message and "0" * 64 in message and "envspec lock --image" in message
     assert scene.registry.tagged("team/app:1") is None and scene.registry.changes() == []
     assert not (builder.folder / "image.tar").exists() and not (builder.folder / "layout").exists()

@@ -59,7 +59,7 @@ class Site:
         return user
 
     def id_of(self, user: User, *words: str) -> str:
-        ran = user.runs("image", "build", user.lock, "--no-pyc", "-q", *words)
+        ran = user.runs("image", "build", user.lock, "--no-compile-bytecode", "-q", *words)
         assert ran.status == 0, ran.stderr
         return ran.stdout.strip()
 

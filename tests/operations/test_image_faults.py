@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are chil
 
 ONE, TWO = small_wheel("one"), small_wheel("two")
 #: Bytecode has no part in any of this.
-QUICKLY: Final = ("--no-pyc", "--jobs", "2")
+QUICKLY: Final = ("--no-compile-bytecode", "--jobs", "2")
 
 
 @dataclass
@@ -377,7 +377,7 @@ def test_no_python_to_compile_with(scene: Scene) -> None:
     nobody = {"HOME": str(scene.builder.home), "PYENV_ROOT": "/nowhere", "PATH": "/nowhere"}
     old = Python("3.9.99", "system")
     text = scene.builder.image("build", scene.builder.writes_lock(scene.lock(python=old)), **nobody)
-    assert "3.9.99" in refused(text, 6) and "--no-pyc" in text.stderr
+    assert "3.9.99" in refused(text, 6) and "--no-compile-bytecode" in text.stderr
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped"])

@@ -52,7 +52,7 @@ def lay_system_layer(user: Builder, lock: Lock, packages: tuple[str, ...], *name
 
 
 def warnings(user: Builder, lock: Lock, *words: str) -> list[str]:
-    return succeeded(user.image("build", user.writes_lock(lock), "--no-pyc", *words)).warnings
+    return succeeded(user.image("build", user.writes_lock(lock), "--no-compile-bytecode", *words)).warnings
 
 
 def test_what_nothing_in_the_image_has_is_a_warning_with_its_packages(around: Around, tmp_path: Path) -> None:

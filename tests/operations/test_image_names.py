@@ -56,7 +56,7 @@ def test_readers_of_either_form_find_the_same_name(
     words: tuple[str, ...], familiar: str, full: str, scene: Scene
 ) -> None:
     lock = scene.builder.writes_lock(scene.lock)
-    scene.builder.id_of(lock, "--no-pyc", "--output", "image.tar", *words)
+    scene.builder.id_of(lock, "--no-compile-bytecode", "--output", "image.tar", *words)
     with tarfile.open(scene.builder.folder / "image.tar") as archive:
         docker, oci = (json.load(archive.extractfile(name)) for name in ("manifest.json", "index.json"))  # type: ignore[arg-type]
     name = scene.lock.name
@@ -69,7 +69,7 @@ def test_readers_of_either_form_find_the_same_name(
 def test_a_push_tells_under_which_digest_the_registry_has_it(scene: Scene) -> None:
     lock, name = scene.builder.writes_lock(scene.lock), f"{scene.registry.host}/team/app"
     for _ in ("pushed", "there already"):
-        ran = scene.builder.image("build", lock, "--no-pyc", "--push", f"{name}:1")
+        ran = scene.builder.image("build", lock, "--no-compile-bytecode", "--push", f"{name}:1")
         assert ran.status == 0, ran.stderr
         assert ran.stdout.count("\n") == 1
         digest = ran.stderr.partition(f"pushed: {name}@")[2].strip()
@@ -90,19 +90,21 @@ def test_a_wrong_option_is_told_of_whether_the_image_is_known_or_not(
 ) -> None:
     lock = scene.builder.writes_lock(scene.lock)
     for _ in ("unknown", "known"):
-        assert message in refused(scene.builder.image("build", lock, "--no-pyc", *words), 2)
-        scene.builder.id_of(lock, "--no-pyc")
+        assert message in refused(scene.builder.image("build", lock, "--no-compile-bytecode", *words), 2)
+        scene.builder.id_of(lock, "--no-compile-bytecode")
     if words[0] in {"--mirror", "--python"}:
-        assert message in refused(scene.builder.image("id", lock, "--no-pyc", *words), 2)
+        assert message in refused(scene.builder.image("id", lock, "--no-compile-bytecode", *words), 2)
 
 
 def test_a_base_that_is_not_reached_is_named_with_the_way_to_a_mirror(scene: Scene) -> None:
     lock = scene.builder.writes_lock(scene.lock)
     impatient = {"ENVSPEC_HTTP_ATTEMPTS": "1", "ENVSPEC_REGISTRY_MIRRORS": "docker.io=127.0.0.1:9"}
-    message = refused(scene.builder.image("build", lock, "--no-pyc", **impatient), 5)
+    message = refused(scene.builder.image("build", lock, "--no-compile-bytecode", **impatient), 5)
     assert "the base image docker.io/nvidia/cuda can't be read: http://127.0.0.1:9/" in message
     assert "--mirror docker.io=HOST" in message
-    assert scene.builder.id_of(lock, "--no-pyc", "--mirror", f"docker.io={scene.registry.host}", **impatient)
+    assert scene.builder.id_of(
+        lock, "--no-compile-bytecode", "--mirror", f"docker.io={scene.registry.host}", **impatient
+    )
 
 
 def test_the_mirrors_of_the_spec_are_used(scene: Scene, tmp_path: Path) -> None:
@@ -110,22 +112,22 @@ def test_the_mirrors_of_the_spec_are_used(scene: Scene, tmp_path: Path) -> None:
     user.writes(f'{SPEC}[registry.mirrors]\n"docker.io" = "{scene.registry.host}"\n')
     lock = user.writes_lock(replace(scene.lock, spec="../../spec.toml"), "locks/small")
     no_mirror = {"ENVSPEC_REGISTRY_MIRRORS": "", "ENVSPEC_HTTP_ATTEMPTS": "1"}
-    assert user.id_of(lock, "--no-pyc", **no_mirror)
+    assert user.id_of(lock, "--no-compile-bytecode", **no_mirror)
     other = {
         **no_mirror,
         "ENVSPEC_REGISTRY_MIRRORS": "docker.io=127.0.0.1:9",
         "ENVSPEC_CACHE_DIR": str(tmp_path / "new"),
     }
-    assert "http://127.0.0.1:9/" in refused(user.image("build", lock, "--no-pyc", **other), 5)
+    assert "http://127.0.0.1:9/" in refused(user.image("build", lock, "--no-compile-bytecode", **other), 5)
     copied = user.image("mirror", lock, f"{scene.registry.host}/mirror/cuda", **no_mirror)
     assert copied.status == 0, copied.stderr
 
 
 def test_a_registry_that_is_not_reached_is_not_asked_twice_over(scene: Scene) -> None:
     lock = scene.builder.writes_lock(scene.lock)
-    scene.builder.id_of(lock, "--no-pyc")
+    scene.builder.id_of(lock, "--no-compile-bytecode")
     timeouts = {"ENVSPEC_HTTP_ATTEMPTS": "2", "ENVSPEC_HTTP_BACKOFF_S": "0.01"}
-    ran = scene.builder.image("build", lock, "--no-pyc", "--push", "127.0.0.1:9/team/app:1", **timeouts)
+    ran = scene.builder.image("build", lock, "--no-compile-bytecode", "--push", "127.0.0.1:9/team/app:1", **timeouts)
     assert "127.0.0.1:9" in refused(ran, 5)
     assert ran.stderr.count("trying again") == 1
 
@@ -149,7 +151,7 @@ def test_an_image_on_the_plain_system_gets_the_gpus(scene: Scene) -> None:
     plain = replace(scene.base.named(), repository="docker.io/library/ubuntu", tag="24.04", cuda_release=None)
     # Packages that name no CUDA release: the spec's GPUs alone say what the image is for.
     lock = scene.builder.writes_lock(replace(scene.lock, base_image=plain, driver=None, gpus=("A100",)))
-    scene.builder.id_of(lock, "--no-pyc", "--output", "image.tar")
+    scene.builder.id_of(lock, "--no-compile-bytecode", "--output", "image.tar")
     with tarfile.open(scene.builder.folder / "image.tar") as archive:
         manifest = json.load(archive.extractfile("manifest.json"))[0]  # type: ignore[arg-type]
         config = json.load(archive.extractfile(manifest["Config"]))["config"]  # type: ignore[arg-type]

@@ -66,12 +66,12 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with standing(*WHEELS) as around:
         made = Scene(**vars(around), lock=around.lock_of(*WHEELS))
         builder, folder = made.somebody(tmp_path_factory.mktemp("first"))
-        made.ids = (builder.id_of(folder), builder.id_of(folder, "--no-pyc"))
+        made.ids = (builder.id_of(folder), builder.id_of(folder, "--no-compile-bytecode"))
         yield made
 
 
 def both(ran: Callable[..., str], *words: str) -> tuple[str, str]:
-    return ran(*words), ran(*words, "--no-pyc")
+    return ran(*words), ran(*words, "--no-compile-bytecode")
 
 
 def test_bytecode_is_part_of_it(scene: Scene) -> None:
@@ -191,7 +191,7 @@ def fixed(serve: Serve, tmp_path: Path) -> Callable[[str], tuple[Builder, Path]]
 def test_the_id_that_every_python_gave_so_far(version: str, fixed: Callable[[str], tuple[Builder, Path]]) -> None:
     """The tests run on CPython 3.10 to 3.13, and each has to come to these."""
     builder, lock = fixed(version)
-    assert builder.id_of(lock, "--no-pyc") == GOLDEN[version]["no-pyc"]
+    assert builder.id_of(lock, "--no-compile-bytecode") == GOLDEN[version]["no-pyc"]
     if version not in pythons():
         pytest.skip(f"no Python {version} is at hand to compile with; without bytecode the ID is right")
     assert builder.id_of(lock, "--python", pythons()[version]) == GOLDEN[version]["pyc"]

@@ -79,7 +79,7 @@ def test_lost_lines_are_named_and_accepted_on_request(user: User) -> None:
     assert (ran.status, "not in the spec\n  requirements.txt:2: --no-such-option" in ran.stdout) == (10, True)
     assert "1 line of the sources is not in the spec" in ran.stderr
     assert "exists" in refused(init(user, *words), 2)
-    assert init(user, *words, "--force", "--accept-loss").status == 0
+    assert init(user, *words, "--force", "--allow-incomplete").status == 0
 
 
 def test_nothing_is_written_on_a_dry_run(user: User) -> None:
@@ -158,7 +158,7 @@ def test_a_generated_environment_moves_only_what_it_must(tmp_path: Path, seed: i
     prefix = environment(tmp_path / "env", wheels, "pip" if by_pip else "uv", requested)
     with IndexServer(files) as index:
         user = User(tmp_path, index.url)
-        ran = init(user, "--prefix", "env", "--name", "mine", "--accept-loss", "--format", "json")
+        ran = init(user, "--prefix", "env", "--name", "mine", "--allow-incomplete", "--format", "json")
     assert ran.status == 0, ran.stderr
     found = answer(ran)
     lock, moved = locked(user, "mine"), {each["name"]: each for each in found["moved"]}
@@ -198,7 +198,7 @@ def test_extras_are_those_of_the_project_that_a_dockerfile_installs(user: User) 
         pyproject_toml='[project]\nname = "a"\ndependencies = ["weekly"]\noptional-dependencies.more = ["modern"]\n',
         Dockerfile="FROM ubuntu:24.04\nCOPY . .\nRUN uv sync --no-dev\n",
     )
-    ran = init(user, "Dockerfile", "--name", "tools", "--extra", "more", "--no-lock", "--accept-loss")
+    ran = init(user, "Dockerfile", "--name", "tools", "--extra", "more", "--no-lock", "--allow-incomplete")
     assert ran.status == 0, ran.stderr
     assert '"weekly", "modern"' in (user.folder / "specs" / "tools.toml").read_text()
     sources(user, requirements_txt="weekly\n")

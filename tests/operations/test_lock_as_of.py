@@ -463,7 +463,7 @@ def test_as_of_edits_the_spec_and_nothing_else_of_it(user: User) -> None:
     assert user.spec.read_bytes().decode() == text.replace("2025-06-15T00:00:00Z #", "2025-03-15T00:00:00Z #")
     assert user.spec.stat().st_mode & 0o777 == 0o640
     assert user.pins() == {"weekly": "1.3.0"}
-    assert user.locked_pins("--as-of", "now") == {"weekly": "1.12.0"}
+    assert user.locked_pins("--exclude-newer", "now") == {"weekly": "1.12.0"}
     assert user.spec.read_bytes().decode().replace("\r\n", "").count("as_of") == 1
     assert (datetime.now(timezone.utc) - user.document()["as_of"]).total_seconds() < 60
 

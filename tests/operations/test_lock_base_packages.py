@@ -253,7 +253,7 @@ def test_the_image_has_nothing_of_torch_in_its_layers(owner: Owner) -> None:
     owner.has_base(layer(system()), layer(torch(NVIDIA), NUMPY), env={"CUDA_VERSION": "13.0.1.012"})
     owner.keeps("needs-torch", "torch", rest=H100)
     owner.locked()
-    built = owner.image("build", owner.lock, "--no-pyc", "--output", owner.folder / "image.tar")
+    built = owner.image("build", owner.lock, "--no-compile-bytecode", "--output", owner.folder / "image.tar")
     assert built.status == 0, built.stderr
     names = set()
     with tarfile.open(owner.folder / "image.tar") as whole:

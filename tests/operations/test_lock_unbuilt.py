@@ -103,7 +103,7 @@ def test_an_sdist_that_states_its_requirements_is_locked_unbuilt(
 
 @confined
 def test_an_sdist_by_url_is_locked_as_one_of_an_index(tmp_path: Path) -> None:
-    source, words = with_egg_info("lib\n"), ("--prefix", "env", "--python", BASE, "--unconfined")
+    source, words = with_egg_info("lib\n"), ("--prefix", "env", "--python", BASE, "--no-sandbox")
     (tmp_path / "www").mkdir()
     (tmp_path / "www" / "any.tar.gz").write_bytes(source.data)
     with index_of() as index, serving(tmp_path / "www") as url:
@@ -115,7 +115,7 @@ def test_an_sdist_by_url_is_locked_as_one_of_an_index(tmp_path: Path) -> None:
             succeeded(one.locks(*options))
         assert f"own @ {url}any.tar.gz" in (one.user.lock / "requirements.linux-64.txt").read_text()
         succeeded(one.user.runs("install", one.user.lock, *words, environ=one.nothing))
-        built = succeeded(one.user.runs("image", "build", one.user.lock, "--unconfined", environ=one.nothing)).stdout
+        built = succeeded(one.user.runs("image", "build", one.user.lock, "--no-sandbox", environ=one.nothing)).stdout
         shutil.copytree(one.user.lock, other.user.lock)
         succeeded(other.user.locks("--verify"))
         succeeded(other.user.locks())
@@ -143,7 +143,7 @@ def test_an_sdist_that_states_nothing_is_refused(tmp_path: Path) -> None:
     with index_of(SILENT) as index:
         one = machine(tmp_path, index)
         message = refused(one.locks(), 6)
-    assert "bubblewrap is not installed" in message and "--unconfined" in message
+    assert "bubblewrap is not installed" in message and "--no-sandbox" in message
     assert "these do not:\n  own 1.0.0 (required by the spec)" in message
     assert not one.user.lock.exists()
 
@@ -216,9 +216,9 @@ def test_an_image_is_the_same_wherever_the_sdist_is_built(tmp_path: Path, source
     succeeded(one.locks())
     words = ("image", "build", one.user.lock, "--layout", tmp_path / "layout")
     message = refused(one.user.runs(*words, environ=one.nothing), 6)
-    assert "building own 1.0.0 runs foreign code" in message and "--unconfined" in message
+    assert "building own 1.0.0 runs foreign code" in message and "--no-sandbox" in message
     assert not (tmp_path / "layout").exists()
-    built = succeeded(one.user.runs(*words, "--unconfined", environ=one.nothing)).stdout
+    built = succeeded(one.user.runs(*words, "--no-sandbox", environ=one.nothing)).stdout
     assert (tmp_path / "layout" / "index.json").is_file()
     # The lock is as it was: an image does not change it.
     assert "unbuilt" in one.package()
@@ -237,9 +237,9 @@ def test_an_environment_is_installed_unconfined_if_that_is_allowed(
     one = machine(tmp_path, index)
     succeeded(one.locks())
     words = ("install", one.user.lock, "--prefix", "env", "--python", BASE)
-    assert "--unconfined" in refused(one.user.runs(*words, environ=one.nothing), 6)
+    assert "--no-sandbox" in refused(one.user.runs(*words, environ=one.nothing), 6)
     assert not (tmp_path / "env").exists()
-    succeeded(one.user.runs(*words, "--unconfined", environ=one.nothing))
+    succeeded(one.user.runs(*words, "--no-sandbox", environ=one.nothing))
     assert run_in(tmp_path / "env", "python", "-c", "import own, lib; print(own.__version__)") == "1.0.0"
     succeeded(one.user.runs("verify", one.user.lock, "--prefix", "env"))
 
@@ -258,16 +258,16 @@ Path("PKG-INFO").write_text("Requires-Dist: helper<2\\n" + _info)
         one = machine(tmp_path, index)
         succeeded(one.locks())
         assert (one.package()["unbuilt"], one.user.pins()) == (code, {"own": "1.0.0", "lib": "1.0.0"})
-        install = ("install", one.user.lock, "--prefix", "env", "--python", BASE, "--unconfined")
-        for words in (install, ("image", "build", one.user.lock, "--unconfined")):
+        install = ("install", one.user.lock, "--prefix", "env", "--python", BASE, "--no-sandbox")
+        for words in (install, ("image", "build", one.user.lock, "--no-sandbox")):
             assert refused(one.user.runs(*words, environ=one.nothing), 4) == (
                 "own 1.0.0: it was locked on linux-64 by what its sdist states, and its wheel requires something else: "
                 "helper<2 (not stated); not lib, which is stated\n"
-                "  hint: run `envspec lock SPEC --unconfined`, or where bubblewrap works: the lock then follows from "
+                "  hint: run `envspec lock SPEC --no-sandbox`, or where bubblewrap works: the lock then follows from "
                 "the wheel"
             )
         assert not (tmp_path / "env").exists()
-        succeeded(one.locks("--unconfined"))
+        succeeded(one.locks("--no-sandbox"))
         assert one.user.pins() == {"own": "1.0.0", "helper": "1.5"} and "built" in one.package()
         succeeded(one.user.runs(*install, environ=one.nothing))
 
@@ -278,7 +278,7 @@ def test_spelling_and_markers_are_no_difference(tmp_path: Path) -> None:
     with index_of(with_egg_info(stated, on_build)) as index:
         one = machine(tmp_path, index)
         succeeded(one.locks())
-        words = ("install", one.user.lock, "--prefix", "env", "--python", BASE, "--unconfined")
+        words = ("install", one.user.lock, "--prefix", "env", "--python", BASE, "--no-sandbox")
         succeeded(one.user.runs(*words, environ=one.nothing))
 
 
@@ -287,7 +287,7 @@ def test_a_build_that_needs_a_compiler_is_not_compiled(tmp_path: Path) -> None:
     with index_of(failing) as index:
         one = machine(tmp_path, index)
         succeeded(one.locks())
-        words = ("install", one.user.lock, "--prefix", "env", "--python", BASE, "--unconfined")
+        words = ("install", one.user.lock, "--prefix", "env", "--python", BASE, "--no-sandbox")
         message = refused(one.user.runs(*words, environ=one.nothing), 4)
         # It is known by now, without another build.
         assert "must be compiled" in refused(one.locks("--upgrade"), 4)
@@ -305,7 +305,7 @@ def test_reports_say_that_it_is_not_built(tmp_path: Path) -> None:
         assert "not built: requirements as stated in the sdist" in " ".join(explained.split())
         pylock = one.user.runs("export", old, "--format", "pylock")
         assert "wheels that envspec builds: own 1.0.0" in pylock.stderr
-        succeeded(one.locks("--unconfined"))
+        succeeded(one.locks("--no-sandbox"))
         shown = one.user.runs("diff", old, one.user.lock)
     assert shown.status == 10 and "built.own" in shown.stdout and "unbuilt (stated) -> " in shown.stdout
 
@@ -313,7 +313,7 @@ def test_reports_say_that_it_is_not_built(tmp_path: Path) -> None:
 def test_a_mark_beside_a_wheel_is_found(tmp_path: Path) -> None:
     with index_of(with_egg_info("lib\n")) as index:
         one = machine(tmp_path, index)
-        succeeded(one.locks("--unconfined"))
+        succeeded(one.locks("--no-sandbox"))
         lock = read_lock(one.user.lock)
         [part] = lock.resolutions
         packages = tuple(replace(each, unbuilt=Unbuilt.STATED) if each.built else each for each in part.packages)

@@ -162,7 +162,7 @@ def test_an_image_has_the_files_of_their_owners(user: User, around: Around, tmp_
     (of_image,) = plain.resolutions
     owned = replace(plain, resolutions=(replace(of_image, shared=part.shared),))
     builder = around.builder_in(tmp_path / "builder")
-    builder.id_of(builder.writes_lock(owned), "--no-pyc", "--output", "image.tar")
+    builder.id_of(builder.writes_lock(owned), "--no-compile-bytecode", "--output", "image.tar")
     found: dict[str, list[bytes]] = {}
     with tarfile.open(builder.folder / "image.tar") as image:
         for blob in image.getmembers():
@@ -181,7 +181,7 @@ def test_an_image_has_the_files_of_their_owners(user: User, around: Around, tmp_
                 continue
     assert found == {**{path: [content] for path, content in EXPECTED.items()}, "opt/env/share/dsl.txt": [b"beta"]}
     # The same wheels without owners are another image, which is refused, whatever was built before.
-    message = refused(builder.image("build", builder.writes_lock(plain, "plain"), "--no-pyc"), 4)
+    message = refused(builder.image("build", builder.writes_lock(plain, "plain"), "--no-compile-bytecode"), 4)
     assert "with different content" in message
 
 

@@ -61,7 +61,7 @@ def said(stderr: str) -> list[str]:
 # Builds
 
 
-@pytest.mark.parametrize("unconfined", [pytest.param((), marks=confined), ("--unconfined",)], ids=["confined", "not"])
+@pytest.mark.parametrize("unconfined", [pytest.param((), marks=confined), ("--no-sandbox",)], ids=["confined", "not"])
 def test_a_build_reaches_nothing_unless_unconfined(
     unconfined: tuple[str, ...], tmp_path: Path, victim: Prey, bare: dict[str, str]
 ) -> None:
@@ -73,7 +73,7 @@ def test_a_build_reaches_nothing_unless_unconfined(
         assert victim.is_unharmed() is not bool(unconfined)
 
 
-@pytest.mark.parametrize("unconfined", [pytest.param((), marks=confined), ("--unconfined",)], ids=["confined", "not"])
+@pytest.mark.parametrize("unconfined", [pytest.param((), marks=confined), ("--no-sandbox",)], ids=["confined", "not"])
 def test_a_build_of_a_lock_reaches_nothing_unless_unconfined(
     unconfined: tuple[str, ...], tmp_path: Path, victim: Prey, bare: dict[str, str]
 ) -> None:
@@ -99,7 +99,7 @@ def test_where_nothing_confines_nothing_is_run(
                 shutil.rmtree(user.cache / name)
         message = refused(user.runs_anew("lock", "spec.toml", *words, environ=victim.environ | bare), 6)
     assert "runs foreign code" in message and "bubblewrap is not installed" in message
-    assert "install bubblewrap" in message and "--unconfined" in message
+    assert "install bubblewrap" in message and "--no-sandbox" in message
     assert victim.is_unharmed()
     assert not words or "DOCKER_HOST" in message or "engine" in message
 
@@ -305,7 +305,7 @@ def test_a_python_of_the_lock_reaches_nothing(command: str, tmp_path: Path, vict
 
 
 def test_unconfined_a_python_of_the_lock_reaches_all(tmp_path: Path, victim: Prey, bare: dict[str, str]) -> None:
-    _, stderr = image_of(tmp_path, hostile(tmp_path, victim), "id", "--unconfined", **victim.environ, **bare)
+    _, stderr = image_of(tmp_path, hostile(tmp_path, victim), "id", "--no-sandbox", **victim.environ, **bare)
     assert said(stderr) == ["netrc", "environ", "loopback", "home"]
 
 
@@ -325,7 +325,7 @@ def test_where_there_is_no_other_it_is_refused(tmp_path: Path, victim: Prey, bar
     future = Python(f"{SERIES}.97", python.source, python.url, python.sha256)
     _, stderr = image_of(tmp_path, future, "build", **victim.environ, **bare)
     assert "nothing on this machine confines it" in stderr
-    assert all(word in stderr for word in ("--unconfined", "--no-pyc", "--python"))
+    assert all(word in stderr for word in ("--no-sandbox", "--no-compile-bytecode", "--python"))
     assert victim.is_unharmed()
 
 
@@ -338,6 +338,6 @@ def test_confined_or_not_the_image_is_the_same(tmp_path: Path, bare: dict[str, s
         with standing(small_wheel("one")) as around:
             user = around.builder_in(tmp_path / name)
             lock = user.writes_lock(around.lock_of(small_wheel("one"), python=python))
-            ids.append(user.id_of(lock, "--unconfined", **environ))
+            ids.append(user.id_of(lock, "--no-sandbox", **environ))
             assert (user.cache / "pythons" / str(python.sha256)).is_dir()
     assert ids[0] == ids[1]

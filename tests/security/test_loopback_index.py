@@ -250,5 +250,5 @@ def test_a_build_that_nothing_confines_reaches_the_index(tmp_path: Path) -> None
     with IndexServer([backend("1.0")]) as public:
         user = local_user(tmp_path, public, "")
         refused(user.locks(**bare), 6)
-        succeeded(user.locks("--unconfined", **bare))
+        succeeded(user.locks("--no-sandbox", **bare))
         assert mark_of(user) == "1.0"

@@ -187,7 +187,7 @@ def imaging(folder: Path, around: Around) -> Iterator[Hosted]:
         insecure = f'[[registry]]\nlocation = "{around.registry.host}"\ninsecure = true\n'
         (containers / "registries.conf").write_text(insecure)
         real = (machine.programs / "envspec").read_text().partition("\n")[2]
-        machine.program("envspec", f'[ "$1 $2" != "image build" ] || set -- "$@" --unconfined\n{real}')
+        machine.program("envspec", f'[ "$1 $2" != "image build" ] || set -- "$@" --no-sandbox\n{real}')
         # As docker does it: the login lies where DOCKER_CONFIG says.
         login = 'mkdir -p "$DOCKER_CONFIG"; cat > "$DOCKER_CONFIG/config.json"'
         machine.program("docker", f'case "$1" in login) {login} ;; pull) ;; *) exit 1 ;; esac')

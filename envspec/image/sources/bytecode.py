@@ -188,7 +188,7 @@ class _Worker:
             self._errors.close()
             raise UnfitMachine(
                 f"{pyc.python} can't be started to compile modules ({error.strerror})",
-                hint="use another Python of that version, or omit bytecode with --no-pyc",
+                hint="use another Python of that version, or omit bytecode with --no-compile-bytecode",
             ) from error
 
         self._stdin, self._stdout = cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
@@ -199,7 +199,7 @@ class _Worker:
         if tag != self._pyc.tag:
             raise UnfitMachine(
                 f"{self._pyc.python} is Python {version} ({tag or 'no CPython'}), the image has {self._pyc.version}",
-                hint="use a Python of that version, or omit bytecode with --no-pyc",
+                hint="use a Python of that version, or omit bytecode with --no-compile-bytecode",
             )
 
     def compile(self, path: str, source: bytes) -> bytes:
@@ -233,7 +233,7 @@ class _Worker:
         output = self._errors.read()[-500:].decode("utf-8", "replace").strip()
         return CompilerFailed(
             f"{self._pyc.python} ended with status {status} at {path}" + (f": {output}" if output else ""),
-            hint="check that the machine has enough memory, or omit bytecode with --no-pyc",
+            hint="check that the machine has enough memory, or omit bytecode with --no-compile-bytecode",
         )
 
 
@@ -436,7 +436,8 @@ async def find_compiler(
     raise NoCompiler(
         f"this machine ({local.value}) has no Python {python.version}, nor another {python.series}, to compile "
         "modules with",
-        hint=f"use --python PATH (`uv python install {python.version}` fetches one), or omit bytecode with --no-pyc",
+        hint=f"use --python PATH (`uv python install {python.version}` fetches one), or omit bytecode with "
+        "--no-compile-bytecode",
     )
 
 
@@ -447,7 +448,9 @@ async def _own(python: Python, build: PythonBuild | None, context: Context) -> P
     program = None
     if not build.is_known:
         what = f"the lock's own Python {python.version}, which compiles the image's modules,"
-        instead = f"use --python PATH with your own Python {python.version}, or omit bytecode with --no-pyc"
+        instead = (
+            f"use --python PATH with your own Python {python.version}, or omit bytecode with --no-compile-bytecode"
+        )
         program = await bubblewrap(context.environ, context.unconfined, what, instead)
     if (path := await _unpacked(build, context)) is None:
         return None
@@ -484,7 +487,7 @@ async def _named(path: Path, python: Python, context: Context) -> Interpreter:
     if not _is_compatible(local, python):
         raise UsageError(
             f"--python {path} is Python {local.version}, whose bytecode the image's {python.version} can't load",
-            hint=f"use an interpreter of Python {python.version}, or omit bytecode with --no-pyc",
+            hint=f"use an interpreter of Python {python.version}, or omit bytecode with --no-compile-bytecode",
         )
     return local
 
