@@ -1,14 +1,12 @@
 """Channels, match specs and virtual packages.
 
-Match specs are checked as text, so that reading a spec never costs the import of a solver. What passes here the solver
-can read, and it reads what was meant: `numpy >1 <2`, say, has a build string `<2` to a solver, and is refused here.
-Forms that one reader takes for this and another for that are written out: a bare version is exactly that one.
+Match specs are read by py-rattler, and written in its form: a bare version is exactly that one. What it reads in
+another way than its author meant is refused: `numpy >1 <2`, say, has the build `<2` to a solver.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -130,31 +128,42 @@ def _refuse_subdir(text: str) -> None:
 
 _LONGEST_MATCH_SPEC: Final = 500
 _FORMS: Final = 'write "ffmpeg", "ffmpeg >=7" or "conda-forge::ffmpeg"'
+_VERSIONS: Final = 'write "numpy >=2,<3", "numpy 2.2.*", "numpy ==2.2.6" or "pytorch 2.8.* cuda*"'
+_BRACKETS: Final = "in brackets stand version, build, build_number, md5, sha256 or fn: \"numpy[version='>=2,<3']\""
+_KEYS: Final = frozenset({"version", "build", "build_number", "md5", "sha256", "fn"})
 
 _HEAD: Final = re.compile(r"(?:(?P<channel>[^\s\[\]]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?P<rest>.*)", re.DOTALL)
 _REST: Final = re.compile(r"(?P<plain>[^\[\]]*)(?:\[(?P<keys>[^\[\]]*)\]\s*)?")
-_KEY: Final = re.compile(r"""\s*([a-z0-9_]+)\s*=\s*(?:'([^']*)'|"([^"]*)"|([^\s,'"]+))\s*(?:,(?=.)|$)""", re.DOTALL)
-
-# Source: conda's VersionOrder: an epoch, segments parted by `.`, `-` or `_`, and a local version; a glob ends it.
+# Source: conda's VersionOrder: an epoch, segments parted by `.`, `-` or `_`, and a local version.
 # A run of digits or letters is taken whole: tried in all of its parts, 50 digits would take for ever.
 _SEGMENT: Final = r"(?:[0-9]{1,15}(?![0-9])|[A-Za-z]+(?![A-Za-z]))+"
 _SEGMENTS: Final = rf"{_SEGMENT}(?:[._-]{_SEGMENT})*"
 VERSION: Final = rf"(?:[0-9]{{1,9}}!)?(?=[0-9]){_SEGMENTS}(?:\+{_SEGMENTS})?"
-_TERM: Final = re.compile(rf"(?P<any>\*)|(?P<sign>==|!=|<=|>=|~=|<|>|=)?(?P<version>{VERSION})(?P<glob>\.?\*)?")
-_PART: Final = re.compile(r"[(),|]|[^(),|]+")
-BUILD: Final = r"(?!.*\*\*)[A-Za-z0-9_.+*-]+"
-# What the solver reads outside of brackets.
-_PLAIN_BUILD: Final = re.compile(r"[A-Za-z0-9_*]+")
-# `=1.2=py*`, which requires a version and a build at once.
-_EQUALS: Final = re.compile(r"(==?[^=<>!~,|()]+)=([^=<>!~,|()]+)")
+_BUILD: Final = re.compile(r"[A-Za-z0-9_.+*-]+")
 
-_VALUES: Final[Mapping[str, str]] = {
-    "build": BUILD,
-    "build_number": r"(?:==|!=|<=|>=|<|>)?[0-9]{1,9}",
-    "md5": r"[0-9a-fA-F]{32}",
-    "sha256": r"[0-9a-fA-F]{64}",
-    "fn": r"[A-Za-z0-9_.+!-]+",
-}
+#: Forms that the solver reads in another way than their author meant: of what stands after the name.
+_MISREAD: Final = (
+    (
+        re.compile(r"[#;]"),
+        "has a comment or a condition in it",
+        "what is for one platform goes into [conda.platform.linux-64], comments out of the quotes",
+    ),
+    (
+        re.compile(r"^\s*\[[\w.,\s-]*\]"),
+        "has extras, which conda packages do not have",
+        "list the extra's packages one by one, or move it to [pip]",
+    ),
+    (
+        re.compile(r"^[^\[]*[\w.*]\s+[<>=!~]"),
+        "has two conditions without a comma between them",
+        'write "numpy >=2,<3"',
+    ),
+    (
+        re.compile(r"[<>~]=?\s*[^\s,|()\[\]*]+\*"),
+        "has a `*` in the version of a comparison, where it has no meaning",
+        'leave it out: "numpy >=2"',
+    ),
+)
 
 
 def read_match_spec(text: str) -> str:
@@ -165,50 +174,64 @@ def read_match_spec(text: str) -> str:
     spec = text.strip()
     _refuse_other_forms(spec)
     head = _HEAD.fullmatch(spec)
-    if not head or not re.match(r"$|[\s=<>!~\[]", head["rest"]):
+    for form, found, hint in _MISREAD:
+        if head and form.search(head["rest"]):
+            raise BadValue(f"{quoted(text)} {found}", hint)
+    rest = _REST.fullmatch(head["rest"]) if head else None
+    if head is None or rest is None or not re.match(r"$|[\s=<>!~\[]", head["rest"]):
         raise BadValue(f"{quoted(text)} is not a conda package", _FORMS)
-    if head["channel"] is not None:
+    prefix = f"{head['channel']}::" if head["channel"] is not None else ""
+    if prefix:
         _check_prefix(spec, head["channel"])
     if head["name"].startswith("__"):
         raise BadValue(
             f"{quoted(text)} is a virtual package: it describes the machine",
             "it can't be installed; set it in [conda.virtual_packages]",
         )
-    rest = _REST.fullmatch(head["rest"])
-    if not rest:
-        raise BadValue(f"{quoted(text)}: brackets that can't be read", _BRACKETS)
-    plain, build = _words(spec, _joined(rest["plain"]))
-    keys = _keys(spec, rest["keys"])
-    if (plain and "version" in keys) or (build and "build" in keys):
-        raise BadValue(f"{quoted(text)} has its version or its build twice", "keep one of them")
-    builds = build or keys.get("build")
-    if plain is not None:
-        plain = _version(spec, plain, builds)
-    if "version" in keys:
-        keys["version"] = _version(spec, keys["version"], builds)
-    if build is not None:
-        _check_build(spec, build)
-    return spec[: head.start("rest")] + _written(plain, build, keys, head["rest"])
+    if not set(re.findall(r"(\w+)\s*=", rest["keys"] or "")) <= _KEYS:
+        raise BadValue(f"{quoted(text)} has a key that is not read", _BRACKETS)
+    return prefix + _normal_form(spec, head["name"], head["rest"], rest["plain"])
 
 
-def _written(version: str | None, build: str | None, keys: dict[str, str], was: str) -> str:
-    """What stands after the name. was: how the user wrote it, who may have left no blank before the version."""
-    if version and build and not _PLAIN_BUILD.fullmatch(build):
-        keys, version, build = {"version": version, "build": build, **keys}, None, None
-    plain = " ".join(word for word in (version, build) if word)
-    blank = " " if plain and (was[0].isspace() or plain[0] not in "=<>!~") else ""
-    brackets = ",".join(f"{key}='{value}'" for key, value in keys.items())
-    return blank + plain + (f"[{brackets}]" if keys else "")
+def _normal_form(spec: str, name: str, rest: str, plain: str) -> str:
+    """A match spec as py-rattler writes it. rest: what stands after the name. plain: that without brackets."""
+    # The library of all conda work is large, and only specs with [conda] have match specs.
+    from rattler import MatchSpec
+    from rattler.exceptions import InvalidMatchSpecError
 
-
-_EXACT: Final = re.compile(rf"\s==(?P<version>{VERSION})(?: (?P<build>{BUILD}))?")
+    try:
+        found, outside = MatchSpec(name + rest), MatchSpec(name + plain)
+    except InvalidMatchSpecError:
+        raise BadValue(f"{quoted(spec)} has a version or a build that conda can't read", _VERSIONS) from None
+    if outside.version not in (None, found.version) or outside.build not in (None, found.build):
+        raise BadValue(f"{quoted(spec)} has its version or its build twice", "keep one of them")
+    if re.match(r"=*[A-Za-z_]", found.version or ""):
+        raise BadValue(
+            f"{quoted(spec)} has a build in the position of the version",
+            'a build comes after the version, and `*` is any version: "pytorch * cuda*"',
+        )
+    if found.build is not None and not _BUILD.fullmatch(found.build):
+        raise BadValue(f"{quoted(spec)}: {quoted(found.build)} is not a build that conda can read", _VERSIONS)
+    try:
+        strictly = MatchSpec(name + rest, strict=True)
+    except InvalidMatchSpecError:
+        return str(found)
+    # `numpy =2.1 py313*` is one version to conda, and to rattler how a version begins.
+    if strictly.version != found.version:
+        meanings = f"{quoted(str(found))} to some tools, {quoted(str(strictly))} to others"
+        raise BadValue(f"{quoted(spec)} is {meanings}", "write one of the two")
+    return str(found)
 
 
 def read_preferred_record(text: str) -> str:
     """One item of `conda.prefer`: a name, one exact version and perhaps a build; BadValue for anything else."""
     spec = read_match_spec(text)
-    name = name_of(spec)
-    if not _EXACT.fullmatch(spec[len(name) :]) or spec[: len(name)].lower() != name or "*" in spec:
+    name, version, build = parts_of(spec)
+    if (
+        not re.fullmatch(rf"=={VERSION}", version)
+        or "*" in build
+        or spec not in (f"{name} {version}", f"{name} {version} {build}")
+    ):
         raise BadValue(f"{quoted(text)} is not one version", f'write "{name} ==1.2.3" or "{name} ==1.2.3 h0123abc_0"')
     return spec
 
@@ -228,20 +251,17 @@ def name_of(spec: str) -> str:
 
 
 def parts_of(spec: str) -> tuple[str, str, str]:
-    """(name in lower case, condition on the version, condition on the build) of a spec that `read_match_spec` takes;
-    empty if there is none.
+    """(name in lower case, condition on the version, condition on the build) of what `read_match_spec` gives; empty if
+    there is none.
     """
-    head = _HEAD.fullmatch(spec.strip())
-    rest = _REST.fullmatch(head["rest"]) if head else None
-    if not head or not rest:
-        raise ValueError(f"no match spec: {spec!r}")
-    version, build = _words(spec, _joined(rest["plain"]))
-    keys = _keys(spec, rest["keys"])
-    return head["name"].lower(), version or keys.get("version", ""), build or keys.get("build", "")
+    from rattler import MatchSpec
+
+    found = MatchSpec(spec.rpartition("::")[2])
+    return name_of(spec), found.version or "", found.build or ""
 
 
 def channel_of(spec: str) -> str | None:
-    """The channel that a match spec insists on, in its words; None where any channel will do."""
+    """The channel that a match spec requires, as it is written; None if any channel will do."""
     head = _HEAD.fullmatch(spec.strip())
     return head["channel"] if head else None
 
@@ -257,9 +277,6 @@ def read_conda_name(text: str) -> str:
     return text
 
 
-_BRACKETS: Final = "in brackets stand version, build, build_number, md5, sha256 or fn: \"numpy[version='>=2,<3']\""
-
-
 def _refuse_other_forms(spec: str) -> None:
     if not spec:
         raise BadValue('"" is not a conda package', _FORMS)
@@ -273,20 +290,8 @@ def _refuse_other_forms(spec: str) -> None:
     shown = quoted(spec)
     if len(spec) > _LONGEST_MATCH_SPEC or not spec.isprintable():
         raise BadValue(f"{shown} is {len(spec)} characters long, or has some that can't be printed", _FORMS)
-    if "#" in spec or ";" in spec:
-        raise BadValue(
-            f"{shown} has a comment or a condition in it",
-            "what is for one platform goes into [conda.platform.linux-64], comments out of the quotes",
-        )
-    if re.search(r"\.(?:conda|tar\.bz2)$", spec):
+    if spec.endswith((".conda", ".tar.bz2")):
         raise BadValue(f"{shown} is the name of a file", 'write the package: "ffmpeg 7.1.*"')
-    if re.match(r"[A-Za-z0-9._-]+\s*\[\s*[A-Za-z0-9._-]+(?:\s*,\s*[A-Za-z0-9._-]+)*\s*\]", spec):
-        raise BadValue(
-            f"{shown} has extras, which conda packages do not have",
-            "list the extra's packages one by one, or move it to [pip]",
-        )
-    if "===" in spec:
-        raise BadValue(f"{shown} has three equals signs", 'exactly this version is "numpy ==2.2.6"')
 
 
 def _check_prefix(spec: str, channel: str) -> None:
@@ -296,116 +301,6 @@ def _check_prefix(spec: str, channel: str) -> None:
         read_channel(channel)
     except BadValue as bad:
         raise BadValue(f"{quoted(spec)}: {bad.found}", bad.hint) from None
-
-
-def _joined(plain: str) -> str:
-    """A version and a build with one blank between them and no other."""
-    joined = re.sub(r"\s*([,|)])", r"\1", " ".join(plain.split()))
-    return re.sub(r"([,|(=<>!~])\s+", r"\1", joined)
-
-
-def _words(spec: str, plain: str) -> tuple[str | None, str | None]:
-    """The version and the build of what stands after the name, outside brackets."""
-    words = plain.split()
-    if len(words) == 1 and (both := _EQUALS.fullmatch(words[0])):
-        return both[1].lstrip("="), both[2]
-    if len(words) > 1 and re.match(r"[=<>!~]", words[1]):
-        meant = f"{name_of(spec)} {words[0]},{words[1]}"
-        raise BadValue(
-            f"{quoted(spec)}: {quoted(words[1])} is in the position of the build",
-            f"conditions on a version are joined by a comma: {quoted(meant)}",
-        )
-    if len(words) > 2:
-        raise BadValue(f"{quoted(spec)} has more than a version and a build", 'write "pytorch 2.8.* cuda*"')
-    return (words[0] if words else None), (words[1] if len(words) == 2 else None)
-
-
-def _keys(spec: str, text: str | None) -> dict[str, str]:
-    """What stands in brackets."""
-    found: dict[str, str] = {}
-    if text is None:
-        return found
-    at = 0
-    while part := _KEY.match(text, at):
-        key, value = part[1], _joined(next(value for value in part.groups()[1:] if value is not None))
-        is_valid = key == "version" or bool(key in _VALUES and re.fullmatch(_VALUES[key], value))
-        if not is_valid or not value or key in found:
-            raise BadValue(f"{quoted(spec)}: {quoted(f'{key}={value}')} can't be read", _BRACKETS)
-        found[key] = value
-        at = part.end()
-    if not found or at != len(text):
-        raise BadValue(f"{quoted(spec)}: brackets that can't be read", _BRACKETS)
-    return found
-
-
-def _version(spec: str, text: str, build: str | None) -> str:
-    """A condition on a version, in the form that has one meaning."""
-    if re.fullmatch(r"[A-Za-z_][^,|<>=!~()]*", text):
-        meant = f"{name_of(spec)} * {text}"
-        raise BadValue(
-            f"{quoted(spec)}: {quoted(text)} is in the position of the version",
-            f"a build comes after the version, and `*` is any: {quoted(meant)}",
-        )
-    if not _readable(text):
-        raise BadValue(
-            f"{quoted(spec)}: {quoted(text)} is not a version that conda can read",
-            'write "numpy 2.2.*", "numpy >=2,<3" or "numpy ==2.2.6"',
-        )
-    parts = _PART.findall(text)
-    return "".join(part if part in "(),|" else _term(spec, part, build) for part in parts)
-
-
-def _term(spec: str, text: str, build: str | None) -> str:
-    """One condition. conda, and rattler when it is strict and when it is not, differ on what is changed or refused."""
-    term = _TERM.fullmatch(text)
-    if not term or term["any"]:
-        return text
-    sign, version, glob = term["sign"] or "", term["version"], term["glob"] or ""
-    if glob and sign in ("<", "<=", ">", ">=", "~="):
-        raise BadValue(
-            f"{quoted(spec)}: `*` has no meaning after `{sign}`",
-            f"leave it out: {quoted(f'{name_of(spec)} {sign}{version}')}",
-        )
-    if sign == "=" and not glob and build:
-        raise BadValue(
-            f"{quoted(spec)}: beside a build, {quoted(text)} is one version to some, and how one begins to others",
-            f"write `=={version}`, or `{version}.*`",
-        )
-    if glob:
-        return f"{sign if sign == '!=' else ''}{version}{glob}"
-    if sign == "=":
-        return f"{version}.*"
-    return f"{sign or '=='}{version}"
-
-
-def _readable(version: str) -> bool:
-    """Whether it is terms joined by `,` and `|`, perhaps in parentheses."""
-    depth, term_next = 0, True
-    for part in _PART.findall(version):
-        if part == "(" and term_next:
-            depth += 1
-        elif part == ")" and not term_next and depth:
-            depth -= 1
-        elif part in (",", "|") and not term_next:
-            term_next = True
-        elif term_next and _is_term(part):
-            term_next = False
-        else:
-            return False
-    return depth == 0 and not term_next
-
-
-def _is_term(text: str) -> bool:
-    # conda's versions part their segments by dashes or by underscores, never by both.
-    return bool(_TERM.fullmatch(text)) and not ("-" in text and "_" in text)
-
-
-def _check_build(spec: str, build: str) -> None:
-    if not re.fullmatch(BUILD, build):
-        raise BadValue(
-            f"{quoted(spec)}: {quoted(build)} is not a build that conda can read",
-            'letters, digits, `_` and `.`, and `*` for any text: "pytorch 2.8.* cuda*"',
-        )
 
 
 #: The name that holds a microarchitecture, in its build string.

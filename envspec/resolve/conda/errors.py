@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from envspec.errors import EnvspecError, NoSolution, UsageError
+from envspec.errors import EnvspecError, NoSolution
 from envspec.models import Platform
-from envspec.resolve.conda.candidates import RequestLimits, fits, machine_records, newest_first, spec_key, with_key
+from envspec.resolve.conda.candidates import RequestLimits, fits, machine_records, newest_first, with_key
 from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.conda.channels import Channels, is_in_time, utc_text
 from envspec.resolve.conda.records import build_text, by_name, cuda_builds, name_of
@@ -105,20 +105,6 @@ class CpuFallback(NoSolution):
     """A package that has CUDA builds would be installed for the CPU."""
 
     code = "cpu-fallback"
-
-
-def check_requirements(request: CondaRequest) -> None:
-    """Check that all requirements are match specs, before anything is fetched."""
-    from rattler import MatchSpec
-    from rattler.exceptions import InvalidMatchSpecError
-
-    for text in request.requirements:
-        try:
-            MatchSpec(text, strict=True)
-        except InvalidMatchSpecError as error:
-            message = f'{spec_key(request, text)}: "{text}" is not a match spec: {error}'
-            hint = "write it as `numpy`, `numpy 2.3.*`, `numpy >=2,<3` or `pytorch 2.8.* cuda*`"
-            raise UsageError(message, hint=hint) from None
 
 
 async def no_solution_error(error: CondaUnsolvable, request: CondaRequest, channels: Channels) -> EnvspecError:

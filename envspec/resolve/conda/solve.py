@@ -23,7 +23,6 @@ from envspec.resolve.conda.channel_client import SharedChannelError
 from envspec.resolve.conda.channels import Channels, is_in_time, locked_channel, opened
 from envspec.resolve.conda.errors import (
     channel_priority_error,
-    check_requirements,
     cpu_build_error,
     no_solution_error,
     other_platform_error,
@@ -70,8 +69,6 @@ async def solve_all(
             f"{solver.version.partition(' ')[0]}: {why}",
             hint="install one, or use --resolver rattler, which needs no other program",
         )
-    for request in requests:
-        check_requirements(request)
     every = {channel: None for request in requests for channel in request.channels}
     cache = context.cache / "conda" / "rows"
     async with opened(every, cache, context.environ, offline=context.is_offline) as channels:

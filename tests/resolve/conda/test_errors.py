@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from envspec.context import Context
-from envspec.errors import EnvspecError, UsageError
+from envspec.errors import EnvspecError
 from envspec.models import CudaVersion
 from envspec.resolve.conda.errors import Chain, CpuFallback, chains
 from envspec.resolve.conda.solve import solve_all
@@ -75,22 +75,6 @@ def test_a_build_for_the_cpu_of_a_dependency(tmp_path: Path) -> None:
         "on linux-64 the spec's [cuda] would have no effect: a build for the CPU of torch 2.8.0 (cpu_0); the newest "
         'CUDA build, torch 2.8.0 (cuda129_0), needs cuda-version >=12.9,<13, above [cuda] version = "12.8"'
     )
-
-
-@pytest.mark.parametrize(
-    ("asked", "reason"),
-    [
-        ("numpy 2.3", "missing range specifier for '2.3'"),
-        ("numpy ==", "unable to parse version spec"),
-        ("numpy 2.* py_0 more", "is not valid"),
-        ("", "missing package name"),
-    ],
-)
-def test_not_a_match_spec(asked: str, reason: str, tmp_path: Path) -> None:
-    error = error_of(asked, tmp_path)
-    assert isinstance(error, UsageError)
-    assert error.message.startswith(f'conda.dependencies: "{asked}" is not a match spec: ')
-    assert reason in error.message
 
 
 TREE = """Cannot solve the request because of: The following packages are incompatible
