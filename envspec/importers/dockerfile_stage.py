@@ -15,16 +15,13 @@ from typing import Final
 
 from envspec.importers.base_images import read_base_image
 from envspec.importers.dockerfile_syntax import Instruction
-from envspec.importers.shell import read_script, write
-from envspec.importers.shell_notes import OTHERS
-from envspec.importers.shell_state import Command, Shell, is_at_or_below
+from envspec.importers.shell import NO_PACKAGE, note_here_document, read_script
+from envspec.importers.shell_state import Shell, is_at_or_below
 from envspec.importers.shell_syntax import Expanded, expand_text
 from envspec.importers.types import Clue, Import, Outcome, Source
 from envspec.importers.variables import READ, ignored, read_variable
 from envspec.models import Platform
 
-#: Set by the builder. Source: Dockerfile reference, "Predefined ARGs" and "BuildKit built-in build args".
-_PREDEFINED: Final = re.compile(r"(?i:(HTTPS?|FTP|NO|ALL)_PROXY|BUILDKIT_\w+)")
 #: Those of the platform, for linux-64. Source: Dockerfile reference, "Automatic platform ARGs in the global scope".
 _OF_PLATFORM: Final = {
     f"{where}{name}": value
@@ -43,7 +40,7 @@ NOTES: Final = {
     "EXPOSE": "publish ports at the start: `envspec run --port HOST:CONTAINER`",
     "USER": "`envspec run` starts containers as the caller; images with [services] as `envspec`, 1000",
     "VOLUME": "folders are mounted at the start: `envspec run --mount SRC:DST`",
-    **dict.fromkeys(("LABEL", "MAINTAINER", "HEALTHCHECK", "STOPSIGNAL", "SHELL", "ONBUILD"), OTHERS),
+    **dict.fromkeys(("LABEL", "MAINTAINER", "HEALTHCHECK", "STOPSIGNAL", "SHELL", "ONBUILD"), NO_PACKAGE),
 }
 
 
@@ -56,7 +53,7 @@ def read_argument(
     defaults: Mapping[str, str | None],
 ) -> None:
     """Read an ARG into `variables`. given: arguments of the build. defaults: of arguments that have a value before."""
-    for word in words_of(each.value):
+    for word in each.words:
         name, equals, raw = word.partition("=")
         value = expand_text(raw, ChainMap(dict(defaults), variables)) if equals else None
         text, reason = f"ARG {word}", "its default is used"
@@ -68,8 +65,6 @@ def read_argument(
             variables[name], reason = defaults[name], "its value is that before FROM"
         elif name in _OF_PLATFORM:
             variables[name], reason = _OF_PLATFORM[name], f"{_OF_PLATFORM[name]!r}, as for linux-64"
-        elif _PREDEFINED.fullmatch(name):
-            reason = "set by the builder"
         elif name not in variables:
             variables[name] = None
             reason = "it has no default: lines that need its value are not understood"
@@ -83,25 +78,8 @@ def flags_of(each: Instruction) -> tuple[dict[str, str], list[str]]:
     while found := re.match(r"\s*--([a-z-]+)(?:=(\S*))?(?:\s+|$)", value):
         given[found[1]] = found[2] or ""
         value = value[found.end() :]
-    return given, json_words(value) or words_of(value)
-
-
-def words_of(value: str) -> list[str]:
-    """The words of an instruction, with their quotes."""
-    from dockerfile_parse.util import WordSplitter
-
-    return [*WordSplitter(value).split(dequote=False)]
-
-
-def json_words(value: str) -> list[str]:
-    """The words of the form `["a", "b"]`; empty for the shell's form."""
-    if not value.lstrip().startswith("["):
-        return []
-    try:
-        words = json.loads(value)
-    except (ValueError, RecursionError):
-        return []
-    return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else []
+    rest = each._replace(value=value)
+    return given, rest.json_words or rest.words
 
 
 @dataclass(slots=True)
@@ -161,14 +139,14 @@ class StageReader:
         if read is not None:
             read(self, each)
         elif note is not None:
-            value = shlex.join(json_words(each.value)) or each.value
+            value = shlex.join(each.json_words) or each.value
             self._add(each, Outcome.OUTSIDE, note.format(value=value[:200]))
         else:
             self._add(each, Outcome.NOT_UNDERSTOOD, "no instruction of a Dockerfile")
 
     def read_start(self, each: Instruction) -> None:
         """CMD and ENTRYPOINT: what a container starts, with the text of a script of the project."""
-        words = json_words(each.value) or each.value.split()
+        words = each.json_words or each.value.split()
         scripts = [self.shell.host(word) for word in words if word.endswith(".sh")]
         texts = [self.imported.read(path) for path in scripts if path is not None and path.is_file()]
         lines = [line for text in texts for line in text.splitlines() if not line.lstrip().startswith("#")]
@@ -176,7 +154,7 @@ class StageReader:
 
     def read_ports(self, each: Instruction) -> None:
         """EXPOSE."""
-        ports = (re.match(r"\d+", word) for word in words_of(each.value))
+        ports = (re.match(r"\d+", word) for word in each.words)
         self.imported.draft.ports += [Clue(port[0], self.at(each), "EXPOSE") for port in ports if port]
 
     def _quietly(self, each: Instruction) -> Import:
@@ -193,11 +171,11 @@ class StageReader:
         """Where an instruction begins."""
         return Source(self.shell.file, each.line)
 
-    def _value(self, each: Instruction, text: str, shown: str = "") -> str | None:
-        """A text with its variables; None, with an entry, if one is not known. shown: the text of the entry."""
+    def _value(self, each: Instruction, text: str) -> str | None:
+        """A text with its variables; None, with an entry, if one is not known."""
         expanded = expand_text(text, self.shell.variables)
         if expanded.problem:
-            self._add(each, Outcome.NOT_UNDERSTOOD, expanded.problem, shown)
+            self._add(each, Outcome.NOT_UNDERSTOOD, expanded.problem)
             return None
         return expanded.words[0]
 
@@ -209,7 +187,7 @@ class StageReader:
         if not self.base:
             self._add(each, Outcome.OUTSIDE, "starts from a stage before")
         elif unknown := tuple(re.findall(r"\$\{?\w+\}?", self.base)):
-            self._add(each, Outcome.NOT_UNDERSTOOD, Expanded((), unknown).problem)
+            self._add(each, Outcome.NOT_UNDERSTOOD, Expanded((self.base,), unknown).problem)
         else:
             read_base_image(self.base, self.at(each), each.text, self.imported)
 
@@ -230,37 +208,32 @@ class StageReader:
 
     def read_env(self, each: Instruction) -> None:
         """ENV, also in its older form `ENV NAME VALUE`."""
-        words = words_of(each.value)
+        words = each.words
         if words and "=" not in words[0]:
             words = [f"{words[0]}={each.value.partition(words[0])[2].strip()}"]
         values: dict[str, str | None] = {}
         for word in words:
             name, _, raw = word.partition("=")
-            text = f"ENV {word}"
-            own = raw
-            if name in raw and name not in self.shell.variables:
+            text, own = f"ENV {word}", raw
+            if name not in self.shell.variables:
                 # Of the base image's variables nothing is known: `PYTHONPATH=$PYTHONPATH:/app` adds to an empty one.
                 before = rf"\$(?:{re.escape(name)}\b|\{{{re.escape(name)}\}})"
                 own = re.sub(rf"{before}:|:{before}$", "", raw)
-            if ignored(name) is not None:
-                expanded = expand_text(own, self.shell.variables)
-                values[name] = None if expanded.unknown else expanded.words[0]
-                read_variable(name, own, self.at(each), text, self.imported)
-                continue
-            if name == "LD_LIBRARY_PATH":
-                # Of the base image's folders nothing is known, and the environment has its own.
-                values[name] = None
-                read_variable(name, expand_text(own, self.shell.variables).words[0], self.at(each), text, self.imported)
-                continue
             expanded = expand_text(own, self.shell.variables)
-            if expanded.unknown and all(self._is_argument(word) for word in expanded.unknown):
-                values[name] = None
-                self._add(each, Outcome.OUTSIDE, "its value is a build argument without a default", text)
-                continue
-            values[name] = value = self._value(each, own, text)
-            if (value is not None and own == raw) or (value is not None and name in READ):
+            value = expanded.words[0]
+            values[name] = None if expanded.unknown else value
+            if ignored(name) is not None:
+                read_variable(name, own, self.at(each), text, self.imported)
+            elif name == "LD_LIBRARY_PATH":
+                # Of the base image's folders nothing is known, and the environment has its own.
                 read_variable(name, value, self.at(each), text, self.imported)
-            elif value is not None:
+            elif expanded.unknown and all(map(self._is_argument, expanded.unknown)):
+                self._add(each, Outcome.OUTSIDE, "its value is a build argument without a default", text)
+            elif expanded.unknown:
+                self._add(each, Outcome.NOT_UNDERSTOOD, expanded.problem, text)
+            elif own == raw or name in READ:
+                read_variable(name, value, self.at(each), text, self.imported)
+            else:
                 self.imported.draft.env[name] = value
                 self._add(each, Outcome.TRANSLATED, f"{value}, without what the base image may set", text)
         # Variables of one instruction do not see each other. Source: Dockerfile reference, "Environment replacement".
@@ -286,7 +259,7 @@ class StageReader:
     def read_run(self, each: Instruction) -> None:
         """RUN: its commands, each with an entry of its own."""
         parts = [*each.parts]
-        words = json_words(each.value)
+        words = each.json_words
         if words:
             parts = [(each.line, f"{shlex.join(words)}\n")]
         for at, (line, text) in enumerate(parts):
@@ -294,8 +267,8 @@ class StageReader:
             parts[at] = (line, rest)
             if rest.strip():
                 break
-        for name, body in each.bodies:
-            parts += [*body, (body[-1][0] + 1 if body else each.line, f"{name}\n")]
+        for body in each.bodies:
+            parts += [*body.lines, (body.lines[-1][0] + 1 if body.lines else each.line, f"{body.name}\n")]
         variables = ChainMap[str, str | None]({}, self.shell.variables)
         shell = replace(self.shell, imported=self.imported, variables=variables)
         read_script(shell, parts)
@@ -325,17 +298,12 @@ class StageReader:
             self._add(each, Outcome.NOT_UNDERSTOOD, "no destination")
             return
         *sources, target = values
-        path = self.shell.path(target)
         if each.bodies:
-            name = path if not target.endswith("/") else posixpath.join(path, each.bodies[0][0])
-            write(
-                replace(self.shell, imported=self.imported),
-                Command((), self.at(each), each.text),
-                name,
-                each.bodies[0][1],
-            )
+            self._add(each, Outcome.OUTSIDE, NO_PACKAGE)
+            for body in each.bodies:
+                note_here_document(replace(self.shell, imported=self.imported), body.lines)
         elif any(re.match(r"[a-z+]+://|git@", source) for source in sources):
-            self._add(each, Outcome.OUTSIDE, OTHERS)
+            self._add(each, Outcome.OUTSIDE, NO_PACKAGE)
         else:
             self._copy_files(each, sources, target)
 
@@ -377,8 +345,6 @@ class StageReader:
             if (host := shell.host(source)) is not None:
                 self.shell.copy(self._target(target, host, sources), host)
             file = posixpath.join(place, posixpath.basename(source)) if target.endswith(("/", ".")) else place
-            if (lines := complete.written.get(source)) is not None:
-                self.shell.written[file] = lines
             if (export := complete.exports.get(source)) is not None:
                 self.shell.exports[file] = export
         is_environment = any(map(complete.has_environment, sources))

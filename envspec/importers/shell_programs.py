@@ -1,4 +1,4 @@
-"""Other programs in the shell scripts of images, and the table of all that are read."""
+"""Programs of the system in the shell scripts of images, and the tables of all commands that are read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from envspec.importers.shell_python import (
 )
 from envspec.importers.shell_state import Clone, Command, Reader, Shell, split_options
 from envspec.importers.types import Clue, Outcome, Rank
-from envspec.importers.variables import gpus_of
 
 # The system's packages
 
@@ -165,51 +164,27 @@ def read_cd(shell: Shell, command: Command) -> None:
     shell.add(command, Outcome.OUTSIDE, "paths after it start there")
 
 
-def read_export(shell: Shell, command: Command) -> None:
-    """`export NAME=VALUE`: of use for the commands after it."""
-    for word in command.words[1:]:
-        name, equals, value = word.partition("=")
-        if equals:
-            assign(shell, command, name, value)
-    if not any("=" in word for word in command.words):
-        shell.add(command, Outcome.OUTSIDE, "its value is used after it")
-
-
-def assign(shell: Shell, command: Command, name: str, value: str | None) -> None:
-    """A variable of the script itself, with its entry. value: None if it is not known."""
-    shell.variables[name] = value
-    text = f"{name}={value}"
-    if value is None:
-        shell.add(command, Outcome.OUTSIDE, "lines that need its value are not understood")
-    elif name == "TORCH_CUDA_ARCH_LIST":
-        gpus_of(value, command.source, text, shell.imported)
-    else:
-        shell.add(command, Outcome.OUTSIDE, "its value is used in the commands after it", text)
-
-
-#: Readers of commands whose loss is none of a package, an index or a setting.
-OF_NO_PACKAGE: Final[tuple[Reader, ...]] = (
-    *(read_clone, read_checkout, read_cd, read_export, read_python_link, read_activate, read_python_version),
-)
-#: First words of a command, as a pattern -> what reads it. The first that matches.
-READERS: Final[tuple[tuple[str, Reader], ...]] = (
+#: First words of a command without options, as a pattern -> what reads it. The first that matches.
+INSTALLERS: Final[tuple[tuple[str, Reader], ...]] = (
     (r"pip (install|wheel)( .*)?", read_pip),
-    (r"pip config .*", read_pip_config),
+    (r"pip config (.* )?set (.* )?(global|install|site|user)\.((extra-)?index-url|find-links) .*", read_pip_config),
     (r"uv (pip (install|sync)|add)( .*)?", read_pip),
     (r"(uv sync|poetry install|pixi install)( .*)?", read_project),
     (r"(uv|poetry) export( .*)?", read_export_of_project),
     (r"python setup\.py (.* )?(install|develop)( .*)?", read_setup_py),
+    (r"(conda|mamba|micromamba) (env )?(install|create|update|upgrade)( .*)?", read_conda),
+    (r"(conda|mamba|micromamba) config .*", read_conda_config),
+    (r"(apt|apt-get|aptitude|apt-install) (.* )?install( .*)?", read_apt),
+)
+#: The same of commands that decide where packages are installed to, or from.
+OTHERS: Final[tuple[tuple[str, Reader], ...]] = (
     (
         r"uv (venv|python (install|pin))( .*)?|(python )?venv .*|virtualenv .*|pyenv (install|global) .*",
         read_python_version,
     ),
-    (r"(conda|mamba|micromamba) (env )?(install|create|update|upgrade)( .*)?", read_conda),
-    (r"(conda|mamba|micromamba) config .*", read_conda_config),
-    (r"(apt|apt-get|aptitude|apt-install) (.* )?install( .*)?", read_apt),
     (r"git (.* )?clone .*", read_clone),
     (r"git (.* )?checkout .*", read_checkout),
     (r"(cd|pushd)( .*)?", read_cd),
     (r"(ln|update-alternatives) .*(python|\bpip).*", read_python_link),
     (r"(source|\.) .*bin/activate|deactivate", read_activate),
-    (r"export( .*)?", read_export),
 )

@@ -8,76 +8,75 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from envspec.facts import load_facts
 from envspec.importers import conda_specs
 from envspec.importers.conda_specs import add_channel
-from envspec.importers.pip import Use, add_index, add_requirement
+from envspec.importers.pip import add_index, add_requirement
 from envspec.importers.pyproject import read_pyproject
 from envspec.importers.requirements import add_line, read_requirements
-from envspec.importers.shell_state import Clone, Command, Selection, Shell, split_options
+from envspec.importers.shell_state import Clone, Command, Selection, Shell, names_of, split_options
 from envspec.importers.toml_lines import TomlFile, list_of, table_of
 from envspec.importers.types import LedgerEntry, Outcome, Source
 from envspec.importers.variables import torch_backend
 from envspec.names import normalised
 from envspec.origins import PYTORCH_PAGES
 
+# Options of pip and uv. Sources: their references of the command line (pip 25.3, uv 0.9).
 
-class _Option(NamedTuple):
-    """names: of options of pip and uv. line: the same option in a requirements file, if it has one. reason: of the
-    others; empty if they concern only the run of the program.
-    """
-
-    names: str
-    line: str = ""
-    reason: str = ""
-
-
-#: Sources: pip's and uv's references of their command lines (pip 25.3, uv 0.9).
-_WITH_VALUE: Final = (
-    _Option("-r --requirement --requirements", "-r"),
-    _Option("-c --constraint --constraints", "-c"),
-    _Option("-e --editable", "-e"),
-    _Option("-i --index-url --default-index --pypi-url", "--index-url"),
-    _Option("--extra-index-url --index", "--extra-index-url"),
-    _Option("-f --find-links", "--find-links"),
-    _Option("--no-binary", "--no-binary"),
-    _Option("--only-binary", "--only-binary"),
-    _Option("--trusted-host", "--trusted-host"),
-    _Option(
-        "-C --config-settings --config-setting --global-option --build-option --install-option",
-        reason="a spec has no options of builds, only their variables: [build.NAME] env",
+#: Those that a requirements file has too -> as it has them.
+_LINES: Final = {
+    **dict.fromkeys(("-r", "--requirement", "--requirements"), "-r"),
+    **dict.fromkeys(("-c", "--constraint", "--constraints"), "-c"),
+    **dict.fromkeys(("-e", "--editable"), "-e"),
+    **dict.fromkeys(("-i", "--index-url", "--default-index", "--pypi-url"), "--index-url"),
+    **dict.fromkeys(("--extra-index-url", "--index"), "--extra-index-url"),
+    **dict.fromkeys(("-f", "--find-links"), "--find-links"),
+    **dict.fromkeys(("--no-deps", "--no-dependencies"), "--no-deps"),
+    **{name: name for name in ("--no-binary", "--only-binary", "--trusted-host")},
+    **{name: name for name in ("--pre", "--no-index", "--prefer-binary", "--require-hashes", "--no-build-isolation")},
+}
+#: Those that no spec has, all with a value -> what to do.
+_REFUSED: Final = {
+    **dict.fromkeys(
+        ("-C", "--config-settings", "--config-setting", "--global-option", "--build-option", "--install-option"),
+        "a spec has no options of builds, only their variables: [build.NAME] env",
     ),
-    _Option("--torch-backend --extra"),
-    _Option("-w --wheel-dir"),
-    _Option("-t --target --prefix --root"),
-    _Option("--override --overrides --excludes", reason="write its lines into [pip] overrides"),
-    _Option("--group", reason='add the group to the spec: `dependencies-from = ["group:NAME"]`'),
-    _Option(
-        "--platform --python-version --implementation --abi --python-platform",
-        reason="a spec has the platforms and the Python in [env]",
+    **dict.fromkeys(("--override", "--overrides", "--excludes"), "write its lines into [pip] overrides"),
+    "--group": 'add the group to the spec: `dependencies-from = ["group:NAME"]`',
+    **dict.fromkeys(
+        ("--platform", "--python-version", "--implementation", "--abi", "--python-platform"),
+        "a spec has the platforms and the Python in [env]",
     ),
-    _Option(
-        "-p --python --cache-dir --progress-bar --root-user-action --timeout --default-timeout --retries --src --cert "
-        "--client-cert --proxy --log --upgrade-strategy --use-feature --use-deprecated --exists-action --link-mode "
-        "--index-strategy --keyring-provider --report --allow-insecure-host --upgrade-package -P --reinstall-package "
-        "--resolution --config-file --directory --project"
-    ),
+}
+#: Those with a value that concern the run of the program, or are read elsewhere.
+_OTHERS_WITH_VALUE: Final = names_of(
+    """--torch-backend --extra -w --wheel-dir -t --target --prefix --root -p --python --cache-dir --progress-bar
+    --root-user-action --timeout --default-timeout --retries --resume-retries --src --cert --client-cert --proxy --log
+    --upgrade-strategy --use-feature --use-deprecated --exists-action --link-mode --index-strategy --keyring-provider
+    --report --allow-insecure-host --upgrade-package -P --reinstall-package --resolution --config-file --directory
+    --project"""
 )
-_WITHOUT_VALUE: Final = (
-    *(_Option(name, name) for name in ("--pre", "--no-index", "--prefer-binary", "--require-hashes")),
-    *(_Option(name, name) for name in ("--no-deps", "--no-build-isolation")),
-    _Option(
-        "-q -v -U -I -n -y --quiet --verbose --upgrade --user --system --break-system-packages --no-input --isolated "
-        "--no-cache-dir --no-cache --disable-pip-version-check --no-warn-script-location --no-warn-conflicts "
-        "--use-pep517 --no-use-pep517 --compile --no-compile --compile-bytecode --force-reinstall --ignore-installed "
-        "--reinstall --no-python-version-warning --require-virtualenv --no-color --no-progress --native-tls --offline "
-        "--refresh --strict --exact --dry-run --no-config --active --no-sync --frozen --locked --inexact --no-clean"
-    ),
+_OTHERS: Final = names_of(
+    """-q -v -U -I -n -y --quiet --verbose --upgrade --user --system --break-system-packages --no-input --isolated
+    --no-cache-dir --no-cache --disable-pip-version-check --no-warn-script-location --no-warn-conflicts --use-pep517
+    --no-use-pep517 --compile --no-compile --compile-bytecode --force-reinstall --ignore-installed --reinstall
+    --no-python-version-warning --require-virtualenv --no-color --no-progress --native-tls --offline --refresh --strict
+    --exact --dry-run --no-config --active --no-sync --frozen --locked --inexact --no-clean"""
 )
-_OPTION: Final = {name: row for row in (*_WITH_VALUE, *_WITHOUT_VALUE) for name in row.names.split()}
-_VALUED: Final = frozenset(name for row in _WITH_VALUE for name in row.names.split())
+_FLAGS: Final = frozenset(
+    {
+        "--pre",
+        "--no-index",
+        "--prefer-binary",
+        "--require-hashes",
+        "--no-deps",
+        "--no-dependencies",
+        "--no-build-isolation",
+    }
+)
+_VALUED: Final = (_LINES.keys() - _FLAGS) | _REFUSED.keys() | _OTHERS_WITH_VALUE
 #: Packages that install packages: envspec does that itself.
 INSTALLERS: Final = frozenset(
     {"pip", "wheel", "uv", "poetry", "pipenv", "pipx", "virtualenv", "pdm", "conda", "pip-tools"}
@@ -138,35 +137,31 @@ def _package_name(text: str) -> str:
 def _read_option(
     shell: Shell, command: Command, option: str, value: str, packages: tuple[str, ...], extras: Selection
 ) -> None:
-    row, text = _OPTION.get(option), f"{option} {value}".rstrip()
-    if row is None:
-        shell.add(command, Outcome.NOT_UNDERSTOOD, f"envspec does not support this option of {command.words[0]}", text)
-    elif option == "--no-build-isolation" and packages and all(map(_has_build, packages)):
+    line, text = _LINES.get(option, ""), f"{option} {value}".rstrip()
+    if line == "--no-build-isolation" and packages and all(map(_has_build, packages)):
         shell.add(command, Outcome.OUTSIDE, "they are built beside the lock's torch", text)
     elif option == "--torch-backend":
         torch_backend(value, command.source, text, shell.imported)
-    elif (row.line == "--find-links" and shell.is_built(value)) or (row.line == "--no-index" and shell.built):
+    elif (line == "--find-links" and shell.is_built(value)) or (line == "--no-index" and shell.built):
         shell.add(command, Outcome.OUTSIDE, "the packages of these wheels are in the spec", text)
-    elif row.line == "-e":
+    elif line == "-e":
         _read_local(shell, command, value, "-e ")
-    elif row.line in ("-r", "-c") and "://" not in value:
-        _read_file(shell, command, row.line, value, extras)
-    elif row.line == "--index-url" and packages and not PYTORCH_PAGES.match(value) and not _MIRROR.search(value):
+    elif line in ("-r", "-c") and "://" not in value:
+        _read_file(shell, command, line, value, extras)
+    elif line == "--index-url" and packages and not PYTORCH_PAGES.match(value) and not _MIRROR.search(value):
         shell.add(command, *add_index(value, command.source, shell.imported, packages=packages), text)
-    elif row.line:
-        _add(shell, command, f"{row.line} {shlex.quote(value)}" if value else row.line)
-    elif row.reason:
-        shell.add(command, Outcome.REFUSED, row.reason, text)
+    elif line:
+        _add(shell, command, f"{line} {shlex.quote(value)}" if value else line)
+    elif option in _REFUSED:
+        shell.add(command, Outcome.REFUSED, _REFUSED[option], text)
+    elif option not in _OTHERS and option not in _OTHERS_WITH_VALUE:
+        shell.add(command, Outcome.NOT_UNDERSTOOD, f"envspec does not support this option of {command.words[0]}", text)
 
 
 def read_pip_config(shell: Shell, command: Command) -> None:
     """`pip config set global.index-url URL`."""
-    words = command.words
-    found = re.fullmatch(r"(?:global|install|site|user)\.((?:extra-)?index-url|find-links)", " ".join(words[-2:-1]))
-    if found and "set" in words:
-        _add(shell, command, f"--{found[1]} {shlex.quote(words[-1])}")
-    else:
-        shell.add(command, Outcome.OUTSIDE, "it concerns only the installer")
+    *_, key, value = command.words
+    _add(shell, command, f"--{key.partition('.')[2]} {shlex.quote(value)}")
 
 
 def _add(shell: Shell, command: Command, line: str) -> None:
@@ -174,23 +169,13 @@ def _add(shell: Shell, command: Command, line: str) -> None:
 
 
 def _read_file(shell: Shell, command: Command, option: str, name: str, extras: Selection) -> None:
-    written = shell.written.get(shell.path(name))
     text = f"{option} {name}"
     host = shell.host(name)
     export = shell.exports.get(shell.path(name))
     if export is not None:
         _include_project(shell, command, *export, text)
-    elif written is not None:
-        use = Use.DEPENDENCIES if option == "-r" else Use.CONSTRAINTS
-        shell.add(command, Outcome.TRANSLATED, "its lines, from where they are written", text)
-        for line, each in written:
-            if requirement := re.sub(r"(^|\s)#.*", "", each).strip():
-                add_line(requirement, Source(shell.file, line), shell.imported, shell.context, use)
     elif host is None:
-        cloned, reason = shell.clone(name), _NOT_COPIED
-        if cloned is not None:
-            reason = _IN_CLONE.format(url=cloned[0].url)
-        shell.add(command, Outcome.REFUSED, f"{name} {reason}", text)
+        shell.add(command, Outcome.REFUSED, _missing(shell, name), text)
     elif option == "-r":
         # pip reads a file of any name.
         importer = shell.imported.find(host) or (read_requirements if shell.imported.find(_USUAL_FILE) else None)
@@ -202,8 +187,13 @@ def _read_file(shell: Shell, command: Command, option: str, name: str, extras: S
 
 
 _USUAL_FILE: Final = Path("requirements.txt")
-_IN_CLONE: Final = "is a file of {url}: save it in the project, and name it to `envspec init`"
-_NOT_COPIED: Final = "is not among the files that are copied from the project: name it to `envspec init` as well"
+
+
+def _missing(shell: Shell, name: str) -> str:
+    """Why a file that a command names can't be read."""
+    if (cloned := shell.clone(name)) is not None:
+        return f"{name} is a file of {cloned[0].url}: save it in the project, and name it to `envspec init`"
+    return f"{name} is not among the files that are copied from the project: name it to `envspec init` as well"
 
 
 def _relative(path: Path, folder: Path) -> str:
@@ -241,7 +231,7 @@ def _read_local(shell: Shell, command: Command, name: str, option: str) -> None:
     elif shell.is_built(path):
         shell.add(command, Outcome.OUTSIDE, "the packages of these wheels are in the spec", text)
     elif cloned is None:
-        shell.add(command, Outcome.REFUSED, f"{path} {_NOT_COPIED}", text)
+        shell.add(command, Outcome.REFUSED, _missing(shell, path), text)
     else:
         _read_clone(shell, command, *cloned, extras, text)
 
@@ -301,9 +291,7 @@ def read_project(shell: Shell, command: Command) -> None:
         # What copied it there is not understood, and a project has one.
         host = shell.context / declares
     if host is None:
-        cloned = shell.clone(".")
-        reason = f"{declares} {_IN_CLONE.format(url=cloned[0].url) if cloned else _NOT_COPIED}"
-        shell.add(command, Outcome.REFUSED, reason)
+        shell.add(command, Outcome.REFUSED, _missing(shell, declares))
         return
     _include_project(shell, command, host, read_selection(shell, command, host), command.text)
     found = shell.imported.find(host.with_name(lock)) if host.with_name(lock).is_file() else None
@@ -342,8 +330,13 @@ _NO_GROUPS: Final = frozenset({"--no-group", "--without"})
 
 def read_selection(shell: Shell, command: Command, project: Path) -> Selection:
     """The extras and groups that a command installs, those that the tool takes by default among them."""
-    options, _ = split_options(command.words[2:], _EXTRAS | _GROUPS | _NO_GROUPS | _OUTPUTS)
-    given = [(option, name) for option, names in options for name in re.split(r"[,\s]+", names)]
+    options, others = split_options(command.words[2:], _EXTRAS | _GROUPS | _NO_GROUPS | _OUTPUTS)
+    given: list[tuple[str, str]] = []
+    for option, value in (*options, *(("", other) for other in others)):
+        if any(unknown in value for unknown in command.unknown):
+            shell.add(command, Outcome.NOT_UNDERSTOOD, "its value is not in this file", f"{option} {value}")
+        else:
+            given += [(option, name) for name in re.split(r"[,\s]+", value)]
     names = {option for option, _ in given}
     file = TomlFile(project, shell.imported) if project.suffix == ".toml" else None
     extras = {name for option, name in given if option in _EXTRAS}
@@ -400,22 +393,7 @@ _VENV_VALUED: Final = frozenset({"-p", "--python", "--prompt", "--index-url", "-
 
 # conda
 
-_CONDA_VALUED: Final = frozenset(
-    [
-        "-c",
-        "--channel",
-        "-n",
-        "--name",
-        "-p",
-        "--prefix",
-        "-f",
-        "--file",
-        "--solver",
-        "-r",
-        "--root-prefix",
-        "--platform",
-    ]
-)
+_CONDA_VALUED: Final = names_of("""-c --channel -n --name -p --prefix -f --file --solver -r --root-prefix --platform""")
 
 
 def read_conda(shell: Shell, command: Command) -> None:
@@ -450,7 +428,7 @@ def _read_spec(shell: Shell, source: Source, spec: str) -> None:
 def _read_conda_file(shell: Shell, command: Command, name: str) -> None:
     host, text = shell.host(name), f"--file {name}"
     if host is None:
-        shell.add(command, Outcome.REFUSED, f"{name} {_NOT_COPIED}", text)
+        shell.add(command, Outcome.REFUSED, _missing(shell, name), text)
     elif host.suffix in (".yml", ".yaml", ".lock"):
         shell.imported.include(host, command.source, text)
     else:
@@ -462,11 +440,9 @@ def _read_conda_file(shell: Shell, command: Command, name: str) -> None:
 
 def read_conda_config(shell: Shell, command: Command) -> None:
     """`conda config --add channels conda-forge`."""
-    words = command.words
-    added = [
-        words[at + 2] for at in range(len(words) - 2) if words[at + 1] == "channels" and words[at].startswith("--")
-    ]
-    if not added or "--remove" in words:
+    given, names = split_options(command.words[2:], {"--add", "--append", "--prepend", "--remove"})
+    if not names or ("--remove", "channels") in given or "channels" not in [value for _, value in given]:
         shell.add(command, Outcome.OUTSIDE, "envspec solves by the spec alone")
-    for channel in added:
+        return
+    for channel in names:
         add_channel(shell.imported, command.source, channel, command.text)

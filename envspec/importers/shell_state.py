@@ -45,10 +45,14 @@ class Selection:
 
 
 class Command(NamedTuple):
-    """One command. words: the program without its folder, then its arguments. text: as it is written.
+    """One command.
 
-    whole: words with what is in front of the program. environment: in which the program runs, as far as it is named.
+    words: the program without its folder, then its arguments.
+    text: as it is written.
+    whole: words with what is in front of the program.
+    environment: in which the program runs, as far as it is named.
     output: the file that its output is written to; empty if there is none.
+    unknown: in words, what no value is known of.
     """
 
     words: tuple[str, ...]
@@ -57,6 +61,7 @@ class Command(NamedTuple):
     whole: tuple[str, ...] = ()
     environment: str = ""
     output: str = ""
+    unknown: tuple[str, ...] = ()
 
     @property
     def python(self) -> str:
@@ -78,16 +83,21 @@ class Clone(NamedTuple):
 class Shell:
     """The state in which commands are read.
 
-    file: of the script, as messages name it. context: the project's folder, which paths of requirements start from.
-    variables: name -> value; of None and of others it is not known. copies: the container's paths -> what is copied
-    there, the last one first. written: the container's paths -> lines of files that the script writes. clones: by the
-    folder in the container. has_system: False in a stage whose packages of the system are not in the final image.
-    environments: folders of Python environments, where commands make them and variables name them. taken: name of a
-    stage, and a path that is copied from it. syncs: a project's file -> extras and groups that commands install of it.
-    packages: where commands install packages for Python. scripts: of the project, that were read. active: the
-    environment that the script activated. main: the environment of the image, of several; empty if any may be. built:
-    folders of wheels, and of what a stage installed. exports: files with the requirements of a project -> the command
-    that writes them.
+    file: of the script, as messages name it.
+    context: the project's folder, which paths of requirements start from.
+    variables: name -> value; of None and of others it is not known.
+    copies: the container's paths -> what is copied there, the last one first.
+    clones: repositories by their folder in the container.
+    has_system: False in a stage whose packages of the system are not in the final image.
+    environments: folders of Python environments, where commands make them and variables name them.
+    taken: name of a stage, and a path that is copied from it.
+    syncs: a project's file -> extras and groups that commands install of it.
+    packages: where commands install packages for Python.
+    scripts: of the project, that were read.
+    active: the environment that the script activated.
+    main: the environment of the image, of several; empty if any may be.
+    built: folders of wheels, and of what a stage installed.
+    exports: files with the requirements of a project -> the command that writes them.
     """
 
     imported: Import
@@ -96,7 +106,6 @@ class Shell:
     variables: MutableMapping[str, str | None] = field(default_factory=dict)
     workdir: str = "/"
     copies: dict[str, list[Path]] = field(default_factory=dict)
-    written: dict[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
     clones: dict[str, Clone] = field(default_factory=dict)
     has_system: bool = True
     environments: dict[str, None] = field(default_factory=dict)
@@ -116,7 +125,7 @@ class Shell:
     def start_from(self, other: Shell) -> None:
         """Take the state of another stage, which is not changed afterwards."""
         self.workdir, self.variables = other.workdir, dict(other.variables)
-        self.copies, self.written, self.clones = dict(other.copies), dict(other.written), dict(other.clones)
+        self.copies, self.clones = dict(other.copies), dict(other.clones)
         self.environments, self.packages = dict(other.environments), [*other.packages]
         self.built, self.exports = dict(other.built), dict(other.exports)
 
@@ -180,6 +189,11 @@ class Shell:
 
 
 Reader = Callable[[Shell, Command], None]
+
+
+def names_of(text: str) -> frozenset[str]:
+    """The names in a text, with blanks between them."""
+    return frozenset(text.split())
 
 
 def split_options(words: Iterable[str], valued: Collection[str]) -> tuple[list[tuple[str, str]], list[str]]:

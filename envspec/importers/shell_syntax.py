@@ -1,354 +1,352 @@
-"""Shell scripts -> their commands, each with its line and its words.
+"""Shell scripts -> the commands in them, each with its line, and with why it may not run.
 
-A reader of scripts, no shell: nothing is run. Every pass is linear in the script's length, and nothing recurses. Words
-stay as they are written until `expand` gives variables their values, since commands before may set them.
-Source: POSIX, Shell Command Language; bash's manual for `[[`, `|&`, `&>` and `<<<`.
+A reader of scripts, no shell: nothing is run and no condition is evaluated. shlex splits a command into words.
+Source: POSIX, Shell Command Language; bash's manual for `[[`, `|&` and `&>`.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-#: In characters: of what variables may make of one word. Values that contain each other grow without a bound.
+#: In characters: of what variables may make of one text. Values that contain each other grow without a bound.
 MAX_EXPANDED: Final = 1 << 16
 
-_OPERATOR: Final = re.compile(r"&&|\|\||;;&?|;&|\|&|[;&|()\n]")
-_REDIRECTION: Final = re.compile(r"(?:\d*|\{\w+\})(<<<|<<-?|>>|>&|<&|<>|>\||&>>?|[<>](?!\())")
-_PARAMETER: Final = re.compile(
-    r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)(?:(?P<how>:?[-+])(?P<other>[^{}$`]*))?\})", re.ASCII
+_BRACKETS: Final = r"\((?:[^()]|\([^()]*\))*\)"
+_COMPUTED: Final = rf"[$<>]{_BRACKETS}|`[^`]*`"
+_DOUBLE: Final = rf"""\"(?:\\.|\${_BRACKETS}|\$(?!{_BRACKETS})|[^"\\$])*\""""
+_QUOTED: Final = rf"'[^']*'|{_DOUBLE}"
+_TOKEN: Final = re.compile(
+    rf"""(?P<blank>[ \t\r]+|\\\n)
+    | (?P<comment>(?<![^\s;&|()])\#[^\n]*)
+    | (?P<here>(?<!<)<<(?!<)(?P<strips>-?)[ \t]*["']?(?P<name>[^\s<>"'|;&()]+)["']?)
+    | (?P<function>(?<![^\s;&|(])[\w.-]+[ \t]*\([ \t]*\))
+    | (?P<operator>&&|\|\|?&?|;;?&?|\n|(?<![<>])&(?!>)|[()])
+    | (?P<word>{_QUOTED}|{_COMPUTED}|\\.|[^\s'"\\$<>`;&|()\#]+|.)""",
+    re.VERBOSE | re.DOTALL,
 )
-# Parts of a word, outside of and between double quotes.
-_UNQUOTED: Final = re.compile(
-    r"""(?P<plain>[^\\"'$`]+)|(?P<single>'[^']*')|(?P<double>")|(?P<escape>\\.)|(?P<parameter>[$`])|(?P<rest>.)""",
-    re.DOTALL,
-)
-_QUOTED: Final = re.compile(
-    r"""(?P<plain>[^\\"$`]+)|(?P<double>")|(?P<escape>\\.)|(?P<parameter>[$`])|(?P<rest>.)""", re.DOTALL
-)
-_OPENING: Final = {"$(": ")", "${": "}", "<(": ")", ">(": ")"}
 
 
-class BadScript(ValueError):
-    """A script that no shell reads. line: where what has no end begins."""
+class Piece(NamedTuple):
+    """A simple command, the head of a `for` or `case`, or a parenthesis.
 
-    def __init__(self, line: int, problem: str) -> None:
-        super().__init__(problem)
-        self.line = line
-
-
-class Script(NamedTuple):
-    """text, and (offset, line in the source) for each part of it, in ascending order."""
-
-    text: str
-    lines: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, parts: Sequence[tuple[int, str]]) -> Script:
-        """parts: line in the source, and text, with its line end unless the next part continues its line."""
-        lines, at = [], 0
-        for line, text in parts:
-            lines.append((at, line))
-            at += len(text)
-        return cls("".join(text for _, text in parts), tuple(lines))
-
-    def line(self, offset: int) -> int:
-        """The line in the source of a character."""
-        at = bisect_right(self.lines, (offset, 1 << 62)) - 1
-        return self.lines[at][1] if at >= 0 else 0
-
-
-class Redirection(NamedTuple):
-    """operator: `>`, `>>`, `<`, `<<`, ... target: a word as it is written. body: the lines of a here-document."""
-
-    operator: str
-    target: str
-    body: tuple[tuple[int, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A simple command, or a word of the shell's grammar such as `then`.
-
-    before: the operator that separates it from the one before (`&&`, `||`, `|`, `;`, `(`, ...), empty for the first.
-    after: the operator behind it. words: as they are written. text: as it is written. line: of the source.
+    text: as it is written.
+    line: of the source.
+    before: the operator in front of it: `&&`, `||`, `|`, `;`, a line end; empty for the first.
+    doubt: why it may not run, for a sentence: `in a branch`; empty if it runs.
+    bodies: of its here-documents, each line with its number.
     """
 
-    before: str
-    after: str
-    words: tuple[str, ...]
     text: str
     line: int
-    redirections: tuple[Redirection, ...] = ()
+    before: str = ""
+    doubt: str = ""
+    bodies: tuple[tuple[tuple[int, str], ...], ...] = ()
 
 
-def steps(script: Script) -> list[Step]:
-    """The steps of a script.
+def commands(parts: Sequence[tuple[int, str]]) -> Iterator[Piece]:
+    """The commands of a script, without the words of the shell's grammar in front of them.
 
-    Raises:
-        BadScript: a quote, a bracket or a here-document has no end.
+    parts: line in the source, and text: with a line end, unless the next part continues its line.
     """
-    return _Reader(script).steps()
+    flow = _Flow()
+    for piece in _split(parts):
+        if (command := flow.enter(piece)) is not None:
+            yield command
 
 
-class _Reader:
-    """One pass over a script."""
+def _split(parts: Sequence[tuple[int, str]]) -> Iterator[Piece]:
+    """A script, split at its operators. Parentheses are pieces."""
+    offsets: list[int] = []
+    size = 0
+    for _, part in parts:
+        offsets.append(size)
+        size += len(part)
 
-    def __init__(self, script: Script) -> None:
-        self.script, self.text, self.at = script, script.text, 0
-        self.found: list[tuple[Step, list[Redirection]]] = []
-        self.before = ""
-        self.words: list[str] = []
-        self.redirections: list[Redirection] = []
-        self.start = self.end = 0
-        # Here-documents whose bodies begin on the next line, each as its list and its index in there.
-        self.waiting: list[tuple[list[Redirection], int]] = []
+    def line_of(offset: int) -> int:
+        return parts[bisect_right(offsets, offset) - 1][0]
 
-    def steps(self) -> list[Step]:
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if char in " \t\r":
-                self.at += 1
-            elif self.text.startswith("\\\n", self.at):
-                self.at += 2
-            elif char == "#":
-                self.at = self._line_end()
-            elif found := _REDIRECTION.match(self.text, self.at):
-                self._redirection(found)
-            elif found := _OPERATOR.match(self.text, self.at):
-                self._operator(found[0])
-            else:
-                self._word()
-        self._step("")
-        self._bodies()
-        return [replace(step, redirections=tuple(own)) for step, own in self.found]
-
-    def _line_end(self) -> int:
-        end = self.text.find("\n", self.at)
-        return len(self.text) if end < 0 else end
-
-    def _take_word(self) -> str:
-        begin, self.at = self.at, word_end(self.script, self.at)
-        self.end = self.at
-        return self.text[begin : self.at]
-
-    def _mark(self) -> None:
-        if not self.words and not self.redirections:
-            self.start = self.at
-
-    def _word(self) -> None:
-        self._mark()
-        self.words.append(self._take_word())
-
-    def _redirection(self, found: re.Match[str]) -> None:
-        self._mark()
-        self.at = found.end()
-        while self.text[self.at : self.at + 1] in (" ", "\t"):
-            self.at += 1
-        each = Redirection(found[1], self._take_word())
-        if each.operator in ("<<", "<<-"):
-            self.waiting.append((self.redirections, len(self.redirections)))
-        self.redirections.append(each)
-
-    def _operator(self, operator: str) -> None:
-        is_empty = not self._step(operator)
-        self.at += len(operator)
+    script = "".join(part for _, part in parts) + "\n"
+    before, start, end = "", -1, 0
+    for token, documents in _tokens(script):
+        operator = token["operator"]
+        if operator is None:
+            if token.lastgroup not in ("blank", "comment"):
+                start = token.start() if start < 0 else start
+                end = token.end()
+            continue
+        if start >= 0:
+            bodies = tuple(tuple((line_of(offset), line) for offset, line in body) for body in documents)
+            yield Piece(script[start:end], line_of(start), before, bodies=bodies)
         if operator in ("(", ")"):
-            line = self.script.line(self.at - 1)
-            self.found.append((Step(self.before, "", (operator,), operator, line), []))
-        if operator == "\n":
-            self._bodies()
+            yield Piece(operator, line_of(token.start()), operator if start >= 0 else before)
         # The end of a line behind an operator continues the list: `a &&` and `b` on the next line.
-        if operator != "\n" or not is_empty:
-            self.before = operator
-
-    def _step(self, after: str) -> bool:
-        """What was read up to an operator; False if there is nothing."""
-        if not self.words and not self.redirections:
-            return False
-        text = self.text[self.start : self.end]
-        step = Step(self.before, after, tuple(self.words), text, self.script.line(self.start))
-        self.found.append((step, self.redirections))
-        self.words, self.redirections = [], []
-        return True
-
-    def _bodies(self) -> None:
-        for own, index in self.waiting:
-            each = own[index]
-            delimiter, body = re.sub(r"[\"'\\]", "", each.target), []
-            first = self.script.line(self.at - 1)
-            while True:
-                if self.at >= len(self.text):
-                    raise BadScript(first, f"the here-document {delimiter} has no end")
-                end, number = self._line_end(), self.script.line(self.at)
-                line, self.at = self.text[self.at : end].rstrip("\r"), end + 1
-                line = line.lstrip("\t") if each.operator == "<<-" else line
-                if line == delimiter:
-                    break
-                body.append((number, line + "\n"))
-            own[index] = each._replace(body=tuple(body))
-        self.waiting = []
+        if operator != "\n" or start >= 0:
+            before = operator
+        start = -1
 
 
-def word_end(script: Script, at: int) -> int:
-    """Where the word ends that begins at a character: quotes, `$(...)` and `${...}` belong to it.
+def _tokens(script: str) -> Iterator[tuple[re.Match[str], list[_Body]]]:
+    """The tokens of a script; at the end of a line, the here-documents behind it, which have none."""
+    at = 0
+    waiting: list[re.Match[str]] = []
+    while at < len(script):
+        token = next(_TOKEN.finditer(script, at))
+        at = token.end()
+        if token["here"]:
+            waiting.append(token)
+        bodies: list[_Body] = []
+        if token["operator"] == "\n":
+            for each in waiting:
+                body, at = _here_document(script, at, each)
+                bodies.append(body)
+            waiting = []
+        yield token, bodies
 
-    Raises:
-        BadScript: one of them has no end.
+
+#: The lines of a here-document with their offsets.
+_Body = list[tuple[int, str]]
+
+
+def _here_document(script: str, at: int, start: re.Match[str]) -> tuple[_Body, int]:
+    """A here-document, and the offset behind it. One without an end takes all lines."""
+    body: _Body = []
+    while at < len(script):
+        end = script.find("\n", at) + 1 or len(script)
+        line = script[at:end].lstrip("\t") if start["strips"] else script[at:end]
+        if line.rstrip("\r\n") == start["name"]:
+            return body, end
+        body.append((at, line))
+        at = end
+    return body, at
+
+
+_FUNCTION: Final = re.compile(r"(?:function\s+[\w.-]+(?:\s*\(\s*\))?|[\w.-]+\s*\(\s*\))\s*")
+_RESERVED: Final = re.compile(r"(if|then|elif|else|fi|for|select|while|until|do|done|case|esac|time|!|[{}])(?=\s|$)\s*")
+_DOUBTS: Final = {
+    **dict.fromkeys(("if", "case"), "in a branch"),
+    **dict.fromkeys(("for", "select", "while", "until"), "in a loop"),
+}
+_CLOSING: Final = frozenset({"fi", "done", "esac", "}"})
+#: Commands whose failure does not end a build, since it decides whether others run.
+_TESTS: Final = re.compile(
+    r"(\[\[?|test|which|type|hash|command -v|nvidia-smi)(\s|$)|!\s|grep\b.*(\s-\w*q|/dev/null)|dpkg -[sl]", re.DOTALL
+)
+#: Behind `||`: what follows their `&&` runs whatever came before, or nothing does.
+_SETTLES: Final = re.compile(r"(true|:|exit|return|false)(\s|$)")
+
+
+class _Group(NamedTuple):
+    """A construct that is not closed yet.
+
+    word: that opens it.
+    before: the operator in front of it.
+    inner: why its commands may not run, also by the groups around it.
+    outer: why the construct itself may not run, by the list that it is in.
     """
-    text, opened, begins = script.text, [""], [at]
-    while at < len(text):
-        char, top, width = text[at], opened[-1], 1
-        if top == "'":
-            end = text.find("'", at)
-            if end < 0:
-                break
-            at, width = end, 1
-            opened.pop(), begins.pop()
-        elif char == "\\":
-            width = 2
-        elif char == top:
-            opened.pop(), begins.pop()
-        elif closing := _opens(text, at, top):
-            opened.append(closing)
-            begins.append(at)
-            width = 2 if text[at : at + 2] in _OPENING else 1
-        elif not top and char in " \t\r\n;&|<>()":
-            return at
-        at += width
-    if opened[-1]:
-        raise BadScript(script.line(begins[-1]), f"{text[begins[-1]]} has no end")
-    return len(text)
+
+    word: str
+    before: str
+    inner: str
+    outer: str
 
 
-def _opens(text: str, at: int, top: str) -> str:
-    """What closes the quote or bracket that opens at a character; empty if none does. top: what closes the last one."""
-    pair, char = text[at : at + 2], text[at]
-    if pair in _OPENING and (top != '"' or pair[0] == "$"):
-        return _OPENING[pair]
-    if char in '"`' or (char == "'" and top != '"'):
-        return char
-    return ")" if char == "(" and top == ")" else ""
+class _Flow:
+    """Follows the constructs of a script.
+
+    groups: that are open.
+    doubt: why the rest of a list may not run, which `&&` and `||` join.
+    last: the last command or group of the list, of which only `before` and `text` count.
+    """
+
+    def __init__(self) -> None:
+        self.groups: list[_Group] = []
+        self.doubt = ""
+        self.last = Piece("", 0)
+        self._is_pattern = self._is_function = False
+
+    def enter(self, piece: Piece) -> Piece | None:
+        """A piece without the words of the grammar in front; None if nothing is left."""
+        if piece.text == ")":
+            self._is_pattern = False
+            if not self.groups or self.groups[-1].word != "(":
+                return None
+            self._close()
+            return piece
+        if piece.before.startswith(";;"):
+            self._is_pattern = True
+        self._continue(piece.before)
+        if piece.text == "(":
+            self._open("(", piece.before)
+            return piece
+        text = self._without_grammar(piece)
+        if self._is_pattern and not text.startswith("case"):
+            return None
+        if not text and not piece.bodies:
+            return None
+        is_negated = "!" in piece.text.removesuffix(text).split()
+        self.last = piece._replace(text=f"! {text}" if is_negated else text)
+        return piece._replace(text=text, doubt=self._around() or self.doubt)
+
+    def _around(self) -> str:
+        return self.groups[-1].inner if self.groups else ""
+
+    def _without_grammar(self, piece: Piece) -> str:
+        text = piece.text
+        while True:
+            if found := _FUNCTION.match(text):
+                self._is_function = True
+            elif found := _RESERVED.match(text):
+                if found[1] in _CLOSING:
+                    self._close()
+                elif found[1] in _DOUBTS or found[1] == "{":
+                    self._open(found[1], piece.before)
+            else:
+                return text
+            if found[0].strip() in ("for", "select", "case"):
+                # Their own words are names, lists and patterns, not commands.
+                self._is_pattern = found[1] == "case"
+                return text
+            text = text[found.end() :]
+
+    def _continue(self, before: str) -> None:
+        """Whether a command runs that follows an operator."""
+        is_settled = self.last.before == "||" and _SETTLES.match(self.last.text)
+        if before == "||" or (before == "&&" and _TESTS.match(self.last.text)):
+            self.doubt = "after a condition"
+        elif before not in ("&&", "|", "|&") or is_settled:
+            self.doubt = ""
+
+    def _open(self, word: str, before: str) -> None:
+        inner = _DOUBTS.get(word, "")
+        if word == "{" and self._is_function:
+            inner = "in a function"
+        self.groups.append(_Group(word, before, self._around() or inner or self.doubt, self.doubt))
+        self.doubt, self._is_function = "", False
+
+    def _close(self) -> None:
+        self._is_pattern = False
+        if self.groups:
+            group = self.groups.pop()
+            self.doubt = group.outer
+            # A group ends as its last command does, and stands behind the operator in front of it.
+            self.last = self.last._replace(before=group.before)
 
 
-#: In place of what a word of more than MAX_EXPANDED characters has.
-TOO_LONG: Final = "..."
+# Words
 
 
 class Expanded(NamedTuple):
-    """words: with values and without quotes. unknown: what no value is known of, as it is written; it stays there.
+    """Words with the values of variables and without quotes.
 
-    A word that becomes longer than MAX_EXPANDED is TOO_LONG, and TOO_LONG is unknown.
+    unknown: what no value is known of, as it is written; it stays in the words.
+    outputs: files that a command writes.
     """
 
     words: tuple[str, ...]
     unknown: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     @property
     def problem(self) -> str:
-        """Why a command or an instruction with these words can't be read, for the ledger; empty if it can."""
-        if TOO_LONG in self.unknown:
+        """Why the words can't be read, for the ledger; empty if they can."""
+        unknown = [each for each in self.unknown if any(each in word for word in self.words)]
+        if _TOO_LONG in unknown:
             return f"it is longer than {MAX_EXPANDED} characters with the values of its variables"
-        return f"the value of {', '.join(self.unknown)} is not in this file" if self.unknown else ""
+        return f"the value of {', '.join(unknown)} is not in this file" if unknown else ""
 
 
-def expand(words: Sequence[str], variables: Mapping[str, str | None]) -> Expanded:
-    """The words of a command with the values of variables; a value outside of quotes may be several words.
+_TOO_LONG: Final = "..."
+_REDIRECTION: Final = re.compile(
+    rf"(?P<kept>{_QUOTED}|{_COMPUTED}|\\.)|[\d&]?(?:<<?<?-?|(?P<writes>>>?))[&|]?\s*(?P<target>(?:{_QUOTED}|[^\s<>])+)",
+    re.DOTALL,
+)
+_PARAMETER: Final = (
+    r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)(?:(?P<how>:?[-+])(?P<other>[^{}$`]*))?\})"
+    rf"|(?P<computed>{_COMPUTED}|\$\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|\$[\d@*#?$!-])"
+)
+_OUTSIDE: Final = re.compile(rf"""(?P<kept>'[^']*'|\\.)|(?P<quoted>{_DOUBLE})|{_PARAMETER}""", re.DOTALL | re.ASCII)
+_INSIDE: Final = re.compile(rf"(?P<kept>\\.)|{_PARAMETER}", re.DOTALL | re.ASCII)
+
+
+def expand(text: str, variables: Mapping[str, str | None]) -> Expanded:
+    """The words of a command; a value outside of quotes may be several words.
 
     variables: of None and of those that are not in there, the value is not known.
     """
-    found: list[str] = []
-    unknown: list[str] = []
-    for word in words:
-        pieces = _pieces(word, variables, unknown)
-        own = [""]
-        for piece in pieces:
-            own = [*own[:-1], *_joined(own[-1], piece)]
-        found += [each for each in own if each] or ([] if all(piece.splits for piece in pieces) else [""])
-    return Expanded(tuple(found), tuple(dict.fromkeys(unknown)))
+    outputs: list[str] = []
+
+    def without_redirection(found: re.Match[str]) -> str:
+        if found["kept"]:
+            return found[0]
+        if found["writes"]:
+            outputs.append(found["target"])
+        return " "
+
+    values = _Values(variables)
+    plain = values.put_into(_REDIRECTION.sub(without_redirection, text.replace("\\\n", "")))
+    targets = [values.put_into(each).strip("\"'") for each in outputs]
+    try:
+        words = shlex.split(plain)
+    except ValueError:
+        words = plain.split()
+    return Expanded(tuple(words), tuple(dict.fromkeys(values.unknown)), tuple(targets))
 
 
 def expand_text(text: str, variables: Mapping[str, str | None]) -> Expanded:
-    """A text with the values of variables and without quotes, as one word: as Docker reads its instructions."""
-    unknown: list[str] = []
-    pieces = _pieces(text, variables, unknown)
-    return Expanded(("".join(piece.text for piece in pieces),), tuple(dict.fromkeys(unknown)))
+    """A text as one word, as Docker reads its instructions."""
+    values = _Values(variables)
+    plain = values.put_into(text)
+    lexer = shlex.shlex(plain, posix=True)
+    lexer.whitespace, lexer.commenters, lexer.whitespace_split = "", "", True
+    try:
+        word = lexer.get_token() or ""
+    except ValueError:
+        word = plain
+    return Expanded((word,), tuple(dict.fromkeys(values.unknown)))
 
 
-class _Piece(NamedTuple):
-    """A part of a word. splits: whether blanks in it separate words."""
+class _Values:
+    """Puts values of variables into texts. unknown: what no value is known of."""
 
-    text: str
-    splits: bool = False
+    def __init__(self, variables: Mapping[str, str | None]) -> None:
+        self.variables = variables
+        self.unknown: list[str] = []
+        self.size = 0
 
+    def put_into(self, text: str) -> str:
+        """A text with values; their own quotes are escaped, so that shlex keeps them."""
+        found = _OUTSIDE.sub(self._outside, text)
+        return _TOO_LONG if _TOO_LONG in self.unknown else found
 
-def _joined(last: str, piece: _Piece) -> list[str]:
-    if not piece.splits:
-        return [last + piece.text]
-    words = piece.text.split()
-    before = [last, ""] if piece.text[:1].isspace() else [last]
-    after = [""] if words and piece.text[-1:].isspace() else []
-    return [*before[:-1], before[-1] + words[0], *words[1:], *after] if words else before
+    def _outside(self, found: re.Match[str]) -> str:
+        if found["quoted"]:
+            return _INSIDE.sub(self._inside, found["quoted"])
+        return found["kept"] or self._value(found, is_quoted=False)
 
+    def _inside(self, found: re.Match[str]) -> str:
+        return found["kept"] or self._value(found, is_quoted=True)
 
-def _pieces(word: str, variables: Mapping[str, str | None], unknown: list[str]) -> list[_Piece]:
-    pieces: list[_Piece] = []
-    at, size, is_quoted = 0, 0, False
-    while at < len(word):
-        found = next((_QUOTED if is_quoted else _UNQUOTED).finditer(word, at))
-        kind, text, step = found.lastgroup, found[0], len(found[0])
-        piece = _Piece(text)
-        if kind == "single":
-            piece = _Piece(text[1:-1])
-        elif kind == "double":
-            piece, is_quoted = _Piece(""), not is_quoted
-        elif kind == "escape":
-            kept = "\\" if is_quoted and text[1] not in '$`"\\\n' else ""
-            piece = _Piece(kept + text[1].replace("\n", ""))
-        elif kind == "parameter":
-            value, step, is_known = _parameter(word, at, variables)
-            unknown += [] if is_known else [value]
-            piece = _Piece(value, splits=is_known and not is_quoted)
-        pieces.append(piece)
-        size, at = size + len(piece.text), at + step
-        if size > MAX_EXPANDED:
-            unknown.append(TOO_LONG)
-            return [_Piece(TOO_LONG)]
-    return pieces
-
-
-def _parameter(word: str, at: int, variables: Mapping[str, str | None]) -> tuple[str, int, bool]:
-    """Value, length in the word, and whether the value is known, of what begins with `$` or a backquote."""
-    if found := _PARAMETER.match(word, at):
+    def _value(self, found: re.Match[str], *, is_quoted: bool) -> str:
         name = found["name"] or found["braced"]
-        value, how, other = variables.get(name), found["how"] or "", found["other"] or ""
+        how, other = found["how"] or "", found["other"] or ""
+        value = self.variables.get(name) if name else None
         is_set = value is not None and (value != "" or ":" not in how)
         if how.endswith("+"):
             # Of a name without a known value, the base image may have one.
-            return (other if is_set else "", len(found[0]), value is not None)
-        if is_set and value is not None:
-            return value, len(found[0]), True
-        return (other if how else found[0]), len(found[0]), bool(how)
-    if word[at : at + 2] in _OPENING or word[at] == "`":
-        end = _closing(word, at)
-    else:
-        end = at + 2
-        if not re.match(r"\$[\w@*#?$!-]", word[at:end], re.ASCII):
-            return "$", 1, True
-    return word[at:end], end - at, False
-
-
-def _closing(word: str, at: int) -> int:
-    """Where a substitution ends that begins at a character."""
-    depth, opened = 0, word[at : at + 2]
-    pair = {"$(": "()", "${": "{}"}.get(opened)
-    if pair is None:
-        return (word.find("`", at + 1) + 1) or len(word)
-    for end in range(at + 1, len(word)):
-        depth += (word[end] == pair[0]) - (word[end] == pair[1])
-        if not depth:
-            return end + 1
-    return len(word)
+            value = other if is_set else (value and "")
+        elif how and not is_set:
+            value = other
+        if value is None:
+            self.unknown.append(found[0])
+            value = found[0]
+            if not is_quoted:
+                return shlex.quote(value)
+        self.size += len(value)
+        if self.size > MAX_EXPANDED:
+            self.unknown.append(_TOO_LONG)
+            return ""
+        return re.sub(r"[\\\"]" if is_quoted else r"[\\\"']", r"\\\g<0>", value)

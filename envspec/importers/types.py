@@ -35,6 +35,7 @@ class Outcome(Enum):
 
     KEPT: the spec has it as it is. TRANSLATED: the spec has it in another form, or it decided a value of the spec.
     REFUSED: a package, an index or a setting that no spec can have. NOT_UNDERSTOOD: nothing is known of its meaning.
+    NOT_DECIDED: a command that installs packages, if it runs: it is in a branch, a loop, a function or a here-document.
     OUTSIDE: it concerns no package, index or setting: labels, ports, accounts, files, downloads, installers.
     """
 
@@ -42,12 +43,13 @@ class Outcome(Enum):
     TRANSLATED = "translated"
     REFUSED = "refused"
     NOT_UNDERSTOOD = "not understood"
+    NOT_DECIDED = "not decided"
     OUTSIDE = "not of an environment"
 
     @property
     def is_lost(self) -> bool:
         """Whether the spec lacks what the line does."""
-        return self in (Outcome.REFUSED, Outcome.NOT_UNDERSTOOD)
+        return self in (Outcome.REFUSED, Outcome.NOT_UNDERSTOOD, Outcome.NOT_DECIDED)
 
 
 class Source(NamedTuple):

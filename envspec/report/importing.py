@@ -64,7 +64,8 @@ def _counts(found: Imported) -> dict[str, int]:
 
 
 def _answer(found: Imported) -> Iterator[Table]:
-    shown = {name: count for name, count in _counts(found).items() if count or name != Outcome.OUTSIDE.value}
+    optional = (Outcome.OUTSIDE.value, Outcome.NOT_DECIDED.value)
+    shown = {name: count for name, count in _counts(found).items() if count or name not in optional}
     counts = ", ".join(f"{count} {outcome}" for outcome, count in shown.items())
     rows = [row("spec", str(found.spec)), row("lines", counts)]
     if found.lock is not None:

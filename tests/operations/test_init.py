@@ -244,6 +244,16 @@ def test_sources_without_a_package(user: User) -> None:
     assert init(user, "requirements.txt", "--name", "tools", "--no-lock", "--force").status == 0
 
 
+def test_an_install_command_in_a_branch_is_listed(user: User) -> None:
+    text = "FROM ubuntu:24.04\nRUN pip install weekly\nRUN if [ -f /x ]; then pip install modern; fi\n"
+    (user.folder / "Dockerfile").write_text(text)
+    ran = init(user, "Dockerfile", "--name", "t", "--no-lock")
+    assert ran.status == 10
+    assert "1 not decided" in ran.stdout
+    assert "Dockerfile:3: pip install modern\n      not decided: it is in a branch" in ran.stdout
+    assert init(user, "Dockerfile", "--name", "t", "--no-lock", "--force", "--allow-incomplete").status == 0
+
+
 def test_a_file_of_another_name_is_read_as_what_it_is(user: User) -> None:
     (user.folder / "requirements.dev").write_text("weekly\n")
     (user.folder / "Gpu_Dockerfile").write_text(

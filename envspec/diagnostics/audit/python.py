@@ -131,7 +131,8 @@ def unread(audit: Audit) -> Iterator[Finding]:
     """Lines of which nothing is known."""
     from envspec.importers.types import Outcome
 
-    lines = [each for each in audit.ledger if each.outcome is Outcome.NOT_UNDERSTOOD]
+    unread = (Outcome.NOT_UNDERSTOOD, Outcome.NOT_DECIDED)
+    lines = [each for each in audit.ledger if each.outcome in unread]
     if lines:
         what = f"{len(lines)} {'line is' if len(lines) == 1 else 'lines are'} not understood, and not examined"
         why = f"the first one: {lines[0].reason or lines[0].text}"
