@@ -7,17 +7,19 @@ tag that moved, or a lock that was tampered with.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from envspec.errors import UsageError
 from envspec.lockfile.diff_packages import (
-    CondaChange,
-    PackageChange,
-    Resolutions,
+    Change,
+    Detail,
+    Move,
+    attributes,
     conda_changes,
+    grouped,
     is_replaced_wheel,
     package_changes,
 )
@@ -25,7 +27,7 @@ from envspec.lockfile.document import load
 from envspec.lockfile.folder import find_lock, read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.lockfile.toml_writer import string, time_text
-from envspec.models import BaseImage, Driver, ImageSettings, Lock, Platform, Resolution, Target
+from envspec.models import BaseImage, CondaPackage, Driver, ImageSettings, Lock, Package, Platform, Resolution
 from envspec.spec.owner import LOCKS
 
 
@@ -68,109 +70,74 @@ def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], s
     return values
 
 
-#: (what, old, new) of one file; empty if there is none.
-Changes = tuple[tuple[str, str, str], ...]
+class _ReplacedFile(NamedTuple):
+    """A file of one platform that was replaced at the same version. value: the one that says no more, if any."""
+
+    platform: Platform
+    change: Change
+    value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    """One file that was replaced at the same version, on the platforms with equal changes.
-
-    kind: `wheel`, `conda package`, `built wheel`, `Python` or `base image`. changes: (what, old, new): index, channel,
-    file, url, sha256, digest; those that differ.
-    """
-
-    kind: str
-    name: str
-    version: str
-    platforms: tuple[Platform, ...]
-    changes: Changes
-
-    @property
-    def title(self) -> str:
-        if self.kind == "base image":
-            return f"{self.kind} {self.name}:{self.version}"
-        return f"{self.kind} {self.name} {self.version}".replace("Python Python", "Python")
-
-
-def replaced_files(old: Lock, new: Lock, olds: Resolutions, news: Resolutions) -> tuple[Replaced, ...]:
-    """olds, news: the resolutions by platform. Only platforms of both locks are compared."""
-    found: dict[tuple[str, str, str, Changes], list[Platform]] = {}
-    for platform in sorted(olds.keys() & news.keys(), key=lambda each: each.value):
-        before, after = olds[platform], news[platform]
-        for kind, name, version, changes in (
-            *_replaced_image(old.on(platform).base_image, new.on(platform).base_image, platform),
-            *_replaced_python(before.target, after.target),
-            *_replaced_conda(before, after),
-            *_replaced_wheels(before, after),
-        ):
-            differing = tuple(each for each in changes if each[1] != each[2])
-            if differing:
-                found.setdefault((kind, name, version, differing), []).append(platform)
-    return tuple(
-        Replaced(kind, name, version, tuple(p), changes) for (kind, name, version, changes), p in found.items()
-    )
+def _replaced_files(old: Lock, new: Lock, before: Resolution, after: Resolution) -> Iterator[_ReplacedFile]:
+    """before, after: what the locks have of one platform."""
+    platform = before.target.platform
+    image = _replaced_image(old.on(platform).base_image, new.on(platform).base_image, platform)
+    if image is not None:
+        yield _ReplacedFile(platform, image, "image.digest")
+    pythons = before.target.python, after.target.python
+    if (pythons[0].version, pythons[0].source) == (pythons[1].version, pythons[1].source):
+        details = attributes(*pythons, "url", "sha256")
+        if details:
+            python = _replaced("Python", "Python", pythons[1].version, details)
+            yield _ReplacedFile(platform, python, "python.sha256")
+    for conda_package, details in _replaced_conda(before, after):
+        version = f"{conda_package.version} {conda_package.build}"
+        yield _ReplacedFile(platform, _replaced("conda package", conda_package.name, version, details))
+    for kind, package, details in _replaced_wheels(before, after):
+        value = f"built.{package.name}" if kind == _BUILT_WHEEL else ""
+        yield _ReplacedFile(platform, _replaced(kind, package.name, package.version, details), value)
 
 
-_Found = tuple[str, str, str, Changes]
+_BUILT_WHEEL: Final = "built wheel"
 
 
-def _attributes(old: object, new: object, *names: str) -> Changes:
-    """What two values of one class have under these names."""
-    return tuple(
-        ("file" if name == "filename" else name, getattr(old, name) or "", getattr(new, name) or "") for name in names
-    )
+def _replaced(kind: str, name: str, version: str, details: tuple[Detail, ...]) -> Change:
+    return Change(name, version, version, Move.REPLACED, kind=kind, details=details)
 
 
-def _replaced_image(old: BaseImage | None, new: BaseImage | None, platform: Platform) -> Iterator[_Found]:
+def _replaced_image(old: BaseImage | None, new: BaseImage | None, platform: Platform) -> Change | None:
     if old is None or new is None or (old.repository, old.tag) != (new.repository, new.tag):
-        return
+        return None
     before, after = ({each.platform: each.digest for each in image.digests} for image in (old, new))
+    was, now = before.get(platform), after.get(platform)
     # One that was not resolved yet had nothing that could be replaced.
-    if (was := before.get(platform)) and (now := after.get(platform)):
-        yield "base image", new.repository, new.tag, (("digest", was, now),)
+    if not was or not now or was == now:
+        return None
+    return _replaced("base image", new.repository, new.tag, (Detail("digest", was, now),))
 
 
-def _replaced_python(old: Target, new: Target) -> Iterator[_Found]:
-    before, after = old.python, new.python
-    if before.version == after.version and before.source == after.source:
-        yield "Python", "Python", after.version, _attributes(before, after, "url", "sha256")
-
-
-def _replaced_conda(old: Resolution, new: Resolution) -> Iterator[_Found]:
+def _replaced_conda(old: Resolution, new: Resolution) -> Iterator[tuple[CondaPackage, tuple[Detail, ...]]]:
     olds = {each.name: each for each in old.conda}
     for after in new.conda:
         before = olds.get(after.name)
         if before and (before.version, before.build) == (after.version, after.build):
-            changes = _attributes(before, after, "channel", "filename", "url", "sha256", "md5")
-            yield "conda package", after.name, f"{after.version} {after.build}", changes
+            details = attributes(before, after, "channel", "filename", "url", "sha256", "md5")
+            if details:
+                yield after, details
 
 
-def _replaced_wheels(old: Resolution, new: Resolution) -> Iterator[_Found]:
+def _replaced_wheels(old: Resolution, new: Resolution) -> Iterator[tuple[str, Package, tuple[Detail, ...]]]:
     olds = {each.name: each for each in old.packages}
     for after in new.packages:
         before = olds.get(after.name)
         if before is None or before.version != after.version:
             continue
         if is_replaced_wheel(before, after, old.target, new.target):
-            changes = _attributes(before.file, after.file, "index", "filename", "url", "sha256")
-            yield "wheel", after.name, after.version, changes
+            yield "wheel", after, attributes(before.file, after.file, "index", "filename", "url", "sha256")
         elif before.file == after.file and before.built and after.built:
-            yield "built wheel", after.name, after.version, _attributes(before.built, after.built, "filename", "sha256")
-
-
-@dataclass(frozen=True, slots=True)
-class ValueChange:
-    """One value of the lock. old, new: None if it is missing. platforms: empty if it does not depend on them.
-
-    why: the reason in the new lock, or in the old one if the value was removed.
-    """
-
-    what: str
-    old: str | None
-    new: str | None
-    platforms: tuple[Platform, ...] = ()
-    why: str = ""
+            details = attributes(before.built, after.built, "filename", "sha256")
+            if details:
+                yield _BUILT_WHEEL, after, details
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,17 +145,20 @@ class LockDiff:
     """All differences, in the order of reports.
 
     platforms: those of both locks. A platform of one lock only is a change of `environment`, and its packages are not
-    listed. packages: from PyPI. replaced: files replaced at the same version; the other lists do not repeat them.
+    listed.
+    environment: values that are no packages and no decisions.
+    packages: from PyPI.
+    replaced: files replaced at the same version; the other lists do not repeat them.
     """
 
     old_name: str
     new_name: str
     platforms: tuple[Platform, ...]
-    environment: tuple[ValueChange, ...]
-    packages: tuple[PackageChange, ...]
-    decisions: tuple[ValueChange, ...]
-    conda: tuple[CondaChange, ...] = ()
-    replaced: tuple[Replaced, ...] = ()
+    environment: tuple[Change, ...]
+    packages: tuple[Change, ...]
+    decisions: tuple[Change, ...]
+    conda: tuple[Change, ...] = ()
+    replaced: tuple[Change, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -205,29 +175,24 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
         for decision in lock.decisions
         for platform in (decision.platform, None)
     }
-    environment = _values(_environment(old, new, both), _environment(new, old, both), reasons)
-    decisions = _values(_decided(old, both), _decided(new, both), reasons)
-    listed = {change.what for change in environment}
-    replaced = replaced_files(old, new, olds, news)
-    shown = {(what, platform) for each in replaced for what in _values_of(each) for platform in each.platforms}
+    replaced = [each for platform in both for each in _replaced_files(old, new, olds[platform], news[platform])]
+    before, after = _environment(old, new, both), _environment(new, old, both)
+    for each in replaced:
+        before.pop((each.value, each.platform), None)
+        after.pop((each.value, each.platform), None)
+    environment = _values(before, after, both, reasons)
+    decisions = _values(_decided(old, both), _decided(new, both), both, reasons)
+    listed = {change.name for change in environment}
     return LockDiff(
         old_name=old.name,
         new_name=new.name,
         platforms=both,
-        environment=tuple(
-            each for each in environment if not each.platforms or {(each.what, p) for p in each.platforms} - shown
-        ),
+        environment=environment,
         packages=package_changes(olds, news, both),
-        decisions=tuple(change for change in decisions if change.what not in listed),
+        decisions=tuple(change for change in decisions if change.name not in listed),
         conda=conda_changes(olds, news, both),
-        replaced=replaced,
+        replaced=grouped((each.platform, each.change) for each in replaced),
     )
-
-
-def _values_of(each: Replaced) -> tuple[str, ...]:
-    """The values that say no more than what was replaced."""
-    values = {"base image": ("image.digest",), "Python": ("python.sha256",), "built wheel": (f"built.{each.name}",)}
-    return values.get(each.kind, ())
 
 
 def _by_platform(lock: Lock) -> dict[Platform, Resolution]:
@@ -235,7 +200,7 @@ def _by_platform(lock: Lock) -> dict[Platform, Resolution]:
 
 
 #: (what, platform or none) -> value. What has no value is not there.
-_Values: TypeAlias = Mapping[tuple[str, Platform | None], str]
+_Values: TypeAlias = dict[tuple[str, Platform | None], str]
 
 
 def _cuda_values(
@@ -316,7 +281,7 @@ def _beneath(part: Resolution) -> _Values:
 
 def _pip_values(lock: Lock) -> _Values:
     """The spec's indexes and overrides."""
-    indexes: dict[tuple[str, Platform | None], str] = {
+    indexes: _Values = {
         (f"index.{index.name}", None): " ".join(
             [index.url, *index.packages, *(["undated"] if index.undated else []), *filter(None, [index.format])]
         )
@@ -342,23 +307,21 @@ def _decided(lock: Lock, both: Sequence[Platform]) -> _Values:
     }
 
 
-def _values(old: _Values, new: _Values, reasons: Mapping[tuple[str, Platform | None], str]) -> tuple[ValueChange, ...]:
-    """What differs, in the order of the keys; platforms on which the same happened together."""
-    changes: dict[tuple[str, str | None, str | None], list[Platform]] = {}
-    for key in dict.fromkeys((*old, *new)):
-        before, after = old.get(key), new.get(key)
-        if before != after:
-            changes.setdefault((key[0], before, after), []).extend([key[1]] if key[1] else [])
-    # All changes of one key are together, at its first position.
-    order = {key[0]: position for position, key in reversed(list(enumerate(changes)))}
-    return tuple(
-        ValueChange(what, before, after, tuple(platforms), _reason(what, platforms, reasons))
-        for (what, before, after), platforms in sorted(changes.items(), key=lambda item: order[item[0][0]])
-    )
+def _values(old: _Values, new: _Values, both: Sequence[Platform], reasons: _Values) -> tuple[Change, ...]:
+    """What differs, in the order of the names; platforms on which the same happened together."""
+
+    def changes() -> Iterator[tuple[Platform | None, Change]]:
+        for name in dict.fromkeys(name for name, _ in (*old, *new)):
+            for platform in (None, *both):
+                before, after = old.get((name, platform)), new.get((name, platform))
+                if before != after:
+                    yield platform, Change(name, before, after)
+
+    return tuple(replace(change, why=_reason(change.name, change.platforms, reasons)) for change in grouped(changes()))
 
 
-def _reason(what: str, platforms: Sequence[Platform], reasons: Mapping[tuple[str, Platform | None], str]) -> str:
-    listed = (reasons.get((what, platform)) for platform in (*platforms[:1], None))
+def _reason(name: str, platforms: Sequence[Platform], reasons: _Values) -> str:
+    listed = (reasons.get((name, platform)) for platform in (*platforms[:1], None))
     return next(filter(None, listed), "")
 
 

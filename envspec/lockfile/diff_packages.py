@@ -1,20 +1,15 @@
 """What happened to the packages of two locks, those from PyPI and those from conda channels.
 
-Versions of conda packages are compared by the rules of conda's `VersionOrder`; rattler has them as well, and costs more
-to import than a diff. Tests compare the two.
-
 Another Python series or glibc changes the wheel of every compiled package: `without_retagged` groups such changes,
 which hide the rest if they are reported one by one.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import zip_longest
-from typing import Final, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
@@ -29,7 +24,8 @@ Resolutions: TypeAlias = Mapping[Platform, Resolution]
 class Move(Enum):
     """What happened to a package. MOVED: to another version; which of the two is higher is unknown, or they are two
     spellings of one. FILE (PyPI), BUILD, DEPENDS (conda): the version is the same. DEPENDS: the channel has other
-    requirements for the same file. Another file of the same build is no move: see `diff.Replaced`.
+    requirements for the same file. REPLACED: another file of the same version, or of the same build, which nothing
+    explains.
     """
 
     ADDED = "added"
@@ -40,147 +36,101 @@ class Move(Enum):
     FILE = "file"
     BUILD = "build"
     DEPENDS = "depends"
+    REPLACED = "replaced"
 
 
 @dataclass(frozen=True, slots=True)
-class FileIdentity:
-    """What identifies a wheel or sdist. index: its name in the lock."""
+class Detail:
+    """What else differs of a package or a file, such as its index or its hash. old, new: None if it is missing."""
 
-    index: str
-    filename: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    """The file of a package on one platform, if its version is the same."""
-
-    platform: Platform
-    old: FileIdentity
-    new: FileIdentity
+    name: str
+    old: str | None
+    new: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class PackageChange:
-    """One package, on the platforms of both locks with equal changes.
+class Change:
+    """One difference between two locks.
 
-    old, new: versions; None before it was added and after it was removed. files: for Move.FILE alone.
+    name: of a package or a file, or the key of a value.
+    old, new: versions of a package, or the values; None if it is missing.
+    move: what happened to a package or a file; None for values.
+    kind: of a replaced file: `wheel`, `built wheel`, `conda package`, `Python` or `base image`.
+    platforms: those on which it is the same change; empty if it does not depend on them.
+    why: the reason in the new lock, or in the old one if the value was removed.
     """
 
-    move: Move
     name: str
     old: str | None
     new: str | None
-    platforms: tuple[Platform, ...]
-    files: tuple[FileChange, ...] = ()
+    move: Move | None = None
+    kind: str = ""
+    platforms: tuple[Platform, ...] = ()
+    why: str = ""
+    details: tuple[Detail, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CondaRecordValues:
-    """The values of a channel's record in a diff."""
-
-    build: str
-    channel: str
-    filename: str
-    sha256: str
-    depends: tuple[str, ...]
-    constrains: tuple[str, ...]
+def grouped(changes: Iterable[tuple[Platform | None, Change]]) -> tuple[Change, ...]:
+    """Equal changes of several platforms as one, in the order of the first ones. None: of no platform."""
+    platforms: dict[Change, list[Platform]] = {}
+    for platform, change in changes:
+        platforms.setdefault(change, []).extend([platform] if platform else [])
+    return tuple(replace(change, platforms=tuple(found)) for change, found in platforms.items())
 
 
-@dataclass(frozen=True, slots=True)
-class CondaRecordChange:
-    """The records of one platform; None before the package was added and after it was removed."""
-
-    platform: Platform
-    old: CondaRecordValues | None
-    new: CondaRecordValues | None
-
-    @property
-    def changes_variant(self) -> bool:
-        """Whether one is a build for CUDA or the CPU and the other is not the same: it does not show in a version."""
-        old, new = self.old, self.new
-        return old is not None and new is not None and variant_of_build(old.build) != variant_of_build(new.build)
-
-
-@dataclass(frozen=True, slots=True)
-class CondaChange:
-    """As PackageChange. records: one for each platform."""
-
-    move: Move
-    name: str
-    old: str | None
-    new: str | None
-    records: tuple[CondaRecordChange, ...]
-
-    @property
-    def platforms(self) -> tuple[Platform, ...]:
-        return tuple(record.platform for record in self.records)
-
-
-def package_changes(olds: Resolutions, news: Resolutions, both: Sequence[Platform]) -> tuple[PackageChange, ...]:
+def package_changes(olds: Resolutions, news: Resolutions, both: Sequence[Platform]) -> tuple[Change, ...]:
     """The packages from PyPI that differ on the platforms of both locks, by name."""
 
-    def move(old: Package, new: Package, platform: Platform) -> Move | None:
+    def change(old: Package, new: Package, platform: Platform) -> Change | None:
         if old.version != new.version:
-            return _direction(old.version, new.version)
-        is_same = _identity(old) == _identity(new)
-        is_replaced = is_replaced_wheel(old, new, olds[platform].target, news[platform].target)
-        return None if is_same or is_replaced else Move.FILE
+            return Change(new.name, old.version, new.version, _direction(old.version, new.version))
+        details = attributes(old.file, new.file, "index", "filename", "sha256")
+        if not details or is_replaced_wheel(old, new, olds[platform].target, news[platform].target):
+            return None
+        return Change(new.name, old.version, new.version, Move.FILE, details=details)
 
-    return tuple(
-        PackageChange(
-            *key,
-            tuple(platform for platform, _, _ in pairs),
-            tuple(
-                FileChange(platform, _identity(old), _identity(new))
-                for platform, old, new in pairs
-                if old and new and key[0] is Move.FILE
-            ),
-        )
-        for key, pairs in _moves({p: (olds[p].packages, news[p].packages) for p in both}, move)
-    )
+    return _changes({p: (olds[p].packages, news[p].packages) for p in both}, change)
 
 
-def conda_changes(olds: Resolutions, news: Resolutions, both: Sequence[Platform]) -> tuple[CondaChange, ...]:
+def conda_changes(olds: Resolutions, news: Resolutions, both: Sequence[Platform]) -> tuple[Change, ...]:
     """The conda packages that differ on the platforms of both locks, by name."""
-    return tuple(
-        CondaChange(
-            *key,
-            tuple(
-                CondaRecordChange(platform, _record(old) if old else None, _record(new) if new else None)
-                for platform, old, new in pairs
-            ),
-        )
-        for key, pairs in _moves({p: (olds[p].conda, news[p].conda) for p in both}, _conda_move)
-    )
+    return _changes({p: (olds[p].conda, news[p].conda) for p in both}, _conda_change)
 
 
-_Key: TypeAlias = tuple[Move, str, "str | None", "str | None"]
-_Pairs: TypeAlias = "list[tuple[Platform, _Pinned | None, _Pinned | None]]"
-
-
-def _moves(
+def _changes(
     pinned: Mapping[Platform, tuple[Iterable[_Pinned], Iterable[_Pinned]]],
-    move_of: Callable[[_Pinned, _Pinned, Platform], Move | None],
-) -> list[tuple[_Key, _Pairs[_Pinned]]]:
-    """(move, name, old and new version) and the packages with this move on each platform, by name.
+    change_of: Callable[[_Pinned, _Pinned, Platform], Change | None],
+) -> tuple[Change, ...]:
+    """The changes of each platform, by name.
 
-    pinned: the packages of the old and of the new lock. move_of: what happened to a package that both have.
+    pinned: the packages of the old and of the new lock. change_of: the change of a package that both have.
     """
-    found: dict[_Key, _Pairs[_Pinned]] = {}
-    for platform, sides in pinned.items():
-        before, after = ({each.name: each for each in side} for side in sides)
-        for name in before.keys() | after.keys():
-            old, new = before.get(name), after.get(name)
-            move = move_of(old, new, platform) if old and new else Move.REMOVED if old else Move.ADDED
-            if move:
-                key = (move, name, old.version if old else None, new.version if new else None)
-                found.setdefault(key, []).append((platform, old, new))
-    return sorted(found.items(), key=lambda item: (item[0][1], [platform.value for platform, _, _ in item[1]]))
+
+    def changes() -> Iterator[tuple[Platform, Change]]:
+        for platform, sides in pinned.items():
+            before, after = ({each.name: each for each in side} for side in sides)
+            for name in before.keys() | after.keys():
+                old, new = before.get(name), after.get(name)
+                if old and new:
+                    change = change_of(old, new, platform)
+                elif old:
+                    change = Change(name, old.version, None, Move.REMOVED)
+                elif new:
+                    change = Change(name, None, new.version, Move.ADDED)
+                if change:
+                    yield platform, change
+
+    return tuple(sorted(grouped(changes()), key=lambda change: (change.name, [p.value for p in change.platforms])))
 
 
-def _identity(package: Package) -> FileIdentity:
-    return FileIdentity(package.file.index, package.file.filename, package.file.sha256)
+def attributes(old: object, new: object, *names: str) -> tuple[Detail, ...]:
+    """What differs between two values of one class, of what they have under these names."""
+    pairs = ((name, getattr(old, name) or None, getattr(new, name) or None) for name in names)
+    return tuple(
+        Detail("file" if name == "filename" else name, before, after)
+        for name, before, after in pairs
+        if before != after
+    )
 
 
 def _direction(old: str, new: str) -> Move:
@@ -203,117 +153,86 @@ def is_replaced_wheel(old: Package, new: Package, before: Target, after: Target)
     return len(set(targets)) == 1 or len(set(order)) > 1 or old.file.filename == new.file.filename
 
 
-def _record(package: CondaPackage) -> CondaRecordValues:
-    return CondaRecordValues(
-        package.build,
-        package.channel,
-        package.filename,
-        package.sha256,
-        tuple(sorted(package.depends)),
-        tuple(sorted(package.constrains)),
-    )
-
-
-def _conda_move(old: CondaPackage, new: CondaPackage, _: Platform) -> Move | None:
+def _conda_change(old: CondaPackage, new: CondaPackage, _: Platform) -> Change | None:
+    requirements = [
+        _without_shared(name, getattr(old, name), getattr(new, name))
+        for name in ("depends", "constrains")
+        if sorted(getattr(old, name)) != sorted(getattr(new, name))
+    ]
+    changed = ["channel"]
     if old.version != new.version:
-        comparison = compare(old.version, new.version)
-        return Move.UP if comparison < 0 else Move.DOWN if comparison > 0 else Move.MOVED
-    if old.build != new.build:
-        return Move.BUILD
-    before, after = _record(old), _record(new)
-    return Move.DEPENDS if (before.depends, before.constrains) != (after.depends, after.constrains) else None
-
-
-#: A number, or letters; letters come before any number, but for `post`, and `dev` before other letters.
-_Atom: TypeAlias = "tuple[int, int, str]"
-_ZERO: Final = (2, 0, "")
-_WORDS: Final[dict[str, _Atom]] = {"dev": (0, 0, ""), "post": (3, 0, "")}
-
-
-def compare(one: str, other: str) -> int:
-    """Below zero where `one` is older, above where it is newer, zero where they are the same (1.0 and 1.0.0)."""
-    for left, right in zip(_parts(one), _parts(other), strict=True):
-        for first, second in zip_longest(left, right, fillvalue=()):
-            for a, b in zip_longest(first, second, fillvalue=_ZERO):
-                if a != b:
-                    return -1 if a < b else 1
-    return 0
-
-
-def _parts(version: str) -> tuple[list[tuple[_Atom, ...]], ...]:
-    """Epoch, version and local version, each as its components."""
-    epoch, _, rest = version.lower().rpartition("!")
-    public, _, local = rest.partition("+")
-    return _components(epoch), _components(public), _components(local)
-
-
-def _components(text: str) -> list[tuple[_Atom, ...]]:
-    return [_atoms(component) for component in re.split(r"[._-]", text)]
-
-
-def _atoms(component: str) -> tuple[_Atom, ...]:
-    """`4a` is 4 and a; `a4` is 0, a and 4: what begins with letters stands below any number."""
-    runs = [_WORDS.get(run) or ((2, int(run), "") if run.isdecimal() else (1, 0, run)) for run in _runs(component)]
-    return tuple(runs) if component[:1].isdecimal() else (_ZERO, *runs)
-
-
-def _runs(component: str) -> list[str]:
-    return re.findall(r"[0-9]+|[^0-9]+", component)
-
-
-@dataclass(frozen=True, slots=True)
-class Retagged:
-    """old, new: `cp311-cp311` or `manylinux_2_28_x86_64` if only that part of the tag differs, else the whole tag.
-
-    packages: `name version` of each package with this change on these platforms.
-    """
-
-    old: str
-    new: str
-    platforms: tuple[Platform, ...]
-    packages: tuple[str, ...]
-
-
-def without_retagged(
-    changes: Sequence[PackageChange],
-) -> tuple[tuple[PackageChange, ...], tuple[Retagged, ...]]:
-    """The changes that are reported one by one, and the others grouped by their tags.
-
-    A file of another index, or another file of the same name, is always reported by itself.
-    """
-    rest: list[PackageChange] = []
-    groups: dict[tuple[str, str, tuple[Platform, ...]], list[str]] = {}
-    for change in changes:
-        moved = _tag_changes(change)
-        if not moved:
-            rest.append(change)
-        for (old, new), platforms in moved.items():
-            groups.setdefault((old, new, tuple(platforms)), []).append(f"{change.name} {change.new}")
-    return tuple(rest), tuple(Retagged(*key, tuple(packages)) for key, packages in groups.items())
-
-
-def _tag_changes(change: PackageChange) -> dict[tuple[str, str], list[Platform]]:
-    """(old tag, new tag) -> platforms; empty if anything else differs on any platform."""
-    found: dict[tuple[str, str], list[Platform]] = {}
-    for file in change.files if change.move is Move.FILE else ():
-        tags = _tags(file)
-        if tags is None:
-            return {}
-        found.setdefault(tags, []).append(file.platform)
-    return found
-
-
-def _tags(file: FileChange) -> tuple[str, str] | None:
-    """What differs between the tags of two wheels; None if more than the tags differs, or nothing."""
-    old_stem, *old = file.old.filename.rsplit("-", 3)
-    new_stem, *new = file.new.filename.rsplit("-", 3)
-    are_wheels = file.old.filename.endswith(".whl") and file.new.filename.endswith(".whl")
-    if not are_wheels or file.old.index != file.new.index or old_stem != new_stem or old == new:
+        move = _conda_direction(old.version, new.version)
+        requirements = []
+        # Another version always has another build: it matters only if it changes between CUDA and CPU.
+        if variant_of_build(old.build) != variant_of_build(new.build):
+            changed = ["build", "channel"]
+    elif old.build != new.build:
+        move, changed, requirements = Move.BUILD, ["build", "channel"], []
+    elif requirements:
+        move = Move.DEPENDS
+    else:
         return None
-    if len(old) != 3 or len(new) != 3:
+    return Change(new.name, old.version, new.version, move, details=(*attributes(old, new, *changed), *requirements))
+
+
+def _conda_direction(old: str, new: str) -> Move:
+    # Imported here: only locks with conda packages need it.
+    from rattler import Version as CondaVersion
+    from rattler.exceptions import InvalidVersionError
+
+    try:
+        before, after = CondaVersion(old), CondaVersion(new)
+    except InvalidVersionError:
+        return Move.MOVED
+    if before == after:
+        return Move.MOVED
+    return Move.UP if before < after else Move.DOWN
+
+
+def _without_shared(name: str, old: Sequence[str], new: Sequence[str]) -> Detail:
+    removed = ", ".join(sorted(set(old) - set(new)))
+    added = ", ".join(sorted(set(new) - set(old)))
+    return Detail(name, removed or None, added or None)
+
+
+def without_retagged(changes: Sequence[Change]) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
+    """The changes that are reported one by one, and those of wheels that only have other tags, grouped by these.
+
+    Each of the others has the tags as `old` and `new`: `cp311-cp311` or `manylinux_2_28_x86_64` if only that part
+    differs, else the whole tag. Its details are the packages, with their versions.
+    """
+    rest: list[Change] = []
+    retagged: dict[tuple[str, str, str, str], tuple[Platform, ...]] = {}
+    for change in changes:
+        tags = _tags(change)
+        if tags is None:
+            rest.append(change)
+        else:
+            # Its files have other names on each platform.
+            key = (*tags, change.name, change.new or "")
+            retagged[key] = (*retagged.get(key, ()), *change.platforms)
+    groups: dict[tuple[str, str, tuple[Platform, ...]], list[Detail]] = {}
+    for (old, new, name, version), platforms in retagged.items():
+        groups.setdefault((old, new, platforms), []).append(Detail(name, version, version))
+    found = (Change("", old, new, platforms=where, details=tuple(each)) for (old, new, where), each in groups.items())
+    return tuple(rest), tuple(found)
+
+
+def _tags(change: Change) -> tuple[str, str] | None:
+    """What differs between the tags of two wheels; None if more than the tags differs, or nothing."""
+    files = {detail.name: (detail.old or "", detail.new or "") for detail in change.details}
+    if change.move is not Move.FILE or files.keys() != {"file", "sha256"}:
+        # A file of another index, or another file of the same name.
+        return None
+    old_name, new_name = files["file"]
+    if not (old_name.endswith(".whl") and new_name.endswith(".whl")):
+        return None
+    old_stem, *old = old_name.removesuffix(".whl").rsplit("-", 3)
+    new_stem, *new = new_name.removesuffix(".whl").rsplit("-", 3)
+    if old_stem != new_stem or len(old) != 3 or len(new) != 3:
         return None
     if old[2] == new[2]:
         return "-".join(old[:2]), "-".join(new[:2])
     if old[:2] == new[:2]:
-        return old[2].removesuffix(".whl"), new[2].removesuffix(".whl")
-    return "-".join(old).removesuffix(".whl"), "-".join(new).removesuffix(".whl")
+        return old[2], new[2]
+    return "-".join(old), "-".join(new)

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from typing import Final
 
 from envspec.context import counted
 from envspec.escaping import markdown
 from envspec.image.diff import ImageDiff
 from envspec.image.layers.types import Layer
-from envspec.lockfile.diff import LockDiff, Replaced, ValueChange
-from envspec.lockfile.diff_packages import (
-    CondaChange,
-    CondaRecordChange,
-    FileChange,
-    Move,
-    PackageChange,
-    Retagged,
-    without_retagged,
-)
-from envspec.models import Platform
+from envspec.lockfile.diff import LockDiff
+from envspec.lockfile.diff_packages import Change, Move, without_retagged
 from envspec.report.format import (
     Column,
     Kind,
@@ -71,25 +61,13 @@ def as_json(diff: LockDiff) -> str:
             "old": diff.old_name,
             "new": diff.new_name,
             "platforms": diff.platforms,
-            "replaced": [
-                {
-                    **_fields(each),
-                    "changes": [
-                        {"what": what, "old": old or None, "new": new or None} for what, old, new in each.changes
-                    ],
-                }
-                for each in diff.replaced
-            ],
+            "replaced": diff.replaced,
             "environment": diff.environment,
-            "conda": [{"change": each.move, **_fields(each), "platforms": each.platforms} for each in diff.conda],
-            "packages": [{"change": each.move, **_fields(each)} for each in diff.packages],
+            "conda": diff.conda,
+            "packages": diff.packages,
             "decisions": diff.decisions,
         }
     )
-
-
-def _fields(change: PackageChange | CondaChange | Replaced) -> dict[str, object]:
-    return {each.name: getattr(change, each.name) for each in fields(change) if each.name != "move"}
 
 
 def _names(diff: LockDiff) -> dict[str, None]:
@@ -97,9 +75,9 @@ def _names(diff: LockDiff) -> dict[str, None]:
 
 
 def _summary(diff: LockDiff) -> str:
-    conda = _counts(((change.move, change.name) for change in diff.conda), "conda package")
-    packages = _counts(((change.move, change.name) for change in diff.packages), _noun(diff))
-    others = len({change.what for change in (*diff.environment, *diff.decisions)})
+    conda = _counts(diff.conda, "conda package")
+    packages = _counts(diff.packages, _noun(diff))
+    others = len({change.name for change in (*diff.environment, *diff.decisions)})
     replaced = len(diff.replaced)
     parts = [
         f"{counted(replaced, 'file')} replaced at the same version" if replaced else "",
@@ -114,9 +92,9 @@ def _noun(diff: LockDiff) -> str:
     return "wheel" if diff.conda else "package"
 
 
-def _counts(moves: Iterable[tuple[Move, str]], noun: str) -> str:
+def _counts(changes: Iterable[Change], noun: str) -> str:
     """`3 packages added, 1 up`: each package once for each of its moves."""
-    of_each = Counter(move for move, _ in set(moves))
+    of_each = Counter(move for move, _ in {(change.move, change.name) for change in changes})
     counts = [(of_each[move], _MOVES.get(move, move.value)) for move in Move if of_each[move]]
     return ", ".join(
         f"{count} {word}" if index else f"{counted(count, noun)} {word}" for index, (count, word) in enumerate(counts)
@@ -130,7 +108,7 @@ def _tables(diff: LockDiff) -> list[Table]:
     return [
         _table(replaced, "file", _replaced(diff)),
         _table("environment", "value", (_value(change, diff) for change in diff.environment), "reason"),
-        _table("conda packages", "package", (_conda(change, diff) for change in diff.conda)),
+        _table("conda packages", "package", (_package(change, diff) for change in diff.conda)),
         _table(f"{_noun(diff)}s", "package", (_package(change, diff) for change in changes)),
         _table(wheels, "count", (_retagged(group, diff) for group in retagged), "packages"),
         _table("decisions", "value", (_value(change, diff) for change in diff.decisions), "reason"),
@@ -142,84 +120,37 @@ def _table(title: str, head: str, rows: Iterable[Row], notes: str = "details") -
     return Table(title, (Column(head), *changed, Column("platforms")), tuple(rows), notes)
 
 
-def _where(platforms: Sequence[Platform], diff: LockDiff) -> str:
+def _where(change: Change, diff: LockDiff) -> str:
     """The platforms; empty for none, and for all platforms of both locks."""
-    return "" if tuple(platforms) == diff.platforms else _listed(platforms)
-
-
-def _listed(platforms: Iterable[Platform]) -> str:
-    return ", ".join(platform.value for platform in platforms)
+    return "" if change.platforms == diff.platforms else ", ".join(platform.value for platform in change.platforms)
 
 
 def _replaced(diff: LockDiff) -> Iterator[Row]:
     """Whole hashes: the beginning of a hash can be forged."""
     for each in diff.replaced:
-        title, where = each.title, _where(each.platforms, diff)
-        for what, old, new in each.changes:
-            yield row(title, what, old or _NONE, new or _NONE, where)
+        # `Python` is a kind and a name.
+        words = dict.fromkeys((each.kind, each.name, each.new or ""))
+        title, where = " ".join(filter(None, words)), _where(each, diff)
+        for detail in each.details:
+            yield row(title, detail.name, detail.old or _NONE, detail.new or _NONE, where)
             title, where = "", ""
 
 
-def _value(change: ValueChange, diff: LockDiff) -> Row:
+def _value(change: Change, diff: LockDiff) -> Row:
     old, new = short_hashes(change.old or _NONE), short_hashes(change.new or _NONE)
-    return row(change.what, "", old, new, _where(change.platforms, diff), notes=[change.why])
+    return row(change.name, "", old, new, _where(change, diff), notes=[change.why])
 
 
-def _package(change: PackageChange, diff: LockDiff) -> Row:
-    return row(
-        change.name,
-        change.move.value,
-        change.old or "",
-        change.new or "",
-        _where(change.platforms, diff),
-        notes=(f"{file.platform.value}: {detail}" for file in change.files for detail in _file(file)),
-    )
+def _package(change: Change, diff: LockDiff) -> Row:
+    move = change.move.value if change.move else ""
+    notes = (short_hashes(f"{detail.name} {detail.old or _NONE} -> {detail.new or _NONE}") for detail in change.details)
+    return row(change.name, move, change.old or "", change.new or "", _where(change, diff), notes=notes)
 
 
-def _file(file: FileChange) -> list[str]:
-    old, new = file.old, file.new
-    pairs = [("index", old.index, new.index), ("file", old.filename, new.filename), ("sha256", old.sha256, new.sha256)]
-    return [short_hashes(f"{what} {before} -> {after}") for what, before, after in pairs if before != after]
-
-
-def _retagged(group: Retagged, diff: LockDiff) -> Row:
-    count = counted(len(group.packages), "package")
-    return row(count, "", group.old, group.new, _where(group.platforms, diff), notes=[", ".join(group.packages)])
-
-
-def _conda(change: CondaChange, diff: LockDiff) -> Row:
-    found: dict[str, list[Platform]] = {}
-    for each in change.records:
-        for detail in _conda_details(change.move, each):
-            found.setdefault(detail, []).append(each.platform)
-    notes = (
-        detail if tuple(platforms) == change.platforms else f"{_listed(platforms)}: {detail}"
-        for detail, platforms in found.items()
-    )
-    where = _where(change.platforms, diff)
-    return row(change.name, change.move.value, change.old or "", change.new or "", where, notes=notes)
-
-
-def _conda_details(move: Move, each: CondaRecordChange) -> Iterator[str]:
-    old, new = each.old, each.new
-    if old is None or new is None:
-        return
-    pairs = []
-    # Another version always has another build: it matters only if it changes between CUDA and CPU.
-    if move is Move.BUILD or each.changes_variant:
-        pairs.append(("build", old.build, new.build))
-    pairs.append(("channel", old.channel, new.channel))
-    if move is Move.DEPENDS:
-        pairs.append(("depends", *_without_shared(old.depends, new.depends)))
-        pairs.append(("constrains", *_without_shared(old.constrains, new.constrains)))
-    yield from (f"{what} {before} -> {after}" for what, before, after in pairs if before != after)
-
-
-def _without_shared(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
-    return (
-        ", ".join(each for each in old if each not in new) or _NONE,
-        ", ".join(each for each in new if each not in old) or _NONE,
-    )
+def _retagged(group: Change, diff: LockDiff) -> Row:
+    count = counted(len(group.details), "package")
+    packages = ", ".join(f"{each.name} {each.new}" for each in group.details)
+    return row(count, "", group.old or "", group.new or "", _where(group, diff), notes=[packages])
 
 
 _SHOWN: Final = 100
