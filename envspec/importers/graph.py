@@ -11,20 +11,15 @@ from collections.abc import Collection, Iterable, Mapping
 Graph = Mapping[str, Collection[str]]
 
 
-def reached(graph: Graph, start: Iterable[str]) -> set[str]:
-    """What `start` requires, directly or not, with itself."""
-    covered: set[str] = set()
-    _cover(graph, start, covered)
-    return covered
-
-
 def roots(graph: Graph, known: Iterable[str] = ()) -> list[str]:
     """The fewest packages that require all others, sorted. Of packages that require each other, the first by name
     stands for all.
 
     known: packages that are required anyway, which are not in the result.
     """
-    covered, found = reached(graph, known), []
+    covered: set[str] = set()
+    found: list[str] = []
+    _cover(graph, known, covered)
     # What requires a package is finished after it, unless the two require each other.
     for name in reversed(_finished(graph)):
         if name not in covered:

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from packaging.markers import InvalidMarker, Marker
+from packaging.pylock import Package as Entry
+from packaging.pylock import Pylock, PylockValidationError
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from envspec.credentials import without_credentials
 from envspec.importers.extra_markers import without_extras
-from envspec.importers.graph import reached, roots
+from envspec.importers.graph import roots
 from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
 from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
-from envspec.importers.types import PYTHON_SERIES, Clue, Import, Locked, Outcome, Source
+from envspec.importers.types import PYTHON_SERIES, Clue, Import, Locked, Outcome, Source, Unreadable
 from envspec.importers.unsupported import SUPPORTED, note_unsupported
 from envspec.io.http_settings import default_index_url
 from envspec.models import Platform
@@ -36,6 +38,10 @@ from envspec.spec.targets import marker_values
 #: Name, extras, address, its fragment, marker.
 _REQUIRED: Final = re.compile(rf"\s*({pip_lines.NAME})\s*(\[[^\]]*\])?\s*(?:@\s*([^\s;#]+)(#\S*)?|[^@;]*?)\s*(;.*)?")
 _PYPROJECT: Final = "pyproject.toml"
+#: A marker that holds nowhere.
+_NEVER: Final = "python_version < '0'"
+#: Version and index of a package in a lock.
+Release: TypeAlias = tuple[str, str]
 #: Exact versions of the series that a spec can have, to evaluate markers with; the preferred series first.
 PYTHONS: Final = tuple(f"{series}.0" for series in PYTHON_SERIES)
 
@@ -79,17 +85,23 @@ def read_uv_lock(
         for table, by in file.tables("package"):
             if _is_root(table_of(table, "source")):
                 _requires_dist(table, by, path.parent, imported)
-    names = [member] if member else _roots(file)
-    extras_of = {**members, **dict.fromkeys(names, extras)}
-    conflicts = [f"extra-{len(name)}-{name}-{each}" for name, own in extras_of.items() for each in own]
-    conflicts += [f"group-{len(name)}-{name}-{each}" for name in names for each in groups]
-    packages = [found for table, by in file.tables("package") if (found := _uv_package(table, by, imported))]
-    walks = {each: _Walk(file, frozenset(conflicts), each).go(names, extras, groups) for each in PYTHONS if names}
-    installed = {
-        python: {(name, version) for name, of in found.items() for version, _ in of} for python, found in walks.items()
-    }
-    taken = walks.get(python_versions(imported)[0], {})
-    _add(packages, imported, conflicts, _not_reached(file, names, {*extras}, {*groups}), installed or None, taken)
+    projects = [member] if member else _roots(file)
+    extras_of = {**members, **dict.fromkeys(projects, extras)}
+    named = {f"extra-{len(name)}-{name}-{each}" for name, own in extras_of.items() for each in own}
+    named |= {f"group-{len(name)}-{name}-{each}" for name in projects for each in groups}
+    exclusive = frozenset(named)
+
+    def installed_with(python: str) -> Mapping[str, Set[Release]]:
+        return _reached(file, projects, extras, groups, lambda marker: _holds_of_extras(marker, exclusive, python))
+
+    packages = [found for table, by in file.tables("package") if (found := _uv_package(table, by, imported, exclusive))]
+    if not projects:
+        _add(packages, imported)
+        return
+    everywhere = _reached(file, projects, extras, groups, lambda _marker: True)
+    installed = {python: installed_with(python) for python in PYTHONS}
+    others = {each.name for each in packages} - everywhere.keys() - set(map(normalised, projects))
+    _add(packages, imported, others, installed, installed[python_versions(imported)[0]])
 
 
 def read_poetry_lock(
@@ -107,8 +119,8 @@ def read_poetry_lock(
     """
     file = TomlFile(path, imported)
     # Poetry 2 writes the groups of each package.
-    others = _of_other_groups(file, {"main", *groups})
-    packages = [found for table, by in file.tables("package") if (found := _poetry_package(table, by, imported))]
+    others, named = _of_other_groups(file, {"main", *groups}), frozenset(extras)
+    packages = [found for table, by in file.tables("package") if (found := _poetry_package(table, by, imported, named))]
     if not _has_project(path, imported):
         _clue_python(file, imported, text_of(file.table("metadata"), "python-versions"))
         _add_roots([each for each in packages if each.name not in others], path, imported)
@@ -116,7 +128,7 @@ def read_poetry_lock(
     for each in packages:
         if each.index and each.index == sources.get(each.name):
             taken.setdefault(each.name, set()).add((each.version, each.index))
-    _add(packages, imported, extras, others, taken=taken)
+    _add(packages, imported, others, taken=taken)
 
 
 def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()) -> None:
@@ -128,7 +140,7 @@ def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (),
         for target in list_of(file.data, "metadata", "targets"):
             _clue_python(file, imported, text_of(target, "requires_python"))
         _add_roots([each for each in packages if each.name not in others], path, imported)
-    _add(packages, imported, others=others)
+    _add(packages, imported, others)
 
 
 def _of_other_groups(file: TomlFile, taken: Set[str]) -> Set[str]:
@@ -141,11 +153,20 @@ def _of_other_groups(file: TomlFile, taken: Set[str]) -> Set[str]:
 
 
 def read_pylock(path: Path, imported: Import) -> None:
-    """Read pylock.toml (PEP 751)."""
+    """Read pylock.toml (PEP 751).
+
+    Raises:
+        Unreadable: it is not of this form.
+    """
     file = TomlFile(path, imported)
-    packages = [found for table, by in file.tables("packages") if (found := _pylock_package(table, by, imported))]
+    try:
+        lock = Pylock.from_dict(file.data)
+    except PylockValidationError as error:
+        raise Unreadable(f"{file.shown} is not a pylock.toml: {error}") from None
+    tables = zip(lock.packages, file.tables("packages"), strict=True)
+    packages = [found for each, (table, by) in tables if (found := _pylock_package(each, table, by, imported))]
     if not _has_project(path, imported):
-        _clue_python(file, imported, text_of(file.data, "requires-python"))
+        _clue_python(file, imported, str(lock.requires_python or ""))
         _add_roots(packages, path, imported)
     _add(packages, imported)
 
@@ -176,78 +197,56 @@ def _roots(file: TomlFile) -> list[str]:
     return [text_of(table, "name") for table, _ in file.tables("package") if _is_root(table_of(table, "source"))]
 
 
-def _not_reached(file: TomlFile, projects: list[str], extras: Set[str], groups: Set[str]) -> Set[str]:
-    """Normalised names of packages that only extras and groups of the projects require that are not taken."""
-    start = [*map(normalised, projects)]
-    graph: dict[str, set[str]] = {}
-    for table, _ in file.tables("package"):
-        lists = [list_of(table, "dependencies")]
-        is_root = normalised(text_of(table, "name")) in start
-        for key, taken in (("optional-dependencies", extras), ("dev-dependencies", groups)):
-            listed = table_of(table, key)
-            lists += [list_of(listed, each) for each in listed if not is_root or normalised(each) in taken]
-        names = {normalised(text_of(each, "name")) for edges in lists for each in edges}
-        graph.setdefault(normalised(text_of(table, "name")), set()).update(names)
-    return graph.keys() - reached(graph, start) if start else frozenset()
+def _reached(
+    file: TomlFile,
+    projects: Collection[str],
+    extras: Collection[str],
+    groups: Collection[str],
+    holds_here: Callable[[str], bool],
+) -> dict[str, set[Release]]:
+    """What projects in a uv.lock require with extras and groups, directly or not: names -> releases. With extras that
+    exclude each other, only these edges show which release belongs to which extra.
 
-
-class _Walk:
-    """What the packages of a uv.lock require of each other on linux-64, from projects on: with extras that exclude each
-    other, only these edges show which version of a package belongs to which extra.
-
-    found: names -> version and index of the packages that are reached.
+    holds_here: whether the marker of an edge does.
     """
+    tables: dict[str, list[Mapping[str, Any]]] = {}
+    for table, _ in file.tables("package"):
+        tables.setdefault(normalised(text_of(table, "name")), []).append(table)
+    waiting: list[Any] = []
+    for table in (table for name in projects for table in tables.get(normalised(name), [])):
+        waiting += list_of(table, "dependencies")
+        for kind, names in (("optional-dependencies", extras), ("dev-dependencies", groups)):
+            for name in table_of(table, kind):
+                waiting += list_of(table, kind, name) if normalised(name) in names else []
+    found: dict[str, set[Release]] = {}
+    seen: set[tuple[int, str]] = set()
+    while waiting:
+        edge = waiting.pop()
+        if not holds_here(text_of(edge, "marker")):
+            continue
+        for table in _targets(edge, tables.get(normalised(text_of(edge, "name")), [])):
+            release = text_of(table, "version"), text_of(table_of(table, "source"), "registry")
+            found.setdefault(normalised(text_of(table, "name")), set()).add(release)
+            for extra in ("", *(each for each in list_of(edge, "extra") if isinstance(each, str))):
+                if (id(table), extra) not in seen:
+                    seen.add((id(table), extra))
+                    waiting += (
+                        list_of(table, "optional-dependencies", extra) if extra else list_of(table, "dependencies")
+                    )
+    return found
 
-    def __init__(self, file: TomlFile, conflicts: frozenset[str], python: str) -> None:
-        self.found: dict[str, set[tuple[str, str]]] = {}
-        self._tables: dict[str, list[Mapping[str, Any]]] = {}
-        for table, _ in file.tables("package"):
-            self._tables.setdefault(normalised(text_of(table, "name")), []).append(table)
-        self._conflicts = conflicts
-        self._python = python
-        self._seen: set[tuple[int, str]] = set()
-        self._waiting: list[tuple[Mapping[str, Any], str]] = []
 
-    def go(
-        self, projects: Collection[str], extras: Collection[str], groups: Collection[str]
-    ) -> Mapping[str, Set[tuple[str, str]]]:
-        """Follow the edges of the projects with extras and groups. Returns `found`."""
-        for table in (table for name in projects for table in self._tables.get(normalised(name), [])):
-            for kind, names in (("optional-dependencies", extras), ("dev-dependencies", groups)):
-                for name, edges in table_of(table, kind).items():
-                    if normalised(name) in names:
-                        self._follow(edges)
-            self._follow(list_of(table, "dependencies"))
-        while self._waiting:
-            table, extra = self._waiting.pop()
-            edges = list_of(table, "optional-dependencies", extra) if extra else list_of(table, "dependencies")
-            self._follow(edges)
-        return self.found
+def _targets(edge: object, tables: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The packages that an edge can lead to: it has version and source where there are several of the name."""
+    version, source = text_of(edge, "version"), table_of(edge, "source")
+    of_version = [each for each in tables if text_of(each, "version") == version] if version else tables
+    return [each for each in of_version if not source or table_of(each, "source") == source]
 
-    def _follow(self, edges: object) -> None:
-        for edge in edges if isinstance(edges, list) else ():
-            if not self._holds(text_of(edge, "marker")):
-                continue
-            for table in self._targets(edge):
-                source = text_of(table_of(table, "source"), "registry")
-                self.found.setdefault(normalised(text_of(table, "name")), set()).add(
-                    (text_of(table, "version"), source)
-                )
-                for extra in ("", *(each for each in list_of(edge, "extra") if isinstance(each, str))):
-                    if (key := (id(table), extra)) not in self._seen:
-                        self._seen.add(key)
-                        self._waiting.append((table, extra))
 
-    def _targets(self, edge: object) -> list[Mapping[str, Any]]:
-        """The packages that an edge can lead to: it has version and source where there are several of the name."""
-        version, source = text_of(edge, "version"), table_of(edge, "source")
-        found = self._tables.get(normalised(text_of(edge, "name")), [])
-        of_version = [each for each in found if text_of(each, "version") == version] if version else found
-        return [each for each in of_version if not source or table_of(each, "source") == source]
-
-    def _holds(self, marker: str) -> bool:
-        rest = without_extras(marker, self._conflicts)
-        return rest is not None and holds(rest, Platform.LINUX_64, self._python)
+def _holds_of_extras(marker: str, extras: frozenset[str], python: str) -> bool:
+    """Whether a marker holds on linux-64 with extras and a Python."""
+    rest = without_extras(marker, extras)
+    return rest is not None and holds(rest, Platform.LINUX_64, python)
 
 
 def _requires_dist(table: Mapping[str, Any], by: Source, folder: Path, imported: Import) -> None:
@@ -272,20 +271,21 @@ def _requires_dist(table: Mapping[str, Any], by: Source, folder: Path, imported:
             imported.add(by, text, *add_requirement(text, by, imported, folder))
 
 
-def _uv_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
+def _uv_package(table: Mapping[str, Any], by: Source, imported: Import, extras: frozenset[str]) -> Package | None:
     source = table_of(table, "source")
     git = text_of(source, "git")
     where, _, commit = git.partition("#")
     address = f"git+{where.partition('?')[0]}@{commit}" if git else text_of(source, "url")
     registry = text_of(source, "registry")
     is_local = any(key in source for key in ("editable", "virtual", "directory", "path"))
-    return _package(table, by, imported, list_of(table, "resolution-markers"), registry, address, is_local=is_local)
+    markers = _of_extras(list_of(table, "resolution-markers"), extras)
+    return _package(table, by, imported, markers, registry, address, is_local=is_local)
 
 
 # Poetry
 
 
-def _poetry_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
+def _poetry_package(table: Mapping[str, Any], by: Source, imported: Import, extras: frozenset[str]) -> Package | None:
     source = table_of(table, "source")
     kind, url = text_of(source, "type"), text_of(source, "url")
     address = url if kind == "url" else ""
@@ -294,7 +294,8 @@ def _poetry_package(table: Mapping[str, Any], by: Source, imported: Import) -> P
     markers = table.get("markers", [])
     listed = list(markers.values()) if isinstance(markers, Mapping) else [markers]
     index = url if kind == "legacy" else ""
-    return _package(table, by, imported, listed, index, address, is_local=kind in ("directory", "file"))
+    found = _of_extras(listed, extras)
+    return _package(table, by, imported, found, index, address, is_local=kind in ("directory", "file"))
 
 
 # PDM
@@ -309,18 +310,24 @@ def _pdm_package(table: Mapping[str, Any], by: Source, imported: Import) -> Pack
 # PEP 751
 
 
-def _pylock_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
-    vcs, archive = table_of(table, "vcs"), table_of(table, "archive")
-    address = f"git+{text_of(vcs, 'url')}@{text_of(vcs, 'commit-id')}" if vcs else text_of(archive, "url")
-    marker, index = text_of(table, "marker"), text_of(table, "index")
-    if not index:
-        # uv writes no index for the default one; files of PyTorch's say it by their URL.
-        urls = [text_of(wheel, "url") for wheel in list_of(table, "wheels")]
-        index = next((url for url in urls if PYTORCH_PAGES.match(url)), "")
-    return _package(table, by, imported, [marker] if marker else [], index, address, is_local="directory" in table)
+def _pylock_package(each: Entry, table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
+    address = each.archive.url or "" if each.archive else ""
+    if each.vcs:
+        address = f"git+{each.vcs.url}@{each.vcs.commit_id}"
+    # uv writes no index for the default one; files of PyTorch's say it by their URL.
+    urls = [wheel.url or "" for wheel in each.wheels or ()]
+    index = each.index or next((url for url in urls if PYTORCH_PAGES.match(url)), "")
+    markers = [str(each.marker)] if each.marker else []
+    return _package(table, by, imported, markers, index, address, is_local=each.directory is not None)
 
 
 # What all of them have
+
+
+def _of_extras(markers: list[Any], extras: frozenset[str]) -> list[str]:
+    """Markers without their conditions on extras."""
+    texts = [each for each in markers if isinstance(each, str) and each]
+    return [_NEVER if (rest := without_extras(each, extras)) is None else rest for each in texts]
 
 
 def _package(  # noqa: PLR0913
@@ -368,16 +375,15 @@ def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
 def _add(
     packages: list[Package],
     imported: Import,
-    conflicts: Collection[str] = (),
     others: Set[str] = frozenset(),
-    installed: Mapping[str, Set[tuple[str, str]]] | None = None,
-    taken: Mapping[str, Set[tuple[str, str]]] = MappingProxyType({}),
+    installed: Mapping[str, Mapping[str, Set[Release]]] = MappingProxyType({}),
+    taken: Mapping[str, Set[Release]] = MappingProxyType({}),
 ) -> None:
     """The versions of a lock, and an entry for each of its packages.
 
-    conflicts: extras as uv's markers name them. others: packages of extras and groups that are not taken. installed: of
-    each Python, what linux-64 has of the lock; none: the packages' own markers decide. taken: of what the project
-    requires, if that is known: names -> version and index.
+    others: packages of extras and groups that are not taken.
+    installed: of each Python, what linux-64 has of the lock; empty: the packages' own markers decide.
+    taken: of what the project requires, if that is known: names -> releases.
     """
     mirror = _mirror(packages)
     if mirror:
@@ -391,9 +397,9 @@ def _add(
         by_name.setdefault(package.name, []).append(package)
     for name, several in by_name.items():
         required = [each for each in several if (each.version, each.index or mirror) in taken.get(name, ())]
-        chosen, why = choice(several, pythons, conflicts)
+        chosen, why = choice(several, pythons)
         if required and chosen not in required:
-            chosen, why = choice(required, pythons, conflicts)[0], ": it is the one for linux-64"
+            chosen, why = choice(required, pythons)[0], ": it is the one for linux-64"
         for package in several:
             text = f"{package.name} {package.version}".strip()
             if package.is_local:
@@ -404,10 +410,9 @@ def _add(
             elif len(several) == 1 and name == "torch" and _is_unsupported(package, imported):
                 imported.add(package.by, text, Outcome.REFUSED, SUPPORTED)
             elif package is not chosen:
-                other = f"not preferred: {chosen.version} is{why}" if chosen else "not preferred"
-                imported.add(package.by, text, Outcome.TRANSLATED, other)
+                imported.add(package.by, text, Outcome.TRANSLATED, f"not preferred: {chosen.version} is{why}")
             else:
-                note_locked(package, imported, conflicts, installed)
+                note_locked(package, imported, installed)
                 imported.add(package.by, text, Outcome.TRANSLATED, _prefer(package, imported) + why)
 
 
@@ -416,20 +421,18 @@ def _is_unsupported(package: Package, imported: Import) -> bool:
 
 
 def note_locked(
-    package: Package,
-    imported: Import,
-    conflicts: Collection[str] = (),
-    installed: Mapping[str, Set[tuple[str, str]]] | None = None,
+    package: Package, imported: Import, installed: Mapping[str, Mapping[str, Set[Release]]] = MappingProxyType({})
 ) -> None:
     """Note a package that linux-64 does not have with every Python, or that is not from the default index.
 
-    conflicts, installed: as in `_add`.
+    installed: as in `_add`.
     """
-    release = package.name, package.version
-    if installed is None:
-        pythons = [each for each in PYTHONS if _is_for(Platform.LINUX_64, package, (each,), conflicts)]
-    else:
-        pythons = [each for each in PYTHONS if release in installed[each]]
+    pythons = [each for each in PYTHONS if _is_for(Platform.LINUX_64, package, (each,))]
+    if installed:
+        versions = {
+            python: [version for version, _ in found.get(package.name, ())] for python, found in installed.items()
+        }
+        pythons = [each for each in PYTHONS if package.version in versions[each]]
     index = package.index.rstrip("/")
     is_default = not package.url and index in ("", default_index_url({}).rstrip("/"))
     if len(pythons) < len(PYTHONS) or not is_default:
@@ -495,16 +498,14 @@ def python_versions(imported: Import) -> list[str]:
     return found or list(PYTHONS)
 
 
-def choice(several: list[Package], pythons: Iterable[str], conflicts: Collection[str]) -> tuple[Package | None, str]:
+def choice(several: list[Package], pythons: Iterable[str]) -> tuple[Package, str]:
     """Which of several packages of one name is preferred, and what to say of it: the one for linux-64.
 
     pythons: exact versions, the preferred one first.
     """
     if len(several) == 1:
         return several[0], ""
-    by_python = {
-        each: [one for one in several if _is_for(Platform.LINUX_64, one, (each,), conflicts)] for each in pythons
-    }
+    by_python = {each: [one for one in several if _is_for(Platform.LINUX_64, one, (each,))] for each in pythons}
     python, fitting = next(((each, found) for each, found in by_python.items() if found), ("", several))
     newest = max(fitting, key=lambda each: _order(each.version))
     if not python:
@@ -516,19 +517,18 @@ def choice(several: list[Package], pythons: Iterable[str], conflicts: Collection
     return newest, f": it is the one for Python {python.rpartition('.')[0]}"
 
 
-def _is_for(platform: Platform, package: Package, pythons: Iterable[str], conflicts: Collection[str] = ()) -> bool:
-    every = ((python, extra) for python in pythons for extra in conflicts or ("",))
-    return not package.markers or any(
-        holds(marker, platform, python, extra) for python, extra in every for marker in package.markers
-    )
+def _is_for(platform: Platform, package: Package, pythons: Iterable[str]) -> bool:
+    if not package.markers:
+        return True
+    return any(holds(marker, platform, python) for python in pythons for marker in package.markers)
 
 
 @lru_cache(maxsize=1 << 14)
-def holds(marker: str, platform: Platform, python: str, extra: str = "") -> bool:
+def holds(marker: str, platform: Platform, python: str) -> bool:
     """Whether a marker holds on a platform with a Python, an exact version; one that can't be read may."""
     if not marker:
         return True
-    values: dict[str, str | Set[str]] = {**marker_values(platform, python), "extra": extra}
+    values: dict[str, str | Set[str]] = {**marker_values(platform, python), "extra": ""}
     values |= {"extras": frozenset(), "dependency_groups": frozenset()}
     try:
         return Marker(marker).evaluate(values)

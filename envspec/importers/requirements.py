@@ -228,18 +228,13 @@ def _for_others(lines: list[_Line], file: str, imported: Import) -> dict[int, st
             markers = (marker[1].strip(),) if marker else ()
             package = Package(line.name, version[1] if version else "", Source(file, line.number), markers)
             by_name.setdefault(normalised(found[1]), []).append(package)
-    found_others = {}
+    found_others: dict[int, str] = {}
     for several in by_name.values():
-        chosen, why = choice(several, python_versions(imported), ())
-        if chosen is not None:
-            note_locked(chosen, imported)
-        found_others.update(
-            {
-                each.by.line: f"not preferred: {chosen.version} is{why}"
-                for each in several
-                if chosen and each is not chosen
-            }
-        )
+        chosen, why = choice(several, python_versions(imported))
+        note_locked(chosen, imported)
+        for each in several:
+            if each is not chosen:
+                found_others[each.by.line] = f"not preferred: {chosen.version} is{why}"
     return found_others
 
 

@@ -223,10 +223,9 @@ def test_a_project_that_is_not_toml(tmp_path: Path) -> None:
 def test_a_lock_of_nonsense(tmp_path: Path) -> None:
     text = "package = [1, { name = 2 }, { name = 'a', version = '1', dependencies = 3, source = 4, markers = 5 }]"
     assert imported(write(tmp_path, uv_lock=text)).draft.versions == {"a": "1"}
-    for name in ("poetry_lock", "pylock_toml"):
-        key = "packages" if name == "pylock_toml" else "package"
-        found = imported(write(tmp_path / name, **{name: text.replace("package =", f"{key} =")}))
-        assert found.draft.versions == {"a": "1"}
+    assert imported(write(tmp_path / "poetry", poetry_lock=text)).draft.versions == {"a": "1"}
+    with pytest.raises(Unreadable, match=r"is not a pylock.toml: Missing required value in 'lock-version'"):
+        imported(write(tmp_path / "pylock", pylock_toml=text.replace("package =", "packages =")))
 
 
 def test_groups_of_uv_and_poetry_are_taken_by_name(tmp_path: Path) -> None:
