@@ -27,6 +27,8 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 CHECKED = ("envspec", "tests", "bench", "docs/conf.py", "noxfile.py")
 SITE = Path("build", "site")
 SITE_BYTES = 10_000_000
+#: What the tests of `tests` and `docs_tests` do not need.
+WITHOUT = ("-m", "not network and not engine and not stack")
 #: Of pytest: a process for each core, at most eight. Tests share no port, folder or cache.
 PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
 #: What of PIP_* and UV_* a session keeps: it says how to reach an index, not which.
@@ -77,7 +79,17 @@ def develop(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The tests that need no network but loopback, on all cores; arguments go to pytest instead."""
     develop(session)
-    session.run("pytest", *(session.posargs or [*PARALLEL, "-m", "not network and not engine and not stack"]))
+    session.run("pytest", *(session.posargs or [*PARALLEL, *WITHOUT, "--ignore", "tests/docs"]))
+
+
+@nox.session
+def docs_tests(session: nox.Session) -> None:
+    """The tests of documents: their commands and code run, their diffs apply; arguments go to pytest instead.
+
+    Run it when a page, a message or a help text changes.
+    """
+    develop(session)
+    session.run("pytest", *(session.posargs or [*PARALLEL, *WITHOUT, "tests/docs"]))
 
 
 @nox.session

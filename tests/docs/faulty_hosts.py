@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.support.builders import ecosystem
-from tests.support.builders.images import Standing
+from tests.support.builders.images import RegistryInThread
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, core_metadata, wheel
 from tests.support.builders.zips import FILE, wheel_members, zipped
@@ -85,5 +85,5 @@ def faulty_hosts() -> Iterator[dict[str, str]]:
         names["https://http-only.example.com"] = f"https://{running.enter_context(IndexServer(files)).host}"
         for host, answer in _REGISTRIES.items():
             registry = PushRegistry(fault=_always(answer))
-            names[f"{host}.example.com"] = running.enter_context(Standing(registry)).host
+            names[f"{host}.example.com"] = running.enter_context(RegistryInThread(registry)).host
         yield names

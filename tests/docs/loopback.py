@@ -16,13 +16,13 @@ from tests.docs.faulty_hosts import faulty_hosts
 from tests.docs.private_hosts import LOGIN, private_hosts
 from tests.support.builders import base_packages, ecosystem
 from tests.support.builders.cuda_library import CUBIN, Code, container, library
-from tests.support.builders.images import TAG, BaseMade, Standing, hold_base, make_base
+from tests.support.builders.images import TAG, BaseMade, RegistryInThread, hold_base, make_base
 from tests.support.builders.projects import File, day
 from tests.support.builders.standalone import SERIES
 from tests.support.builders.wheels import sdist, wheel
 from tests.support.servers.index import IndexServer
 from tests.support.servers.registry import PushRegistry
-from tests.support.user import CUT_OFF, HASTY, ROOT
+from tests.support.user import CUT_OFF, ROOT, SHORT_BACKOFF
 
 #: Tags of nvidia/cuda that pages name, beside TAG: all are one small image.
 MORE_TAGS: Final = (
@@ -134,7 +134,7 @@ def servers() -> Iterator[Servers]:
         IndexServer(private_index()) as private,
         IndexServer(private_index(), credentials=LOGIN) as login,
         private_hosts(index, pytorch, login) as hosts,
-        Standing(PushRegistry()) as registry,
+        RegistryInThread(PushRegistry()) as registry,
         IndexServer(wheels_of_flash_attn()) as wheels,
         local_python.archives() as python,
         faulty_hosts() as faulty,
@@ -173,6 +173,6 @@ def environment(home: Path, program_folder: Path) -> dict[str, str]:
         "LC_ALL": "C.UTF-8",
         "COLUMNS": "100",
         "ENVSPEC_CACHE_DIR": str(home / ".cache" / "envspec"),
-        **HASTY,
+        **SHORT_BACKOFF,
         **CUT_OFF,
     }

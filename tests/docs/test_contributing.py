@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import unified_diff
 from pathlib import Path
 from typing import Final
@@ -50,36 +50,6 @@ def claims(text: str) -> list[int]:
     return [int(number) for found in _CLAIM.finditer(text) for number in re.findall(r"\d", found[1])]
 
 
-def test_claims_are_read() -> None:
-    assert claims("The test fails without step 2. The tests fail\nwithout step 1, 3 or 4.") == [2, 1, 3, 4]
-
-
-_DIFF: Final = "--- a/table\n+++ b/table\n@@ -1,5 +1,6 @@\n one\n two\n+new\n three\n four\n"
-
-
-@pytest.mark.parametrize(
-    "lines", ["one two three four", "0 one two three", "x two three y", "0 y three four", "one two y"]
-)
-def test_a_diff_is_placed_if_the_lines_on_one_side_are_as_before(tmp_path: Path, lines: str) -> None:
-    copy = Copy(tmp_path)
-    (tmp_path / "table").write_text("".join(f"{each}\n" for each in lines.split()), encoding="utf-8")
-    assert not copy.place(_DIFF)
-    placed = (tmp_path / "table").read_text(encoding="utf-8").split()
-    assert " ".join(placed).replace("new ", "") == lines
-    assert placed[placed.index("new") - 1] == "two" or placed[placed.index("new") + 1] == "three"
-
-
-def test_a_block_with_diffs_of_two_files_is_placed(tmp_path: Path) -> None:
-    """`git apply --recount` takes the head of the second file for a line of the first."""
-    copy = Copy(tmp_path)
-    for name in ("table", "list"):
-        (tmp_path / name).write_text("zero\none\ntwo\nthree\nfour\n", encoding="utf-8")
-    assert not copy.place(_DIFF + "\n" + _DIFF.replace("table", "list"))
-    for name in ("table", "list"):
-        assert (tmp_path / name).read_text(encoding="utf-8") == "zero\none\ntwo\nnew\nthree\nfour\n"
-    assert copy.place(_DIFF + _DIFF.replace("table", "no-such-file"))
-
-
 class Copy:
     """A folder for a copy of the working tree, and the environment of commands that run its code."""
 
@@ -94,12 +64,21 @@ class Copy:
         }
 
     def fill(self) -> None:
-        """Copy the files that git knows, or would."""
+        """Copy the files that git knows, or would, into a repository of its own."""
         listed = self._git("ls-files", "-z", "--cached", "--others", "--exclude-standard", folder=ROOT)
         for name in filter(None, listed.stdout.split("\0")):
             if (ROOT / name).is_symlink() or (ROOT / name).exists():
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, self.folder / name, follow_symlinks=False)
+        for words in (["init", "--quiet"], ["add", "--all"]):
+            done = self._git(*words, folder=self.folder)
+            assert not done.returncode, done.stderr
+
+    def restore(self) -> None:
+        """Make every file as it was after `fill`. Compiled modules stay: compiling them takes seconds."""
+        for words in (["checkout", "--quiet", "--", "."], ["clean", "--quiet", "--force", "-d"]):
+            done = self._git(*words, folder=self.folder)
+            assert not done.returncode, done.stderr
 
     def apply(self, diff: str, *options: str) -> str:
         """Apply a diff. Returns why it does not apply; empty if it did."""
@@ -203,11 +182,23 @@ def test_a_page_is_in_the_list_and_all_its_blocks_are_diffs_or_commands(name: st
     assert {block.language for block in found if block.is_run} == {"diff", "sh"}
 
 
-@pytest.mark.parametrize(("name", "needs"), tiers(PAGES))
-def test_the_change_on_a_page_applies_and_passes(name: str, needs: str, tmp_path: Path) -> None:
-    text = PAGES[name].read_text(encoding="utf-8")
-    copy = Copy(tmp_path)
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    """The copy of the working tree that all pages change."""
+    copy = Copy(tmp_path_factory.mktemp("repository"))
     copy.fill()
+    return copy
+
+
+@pytest.fixture
+def copy(repository: Copy) -> Iterator[Copy]:
+    yield repository
+    repository.restore()
+
+
+@pytest.mark.parametrize(("name", "needs"), tiers(PAGES))
+def test_the_change_on_a_page_applies_and_passes(name: str, needs: str, copy: Copy) -> None:
+    text = PAGES[name].read_text(encoding="utf-8")
     step_of, found = steps(text), blocks(text)
     diffs = [block for block in found if block.language == "diff"]
     commands = [block for block in found if block.language == "sh" and block.is_run and block.needs in {"", needs}]
@@ -218,7 +209,7 @@ def test_the_change_on_a_page_applies_and_passes(name: str, needs: str, tmp_path
     sources = sorted({each for block in diffs for each in copy.texts(block.text) if each.endswith(".py")})
     for check in (["check"], ["format", "--diff"]):
         ruff = [sys.executable, "-m", "ruff", *check, "--quiet", "--no-cache", *sources]
-        linted = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True, check=False) if sources else None
+        linted = subprocess.run(ruff, cwd=copy.folder, capture_output=True, text=True, check=False) if sources else None
         assert linted is None or not linted.returncode, f"ruff {check[0]}:\n{linted.stdout}{linted.stderr}"
     for block in commands:
         failure = copy.run(block)

@@ -16,6 +16,7 @@ from tests.support.workflow_runner import Runner
 from tests.support.workflows import WHOLE, Repository, job
 
 TESTS = job("workflows/ci.yml", "tests")
+DOCUMENTS = job("workflows/ci.yml", "documents")
 CHECKS = job("workflows/ci.yml", "checks")
 SITE = job("workflows/ci.yml", "site")
 README = job("workflows/ci.yml", "readme")
@@ -54,13 +55,28 @@ def test_the_tests_run_as_a_nox_session(tmp_path: Path) -> None:
     assert "test_ci_summary.py" in ran.said["Tests"] and "Session tests was successful" in ran.said["Tests"]
 
 
+def test_the_tests_of_documents_run_as_a_nox_session(tmp_path: Path) -> None:
+    runner = runner_on(tmp_path, (".github", "locks", "noxfile.py", "pyproject.toml"))
+    runner.program("pytest", f'echo "$*" >> "{tmp_path}/notes"')
+    ran = runner.runs(DOCUMENTS)
+    assert ran.failed == [] and ran.unrun == [], ran.said
+    assert (tmp_path / "notes").read_text().endswith("-m not network and not engine and not stack tests/docs\n")
+
+
 def test_the_checks_run_on_the_whole_repository(tmp_path: Path) -> None:
-    # Half a minute: the session itself checks what is here.
-    runner = runner_on(tmp_path, WHOLE)
-    runner.program("mypy", f'echo "mypy $*" >> "{tmp_path}/notes"')
+    # The sessions themselves check what is here, in a minute.
+    runner = runner_on(tmp_path, ("specs", "locks", "noxfile.py", "pyproject.toml"))
+    for name in ("ruff", "mypy", "lint-imports"):
+        runner.program(name, f'echo "{name} $*" >> "{tmp_path}/notes"')
     ran = runner.runs(CHECKS)
     assert ran.failed == [] and ran.unrun == [], ran.said["Checks"]
-    assert (tmp_path / "notes").read_text() == "mypy --strict envspec tests bench docs/conf.py noxfile.py\n"
+    checked = "envspec tests bench docs/conf.py noxfile.py"
+    assert (tmp_path / "notes").read_text().splitlines() == [
+        f"ruff check {checked}",
+        f"ruff format --check {checked}",
+        f"mypy --strict {checked}",
+        "lint-imports ",
+    ]
     for session in ("lint", "types", "imports", "lock_check"):
         assert f"Session {session} was successful" in ran.said["Checks"]
 
@@ -92,10 +108,12 @@ def test_what_the_readme_says_is_run_as_anywhere(tmp_path: Path) -> None:
     runner.program("python3", PYTHON3.format(python=sys.executable, notes=tmp_path / "notes"))
     ran = runner.runs(README)
     assert ran.failed == [] and ran.unrun == [], ran.said
-    assert ran.said["Run them"].splitlines()[-1] == "========== 3 passed in 1.00s =========="
+    assert ran.said["Run them"].splitlines()[-1] == "========== 6 passed in 2.00s =========="
     notes = (tmp_path / "notes").read_text().splitlines()
     assert "envspec lock specs/pytorch-2.9.toml --output build/pytorch-2.9" in notes
-    assert notes[-2:] == ["zizmor", "actionlint"], "the tests have the linters on PATH"
+    [tests, documents] = [at for at, note in enumerate(notes) if note.startswith("nox")]
+    assert notes[tests + 1 : tests + 3] == ["zizmor", "actionlint"], "the tests have the linters on PATH"
+    assert notes[documents] == "nox -s docs_tests"
 
 
 def test_without_linters_the_command_runs_all_the_same(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders.environments import RUNNING
-from tests.support.builders.images import CUDA, TAG, Around, small_wheel, standing
+from tests.support.builders.images import CUDA, TAG, ImageServers, image_servers, small_wheel
 from tests.support.servers.forge import Forge
 from tests.support.workflow_runner import Hosted, Runner
 from tests.support.workflows import Repository, job
@@ -75,8 +75,8 @@ IMAGE = "127.0.0.1:5000/acme/stacks@sha256:" + "a" * 64
 
 
 @pytest.fixture(scope="module")
-def around() -> Iterator[Around]:
-    with standing(small_wheel("one")) as running:
+def servers() -> Iterator[ImageServers]:
+    with image_servers(small_wheel("one")) as running:
         yield running
 
 
@@ -85,8 +85,8 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "repository", [".github"])
 
 
-def spec_on(around: Around) -> str:
-    base = f"{CUDA}:{TAG}@{around.base.digest}"
+def spec_on(servers: ImageServers) -> str:
+    base = f"{CUDA}:{TAG}@{servers.base.digest}"
     return SPEC.format(series=RUNNING.rpartition(".")[0], python=RUNNING, base=base)
 
 
@@ -113,12 +113,12 @@ class Engine:
 
 
 @contextmanager
-def hosted_on(tmp_path: Path, repository: Repository, around: Around, specs: str) -> Iterator[Hosted]:
+def hosted_on(tmp_path: Path, repository: Repository, servers: ImageServers, specs: str) -> Iterator[Hosted]:
     """A forge with the repository and `small` in it, and its machines, which push to the registry without TLS."""
     if shutil.which("skopeo") is None:
         pytest.skip("not run: skopeo is not installed")
     values = {
-        "vars.GPU_REGISTRY": around.registry.host,
+        "vars.GPU_REGISTRY": servers.registry.host,
         "vars.GPU_SPECS": "",
         "inputs.specs": specs,
         "github.actor": "somebody",
@@ -126,8 +126,8 @@ def hosted_on(tmp_path: Path, repository: Repository, around: Around, specs: str
     }
     environ = {
         "GITHUB_REPOSITORY": "Acme/Stacks",
-        "ENVSPEC_DEFAULT_INDEX": around.index.url,
-        "ENVSPEC_REGISTRY_MIRRORS": f"docker.io={around.registry.host}",
+        "ENVSPEC_DEFAULT_INDEX": servers.index.url,
+        "ENVSPEC_REGISTRY_MIRRORS": f"docker.io={servers.registry.host}",
         "NO_PROXY": "127.0.0.1",
     }
 
@@ -135,29 +135,29 @@ def hosted_on(tmp_path: Path, repository: Repository, around: Around, specs: str
         containers = machine.home / ".config" / "containers"
         containers.mkdir(parents=True)
         (containers / "registries.conf").write_text(
-            f'[[registry]]\nlocation = "{around.registry.host}"\ninsecure = true\n'
+            f'[[registry]]\nlocation = "{servers.registry.host}"\ninsecure = true\n'
         )
         if name.startswith("suite"):
             proving(machine, Engine(machine, machine.folder / "engine"), 0)
 
     author = Runner(tmp_path / "author", repository.folder, {}, **environ)
-    repository.writes("specs/small.toml", spec_on(around))
+    repository.writes("specs/small.toml", spec_on(servers))
     author.locks("small")
     repository.commits("locked")
     with Forge(tmp_path / "forge", repository) as forge:
         yield Hosted(tmp_path / "run", forge, values, prepare, **environ)
 
 
-def test_images_are_pushed_and_run_by_digest(tmp_path: Path, repository: Repository, around: Around) -> None:
-    with hosted_on(tmp_path, repository, around, "small") as hosted:
+def test_images_are_pushed_and_run_by_digest(tmp_path: Path, repository: Repository, servers: ImageServers) -> None:
+    with hosted_on(tmp_path, repository, servers, "small") as hosted:
         ran = hosted.runs(FILE)
     assert {name: (job.failed, job.unrun) for name, job in ran.items()} == {
         name: ([], []) for name in ("names", "build small", "push", "suite small")
     }, ran["push"].said
     (row,) = json.loads(ran["push"].outputs["matrix"])["include"]
     name, _, digest = row["image"].partition("@")
-    assert (row["spec"], name) == ("small", f"{around.registry.host}/acme/stacks")
-    assert digest in around.registry.held.tags["acme/stacks"]
+    assert (row["spec"], name) == ("small", f"{servers.registry.host}/acme/stacks")
+    assert digest in servers.registry.held.tags["acme/stacks"]
     calls = (hosted.machines["suite small"].folder / "engine" / "calls").read_text()
     assert f"pull --quiet {row['image']}" in calls and f"conformance small --image {row['image']}" in calls
     assert not (hosted.machines["push"].temp / "login.json").exists()

@@ -32,7 +32,10 @@ _OUTPUT: Final = re.compile(r"^(`{3,})(?:console|text|markdown)$.*?^\1$", re.MUL
 #: Code in blocks and lines.
 _CODE: Final = re.compile(r"^ *(`{3,}).*?^ *\1$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _PAGES: Final = ("*.md", "docs/**/*.md", "envspec/data/errors/*.md", "bench/**/README.md")
-_TEXTS: Final = ("*.md", "docs/**/*.md", "specs/*.toml", "pyproject.toml", ".ci/*", ".github/**/*.*", "tests/**/*.toml")
+_TEXTS: Final = (
+    *("*.md", "docs/**/*.md", "specs/*.toml", "pyproject.toml", ".ci/*", ".github/**/*.*"),
+    *("tests/**/*.toml", "tests/**/*.txtar"),
+)
 _MODULES: Final = ("envspec/**/*.py", "tests/**/*.py", "bench/**/*.py")
 
 

@@ -23,6 +23,7 @@ JOBS: Final = list(jobs())
 #: Of each job, the test that runs every script in it: it asserts that none was left out.
 RUN_BY: Final[Mapping[tuple[str, str], Callable[..., None]]] = {
     ("workflows/ci.yml", "tests"): ci.test_the_tests_run_as_a_nox_session,
+    ("workflows/ci.yml", "documents"): ci.test_the_tests_of_documents_run_as_a_nox_session,
     ("workflows/ci.yml", "checks"): ci.test_the_checks_run_on_the_whole_repository,
     ("workflows/ci.yml", "site"): ci.test_the_site_is_built_and_kept,
     ("workflows/ci.yml", "readme"): ci.test_what_the_readme_says_is_run_as_anywhere,

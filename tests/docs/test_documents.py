@@ -1,4 +1,4 @@
-"""The documents: links lead somewhere, the conformance page has every check, claims.md is the output of envspec."""
+"""The documents: links lead somewhere, pages have every check, claims.md is the output of envspec."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Final
 import pytest
 from packaging.requirements import Requirement
 
+from bench import gpu_coverage
 from bench.claims import PAGE, SPECS, By, names, rewritten
 from envspec.conformance.checks import CHECKS
 from envspec.documents import parse_toml
+from envspec.receipts.model import read
 from tests.support.user import ROOT
 
 DOCUMENTS: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.md")])
@@ -75,3 +77,17 @@ def test_every_dependency_has_its_reason() -> None:
     _, _, table = page("explanation/design.md").partition("\n## Dependencies\n")
     named = set(re.findall(r"[\w.-]+", " ".join(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE))))
     assert {Requirement(each).name for each in required} - named == set()
+
+
+def test_the_page_of_what_ran_on_which_gpu_is_that_of_the_receipts() -> None:
+    """It has every check, every bound and every shortcut of the stand-in: a new one needs the page written again."""
+    assert gpu_coverage.PAGE.read_text(encoding="utf-8") == gpu_coverage.page()
+    assert "not run yet" not in gpu_coverage.page()
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/tour.md", "CHANGELOG.md"])
+def test_pages_state_that_no_gpu_has_run_the_suite_until_a_receipt_of_one_is_committed(name: str) -> None:
+    receipts = [read(path) for path in sorted(gpu_coverage.RECEIPTS.glob("*.json"))]
+    has_gpu = any(each.device == "cuda" for each in receipts)
+    text = " ".join((ROOT / name).read_text(encoding="utf-8").split())
+    assert ("No GPU has run the suite yet" in text) is not has_gpu
