@@ -21,6 +21,7 @@ import pytest
 from tests.support.machines import driver as made_driver
 from tests.support.machines import suite
 from tests.support.machines.stuck import stuck_file
+from tests.support.tries import tries
 
 pytestmark = pytest.mark.skipif(not made_driver.CAN, reason="a driver is made with gcc")
 
@@ -59,6 +60,7 @@ _FUNCTIONS: Final = (
     "nvmlDeviceGetName@0",
     "nvmlDeviceGetNvLinkState@1",
 )
+_SEEDS: Final = tries(20)
 _KINDS: Final = ("hang", "ignore", "crash", "exit", "leave", "kernel", "15", "999")
 
 
@@ -164,8 +166,8 @@ def _seeded(seed: int, folder: Path, driver: dict[str, str], stuck: Path) -> str
 def test_seeded_faults_end_in_time_and_are_failures(
     part: int, driver: dict[str, str], stuck: Path, tmp_path: Path
 ) -> None:
-    """A hundred in all, several at a time: most of their time is spent waiting."""
+    """Several at a time: most of their time is spent waiting."""
     with concurrent.futures.ThreadPoolExecutor(10) as pool:
-        seeds = range(25 * part, 25 * (part + 1))
+        seeds = range(_SEEDS * part, _SEEDS * (part + 1))
         wrong = list(pool.map(lambda seed: _seeded(seed, tmp_path / str(seed), driver, stuck), seeds))
     assert [each for each in wrong if each] == []

@@ -163,7 +163,7 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
     lock_of(user)
     (module,) = (user.folder / "env").glob("lib/python3*/site-packages/tool/__init__.py")
     module.write_bytes(module.read_bytes().replace(b"1.0", b"1.1"))
-    ran = proves(user, "--report", "receipts")
+    ran = proves(user, "--check", "lock", "--report", "receipts")
     assert ran.status == 7
     assert "tool/__init__.py was changed" in " ".join(ran.stdout.split())
     assert ran.error.startswith("small: conformance failed: "), ran.error
