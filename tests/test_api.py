@@ -18,7 +18,7 @@ import pytest
 import envspec
 from envspec.api import _binary
 from tests.support.builders.environments import BASE, RUNNING, SERIES
-from tests.support.builders.images import Around, small_wheel, standing
+from tests.support.builders.images import ImageServers, image_servers, small_wheel
 from tests.support.user import ROOT
 
 PAGE: Final = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
@@ -35,10 +35,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="images and conf
 
 
 @pytest.fixture
-def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Around]:
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageServers]:
     """A folder with specs/mine.toml, an index and a registry, for this process."""
-    with standing(*NUMPY) as around:
-        user = around.builder_in(tmp_path)
+    with image_servers(*NUMPY) as servers:
+        user = servers.user_in(tmp_path)
         for name in [name for name in os.environ if name.startswith(("ENVSPEC_", "PIP_", "UV_"))]:
             monkeypatch.delenv(name)
         for name, value in user.environ.items():
@@ -49,26 +49,26 @@ def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Around]:
         Path("specs").mkdir()
         Path("specs", "mine.toml").write_text(spec.replace('"3.11"', f'"{SERIES}"') + IMAGE, encoding="utf-8")
         Path("requirements.txt").write_text("numpy==2.1.*\n", encoding="utf-8")
-        yield around
+        yield servers
 
 
-def test_the_examples_run(around: Around, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_run(servers: ImageServers, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {"__name__": "example"}
     blocks = re.findall(r"(<!-- not run: .*? -->\n)?^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert len(blocks) > 6
     for reason, code in blocks:
         if "tests/test_api.py" in reason:
-            exec(code.replace("registry.example.com", around.registry.host), names)
+            exec(code.replace("registry.example.com", servers.registry.host), names)
     shown = capsys.readouterr().out
     assert shown.startswith("numpy 2.1.0\n")
     assert re.search(r"^\[\('linux-64', 'sha256:[0-9a-f]{64}'\)\]$", shown, re.MULTILINE), shown
     assert re.search(r"^not known \[.*\('lock', 'passed'\)", shown, re.MULTILINE), shown
     assert shown.rstrip().splitlines()[-1].startswith("package nunpy is not in mine"), shown
-    assert around.registry.tagged("team/mine:1")
-    assert str(names["name"]).startswith(f"{around.registry.host}/team/mine@sha256:")
+    assert servers.registry.tagged("team/mine:1")
+    assert str(names["name"]).startswith(f"{servers.registry.host}/team/mine@sha256:")
 
 
-def test_in_a_notebook_whose_loop_runs(around: Around) -> None:
+def test_in_a_notebook_whose_loop_runs(servers: ImageServers) -> None:
     async def cell() -> envspec.Lock:
         return envspec.lock("mine")
 

@@ -33,7 +33,7 @@ APP: Final = wheel("app", "1.0")
 #: Larger than what is gathered before a thread writes it.
 BIG: Final = wheel("big", "2.0", files={"big/data.bin": padding(5 << 20)})
 SOURCE: Final = sdist("thing", "1.0")
-HASTY: Final = Timeouts(backoff_s=0.01, stall_s=5)
+SHORT_BACKOFF: Final = Timeouts(backoff_s=0.01, stall_s=5)
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Fetcher:
     ) -> Mapping[str, Path]:
         reporter = ReporterOf(progress=self.counts.append, warning=self.warnings.append)
         environ = {"ENVSPEC_DEFAULT_INDEX": self.index, **self.environ}
-        context = Context(environ, self.cache, self.cache, connectivity, jobs, HASTY, reporter=reporter)
+        context = Context(environ, self.cache, self.cache, connectivity, jobs, SHORT_BACKOFF, reporter=reporter)
         return asyncio.run(fetch_wheels(packages, context))
 
     def refused(self, *packages: Package, connectivity: Connectivity = Connectivity.ONLINE) -> EnvspecError:

@@ -34,7 +34,7 @@ from tests.support.builders.wheels import wheel
 from tests.support.servers.channel import CondaServer
 from tests.support.servers.faults import Body, Drop, Fault, Stall, Status, Truncate
 from tests.support.servers.index import IndexServer
-from tests.support.user import IMPATIENT, User, refused, succeeded
+from tests.support.user import SHORT_TIMEOUTS, User, refused, succeeded
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 
@@ -202,7 +202,7 @@ def test_what_stays_ends_in_one_message(
 ) -> None:
     [greet] = found(channel, "greet")
     server.fail(server.path(greet), fault)
-    ran = installs(user, lock, **IMPATIENT, ENVSPEC_HTTP_ATTEMPTS="2")
+    ran = installs(user, lock, **SHORT_TIMEOUTS, ENVSPEC_HTTP_ATTEMPTS="2")
     message = refused(ran, 5)
     assert words in message and greet.filename in message
     assert len(server.requests_for(server.path(greet))) == asked

@@ -37,7 +37,7 @@ from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, core_metadata, wheel
 from tests.support.servers.faults import Corrupt, Drop, Stall, Status, Truncate
 from tests.support.servers.index import IndexServer
-from tests.support.user import IMPATIENT, Ran, User, on_a_terminal, refused, succeeded
+from tests.support.user import SHORT_TIMEOUTS, Ran, User, on_a_terminal, refused, succeeded
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="envspec installs on Linux and macOS only")
 
@@ -285,7 +285,7 @@ def test_what_passes_is_tried_again(user: User, lock: Path, index: IndexServer, 
 @pytest.mark.parametrize("fault", [Drop(100), Status(500), Status(404), Status(401), Corrupt(), Stall()], ids=str)
 def test_what_stays_ends_in_one_message(user: User, lock: Path, index: IndexServer, fault: object) -> None:
     index.fail(index.file_path(OTHER.filename), fault)  # type: ignore[arg-type]
-    message = refused(installs(user, lock, **IMPATIENT, ENVSPEC_HTTP_ATTEMPTS="1"), 5)
+    message = refused(installs(user, lock, **SHORT_TIMEOUTS, ENVSPEC_HTTP_ATTEMPTS="1"), 5)
     assert message.startswith("other 2.0: ") and nothing_is_left(user)
     assert not isinstance(fault, Stall) or "the server stalled" in message
 

@@ -26,7 +26,7 @@ from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import sdist, wheel
 from tests.support.golden import assert_golden
 from tests.support.servers.index import IndexServer
-from tests.support.user import CUT_OFF, HASTY, ROOT, User
+from tests.support.user import CUT_OFF, ROOT, SHORT_BACKOFF, User
 
 GOLDEN = Path(__file__).parent / "golden" / "audit"
 CASES = sorted(path.parent for path in GOLDEN.glob("*/case.toml"))
@@ -66,7 +66,7 @@ def index() -> Iterator[IndexServer]:
 def context(index: IndexServer, tmp_path_factory: pytest.TempPathFactory) -> Context:
     home = tmp_path_factory.mktemp("home")
     environ = {"HOME": str(home), "ENVSPEC_CACHE_DIR": str(home / "cache"), "ENVSPEC_DEFAULT_INDEX": index.url}
-    found = Context.from_environment({**environ, **HASTY, **CUT_OFF})
+    found = Context.from_environment({**environ, **SHORT_BACKOFF, **CUT_OFF})
     return replace(found, now=lambda: NOW)
 
 

@@ -21,7 +21,7 @@ from tests.operations.test_build_sdists import with_files
 from tests.support.builders import ecosystem
 from tests.support.builders.cuda_library import CUBIN, Code, container, library
 from tests.support.builders.environments import BASE, RUNNING, SERIES
-from tests.support.builders.images import Builder, keep_base, make_base
+from tests.support.builders.images import ImageUser, keep_base, make_base
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import Artifact, sdist, wheel
 from tests.support.machines.confinement import confined
@@ -124,9 +124,9 @@ def index() -> Iterator[IndexServer]:
         yield running
 
 
-def user_of(folder: Path, index: IndexServer, build: str = "", gpus: str = '["H100"]', rest: str = "") -> Builder:
+def user_of(folder: Path, index: IndexServer, build: str = "", gpus: str = '["H100"]', rest: str = "") -> ImageUser:
     base = make_base()
-    found = Builder(folder, index.url)
+    found = ImageUser(folder, index.url)
     keep_base(found.cache, base)
     found.wants(
         "ext",
@@ -141,12 +141,12 @@ def user_of(folder: Path, index: IndexServer, build: str = "", gpus: str = '["H1
     return found
 
 
-def built(user: Builder) -> Path:
+def built(user: ImageUser) -> Path:
     row = user.packages()["ext"]["built"]
     return user.cache / "archives" / str(row["sha256"]) / str(row["filename"])
 
 
-def seen(user: Builder) -> dict[str, Any]:
+def seen(user: ImageUser) -> dict[str, Any]:
     with zipfile.ZipFile(built(user)) as archive:
         found: dict[str, Any] = json.loads(archive.read("ext.py"))
     return found
@@ -288,7 +288,7 @@ def test_a_cancelled_build_leaves_no_process_and_no_folder(tmp_path: Path, index
     assert not list(user.cache.glob("archives/.built-*"))
 
 
-def _processes(user: Builder) -> list[str]:
+def _processes(user: ImageUser) -> list[str]:
     """The processes of a build that waits in the backend."""
     found = []
     for each in Path("/proc").glob("[0-9]*"):
@@ -369,8 +369,8 @@ def test_another_wheel_in_the_folder_is_refused(tmp_path: Path, index: IndexServ
         assert not (second.folder / "env").exists()
 
 
-def _with_lock_of(first: Builder, folder: Path, index: IndexServer) -> Builder:
+def _with_lock_of(first: ImageUser, folder: Path, index: IndexServer) -> ImageUser:
     """Another machine, with a cache of its own."""
-    second = Builder(folder, index.url)
+    second = ImageUser(folder, index.url)
     shutil.copytree(first.lock, second.lock)
     return second

@@ -16,7 +16,7 @@ from envspec.verifier.record import wheel_sha256
 from tests.operations.test_build_sdists import serving, with_files
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import BASE, RUNNING, run_in
-from tests.support.builders.images import Builder, keep_base, make_base
+from tests.support.builders.images import ImageUser, keep_base, make_base
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import sdist, wheel
 from tests.support.builders.zips import member
@@ -95,9 +95,9 @@ def write(folder: Path, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
-def user_of(folder: Path, index: IndexServer, *names: str, pip: str = "") -> Builder:
+def user_of(folder: Path, index: IndexServer, *names: str, pip: str = "") -> ImageUser:
     base = make_base()
-    user = Builder(folder, index.url)
+    user = ImageUser(folder, index.url)
     keep_base(user.cache, base)
     user.wants(
         *names,
@@ -109,7 +109,7 @@ def user_of(folder: Path, index: IndexServer, *names: str, pip: str = "") -> Bui
     return user
 
 
-def locked(user: Builder, *words: str, **environ: str) -> dict[str, Any]:
+def locked(user: ImageUser, *words: str, **environ: str) -> dict[str, Any]:
     user.locked(*words, **environ)
     return user.packages()["own"]
 
@@ -131,7 +131,7 @@ def test_a_branch_is_locked_by_its_commit_and_its_wheel(tmp_path: Path, index: I
 @pytest.mark.parametrize("words", [("--upgrade",), ("--upgrade-package", "own")])
 def test_a_branch_moves_by_an_upgrade_only(tmp_path: Path, index: IndexServer, words: tuple[str, ...]) -> None:
     repository = Repository(tmp_path / "repo.git")
-    user = Builder(tmp_path / "user", index.url)
+    user = ImageUser(tmp_path / "user", index.url)
     user.wants(f"own @ {repository.url}", python=RUNNING)
     first = locked(user)
     repository.commit({"own.py": b"ANSWER = 2\n", "VERSION": b"2.0"})

@@ -22,14 +22,14 @@ from envspec.lockfile.folder import read_lock, write_folder
 from envspec.operations.lock_complete import lock_files
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import BASE, RUNNING, SERIES, run_in
-from tests.support.builders.images import Builder, Standing, keep_base, make_base
+from tests.support.builders.images import ImageUser, RegistryInThread, keep_base, make_base
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import Artifact, sdist, wheel
 from tests.support.machines.confinement import confined, path_with_bubblewrap
 from tests.support.servers.faults import Status
 from tests.support.servers.index import IndexServer
 from tests.support.servers.registry import PushRegistry
-from tests.support.user import IMPATIENT, User, refused, succeeded
+from tests.support.user import SHORT_TIMEOUTS, User, refused, succeeded
 
 pytestmark = confined
 
@@ -61,10 +61,10 @@ def index() -> Iterator[IndexServer]:
         yield running
 
 
-def builder(folder: Path, index: IndexServer, *names: str) -> Builder:
+def builder(folder: Path, index: IndexServer, *names: str) -> ImageUser:
     """Somebody with a lock of these names, all of which may be sdists."""
     base = make_base()
-    found = Builder(folder, index.url)
+    found = ImageUser(folder, index.url)
     keep_base(found.cache, base)
     found.wants(
         *names,
@@ -76,20 +76,20 @@ def builder(folder: Path, index: IndexServer, *names: str) -> Builder:
     return found
 
 
-def recorded(folder: Path, index: IndexServer, *names: str) -> Builder:
+def recorded(folder: Path, index: IndexServer, *names: str) -> ImageUser:
     found = builder(folder, index, *names)
     ran = found.locks("--image")
     assert ran.status == 0, ran.stderr
     return found
 
 
-def built_of(user: Builder, name: str = "own") -> dict[str, object]:
+def built_of(user: ImageUser, name: str = "own") -> dict[str, object]:
     found = user.packages()[name]["built"]
     assert isinstance(found, dict)
     return found
 
 
-def wheel_in(user: Builder, name: str = "own") -> Path:
+def wheel_in(user: ImageUser, name: str = "own") -> Path:
     row = built_of(user, name)
     return user.cache / "archives" / str(row["sha256"]) / str(row["filename"])
 
@@ -147,7 +147,7 @@ def test_a_wheel_that_comes_out_otherwise_is_refused_with_both_hashes(tmp_path: 
 
 
 @contextmanager
-def place_of(kind: str, user: Builder, folder: Path) -> Iterator[str]:
+def place_of(kind: str, user: ImageUser, folder: Path) -> Iterator[str]:
     """A place that has the built wheels of a user."""
     if kind == "cache":
         yield str(user.cache / "archives")
@@ -157,7 +157,7 @@ def place_of(kind: str, user: Builder, folder: Path) -> Iterator[str]:
         with IndexServer([File(uploaded, day("2024-01-01"))]) as pages:
             yield f"index+{pages.url}"
     elif kind == "registry":
-        with Standing(PushRegistry()) as registry:
+        with RegistryInThread(PushRegistry()) as registry:
             place = f"oci://{registry.host}/team/wheels"
             assert succeeded(user.runs("cache", "publish", user.lock, place)).stdout.startswith(place)
             yield place
@@ -279,7 +279,7 @@ def test_what_a_build_asks_for_is_as_old_as_the_lock(tmp_path: Path) -> None:
 def test_an_index_that_fails_meanwhile_is_a_network_error(tmp_path: Path) -> None:
     with index_of(requiring("maker")) as index:
         index.fail("/simple/maker/", Status(500))
-        error = refused(builder(tmp_path, index, "own").locks("--image", **IMPATIENT), 5)
+        error = refused(builder(tmp_path, index, "own").locks("--image", **SHORT_TIMEOUTS), 5)
     assert "500" in error and "maker" in error
 
 

@@ -18,14 +18,14 @@ from tests.support.builders.environments import SERIES, pin
 from tests.support.builders.images import (
     ARM,
     X86,
-    Around,
-    Builder,
+    ImageServers,
+    ImageUser,
     hold_base,
     image_lock,
+    image_servers,
     make_base,
     modules,
     small_wheel,
-    standing,
 )
 from tests.support.builders.wheels import Artifact, padding, wheel
 from tests.support.user import refused
@@ -45,17 +45,17 @@ PLATFORMS: Final = ("--platform", "linux-64", "--platform", "linux-aarch64")
 
 
 @dataclass
-class Scene(Around):
+class Scene(ImageServers):
     """An index and a registry that all have. here: somebody with a cache of their own."""
 
     folder: Path
 
     @property
-    def here(self) -> Builder:
-        return self.somebody("here")
+    def here(self) -> ImageUser:
+        return self.new_user("here")
 
-    def somebody(self, name: str) -> Builder:
-        return self.builder_in(self.folder / name)
+    def new_user(self, name: str) -> ImageUser:
+        return self.user_in(self.folder / name)
 
     def locked(self, alpha: Artifact = OLD) -> Lock:
         return self.lock_of(BIG, alpha, *SMALL)
@@ -68,8 +68,8 @@ class Scene(Around):
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with standing(BIG, OLD, NEW, *SMALL, *NATIVE.values()) as around:
-        yield Scene(**vars(around), folder=tmp_path)
+    with image_servers(BIG, OLD, NEW, *SMALL, *NATIVE.values()) as servers:
+        yield Scene(**vars(servers), folder=tmp_path)
 
 
 # Two platforms
@@ -110,7 +110,7 @@ def test_two_platforms_are_one_index(scene: Scene) -> None:
     assert builder.image("build", lock, *PLATFORMS, "--push", name).stdout == ran.stdout
     assert scene.registry.changes() == []
     # One platform after the other gives the same, from an empty cache.
-    other = scene.somebody("other")
+    other = scene.new_user("other")
     arm = other.id_of(other.writes_lock(both(scene)), "--platform", "linux-aarch64")
     assert arm == ids["linux-aarch64"]
 
@@ -184,7 +184,7 @@ def test_nothing_changed_uploads_nothing(lost: str, scene: Scene) -> None:
 
 
 def test_id_tells_what_build_makes(scene: Scene) -> None:
-    one, other = scene.somebody("one"), scene.somebody("other")
+    one, other = scene.new_user("one"), scene.new_user("other")
     lock = one.writes_lock(scene.locked())
     for words in ((), ("--no-compile-bytecode",)):
         message = one.image("id", lock, *words)
@@ -229,7 +229,7 @@ def test_a_build_keeps_to_the_recorded_id(scene: Scene) -> None:
 
 
 @pytest.fixture
-def made(scene: Scene) -> Builder:
+def made(scene: Scene) -> ImageUser:
     """Two images, each as a lock, a layout, a tar and in a registry: lock-1, layout-1, tar-1.tar ..."""
     builder = scene.here
     for number, alpha in enumerate((OLD, NEW), start=1):
@@ -239,7 +239,7 @@ def made(scene: Scene) -> Builder:
     return builder
 
 
-def test_diff_of_every_kind_with_every_other(scene: Scene, made: Builder) -> None:
+def test_diff_of_every_kind_with_every_other(scene: Scene, made: ImageUser) -> None:
     kinds = ("lock-{}", "layout-{}", "tar-{}.tar", f"{scene.registry.host}/team/app:{{}}")
     seen = set()
     for place, first in enumerate(kinds):
@@ -265,7 +265,7 @@ def test_diff_of_every_kind_with_every_other(scene: Scene, made: Builder) -> Non
     assert text.status == 10 and "a pull moves 1 layer and the config" in text.stdout
 
 
-def test_diff_of_what_is_no_image(scene: Scene, made: Builder) -> None:
+def test_diff_of_what_is_no_image(scene: Scene, made: ImageUser) -> None:
     (made.folder / "some.txt").write_text("text")
     (made.folder / "empty").mkdir()
     (made.folder / "half").mkdir()
@@ -277,7 +277,7 @@ def test_diff_of_what_is_no_image(scene: Scene, made: Builder) -> None:
     assert gone in refused(made.image("diff", "lock-1", gone), 5)
 
 
-def test_diff_asks_no_registry_for_a_lock_with_a_slip_of_the_pen(scene: Scene, made: Builder) -> None:
+def test_diff_asks_no_registry_for_a_lock_with_a_slip_of_the_pen(scene: Scene, made: ImageUser) -> None:
     scene.registry.forget()
     made.writes_lock(scene.lock_of(wheel("solo", "1.0")), "locks/small-1")
     for name in ("smal-1", "./lock-1x", "lock-1/more", "team/tar-1.tar"):

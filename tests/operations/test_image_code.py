@@ -17,7 +17,7 @@ from envspec.documents import parse_toml
 from envspec.models import ImageId, ImageSettings, Lock, Platform, Service
 from tests.support import preloaded
 from tests.support.builders.environments import RUNNING, SERIES
-from tests.support.builders.images import Around, Builder, small_wheel, standing
+from tests.support.builders.images import ImageServers, ImageUser, image_servers, small_wheel
 from tests.support.builders.wheels import padding, wheel
 from tests.support.machines.confinement import confined
 from tests.support.user import refused, succeeded
@@ -54,19 +54,19 @@ SITE: Final = f"opt/env/lib/python{SERIES}/site-packages"
 
 
 @dataclass
-class Scene(Around):
+class Scene(ImageServers):
     """A project of each user; their locks are in `locks/small`."""
 
     folder: Path
 
-    def somebody(self, name: str) -> Builder:
-        builder = self.builder_in(self.folder / name)
+    def new_user(self, name: str) -> ImageUser:
+        builder = self.user_in(self.folder / name)
         for path, text in CODE.items():
             (builder.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (builder.folder / path).write_text(text)
         return builder
 
-    def lock(self, builder: Builder, image: ImageSettings, spec: str = "../../pyproject.toml", **others: Any) -> Path:
+    def lock(self, builder: ImageUser, image: ImageSettings, spec: str = "../../pyproject.toml", **others: Any) -> Path:
         return builder.writes_lock(self.locked(image, spec, **others), "locks/small")
 
     def locked(self, image: ImageSettings, spec: str = "../../pyproject.toml", **others: Any) -> Lock:
@@ -75,7 +75,7 @@ class Scene(Around):
     def document(self, name: str) -> Any:
         return json.loads(self.registry.held.blobs["team/app"][name])
 
-    def files(self, builder: Builder, lock: Path) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
+    def files(self, builder: ImageUser, lock: Path) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
         """The files, folders and links of an image's layers, the uppermost of each path."""
         builder.id_of(lock, "--layout", "layout", "--compression", "none")
         [row] = json.loads((builder.folder / "layout/index.json").read_bytes())["manifests"]
@@ -91,17 +91,17 @@ class Scene(Around):
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with standing(BIG, SMALL) as around:
-        yield Scene(**vars(around), folder=tmp_path)
+    with image_servers(BIG, SMALL) as servers:
+        yield Scene(**vars(servers), folder=tmp_path)
 
 
-def edit(builder: Builder, text: str = "two") -> None:
+def edit(builder: ImageUser, text: str = "two") -> None:
     path = builder.folder / "src/my_trainer/main.py"
     path.write_text(path.read_text().replace("one", text))
 
 
 def test_a_changed_line_moves_the_code_alone(scene: Scene) -> None:
-    builder = scene.somebody("one")
+    builder = scene.new_user("one")
     lock, name = scene.lock(builder, EDITABLE), f"{scene.registry.host}/team/app"
     first = builder.id_of(lock, "--push", f"{name}:1")
     before = scene.registry.stored("team/app")
@@ -127,7 +127,7 @@ def test_a_changed_line_moves_the_code_alone(scene: Scene) -> None:
 
 
 def test_the_id_follows_from_lock_and_code(scene: Scene) -> None:
-    one, other = scene.somebody("one"), scene.somebody("other")
+    one, other = scene.new_user("one"), scene.new_user("other")
     lock = scene.lock(one, EDITABLE)
     first = one.id_of(lock)
     other_lock = scene.lock(other, EDITABLE)
@@ -161,7 +161,7 @@ def test_the_id_follows_from_lock_and_code(scene: Scene) -> None:
 
 def test_the_lock_stays_as_it_is_when_code_changes(scene: Scene) -> None:
     """The ID that it records is that of the image without code."""
-    builder = scene.somebody("one")
+    builder = scene.new_user("one")
 
     def recorded(identity: str) -> Path:
         return scene.lock(builder, EDITABLE, images=(ImageId(Platform.LINUX_64, identity, pyc=True),))
@@ -177,7 +177,7 @@ def test_the_lock_stays_as_it_is_when_code_changes(scene: Scene) -> None:
 
 @pytest.mark.parametrize("services", [(), (Service("ssh", 2222),)])
 def test_what_an_editable_project_is(services: tuple[Service, ...], scene: Scene) -> None:
-    builder = scene.somebody("one")
+    builder = scene.new_user("one")
     (builder.folder / "src/my_trainer/link.py").symlink_to("main.py")
     (builder.folder / "src/my_trainer/run").write_text("#!/bin/sh\n")
     (builder.folder / "src/my_trainer/run").chmod(0o775)
@@ -203,7 +203,7 @@ def test_what_an_editable_project_is(services: tuple[Service, ...], scene: Scene
 
 
 def test_a_spec_in_specs_belongs_to_the_folder_above(scene: Scene) -> None:
-    builder = scene.somebody("one")
+    builder = scene.new_user("one")
     (builder.folder / "specs").mkdir()
     (builder.folder / "specs/small.toml").write_text('[env]\nname = "my-trainer"\n')
     (builder.folder / "tool.py").write_text("")
@@ -220,7 +220,7 @@ def test_a_spec_in_specs_belongs_to_the_folder_above(scene: Scene) -> None:
 
 @pytest.mark.parametrize("flat", ["my_trainer", "my_trainer.py"])
 def test_modules_beside_pyproject(flat: str, scene: Scene) -> None:
-    builder = scene.somebody("one")
+    builder = scene.new_user("one")
     (builder.folder / "src").rename(builder.folder / "other")
     if flat.endswith(".py"):
         (builder.folder / flat).write_text("")
@@ -302,7 +302,7 @@ REFUSED: Final[dict[str, tuple[str, ImageSettings, Callable[[Path], object]]]] =
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case: str, scene: Scene) -> None:
     message, image, change = REFUSED[case]
-    builder = scene.somebody("one")
+    builder = scene.new_user("one")
     change(builder.folder)
     error = refused(builder.image("build", scene.lock(builder, image)), 2)
     assert message in error and "internal" not in error
@@ -310,7 +310,7 @@ def test_refused(case: str, scene: Scene) -> None:
 
 def test_a_lock_without_its_project(scene: Scene) -> None:
     """Somewhere else, such as a lock that was sent alone."""
-    builder = scene.somebody("one")
+    builder = scene.new_user("one")
     for image in (EDITABLE, ImageSettings(copy=("src",)), ImageSettings(project="wheel")):
         error = refused(builder.image("id", scene.lock(builder, image, "")), 2)
         assert "contains the project's code, and where that is is not known" in error
@@ -337,7 +337,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 @confined
 def test_a_wheel_of_the_project(scene: Scene) -> None:
-    builder = scene.somebody("one")
+    builder = scene.new_user("one")
     system = '\n[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     (builder.folder / "backend.py").write_text(BACKEND)
     (builder.folder / "pyproject.toml").write_text(PROJECT + system)
@@ -358,7 +358,7 @@ def test_a_wheel_of_the_project(scene: Scene) -> None:
 
 def test_from_pyproject_to_an_image(scene: Scene) -> None:
     """All of it by the user's own commands; the lock records the ID of the image without code."""
-    builder = scene.somebody("one")
+    builder = scene.new_user("one")
     table = f"""
 [tool.envspec.env]
 python = "{SERIES}"
@@ -398,7 +398,7 @@ HARMLESS: Final = (".docker/buildx", ".env.example", "env.py", "src/id_map.py", 
 
 
 def test_files_with_names_of_secrets_are_warned_of(scene: Scene) -> None:
-    builder = scene.somebody("one")
+    builder = scene.new_user("one")
     for name in (*SECRETS, *HARMLESS):
         (builder.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (builder.folder / name).write_text("x")

@@ -47,7 +47,7 @@ class Site:
         folder = self.folder / f"base-{len(more)}"
         standin.push(standin.with_sources(layout, lines, folder), self.registry, "dated")
 
-    def somebody(self, name: str, **system: str) -> User:
+    def new_user(self, name: str, **system: str) -> User:
         """A user with nothing but a spec: that of pytorch-2.9 on the stand-in, with a small torch as only package."""
         text = e2e.spec_text(self.registry).replace(standin.TAG, "dated").replace('"pytorch-2.9-standin"', f'"{NAME}"')
         text = re.sub(r"(?s)(\[pip\]\ndependencies = )\[.*?\n\]", r'\1["torch==2.9.*"]', text)
@@ -75,13 +75,13 @@ def site(registry: str, standin_layout: standin.Layout, tmp_path: Path) -> Itera
 
 
 def test_a_newer_package_in_the_archive_leaves_the_id(site: Site) -> None:
-    first = site.somebody("first")
+    first = site.new_user("first")
     first.locked()
     image = read_lock(first.lock).image
     assert image.snapshot is not None and f"{image.snapshot:%Y-%m-%d %H:%M}" == "2026-11-14 00:00"
     before = site.id_of(first)
     site.archive.publish(NEW)
-    second = site.somebody("second")
+    second = site.new_user("second")
     second.locked()
     assert second.files() == first.files()
     site.archive.asked.clear()
@@ -93,7 +93,7 @@ def test_todays_archive_gives_another_id(site: Site) -> None:
     ids = []
     for name, deb in (("first", OLD), ("second", NEW)):
         site.archive.publish(deb)
-        user = site.somebody(name, snapshot="false")
+        user = site.new_user(name, snapshot="false")
         user.locked()
         assert read_lock(user.lock).image.snapshot is None
         ids.append(site.id_of(user))
@@ -103,7 +103,7 @@ def test_todays_archive_gives_another_id(site: Site) -> None:
 def test_a_base_that_is_newer_than_as_of(site: Site) -> None:
     site.archive.publish(NEW)
     site.archive.keep("20250312T000000Z")
-    user = site.somebody("user")
+    user = site.new_user("user")
     user.writes(user.spec.read_text().replace("as_of = 2026-11-15T00:00:00Z", "as_of = 2025-02-01T00:00:00Z"))
     user.locked()
     lock = read_lock(user.lock)
@@ -120,7 +120,7 @@ def test_the_output_and_the_lock_name_what_varies(site: Site, standin_layout: st
     with AptArchive() as corp:
         corp.publish(Deb("other", "1.0"), release="Origin: Corp\n")
         site.has_base(standin_layout, f"deb [trusted=yes] {corp.url} bookworm main")
-        user = site.somebody("user", snapshot="2025-03-02")
+        user = site.new_user("user", snapshot="2025-03-02")
         user.locked()
         ran = user.runs("lock", "--image", user.spec)
     assert ran.status == 0, ran.stderr

@@ -20,13 +20,13 @@ from tests.support.builders.images import (
     CUDA,
     TAG,
     X86,
-    Around,
     BaseMade,
-    Builder,
+    ImageServers,
+    ImageUser,
     hold_base,
+    image_servers,
     make_base,
     small_wheel,
-    standing,
 )
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, Method, padding, wheel
@@ -45,10 +45,10 @@ QUICKLY: Final = ("--no-compile-bytecode", "--jobs", "2")
 
 
 @dataclass
-class Scene(Around):
+class Scene(ImageServers):
     """Somebody who builds, and everything that they need, of which one thing is broken. right: the image's ID."""
 
-    builder: Builder
+    builder: ImageUser
     right: str
     wheels: tuple[Artifact, ...] = (ONE, TWO)
     outputs: tuple[str, ...] = field(default=("--output", "image.tar", "--layout", "layout"))
@@ -100,15 +100,15 @@ class Scene(Around):
 @pytest.fixture(scope="module")
 def right(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The ID of the image of `Scene.lock`, as somebody has it to whom nothing happens."""
-    with standing(ONE, TWO) as around:
-        builder = around.builder_in(tmp_path_factory.mktemp("right"))
-        return builder.id_of(builder.writes_lock(around.lock_of(ONE, TWO)), *QUICKLY)
+    with image_servers(ONE, TWO) as servers:
+        builder = servers.user_in(tmp_path_factory.mktemp("right"))
+        return builder.id_of(builder.writes_lock(servers.lock_of(ONE, TWO)), *QUICKLY)
 
 
 @pytest.fixture
 def scene(tmp_path: Path, right: str) -> Iterator[Scene]:
-    with standing(ONE, TWO) as around:
-        yield Scene(**vars(around), builder=around.builder_in(tmp_path), right=right)
+    with image_servers(ONE, TWO) as servers:
+        yield Scene(**vars(servers), builder=servers.user_in(tmp_path), right=right)
 
 
 # Wheels on their way

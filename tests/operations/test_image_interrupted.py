@@ -19,7 +19,7 @@ from typing import Final
 import pytest
 
 from tests.support import preloaded
-from tests.support.builders.images import Around, Builder, small_wheel, standing
+from tests.support.builders.images import ImageServers, ImageUser, image_servers, small_wheel
 from tests.support.builders.wheels import Artifact, Method, padding, wheel
 from tests.support.machines.small_disk import needs_mounts, on_a_disk
 from tests.support.servers.faults import Stall
@@ -45,10 +45,10 @@ _LONG_S: Final = 60.0
 
 
 @dataclass
-class Scene(Around):
+class Scene(ImageServers):
     """Somebody who builds, and what they need."""
 
-    builder: Builder
+    builder: ImageUser
 
     def lock(self, *wheels: Artifact) -> Path:
         return self.builder.writes_lock(self.lock_of(*wheels))
@@ -103,8 +103,8 @@ def whole_tar(path: Path) -> tuple[str, set[str]]:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with standing(*SMALL, *BULKY, MANY, BIG) as around:
-        yield Scene(**vars(around), builder=around.builder_in(tmp_path))
+    with image_servers(*SMALL, *BULKY, MANY, BIG) as servers:
+        yield Scene(**vars(servers), builder=servers.user_in(tmp_path))
 
 
 def wait_until(what: Callable[[], object]) -> None:

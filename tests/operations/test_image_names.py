@@ -12,7 +12,7 @@ import pytest
 
 from envspec.models import Lock
 from tests.support import preloaded
-from tests.support.builders.images import Around, Builder, small_wheel, standing
+from tests.support.builders.images import ImageServers, ImageUser, image_servers, small_wheel
 from tests.support.user import refused
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
@@ -33,15 +33,15 @@ python = "3.11.2"
 
 
 @dataclass
-class Scene(Around):
-    builder: Builder
+class Scene(ImageServers):
+    builder: ImageUser
     lock: Lock
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with standing(ONE) as around:
-        yield Scene(**vars(around), builder=around.builder_in(tmp_path), lock=around.lock_of(ONE))
+    with image_servers(ONE) as servers:
+        yield Scene(**vars(servers), builder=servers.user_in(tmp_path), lock=servers.lock_of(ONE))
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ from tests.support import preloaded
 from tests.support.builders.environments import RUNNING, pin
 from tests.support.builders.images import (
     X86,
-    Around,
-    Builder,
+    ImageServers,
+    ImageUser,
     image_lock,
+    image_servers,
     keep_base,
     make_base,
     small_wheel,
-    standing,
 )
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Method, padding, wheel
@@ -48,24 +48,24 @@ WHEELS: Final = (
 
 
 @dataclass
-class Scene(Around):
+class Scene(ImageServers):
     """Where everybody here gets the same from. ids: of the lock's image with bytecode, and without."""
 
     lock: Lock
     ids: tuple[str, str] = ("", "")
 
-    def somebody(self, folder: Path, **environ: str) -> tuple[Builder, Path]:
+    def new_user(self, folder: Path, **environ: str) -> tuple[ImageUser, Path]:
         """A builder with nothing but the lock."""
         folder.mkdir(parents=True, exist_ok=True)
-        builder = self.builder_in(folder, **environ)
+        builder = self.user_in(folder, **environ)
         return builder, builder.writes_lock(self.lock)
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    with standing(*WHEELS) as around:
-        made = Scene(**vars(around), lock=around.lock_of(*WHEELS))
-        builder, folder = made.somebody(tmp_path_factory.mktemp("first"))
+    with image_servers(*WHEELS) as servers:
+        made = Scene(**vars(servers), lock=servers.lock_of(*WHEELS))
+        builder, folder = made.new_user(tmp_path_factory.mktemp("first"))
         made.ids = (builder.id_of(folder), builder.id_of(folder, "--no-compile-bytecode"))
         yield made
 
@@ -79,7 +79,7 @@ def test_bytecode_is_part_of_it(scene: Scene) -> None:
 
 
 def test_a_cold_a_warm_and_an_incomplete_cache(scene: Scene, tmp_path: Path) -> None:
-    builder, lock = scene.somebody(tmp_path / "a folder" / "of another ñame")
+    builder, lock = scene.new_user(tmp_path / "a folder" / "of another ñame")
     for _ in ("cold", "warm"):
         assert both(builder.id_of, str(lock)) == scene.ids
     shutil.rmtree(builder.cache / "image-known")
@@ -95,7 +95,7 @@ def test_a_cold_a_warm_and_an_incomplete_cache(scene: Scene, tmp_path: Path) -> 
 @pytest.mark.parametrize("jobs", ["1", "8"])
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
 def test_jobs_and_compressions(jobs: str, compression: str, scene: Scene, tmp_path: Path) -> None:
-    builder, lock = scene.somebody(tmp_path)
+    builder, lock = scene.new_user(tmp_path)
     assert builder.id_of(lock, "--jobs", jobs, "--compression", compression) == scene.ids[0]
 
 
@@ -114,14 +114,14 @@ VARIABLES: Final = {
 
 @pytest.mark.parametrize("variables", VARIABLES.values(), ids=VARIABLES)
 def test_neither_variables_nor_umask_matter(variables: str, scene: Scene, tmp_path: Path) -> None:
-    builder, lock = scene.somebody(tmp_path)
+    builder, lock = scene.new_user(tmp_path)
     environ = dict(each.split("=", 1) for each in variables.split())
     ran = builder.runs_anew("image", "build", lock, environ=environ, umask=0o077)
     assert (ran.status, ran.stdout) == (0, f"{scene.ids[0]}\n"), ran.stderr
 
 
 def test_push_layout_tar_and_a_mirrored_base(scene: Scene, tmp_path: Path) -> None:
-    builder, lock = scene.somebody(tmp_path)
+    builder, lock = scene.new_user(tmp_path)
     name = f"{scene.registry.host}/team/outputs:1"
     words = ("--push", name, "--layout", "layout", "--output", "image.tar", "--tag", "team/outputs:1")
     assert builder.id_of(lock, *words) == scene.ids[0]
@@ -148,7 +148,7 @@ def test_push_layout_tar_and_a_mirrored_base(scene: Scene, tmp_path: Path) -> No
 def test_two_outputs_of_the_same_tar_are_the_same_bytes(scene: Scene, tmp_path: Path) -> None:
     made = []
     for name in ("one", "two"):
-        builder, lock = scene.somebody(tmp_path / name)
+        builder, lock = scene.new_user(tmp_path / name)
         assert builder.id_of(lock, "--output", "image.tar", "--jobs", "1" if name == "one" else "8") == scene.ids[0]
         made.append((tmp_path / name / "image.tar").read_bytes())
     assert made[0] == made[1]
@@ -173,14 +173,14 @@ STORED: Final = tuple(small_wheel(each.name) for each in WHEELS[1:])
 
 
 @pytest.fixture
-def fixed(serve: Serve, tmp_path: Path) -> Callable[[str], tuple[Builder, Path]]:
+def fixed(serve: Serve, tmp_path: Path) -> Callable[[str], tuple[ImageUser, Path]]:
     """A builder, and a lock whose every byte is written down here."""
 
-    def made(python: str) -> tuple[Builder, Path]:
+    def made(python: str) -> tuple[ImageUser, Path]:
         base = make_base()
         pins = [pin(each) for each in STORED]
         lock = image_lock({X86: pins}, base.named(), python=Python(python, "system"), name="golden")
-        builder = Builder(tmp_path / python, serve([File(each) for each in STORED]).url)
+        builder = ImageUser(tmp_path / python, serve([File(each) for each in STORED]).url)
         keep_base(builder.cache, base)
         return builder, builder.writes_lock(lock)
 
@@ -188,7 +188,7 @@ def fixed(serve: Serve, tmp_path: Path) -> Callable[[str], tuple[Builder, Path]]
 
 
 @pytest.mark.parametrize("version", GOLDEN)
-def test_the_id_that_every_python_gave_so_far(version: str, fixed: Callable[[str], tuple[Builder, Path]]) -> None:
+def test_the_id_that_every_python_gave_so_far(version: str, fixed: Callable[[str], tuple[ImageUser, Path]]) -> None:
     """The tests run on CPython 3.10 to 3.13, and each has to come to these."""
     builder, lock = fixed(version)
     assert builder.id_of(lock, "--no-compile-bytecode") == GOLDEN[version]["no-pyc"]

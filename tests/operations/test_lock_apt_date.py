@@ -14,7 +14,7 @@ from envspec.lockfile.folder import read_lock
 from envspec.models import Lock
 from tests.support.builders.ecosystem import release
 from tests.support.builders.environments import write_lock
-from tests.support.builders.images import ARM, X86, BaseMade, Builder, Standing, hold_base, make_base
+from tests.support.builders.images import ARM, X86, BaseMade, ImageUser, RegistryInThread, hold_base, make_base
 from tests.support.servers.index import IndexServer
 from tests.support.servers.registry import PushRegistry
 from tests.support.user import succeeded
@@ -24,10 +24,10 @@ REPOSITORY = "docker.io/team/base"
 CREATED = "2026-09-10T14:30:00.123456789Z"
 
 
-class Owner(Builder):
+class Owner(ImageUser):
     """A user with a base of their own, which has a Python."""
 
-    def __init__(self, folder: Path, index: str, registry: Standing) -> None:
+    def __init__(self, folder: Path, index: str, registry: RegistryInThread) -> None:
         super().__init__(folder, index, registry.host)
         self.registry = registry
 
@@ -53,7 +53,7 @@ class Owner(Builder):
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[Owner]:
-    with IndexServer([release("app", "1.0.0")]) as index, Standing(PushRegistry()) as registry:
+    with IndexServer([release("app", "1.0.0")]) as index, RegistryInThread(PushRegistry()) as registry:
         yield Owner(tmp_path, index.url, registry)
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support.builders import base_packages, ecosystem
 from tests.support.builders.base_packages import Link, distribution, layer, system, torch
 from tests.support.builders.ecosystem import release
-from tests.support.builders.images import Builder, Standing, hold_base, make_base
+from tests.support.builders.images import ImageUser, RegistryInThread, hold_base, make_base
 from tests.support.builders.projects import PLAIN, File, day
 from tests.support.builders.wheels import sdist
 from tests.support.servers.index import IndexServer
@@ -44,15 +44,15 @@ def public() -> Iterator[IndexServer]:
 
 
 @pytest.fixture
-def registry() -> Iterator[Standing]:
-    with Standing(PushRegistry()) as registry:
+def registry() -> Iterator[RegistryInThread]:
+    with RegistryInThread(PushRegistry()) as registry:
         yield registry
 
 
-class Owner(Builder):
+class Owner(ImageUser):
     """A user with a base of their own."""
 
-    def __init__(self, folder: Path, index: str, registry: Standing) -> None:
+    def __init__(self, folder: Path, index: str, registry: RegistryInThread) -> None:
         super().__init__(folder, index, registry.host)
         self.registry = registry
 
@@ -67,7 +67,7 @@ class Owner(Builder):
 
 
 @pytest.fixture
-def owner(tmp_path: Path, public: IndexServer, registry: Standing) -> Owner:
+def owner(tmp_path: Path, public: IndexServer, registry: RegistryInThread) -> Owner:
     return Owner(tmp_path, public.url, registry)
 
 

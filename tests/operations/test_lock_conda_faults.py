@@ -20,7 +20,7 @@ from tests.support.builders.ecosystem import release
 from tests.support.servers.channel import CondaServer
 from tests.support.servers.faults import Body, Corrupt, Drip, Drop, Fault, Redirects, Stall, Status, Truncate
 from tests.support.servers.index import IndexServer
-from tests.support.user import IMPATIENT, Ran, User, refused
+from tests.support.user import SHORT_TIMEOUTS, Ran, User, refused
 
 ROWS: Final = "/forge/*/repodata.json*"
 #: rattler asks for the headers of `.zst` first, and these faults have no answer without a body.
@@ -121,7 +121,7 @@ class Shared:
             slow = isinstance(case.fault, (Stall, Drip))
             timeouts = {} if case.expected_message else {"ENVSPEC_HTTP_ATTEMPTS": "2"}
             # The whole time is over first, whatever the machine does.
-            patience = {**IMPATIENT, "ENVSPEC_HTTP_STALL_S": "60"} if slow else {}
+            patience = {**SHORT_TIMEOUTS, "ENVSPEC_HTTP_STALL_S": "60"} if slow else {}
             ran, files = user.locks(**timeouts, **patience), user.files()
             server.heal()
             return Played(user, ran, files, user.locks() if ran.status else None, server.root)

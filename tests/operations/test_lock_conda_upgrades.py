@@ -65,9 +65,9 @@ class Locked:
         self.user = User(folder, index.url)
         self.index, self.channel, self.wheels = index, channel, wheels
         if not self.user.lock.exists():
-            self.asks(as_of=AS_OF)
+            self.writes_spec(as_of=AS_OF)
             self.runs()
-            self.asks()
+            self.writes_spec()
             self.runs()
         self.first = self.pins()
 
@@ -75,7 +75,7 @@ class Locked:
         shutil.copytree(self.user.folder, folder, dirs_exist_ok=True)
         return Locked(folder, self.index, self.channel, *self.wheels)
 
-    def asks(self, *conda: str, wheels: tuple[str, ...] = (), as_of: str | None = None) -> None:
+    def writes_spec(self, *conda: str, wheels: tuple[str, ...] = (), as_of: str | None = None) -> None:
         """A spec that asks for these besides. wheels: all of them."""
         asked = ["alpha", "gamma", "msgpack-python", *conda]
         self.user.wants(
@@ -180,7 +180,7 @@ def test_what_moves(locked: Locked, names: str, moved: dict[str, str]) -> None:
 
 
 def test_upgrades_and_additions_one_after_the_other(locked: Locked) -> None:
-    locked.asks("zeta", "delta")
+    locked.writes_spec("zeta", "delta")
     locked.runs("--upgrade-package", "gamma")
     moved = {":gamma": "2.0", ":delta": "1.0", ":epsilon": "1.0", ":zeta": "1.0", ":eta": "1.0"}
     assert locked.moved() == moved
@@ -195,7 +195,7 @@ def test_upgrades_and_additions_one_after_the_other(locked: Locked) -> None:
 
 def test_what_the_spec_asks_only_by_now(locked: Locked) -> None:
     """The lock's own day has no gamma 2: the name makes it possible."""
-    locked.asks("gamma >=2")
+    locked.writes_spec("gamma >=2")
     error = refused(locked.user.locks(), 4)
     assert "gamma >=2" in error and "after as_of" in error
     locked.runs("--upgrade-package", "gamma")
@@ -206,23 +206,23 @@ def test_what_the_spec_asks_only_by_now(locked: Locked) -> None:
 def test_what_is_added_later_leaves_the_rest(locked: Locked) -> None:
     """A new dependency is of the lock's own day, and so is what it brings."""
     locked.runs("--upgrade-package", "alpha")
-    locked.asks("delta")
+    locked.writes_spec("delta")
     locked.runs()
     assert locked.moved() == {**PAIR, ":delta": "1.0", ":epsilon": "1.0"}
-    locked.asks("delta", wheels=("tool", "other", "strict"))
+    locked.writes_spec("delta", wheels=("tool", "other", "strict"))
     locked.runs()
     assert locked.moved() == {**PAIR, ":delta": "1.0", ":epsilon": "1.0", "strict": "1.0.0"}
     locked.stays()
 
 
 def test_what_is_no_longer_required_takes_its_moment_along(locked: Locked) -> None:
-    locked.asks("delta")
+    locked.writes_spec("delta")
     locked.runs("--upgrade-package", "delta")
     assert {":delta": "2.0"}.items() <= locked.moved().items()
-    locked.asks()
+    locked.writes_spec()
     locked.runs()
     assert locked.moved() == {}
-    locked.asks("delta")
+    locked.writes_spec("delta")
     locked.runs()
     assert locked.moved() == {":delta": "1.0", ":epsilon": "1.0"}
 
@@ -230,19 +230,19 @@ def test_what_is_no_longer_required_takes_its_moment_along(locked: Locked) -> No
 def test_a_wheels_moment_goes_with_it_too(locked: Locked) -> None:
     locked.runs("--upgrade-package", "other")
     assert locked.moved() == {"other": "2.0.0"}
-    locked.asks(wheels=("tool",))
+    locked.writes_spec(wheels=("tool",))
     locked.runs()
     assert "package_as_of" not in locked.user.document()
-    locked.asks()
+    locked.writes_spec()
     locked.runs()
     assert locked.moved() == {}
 
 
 def test_a_requirement_that_was_loosened_moves_nothing(locked: Locked) -> None:
-    locked.asks("epsilon 1.*")
+    locked.writes_spec("epsilon 1.*")
     locked.runs("--upgrade-package", "alpha")
     assert locked.moved() == {**PAIR, ":epsilon": "1.0"}
-    locked.asks("epsilon")
+    locked.writes_spec("epsilon")
     locked.runs()
     assert locked.moved() == {**PAIR, ":epsilon": "1.0"}
 
@@ -277,7 +277,7 @@ def test_a_package_of_a_named_channel(tmp_path: Path, index: IndexServer) -> Non
 
 
 def test_beside_a_date_in_the_spec_dates_of_both_ecosystems_are_written_into_it(locked: Locked) -> None:
-    locked.asks(as_of=AS_OF)
+    locked.writes_spec(as_of=AS_OF)
     ran = locked.runs("--upgrade")
     assert len(ran.warnings) == 1 and "as_of = 2025-09-01T00:00:00Z excludes every newer release" in ran.warnings[0]
     assert locked.moved() == {}
@@ -291,7 +291,7 @@ def test_beside_a_date_in_the_spec_dates_of_both_ecosystems_are_written_into_it(
 
 
 def test_beside_a_date_what_the_spec_asks_only_by_now(locked: Locked) -> None:
-    locked.asks("gamma >=2", as_of=AS_OF)
+    locked.writes_spec("gamma >=2", as_of=AS_OF)
     assert "after as_of" in refused(locked.user.locks(), 4)
     locked.runs("--upgrade-package", "gamma")
     assert locked.moved() == {":gamma": "2.0"}
@@ -324,7 +324,7 @@ def test_a_row_that_comes_late_and_says_it_was_built_early(tmp_path: Path, index
         p["rejected"]["why"] for r in found.user.document()["resolution"] for p in r["conda"] if p["name"] == "gamma"
     }
     assert message == "the lock keeps 1.0; `--upgrade-package gamma` moves it"
-    found.asks("epsilon")
+    found.writes_spec("epsilon")
     found.runs()
     assert found.moved() == {":epsilon": "1.0"}
     found.runs("--upgrade")
@@ -335,7 +335,7 @@ def test_a_row_that_comes_late_and_says_it_was_built_early(tmp_path: Path, index
 def test_an_age_of_a_package_moves_it_in_both_ecosystems(locked: Locked, as_of: str | None) -> None:
     """What it means is in the lock, until `--upgrade-package`, which leaves it in the spec."""
     ages = '[env.package_as_of]\ngamma = "0 hours ago"\nmsgpack-python = "1 week ago"\nother = "1 day ago"\n'
-    locked.asks(as_of=as_of)
+    locked.writes_spec(as_of=as_of)
     locked.user.spec.write_text(locked.user.spec.read_text() + ages)
     locked.runs()
     moved = {":gamma": "2.0", ":msgpack-python": "1.1.2", "other": "2.0.0"}

@@ -51,7 +51,7 @@ from tests.support.servers.faults import (
 )
 from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.servers.pages import JSON_TYPE
-from tests.support.user import IMPATIENT, Ran, User, command_line, refused
+from tests.support.user import SHORT_TIMEOUTS, Ran, User, command_line, refused
 
 #: All releases of the diamond are older.
 AS_OF = "2026-01-01T00:00:00Z"
@@ -87,7 +87,7 @@ class Case:
     faults: tuple[tuple[str, Fault, int | None], ...] = ()
     dialect: Dialect = FRIENDLY
     files: Callable[[], list[File]] = ecosystem.diamond
-    asks: tuple[str, ...] = ("app",)
+    requirements: tuple[str, ...] = ("app",)
 
 
 def on(path: str, fault: Fault, times: int | None = None) -> tuple[tuple[str, Fault, int | None], ...]:
@@ -202,7 +202,7 @@ CASES: dict[str, Case] = {
     "ranges-of-a-long-wheel": Case(0, dialect=RANGED, files=long_wheel),
     "ranges-of-a-long-wheel-no-suffix": Case(0, dialect=replace(RANGED, ranges=Ranges.NO_SUFFIX_501), files=long_wheel),
     # statuses
-    "page-404": Case(2, ("spec.toml:8: pip.dependencies[1]: no such package: nope",), asks=("app", "nope")),
+    "page-404": Case(2, ("spec.toml:8: pip.dependencies[1]: no such package: nope",), requirements=("app", "nope")),
     "page-404-below": Case(4, ("app", "nowhere"), files=unknown_below),
     "page-410": Case(2, ("no such package: app",), on(APP_PAGE, Status(410))),
     "page-500": network(Status(500), "/simple/app/: HTTP 500 (the server failed)"),
@@ -287,7 +287,7 @@ CASES: dict[str, Case] = {
     "undated-json": Case(5, ("index default gives no upload times",), dialect=replace(FRIENDLY, times=Times.HIDDEN)),
     # what no resolver has to find out
     "no-such-package-while-metadata-stalls": Case(
-        2, ("no such package: nowhere",), (("*.metadata", Stall(), None),), asks=("app", "nowhere")
+        2, ("no such package: nowhere",), (("*.metadata", Stall(), None),), requirements=("app", "nowhere")
     ),
     # what is no fault
     "a-mirror-in-html": Case(0, dialect=MIRROR),
@@ -313,12 +313,12 @@ def play(case: Case, folder: Path, before: dict[str, bytes]) -> Played:
         user.lock.mkdir(parents=True)
         for name, data in before.items():
             (user.lock / name).write_bytes(data)
-        user.wants(*case.asks, as_of=AS_OF)
+        user.wants(*case.requirements, as_of=AS_OF)
         slow = any(isinstance(fault, (Stall, Drip)) for _, fault, _ in case.faults)
-        ran = user.locks(**(IMPATIENT if slow else {}))
+        ran = user.locks(**(SHORT_TIMEOUTS if slow else {}))
         files = user.files()
         index.heal()
-        is_of_index = ran.status in (2, 5) and case.faults and case.asks == ("app",)
+        is_of_index = ran.status in (2, 5) and case.faults and case.requirements == ("app",)
         return Played(user, ran, files, user.locks() if is_of_index else None)
 
 

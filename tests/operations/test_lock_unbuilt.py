@@ -15,7 +15,7 @@ from envspec.models import Unbuilt
 from envspec.operations.lock_complete import lock_files
 from tests.operations.test_build_sdists import AS_OF, COMPILES, built_of, index_of, serving, with_files
 from tests.support.builders.environments import BASE, RUNNING, run_in
-from tests.support.builders.images import Builder, keep_base, make_base
+from tests.support.builders.images import ImageUser, keep_base, make_base
 from tests.support.builders.wheels import Artifact, sdist, wheel
 from tests.support.machines.confinement import confined
 from tests.support.servers.index import IndexServer
@@ -56,7 +56,7 @@ SILENT = sdist("own", "1.0.0", metadata_version="1.0")
 class Machine:
     """A user's machine. nothing: variables with which nothing on it confines builds."""
 
-    user: Builder
+    user: ImageUser
     nothing: dict[str, str]
 
     def locks(self, *words: str) -> Any:
@@ -68,7 +68,7 @@ class Machine:
 
 def machine(folder: Path, index: IndexServer, pip: str = "", name: str = "own") -> Machine:
     base = make_base()
-    user = Builder(folder, index.url)
+    user = ImageUser(folder, index.url)
     keep_base(user.cache, base)
     image = f'[image]\nbase = "docker.io/nvidia/cuda:1@{base.digest}"\nglibc = "2.36"\npython = "{RUNNING}"\n'
     user.wants(name, as_of=AS_OF, python=RUNNING, pip=pip, rest=image)

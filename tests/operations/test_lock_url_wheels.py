@@ -13,7 +13,7 @@ from tests.support.builders.wheels import core_metadata, wheel
 from tests.support.builders.zips import FILE, zipped
 from tests.support.servers.faults import Body, Corrupt, Drop, Fault, Redirects, Stall, Status, Truncate
 from tests.support.servers.index import IndexServer
-from tests.support.user import IMPATIENT, User, a_second_later, refused
+from tests.support.user import SHORT_TIMEOUTS, User, a_second_later, refused
 
 AS_OF = "2026-01-01T00:00:00Z"
 KIT = "kit-2.0.0-py3-none-any.whl"
@@ -114,7 +114,7 @@ NO_WHEELS = {
 )
 def test_faults(user: User, index: IndexServer, fault: Fault, message: str) -> None:
     index.fail(PATH, fault)
-    assert message in refused(user.locks(**IMPATIENT), 5)
+    assert message in refused(user.locks(**SHORT_TIMEOUTS), 5)
     assert user.files() == {}
     # And nothing of it was remembered.
     index.heal()

@@ -34,7 +34,7 @@ from tests.support.builders.projects import PLAIN, File, day
 from tests.support.builders.wheels import sdist, wheel
 from tests.support.servers.faults import Body, Fault, Status
 from tests.support.servers.index import IndexServer
-from tests.support.user import CUT_OFF, HASTY, routed
+from tests.support.user import CUT_OFF, SHORT_BACKOFF, routed
 
 AS_OF = datetime(2026, 6, 1, tzinfo=timezone.utc)
 NOW = datetime(2026, 11, 1, tzinfo=timezone.utc)
@@ -88,7 +88,7 @@ class Project:
 
     def resolves_all(self, requests: Sequence[TargetRequest], *, offline: bool = False) -> tuple[Resolution, ...]:
         store = Store(self.folder)
-        environ = {"PATH": os.defpath, "HOME": str(self.folder), **HASTY, **CUT_OFF}
+        environ = {"PATH": os.defpath, "HOME": str(self.folder), **SHORT_BACKOFF, **CUT_OFF}
         connectivity = Connectivity.OFFLINE if offline else Connectivity.ONLINE
         context = Context(environ, self.folder, self.folder, connectivity, now=lambda: NOW)
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import ecosystem
-from tests.support.builders.images import Standing, hold_base, make_base, small_wheel
+from tests.support.builders.images import RegistryInThread, hold_base, make_base, small_wheel
 from tests.support.builders.projects import File
 from tests.support.servers.index import IndexServer
 from tests.support.servers.registry import PushRegistry
@@ -26,8 +26,8 @@ def index() -> Iterator[IndexServer]:
 
 
 @pytest.fixture
-def registry() -> Iterator[Standing]:
-    with Standing(PushRegistry()) as running:
+def registry() -> Iterator[RegistryInThread]:
+    with RegistryInThread(PushRegistry()) as running:
         hold_base(running.held, make_base())
         yield running
 
@@ -41,7 +41,7 @@ def configure(user: User, text: str) -> Path:
 
 
 @pytest.mark.parametrize("where", ["option", "variable", "file"])
-def test_a_mirror_is_named_once(tmp_path: Path, index: IndexServer, registry: Standing, where: str) -> None:
+def test_a_mirror_is_named_once(tmp_path: Path, index: IndexServer, registry: RegistryInThread, where: str) -> None:
     """For `lock`, which looks up a base by its tag, and for the image of that lock."""
     user = User(tmp_path, index.url, NO_PROXY="127.0.0.1")
     user.wants("one", as_of="2026-06-01T00:00:00Z", rest=IMAGE)

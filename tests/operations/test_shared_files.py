@@ -21,7 +21,7 @@ from envspec.lockfile.folder import read_lock
 from tests.conftest import Serve
 from tests.support import preloaded
 from tests.support.builders.environments import BASE, RUNNING, SERIES, installs, write_lock
-from tests.support.builders.images import Around, standing
+from tests.support.builders.images import ImageServers, image_servers
 from tests.support.builders.locks import forge, replacing
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import sdist, wheel
@@ -131,8 +131,8 @@ def test_a_dockerfile_has_the_files_of_their_owners(user: User, tmp_path: Path) 
     (part,) = lock.resolutions
     python = replace(part.target.python, source="standalone", url="https://example.com/p.tar.gz", sha256="0" * 64)
     target = replace(part.target, python=python)
-    with standing() as around:
-        lock = replace(lock, resolutions=(replace(part, target=target),), base_image=around.base.named())
+    with image_servers() as servers:
+        lock = replace(lock, resolutions=(replace(part, target=target),), base_image=servers.base.named())
     text = dockerfile.text(ExportRequest(lock, lock.resolutions)).text.replace("\\\n", "")
     (command,) = [line.removeprefix("RUN ") for line in text.splitlines() if "-m pip install" in line]
     prefix, files = tmp_path / "opt", tmp_path / "files"
@@ -151,17 +151,17 @@ def test_a_dockerfile_has_the_files_of_their_owners(user: User, tmp_path: Path) 
 
 
 @pytest.fixture(scope="module")
-def around() -> Iterator[Around]:
-    with standing(ALPHA, BETA) as made:
+def servers() -> Iterator[ImageServers]:
+    with image_servers(ALPHA, BETA) as made:
         yield made
 
 
-def test_an_image_has_the_files_of_their_owners(user: User, around: Around, tmp_path: Path) -> None:
+def test_an_image_has_the_files_of_their_owners(user: User, servers: ImageServers, tmp_path: Path) -> None:
     (part,) = read_lock(user.lock).resolutions
-    plain = around.lock_of(ALPHA, BETA)
+    plain = servers.lock_of(ALPHA, BETA)
     (of_image,) = plain.resolutions
     owned = replace(plain, resolutions=(replace(of_image, shared=part.shared),))
-    builder = around.builder_in(tmp_path / "builder")
+    builder = servers.user_in(tmp_path / "builder")
     builder.id_of(builder.writes_lock(owned), "--no-compile-bytecode", "--output", "image.tar")
     found: dict[str, list[bytes]] = {}
     with tarfile.open(builder.folder / "image.tar") as image:

@@ -26,7 +26,7 @@ from tests.support.builders.projects import PLAIN, File, day
 from tests.support.builders.wheels import sdist, wheel
 from tests.support.servers.faults import Status
 from tests.support.servers.index import IndexServer
-from tests.support.user import IMPATIENT, User, refused, routed, succeeded
+from tests.support.user import SHORT_TIMEOUTS, User, refused, routed, succeeded
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
 
@@ -189,7 +189,7 @@ def test_an_index_that_fails_is_an_error(tmp_path: Path, public: IndexServer, co
         missing = gone.url
     for url, message in ((corp.url, f"{corp.url}corp-backend/: HTTP 500"), (missing, missing)):
         user = local_user(tmp_path, public, routes_to(url))
-        assert message in refused(user.locks(**IMPATIENT), 5)
+        assert message in refused(user.locks(**SHORT_TIMEOUTS), 5)
     assert public.requests_for("*corp-*") == []
 
 

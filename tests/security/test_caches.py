@@ -25,7 +25,7 @@ from envspec.io.cache import UnsafeCache, cache_problem, cache_root
 from envspec.models import Python
 from tests.conftest import Serve
 from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
-from tests.support.builders.images import small_wheel, standing
+from tests.support.builders.images import image_servers, small_wheel
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import wheel
 from tests.support.user import Ran, User, refused, routed, succeeded
@@ -218,9 +218,9 @@ def image_id(user: User, lock: Path) -> Ran:
 
 
 def test_a_planted_image_is_not_told(shared: Path, tmp_path: Path) -> None:
-    with standing(small_wheel("one")) as around:
-        user = around.builder_in(tmp_path / "victim", ENVSPEC_CACHE_DIR=str(shared / "cache"))
-        lock = user.writes_lock(around.lock_of(small_wheel("one")))
+    with image_servers(small_wheel("one")) as servers:
+        user = servers.user_in(tmp_path / "victim", ENVSPEC_CACHE_DIR=str(shared / "cache"))
+        lock = user.writes_lock(servers.lock_of(small_wheel("one")))
         assert image_id(user, lock).status == 0
     (note,) = (shared / "cache" / "image-known").iterdir()
     row = json.loads(note.read_bytes())
@@ -239,10 +239,10 @@ def test_a_planted_python_is_not_run(shared: Path, tmp_path: Path) -> None:
     program.write_text(f"#!/bin/sh\necho owned >{tmp_path}/owned\n")
     program.chmod(0o755)
     of_another(shared / "cache")
-    with standing(small_wheel("one")) as around:
-        user = around.builder_in(tmp_path / "victim", ENVSPEC_CACHE_DIR=str(shared / "cache"))
+    with image_servers(small_wheel("one")) as servers:
+        user = servers.user_in(tmp_path / "victim", ENVSPEC_CACHE_DIR=str(shared / "cache"))
         python = Python(row.version, "system")
-        lock = user.writes_lock(around.lock_of(small_wheel("one"), python=python))
+        lock = user.writes_lock(servers.lock_of(small_wheel("one"), python=python))
         ran = user.runs("image", "build", lock)
     assert not (tmp_path / "owned").exists()
     refused(ran, 6)

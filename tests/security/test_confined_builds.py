@@ -22,7 +22,7 @@ from envspec.io.confine import PROXY
 from envspec.models import Python
 from tests.operations.test_build_sdists import builder, index_of, wheel_in
 from tests.support.builders import standalone
-from tests.support.builders.images import Builder, small_wheel, standing
+from tests.support.builders.images import ImageUser, image_servers, small_wheel
 from tests.support.builders.standalone import SERIES, VERSION, Program
 from tests.support.builders.wheels import sdist
 from tests.support.machines.confinement import ALL, Prey, confined, path_with_bubblewrap, prey, running
@@ -46,7 +46,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
     return {**NOTHING, "PATH": str(tmp_path / "bin")}
 
 
-def got(user: Builder) -> str:
+def got(user: ImageUser) -> str:
     with zipfile.ZipFile(wheel_in(user)) as archive:
         return archive.read("own/__init__.py").decode()
 
@@ -286,10 +286,10 @@ exit 3
     return Python(VERSION, "standalone", archive.as_uri(), standalone.write(archive, files))
 
 
-def image_of(folder: Path, python: Python, command: str, *words: str, **environ: str) -> tuple[Builder, str]:
-    with standing(small_wheel("one")) as around:
-        user = around.builder_in(folder)
-        lock = user.writes_lock(around.lock_of(small_wheel("one"), python=python))
+def image_of(folder: Path, python: Python, command: str, *words: str, **environ: str) -> tuple[ImageUser, str]:
+    with image_servers(small_wheel("one")) as servers:
+        user = servers.user_in(folder)
+        lock = user.writes_lock(servers.lock_of(small_wheel("one"), python=python))
         # A process of its own: what is forked has the environment of whoever started it in /proc.
         ran = user.runs_anew("image", command, lock, *words, environ=environ)
     assert ran.status in {1, 6}, ran.stderr
@@ -313,9 +313,9 @@ def test_where_nothing_confines_it_another_of_that_version_compiles(
     tmp_path: Path, victim: Prey, bare: dict[str, str]
 ) -> None:
     """The one that runs the tests."""
-    with standing(small_wheel("one")) as around:
-        user = around.builder_in(tmp_path)
-        lock = user.writes_lock(around.lock_of(small_wheel("one"), python=hostile(tmp_path, victim)))
+    with image_servers(small_wheel("one")) as servers:
+        user = servers.user_in(tmp_path)
+        lock = user.writes_lock(servers.lock_of(small_wheel("one"), python=hostile(tmp_path, victim)))
         assert user.image("build", lock, **victim.environ, **bare).status == 0
     assert victim.is_unharmed()
 
@@ -335,9 +335,9 @@ def test_confined_or_not_the_image_is_the_same(tmp_path: Path, bare: dict[str, s
     python = Python(VERSION, "standalone", archive.as_uri(), standalone.write(archive, standalone.of_running()))
     ids = []
     for name, environ in (("a", {}), ("b", bare)):
-        with standing(small_wheel("one")) as around:
-            user = around.builder_in(tmp_path / name)
-            lock = user.writes_lock(around.lock_of(small_wheel("one"), python=python))
+        with image_servers(small_wheel("one")) as servers:
+            user = servers.user_in(tmp_path / name)
+            lock = user.writes_lock(servers.lock_of(small_wheel("one"), python=python))
             ids.append(user.id_of(lock, "--no-sandbox", **environ))
             assert (user.cache / "pythons" / str(python.sha256)).is_dir()
     assert ids[0] == ids[1]

@@ -151,7 +151,7 @@ def test_a_token_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("follow", ["", "[http]\n\tfollowRedirects = true\n"])
 def test_a_login_does_not_go_with_a_redirect(place: Place, tmp_path: Path, follow: str) -> None:
     place.configures(follow)
-    with GitServer(tmp_path, asks=True) as other:
+    with GitServer(tmp_path, wants_login=True) as other:
         place.server.leads_to = f"http://{other.host}"
         with pytest.raises(EnvspecError):
             taken(place, place.server.url("own.git", LOGIN))
@@ -166,7 +166,7 @@ def add_submodule(repository: Repository, url: str, commit: str) -> None:
 
 
 def test_a_login_does_not_go_to_a_submodule_elsewhere(place: Place, tmp_path: Path) -> None:
-    with GitServer(tmp_path, asks=True) as other:
+    with GitServer(tmp_path, wants_login=True) as other:
         add_submodule(place.repository, other.url("sub.git"), place.repository.git("rev-parse", "HEAD"))
         with pytest.raises(EnvspecError):
             taken(place, place.server.url("own.git", LOGIN))

@@ -46,7 +46,7 @@ from envspec.registry.types import Manifest
 from tests.support import preloaded
 from tests.support.builders import locks
 from tests.support.builders.environments import RUNNING
-from tests.support.builders.images import Builder
+from tests.support.builders.images import ImageUser
 from tests.support.registry_clients import Bytes
 from tests.support.servers import registry as content
 from tests.support.servers.loopback import CLOSE, Answer, Asked, RawServer, Step, reply
@@ -965,7 +965,7 @@ def test_a_login_in_a_name_is_refused_and_not_told(text: str, tmp_path: Path) ->
     with pytest.raises(BadReference) as caught:
         endpoint_of(parse("docker.io/a/b"), {"docker.io": text})
     assert "hunter2" not in str(caught.value)
-    user = Builder(tmp_path / "user", "http://127.0.0.1:9")
+    user = ImageUser(tmp_path / "user", "http://127.0.0.1:9")
     user.wants("six", python=RUNNING, rest=f'[image]\nbase = "{text}"\n')
     shown = refused(user.locks(), 2)
     assert "hunter2" not in shown and "docker login" in shown
@@ -984,7 +984,7 @@ def test_ctrl_c_ends_a_lock_that_waits_for_a_registry(tmp_path: Path, answer: An
 
     async def do() -> None:
         async with RawServer(lambda _: answer) as server:
-            user = Builder(tmp_path / "user", "http://127.0.0.1:9", server.host)
+            user = ImageUser(tmp_path / "user", "http://127.0.0.1:9", server.host)
             running = user.begins("diff", f"{server.host}/team/base:v1", f"{server.host}/team/base:v1")
             while not server.asked:  # noqa: ASYNC110 (what it waits for is another process)
                 await asyncio.sleep(0.02)

@@ -16,7 +16,7 @@ from envspec.escaping import markdown, markdown_code
 from tests.conftest import Serve
 from tests.support import user as user_module
 from tests.support.builders import ecosystem
-from tests.support.builders.images import Standing
+from tests.support.builders.images import RegistryInThread
 from tests.support.builders.locks import replacing, tamper
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import wheel
@@ -57,7 +57,7 @@ def test_the_reason_of_a_yank(tmp_path: Path, serve: Serve) -> None:
 
 def test_an_error_of_a_registry(tmp_path: Path, serve: Serve) -> None:
     body = json.dumps({"errors": [{"code": "DENIED", "message": CODES}]}).encode()
-    with Standing(PushRegistry(fault=lambda _ask: Say(403, {}, body))) as registry:
+    with RegistryInThread(PushRegistry(fault=lambda _ask: Say(403, {}, body))) as registry:
         user = User(tmp_path, serve(ecosystem.diamond()).url, NO_PROXY="127.0.0.1")
         ran = user.runs("image", "diff", f"{registry.host}/team/one:1", f"{registry.host}/team/two:1")
     assert ran.status == 5 and "overwritten" in ran.stderr and is_clean(ran), ran

@@ -33,7 +33,7 @@ from tests.support.servers.channel import CondaServer
 from tests.support.servers.faults import Body, Corrupt, Drop, Fault, Redirects, Stall, Status
 from tests.support.servers.git import GitServer
 from tests.support.servers.index import IndexServer
-from tests.support.user import IMPATIENT, Ran, User, routed, succeeded
+from tests.support.user import SHORT_TIMEOUTS, Ran, User, routed, succeeded
 
 #: What a password may hold, each with a meaning of its own in some URL, shell or file.
 SPECIAL: Final = "/?#@:%&=+$ '\"\\"
@@ -149,7 +149,7 @@ def fail(server: IndexServer, fault: str) -> Mapping[str, str]:
     """Let a server fail; the variables for a run that meets it."""
     if fault != "fine":
         server.fail("/files/*" if fault == "wrong-hash" else "*", FAULTS[fault])
-    return IMPATIENT if fault == "stalls" else {}
+    return SHORT_TIMEOUTS if fault == "stalls" else {}
 
 
 def with_login(url: str, login: str) -> str:

@@ -30,7 +30,7 @@ from tests.operations.test_build_projects import write as write_files
 from tests.security.hostile import Member, hardlink, symlink, tar_of
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import RUNNING
-from tests.support.builders.images import Builder
+from tests.support.builders.images import ImageUser
 from tests.support.servers.index import IndexServer
 from tests.support.user import refused, succeeded
 
@@ -67,12 +67,12 @@ def state(folder: Path) -> dict[str, tuple[int, int, bytes | str]]:
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[Builder]:
+def user(tmp_path: Path) -> Iterator[ImageUser]:
     with IndexServer([ecosystem.release("lib", "1.0.0")]) as index:
-        yield Builder(tmp_path / "user", index.url)
+        yield ImageUser(tmp_path / "user", index.url)
 
 
-def locks(user: Builder, requirement: str) -> Any:
+def locks(user: ImageUser, requirement: str) -> Any:
     user.wants(requirement, as_of=AS_OF, python=RUNNING)
     return user.locks()
 
@@ -98,7 +98,7 @@ def test_a_folder_of_a_repository_comes_back_from_the_lock(inner: str) -> None:
 
 
 @needs_git
-def test_a_lock_is_refused_before_anything_is_cloned(user: Builder, outside: Path, tmp_path: Path) -> None:
+def test_a_lock_is_refused_before_anything_is_cloned(user: ImageUser, outside: Path, tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repo.git")
     for inner in (f"../../../{outside}", str(outside), "%2e%2e/%2e%2e"):
         text = refused(locks(user, f"own @ {repository.url}#subdirectory={inner}"), 2)
@@ -107,14 +107,14 @@ def test_a_lock_is_refused_before_anything_is_cloned(user: Builder, outside: Pat
 
 @needs_git
 @pytest.mark.parametrize("url", ["git+https://[::1/repo.git", "git+--upload-pack=x://repo.git", "git+ext::sh -c x://y"])
-def test_an_address_that_git_does_not_take(user: Builder, tmp_path: Path, url: str) -> None:
+def test_an_address_that_git_does_not_take(user: ImageUser, tmp_path: Path, url: str) -> None:
     refused(locks(user, f"own @ {url.replace(' ', '%20')}"), 5)
     assert not list(tmp_path.rglob("pwned"))
 
 
 @needs_git
 @pytest.mark.parametrize("target", ["{outside}", "../../../../../../../..{outside}", "hop", "loop", ".git", "sub"])
-def test_a_link_in_a_repository(user: Builder, outside: Path, tmp_path: Path, target: str) -> None:
+def test_a_link_in_a_repository(user: ImageUser, outside: Path, tmp_path: Path, target: str) -> None:
     """`part` is a link to the target; `hop` leads out by a second link, `loop` to itself."""
     repository = Repository(tmp_path / "repo.git", {"sub/readme": b"x"})
     for name, to in (("hop", "sub/out"), ("sub/out", str(outside)), ("loop", "part")):
@@ -130,7 +130,7 @@ def test_a_link_in_a_repository(user: Builder, outside: Path, tmp_path: Path, ta
 
 
 @needs_git
-def test_a_link_to_a_folder_of_the_repository_is_followed(user: Builder, tmp_path: Path) -> None:
+def test_a_link_to_a_folder_of_the_repository_is_followed(user: ImageUser, tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repo.git", {f"py/own/{name}": body for name, body in PROJECT.items()})
     (repository.folder / "latest").symlink_to("py/own")
     repository.commit({"x": b"x"})
@@ -139,7 +139,7 @@ def test_a_link_to_a_folder_of_the_repository_is_followed(user: Builder, tmp_pat
 
 
 @needs_git
-def test_what_was_made_is_removed_and_nothing_else(user: Builder, outside: Path, tmp_path: Path) -> None:
+def test_what_was_made_is_removed_and_nothing_else(user: ImageUser, outside: Path, tmp_path: Path) -> None:
     """A build that gives a platform's wheel is laid out a second time, and the first is removed: here, of a folder."""
     files = {f"py/own/{name}": body for name, body in COMPILED.items()}
     repository = Repository(tmp_path / "repo.git", files)
@@ -225,7 +225,7 @@ def test_links_of_a_local_project(tmp_path: Path, outside: Path, target: str) ->
     assert (project / "own.py").is_file()
 
 
-def test_a_link_to_a_local_project_is_built_like_the_folder(user: Builder, tmp_path: Path) -> None:
+def test_a_link_to_a_local_project_is_built_like_the_folder(user: ImageUser, tmp_path: Path) -> None:
     project = write_files(tmp_path / "own", PROJECT)
     (tmp_path / "link").symlink_to(project)
     before = state(project)

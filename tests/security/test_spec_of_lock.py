@@ -15,7 +15,7 @@ from envspec.models import BaseImage, ImageSettings, PinnedDigest
 from envspec.spec.owner import find_spec_of
 from tests.support import preloaded
 from tests.support.builders.environments import pin
-from tests.support.builders.images import X86, Builder, image_lock, small_wheel
+from tests.support.builders.images import X86, ImageUser, image_lock, small_wheel
 from tests.support.builders.locks import sha256
 from tests.support.user import refused, succeeded
 
@@ -30,7 +30,7 @@ COPIES: Final = ImageSettings(copy=(".",))
 class Scene:
     """Somebody's repository in `work/repository`, beside the home folder of a victim."""
 
-    builder: Builder
+    builder: ImageUser
     victim: Path
 
     @property
@@ -50,7 +50,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
         (victim / name).parent.mkdir(parents=True, exist_ok=True)
         (victim / name).write_text("secret")
     (victim / "spec.toml").write_text(SPEC)
-    builder = Builder(tmp_path / "work" / "repository", "http://127.0.0.1:9/simple/")
+    builder = ImageUser(tmp_path / "work" / "repository", "http://127.0.0.1:9/simple/")
     builder.writes(SPEC)
     (builder.folder / "src").mkdir()
     (builder.folder / "src" / "main.py").write_text("")

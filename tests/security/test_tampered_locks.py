@@ -18,7 +18,7 @@ from tests.conftest import Serve
 from tests.support.builders import ecosystem
 from tests.support.builders.conda_channel import row, write_channel
 from tests.support.builders.ecosystem import release
-from tests.support.builders.images import Standing, hold_base, make_base
+from tests.support.builders.images import RegistryInThread, hold_base, make_base
 from tests.support.builders.locks import Change, forge, replacing, tamper
 from tests.support.builders.projects import Dialect, Times
 from tests.support.servers.faults import Status
@@ -32,8 +32,8 @@ CUDA: Final = '[image]\nbase = "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04"\n
 
 
 @pytest.fixture
-def registry() -> Iterator[Standing]:
-    with Standing(PushRegistry()) as running:
+def registry() -> Iterator[RegistryInThread]:
+    with RegistryInThread(PushRegistry()) as running:
         hold_base(running.held, make_base())
         yield running
 
@@ -44,7 +44,7 @@ def corp(serve: Serve) -> IndexServer:
 
 
 @pytest.fixture
-def user(tmp_path: Path, serve: Serve, corp: IndexServer, registry: Standing) -> User:
+def user(tmp_path: Path, serve: Serve, corp: IndexServer, registry: RegistryInThread) -> User:
     """Has locked wheels of two indexes, a Python and a base image."""
     user = User(tmp_path, serve([*ecosystem.diamond(), release("extra", "1.0.0"), *ecosystem.public_twin()]).url)
     rest = f'{routed("corp", corp.url, "corp-*")}{CUDA}[registry.mirrors]\n"docker.io" = "{registry.host}"\n'
@@ -272,7 +272,7 @@ def test_what_does_not_go_with_it(user: User) -> None:
         assert "--verify " in refused(user.locks("--verify", *words), 2)
 
 
-def test_a_tag_that_has_moved_since(user: User, registry: Standing) -> None:
+def test_a_tag_that_has_moved_since(user: User, registry: RegistryInThread) -> None:
     """The locked digest stays, as it is in the repository; that it was the tag's, nobody can say."""
     before = user.files()
     hold_base(registry.held, make_base(layers=3))

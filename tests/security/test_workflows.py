@@ -19,7 +19,7 @@ import pytest
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import RUNNING
 from tests.support.builders.hostile_build import hostile_build, loot
-from tests.support.builders.images import CUDA, TAG, Around, make_base, standing
+from tests.support.builders.images import CUDA, TAG, ImageServers, image_servers, make_base
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact
 from tests.support.servers.forge import Forge
@@ -162,18 +162,18 @@ def test_a_pull_request_gives_a_build_no_token_that_writes(tmp_path: Path) -> No
 
 
 @contextmanager
-def imaging(folder: Path, around: Around) -> Iterator[Hosted]:
+def imaging(folder: Path, servers: ImageServers) -> Iterator[Hosted]:
     if shutil.which("skopeo") is None:
         pytest.skip("not run: skopeo is not installed")
     environ = {
         "GITHUB_REPOSITORY": "acme/stacks",
-        "ENVSPEC_DEFAULT_INDEX": around.index.url,
-        "ENVSPEC_REGISTRY_MIRRORS": f"docker.io={around.registry.host}",
+        "ENVSPEC_DEFAULT_INDEX": servers.index.url,
+        "ENVSPEC_REGISTRY_MIRRORS": f"docker.io={servers.registry.host}",
         "NO_PROXY": "127.0.0.1",
         **NOTHING,
     }
     values = {
-        "vars.GPU_REGISTRY": around.registry.host,
+        "vars.GPU_REGISTRY": servers.registry.host,
         "vars.GPU_SPECS": "",
         "inputs.specs": "small",
         "github.actor": "somebody",
@@ -184,7 +184,7 @@ def imaging(folder: Path, around: Around) -> Iterator[Hosted]:
         without_bubblewrap(name, machine)
         containers = machine.home / ".config" / "containers"
         containers.mkdir(parents=True)
-        insecure = f'[[registry]]\nlocation = "{around.registry.host}"\ninsecure = true\n'
+        insecure = f'[[registry]]\nlocation = "{servers.registry.host}"\ninsecure = true\n'
         (containers / "registries.conf").write_text(insecure)
         real = (machine.programs / "envspec").read_text().partition("\n")[2]
         machine.program("envspec", f'[ "$1 $2" != "image build" ] || set -- "$@" --no-sandbox\n{real}')
@@ -192,7 +192,7 @@ def imaging(folder: Path, around: Around) -> Iterator[Hosted]:
         login = 'mkdir -p "$DOCKER_CONFIG"; cat > "$DOCKER_CONFIG/config.json"'
         machine.program("docker", f'case "$1" in login) {login} ;; pull) ;; *) exit 1 ;; esac')
 
-    base = f'base = "{CUDA}:{TAG}@{around.base.digest}"\nglibc = "2.36"\npython = "{RUNNING}"\n'
+    base = f'base = "{CUDA}:{TAG}@{servers.base.digest}"\nglibc = "2.36"\npython = "{RUNNING}"\n'
     spec = SPEC.format(python=RUNNING).replace('"own", "weekly"', '"own"')
     repository = repository_of(folder, f"{spec}\n[image]\n{base}", environ, "--image")
     with Forge(folder / "forge", repository) as forge:
@@ -200,14 +200,14 @@ def imaging(folder: Path, around: Around) -> Iterator[Hosted]:
 
 
 def test_an_image_gives_a_build_no_login_of_a_registry(tmp_path: Path) -> None:
-    with standing(hostile_build(tmp_path)) as around, imaging(tmp_path, around) as host:
+    with image_servers(hostile_build(tmp_path)) as servers, imaging(tmp_path, servers) as host:
         ran = host.runs("workflows/gpu-conformance.yml")
         assert has_got(tmp_path, host.forge) == []
         # What is run on the GPU's machine is what was pushed: no output of the build's says so.
         assert ran["push"].failed == [], ran["push"].said
         [row] = json.loads(ran["push"].outputs["matrix"])["include"]
-        assert row["image"].startswith(f"{around.registry.host}/acme/stacks@sha256:")
-        assert set(around.registry.held.tags) == {"nvidia/cuda", "acme/stacks"}
+        assert row["image"].startswith(f"{servers.registry.host}/acme/stacks@sha256:")
+        assert set(servers.registry.held.tags) == {"nvidia/cuda", "acme/stacks"}
     assert not (tmp_path / "ran").exists()
 
 

@@ -147,7 +147,7 @@ def _lines(package: Table) -> Iterator[str]:
         name, version, build = package["name"], package["version"], package["build"]
         yield f"{name} {version} {build}: {package['subdir']} of {package['channel']}"
     for by in package["required_by"]:
-        yield f"  {by['name']} asks {by['requirement']}" + (f" for {by['replaces']}" if "replaces" in by else "")
+        yield f"  {by['name']} requires {by['requirement']}" + (f" for {by['replaces']}" if "replaces" in by else "")
     yield from (f"  provides {each['name']} {each['version']}" for each in package.get("provides", ()))
     yield from (f"  without {text}" for text in package.get("removed", ()))
     if "built" in package:

@@ -25,9 +25,9 @@ from tests.support import preloaded
 #: Where the envspec that the tests import lies: the processes run this one and no other.
 ROOT: Final = Path(documents.__file__).parents[1]
 #: A server on loopback that failed does not fail less when it is waited for.
-HASTY: Final = {"ENVSPEC_HTTP_BACKOFF_S": "0.02"}
+SHORT_BACKOFF: Final = {"ENVSPEC_HTTP_BACKOFF_S": "0.02"}
 #: For servers that stall or drip: patience ends soon. A machine under load may need longer for an honest answer.
-IMPATIENT: Final = {"ENVSPEC_HTTP_STALL_S": "1.5", "ENVSPEC_HTTP_TOTAL_S": "3"}
+SHORT_TIMEOUTS: Final = {"ENVSPEC_HTTP_STALL_S": "1.5", "ENVSPEC_HTTP_TOTAL_S": "3"}
 #: A proxy that nobody runs: whatever is not on loopback can not be reached, and that is known at once.
 CUT_OFF: Final = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
 NAME: Final = "small"
@@ -101,7 +101,7 @@ class User:
             "PYTHONDONTWRITEBYTECODE": "1",
             "ENVSPEC_CACHE_DIR": str(self.cache),
             "ENVSPEC_DEFAULT_INDEX": index,
-            **HASTY,
+            **SHORT_BACKOFF,
             **CUT_OFF,
             **environ,
         }

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.support.servers.forge import Forge
-from tests.support.user import CUT_OFF, HASTY, ROOT
+from tests.support.user import CUT_OFF, ROOT, SHORT_BACKOFF
 from tests.support.workflows import Job, Step, document, filled, holds, job
 
 #: Source: docs.github.com, "Workflow syntax for GitHub Actions", `jobs.<id>.steps[*].shell`: what `shell: bash` runs.
@@ -82,7 +82,7 @@ class Runner:
             "GITHUB_ACTIONS": "true",
             "GITHUB_WORKSPACE": str(workspace),
             "ENVSPEC_CACHE_DIR": str(folder / "cache"),
-            **HASTY,
+            **SHORT_BACKOFF,
             **CUT_OFF,
             **environ,
         }

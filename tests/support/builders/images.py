@@ -1,8 +1,8 @@
 """Images made in memory, and users who build images from an index and a registry on loopback.
 
-with standing(small_wheel("one")) as around:
-    builder = around.builder_in(tmp_path)
-    builder.id_of(builder.writes_lock(around.lock_of(small_wheel("one"))))
+with image_servers(small_wheel("one")) as servers:
+    user = servers.user_in(tmp_path)
+    user.id_of(user.writes_lock(servers.lock_of(small_wheel("one"))))
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ PLAIN: Final = "application/vnd.oci.image.layer.v1.tar"
 PYTHON: Final = Python(RUNNING, "system")
 
 
-class Standing:
+class RegistryInThread:
     """A PushRegistry that stands in a thread of its own, for processes that are started meanwhile."""
 
     def __init__(self, held: PushRegistry) -> None:
@@ -97,7 +97,7 @@ class Standing:
             self._up.set()
             await self._end.wait()
 
-    def __enter__(self) -> Standing:
+    def __enter__(self) -> RegistryInThread:
         self._thread.start()
         assert self._up.wait(10)
         return self
@@ -231,7 +231,7 @@ def image_lock(
     return locks.lock(*parts, base_image=base, **others)
 
 
-class Builder(User):
+class ImageUser(User):
     """A user who builds. registry: host that stands for Docker Hub."""
 
     def __init__(self, folder: Path, index: str, registry: str = "127.0.0.1:9", **environ: str) -> None:
@@ -275,16 +275,16 @@ def small_wheel(name: str, version: str = "1.0", **others: Any) -> Artifact:
 
 
 @dataclass
-class Around:
+class ImageServers:
     """registry: has the base, and takes pushes."""
 
     index: IndexServer
-    registry: Standing
+    registry: RegistryInThread
     base: BaseMade
 
-    def builder_in(self, folder: Path, **environ: str) -> Builder:
+    def user_in(self, folder: Path, **environ: str) -> ImageUser:
         """Somebody who gets everything from here."""
-        return Builder(folder, self.index.url, self.registry.host, **environ)
+        return ImageUser(folder, self.index.url, self.registry.host, **environ)
 
     def lock_of(self, *wheels: Artifact, **others: Any) -> Lock:
         """A lock of these on the base. others: fields of Lock to set."""
@@ -292,7 +292,7 @@ class Around:
 
 
 @contextmanager
-def standing(*wheels: Artifact) -> Iterator[Around]:
+def image_servers(*wheels: Artifact) -> Iterator[ImageServers]:
     """An index that has these wheels, and a registry."""
-    with IndexServer([File(each) for each in wheels]) as index, Standing(PushRegistry()) as registry:
-        yield Around(index, registry, hold_base(registry.held, make_base()))
+    with IndexServer([File(each) for each in wheels]) as index, RegistryInThread(PushRegistry()) as registry:
+        yield ImageServers(index, registry, hold_base(registry.held, make_base()))

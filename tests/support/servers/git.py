@@ -18,9 +18,11 @@ class GitServer(Threaded):
     whatever is sent. seen: path and Authorization of each request.
     """
 
-    def __init__(self, root: Path, *, login: tuple[str, str] | None = None, leads_to: str = "", asks: bool = False):
+    def __init__(
+        self, root: Path, *, login: tuple[str, str] | None = None, leads_to: str = "", wants_login: bool = False
+    ):
         super().__init__()
-        self.root, self.login, self.leads_to, self.asks = root, login, leads_to, asks
+        self.root, self.login, self.leads_to, self.wants_login = root, login, leads_to, wants_login
         self.seen: list[tuple[str, str]] = []
 
     def url(self, name: str, login: str = "") -> str:
@@ -32,7 +34,7 @@ class GitServer(Threaded):
         body = request.body()
         if self.leads_to:
             request.answer(Answer(302, headers={"Location": self.leads_to + request.path}))
-        elif self.asks or (self.login and sent != f"Basic {basic(*self.login)}"):
+        elif self.wants_login or (self.login and sent != f"Basic {basic(*self.login)}"):
             request.answer(Answer(401, headers={"WWW-Authenticate": 'Basic realm="git"'}))
         else:
             settings = {"safe.directory": "*", "uploadpack.allowFilter": "true"}
