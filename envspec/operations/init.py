@@ -11,7 +11,7 @@ from typing import Final
 from envspec import documents
 from envspec.build.types import OtherPackage
 from envspec.diagnostics.machine import read_machine, this_platform
-from envspec.errors import NetworkError, UsageError
+from envspec.errors import EnvspecError, NetworkError, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import match_gpu
 from envspec.importers import importer_of, known_importer, new_import
@@ -123,15 +123,13 @@ def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_o
     directory = request.root / "locks" / found.name
     try:
         found = _lock(found, directory, context_of)
-        lock = read_lock(directory)
-        has_torch = any(package.name == "torch" for each in lock.resolutions for package in each.packages)
-        if found.with_cuda and has_torch:
-            found = _lock(_with_cuda(found), directory, context_of)
     except NetworkError:
         # Without [cuda], torch is the build of PyTorch's index for the CPU.
         if not found.with_cuda:
             raise
-        found = _lock(_with_cuda(found), directory, context_of)
+        found = _lock_with_cuda(found, directory, context_of)
+    if found.with_cuda and _has_torch(read_lock(directory)):
+        found = _lock_with_cuda(found, directory, context_of)
     lock = read_lock(directory)
     without = _without_absent_extras(found, draft, lock)
     if without.text != found.text:
@@ -144,12 +142,25 @@ def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_o
     return replace(found, lock=directory, moved=moved, compared=compared, proofs=proofs)
 
 
-def _with_cuda(found: Imported) -> Imported:
-    """With [cuda], since a package requires torch although no name of the sources says so."""
-    replace_user_file(found.spec, found.with_cuda.encode())
+def _has_torch(lock: Lock) -> bool:
+    return any(package.name == "torch" for each in lock.resolutions for package in each.packages)
+
+
+def _lock_with_cuda(found: Imported, directory: Path, context_of: ContextOf) -> Imported:
+    """Lock the spec with [cuda], since a package requires torch although no name of the sources says so. If that fails,
+    the spec stays as it was.
+    """
     others = tuple(each for each in found.decisions if each.what != "cuda")
     decision = Decision("cuda", "as torch's wheels require", "a package requires torch", "the index")
-    return replace(found, text=found.with_cuda, with_cuda="", decisions=(*others, decision))
+    before = found.spec.read_bytes()
+    replace_user_file(found.spec, found.with_cuda.encode())
+    try:
+        return _lock(
+            replace(found, text=found.with_cuda, with_cuda="", decisions=(*others, decision)), directory, context_of
+        )
+    except EnvspecError:
+        replace_user_file(found.spec, before)
+        raise
 
 
 def _lock(found: Imported, directory: Path, context_of: ContextOf) -> Imported:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, wheel
 from tests.support.builders.zips import record_digest
 from tests.support.machines.confinement import confined
+from tests.support.machines.services import free_port
 from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
 
@@ -117,6 +119,18 @@ def test_a_spec_that_cannot_be_locked_is_written_all_the_same(user: User) -> Non
     assert "weekly" in ran.error
     assert (user.folder / "specs" / "tools.toml").is_file()
     assert "specs/tools.toml" in ran.stdout
+
+
+def test_a_spec_stays_as_it_is_if_no_index_is_reached(tmp_path: Path) -> None:
+    user = User(tmp_path, f"http://127.0.0.1:{free_port()}/simple")
+    sources(user, requirements_txt="weekly\n")
+    words = ("requirements.txt", "--name", "tools", "--python", "3.11")
+    assert init(user, *words, "--no-lock").status == 0
+    spec = user.folder / "specs" / "tools.toml"
+    before = spec.read_text()
+    assert "\n# [cuda]\n" in before
+    assert init(user, *words, "--force").status == 5
+    assert re.sub("as_of = .*", "", spec.read_text()) == re.sub("as_of = .*", "", before)
 
 
 @pytest.mark.parametrize(
