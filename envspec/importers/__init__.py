@@ -19,7 +19,7 @@ IMPORTERS: Final[tuple[tuple[str, str, str], ...]] = (
     (r"pylock(?:\.[^.]+)?\.toml", "envspec.importers.python_locks:read_pylock", "pylock.toml"),
     (r"pixi\.toml", "envspec.importers.pixi:read_pixi", "pixi.toml"),
     (r"conda-lock\.ya?ml", "envspec.importers.conda_locks:read_conda_lock", "conda-lock.yml"),
-    (r"conda(?:-.+)?\.lock", "envspec.importers.conda_locks:read_explicit", "conda-linux-64.lock"),
+    (r"conda(?:-.+)?\.lock", "envspec.importers.conda_explicit:read_explicit", "conda-linux-64.lock"),
     (
         r"(?:.*[-_.])?(?:environment|env|conda)(?:[-_.].*)?\.ya?ml",
         "envspec.importers.conda:read_environment",

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement as Pep508
 
 from envspec.importers import pixi
 from envspec.importers.conda import include_conda_lock
-from envspec.importers.conda_lock_project import read_conda_project
+from envspec.importers.conda_lock_project import CondaProject, read_dependencies, read_settings
 from envspec.importers.pip import Verdict
 from envspec.importers.poetry import read_pdm, read_poetry
 from envspec.importers.project import MOST_MEMBERS, Project, not_included, workspace_of, written_value
@@ -62,6 +62,15 @@ def read_pyproject(path: Path, imported: Import, *, extras: Collection[str] = ()
         name = imported.shown(lock)
         note = f"not read: the versions are those of {imported.shown(locks[0])}"
         imported.add(Source(name), name, Outcome.TRANSLATED, note)
+
+
+def read_conda_project(path: Path, imported: Import) -> None:
+    """Read a project whose lock is a conda-lock.yml."""
+    # conda-lock installs the category `dev` too.
+    extras, groups = map(normalised, imported.extras), map(normalised, (*imported.groups, "dev"))
+    project = CondaProject(TomlFile(path, imported), imported, frozenset(extras), frozenset(groups))
+    for read in (read_settings, _metadata, read_poetry, read_dependencies):
+        read(project)
 
 
 def _members(project: Project) -> None:

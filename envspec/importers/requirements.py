@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from envspec.importers.conda_locks import read_explicit
+from envspec.importers.conda_explicit import read_explicit
 from envspec.importers.pip import Use, add_option, add_requirement, is_flag, is_required_by_torch
 from envspec.importers.python_locks import Package, choice, note_locked, python_versions
 from envspec.importers.types import Import, Outcome, Source, Unreadable

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from envspec.importers import new_import
 from envspec.importers.conda import read_environment
-from envspec.importers.conda_locks import read_conda_lock, read_explicit
+from envspec.importers.conda_explicit import read_explicit
+from envspec.importers.conda_locks import read_conda_lock
 from envspec.importers.graph import roots
 from envspec.importers.pixi import read_pixi
 from envspec.importers.types import Import, Outcome, Unreadable

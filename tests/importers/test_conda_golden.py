@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envspec.importers import importer_of, new_import
-from envspec.importers.conda_locks import read_explicit
+from envspec.importers.conda_explicit import read_explicit
 from envspec.importers.pixi import read_pixi
 from envspec.importers.types import Clue, Draft, DraftIndex, DraftRequirement, Import, Outcome
 from tests.support.golden import assert_golden
