@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -109,12 +108,11 @@ SELECTION: Final = combined(
     metavar="HOST:PORT",
     help="Address on the first machine at which the machines connect to each other.",
 )
-@click.option("--price", metavar="AMOUNT[CURRENCY]", help="Price of an hour of this machine: 2.50EUR.")
 @click.option(
     "--report",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Write the receipt to DIR: JSON, JUnit, CTRF, Markdown and HTML.",
+    help="Write the receipt to DIR: JSON, JUnit, Markdown and HTML.",
 )
 @click.option(
     "--baseline",
@@ -225,7 +223,6 @@ def selection_of(chosen: Mapping[str, Any]) -> SuiteSelection:
     from envspec.conformance.request import BadOption, Nodes, burn_of, factor_of, limit_of, world_size_of
     from envspec.operations.conformance import SuiteSelection
 
-    price, currency = _price(chosen.get("price"))
     try:
         world_size, limits = world_size_of(chosen.get("world_size")), dict(map(limit_of, chosen["limits"]))
         burn_s, limit_factor = burn_of(chosen["burn"]), factor_of(chosen["limit_factor"])
@@ -236,8 +233,6 @@ def selection_of(chosen: Mapping[str, Any]) -> SuiteSelection:
         checks=chosen["checks"],
         world_size=world_size,
         nodes=Nodes(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"]) if "rendezvous" in chosen else Nodes(),
-        price_per_hour=price,
-        currency=currency,
         limits=limits,
         limit_factor=limit_factor,
         burn_s=burn_s,
@@ -260,16 +255,6 @@ def _refuse_containers(chosen: Mapping[str, Any]) -> None:
             hints = {"--gpus": "set CUDA_VISIBLE_DEVICES", "--env": "set the variable in this shell"}
             hint = hints.get(option, f"leave {option} out")
             raise UsageError(f"{option} is for containers, and --local uses none", hint=hint)
-
-
-def _price(text: str | None) -> tuple[float | None, str]:
-    """The price of an hour, and its currency."""
-    if text is None:
-        return None, ""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Z]{3}|[^\d\s.]{1,4})?", text)
-    if not found or not float(found[1]):
-        raise UsageError(f"--price {text}: not an amount", hint="--price 2.50EUR, for an hour")
-    return float(found[1]), found[2] or ""
 
 
 def _hint(found: Receipt, report: Path | None) -> str:

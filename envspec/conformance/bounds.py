@@ -236,8 +236,6 @@ SIZES: Mapping[str, int] = {
     "extensions.edges.cpu": 20_011,
     "extensions.nodes.cuda": 10_007,
     "extensions.nodes.cpu": 503,
-    "extensions.points.cuda": 4099,
-    "extensions.points.cpu": 401,
     "extensions.rows.cuda": 2051,
     "extensions.rows.cpu": 67,
     # 127^2 K < 2^24: exact as int32, and in fp32.

@@ -153,7 +153,7 @@ class SuiteRequest:
 
     device: `cuda` or `cpu`. required: checks that must not be `not run`. world_size: processes of the distributed
     checks on this machine; None for one per GPU. locked: what the stack has to be. as_if: a lock with which it is
-    compared though it was not made from it: differences inform. price_per_hour: of this machine, in `currency`. limits:
+    compared though it was not made from it: differences inform. limits:
     check -> seconds, instead of its own limit; `driver`: of the driver's query. limit_factor: of all limits. burn_s:
     seconds of the products of `sustained`; 0 for its own. preimports: how many processes may import before their turn;
     None for as many as the cores allow. driver: added by the suite, if GPUs are requested. named: the checks that the
@@ -168,8 +168,6 @@ class SuiteRequest:
     locked: LockedStack | None = None
     as_if: LockedStack | None = None
     start: SuiteStart = SuiteStart()
-    price_per_hour: float | None = None
-    currency: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
     limit_factor: float = 1.0
     burn_s: float = 0.0

@@ -122,21 +122,22 @@ class SuiteLocation:
 
 @dataclass(frozen=True, slots=True)
 class SuiteSelection:
-    """What to test. device: `cuda` or `cpu`, None for what the lock is for.
+    """What to test.
 
-    checks: empty for the spec's, or all if it names none. world_size: None for the spec's, or the number of GPUs.
-    price_per_hour: of this machine, in `currency`. limits: check -> seconds, instead of its own limit. limit_factor: of
-    all limits. burn_s: seconds of the products of `sustained`, which is then tested in any case; without `checks` only
-    `device` and `health` besides. as_if: a lock and the digest of its envspec.lock, with which a stack without a lock
-    is compared.
+    device: `cuda` or `cpu`; None for what the lock is for.
+    checks: empty for the spec's, or all if it names none.
+    world_size: None for the spec's, or the number of GPUs.
+    limits: check -> seconds, instead of its own limit.
+    limit_factor: of all limits.
+    burn_s: seconds of the products of `sustained`, which is then tested in any case; without `checks` only `device` and
+        `health` besides.
+    as_if: a lock and the digest of its envspec.lock, with which a stack without a lock is compared.
     """
 
     device: str | None = None
     checks: tuple[str, ...] = ()
     world_size: int | None = None
     nodes: Nodes = field(default_factory=Nodes)
-    price_per_hour: float | None = None
-    currency: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
     limit_factor: float = 1.0
     burn_s: float = 0.0
@@ -361,8 +362,6 @@ def suite_request(whole: Lock | None, selection: SuiteSelection, platform: Platf
         nodes=selection.nodes,
         locked=_locked_stack(lock, platform) if lock else None,
         as_if=_locked_stack(as_if, platform) if as_if else None,
-        price_per_hour=selection.price_per_hour,
-        currency=selection.currency,
         limits=selection.limits,
         limit_factor=selection.limit_factor,
         burn_s=selection.burn_s,

@@ -89,11 +89,7 @@ def _known(inputs: ReceiptInputs) -> dict[str, Any]:
 
 def _with_baseline(built: Receipt, recorded: Receipt) -> Receipt:
     baseline = against(built, recorded)
-    worse = [
-        f"{row.check}: {row.name} is {100 * abs(row.change):.0f} % worse than the baseline's"
-        for row in baseline.rows
-        if row.is_worse
-    ]
+    worse = [row.text for row in baseline.rows if row.is_worse]
     if not worse:
         return built.model_copy(update={"baseline": baseline})
     failed = built.reasons if built.verdict is Verdict.FAILED else ()

@@ -219,17 +219,20 @@ def _hosts(stem: str, width: int, found: Sequence[int]) -> str:
 
 def _shared(receipts: Sequence[Receipt], where: str) -> list[tuple[str, str]]:
     """What fails in all receipts, at least two, and the text about each. A check that did not run shows nothing."""
-    failed = list(map(_failures, receipts))
-    found = []
-    for what, text in {what: text for each in reversed(failed) for what, text in each.items()}.items():
-        count = sum(what in each for each in failed)
-        is_everywhere = all(
-            what in each or _is_not_run(receipt, what) for receipt, each in zip(receipts, failed, strict=True)
+    failures = [_failures(receipt) for receipt in receipts]
+    first: dict[str, _Failure] = {}
+    for found in failures:
+        for name, failure in found.items():
+            first.setdefault(name, failure)
+    shared: list[tuple[str, str]] = []
+    for name, failure in first.items():
+        count = sum(name in found for found in failures)
+        unknown = sum(
+            _is_not_run(receipt, name) for receipt, found in zip(receipts, failures, strict=True) if name not in found
         )
-        if is_everywhere and count >= 2 and 2 * count > len(receipts):
-            is_check = text.startswith(f"{what}: ")
-            found.append((what, text.replace(": ", f" fails {where}: ", 1) if is_check else f"{text}, {where}"))
-    return found
+        if count >= 2 and 2 * count > len(receipts) and count + unknown == len(receipts):
+            shared.append((name, failure.on_all(where)))
+    return shared
 
 
 def _is_not_run(receipt: Receipt, name: str) -> bool:
@@ -245,19 +248,36 @@ def _not_known(node: FleetNode) -> list[str]:
     return reasons
 
 
-def _failures(receipt: Receipt) -> dict[str, str]:
-    """Check, or another reason of the verdict `failed`, -> text."""
+class _Failure(NamedTuple):
+    """A reason of the verdict `failed`. check: empty if it is no failed check."""
+
+    text: str
+    check: str = ""
+
+    def on_all(self, where: str) -> str:
+        if not self.check:
+            return f"{self.text}, {where}"
+        return self.text.replace(": ", f" fails {where}: ", 1)
+
+
+def _failures(receipt: Receipt) -> dict[str, _Failure]:
+    """Check, or number that is worse than a baseline's -> the failure."""
     if receipt.verdict is Verdict.NOT_KNOWN:
         return {}
-    failed = [each.check for each in receipt.checks if each.status is Status.FAILED]
     required = receipt.summary.required_not_run
-    found = {each.check: _reason(each) for each in receipt.checks if each.check in (*failed, *required)}
-    found |= {name: f"{name}: required and not run" for name in required if name not in found}
-    # The reasons about checks are first: a list of those that failed, then one for each that was not run. A number that
-    # is worse than a baseline's is on each node worse by another percentage.
-    others = receipt.reasons[bool(failed) + len(required) :]
-    found |= {reason.partition(" is ")[0]: reason for reason in others}
-    return found or ({"verdict": "its verdict is failed, without a reason"} if _is_failed(receipt) else {})
+    found: dict[str, _Failure] = {}
+    for each in receipt.checks:
+        if each.status is Status.FAILED or each.check in required:
+            found[each.check] = _Failure(_reason(each), each.check)
+    for name in required:
+        found.setdefault(name, _Failure(f"{name}: required and not run", name))
+    for row in receipt.baseline.rows if receipt.baseline else ():
+        if row.is_worse:
+            # On each node, it is worse by another percentage.
+            found[f"{row.check}: {row.name}"] = _Failure(row.text)
+    if not found and _is_failed(receipt):
+        found["verdict"] = _Failure("its verdict is failed, without a reason")
+    return found
 
 
 def _is_failed(receipt: Receipt) -> bool:
@@ -269,7 +289,7 @@ def _reason(check: CheckOutcome) -> str:
 
 
 def _failed(receipt: Receipt, shared: set[str]) -> list[str]:
-    return [text for what, text in _failures(receipt).items() if what not in shared]
+    return [failure.text for name, failure in _failures(receipt).items() if name not in shared]
 
 
 def _models(receipt: Receipt) -> frozenset[str]:

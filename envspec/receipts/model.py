@@ -138,6 +138,10 @@ class BaselineRow(Part):
     """How much worse it may be, as a fraction: for a rate from the spreads of both runs."""
     is_worse: bool
 
+    @property
+    def text(self) -> str:
+        return f"{self.check}: {self.name} is {100 * abs(self.change):.0f} % worse than the baseline's"
+
 
 class Baseline(Part):
     """The run compared with a recorded receipt."""

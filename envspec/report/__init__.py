@@ -49,7 +49,6 @@ RECEIPT: Final[Formats[Receipt]] = Formats(
         "text": "receipt:as_text",
         "json": "receipt:as_json",
         "junit": "junit:as_junit",
-        "ctrf": "ctrf:as_ctrf",
         "markdown": "receipt:as_markdown",
         "html": "receipt:as_html",
     }
@@ -82,7 +81,6 @@ IMAGE_DIFF: Final[Formats[ImageDiff]] = Formats({"text": "diff:image_as_text", "
 RECEIPT_FILES: Final = {
     "receipt.json": "json",
     "receipt.xml": "junit",
-    "receipt.ctrf.json": "ctrf",
     "receipt.md": "markdown",
     "receipt.html": "html",
 }

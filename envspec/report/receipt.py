@@ -53,7 +53,8 @@ def answer(receipt: Receipt) -> str:
     if receipt.verdict is Verdict.FAILED:
         more = len(receipt.reasons) - 1
         others = f", and {counted(more, 'more reason')}" if more > 0 else ""
-        why = next((reason(each) for each in receipt.checks if receipt.reasons[0] == f"{each.check} failed"), "")
+        failed = [each for each in receipt.checks if each.status is Status.FAILED]
+        why = reason(failed[0]) if len(failed) == 1 else ""
         why = shortened(" ".join(why.split()), _SENTENCE)
         return f"No: {receipt.reasons[0]}{f' ({why})' if why else ''}{others}."
     if receipt.verdict is Verdict.NOT_KNOWN:

@@ -25,7 +25,7 @@ HERE: Final = Path(sys.executable)
 _ROWS: Final = parse_toml(Path(__file__).with_name("extensions.toml").read_text(encoding="utf-8"))
 STAND_INS: Final = {each["name"]: each for each in _ROWS["extension"]}
 #: Those whose index gives wheels or sources that run on a CPU.
-REAL: Final = ["bitsandbytes", "torch-scatter", "torch-sparse", "torch-cluster", "torch-spline-conv"]
+REAL: Final = ["bitsandbytes", "torch-scatter", "torch-sparse"]
 _GPU_CODE: Final = {"package": "flash-attn", "version": "2.8.3", "sm": ["sm_80"], "ptx": []}
 needs_gcc = pytest.mark.skipif(not made_driver.CAN, reason="a driver is made with gcc")
 
@@ -281,7 +281,6 @@ def test_a_wrong_operator_is_found(
     [
         ("natten", "HAS_LIBNATTEN = False", "it was built without libnatten"),
         ("deepspeed", "import deepspeed.git_version_info as v; v.installed_ops = {}", "fused_adam is not compiled"),
-        ("auto-gptq", "_autogptq_cuda_available = False", "autogptq_cuda_256 are not installed"),
         ("flash-attn", "del flash_attn_func", "this release has no flash_attn_func"),
         (
             "flashinfer",

@@ -203,8 +203,7 @@ def test_transformer(torch_any: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     # Somebody's cache, in which a graph that was compiled elsewhere would be found.
     environ = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache)}
-    more = {"price_per_hour": 2.0, "currency": "EUR"}
-    output = passed(torch_any, tmp_path / "run", "transformer", environ=environ, **more)
+    output = passed(torch_any, tmp_path / "run", "transformer", environ=environ)
     findings = output.findings("transformer")
     assert not cache.exists()
     assert "flash in bf16" in findings["attention's kernels that ran"]["detail"]
@@ -212,10 +211,7 @@ def test_transformer(torch_any: Path, tmp_path: Path) -> None:
     lacking = {f"{name} attention in {dtype}" for name in kernels for dtype in ("fp32", "bf16", "fp16")}
     assert not_run(output, "transformer") == lacking
     assert findings["torch.compile runs"]["detail"] == "1 graphs were compiled"
-    price = findings["tokens for the price"]
-    fastest = max(each["value"] for name, each in findings.items() if name.startswith("tokens a second"))
-    assert price["unit"] == "1/EUR"
-    assert price["value"] == pytest.approx(fastest * 3600 / 2)
+    assert any(name.startswith("tokens a second") and each["value"] > 0 for name, each in findings.items())
 
 
 def test_inference_chooses_the_same_tokens_on_every_torch(torch_29: Path, torch_26: Path, tmp_path: Path) -> None:

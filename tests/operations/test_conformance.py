@@ -194,7 +194,6 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
         ),
         (["--report", "lock/envspec.lock/receipts"], "lock/envspec.lock/receipts can't be written: Not a directory"),
         (["--report", "/proc/receipts"], "/proc/receipts can't be written"),
-        (["--price", "cheap"], "--price cheap: not an amount"),
         (["--device", "cuda"], "has no CUDA to test"),
     ],
 )

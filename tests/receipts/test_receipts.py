@@ -131,9 +131,8 @@ def test_every_report_of_what_is_not_known_agrees(found: Receipt) -> None:
     assert json.loads(reports["json"])["verdict"] == "not known"
     suite = ElementTree.fromstring(reports["junit"]).find("testsuite")
     assert suite is not None and suite.get("failures") == "1"
-    summary = json.loads(reports["ctrf"])["results"]["summary"]
     late_ones = found.summary.checks.not_known
-    assert (summary["failed"], summary["other"], int(suite.get("errors", 0))) == (1, late_ones, late_ones)
+    assert int(suite.get("errors", 0)) == late_ones
     nodes = fleet([FleetNode(name, found) for name in "ab"])
     assert nodes.verdict is Verdict.NOT_KNOWN and nodes.not_known == ("a", "b")
     assert "whether the stack works is not known on all of them" in FLEET.render("text", nodes)

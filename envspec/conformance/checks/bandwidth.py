@@ -13,7 +13,7 @@ from typing import Any
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.events import CheckContext
 from envspec.conformance.numerics import best_time, case
-from envspec.conformance.published import Fabric, Transfer, connection, fabric_of, published
+from envspec.conformance.results import Driver, Gpu
 from envspec.conformance.stragglers import SHARE, can_tell, described
 
 #: What should be alike -> name -> GB/s.
@@ -34,15 +34,14 @@ def check(context: CheckContext) -> None:
     gpus = context.request.gpus
     for index, gpu in enumerate(gpus):
         card = f"cuda:{index}"
-        known = published(Transfer.HOST, gpu.name, Fabric.PCIE)
         torch.cuda.set_device(index)
         with context.phase(f"copies of GPU {index}"):
-            for name, ends, factor, detail in (
-                (f"pinned memory to GPU {index}", ("cpu", card), 1, known),
-                (f"GPU {index} to pinned memory", (card, "cpu"), 1, known),
-                (f"on GPU {index}", (card, card), 2, ""),
+            for name, ends, factor in (
+                (f"pinned memory to GPU {index}", ("cpu", card), 1),
+                (f"GPU {index} to pinned memory", (card, "cpu"), 1),
+                (f"on GPU {index}", (card, card), 2),
             ):
-                rate = _measure(torch, context, name, ends, factor, detail)
+                rate = _measure(torch, context, name, ends, factor)
                 _add(rates, (name.replace(str(index), ""), gpu.name), name, rate)
     if len(gpus) < 2:
         context.not_run("copies between GPUs", "there is one GPU")
@@ -60,15 +59,23 @@ def _pair(torch: Any, context: CheckContext, one: int, other: int, rates: _Rates
         torch.cuda.set_device(source)
         name = f"GPU {source} to GPU {target}"
         path = "direct" if torch.cuda.can_device_access_peer(source, target) else "through the host"
-        known = published(Transfer.PEER, gpus[source].name, fabric_of(how))
         with context.phase(name):
-            detail = "; ".join(filter(None, [how, path, known]))
+            detail = f"{how}; {path}" if how else path
             rate = _measure(torch, context, name, (f"cuda:{source}", f"cuda:{target}"), 1, detail)
         _add(rates, (gpus[source].name, gpus[target].name, how), name, rate)
         both.append(rate or 0.0)
     there, back = both
     if abs(there - back) > SHARE * max(both) and min(both):
         context.note(f"GPUs {one} and {other}: the directions differ", f"{there:.3g} and {back:.3g} GB/s")
+
+
+def connection(driver: Driver | None, one: Gpu, other: Gpu) -> str:
+    """How two GPUs are connected, as in the topology: `NV18`, `PHB`; empty if NVML does not show it."""
+    if driver is None:
+        return ""
+    # NVML's numbers are not CUDA's.
+    ends = sorted(board.index for board in driver.boards if board.pci in (one.pci, other.pci))
+    return driver.topology.get("-".join(map(str, ends)), "")
 
 
 def _measure(

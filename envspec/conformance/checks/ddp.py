@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import combinations
 from typing import Any
 
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.distributed.launch import Launch, Launched, launches
 from envspec.conformance.distributed.training import Trained, compare, train_each
 from envspec.conformance.events import CheckContext, ProcessEvents
-from envspec.conformance.published import Fabric, Transfer, connection, fabric_of, published
 from envspec.conformance.results import Level
 from envspec.conformance.stragglers import described
 
@@ -55,21 +53,9 @@ def _bandwidth(context: CheckContext, launch: Launch, ranks: list[ProcessEvents]
     for what in ranks[0].values["bus"]:
         speed, spread, calls = min(each.values["bus"][what] for each in ranks)
         detail = f"the best of {blocks}{f' blocks of {calls} calls' if calls > 1 else ''}, of the slowest rank"
-        known = _published(context, launch) if what == Transfer.ALL_REDUCE.value else ""
-        detail = "; ".join(filter(None, [detail, known]))
         # gloo's numbers depend on what else the CPU does.
         judged = spread if launch.backend == "nccl" else None
         context.measure(f"{launch.name}: bus bandwidth of {what}", speed / 1e9, "GB/s", detail, judged)
-
-
-def _published(context: CheckContext, launch: Launch) -> str:
-    """What others publish for these GPUs, if all of them are of a kind and connected in one way."""
-    gpus = context.request.gpus[: launch.processes] if launch.device == "cuda" else ()
-    ways = {connection(context.request.driver, one, other) for one, other in combinations(gpus, 2)}
-    fabrics = {Fabric.NETWORK} if launch.nodes.count > 1 else {fabric_of(how) for how in ways}
-    if len(fabrics) != 1 or len({each.name for each in gpus}) != 1:
-        return ""
-    return published(Transfer.ALL_REDUCE, gpus[0].name, fabrics.pop())
 
 
 def _stragglers(context: CheckContext, launch: Launch, first: ProcessEvents) -> None:

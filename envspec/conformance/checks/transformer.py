@@ -22,7 +22,6 @@ from envspec.conformance.numerics import (
     tf32_hint,
 )
 
-_HOUR_S = 3600
 _HEADS = 4
 
 
@@ -98,16 +97,8 @@ def _work(torch: Any, context: CheckContext) -> _Work:
 def _speed(torch: Any, context: CheckContext, work: _Work, dtypes: dict[str, Any]) -> None:
     batch, length, width = work.tokens.shape
     detail = f"forward and backward, {batch} x {length} tokens, width {width}"
-    fastest = 0.0
     for name, dtype in dtypes.items():
         part = f"tokens a second in {name}"
         with case(torch, context, part):
             seconds, spread = best_time(torch, context.device, partial(work.run, dtype))
             context.measure(part, batch * length / seconds, "1/s", detail, spread)
-            fastest = max(fastest, batch * length / seconds)
-    price, currency = context.request.price_per_hour, context.request.currency
-    if price:
-        unit, detail = f"1/{currency or 'currency unit'}", " ".join(filter(None, [f"{price:g}", currency, "an hour"]))
-        context.measure("tokens for the price", fastest * _HOUR_S / price, unit, detail)
-    else:
-        context.not_run("tokens for the price", "no price is given")

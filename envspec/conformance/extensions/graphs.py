@@ -1,8 +1,8 @@
-"""Operators on graphs and points: torch-scatter, torch-sparse, torch-cluster, torch-spline-conv, pyg-lib.
+"""Operators on graphs and points: torch-scatter, torch-sparse, pyg-lib.
 
 Integers and powers of two are exact in fp32 in any order of summation.
 
-Sources: the sdists of torch_scatter 2.1.2, torch_sparse 0.6.18, torch_cluster 1.6.3, torch_spline_conv 1.2.2; pyg-lib,
+Sources: the sdists of torch_scatter 2.1.2, torch_sparse 0.6.18; pyg-lib,
 csrc/ops/cuda/matmul_kernel.cu (TF32 on GPUs). Read 2026-11.
 """
 
@@ -14,10 +14,6 @@ from envspec.conformance.bounds import limit
 from envspec.conformance.extensions.operation import Operation
 
 _CHANNELS = 33
-_NEIGHBOURS = 7
-#: Squared distances of integer points are integers: none is at the radius itself.
-_RADIUS = 2.5
-_KNOTS = 5
 
 
 def _edges(operation: Operation, seed: int) -> tuple[Any, int]:
@@ -94,68 +90,6 @@ def sparse(operation: Operation) -> None:
             else:
                 bound = limit("extensions.scatter.fp32", int(torch.bincount(row).max()) + 1)
                 operation.close(f"{name} of {kind}", found, right, scale, bound)
-
-
-def cluster(operation: Operation) -> None:
-    """`knn(x, y, k)` and `radius(x, y, r, max_num_neighbors=)`: pairs of (a point of y, a point of x).
-
-    Several points may be at the same distance: of neighbours, distances are compared.
-    """
-    torch, points = operation.torch, operation.size("points")
-    x, y = (operation.integers(-20, 20, points, 3, seed=seed) for seed in (61, 62))
-    distances = torch.cdist(y.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist").square().round()
-    pairs = _known(operation, "knn", operation.function("knn")(x, y, _NEIGHBOURS), points)
-    nearest = distances.sort(1).values[:, :_NEIGHBOURS]
-    found = distances[pairs[0], pairs[1]]
-    if operation.alike("knn, pairs", pairs, torch.empty(2, points * _NEIGHBOURS)):
-        operation.equal("knn, whose neighbours", pairs[0].view(points, -1), _rows(torch, nearest))
-        operation.equal("knn, distances", found.view(points, -1).sort(1).values, nearest)
-    within = distances <= _RADIUS**2
-    most = int(within.sum(1).max()) + 1
-    pairs = _known(operation, "radius", operation.function("radius")(x, y, _RADIUS, max_num_neighbors=most), points)
-    found = torch.zeros_like(within)
-    found[pairs[0], pairs[1]] = True
-    operation.equal("radius, pairs", found, within)
-    operation.equal("radius, how many pairs", torch.tensor([pairs.shape[1]]), within.sum().cpu().view(1))
-
-
-def _known(operation: Operation, name: str, pairs: Any, points: int) -> Any:
-    """The pairs, of points that exist: an index beyond them would end the process, without a finding."""
-    known = pairs.clamp(0, points - 1)
-    operation.equal(f"{name}, points that exist", pairs, known)
-    return known
-
-
-def spline(operation: Operation) -> None:
-    """`spline_basis(pseudo, kernel_size, is_open_spline, degree)` and `spline_weighting(x, weight, basis, index)`.
-
-    Degree 1, open, two dimensions: a point's four knots, with the products of its distances. Positions are multiples of
-    1/64.
-    """
-    torch, edges, inputs, outputs = operation.torch, operation.size("edges") // 10, 16, 17
-    at = operation.integers(0, 64, edges, 2, seed=71) / 64
-    sizes = torch.tensor([_KNOTS, _KNOTS], device=operation.device)
-    is_open = torch.ones(2, dtype=torch.uint8, device=operation.device)
-    basis, index = operation.function("spline_basis")(at, sizes, is_open, 1)
-    scaled = at.double() * (_KNOTS - 1)
-    low, share = scaled.floor().long(), scaled - scaled.floor()
-    right, knots = [], []
-    for corner in range(4):
-        bits = torch.tensor([corner % 2, corner // 2], device=operation.device)
-        right.append(torch.where(bits > 0, share, 1 - share).prod(1))
-        knot = (low + bits) % _KNOTS
-        knots.append(knot[:, 0] + _KNOTS * knot[:, 1])
-    operation.equal("spline_basis, weights", basis, torch.stack(right, 1))
-    operation.equal("spline_basis, knots", index, torch.stack(knots, 1))
-    x = operation.integers(-3, 3, edges, inputs, seed=72)
-    weight = operation.integers(-3, 3, _KNOTS**2, inputs, outputs, seed=73)
-    found = operation.function("spline_weighting")(x, weight, basis, index)
-    sums = torch.zeros(edges, outputs, dtype=torch.float64, device=operation.device)
-    products = torch.einsum("ei,kio->eko", x.double(), weight.double())
-    for corner in range(4):
-        chosen = knots[corner][:, None, None].expand(-1, 1, outputs)
-        sums = sums + right[corner][:, None] * products.gather(1, chosen)[:, 0]
-    operation.equal("spline_weighting of integers", found, sums)
 
 
 def grouped(operation: Operation) -> None:

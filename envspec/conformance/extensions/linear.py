@@ -1,8 +1,7 @@
-"""Layers, quantised weights and optimizers: transformer-engine, bitsandbytes, auto-gptq, gptqmodel, deepspeed.
+"""Layers, quantised weights and optimizers: transformer-engine, bitsandbytes, deepspeed.
 
-Sources: transformer_engine 2.20, pytorch/module/linear.py; bitsandbytes 0.50.2, functional.py and backends; auto_gptq
-0.7.1, nn_modules/qlinear/qlinear_cuda_old.py; gptqmodel 7.7.0, nn_modules/qlinear/torch.py; deepspeed 0.19.8,
-ops/adam and op_builder/builder.py. Read 2026-11.
+Sources: transformer_engine 2.20, pytorch/module/linear.py; bitsandbytes 0.50.2, functional.py and backends; deepspeed
+0.19.8, ops/adam and op_builder/builder.py. Read 2026-11.
 """
 
 from __future__ import annotations
@@ -18,9 +17,6 @@ from envspec.conformance.results import NotRun
 #: Rows of a weight matrix.
 _OUTPUTS = 768
 _BLOCK = 64
-_GROUP = 128
-#: A packed word has so many weights of 4 bits.
-_PACKED = 8
 
 
 def transformer_engine(operation: Operation) -> None:
@@ -87,61 +83,6 @@ def bitsandbytes(operation: Operation) -> None:
         operation.equal(
             f"{kind}'s codes there and back", restore(*quantise(values, blocksize=_BLOCK, quant_type=kind)), values
         )
-
-
-def _packed(operation: Operation, width: int, stored_zero: int) -> tuple[Any, Any, Any]:
-    """Weights of 4 bits as (width, outputs) integers; packed in words, by rows; and their zeros, packed by columns."""
-    torch = operation.torch
-    weights = operation.integers(0, 15, width, _OUTPUTS, dtype="int64", seed=111)
-    shifts = 4 * torch.arange(_PACKED, device=operation.device)
-    words = (weights.view(-1, _PACKED, _OUTPUTS) << shifts[:, None]).sum(1)
-    zero = int(sum(stored_zero << int(shift) for shift in shifts))
-    zeros = torch.full((width // _GROUP, _OUTPUTS // _PACKED), zero, dtype=torch.int64, device=operation.device)
-    signed = [torch.where(each >= 2**31, each - 2**32, each).to(torch.int32) for each in (words, zeros)]
-    return weights - 8, *signed
-
-
-def _quantised_linear(operation: Operation, layer: Any, stored_zero: int, rows: int) -> None:
-    """A layer with scales of 1 is a product of integers, whose sums fp16 has exactly: 8 * 128 < 2^11."""
-    torch, width = operation.torch, 2 * _GROUP
-    weights, words, zeros = _packed(operation, width, stored_zero)
-    layer = layer.to(operation.device)
-    with torch.no_grad():
-        for name, value in (("qweight", words), ("qzeros", zeros), ("scales", torch.ones_like(layer.scales))):
-            getattr(layer, name).copy_(value)
-        layer.post_init()
-        x = operation.integers(-1, 1, rows, width, dtype="float16", seed=112)
-        # At most 128 of the inputs are not 0.
-        x[:, ::2] = 0
-        found = layer.eval()(x)
-    operation.equal(f"a packed linear layer of integers, {rows} rows", found, x.double() @ weights.double())
-
-
-def auto_gptq(operation: Operation) -> None:
-    """`QuantLinear(bits, group_size, infeatures, outfeatures, bias)` with the kernels autogptq_cuda_64 or _256."""
-    if not getattr(operation.module, "_autogptq_cuda_available", False):
-        raise NotRun(f"{operation.subject}: its kernels autogptq_cuda_64 and autogptq_cuda_256 are not installed")
-    layer = operation.function("QuantLinear")(4, _GROUP, 2 * _GROUP, _OUTPUTS, bias=False)
-    # Its kernels are for up to 127 rows; a stored zero is one less than the zero.
-    _quantised_linear(operation, layer, 7, 64)
-
-
-def gptqmodel(operation: Operation) -> None:
-    """`TorchLinear(bits, group_size, desc_act, sym, in_features, out_features, bias)`, whose zeros are stored as is."""
-    layer = operation.function("TorchLinear")(
-        bits=4,
-        group_size=_GROUP,
-        desc_act=False,
-        sym=True,
-        in_features=2 * _GROUP,
-        out_features=_OUTPUTS,
-        bias=False,
-        pack_dtype=operation.torch.int32,
-        register_buffers=True,
-    )
-    # Before its first use it would be compiled by torch.compile, which needs a compiler and is tested by `transformer`.
-    layer.optimized = True
-    _quantised_linear(operation, layer, 8, operation.size("rows"))
 
 
 def deepspeed(operation: Operation) -> None:

@@ -17,14 +17,10 @@ EXTENSIONS: Mapping[str, Extension] = {
     "causal-conv1d": Extension("causal_conv1d", sequences.causal_conv1d),
     "torch-scatter": Extension("torch_scatter", graphs.scatter, ("pytorch-scatter",), on_cpu=True),
     "torch-sparse": Extension("torch_sparse", graphs.sparse, ("pytorch-sparse",), on_cpu=True),
-    "torch-cluster": Extension("torch_cluster", graphs.cluster, ("pytorch-cluster",), on_cpu=True),
-    "torch-spline-conv": Extension("torch_spline_conv", graphs.spline, ("pytorch-spline-conv",), on_cpu=True),
     "pyg-lib": Extension("pyg_lib", graphs.grouped, on_cpu=True),
     "transformer-engine": Extension(
         "transformer_engine.pytorch", linear.transformer_engine, ("transformer-engine-torch",)
     ),
     "bitsandbytes": Extension("bitsandbytes", linear.bitsandbytes, on_cpu=True),
-    "auto-gptq": Extension("auto_gptq.nn_modules.qlinear.qlinear_cuda_old", linear.auto_gptq),
-    "gptqmodel": Extension("gptqmodel.nn_modules.qlinear.torch", linear.gptqmodel, on_cpu=True),
     "deepspeed": Extension("deepspeed", linear.deepspeed, on_cpu=True),
 }
