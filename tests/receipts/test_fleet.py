@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from envspec.receipts.build import receipt
 from envspec.receipts.fleet import Fleet, FleetNode, NodeVerdict, fleet, hostlist
-from envspec.receipts.model import Receipt, Verdict
+from envspec.receipts.model import Baseline, BaselineRow, Receipt, Verdict
 from envspec.report import FLEET
 from envspec.report.fleet import drain_commands
 from tests.support.builders.receipts import check, exact, fingerprint, info, known, machine, not_run, results
@@ -156,8 +156,12 @@ def test_results_of_other_inputs_are_not_compared() -> None:
 
 def test_a_failed_run_is_drained_whatever_the_reason() -> None:
     """Numbers that are worse than a baseline's fail a run in which each check passed."""
+    row = BaselineRow(
+        check="matmul", name="bf16", unit="TFLOP/s", recorded=10, now=7, change=-0.3, tolerance=0.1, is_worse=True
+    )
+    baseline = Baseline(lock="", made_at=one(rate()).made_at, machine="", rows=(row,))
+    worse = one(rate()).model_copy(update={"verdict": Verdict.FAILED, "baseline": baseline})
     why = "matmul: bf16 is 30 % worse than the baseline's"
-    worse = one(rate()).model_copy(update={"verdict": Verdict.FAILED, "reasons": (why,)})
     assert odd(fleet(made_nodes(one(rate()), worse=worse))) == {"worse": (NodeVerdict.DRAIN, why)}
     unknown = worse.model_copy(update={"reasons": ()})
     assert set(odd(fleet(made_nodes(one(rate()), unknown=unknown)))) == {"unknown"}
