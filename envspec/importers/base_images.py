@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -36,7 +37,6 @@ class BaseImage(NamedTuple):
     outcome: Outcome = Outcome.TRANSLATED
 
 
-_TAG: Final = "the tag of"
 _SERIES: Final = r"(?P<python>3\.\d+(?:\.\d+)?)"
 _CODE_NAMES: Final = {"focal": "20.04", "jammy": "22.04", "noble": "24.04", "resolute": "26.04"}
 _UBUNTU: Final = rf"(?:ubuntu-?)?(?P<ubuntu>\d\d\.\d\d|{'|'.join(_CODE_NAMES)})"
@@ -129,7 +129,7 @@ def leave_replaced(imported: Import) -> None:
     """Leave out the torch of a base image that a requirement replaces, with its family and its CUDA."""
     draft = imported.draft
     version = draft.versions.get("torch")
-    tags = {each.source for each in draft.cudas if each.why.startswith(_TAG)}
+    tags = {each.source for each in draft.cudas if each.kind == "tag"}
     of_image = [each for each in draft.dependencies if each.text in _FAMILY and each.source in tags]
     if not of_image or version is None:
         return
@@ -163,86 +163,137 @@ def _excludes(text: str, version: str) -> bool:
 def _take(
     row: BaseImage, found: re.Match[str], reference: Reference, source: Source, line: str, imported: Import
 ) -> None:
-    parts, is_lost = [], False
+    tag = _Tag(reference, source, imported)
     for group, value in found.groupdict().items():
         if value is not None:
-            part = _GROUPS[group](value, reference, source, imported)
-            parts.append(part.text)
-            is_lost |= part.is_lost
-    outcome = Outcome.REFUSED if is_lost else row.outcome
-    imported.add(source, line, outcome, "; ".join([*parts, *([row.note] if row.note else [])]))
+            _GROUPS[group](tag, value)
+    outcome = Outcome.REFUSED if tag.is_lost else row.outcome
+    imported.add(source, line, outcome, "; ".join([*tag.parts, *([row.note] if row.note else [])]))
 
 
-class _Part(NamedTuple):
-    """What a part of a tag became, for the ledger. is_lost: no spec has it."""
+@dataclass(slots=True)
+class _Tag:
+    """Adds what parts of a tag mean to the draft.
 
-    text: str
+    parts: what became of them, for the ledger.
+    is_lost: whether no spec has one of them.
+    """
+
+    reference: Reference
+    source: Source
+    imported: Import
+    parts: list[str] = field(default_factory=list)
     is_lost: bool = False
 
+    def _clue(self, value: str, rank: Rank = Rank.FILE) -> Clue:
+        return Clue(value, self.source, f"the tag of {self.reference}", rank, "tag")
 
-def _cuda(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    add_cuda(value, source, imported, f"{_TAG} {reference}")
-    return _Part(f"[cuda] version {value}")
+    def _lose(self, part: str) -> None:
+        self.parts.append(part)
+        self.is_lost = True
+
+    def cuda(self, value: str) -> None:
+        add_cuda(value, self.source, self.imported, f"the tag of {self.reference}", kind="tag")
+        self.parts.append(f"[cuda] version {value}")
+
+    def label(self, value: str) -> None:
+        """`cu128`."""
+        self.cuda(str(CudaVersion.parse(value)))
+
+    def flavor(self, value: str) -> None:
+        flavor = re.sub(r"^cudnn\d+", "cudnn", value)
+        # NVIDIA has no cudnn-base; every flavor of the table is one of the spec's.
+        if flavor not in [each.value for each in Flavor]:
+            self._lose(f"no spec has the flavor {value}")
+            return
+        self.imported.draft.flavors.append(self._clue(flavor))
+        self.parts.append(f"[cuda] flavor {flavor}")
+
+    def kind(self, value: str) -> None:
+        """pytorch/pytorch: nvcc is in its devel images; the libraries of the others are torch's own."""
+        if value == "devel":
+            self.flavor(value)
+        else:
+            self.parts.append("CUDA's libraries are torch's own")
+
+    def system(self, value: str) -> None:
+        if value not in [each.value for each in Os]:
+            self._lose(f"a base with CUDA is Ubuntu in a spec, not {value}: `[image] base` keeps it")
+            return
+        self.imported.draft.systems.append(self._clue(value))
+        self.parts.append(f"system {value}")
+
+    def ubuntu(self, value: str) -> None:
+        self.system(f"ubuntu{_CODE_NAMES.get(value, value)}")
+
+    def joined(self, value: str) -> None:
+        """`ubuntu2404`."""
+        self.system(f"{value[:-2]}.{value[-2:]}")
+
+    def python(self, value: str) -> None:
+        self.imported.draft.pythons.append(self._clue(value, Rank.IMAGE))
+        self.parts.append(f"[env] python {value}")
+
+    def base(self, value: str) -> None:
+        clue = Clue(str(self.reference), self.source, "its packages, torch among them, are part of it")
+        self.imported.draft.bases.append(clue)
+        self.parts.append(f"[image] base {self.reference}, whose packages stay")
+        if month := re.match(r"\d\d\.\d\d", value):
+            self._python_of(load_facts().base_image("nvcr.io/nvidia", month[0]))
+
+    def cudnn(self, value: str) -> None:
+        """The last part that decides whether the tag can exist."""
+        why = why_unpublished(load_facts(), self.reference)
+        if why:
+            self.imported.draft.unpublished.append(Clue(str(self.reference), self.source, why))
+            self._lose(f"was never published: {why}")
+        else:
+            self.parts.append(f"cuDNN {value} of torch's wheels")
+
+    def release(self, value: str) -> None:
+        """The release of a project, whose image it is."""
+        row = load_facts().base_image(self.reference.name.partition("/")[2], value)
+        text = row.requires.format(release=value) if row else ""
+        self.imported.draft.dependencies.append(DraftRequirement(text, self.source))
+        self.parts.append(f"{text} is required")
+        self._python_of(row)
+
+    def torch(self, value: str) -> None:
+        fitting = fitting_set(load_facts(), value)
+        family = {"torch": value, **{name: fitting[name] for name in _FAMILY if name in fitting}}
+        for name, version in family.items():
+            self.imported.draft.versions.setdefault(name, version)
+            self.imported.draft.dependencies.append(DraftRequirement(name, self.source))
+        names = ", ".join(f"{name} {version}" for name, version in family.items())
+        self.parts.append(f"required and preferred are {names}")
+        self._python_of(load_facts().base_image(self.reference.name.partition("/")[2], value))
+
+    def digits(self, value: str) -> None:
+        """`280`, `2110`: a release of torch without its dots."""
+        self.torch(f"{value[0]}.{value[1:-1]}.{value[-1]}")
+
+    def _python_of(self, row: BaseImageRow | None) -> None:
+        if row is not None and row.python:
+            clue = Clue(row.python, self.source, f"the Python of {self.reference}", Rank.IMAGE)
+            self.imported.draft.pythons.append(clue)
+            self.parts.append(f"[env] python {row.python}")
 
 
-def _flavor(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    flavor = re.sub(r"^cudnn\d+", "cudnn", value)
-    known = [each.value for each in Flavor]
-    # NVIDIA has no cudnn-base; every flavor of the table is one of the spec's.
-    if flavor not in known:
-        return _Part(f"no spec has the flavor {value}", is_lost=True)
-    imported.draft.flavors.append(Clue(flavor, source, f"{_TAG} {reference}"))
-    return _Part(f"[cuda] flavor {flavor}")
-
-
-def _kind(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    """pytorch/pytorch: nvcc is in its devel images; the libraries of the others are torch's own."""
-    return (
-        _flavor(value, reference, source, imported) if value == "devel" else _Part("CUDA's libraries are torch's own")
-    )
-
-
-def _system(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    if value not in [each.value for each in Os]:
-        return _Part(f"a base with CUDA is Ubuntu in a spec, not {value}: `[image] base` keeps it", is_lost=True)
-    imported.draft.systems.append(Clue(value, source, f"{_TAG} {reference}"))
-    return _Part(f"system {value}")
-
-
-def _ubuntu(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    return _system(f"ubuntu{_CODE_NAMES.get(value, value)}", reference, source, imported)
-
-
-def _joined(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    """`ubuntu2404`."""
-    return _system(f"{value[:-2]}.{value[-2:]}", reference, source, imported)
-
-
-def _python(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    imported.draft.pythons.append(Clue(value, source, f"{_TAG} {reference}", Rank.IMAGE))
-    return _Part(f"[env] python {value}")
-
-
-def _base(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    imported.draft.bases.append(Clue(str(reference), source, "its packages, torch among them, are part of it"))
-    part = _Part(f"[image] base {reference}, whose packages stay")
-    month = re.match(r"\d\d\.\d\d", value)
-    row = load_facts().base_image("nvcr.io/nvidia", month[0]) if month else None
-    return _with_python(part, row, reference, source, imported)
-
-
-def _label(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    """`cu128`."""
-    return _cuda(str(CudaVersion.parse(value)), reference, source, imported)
-
-
-def _cudnn(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    """The last part that decides whether the tag can exist."""
-    why = why_unpublished(load_facts(), reference)
-    if not why:
-        return _Part(f"cuDNN {value} of torch's wheels")
-    imported.draft.unpublished.append(Clue(str(reference), source, why))
-    return _Part(f"was never published: {why}", is_lost=True)
+_GROUPS: Final[dict[str, Callable[[_Tag, str], None]]] = {
+    "cuda": _Tag.cuda,
+    "label": _Tag.label,
+    "flavor": _Tag.flavor,
+    "kind": _Tag.kind,
+    "system": _Tag.system,
+    "ubuntu": _Tag.ubuntu,
+    "joined": _Tag.joined,
+    "python": _Tag.python,
+    "base": _Tag.base,
+    "cudnn": _Tag.cudnn,
+    "release": _Tag.release,
+    "torch": _Tag.torch,
+    "digits": _Tag.digits,
+}
 
 
 def why_unpublished(facts: Facts, reference: Reference) -> str:
@@ -262,54 +313,3 @@ def why_unpublished(facts: Facts, reference: Reference) -> str:
     if image.cudnn and found[3] != image.cudnn:
         return f"the images of torch {row.version} have cuDNN {image.cudnn}"
     return ""
-
-
-def _release(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    """The release of a project, whose image it is."""
-    repository = reference.name.partition("/")[2]
-    row = load_facts().base_image(repository, value)
-    text = row.requires.format(release=value) if row else ""
-    imported.draft.dependencies.append(DraftRequirement(text, source))
-    return _with_python(_Part(f"{text} is required"), row, reference, source, imported)
-
-
-def _torch(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    fitting = fitting_set(load_facts(), value)
-    family = {"torch": value, **{name: fitting[name] for name in _FAMILY if name in fitting}}
-    for name, version in family.items():
-        imported.draft.versions.setdefault(name, version)
-        imported.draft.dependencies.append(DraftRequirement(name, source))
-    names = ", ".join(f"{name} {version}" for name, version in family.items())
-    row = load_facts().base_image(reference.name.partition("/")[2], value)
-    return _with_python(_Part(f"required and preferred are {names}"), row, reference, source, imported)
-
-
-def _digits(value: str, reference: Reference, source: Source, imported: Import) -> _Part:
-    """`280`, `2110`: a release of torch without its dots."""
-    return _torch(f"{value[0]}.{value[1:-1]}.{value[-1]}", reference, source, imported)
-
-
-def _with_python(
-    part: _Part, row: BaseImageRow | None, reference: Reference, source: Source, imported: Import
-) -> _Part:
-    if row is None or not row.python:
-        return part
-    imported.draft.pythons.append(Clue(row.python, source, f"the Python of {reference}", Rank.IMAGE))
-    return _Part(f"{part.text}; [env] python {row.python}")
-
-
-_GROUPS: Final[dict[str, Callable[[str, Reference, Source, Import], _Part]]] = {
-    "cuda": _cuda,
-    "flavor": _flavor,
-    "kind": _kind,
-    "system": _system,
-    "ubuntu": _ubuntu,
-    "python": _python,
-    "joined": _joined,
-    "base": _base,
-    "label": _label,
-    "cudnn": _cudnn,
-    "release": _release,
-    "torch": _torch,
-    "digits": _digits,
-}

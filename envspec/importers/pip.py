@@ -208,11 +208,11 @@ def _rank_of(name: str) -> Rank:
     return Rank.FILE if name in INDEX_FAMILY or is_required_by_torch(name) else Rank.PACKAGE
 
 
-def add_cuda(cuda: str, by: Source, imported: Import, why: str, rank: Rank = Rank.FILE) -> None:
+def add_cuda(cuda: str, by: Source, imported: Import, why: str, rank: Rank = Rank.FILE, kind: str = "") -> None:
     """Note a CUDA version, or `cpu`, once for each file and reason."""
     cudas = imported.draft.cudas
     if not any((each.value, each.source.file, each.why) == (cuda, by.file, why) for each in cudas):
-        cudas.append(Clue(cuda, by, why, rank))
+        cudas.append(Clue(cuda, by, why, rank, kind))
 
 
 def add_option(name: str, value: str, by: Source, imported: Import, folder: Path, use: Use) -> Verdict:

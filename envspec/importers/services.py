@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from envspec.importers.types import Clue, DraftRequirement, Import, LedgerEntry, Outcome
+from envspec.importers.types import Clue, DraftRequirement, Import, Outcome, Source
 from envspec.lockfile.toml_writer import Value
 from envspec.names import normalised
 
@@ -37,6 +37,7 @@ def services_of(imported: Import) -> Mapping[str, Value]:
     name them.
     """
     found: dict[str, Value] = {}
+    started_by: dict[Source, list[str]] = {}
     for name, service in SERVICES.items():
         clues = _clues(imported, service)
         if not clues:
@@ -50,7 +51,12 @@ def services_of(imported: Import) -> Mapping[str, Value]:
         found[name] = values
         if service.package and _required(imported).isdisjoint((service.package, *service.brings)):
             imported.draft.dependencies.append(DraftRequirement(service.package, clues[0].source))
-        _note(imported, name, clues)
+        for source in dict.fromkeys(each.source for each in clues):
+            started_by.setdefault(source, []).append(f"[services] {name}")
+    for at, entry in enumerate(imported.ledger):
+        if entry.source in started_by and entry.outcome in (Outcome.OUTSIDE, Outcome.TRANSLATED):
+            reason = "; ".join(started_by[entry.source])
+            imported.ledger[at] = entry._replace(outcome=Outcome.TRANSLATED, reason=reason)
     return found
 
 
@@ -67,13 +73,3 @@ def _required(imported: Import) -> set[str]:
     draft = imported.draft
     lines = [*(each.text for each in draft.dependencies), *(text for text, _ in draft.conda)]
     return {normalised(re.split(r"[^\w.-]", line.rpartition("::")[2], maxsplit=1)[0]) for line in lines}
-
-
-def _note(imported: Import, name: str, clues: list[Clue]) -> None:
-    """Correct the entries of the lines that start a service."""
-    sources = {each.source for each in clues}
-    for at, entry in enumerate(imported.ledger):
-        if entry.source in sources and entry.outcome in (Outcome.OUTSIDE, Outcome.TRANSLATED):
-            before = f"{entry.reason}; " if entry.reason.startswith("[services]") else ""
-            reason = f"{before}[services] {name}"
-            imported.ledger[at] = LedgerEntry(entry.source, entry.text, Outcome.TRANSLATED, reason)

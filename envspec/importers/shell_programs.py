@@ -137,17 +137,14 @@ def read_checkout(shell: Shell, command: Command) -> None:
     shell.add(command, Outcome.TRANSLATED, f"the revision of {clone.url}")
 
 
-_LINKED: Final = "python is python"
-
-
 def read_python_link(shell: Shell, command: Command) -> None:
     """`ln -s /usr/bin/python3.11 /usr/bin/python`, and `update-alternatives` of the same."""
     found = re.search(r"python(3\.\d+)", " ".join(command.words))
     if found:
         # A later link replaces an earlier one; alternatives are installed in the order of their priorities, then set.
         pythons = shell.imported.draft.pythons
-        shell.imported.draft.pythons = [each for each in pythons if not each.why.startswith(_LINKED)]
-        shell.use_python(command, found[1], f"{_LINKED}{found[1]}")
+        shell.imported.draft.pythons = [each for each in pythons if each.kind != "link"]
+        shell.use_python(command, found[1], f"python is python{found[1]}", "link")
     shell.add(command, Outcome.OUTSIDE, "`python` is the environment's")
 
 

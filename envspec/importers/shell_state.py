@@ -179,9 +179,9 @@ class Shell:
                 return clone, path[len(folder) + 1 :]
         return None
 
-    def use_python(self, command: Command, version: str, why: str) -> None:
+    def use_python(self, command: Command, version: str, why: str, kind: str = "") -> None:
         """Note a Python that a command of the image runs."""
-        self.imported.draft.pythons.append(Clue(version, command.source, why, Rank.COMMAND))
+        self.imported.draft.pythons.append(Clue(version, command.source, why, Rank.COMMAND, kind))
 
     def add(self, command: Command, outcome: Outcome, reason: str = "", text: str = "") -> None:
         """An entry for a command, or for a part of it."""

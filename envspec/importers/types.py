@@ -88,12 +88,17 @@ class Rank(IntEnum):
 
 
 class Clue(NamedTuple):
-    """A value that a source implies: a Python, a CUDA version, a GPU, a driver. why: in a few words, with the line."""
+    """A value that a source implies: a Python, a CUDA version, a GPU, a driver.
+
+    why: in a few words, with the line.
+    kind: what importers know it by, such as `tag`: the tag of a base image. Most have none.
+    """
 
     value: str
     source: Source
     why: str
     rank: Rank = Rank.FILE
+    kind: str = ""
 
 
 class DraftRequirement(NamedTuple):

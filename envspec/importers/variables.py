@@ -49,9 +49,6 @@ class Variable(NamedTuple):
 
 #: The first that matches.
 VARIABLES: Final = (
-    Variable(r"PATH", Outcome.OUTSIDE, "the environment's programs are first in PATH"),
-    Variable(r"DEBIAN_FRONTEND|DEBCONF_\w+|NEEDRESTART_\w+", Outcome.OUTSIDE, "concerns apt only"),
-    Variable(r"(?i:(https?|ftp|no|all)_proxy)", Outcome.OUTSIDE, "proxies are those of the machine"),
     Variable(
         r"(PIP|UV)_(BUILD_)?(CONSTRAINT|REQUIREMENT|OVERRIDE)S?",
         Outcome.REFUSED,
@@ -59,33 +56,20 @@ VARIABLES: Final = (
     ),
     Variable(r"PIP_PRE|UV_PRERELEASE", Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
     Variable(
-        r"PIP_\w+|UV_\w+|POETRY_\w+|PIPENV_\w+|PIPX_\w+|PDM_\w+",
+        r"(?i:(https?|ftp|no|all)_proxy)|DEBIAN_FRONTEND|DEBCONF_\w+|NEEDRESTART_\w+|PATH|VIRTUAL_ENV"
+        r"|(PIP|UV|POETRY|PIPENV|PIPX|PDM|CONDA|MAMBA)_\w+|PYTHONDONTWRITEBYTECODE|CUDA_(HOME|PATH|ROOT|VERSION)"
+        r"|(CUDNN|NCCL)_VERSION|MAX_JOBS|FORCE_CUDA|USE_NINJA|CMAKE_BUILD_PARALLEL_LEVEL|MAKEFLAGS",
         Outcome.OUTSIDE,
-        "it concerns only the installer",
+        "it concerns installers, builds or the base image, which envspec sets up itself",
     ),
-    Variable(
-        r"CONDA_\w+|MAMBA_\w+|VIRTUAL_ENV",
-        Outcome.OUTSIDE,
-        "an image has one environment, always active",
-    ),
-    Variable(r"PYTHONDONTWRITEBYTECODE", Outcome.OUTSIDE, "modules are compiled in the image"),
     Variable(
         r"NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|NVIDIA_REQUIRE_\w+",
         Outcome.TRANSLATED,
         "envspec sets it for a lock with CUDA",
     ),
     Variable(
-        r"CUDA_HOME|CUDA_PATH|CUDA_ROOT|CUDA_VERSION|CUDNN_VERSION|NCCL_VERSION",
-        Outcome.OUTSIDE,
-        "the base image of [cuda] flavor devel sets what is in it",
-    ),
-    Variable(
-        r"MAX_JOBS|FORCE_CUDA|USE_NINJA|CMAKE_BUILD_PARALLEL_LEVEL|MAKEFLAGS",
-        Outcome.OUTSIDE,
-        "envspec decides how a package is compiled; [build.NAME] env changes it",
-    ),
-    Variable(
-        r"CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|CMAKE_ARGS|NVCC_\w+|CMAKE_(ARGS|GENERATOR|BUILD_\w+|PREFIX_PATH|\w+_FLAGS|\w+_ARCHITECTURES|\w+_COMPILER)|TCNN_CUDA_ARCHITECTURES|LIBRARY_PATH|CPATH",
+        r"CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|NVCC_\w+|TCNN_CUDA_ARCHITECTURES|LIBRARY_PATH|CPATH"
+        r"|CMAKE_(ARGS|GENERATOR|BUILD_\w+|PREFIX_PATH|\w+_FLAGS|\w+_ARCHITECTURES|\w+_COMPILER)",
         Outcome.REFUSED,
         "a variable of builds: [build.NAME] env has those of one package",
     ),
