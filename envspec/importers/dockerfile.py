@@ -64,18 +64,22 @@ def read_build(
         imported.add(Source(imported.shown(path)), path.name, Outcome.NOT_UNDERSTOOD, "no FROM: it builds no image")
         return
     contexts = _by_files(contexts, stages)
-    _look_through(stages, imported, contexts, before, given)
-    if target and _find(target, stages) is None:
-        names = ", ".join(each.name for each in stages if each.name) or "none has a name"
-        raise UsageError(f"{imported.shown(path)} has no stage {target}", hint=f"its stages: {names}")
-    final = [*_chain(_find(target, stages) or stages[-1])]
+
+    def seen(name: str) -> Shell | None:
+        found = _find(name, stages)
+        return found.seen if found else None
+
+    # What all stages make and copy, read without the project's files, decides which of them count.
+    quiet = Import(imported.root, lambda _: None, tops=imported.tops)
+    for stage in stages:
+        stage.seen = Shell(quiet, stage.shell.file, contexts[0])
+        if stage.parent is not None:
+            stage.seen.start_from(stage.parent.seen)
+        StageReader(quiet, stage.seen, contexts, seen, before, given).read_image(stage.instructions, "", None)
+    built = _target(target, stages, imported.shown(path))
+    final = [*_chain(built)]
     sources = _environments(final, stages)
     syncs = _syncs([*final, *sources])
-
-    def copied_from(name: str) -> tuple[Shell, Shell] | None:
-        found = _find(name, stages)
-        return (found.shell, found.seen) if found else None
-
     counted = {source for stage in (*final, *sources) for source in stage.seen.packages}
     main = final[0].seen.main_environment()
     for number, stage in enumerate(stages):
@@ -83,7 +87,7 @@ def read_build(
         stage.shell.main = main if stage in final else ""
         if stage.parent is not None:
             stage.shell.start_from(stage.parent.shell)
-        reader = StageReader(imported, stage.shell, contexts, copied_from, before, given, counted)
+        reader = StageReader(imported, stage.shell, contexts, seen, before, given, counted)
         base = stage.base if stage.parent is None else ""
         if stage in final:
             reader.read_image(stage.instructions, base, _last_workdir(final))
@@ -97,25 +101,13 @@ def read_build(
     leave_replaced(imported)
 
 
-def _look_through(
-    stages: Sequence[_Stage],
-    imported: Import,
-    contexts: tuple[Path, ...],
-    before: Mapping[str, str | None],
-    given: Mapping[str, str],
-) -> None:
-    """Follow all stages without the project's files: what they make and copy decides which of them count."""
-    quiet = Import(imported.root, lambda _: None, tops=imported.tops)
-
-    def copied_from(name: str) -> tuple[Shell, Shell] | None:
-        found = _find(name, stages)
-        return (found.seen, found.seen) if found else None
-
-    for stage in stages:
-        stage.seen = Shell(quiet, stage.shell.file, contexts[0])
-        if stage.parent is not None:
-            stage.seen.start_from(stage.parent.seen)
-        StageReader(quiet, stage.seen, contexts, copied_from, before, given).read_image(stage.instructions, "", None)
+def _target(name: str, stages: Sequence[_Stage], file: str) -> _Stage:
+    """The stage that is built: the named one, or the last."""
+    found = _find(name, stages) if name else stages[-1]
+    if found is None:
+        names = ", ".join(each.name for each in stages if each.name) or "none has a name"
+        raise UsageError(f"{file} has no stage {name}", hint=f"its stages: {names}")
+    return found
 
 
 def _syncs(stages: Sequence[_Stage]) -> dict[Path, Selection]:

@@ -86,16 +86,19 @@ def flags_of(each: Instruction) -> tuple[dict[str, str], list[str]]:
 class StageReader:
     """Reads the instructions of one stage.
 
-    contexts: folders of files that are copied. stage: the shell of another stage, by its name or number, as it is when
-    this one is read, and at its end. defaults: of arguments. given: arguments of the build. counted: where packages are
-    installed that the spec has. base: the base image, empty if it is a stage. workdir: the instruction that decides the
-    image's working directory.
+    contexts: folders of files that are copied.
+    stage: the shell at the end of another stage, by its name or number.
+    defaults: of arguments.
+    given: arguments of the build.
+    counted: where packages are installed that the spec has.
+    base: the base image, empty if it is a stage.
+    workdir: the instruction that decides the image's working directory.
     """
 
     imported: Import
     shell: Shell
     contexts: tuple[Path, ...]
-    stage: Callable[[str], tuple[Shell, Shell] | None]
+    stage: Callable[[str], Shell | None]
     defaults: Mapping[str, str | None]
     given: Mapping[str, str]
     counted: Set[Source] = frozenset()
@@ -118,16 +121,18 @@ class StageReader:
                 self._base_of_environment(each)
             else:
                 # For which GPUs the environment is compiled, a variable of the stage says.
-                gpus = self._quietly(each).draft.gpus
+                scratch = self.imported.scratch()
+                if each.name == "ENV":
+                    replace(self, imported=scratch).read_env(each)
+                gpus = scratch.draft.gpus
                 self.imported.draft.gpus += gpus
                 listed = f"; [cuda] gpus: {', '.join(each.value for each in gpus)}" if gpus else ""
                 outcome = Outcome.TRANSLATED if gpus else Outcome.OUTSIDE
                 self._add(each, outcome, f"only the stage's environment is in the image{listed}")
 
     def read_unused(self, instructions: Sequence[Instruction], reason: str) -> None:
-        """A stage that is not in the image: what it copies may be copied from it."""
+        """A stage that is not in the image."""
         for each in instructions:
-            self._quietly(each)
             self._add(each, Outcome.OUTSIDE, reason)
 
     def _read(self, each: Instruction) -> None:
@@ -156,13 +161,6 @@ class StageReader:
         """EXPOSE."""
         ports = (re.match(r"\d+", word) for word in each.words)
         self.imported.draft.ports += [Clue(port[0], self.at(each), "EXPOSE") for port in ports if port]
-
-    def _quietly(self, each: Instruction) -> Import:
-        """Follow an instruction that others may depend on, with a draft and a ledger of its own."""
-        scratch = self.imported.scratch()
-        if each.name in ("ARG", "ENV", "WORKDIR", "COPY"):
-            READERS[each.name](replace(self, imported=scratch), each)
-        return scratch
 
     def _add(self, each: Instruction, outcome: Outcome, reason: str = "", text: str = "") -> None:
         self.imported.add(self.at(each), text or each.text, outcome, reason)
@@ -317,14 +315,13 @@ class StageReader:
                 reason = f"an image has no files of {name}: install them by [system] apt, or choose it as [image] base"
                 self._add(each, Outcome.OUTSIDE, reason)
             return
-        complete = found[1]
         # Of a path with an unknown variable: it may be any, and what the stage makes is not lost.
         sources = [posixpath.join("/", "" if word.unknown else word.words[0]) for word in words[:-1]]
         if self._take_from(name, sources, words[-1].words[0]):
             self._add(each, Outcome.TRANSLATED, f"the packages that the stage {name} installs")
         else:
             reason = f"what the stage {name} builds is not in the image: build it into a wheel, or into [image] base"
-            is_loss = bool({*complete.packages} - self.counted)
+            is_loss = bool({*found.packages} - self.counted)
             self._add(each, Outcome.REFUSED if is_loss else Outcome.OUTSIDE, reason)
 
     def _take_from(self, name: str, sources: Sequence[str], target: str) -> bool:
@@ -332,22 +329,21 @@ class StageReader:
         found = self.stage(name)
         if found is None:
             return False
-        shell, complete = found
         place = self.shell.path(target)
         for source in sources:
             self.shell.taken.append((name, source))
-            for folder, clone in shell.clones.items():
+            for folder, clone in found.clones.items():
                 if is_at_or_below(folder, source):
                     inside = posixpath.join(place, posixpath.relpath(folder, source))
                     self.shell.clones[posixpath.normpath(inside)] = clone
-            if source in complete.environments:
+            if source in found.environments:
                 self.shell.environments[place] = None
-            if (host := shell.host(source)) is not None:
+            if (host := found.host(source)) is not None:
                 self.shell.copy(self._target(target, host, sources), host)
             file = posixpath.join(place, posixpath.basename(source)) if target.endswith(("/", ".")) else place
-            if (export := complete.exports.get(source)) is not None:
+            if (export := found.exports.get(source)) is not None:
                 self.shell.exports[file] = export
-        is_environment = any(map(complete.has_environment, sources))
+        is_environment = any(map(found.has_environment, sources))
         if is_environment:
             self.shell.built[place] = None
         return is_environment

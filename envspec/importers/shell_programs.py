@@ -120,9 +120,8 @@ def read_clone(shell: Shell, command: Command) -> None:
     url = re.sub(r"^git@([^:/]+):", r"ssh://git@\1/", names[0])
     folder = names[1] if len(names) > 1 else re.sub(r"\.git$", "", posixpath.basename(url.rstrip("/")))
     revision = next((value for option, value in given if option in ("-b", "--branch", "--revision")), "")
-    shell.clones[shell.path(folder)] = Clone(url, revision, len(shell.imported.ledger))
-    reason = f"an image has no sources of {url}: [image] copy puts a copy in the project there"
-    shell.add(command, Outcome.OUTSIDE, reason)
+    shell.clones[shell.path(folder)] = Clone(url, revision)
+    shell.add(command, Outcome.OUTSIDE, f"read where a command names it; an image has no sources of {url}")
 
 
 def read_checkout(shell: Shell, command: Command) -> None:

@@ -18,7 +18,7 @@ from envspec.importers.pyproject import read_pyproject
 from envspec.importers.requirements import add_line, read_requirements
 from envspec.importers.shell_state import Clone, Command, Selection, Shell, names_of, split_options
 from envspec.importers.toml_lines import TomlFile, list_of, table_of
-from envspec.importers.types import LedgerEntry, Outcome, Source
+from envspec.importers.types import Outcome, Source
 from envspec.importers.variables import torch_backend
 from envspec.names import normalised
 from envspec.origins import PYTORCH_PAGES
@@ -247,9 +247,6 @@ def _read_clone(shell: Shell, command: Command, clone: Clone, folder: str, extra
         shell.add(command, Outcome.REFUSED, f"which package {clone.url} contains is not in this file: {hint}", text)
         return
     _add(shell, command, f"{package}{extras} @ {url}")
-    entry = shell.imported.ledger[clone.entry]
-    reason = f"required from the repository: {package}"
-    shell.imported.ledger[clone.entry] = LedgerEntry(entry.source, entry.text, Outcome.TRANSLATED, reason)
 
 
 def _package_of(url: str) -> str | None:

@@ -72,11 +72,10 @@ class Command(NamedTuple):
 
 
 class Clone(NamedTuple):
-    """A repository that was cloned. entry: of the ledger, by its index."""
+    """A repository that was cloned."""
 
     url: str
     revision: str
-    entry: int
 
 
 @dataclass(slots=True)
@@ -175,7 +174,7 @@ class Shell:
         """The repository that was cloned to a folder in the container, and a path in it; empty for the whole."""
         path = self.path(name)
         for folder, clone in self.clones.items():
-            if path == folder or path.startswith(f"{folder}/"):
+            if is_at_or_below(path, folder):
                 return clone, path[len(folder) + 1 :]
         return None
 
