@@ -265,8 +265,7 @@ class StageReader:
             parts[at] = (line, rest)
             if rest.strip():
                 break
-        for body in each.bodies:
-            parts += [*body.lines, (body.lines[-1][0] + 1 if body.lines else each.line, f"{body.name}\n")]
+        parts += each.documents
         variables = ChainMap[str, str | None]({}, self.shell.variables)
         shell = replace(self.shell, imported=self.imported, variables=variables)
         read_script(shell, parts)
@@ -296,10 +295,9 @@ class StageReader:
             self._add(each, Outcome.NOT_UNDERSTOOD, "no destination")
             return
         *sources, target = values
-        if each.bodies:
+        if each.documents:
             self._add(each, Outcome.OUTSIDE, NO_PACKAGE)
-            for body in each.bodies:
-                note_here_document(replace(self.shell, imported=self.imported), body.lines)
+            note_here_document(replace(self.shell, imported=self.imported), each.documents)
         elif any(re.match(r"[a-z+]+://|git@", source) for source in sources):
             self._add(each, Outcome.OUTSIDE, NO_PACKAGE)
         else:

@@ -26,13 +26,6 @@ _WITH_HERE_DOCUMENTS: Final = frozenset({"RUN", "COPY", "ADD"})
 _WORD: Final = re.compile(r"""(?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|\S)+""", re.DOTALL)
 
 
-class HereDocument(NamedTuple):
-    """name: the word that ends it. lines: number and text, with its line end, of each line in it."""
-
-    name: str
-    lines: tuple[tuple[int, str], ...]
-
-
 class Instruction(NamedTuple):
     """One instruction.
 
@@ -41,7 +34,7 @@ class Instruction(NamedTuple):
     line: of the file, where it begins.
     value: in one line, without the name.
     parts: number and text of each of its lines, without the name and the marks that join them; the last has a line end.
-    bodies: its here-documents.
+    documents: number and text of each line of its here-documents, with those that end them.
     """
 
     name: str
@@ -49,7 +42,7 @@ class Instruction(NamedTuple):
     line: int
     value: str
     parts: tuple[tuple[int, str], ...]
-    bodies: tuple[HereDocument, ...] = ()
+    documents: tuple[tuple[int, str], ...] = ()
 
     @property
     def words(self) -> list[str]:
@@ -101,15 +94,16 @@ def _instruction(file: str, lines: list[str], at: int, escape: str) -> tuple[Ins
     word = re.split(r"\s", text, maxsplit=1)[0]
     parts[0] = (first, text[len(word) + 1 :])
     value = " ".join(part.strip() for _, part in parts).strip()
-    bodies: list[HereDocument] = []
+    documents: list[tuple[int, str]] = []
     starts = _HERE_DOCUMENT.finditer(value) if word.upper() in _WITH_HERE_DOCUMENTS else ()
     for start in starts:
-        if start["name"]:
-            body, at = _here_document(lines, at, start)
-            if body is None:
-                raise Unreadable(f"{file}:{first}: the here-document {start['name']} has no end")
-            bodies.append(body)
-    return Instruction(word.upper(), f"{word} {value}", first, value, tuple(parts), tuple(bodies)), at
+        if not start["name"]:
+            continue
+        body, at = _here_document(lines, at, start)
+        if body is None:
+            raise Unreadable(f"{file}:{first}: the here-document {start['name']} has no end")
+        documents += body
+    return Instruction(word.upper(), f"{word} {value}", first, value, tuple(parts), tuple(documents)), at
 
 
 def _is_blank(line: str) -> bool:
@@ -135,15 +129,15 @@ def _joined(lines: list[str], at: int, escape: str) -> tuple[list[tuple[int, str
     return parts, at
 
 
-def _here_document(lines: list[str], at: int, start: re.Match[str]) -> tuple[HereDocument | None, int]:
-    """The here-document whose lines begin at an index, None if it has no end; and the index behind it."""
+def _here_document(lines: list[str], at: int, start: re.Match[str]) -> tuple[list[tuple[int, str]] | None, int]:
+    """The lines of the here-document at an index, None if it has no end; and the index behind it."""
     body: list[tuple[int, str]] = []
     while at < len(lines):
         line = lines[at].lstrip("\t") if start["strips"] else lines[at]
         at += 1
-        if line == start["name"]:
-            return HereDocument(start["name"], tuple(body)), at
         body.append((at, f"{line}\n"))
+        if line == start["name"]:
+            return body, at
     return None, at
 
 

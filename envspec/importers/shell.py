@@ -124,8 +124,7 @@ def _read_piece(shell: Shell, piece: Piece, nested: int) -> None:
         _assign(shell, command, assigned)
     else:
         _read_program(shell, command, expanded, assigned)
-    for body in piece.bodies:
-        note_here_document(shell, body)
+    note_here_document(shell, piece.body)
 
 
 def note_here_document(shell: Shell, lines: Sequence[tuple[int, str]]) -> None:
@@ -229,8 +228,8 @@ def _inner_script(command: Command, piece: Piece) -> Sequence[tuple[int, str]]:
     if names and any(option == "-c" for option, _ in given):
         # Its own lines are not known apart: quotes and line ends are gone.
         return [(command.source.line, f"{line}\n") for line in names[0].split("\n")]
-    is_script = piece.bodies and not names and (command.words or not command.output)
-    body = piece.bodies[0] if is_script else ()
+    is_script = not names and (command.words or not command.output)
+    body = piece.body if is_script else ()
     first = body[0][1] if body else ""
     is_other = first.startswith("#!") and not re.match(r"#!\s*\S*/(?:env\s+)?(?:ba|da|a|z)?sh\b", first)
     return () if is_other else body

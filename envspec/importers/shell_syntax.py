@@ -37,14 +37,14 @@ class Piece(NamedTuple):
     line: of the source.
     before: the operator in front of it: `&&`, `||`, `|`, `;`, a line end; empty for the first.
     doubt: why it may not run, for a sentence: `in a branch`; empty if it runs.
-    bodies: of its here-documents, each line with its number.
+    body: the lines of its here-documents, each with its number.
     """
 
     text: str
     line: int
     before: str = ""
     doubt: str = ""
-    bodies: tuple[tuple[tuple[int, str], ...], ...] = ()
+    body: tuple[tuple[int, str], ...] = ()
 
 
 def commands(parts: Sequence[tuple[int, str]]) -> Iterator[Piece]:
@@ -79,8 +79,8 @@ def _split(parts: Sequence[tuple[int, str]]) -> Iterator[Piece]:
                 end = token.end()
             continue
         if start >= 0:
-            bodies = tuple(tuple((line_of(offset), line) for offset, line in body) for body in documents)
-            yield Piece(script[start:end], line_of(start), before, bodies=bodies)
+            body = tuple((line_of(offset), line) for offset, line in documents)
+            yield Piece(script[start:end], line_of(start), before, body=body)
         if operator in ("(", ")"):
             yield Piece(operator, line_of(token.start()), operator if start >= 0 else before)
         # The end of a line behind an operator continues the list: `a &&` and `b` on the next line.
@@ -89,8 +89,8 @@ def _split(parts: Sequence[tuple[int, str]]) -> Iterator[Piece]:
         start = -1
 
 
-def _tokens(script: str) -> Iterator[tuple[re.Match[str], list[_Body]]]:
-    """The tokens of a script; at the end of a line, the here-documents behind it, which have none."""
+def _tokens(script: str) -> Iterator[tuple[re.Match[str], list[tuple[int, str]]]]:
+    """The tokens of a script; at the end of a line, the lines of the here-documents behind it, with their offsets."""
     at = 0
     waiting: list[re.Match[str]] = []
     while at < len(script):
@@ -98,30 +98,23 @@ def _tokens(script: str) -> Iterator[tuple[re.Match[str], list[_Body]]]:
         at = token.end()
         if token["here"]:
             waiting.append(token)
-        bodies: list[_Body] = []
+        body: list[tuple[int, str]] = []
         if token["operator"] == "\n":
             for each in waiting:
-                body, at = _here_document(script, at, each)
-                bodies.append(body)
+                at = _read_here_document(script, at, each, body)
             waiting = []
-        yield token, bodies
+        yield token, body
 
 
-#: The lines of a here-document with their offsets.
-_Body = list[tuple[int, str]]
-
-
-def _here_document(script: str, at: int, start: re.Match[str]) -> tuple[_Body, int]:
-    """A here-document, and the offset behind it. One without an end takes all lines."""
-    body: _Body = []
+def _read_here_document(script: str, at: int, start: re.Match[str], body: list[tuple[int, str]]) -> int:
+    """Add the lines of a here-document; the offset behind it. One without an end takes all lines."""
     while at < len(script):
-        end = script.find("\n", at) + 1 or len(script)
-        line = script[at:end].lstrip("\t") if start["strips"] else script[at:end]
+        begin, at = at, script.find("\n", at) + 1 or len(script)
+        line = script[begin:at].lstrip("\t") if start["strips"] else script[begin:at]
         if line.rstrip("\r\n") == start["name"]:
-            return body, end
-        body.append((at, line))
-        at = end
-    return body, at
+            break
+        body.append((begin, line))
+    return at
 
 
 _FUNCTION: Final = re.compile(r"(?:function\s+[\w.-]+(?:\s*\(\s*\))?|[\w.-]+\s*\(\s*\))\s*")
@@ -185,7 +178,7 @@ class _Flow:
         text = self._without_grammar(piece)
         if self._is_pattern and not text.startswith("case"):
             return None
-        if not text and not piece.bodies:
+        if not text and not piece.body:
             return None
         is_negated = "!" in piece.text.removesuffix(text).split()
         self.last = piece._replace(text=f"! {text}" if is_negated else text)

@@ -77,7 +77,7 @@ SCRIPT = st.lists(st.sampled_from([*re.split(r"[|\n]", PIECES), "||", "|"]), max
 @given(SCRIPT, st.sampled_from([" ", "\n", "; "]))
 def test_every_text_is_read(pieces: list[str], separator: str) -> None:
     for command in commands([(1, separator.join(pieces))]):
-        assert command.text or command.bodies
+        assert command.text or command.body
         assert command.line == 1
         expand(command.text, {})
 
@@ -102,10 +102,10 @@ def test_every_dockerfile_has_an_entry_for_each_of_its_instructions(lines: list[
         assert "the here-document E has no end" in str(error)
         return
     covered = {number for each in found for number, _ in each.parts}
-    covered |= {number for each in found for _, body in each.bodies for number, _ in body}
+    covered |= {number for each in found for number, _ in each.documents}
     covered |= {entry.source.line for entry in source.ledger}
     for number, line in enumerate(lines, start=1):
-        assert number in covered or not line or line[0] == "#" or line == "E"
+        assert number in covered or not line or line[0] == "#"
 
 
 @pytest.mark.parametrize(
