@@ -89,24 +89,24 @@ _VERBS: Final = frozenset({"install", "add", "sync", "wheel"})
 
 
 def read_pip(shell: Shell, command: Command) -> None:
-    """`pip install`, `uv pip install`, `uv add`, `poetry add`, and `pip wheel`, whose wheels are installed later."""
-    words = command.words[next(at for at, word in enumerate(command.words) if word in _VERBS) + 1 :]
-    given, names = split_options(words, _VALUED)
+    """`pip install`, `uv pip install`, `uv add`, and `pip wheel`, whose wheels are installed later."""
+    verb = next(at for at, word in enumerate(command.words) if word in _VERBS)
+    given, names = split_options(command.words[verb + 1 :], _VALUED)
     if command.words[:3] == ("uv", "pip", "sync"):
         given, names = [*given, *(("-r", name) for name in names)], []
-    before = len(shell.imported.ledger)
-    packages = tuple(name for name in map(_package_name, names) if name and name not in INSTALLERS)
     environment = _target_of(shell, command, given)
     if shell.is_elsewhere(environment):
         reason = f"{environment} is not {shell.main}, the environment of the image: it needs a spec of its own"
         shell.add(command, Outcome.REFUSED, reason)
         return
-    files = [name for name in names if not _package_name(name)]
-    if packages or files or any(option in ("-r", "-e", "--requirement", "--editable") for option, _ in given):
+    own = [name for name in map(_package_name, names) if name not in INSTALLERS]
+    if own or any(_LINES.get(option) in ("-r", "-e") for option, _ in given):
         shell.packages.append(command.source)
-    if command.python and shell.packages[-1:] == [command.source]:
-        shell.use_python(command, command.python, f"python{command.python} -m {command.words[0]}")
-    extras = Selection(frozenset(value for option, value in given if option == "--extra"))
+        if command.python:
+            shell.use_python(command, command.python, f"python{command.python} -m {command.words[0]}")
+    before = len(shell.imported.ledger)
+    packages = tuple(filter(None, own))
+    extras = frozenset(value for option, value in given if option == "--extra")
     for option, value in given:
         _read_option(shell, command, option, value, packages, extras)
     for name in names:
@@ -135,13 +135,26 @@ def _package_name(text: str) -> str:
 
 
 def _read_option(
-    shell: Shell, command: Command, option: str, value: str, packages: tuple[str, ...], extras: Selection
+    shell: Shell, command: Command, option: str, value: str, packages: tuple[str, ...], extras: frozenset[str]
 ) -> None:
-    line, text = _LINES.get(option, ""), f"{option} {value}".rstrip()
-    if line == "--no-build-isolation" and packages and all(map(_has_build, packages)):
-        shell.add(command, Outcome.OUTSIDE, "they are built beside the lock's torch", text)
+    text = f"{option} {value}".rstrip()
+    if option in _LINES:
+        _read_line(shell, command, option, value, packages, extras)
     elif option == "--torch-backend":
         torch_backend(value, command.source, text, shell.imported)
+    elif option in _REFUSED:
+        shell.add(command, Outcome.REFUSED, _REFUSED[option], text)
+    elif option not in _OTHERS and option not in _OTHERS_WITH_VALUE:
+        shell.add(command, Outcome.NOT_UNDERSTOOD, f"envspec does not support this option of {command.words[0]}", text)
+
+
+def _read_line(
+    shell: Shell, command: Command, option: str, value: str, packages: tuple[str, ...], extras: frozenset[str]
+) -> None:
+    """An option that a requirements file has too."""
+    line, text = _LINES[option], f"{option} {value}".rstrip()
+    if line == "--no-build-isolation" and packages and all(map(_has_build, packages)):
+        shell.add(command, Outcome.OUTSIDE, "they are built beside the lock's torch", text)
     elif (line == "--find-links" and shell.is_built(value)) or (line == "--no-index" and shell.built):
         shell.add(command, Outcome.OUTSIDE, "the packages of these wheels are in the spec", text)
     elif line == "-e":
@@ -150,12 +163,8 @@ def _read_option(
         _read_file(shell, command, line, value, extras)
     elif line == "--index-url" and packages and not PYTORCH_PAGES.match(value) and not _MIRROR.search(value):
         shell.add(command, *add_index(value, command.source, shell.imported, packages=packages), text)
-    elif line:
+    else:
         _add(shell, command, f"{line} {shlex.quote(value)}" if value else line)
-    elif option in _REFUSED:
-        shell.add(command, Outcome.REFUSED, _REFUSED[option], text)
-    elif option not in _OTHERS and option not in _OTHERS_WITH_VALUE:
-        shell.add(command, Outcome.NOT_UNDERSTOOD, f"envspec does not support this option of {command.words[0]}", text)
 
 
 def read_pip_config(shell: Shell, command: Command) -> None:
@@ -168,7 +177,7 @@ def _add(shell: Shell, command: Command, line: str) -> None:
     add_line(line, command.source, shell.imported, shell.context)
 
 
-def _read_file(shell: Shell, command: Command, option: str, name: str, extras: Selection) -> None:
+def _read_file(shell: Shell, command: Command, option: str, name: str, extras: frozenset[str]) -> None:
     text = f"{option} {name}"
     host = shell.host(name)
     export = shell.exports.get(shell.path(name))
@@ -180,7 +189,7 @@ def _read_file(shell: Shell, command: Command, option: str, name: str, extras: S
         # pip reads a file of any name.
         importer = shell.imported.find(host) or (read_requirements if shell.imported.find(_USUAL_FILE) else None)
         if host.name == "pyproject.toml" and importer is not None:
-            importer = partial(read_pyproject, extras=extras.extras)
+            importer = partial(read_pyproject, extras=extras)
         shell.imported.include(host, command.source, text, importer)
     else:
         _add(shell, command, f"{option} {shlex.quote(_relative(host, shell.context))}")
@@ -323,31 +332,39 @@ _OUTPUTS: Final = frozenset({"-o", "--output", "--output-file"})
 _EXTRAS: Final = frozenset({"--extra", "--extras", "-E"})
 _GROUPS: Final = frozenset({"--group", "--with", "--only-group", "--only"})
 _NO_GROUPS: Final = frozenset({"--no-group", "--without"})
+_NO_DEFAULTS: Final = frozenset({"--no-dev", "--no-default-groups", "--only-group", "--only"})
 
 
 def read_selection(shell: Shell, command: Command, project: Path) -> Selection:
     """The extras and groups that a command installs, those that the tool takes by default among them."""
+    given = _known_options(shell, command)
+    names = {option for option, _ in given}
+    extras = {name for option, name in given if option in _EXTRAS}
+    groups = {name for option, name in given if option in _GROUPS}
+    if project.suffix == ".toml":
+        file = TomlFile(project, shell.imported)
+        if "--all-extras" in names:
+            extras |= {*file.table("project", "optional-dependencies"), *file.table("tool", "poetry", "extras")}
+        if "--all-groups" in names:
+            groups |= groups_of(file)
+        # `poetry export` has the main group alone.
+        if command.words[:2] != ("poetry", "export") and names.isdisjoint(_NO_DEFAULTS):
+            groups |= default_groups(file, command.words[0])
+    groups -= {name for option, name in given if option in _NO_GROUPS}
+    return Selection(frozenset(map(normalised, extras)), frozenset(map(normalised, groups - {"main"})))
+
+
+def _known_options(shell: Shell, command: Command) -> list[tuple[str, str]]:
+    """Options of `uv sync` and its like, each with one name. Those that need another value have an entry instead."""
     options, others = split_options(command.words[2:], _EXTRAS | _GROUPS | _NO_GROUPS | _OUTPUTS)
+    options += [("", other) for other in others]
     given: list[tuple[str, str]] = []
-    for option, value in (*options, *(("", other) for other in others)):
+    for option, value in options:
         if any(unknown in value for unknown in command.unknown):
             shell.add(command, Outcome.NOT_UNDERSTOOD, "its value is not in this file", f"{option} {value}")
         else:
             given += [(option, name) for name in re.split(r"[,\s]+", value)]
-    names = {option for option, _ in given}
-    file = TomlFile(project, shell.imported) if project.suffix == ".toml" else None
-    extras = {name for option, name in given if option in _EXTRAS}
-    groups = {name for option, name in given if option in _GROUPS}
-    if file is not None and "--all-extras" in names:
-        extras |= {*file.table("project", "optional-dependencies"), *file.table("tool", "poetry", "extras")}
-    if file is not None and "--all-groups" in names:
-        groups |= {*groups_of(file)}
-    # `poetry export` has the main group alone.
-    has_defaults = command.words[:2] != ("poetry", "export")
-    if file is not None and has_defaults and not names & {"--no-dev", "--no-default-groups", "--only-group", "--only"}:
-        groups |= default_groups(file, command.words[0])
-    groups -= {name for option, name in given if option in _NO_GROUPS}
-    return Selection(frozenset(map(normalised, extras)), frozenset(map(normalised, groups - {"main"})))
+    return given
 
 
 def groups_of(file: TomlFile) -> set[str]:
