@@ -207,7 +207,7 @@ def _cuda_values(
     image: BaseImage | None, driver: Driver | None, platform: Platform | None
 ) -> dict[tuple[str, Platform | None], str | None]:
     return {
-        ("image.tag", platform): image_name(image) if image else None,
+        ("image.tag", platform): image.name if image else None,
         ("image.os", platform): image.os if image else None,
         ("image.flavor", platform): image.flavor if image else None,
         ("cuda.release", platform): image.cuda_release if image else None,
@@ -288,11 +288,6 @@ def _pip_values(lock: Lock) -> _Values:
         for index in lock.indexes
     }
     return indexes | {(each.what, None): each.value for each in lock.decisions if each.what.startswith("override.")}
-
-
-def image_name(image: BaseImage) -> str:
-    """`docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04`; without a tag where the spec names a digest alone."""
-    return f"{image.repository}:{image.tag}" if image.tag else image.repository
 
 
 def _level(level: tuple[int, int] | None) -> str | None:

@@ -22,7 +22,6 @@ from envspec.diagnostics.explain import (
 )
 from envspec.diagnostics.fit import FitFinding, FitReport, FitVerdict
 from envspec.diagnostics.machine import Machine, MachineSource
-from envspec.lockfile.diff import image_name
 from envspec.lockfile.toml_writer import string
 from envspec.models import DEFAULT_INDEX, SPEC, CpuBuild, Decision, GpuCode, Platform
 from envspec.report.format import (
@@ -129,7 +128,7 @@ def _sourced(reason: str, source: str) -> str:
 
 def _base_image(found: Explanation) -> Iterator[Row]:
     for image in filter(None, (found.base_image, *(each.base_image for each in found.platform_cuda))):
-        yield row(image_name(image))
+        yield row(image.name)
         for pinned in image.digests:
             origin = _DIGEST_FROM.get(pinned.source, pinned.source)
             # The sources of a recorded digest are among the decisions.

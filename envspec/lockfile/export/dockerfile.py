@@ -13,7 +13,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timezone
 from typing import TYPE_CHECKING, Final
@@ -32,8 +32,6 @@ from envspec.verifier.record import DATA
 
 if TYPE_CHECKING:
     from jinja2 import Template
-
-    from envspec.facts.tables import ToolRow
 
 DOCKERFILE_NAME: Final = "Dockerfile"
 _TEMPLATE: Final = "Dockerfile.jinja"
@@ -72,14 +70,6 @@ class _Part:
         return self.resolution.target.platform
 
     @property
-    def architecture(self) -> str:
-        return _ARCHITECTURES[self.platform]
-
-    @property
-    def image_name(self) -> str:
-        return f"{self.base.repository}:{self.base.tag}" if self.base.tag else self.base.repository
-
-    @property
     def base_name(self) -> str:
         """The base without its registry."""
         tag = f":{self.base.tag}" if self.base.tag else ""
@@ -92,19 +82,8 @@ class _Part:
         return f"{time.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}" if self.apt and time else ""
 
     @property
-    def sources(self) -> File:
-        """The script that gives apt the sources of a date, without its comments."""
-        lines = (DATA_FILES / _SOURCES_NAME).read_text(encoding="utf-8").splitlines()
-        commands = [line for line in lines if line and not line.lstrip().startswith("#")]
-        return File(f"{_FILES}/{_SOURCES_NAME}", 0o644, "\n".join(commands))
-
-    @property
     def python(self) -> Python:
         return self.resolution.target.python
-
-    @property
-    def micromamba(self) -> ToolRow:
-        return load_facts().tool("micromamba", self.platform)
 
     @property
     def interpreter(self) -> str:
@@ -114,26 +93,8 @@ class _Part:
         return shlex.quote(f"{below.home}/{name}") if below else name
 
     @property
-    def sees_base_packages(self) -> bool:
-        return self.resolution.on_top_of is not None and bool(self.resolution.on_top_of.site)
-
-    @property
     def site_packages(self) -> str:
         return f"{_PREFIX}/lib/python{self.python.series}/site-packages"
-
-    @property
-    def path_files(self) -> Mapping[str, str]:
-        """Path -> line of the .pth files by which the environment finds its base's packages."""
-        below = self.resolution.on_top_of
-        return below.path_files(self.site_packages) if below else {}
-
-    @property
-    def conda_file(self) -> str:
-        return explicit_name(self.platform)
-
-    @property
-    def requirements_file(self) -> str:
-        return requirements_name(self.platform)
 
     @property
     def built_wheels(self) -> list[WheelFile]:
@@ -237,7 +198,12 @@ def text(request: ExportRequest) -> Exported:
         comments=[*request.header(missing), *_usage(lock, parts)],
         registry=parse(parts[0].base.repository).registry,
         parts=parts,
+        architectures=_ARCHITECTURES,
+        apt_sources=_apt_sources(),
         apt_leftovers=_APT_LEFTOVERS,
+        explicit_name=explicit_name,
+        requirements_name=requirements_name,
+        tool=load_facts().tool,
         container=request.container,
         variables=shown,
         lock_id=identity(lock),
@@ -304,6 +270,13 @@ def _usage(lock: Lock, parts: Sequence[_Part]) -> Iterator[str]:
         yield "  wheels/<sha256>/"
         yield "or from a server of the folder `archives` of the cache that they were built in:"
         yield "  --build-arg BUILT_WHEELS=URL"
+
+
+def _apt_sources() -> File:
+    """The script that gives apt the sources of a date, without its comments."""
+    lines = (DATA_FILES / _SOURCES_NAME).read_text(encoding="utf-8").splitlines()
+    commands = [line for line in lines if line and not line.lstrip().startswith("#")]
+    return File(f"{_FILES}/{_SOURCES_NAME}", 0o644, "\n".join(commands))
 
 
 def _template() -> Template:
