@@ -243,6 +243,7 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
     for each in lock.platform_cuda:
         values |= _cuda_values(each.base_image, each.driver, each.platform)
     values |= _conformance_values(lock)
+    values["export.dockerfile", None] = "true" if lock.export and lock.export.dockerfile else None
     for platform in both:
         target = resolutions[platform].target
         values["python", platform] = target.python.version
@@ -255,12 +256,7 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
         values["image.digest", pinned.platform] = pinned.digest or "unresolved"
     values |= image_values(lock, other)
     values |= _pip_values(lock)
-    for name, as_of in lock.package_as_of:
-        values[f"as_of.{name}", None] = time_text(as_of)
-    for name, as_of in lock.conda_as_of:
-        values[f"conda_as_of.{name}", None] = time_text(as_of)
-    for package in lock.package_ages:
-        values[f"as_of_spec.{package.name}", None] = package.age
+    values |= _time_values(lock)
     for channel in lock.channels:
         if channel.part:
             values[f"channel.{channel.name}.part", None] = (
@@ -270,6 +266,13 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
         values[f"gpu_code.{code.package}", code.platform] = " ".join((f"{code.variant}:", *code.sm, *code.ptx))
     values |= {(f"cpu_build.{each.package}", each.platform): each.version for each in lock.cpu_builds}
     return {key: value for key, value in values.items() if value and (key[1] is None or key[1] in both)}
+
+
+def _time_values(lock: Lock) -> _Values:
+    """The times and ages of single packages."""
+    values: _Values = {(f"as_of.{name}", None): time_text(as_of) for name, as_of in lock.package_as_of}
+    values |= {(f"conda_as_of.{name}", None): time_text(as_of) for name, as_of in lock.conda_as_of}
+    return values | {(f"as_of_spec.{package.name}", None): package.age for package in lock.package_ages}
 
 
 def _beneath(part: Resolution) -> _Values:
