@@ -27,28 +27,39 @@ from envspec.importers.conda_specs import (
 )
 from envspec.importers.pip import add_index
 from envspec.importers.pip import add_requirement as add_pip_requirement
-from envspec.importers.toml_lines import TomlFile, table_of
+from envspec.importers.poetry import requirement_of
+from envspec.importers.toml_lines import TomlFile, table_of, text_of
 from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.importers.variables import READ, read_variable
 from envspec.names import normalised
 from envspec.spec.dates import read_as_of
-from envspec.spec.errors import KeyPath
+from envspec.spec.errors import BadValue, KeyPath
 
 _WORKSPACES: Final = ("workspace", "project")
 _DEPENDENCIES: Final = ("dependencies", "host-dependencies", "build-dependencies")
-#: Keys of [workspace] that say nothing of the environment's content.
-_ABOUT: Final = frozenset(
-    {"version", "description", "authors", "license", "license-file", "readme", "homepage", "repository"}
-    | {"documentation", "preview", "requires-pixi", "conda-pypi-map", "s3-options", "pinning-strategy"}
-)
 _UNITS: Final = {"h": "hour", "d": "day", "w": "week"}
 _NOT_DEFAULT: Final = "not in pixi's default environment, which is the one that is imported"
-_WAYS_OUT: Final = {
-    "tasks": "a task is not part of an environment: run it with `envspec run`",
-    "constraints": "[conda] has no constraints: require the package with its versions",
-    "dev": "source dependencies of packages that pixi builds are not supported",
-    "package": "packages that pixi builds are not supported: require the published package",
+#: Keys of a dependency -> those of a match spec.
+_MATCH_SPEC_KEYS: Final = {
+    **{"version": "version", "build": "build", "build-number": "build_number"},
+    **{"md5": "md5", "sha256": "sha256", "file-name": "fn"},
 }
+#: What becomes of tables and keys that are not read.
+_NOT_READ: Final = {
+    "tasks": (Outcome.OUTSIDE, "a task is not part of an environment: run it with `envspec run`"),
+    "constraints": (Outcome.REFUSED, "[conda] has no constraints: require the package with its versions"),
+    "dev": (Outcome.REFUSED, "source dependencies of packages that pixi builds are not supported"),
+    "package": (Outcome.REFUSED, "packages that pixi builds are not supported: require the published package"),
+    "$schema": (Outcome.TRANSLATED, "it is for editors"),
+    **dict.fromkeys(
+        (
+            *("version", "description", "authors", "license", "license-file", "readme", "homepage", "repository"),
+            *("documentation", "preview", "requires-pixi", "conda-pypi-map", "s3-options", "pinning-strategy"),
+        ),
+        (Outcome.TRANSLATED, "it is about the project, not its environment"),
+    ),
+}
+_UNKNOWN: Final = (Outcome.NOT_UNDERSTOOD, "no key of pixi's manifests that is known")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,10 @@ class _Manifest:
 
     def add(self, keys: Iterable[str | int], outcome: Outcome, reason: str = "") -> None:
         self.imported.add(self.source(*keys), _cut(self.text(*keys)), outcome, reason)
+
+    def not_read(self, value: object, keys: tuple[str | int, ...]) -> None:
+        """Entries for a table or a key that is not read."""
+        self.add_all(value, keys, *_NOT_READ.get(str(keys[-1]), _UNKNOWN))
 
     def add_all(self, value: object, keys: tuple[str | int, ...], outcome: Outcome, reason: str) -> None:
         """One entry for each line of a table that is not in the spec."""
@@ -108,12 +123,8 @@ def read_tables(file: TomlFile, imported: Import, *prefix: str) -> None:
         else:
             manifest.add_all(feature, ("feature", name), Outcome.TRANSLATED, f"the feature {name} is {_NOT_DEFAULT}")
     for key in tables:
-        if key in _WAYS_OUT and key not in _FEATURE_KEYS:
-            manifest.add_all(tables[key], (key,), Outcome.REFUSED, _WAYS_OUT[key])
-        elif key == "$schema":
-            manifest.add((key,), Outcome.TRANSLATED, "it is for editors")
-        elif key not in (*_WORKSPACES, *_FEATURE_KEYS, "feature", "environments", "target"):
-            manifest.add_all(tables[key], (key,), Outcome.NOT_UNDERSTOOD, "no table of pixi's manifests that is known")
+        if key not in (*_WORKSPACES, *_FEATURE_KEYS, "feature", "environments", "target"):
+            manifest.not_read(tables[key], (key,))
     if (lock := file.path.with_name("pixi.lock")).is_file():
         _read_lock(imported, lock)
 
@@ -139,10 +150,8 @@ def _workspace(manifest: _Manifest, workspace: Mapping[str, Any], table: str) ->
         elif key == "exclude-newer" and (time := _as_of(value)):
             imported.draft.as_ofs.append(Clue(time, source, "exclude-newer of pixi"))
             manifest.add((table, key), Outcome.TRANSLATED, f"[env] as_of = {time}")
-        elif key in _ABOUT:
-            manifest.add_all(value, (table, key), Outcome.TRANSLATED, "it is about the project, not its environment")
         else:
-            manifest.add_all(value, (table, key), Outcome.NOT_UNDERSTOOD, f"no key of [{table}] that is known")
+            manifest.not_read(value, (table, key))
 
 
 def _as_of(value: object) -> str:
@@ -181,14 +190,14 @@ def _feature(manifest: _Manifest, tables: Mapping[str, Any], at: tuple[str, ...]
         for key, value in (own if isinstance(own, dict) else {}).items():
             keys = (*at, "target", target, key)
             if key not in _FEATURE_KEYS:
-                manifest.add_all(value, keys, Outcome.NOT_UNDERSTOOD, "no table of pixi's manifests that is known")
+                manifest.not_read(value, keys)
             elif platforms is not None and not platforms:
                 manifest.add_all(value, keys, Outcome.TRANSLATED, f"{target} is none of the spec's platforms")
             else:
                 _FEATURE_KEYS[key](manifest, value, keys, platforms or ())
     for key in tables if at else ():
         if key not in (*_FEATURE_KEYS, "target"):
-            manifest.add_all(tables[key], (*at, key), Outcome.NOT_UNDERSTOOD, "no key of a feature that is known")
+            manifest.not_read(tables[key], (*at, key))
 
 
 Keys = tuple[str | int, ...]
@@ -233,33 +242,27 @@ def _entries(manifest: _Manifest, value: object, keys: Keys) -> Iterator[tuple[s
 def _match_spec(name: str, value: object) -> str | None:
     """A dependency as a match spec; None if it is from nowhere that a spec can name."""
     table = value if isinstance(value, dict) else {"version": value}
-    if not table.keys() <= {"version", "build", "build-number", "channel", "subdir", "md5", "sha256", "file-name"}:
+    if not table.keys() <= {*_MATCH_SPEC_KEYS, "channel", "subdir"}:
         return None
-    channel, version = table.get("channel"), table.get("version", "*")
-    more = {
-        "build": table.get("build"),
-        "build_number": table.get("build-number"),
-        "md5": table.get("md5"),
-        "sha256": table.get("sha256"),
-        "fn": table.get("file-name"),
-    }
-    pairs = [f"{key}='{each}'" for key, each in more.items() if each is not None]
-    spec = f"{channel}::{name}" if channel else name
-    if pairs and version != "*":
-        pairs.insert(0, f"version='{version}'")
-    if pairs:
-        return f"{spec}[{','.join(pairs)}]"
-    return spec if version == "*" else f"{spec} {version}"
+    values = {key: table[own] for own, key in _MATCH_SPEC_KEYS.items() if table.get(own, "*") != "*"}
+    spec = f"{table['channel']}::{name}" if table.get("channel") else name
+    if values.keys() == {"version"}:
+        return f"{spec} {values['version']}"
+    pairs = [f"{key}='{value}'" for key, value in values.items()]
+    return f"{spec}[{','.join(pairs)}]" if pairs else spec
 
 
 def _pypi(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
     folder = manifest.file.path.parent
     for name, each in _entries(manifest, value, keys):
         where, table = (*keys, name), each if isinstance(each, dict) else {"version": each}
-        text = _pep508(name, table, platforms)
-        if text is None:
-            manifest.add(where, Outcome.NOT_UNDERSTOOD, "no form of a requirement that is known")
+        bare = {key: value for key, value in table.items() if key not in ("editable", "index", "env-markers")}
+        try:
+            text = requirement_of(name, bare)
+        except BadValue as error:
+            manifest.add(where, Outcome.NOT_UNDERSTOOD, f"{error}; {error.hint}")
             continue
+        text = with_markers(text, text_of(table, "env-markers"), python_marker(platforms))
         source = manifest.source(*where)
         notes: tuple[str, ...] = ("not editable: a wheel is built of it",) if table.get("editable") else ()
         if isinstance(table.get("index"), str):
@@ -269,28 +272,6 @@ def _pypi(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, 
         if not outcome.is_lost:
             outcome, reason = Outcome.TRANSLATED, "; ".join(filter(None, (f"`{text}`", reason)))
         manifest.add(where, outcome, reason)
-
-
-def _pep508(name: str, table: Mapping[str, Any], platforms: tuple[str, ...]) -> str | None:
-    known = {"version", "extras", "git", "branch", "tag", "rev", "subdirectory", "path", "editable", "url", "index"}
-    if not table.keys() <= known | {"env-markers"}:
-        return None
-    extras = table.get("extras", [])
-    text = f"{name}[{','.join(map(str, extras))}]" if extras else name
-    below = f"#subdirectory={table['subdirectory']}" if "subdirectory" in table else ""
-    if "git" in table:
-        ref = table.get("rev") or table.get("tag") or table.get("branch")
-        address = str(table["git"]).removeprefix("git+")
-        text += f" @ git+{address}{f'@{ref}' if ref else ''}{below}"
-    elif "url" in table:
-        text += f" @ {table['url']}{below}"
-    elif "path" in table:
-        path = str(table["path"])
-        text += f" @ {path if path.startswith(('.', '/')) else f'./{path}'}"
-    else:
-        version = str(table.get("version", "*"))
-        text += "" if version == "*" else version if version[:1] in "=<>!~" else f"=={version}"
-    return with_markers(text, str(table.get("env-markers") or ""), python_marker(platforms))
 
 
 def _pypi_options(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
@@ -363,11 +344,6 @@ def _activation(manifest: _Manifest, value: object, keys: Keys, platforms: tuple
                 read_variable(variable, str(text), manifest.source(*where), line, manifest.imported)
 
 
-def _refused(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
-    key = str(keys[-1])
-    manifest.add_all(value, keys, Outcome.OUTSIDE if key == "tasks" else Outcome.REFUSED, _WAYS_OUT[key])
-
-
 def _platforms(manifest: _Manifest, _value: object, keys: Keys, _of: tuple[str, ...]) -> None:
     manifest.add(keys, Outcome.TRANSLATED, "the spec is for the platforms of the workspace")
 
@@ -380,9 +356,6 @@ _FEATURE_KEYS: Final[Mapping[str, Callable[[_Manifest, object, Keys, tuple[str, 
     "pypi-dependencies": _pypi,
     "system-requirements": _system,
     "activation": _activation,
-    "constraints": _refused,
-    "tasks": _refused,
-    "dev": _refused,
 }
 
 
