@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from envspec.importers.services import services_of
 from envspec.importers.spec_cuda import WITH_CUDA, WITHOUT_CUDA, CudaTable
 from envspec.importers.spec_lines import Overrides, implied
 from envspec.importers.types import (
+    CPU,
     PYTHON_SERIES,
     Choices,
     Draft,
@@ -64,34 +64,36 @@ def spec_of(imported: Import, choices: Choices, facts: Facts, folder: Path, now:
     """
     writer = _Writer(imported, choices, facts, folder, now)
     text = "".join(writer.tables())
-    correct_reasons(imported.ledger, parse_toml(text))
+    note_unused(imported, parse_toml(text))
     other = text.replace(WITHOUT_CUDA, WITH_CUDA)
     return SpecDraft(writer.name, text, tuple(writer.decisions), other if other != text else "")
 
 
-#: What a reason says of the spec -> the key of its value.
-_SAID: Final = (
-    (re.compile(r"\[cuda\] version(?: =)? (\d+\.\d+)"), "CUDA", ("cuda", "version")),
-    (re.compile(r"\[cuda\] flavor ([a-z-]+)"), "flavor", ("cuda", "flavor")),
-    (re.compile(r"\[env\] python (3\.\d+)(?:\.\d+)?"), "Python", ("env", "python")),
-)
+def note_unused(imported: Import, spec: Mapping[str, Any]) -> None:
+    """Name in the ledger what the spec has in place of a source's value: the writer chooses one of several, or none."""
+    draft = imported.draft
+    for clues, table, key in (
+        (draft.cudas, "cuda", "version"),
+        (draft.flavors, "cuda", "flavor"),
+        (draft.pythons, "env", "python"),
+    ):
+        actual = str(spec.get(table, {}).get(key, ""))
+        instead = f"the spec has [{table}] {key} {actual}" if actual else f"the spec has no [{table}] {key}"
+        for clue in clues:
+            is_range = table == "env" and not re.fullmatch(r"3\.\d+(?:\.\d+)?", clue.value)
+            is_used = f"{clue.value}.".startswith(f"{actual}.") and actual
+            if not (is_range or is_used or clue.value == CPU):
+                _note(imported.ledger, clue.source, instead)
 
 
-def correct_reasons(ledger: list[LedgerEntry], spec: Mapping[str, Any]) -> None:
-    """Name in the ledger only what the spec has: the writer chooses one of several values, or none."""
-
-    def corrected(found: re.Match[str], word: str, path: tuple[str, str]) -> str:
-        actual = str(spec.get(path[0], {}).get(path[1], ""))
-        if actual == found[1] or actual.startswith(f"{found[1]}."):
-            return found[0]
-        return f"{word} {found[1]}, and the spec has {actual or 'none'}"
-
+def _note(ledger: list[LedgerEntry], source: Source, note: str) -> None:
+    """Add a note to the entry of a source."""
     for at, entry in enumerate(ledger):
-        reason = entry.reason if entry.outcome in (Outcome.TRANSLATED, Outcome.REFUSED) else ""
-        for pattern, word, path in _SAID:
-            reason = pattern.sub(partial(corrected, word=word, path=path), reason)
-        if reason and reason != entry.reason:
-            ledger[at] = entry._replace(reason=reason)
+        if entry.source == source and entry.outcome is not Outcome.OUTSIDE and note not in entry.reason:
+            outcome = Outcome.TRANSLATED if entry.outcome is Outcome.KEPT else entry.outcome
+            reason = "; ".join(filter(None, (entry.reason, note)))
+            ledger[at] = entry._replace(outcome=outcome, reason=reason)
+            return
 
 
 class _Writer:

@@ -282,14 +282,14 @@ def test_an_index_without_names_is_written_as_a_comment(tmp_path: Path) -> None:
     assert parse_spec(active, "spec.toml", NOW, tmp_path / "specs").pip.index_for("tensorrt") is not None
 
 
-def test_the_ledger_names_only_what_the_spec_has(tmp_path: Path) -> None:
+def test_the_ledger_names_what_the_spec_has_instead(tmp_path: Path) -> None:
     made = imported(tmp_path, "torch==2.9.1", cudas=[Clue("12.2", TAG, "the tag")], flavors=[Clue("devel", TAG, "")])
     made.draft.pythons += [Clue("3.11", LABEL, "a command"), Clue("3.10", TAG, "the tag")]
     made.add(TAG, "FROM x", Outcome.TRANSLATED, "[cuda] version 12.2; [env] python 3.10; [cuda] flavor devel")
     spec_of(made, Choices(), load_facts(), tmp_path / "specs", NOW)
     assert (
-        made.ledger[-1].reason
-        == "CUDA 12.2, and the spec has none; Python 3.10, and the spec has 3.11; [cuda] flavor devel"
+        made.ledger[-1].reason == "[cuda] version 12.2; [env] python 3.10; [cuda] flavor devel; "
+        "the spec has no [cuda] version; the spec has [env] python 3.11"
     )
 
 
