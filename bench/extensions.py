@@ -133,7 +133,7 @@ def page(cells: Mapping[tuple[str, str], Cell]) -> str:
             f"with `[cuda]`, and by `uv pip compile` (uv {version('uv')}). Written by",
             f"`python -m bench.extensions`, {machine['date']}, {machine['cores']} cores of an {machine['cpu']}.",
             "",
-            f"Of {len(both)} pairs, envspec locks {ours}. Most others need a build, which `allow_sdist` allows, or the",
+            f"Of {len(both)} pairs, envspec locks {ours}. Most others need a build, which `[pip.build]` allows, or the",
             f"project's own page of wheels, which the error names. uv locks {theirs}. Of these, {wrong} cannot be",
             "imported with their torch (**bold**). Those marked sdist fail when they are installed, or are compiled",
             "for whatever torch their build gets. How to lock an extension:",

@@ -24,6 +24,10 @@ RENAMED: Final = {
     "--as-if": "`--compare-with`",
     "--no-pyc": "`--no-compile-bytecode`",
     "--unconfined": "`--no-sandbox`",
+    "dependencies-from": "`dependencies_from`",
+    "pip.allow_sdist": "`packages` in [pip.build]",
+    "pip.sdists": '`pure = false` ("none") or `packages = ["*"]` ("any") in [pip.build]',
+    "pip.unconfined_builds": "`sandbox = false` in [pip.build]",
 }
 #: The longest file name in bytes, of the 255 that file systems have: a file that is being written has 25 more.
 LONGEST: Final = 230

@@ -322,7 +322,7 @@ def build_error(of: str, lines: Sequence[str], where: str = "") -> WheelBuildFai
     advice = (
         f"its build imports {module} without requiring it: if the lock has it, build beside it, by compilers if that "
         f'needs them:\n    [build.{of.partition(" ")[0]}]\n    requires = ["{module}"]\n  and add its name to '
-        "[pip] allow_sdist; or use a release that has a wheel"
+        "[pip.build] packages; or use a release that has a wheel"
         if module
         else None
     )

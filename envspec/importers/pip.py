@@ -222,8 +222,8 @@ def add_option(name: str, value: str, by: Source, imported: Import, folder: Path
     if name in ("index-url", "extra-index-url", "find-links"):
         return add_index(value, by, imported, is_links=name == "find-links", is_default=name == "index-url")
     if name == "no-binary" and value not in (":all:", ":none:"):
-        imported.draft.allow_sdist += [each.strip() for each in value.split(",") if each.strip()]
-        return Verdict(Outcome.TRANSLATED, "[pip] allow_sdist: built if a release has no wheel")
+        imported.draft.build_packages += [each.strip() for each in value.split(",") if each.strip()]
+        return Verdict(Outcome.TRANSLATED, "[pip.build] packages: built if a release has no wheel")
     return _OPTIONS.get(name, Verdict(Outcome.NOT_UNDERSTOOD, "it is not an option of pip's requirements files"))
 
 
@@ -238,7 +238,7 @@ _OPTIONS: Final = {
     "pre": Verdict(Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
     "no-binary": Verdict(Outcome.REFUSED, "a wheel is built only if a release has none: name the packages"),
     "only-binary": Verdict(
-        Outcome.TRANSLATED, 'only sdists without compiled code are built, when locking; [pip] sdists = "none": none'
+        Outcome.TRANSLATED, "only sdists without compiled code are built, when locking; [pip.build] pure = false: none"
     ),
     "prefer-binary": Verdict(Outcome.TRANSLATED, "a wheel always goes before an sdist of the same release"),
     "require-hashes": Verdict(Outcome.TRANSLATED, "the lock has the hash of every file"),

@@ -44,7 +44,7 @@ _REFUSED: Final = {
         "a spec has no options of builds, only their variables: [build.NAME] env",
     ),
     **dict.fromkeys(("--override", "--overrides", "--excludes"), "write its lines into [pip] overrides"),
-    "--group": 'add the group to the spec: `dependencies-from = ["group:NAME"]`',
+    "--group": 'add the group to the spec: `dependencies_from = ["group:NAME"]`',
     **dict.fromkeys(
         ("--platform", "--python-version", "--implementation", "--abi", "--python-platform"),
         "a spec has the platforms and the Python in [env]",

@@ -144,11 +144,11 @@ class _Writer:
             "constraints": constraints,
             "prefer": prefer,
             "overrides": list(overrides.tables({read_requirement(each).name for each in dependencies})),
-            "allow_sdist": sorted(set(draft.allow_sdist)),
         }
         # As they are locked: packages of conda count for pip's.
         yield from self._conda()
         yield _table("pip", pip)
+        yield _table("pip.build", {"packages": sorted(set(draft.build_packages))})
         yield from self._indexes()
         yield _table("system", {"apt": sorted(set(draft.apt))})
         yield _table("services", dict(services))

@@ -158,7 +158,7 @@ class Draft:
     overrides: list[tuple[str, str]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     indexes: list[DraftIndex] = field(default_factory=list)
-    allow_sdist: list[str] = field(default_factory=list)
+    build_packages: list[str] = field(default_factory=list)
     channels: list[str] = field(default_factory=list)
     conda: list[tuple[str, str]] = field(default_factory=list)
     conda_versions: dict[str, str] = field(default_factory=dict)

@@ -85,8 +85,8 @@ def _key(project: Project, key: str, value: Any) -> Verdict:
     if key == "exclude-newer-package" and isinstance(value, Mapping):
         return _exclude_newer_package(project, value)
     if key in ("no-binary-package", "no-build-isolation-package") and isinstance(value, list):
-        project.imported.draft.allow_sdist += [each for each in value if isinstance(each, str)]
-        return Verdict(Outcome.TRANSLATED, "[pip] allow_sdist: built if a release has no wheel")
+        project.imported.draft.build_packages += [each for each in value if isinstance(each, str)]
+        return Verdict(Outcome.TRANSLATED, "[pip.build] packages: built if a release has no wheel")
     backend = value if key == "torch-backend" else table_of(value).get("torch-backend")
     if isinstance(backend, str):
         return _backend(project, backend, by)
@@ -243,7 +243,7 @@ _KEYS: Final = {
     ),
     "prerelease": Verdict(Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
     "resolution": Verdict(Outcome.REFUSED, "the newest versions are locked, or the preferred ones"),
-    "no-build": Verdict(Outcome.REFUSED, 'write sdists = "none" in [pip]'),
+    "no-build": Verdict(Outcome.REFUSED, "write pure = false in [pip.build]"),
     "no-binary": Verdict(Outcome.REFUSED, "a wheel is built only if a release has none: name the packages"),
     "no-index": Verdict(Outcome.REFUSED, "an index is always read: ENVSPEC_DEFAULT_INDEX names another default one"),
     "no-build-package": Verdict(Outcome.TRANSLATED, "only sdists without compiled code are built, when locking"),

@@ -506,7 +506,7 @@ class Builds:
             if package.unbuilt:
                 error.hint = (
                     "use a release that has a wheel; or allow the build by compilers, which runs its code: add "
-                    f"{quoted(package.name)} to [pip] allow_sdist, and run `envspec lock`"
+                    f"{quoted(package.name)} to [pip.build] packages, and run `envspec lock`"
                 )
             raise
         await self._check_requirements(made, package, part)

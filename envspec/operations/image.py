@@ -418,7 +418,7 @@ def record_images_of(spec_path: Path, directory: Path, context: Context, *, anew
     from envspec.spec import load_spec
 
     spec = load_spec(spec_path, context.now())
-    context = context.with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
+    context = context.with_spec(spec.registry.mirrors, unconfined=not spec.pip.build.sandbox)
 
     def on(lock: Lock, platform: Platform) -> Lock:
         return run_interruptible(identify(ImageOptions(lock, identity(lock), (platform,)), context))

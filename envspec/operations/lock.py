@@ -95,7 +95,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     for warning in login_warnings(Merged(document, request.variant), request.spec_path, text):
         context.reporter.warning(warning)
     warnings: list[str] = []
-    context = _recording(context, warnings).with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
+    context = _recording(context, warnings).with_spec(spec.registry.mirrors, unconfined=not spec.pip.build.sandbox)
     key = None
     if is_of_file and request.upgrade is Upgrade.KEEP and not request.upgrade_packages and request.as_of is None:
         key = key_of(request, load_facts().version, context.environ, base)

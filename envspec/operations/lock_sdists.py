@@ -176,7 +176,7 @@ class SdistBuilds:
                 """Whether the sdist is what the resolver took it for."""
                 sdist, known = await building.listed(target, package.name, package.file.filename), self._known[target]
                 # What is built beside torch is left until the lock is complete, and an extension that fails without it.
-                may_compile = pip.may_compile(package.name)
+                may_compile = pip.build.may_compile(package.name)
                 if may_compile and package.name in self._state.spec.build:
                     known.compiled.add(sdist.release)
                     return True
@@ -219,7 +219,7 @@ class SdistBuilds:
         source = await asyncio.to_thread(source_of_metadata, content, sdist.file.filename, name, version)
         if source is None:
             return [await building.unbuilt(package, sdist.target)]
-        if self._state.spec.pip.may_compile(sdist.name):
+        if self._state.spec.pip.build.may_compile(sdist.name):
             known.compiled.add(sdist.release)
         else:
             known.unbuilt[sdist.release] = source
@@ -248,7 +248,7 @@ class SdistBuilds:
             named = [self._state.facts.misnamed.get(each.name) for each in refused]
             wheels = dict.fromkeys(row.hint for row in named if row and row.sdists)
             elsewhere = "\n  or ".join(filter(None, (*wheels, await self._elsewhere(requests, refused))))
-            target, allowed = requests[0].request.target, self._state.spec.pip.allow_sdist
+            target, allowed = requests[0].request.target, self._state.spec.pip.build.packages
             raise NeedsSdist(
                 refused,
                 target,
@@ -262,8 +262,8 @@ class SdistBuilds:
 
     def _may_try(self, name: str) -> bool:
         """Whether an sdist may be built to see what it needs; of extensions it is known that it is torch and nvcc."""
-        pip = self._state.spec.pip
-        return pip.may_compile(name) if self._is_extension(name) else pip.may_build(name)
+        allowed = self._state.spec.pip.build
+        return allowed.may_compile(name) if self._is_extension(name) else allowed.may_build(name)
 
     def _is_extension(self, name: str) -> bool:
         row = self._state.facts.extension(name)

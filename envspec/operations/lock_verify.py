@@ -84,7 +84,7 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
     locked = read_lock(request.directory)
     spec = load_spec(request.spec_path, started).variant(request.variant)
     check_logins(spec, request, context)
-    context = context.with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
+    context = context.with_spec(spec.registry.mirrors, unconfined=not spec.pip.build.sandbox)
     missing = [each.name for each in locked.channels if each.part and each.name not in request.channel_repodata]
     if missing:
         raise UsageError(

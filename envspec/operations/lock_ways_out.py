@@ -96,7 +96,7 @@ def with_wheels(sdists: Sequence[UnbuiltSdist], spec: Spec, tried: Tried, built:
 
     built: names of sdists that were built.
     """
-    pip, bounds, allowed = spec.pip, dict[str, str](), set(spec.pip.allow_sdist)
+    pip, bounds, allowed = spec.pip, dict[str, str](), set(spec.pip.build.packages)
     pinned = {each.name for each in pip.dependencies if str(each.specifier).startswith("==")}
     for each in sdists:
         # The nearest older one goes before the nearest newer one; those with labels are for another torch.
@@ -109,7 +109,7 @@ def with_wheels(sdists: Sequence[UnbuiltSdist], spec: Spec, tried: Tried, built:
     if not bounds or not _usable(_constrained(bounds.values(), spec, tried), {*allowed, *built}):
         return ""
     lines = [_constraints_line(bounds.values(), spec)]
-    lines += [f"allow_sdist = [{', '.join(map(quoted, sorted(allowed)))}]"] if allowed else []
+    lines += [f"build.packages = [{', '.join(map(quoted, sorted(allowed)))}]"] if allowed else []
     return "\n    ".join(["select other releases, which have wheels, in [pip]:", *lines])
 
 
@@ -128,7 +128,7 @@ def newer_releases(found: Sequence[Resolution], spec: Spec, tried: Tried, built:
             floors[each.name] = min(floors.get(each.name, since), since)
     if not floors:
         return ""
-    allowed = {*spec.pip.allow_sdist, *built}
+    allowed = {*spec.pip.build.packages, *built}
     bounds = [f"{name}>={since}" for name, since in sorted(floors.items())]
     parts = _constrained(bounds, spec, tried)
     if parts and not _usable(parts, allowed):

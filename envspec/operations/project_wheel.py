@@ -92,5 +92,5 @@ def _check_requirements(package: Package, path: Path, lock: Lock, part: Resoluti
         found = "; ".join(f"{quoted(text)} ({why})" for text, why in unmet)
         raise UsageError(
             f"[image] project: {package.name} requires what the lock does not have: {found}",
-            hint='add "project" to `dependencies-from`, and run `envspec lock`',
+            hint='add "project" to `dependencies_from`, and run `envspec lock`',
         )

@@ -288,7 +288,7 @@ def _misnamed(data: Document) -> Iterator[Found]:
     """Names that are written for another package, unless the spec says where the package comes from."""
     required = list(_required(data))
     placed = {requirement.name for _, requirement in required if requirement.url is not None}
-    placed |= {name for _, name in readable(read_name, items(data, str, "pip", "allow_sdist"))}
+    placed |= {name for _, name in readable(read_name, items(data, str, "pip", "build", "packages"))}
     patterns = [
         pattern
         for _, index in items(data, dict, "pip", "index")
@@ -475,7 +475,7 @@ def _ports(data: Document) -> Iterator[Found]:
 _SETS: Final[tuple[tuple[tuple[str, ...], Callable[[str], str]], ...]] = (
     (("env", "platforms"), str),
     (("cuda", "gpus"), str.upper),
-    (("pip", "allow_sdist"), read_sdist_name),
+    (("pip", "build", "packages"), read_sdist_name),
     (("conda", "channels"), lambda text: channel_url(read_channel(text))),
     (("conda", "dependencies"), str),
     (("system", "apt"), str),

@@ -17,7 +17,7 @@ from envspec.names import normalised
 #: The file whose table [tool.envspec] is a spec, and what stands in it.
 PYPROJECT: Final = "pyproject.toml"
 #: A key of specs: lines of a pyproject.toml that count like [pip] dependencies.
-DEPENDENCIES_FROM: Final = "dependencies-from"
+DEPENDENCIES_FROM: Final = "dependencies_from"
 #: Of `requires-python`, if all that it allows is one series or one patch. `==3.11` is 3.11.0, which nobody means.
 _ONE_PYTHON: Final = re.compile(
     r"==(?P<patch>\d+\.\d+\.\d+)|==(?P<any>\d+\.\d+)\.\*|~=(?P<from>\d+\.\d+)\.0"
@@ -80,7 +80,7 @@ def _is_in_specs(spec: str) -> bool:
 
 
 def read_spec(path: Path) -> dict[str, Any]:
-    """A spec's file, whether or not it is a valid spec, without the lines of `dependencies-from`.
+    """A spec's file, whether or not it is a valid spec, without the lines of `dependencies_from`.
 
     Raises:
         OSError: it can't be read. ValueError: it is not TOML, or has more than `documents.MAX_SPEC_BYTES`.

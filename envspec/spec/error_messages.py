@@ -9,6 +9,7 @@ from typing import Any, Final, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from envspec.names import RENAMED
 from envspec.spec.conda import unsecret
 from envspec.spec.errors import BadValue, KeyPath, dotted, nearest, quoted
 from envspec.spec.fact_rows import SpecWithFacts
@@ -59,6 +60,8 @@ def _problem(found: dict[str, Any], written: Callable[[KeyPath], str | None]) ->
 
 
 def _unknown(path: KeyPath) -> BadValue:
+    if renamed := RENAMED.get(".".join(map(str, path))):
+        return BadValue("unknown key", f"write {renamed}")
     key = str(path[-1])
     known = list(_keys(_section(path[:-1])))
     close = _close(path)

@@ -19,8 +19,6 @@ from envspec.spec.document import DEPENDENCIES_FROM, PYPROJECT, read_spec, spec_
 from envspec.spec.variants import BASE, variant_names
 from envspec.verifier.regular import read_regular
 
-_CONFINING = "unconfined_builds"
-
 
 def read_document(path: Path) -> dict[str, Any]:
     """A spec's file as TOML, with what it takes from other files, see `whole_document`; it need not be a valid spec.
@@ -40,7 +38,7 @@ def variants_in(path: Path) -> tuple[str, ...]:
 
 
 def whole_document(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The spec in a file, parsed, with the lines of `dependencies-from`, and the hash of its `pip.on_top_of`.
+    """The spec in a file, parsed, with the lines of `dependencies_from`, and the hash of its `pip.on_top_of`.
 
     path: of that file.
 
@@ -85,7 +83,7 @@ def _with_list(table: Any, folder: Path) -> Any:
 
 def input_sha256(data: Mapping[str, Any], variant: str = BASE) -> str:
     """SHA-256, in hexadecimal, of the canonical form of a parsed TOML document: of the spec itself, or of it and one
-    variant. data: with the lines of `dependencies-from`.
+    variant. data: with the lines of `dependencies_from`.
 
     Comments, layout, the order of keys and tables, the offset a time is written in and credentials in URLs and in
     conda's channels do not matter; `[registry.mirrors]` and whether builds are confined do not belong. Every other
@@ -100,10 +98,8 @@ def input_sha256(data: Mapping[str, Any], variant: str = BASE) -> str:
 def _identity(data: Mapping[str, Any]) -> dict[str, Any]:
     # A registry's mirrors do not change the environment.
     result = _without(data, ("registry", "mirrors"))
-    # How wheels are built says nothing about them. (A [pip] that is empty otherwise has always counted.)
-    pip = result.get("pip")
-    if isinstance(pip, Mapping) and _CONFINING in pip:
-        result = _without(result, ("pip", _CONFINING))
+    # How wheels are built says nothing about them.
+    result = _without(result, ("pip", "build", "sandbox"))
     conda = result.get("conda")
     if isinstance(conda, Mapping) and isinstance(conda.get("channels"), (list, tuple)):
         channels = (channel_without_credentials(each) if isinstance(each, str) else each for each in conda["channels"])

@@ -21,7 +21,7 @@ _WARNING: Final = (
 def login_warnings(merged: Merged, path: Path, text: str | None = None) -> Iterator[str]:
     """A warning for each value with a password or a token: of the spec itself, or only of what the variant adds to it.
 
-    merged: of the whole spec, valid or not, with the lines of `dependencies-from`. text: of the spec, if it is not that
+    merged: of the whole spec, valid or not, with the lines of `dependencies_from`. text: of the spec, if it is not that
     of its file.
     """
     variant = merged.variant

@@ -77,7 +77,7 @@ def option_error(text: str, read: Callable[[str], object]) -> BadValue:
     if name == "group" and value:
         file, colon, group = value.rpartition(":")
         lines = _item(f"{file}{colon}group:{group}")
-        return BadValue(found, f"remove it, and add `dependencies-from = [{lines}]` at the top")
+        return BadValue(found, f"remove it, and add `dependencies_from = [{lines}]` at the top")
     if name in ("index-url", "extra-index-url", "find-links") and value:
         return BadValue(found, _index(name, quoted(without_credentials(value), _MOST_CHARACTERS)[1:-1]))
     return BadValue(found, _OTHERS.get(name, "remove it: a spec has no options of pip"))
@@ -92,7 +92,7 @@ def option_of(text: str) -> tuple[str, str]:
 #: What replaces other options.
 _OTHERS: Final = {
     "pre": 'remove it, and name the pre-release: "torch>=2.10.0rc1"',
-    "no-binary": "remove it: a wheel is built only if a release has none (`allow_sdist`)",
+    "no-binary": "remove it: a wheel is built only if a release has none (`[pip.build] packages`)",
     "require-hashes": "remove it: the lock has the hash of every file",
     "hash": "remove it: the lock has the hash of every file",
     "trusted-host": "remove it: certificates are those of this machine (SSL_CERT_FILE)",

@@ -1,4 +1,4 @@
-"""What a spec takes from pyproject.toml: its table [tool.envspec], and the lines of `dependencies-from`.
+"""What a spec takes from pyproject.toml: its table [tool.envspec], and the lines of `dependencies_from`.
 
 These are of the project, of its dependency groups (PEP 735) and of its extras. They count like [pip] dependencies.
 
@@ -28,7 +28,7 @@ _EXTRAS: Final[KeyPath] = ("project", "optional-dependencies")
 #: Groups within each other: far beyond any real project.
 _DEEPEST: Final = 50
 _NAME: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?\s*(@?)")
-#: A value of `dependencies-from`: file, and which of its lines.
+#: A value of `dependencies_from`: file, and which of its lines.
 _FROM: Final = re.compile(rf"(?:(.*/)?{re.escape(PYPROJECT)}:)?(?:project|(group|extra):(.+))")
 _FORMS: Final = f'write "project", "group:train" or "extra:gpu", of another folder "../{PYPROJECT}:group:train"'
 
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 class WholeSpec(NamedTuple):
-    """document: the spec with the lines of `dependencies-from` behind its own. lines: where these are written, and what
+    """document: the spec with the lines of `dependencies_from` behind its own. lines: where these are written, and what
     else is not the spec's own, by their paths in the document. problems: of what is no such line.
     """
 
@@ -117,7 +117,7 @@ class _Reader:
         self._folder = folder
 
     def lines_of(self, sources: list[Any], path: KeyPath) -> Iterator[tuple[str, Place]]:
-        """The lines of `dependencies-from`, those of each group and of each extra once."""
+        """The lines of `dependencies_from`, those of each group and of each extra once."""
         seen = set[tuple[str, str]]()
         for at, text in enumerate(sources):
             place = Place("", (*path, at))

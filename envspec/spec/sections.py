@@ -184,14 +184,6 @@ class Cuda(CudaTarget):
         return self.model_copy(update={key: getattr(own, key) for key in own.model_fields_set}) if own else self
 
 
-class SdistPolicy(Enum):
-    """Which sdists may be built: PURE, those whose wheels need no compiler; ANY, also those that need one."""
-
-    PURE = "pure"
-    ANY = "any"
-    NONE = "none"
-
-
 class IndexSection(Section):
     """A private or an extra index: its packages come from there and from nowhere else."""
 
@@ -243,6 +235,36 @@ class Override(Section):
     )
 
 
+class PipBuild(Section):
+    """Which releases without a wheel may be built from their sdists."""
+
+    pure: bool = Field(
+        default=True,
+        description="Whether to build sdists that need no compiler. A build runs the sdist's code, confined. The "
+        "hashes of sdist and wheel are locked; that of the sdist alone where bubblewrap does not work.",
+        examples=[False],
+    )
+    packages: f.ListOf[f.SdistName] = Field(
+        default=(),
+        description='Names whose sdists may be built, also by compilers and without `pure`; `"*"`: every name.',
+        examples=[["deepspeed"]],
+    )
+    sandbox: bool = Field(
+        default=True,
+        description="Whether a build must be confined, by bubblewrap or a container. With false, `envspec lock` builds "
+        "with the rights of its user where neither works.",
+        examples=[False],
+    )
+
+    def may_compile(self, name: str) -> bool:
+        """Whether an sdist of a normalised name may be built by compilers."""
+        return not {name, "*"}.isdisjoint(self.packages)
+
+    def may_build(self, name: str) -> bool:
+        """Whether an sdist of a normalised name may be built, by compilers or without."""
+        return self.pure or self.may_compile(name)
+
+
 class Pip(Section):
     """Packages from Python package indexes."""
 
@@ -273,24 +295,7 @@ class Pip(Section):
             [{"requirement": "opencv-python", "remove": True, "reason": "opencv-python-headless is installed"}],
         ],
     )
-    sdists: Annotated[SdistPolicy, f.OneOf()] = Field(
-        default=SdistPolicy.PURE,
-        description="Which releases without a wheel may be built from their sdists: those that need no compiler, any, "
-        "or none. A build runs the sdist's code, confined. The hashes of sdist and wheel are locked; that of the sdist "
-        "alone where bubblewrap does not work.",
-        examples=["any"],
-    )
-    allow_sdist: f.ListOf[f.SdistName] = Field(
-        default=(),
-        description='Names whose sdists may be built whatever `sdists` is, with compilers too; `"*"`: every name.',
-        examples=[["deepspeed"]],
-    )
-    unconfined_builds: bool = Field(
-        default=False,
-        description="Whether `envspec lock` may build sources with the rights of its user if neither bubblewrap nor a "
-        "container confines the build.",
-        examples=[True],
-    )
+    build: PipBuild = Field(default_factory=PipBuild, description="Which releases without a wheel may be built.")
     file_owner: dict[f.SharedPath, f.PackageName] = Field(
         default_factory=dict,
         description="The package whose files are installed if several have different files at one path. A key is a "
@@ -309,14 +314,6 @@ class Pip(Section):
         description="Private or extra indexes, each with the names of its packages.",
         examples=[[{"name": "corp", "url": "https://wheels.example.com/simple", "packages": ["corp-*"]}]],
     )
-
-    def may_compile(self, name: str) -> bool:
-        """Whether an sdist of a normalised name may be built by compilers."""
-        return self.sdists is SdistPolicy.ANY or not {name, "*"}.isdisjoint(self.allow_sdist)
-
-    def may_build(self, name: str) -> bool:
-        """Whether an sdist of a normalised name may be built, by compilers or without."""
-        return self.sdists is not SdistPolicy.NONE or self.may_compile(name)
 
     def index_for(self, name: str) -> IndexSection | None:
         """The index that serves a normalised name, None for the default one. A name goes before a pattern."""
@@ -615,7 +612,6 @@ class Spec(Section):
     facts: NoFacts = Field(default_factory=NoFacts)
     dependencies_from: f.ListOf[f.Word] = Field(
         default=(),
-        alias="dependencies-from",
         description="Requirements to include from the pyproject.toml next to the spec, or from another one by its "
         "path: of the project, of a dependency group (PEP 735), of an extra. They count like lines of `[pip] "
         "dependencies`. If they change, the lock is stale.",

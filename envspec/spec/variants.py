@@ -18,8 +18,9 @@ KeyPath = tuple[str | int, ...]
 BASE: Final = ""
 #: Lists that a variant adds to; an entry replaces the base's of the same package or index. It replaces other lists.
 _ADDED: Final = (
-    ("dependencies-from",),
-    *(("pip", each) for each in ("dependencies", "constraints", "prefer", "overrides", "allow_sdist", "index")),
+    ("dependencies_from",),
+    *(("pip", each) for each in ("dependencies", "constraints", "prefer", "overrides", "index")),
+    ("pip", "build", "packages"),
     ("conda", "dependencies"),
     ("conda", "prefer"),
     ("conda", "platform", "*", "dependencies"),

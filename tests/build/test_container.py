@@ -87,7 +87,7 @@ def user_of(
     index: IndexServer,
     base: Pushed,
     pythons: str,
-    pip: str = 'allow_sdist = ["own"]\n',
+    pip: str = 'build.packages = ["own"]\n',
     environ: Mapping[str, str] = {},
 ) -> User:
     user = User(folder, index.url, NO_PROXY="127.0.0.1")

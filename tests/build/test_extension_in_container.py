@@ -117,7 +117,7 @@ def index() -> Iterator[IndexServer]:
 def spec_of(base: standin.Pushed, rest: str, gpu: str, python: str = standin.PYTHON) -> str:
     return (
         f'[env]\nname = "small"\npython = "{python}"\npython_source = "standalone"\nplatforms = ["linux-64"]\n'
-        'as_of = 2026-06-01T00:00:00Z\n[pip]\ndependencies = ["torch==2.6.0", "ext"]\nallow_sdist = ["ext"]\n'
+        'as_of = 2026-06-01T00:00:00Z\n[pip]\ndependencies = ["torch==2.6.0", "ext"]\nbuild.packages = ["ext"]\n'
         f'[build.ext]\n[cuda]\ngpus = ["{gpu}"]\n'
         f'[image]\nbase = "{base.name}@{base.digest}"\nglibc = "{standin.GLIBC}"\n{rest}'
     )

@@ -138,7 +138,7 @@ def test_a_path_that_leads_out_is_not_read(user: User, tmp_path: Path) -> None:
 def test_what_a_spec_reads_of_pyproject_counts(user: User) -> None:
     project = user.folder / "pyproject.toml"
     project.write_text('[project]\nname = "app"\nversion = "1"\ndependencies = ["weekly"]\n')
-    user.writes('dependencies-from = ["project"]\n[env]\nname = "small"\npython = "3.11.7"\n')
+    user.writes('dependencies_from = ["project"]\n[env]\nname = "small"\npython = "3.11.7"\n')
     succeeded(user.runs("lock", "spec.toml", "--output", "locks/team/small"))
     assert succeeded(user.runs("explain", "locks/team/small", "--locked")).warnings == []
     project.write_text(project.read_text().replace('"weekly"', '"weekly<1.5"'))

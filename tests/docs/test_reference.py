@@ -149,7 +149,7 @@ def test_every_key_has_an_example() -> None:
         if not value.get("examples") and not is_table(value)
     ]
     assert without == []
-    assert all(SCHEMA["properties"][key]["examples"] for key in ("dependencies-from", "build", "variants"))
+    assert all(SCHEMA["properties"][key]["examples"] for key in ("dependencies_from", "build", "variants"))
 
 
 @pytest.mark.parametrize(("name", "key", "example"), list(examples_of_keys()))

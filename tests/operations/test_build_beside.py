@@ -133,7 +133,7 @@ def user_of(folder: Path, index: IndexServer, build: str = "", gpus: str = '["H1
         "torch==2.12.1",
         as_of="2026-06-01T00:00:00Z",
         python=RUNNING,
-        pip='allow_sdist = ["ext"]\n',
+        pip='build.packages = ["ext"]\n',
         rest=f"[cuda]\ngpus = {gpus}\n[build.ext]\n{build}\n"
         f'[image]\nbase = "docker.io/nvidia/cuda:1@{base.digest}"\nglibc = "{platform.libc_ver()[1]}"\n'
         f'python = "{RUNNING}"\n{rest}',

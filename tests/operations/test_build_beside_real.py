@@ -23,8 +23,10 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("g++", path="/usr/bin"), reason="needs g++"),
 ]
 
-_SPLINE = 'dependencies = ["torch==2.12.*", "numpy", "torch-spline-conv==1.2.2"]\nallow_sdist = ["torch-spline-conv"]\n'
-_FLASH = 'dependencies = ["torch==2.12.*", "flash-attn==2.8.3"]\nallow_sdist = ["flash-attn"]\n[build.flash-attn]\n'
+_SPLINE = (
+    'dependencies = ["torch==2.12.*", "numpy", "torch-spline-conv==1.2.2"]\nbuild.packages = ["torch-spline-conv"]\n'
+)
+_FLASH = 'dependencies = ["torch==2.12.*", "flash-attn==2.8.3"]\nbuild.packages = ["flash-attn"]\n[build.flash-attn]\n'
 #: One operator against its definition (linear B-splines), in plain torch.
 _CHECK = """
 import torch

@@ -70,7 +70,7 @@ def builder(folder: Path, index: IndexServer, *names: str) -> ImageUser:
         *names,
         as_of=AS_OF,
         python=RUNNING,
-        pip=f"allow_sdist = {list(names)}\n",
+        pip=f"build.packages = {list(names)}\n",
         rest=f'[image]\nbase = "docker.io/nvidia/cuda:1@{base.digest}"\nglibc = "2.36"\npython = "{RUNNING}"\n',
     )
     return found
@@ -331,7 +331,7 @@ def test_a_compiled_wheel_that_requires_more_than_its_sdist_states(tmp_path: Pat
     with index_of(source, lib, wheel("helper", "1.5"), wheel("helper", "2.0")) as index:
         user = builder(tmp_path, index, "own")
         removed = 'overrides = [{ requirement = "gone", remove = true, reason = "x" }]\n'
-        spec = user.spec.read_text().replace("allow_sdist", f"{removed}allow_sdist")
+        spec = user.spec.read_text().replace("build.packages", f"{removed}build.packages")
         user.writes(spec)
         assert user.locks().status == 0 and "built" not in user.packages()["own"]
         compiler = tmp_path / "bin" / "c++"

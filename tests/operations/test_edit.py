@@ -209,7 +209,7 @@ def test_a_pyproject_that_is_the_spec(index: IndexServer, tmp_path: Path) -> Non
     user = User(tmp_path, index.url)
     text = (
         '[project]\nname = "small"\nrequires-python = "==3.11.*"\ndependencies = [\n    "app",\n]\n'
-        '\n[tool.envspec]\ndependencies-from = ["project"]\n[tool.envspec.env]\nplatforms = ["linux-64"]\n'
+        '\n[tool.envspec]\ndependencies_from = ["project"]\n[tool.envspec.env]\nplatforms = ["linux-64"]\n'
     )
     (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
     (tmp_path / "uv.lock").touch()

@@ -38,7 +38,7 @@ gpu = ["unknown; python_version >= '3'"]
 train = "my_trainer.main:run"
 
 [tool.envspec]
-dependencies-from = ["project"]
+dependencies_from = ["project"]
 """
 CODE: Final = {
     "src/my_trainer/__init__.py": "",

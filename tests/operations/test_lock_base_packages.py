@@ -162,7 +162,7 @@ def test_a_torch_for_the_cpu(owner: Owner) -> None:
 def test_no_build_beside_the_torch_of_a_base(owner: Owner) -> None:
     owner.has_base(layer(system(), torch(NVIDIA), NUMPY))
     owner.keeps(
-        "compiled-one", pip='allow_sdist = ["compiled-one"]\n', rest='[build.compiled-one]\nrequires = ["torch"]\n'
+        "compiled-one", pip='build.packages = ["compiled-one"]\n', rest='[build.compiled-one]\nrequires = ["torch"]\n'
     )
     error = refused(owner.locks(), 4)
     assert "compiled-one 1.0.0 is compiled beside torch, which is not in the lock but in" in error

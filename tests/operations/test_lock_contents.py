@@ -197,7 +197,7 @@ def test_a_wheel_by_url_and_an_sdist(tmp_path: Path, serve: Serve) -> None:
     index = serve([File(big()), File(SMALL), File(source, day("2024-01-01"))])
     user = User(tmp_path, index.url)
     url = index.file_url(big().filename)
-    user.wants(f"big @ {url}", "small-one", "sourced", as_of=AS_OF, pip='allow_sdist = ["sourced"]')
+    user.wants(f"big @ {url}", "small-one", "sourced", as_of=AS_OF, pip='build.packages = ["sourced"]')
     ran = user.locked()
     found = locked(user)
     assert found.pop("sourced") == user.packages()["sourced"]["record_sha256"]

@@ -115,7 +115,7 @@ def test_an_upgrade_accepts_another_system_layer(user: User) -> None:
 @confined
 def test_a_built_wheel_stays_beside_its_sdist(user: User) -> None:
     def wants(*names: str) -> None:
-        user.wants(*names, as_of="2026-06-01T00:00:00Z", pip='allow_sdist = ["own"]\n', rest=BASE)
+        user.wants(*names, as_of="2026-06-01T00:00:00Z", pip='build.packages = ["own"]\n', rest=BASE)
         assert user.locks().status == 0
 
     wants("own")

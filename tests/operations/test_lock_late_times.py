@@ -129,7 +129,7 @@ def test_a_late_release_counts_once_it_has_a_time(
     mine = {"python": platform.python_version(), "platforms": [HERE]} if words == PIP_TOOLS else {}
     with IndexServer([release("lib", "1.0.0"), release("unrelated", "1.0.0"), file]) as index:
         user = User(tmp_path / "warm", index.url)
-        user.wants(asked, as_of=YESTERDAY, pip='allow_sdist = ["lib"]', **mine)  # type: ignore[arg-type]
+        user.wants(asked, as_of=YESTERDAY, pip='build.packages = ["lib"]', **mine)  # type: ignore[arg-type]
         texts = late_warnings(user.locks(*words))
         assert len(texts) == 1
         assert all("`envspec lock --upgrade`" in text for text in texts)

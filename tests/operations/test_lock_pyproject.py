@@ -12,7 +12,7 @@ from tests.support.builders.ecosystem import release
 from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused, succeeded
 
-SPEC = """dependencies-from = ["../pyproject.toml:group:train"]
+SPEC = """dependencies_from = ["../pyproject.toml:group:train"]
 
 [env]
 name = "small"
@@ -20,7 +20,7 @@ python = "3.11.7"
 as_of = 2025-06-15
 
 [variants.more]
-dependencies-from = ["../pyproject.toml:group:more"]
+dependencies_from = ["../pyproject.toml:group:more"]
 """
 PROJECT = '[dependency-groups]\ntrain = ["one"]\nmore = ["two"]\n'
 
@@ -94,7 +94,7 @@ def test_groups_that_are_gone(user: User, text: str | None) -> None:
     before = user.files()
     for words in ("--check", "--verify", "--offline"):
         error = refused(user.runs("lock", "small", words), 2)
-        assert error.startswith("specs/small.toml:1: dependencies-from[0]: ")
+        assert error.startswith("specs/small.toml:1: dependencies_from[0]: ")
     assert user.files() == before
 
 
@@ -107,7 +107,7 @@ dependencies = ["one"]
 more = ["two"]
 
 [tool.envspec]
-dependencies-from = ["project"]
+dependencies_from = ["project"]
 """
 
 

@@ -151,7 +151,7 @@ def test_an_sdist_that_states_nothing_is_refused(tmp_path: Path) -> None:
 def test_what_may_be_compiled_is_left_to_the_image(tmp_path: Path) -> None:
     """As where its build is tried without compilers and needs one: the lock does not say that it needs none."""
     with index_of(sdist("own", "1.0.0", requires=["lib"])) as index:
-        one = machine(tmp_path, index, 'allow_sdist = ["own"]\n')
+        one = machine(tmp_path, index, 'build.packages = ["own"]\n')
         succeeded(one.locks())
     assert "unbuilt" not in one.package() and "built" not in one.package()
 
@@ -292,7 +292,7 @@ def test_a_build_that_needs_a_compiler_is_not_compiled(tmp_path: Path) -> None:
         # It is known by now, without another build.
         assert "must be compiled" in refused(one.locks("--upgrade"), 4)
     assert "own 1.0.0: its build needs c++" in message
-    assert 'add "own" to [pip] allow_sdist' in message
+    assert 'add "own" to [pip.build] packages' in message
 
 
 def test_reports_say_that_it_is_not_built(tmp_path: Path) -> None:

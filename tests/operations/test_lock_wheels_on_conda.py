@@ -248,7 +248,7 @@ def test_builds_get_what_is_published_of_what_conda_provides(tmp_path: Path, ser
     built = sdist("built", "1.0.0", requires=["helper"], build_requires=["helper"], on_build="import helper")
     index = serve([File(built), release("helper", "4.0.0"), release("helper", "5.0.0")])
     project = Project(tmp_path, index, engine)
-    found = project.resolves("built", conda=provided(helper="4.0.0"), pip='allow_sdist = ["built"]')
+    found = project.resolves("built", conda=provided(helper="4.0.0"), pip='build.packages = ["built"]')
     assert pins(found) == {"built": "1.0.0"}
 
 

@@ -164,7 +164,7 @@ def test_a_git_project_and_an_sdist_by_url(tmp_path: Path, public: IndexServer, 
 def test_an_allowed_sdist_when_resolved_and_when_built_of_the_lock(
     tmp_path: Path, public: IndexServer, corp: IndexServer
 ) -> None:
-    user = user_of(tmp_path / "user", public, "own", routes_to(corp.url), pip='allow_sdist = ["own"]')
+    user = user_of(tmp_path / "user", public, "own", routes_to(corp.url), pip='build.packages = ["own"]')
     succeeded(user.locks())
     assert [request.path for request in corp.requests if request.path.endswith(".whl")]
     assert read_lock(user.lock).indexes == (NamedIndex("corp", corp.url.rstrip("/"), ("corp-*",)),)
@@ -249,7 +249,7 @@ def test_the_recorded_wheel_of_other_routes_is_not_taken(
     tmp_path: Path, public: IndexServer, corp: IndexServer
 ) -> None:
     """The wheel of an allowed sdist, which an image's record carries over from the lock before."""
-    user = user_of(tmp_path, public, "own", "", pip='allow_sdist = ["own"]')
+    user = user_of(tmp_path, public, "own", "", pip='build.packages = ["own"]')
     assert user.locks().status == 0
     lock = read_lock(user.lock)
     made = backend("99.0").artifact
@@ -258,7 +258,7 @@ def test_the_recorded_wheel_of_other_routes_is_not_taken(
     packages = tuple(replace(each, built=built) for each in part.packages)
     write_folder(user.lock, lock_files(replace(lock, resolutions=(replace(part, packages=packages),))))
     assert user.packages()["own"]["built"]["sha256"] == made.sha256
-    user.wants("own", as_of=AS_OF, python=RUNNING, rest=routes_to(corp.url), pip='allow_sdist = ["own"]')
+    user.wants("own", as_of=AS_OF, python=RUNNING, rest=routes_to(corp.url), pip='build.packages = ["own"]')
     succeeded(user.locks())
     assert user.packages()["own"]["built"]["sha256"] != made.sha256
 
@@ -411,8 +411,8 @@ def test_an_address_that_a_requirement_names_leads_nowhere(
 def test_a_lock_that_records_no_routes_builds_nothing(tmp_path: Path, public: IndexServer, corp: IndexServer) -> None:
     """Such as were written before locks recorded them."""
     corp.add(ecosystem.release("corp-app", "1.0"))
-    user = user_of(tmp_path, public, "own", routes_to(corp.url), pip='allow_sdist = ["own"]')
-    user.wants("own", "corp-app", as_of=AS_OF, python=RUNNING, rest=routes_to(corp.url), pip='allow_sdist = ["own"]')
+    user = user_of(tmp_path, public, "own", routes_to(corp.url), pip='build.packages = ["own"]')
+    user.wants("own", "corp-app", as_of=AS_OF, python=RUNNING, rest=routes_to(corp.url), pip='build.packages = ["own"]')
     assert user.locks().status == 0
     for name in ("archives", "built"):
         shutil.rmtree(user.cache / name)
@@ -468,7 +468,7 @@ def test_an_index_that_may_redirect_a_build_does_so_wherever_it_is_built(
     with IndexServer() as front:
         front.fail("/simple/*", Status(302, {"Location": f"{corp.url}corp-backend/"}))
         rest = routed("corp", front.url, "corp-*", files=[corp.root])
-        user = user_of(tmp_path / "user", public, "own", rest, pip='allow_sdist = ["own"]')
+        user = user_of(tmp_path / "user", public, "own", rest, pip='build.packages = ["own"]')
         succeeded(user.locks())
         assert installed_elsewhere(user, tmp_path / "other", public) == "1.0"
     assert public.requests_for("*corp-*") == []

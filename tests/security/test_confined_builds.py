@@ -111,7 +111,7 @@ def test_reading_what_an_sdist_states_runs_nothing(
     source = sdist("own", "1.0.0", requires=["lib"], on_build=victim.probe() + "probe()", metadata_version=version)
     with index_of(source) as index:
         user = builder(tmp_path, index, "own")
-        user.writes(user.spec.read_text().replace("allow_sdist = ['own']\n", ""))
+        user.writes(user.spec.read_text().replace("build.packages = ['own']\n", ""))
         succeeded(user.runs_anew("lock", "spec.toml", environ=victim.environ | bare))
     assert user.packages()["own"]["unbuilt"] and victim.is_unharmed()
 
@@ -119,7 +119,7 @@ def test_reading_what_an_sdist_states_runs_nothing(
 def test_a_spec_may_allow_it(tmp_path: Path, victim: Prey, bare: dict[str, str]) -> None:
     with index_of(victim.source()) as index:
         user = builder(tmp_path, index, "own")
-        user.spec.write_text(user.spec.read_text().replace("[pip]\n", "[pip]\nunconfined_builds = true\n"))
+        user.spec.write_text(user.spec.read_text().replace("[pip]\n", "[pip]\nbuild.sandbox = false\n"))
         succeeded(user.runs_anew("lock", "spec.toml", "--image", environ=victim.environ | bare))
         assert got(user) == f"GOT = {ALL}\n"
 

@@ -65,14 +65,14 @@ def lock(rows: list[Row], folder: Path, *allowed: str) -> tuple[dict[str, str], 
     folder.mkdir(parents=True)
     with IndexServer([File(made(row), day("2024-01-01")) for row in rows]) as index:
         user = User(folder, index.url)
-        user.wants("app", "data>=1.0", as_of=AS_OF, python=RUNNING, pip=f"allow_sdist = {list(allowed)}\n")
+        user.wants("app", "data>=1.0", as_of=AS_OF, python=RUNNING, pip=f"build.packages = {list(allowed)}\n")
         ran = user.locks()
         if ran.status == 0:
             return user.pins(), {}
         message = refused(ran, 4)
         found = dict(re.findall(r"^  ([a-z]+) (\S+) \(required by ", message, re.MULTILINE))
         assert found, message
-        [line] = re.findall(r"^    allow_sdist = \[(.*)\]$", message, re.MULTILINE)
+        [line] = re.findall(r"^    packages = \[(.*)\]$", message, re.MULTILINE)
         assert re.findall(r'"([a-z]+)"', line) == sorted(found)
         return {}, found
 

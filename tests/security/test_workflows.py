@@ -44,8 +44,8 @@ as_of = 2025-03-15T00:00:00Z
 
 [pip]
 dependencies = ["own", "weekly"]
-allow_sdist = ["own"]
-unconfined_builds = true
+build.packages = ["own"]
+build.sandbox = false
 """
 
 

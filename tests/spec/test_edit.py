@@ -40,11 +40,11 @@ def pip(lines: str) -> str:
             "torch>=2.9",
             'dependencies = [\n  "torch>=2.9",  # pinned\n]\n',
         ),
-        ('sdists = "never"  # none\n', "a", 'sdists = "never"  # none\ndependencies = ["a"]\n'),
+        ("prefer = []  # none\n", "a", 'prefer = []  # none\ndependencies = ["a"]\n'),
         (
-            'sdists = "never"\n\n# the index\n[[pip.index]]\nname = "i"\n',
+            'prefer = []\n\n# the index\n[[pip.index]]\nname = "i"\n',
             "a",
-            'sdists = "never"\ndependencies = ["a"]\n\n# the index\n[[pip.index]]\nname = "i"\n',
+            'prefer = []\ndependencies = ["a"]\n\n# the index\n[[pip.index]]\nname = "i"\n',
         ),
         (
             "dependencies = ['a']\n",
@@ -75,8 +75,8 @@ def test_a_table_whose_other_tables_are_there_is_added() -> None:
 def test_tables_without_headers_are_edited() -> None:
     text, _ = add('env.name = "x"\npip.dependencies = ["a"]\n', DEPENDENCIES, "b")
     assert text == 'env.name = "x"\npip.dependencies = ["a", "b"]\n'
-    text, _ = add('env = { name = "x" }\npip = { sdists = "never" }\n', DEPENDENCIES, "b")
-    assert text == 'env = { name = "x" }\npip = { sdists = "never", dependencies = ["b"] }\n'
+    text, _ = add('env = { name = "x" }\npip = { prefer = [] }\n', DEPENDENCIES, "b")
+    assert text == 'env = { name = "x" }\npip = { prefer = [], dependencies = ["b"] }\n'
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ requires-python = "==3.12.*"
 dependencies = ["torch"]
 
 [tool.envspec]
-dependencies-from = ["project"]
+dependencies_from = ["project"]
 """
 
 

@@ -44,7 +44,7 @@ def test_it_is_the_same_forever() -> None:
         ("https://wheels", "https://user:secret@wheels", ""),
         ("", "", '[registry.mirrors]\n"docker.io" = "registry.corp:5000"\n'),
         ("", "", "[registry]\n"),
-        ("[pip]\n", "[pip]\nunconfined_builds = true\n", ""),
+        ("[pip]\n", "[pip]\nbuild.sandbox = false\n", ""),
     ],
 )
 def test_what_does_not_matter(old: str, new: str, more: str) -> None:

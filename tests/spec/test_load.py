@@ -54,7 +54,7 @@ def test_texts_beyond_the_bounds(text: str, message: str) -> None:
 def test_credentials_are_in_no_message() -> None:
     text = SMALL + (
         '[pip]\ndependencies = ["https://user:hunter2@host/x.whl", "a @ https://user:hunter2@host/x"]\n'
-        'constraints = ["a @ https://user:hunter2@host/a-1-py3-none-any.whl"]\nallow_sdist = "https://u:hunter2@host"\n'
+        'constraints = ["a @ https://user:hunter2@host/a-1-py3-none-any.whl"]\nbuild.packages = "https://u:hunter2@host"\n'
         '[[pip.index]]\nname = "corp"\nurl = "https://user:hunter2@host/simple?x"\npackages = ["a"]\n'
         '[image]\nbase = "https://user:hunter2@host/image"\n'
         '[registry.mirrors]\n"docker.io" = "https://user:hunter2@host"\n'

@@ -119,7 +119,7 @@ def test_false_removes_a_key_of_the_spec_in_a_variant(lines: str) -> None:
     assert list(refusals(SCHEMA, documents.parse_toml(text))) == []
 
 
-@pytest.mark.parametrize("lines", ["cuda.driver = true", "cuda.other = false", "pip.unconfined_builds = 1"])
+@pytest.mark.parametrize("lines", ["cuda.driver = true", "cuda.other = false", "pip.build.sandbox = 1"])
 def test_a_variant_takes_nothing_else(lines: str) -> None:
     assert list(refusals(SCHEMA, documents.parse_toml(f"{_IN_VARIANTS}{lines}\n")))
 

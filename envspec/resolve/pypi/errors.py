@@ -239,7 +239,7 @@ class UnusableSdists(NoSolution):
 class NeedsSdist(UnusableSdists):
     """Releases without a wheel, whose sdists may not be built, or not by compilers.
 
-    allowed: what `allow_sdist` lists already. other: further text of the message. hints: what to do about that.
+    allowed: what `[pip.build] packages` lists already. other: further text of the message. hints: what to do about it.
     elsewhere: where there are wheels. failed: others, whose builds failed.
     """
 
@@ -269,7 +269,7 @@ class NeedsSdist(UnusableSdists):
         why = ", and must be compiled" if any(each.error for each in found) else ""
         listed = ", ".join(f'"{name}"' for name in sorted({*(each.name for each in found), *allowed}))
         text = "\n  ".join([f"{count} no wheel for Python {target.python.series}{where}, only an sdist{why}:", *lines])
-        allow = f"allow their builds, which run their code, in [pip]:\n    allow_sdist = [{listed}]"
+        allow = f"allow their builds, which run their code, in [pip.build]:\n    packages = [{listed}]"
         hint = "\n  or ".join(filter(None, (allow, elsewhere)))
         message = f"{text}\n{other}" if other else text
         super().__init__(message, [*found, *failed], "\n  and ".join([*hints, hint]))
