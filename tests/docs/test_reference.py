@@ -102,6 +102,7 @@ PLACES: Final = {
     "Cuda": "cuda",
     "CudaTarget": "cuda.platform.linux-64",
     "Pip": "pip",
+    "PipBuild": "pip.build",
     "Override": "pip.overrides.*",
     "IndexSection": "pip.index.*",
     "BuildSection": "build.flash-attn",
