@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from envspec.errors import UsageError
 from envspec.lockfile.diff_packages import (
@@ -29,45 +29,6 @@ from envspec.lockfile.header import LOCK_FILE
 from envspec.lockfile.toml_writer import string, time_text
 from envspec.models import BaseImage, CondaPackage, Driver, ImageSettings, Lock, Package, Platform, Resolution
 from envspec.spec.owner import LOCKS
-
-
-def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], str | None]:
-    """(what, platform or none) -> value, of settings, system layers, IDs and built wheels.
-
-    other: the lock to compare with. Settings are listed unless both locks have the default ones. Packages of a system
-    layer are listed singly only if both locks have them: beside a lock that has made none, they would bury the rest.
-    """
-    values: dict[tuple[str, Platform | None], str | None] = {}
-    image = lock.image
-    if {image, other.image} != {ImageSettings()}:
-        values["image.workdir", None] = image.workdir
-        values["image.compiler", None] = image.compiler
-        values["image.apt", None] = " ".join(image.apt)
-        values["image.snapshot", None] = time_text(image.snapshot) if image.snapshot else None
-        values["image.undated", None] = " ".join(image.undated) or None
-        # On one line, and not mistaken for nothing.
-        shown = ((name, text if text and text.isprintable() else string(text)) for name, text in image.env)
-        values |= {(f"image.env.{name}", None): text for name, text in shown}
-        services = ((each.name, str(each.port), each.logdir) for each in image.services)
-        values["image.project", None] = image.project
-        paths = (path if path.isprintable() and " " not in path else string(path) for path in image.copy)
-        values["image.copy", None] = " ".join(paths)
-        values["image.services", None] = " ".join(":".join(filter(None, words)) for words in services)
-    made = {layer.platform for layer in other.system}
-    for layer in lock.system:
-        values["system_layer", layer.platform] = layer.diff_id
-        for name, _, version in (package.partition("=") for package in layer.packages):
-            values[f"system_layer.{name}", layer.platform] = version if layer.platform in made else None
-    for found in lock.images:
-        values["image.id" if found.pyc else "image.id.no_pyc", found.platform] = found.id
-    for resolution in lock.resolutions:
-        for package in resolution.packages:
-            what = f"built.{package.name}", resolution.target.platform
-            if package.built:
-                values[what] = package.built.sha256
-            elif package.unbuilt:
-                values[what] = f"unbuilt ({package.unbuilt.value})"
-    return values
 
 
 class _ReplacedFile(NamedTuple):
@@ -203,83 +164,151 @@ def _by_platform(lock: Lock) -> dict[Platform, Resolution]:
 _Values: TypeAlias = dict[tuple[str, Platform | None], str]
 
 
-def _cuda_values(
-    image: BaseImage | None, driver: Driver | None, platform: Platform | None
-) -> dict[tuple[str, Platform | None], str | None]:
-    return {
-        ("image.tag", platform): image.name if image else None,
-        ("image.os", platform): image.os if image else None,
-        ("image.flavor", platform): image.flavor if image else None,
-        ("cuda.release", platform): image.cuda_release if image else None,
-        ("driver.minimum", platform): driver.minimum if driver else None,
-        ("driver.bundled", platform): driver.bundled if driver else None,
-    }
-
-
-def _conformance_values(lock: Lock) -> dict[tuple[str, Platform | None], str]:
-    if lock.conformance is None:
-        return {}
-    size = lock.conformance.world_size
-    return {
-        ("conformance.checks", None): ", ".join(lock.conformance.checks) or "all, none required",
-        ("conformance.world_size", None): "all" if size is None else str(size),
-    }
-
-
 def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
-    """Everything but packages and decisions, under the keys that decisions have where there is one for it."""
-    resolutions = _by_platform(lock)
-    values: dict[tuple[str, Platform | None], str | None] = {
-        ("name", None): lock.name,
-        ("spec", None): lock.input_sha256[:12],
-        ("as_of", None): time_text(lock.as_of),
-        ("as_of_spec", None): lock.as_of_spec,
-        ("facts", None): lock.facts,
-        ("platforms", None): ", ".join(sorted(platform.value for platform in resolutions)),
-        ("gpus", None): ", ".join(lock.gpus),
-        ("channels", None): ", ".join(channel.name for channel in lock.channels),
-        **_cuda_values(lock.base_image, lock.driver, None),
-    }
-    for each in lock.platform_cuda:
-        values |= _cuda_values(each.base_image, each.driver, each.platform)
-    values |= _conformance_values(lock)
-    values["export.dockerfile", None] = "true" if lock.export and lock.export.dockerfile else None
-    for platform in both:
-        target = resolutions[platform].target
-        values["python", platform] = target.python.version
-        values["python.source", platform] = target.python.source
-        values["python.sha256", platform] = target.python.sha256
-        values["glibc", platform] = _level(target.glibc)
-        values["macos", platform] = _level(target.macos)
-        values |= _beneath(resolutions[platform])
-    for pinned in (pinned for image in lock.base_images for pinned in image.digests):
-        values["image.digest", pinned.platform] = pinned.digest or "unresolved"
-    values |= image_values(lock, other)
-    values |= _pip_values(lock)
-    values |= _time_values(lock)
+    """Everything but packages and decisions, under the keys that decisions have where there is one for it.
+
+    other: the lock to compare with. both: the platforms of the two.
+    """
+    found: _Values = {}
+
+    def add(name: str, value: str | None, platform: Platform | None = None) -> None:
+        if value and (platform is None or platform in both):
+            found[name, platform] = value
+
+    _add_sources(add, lock)
+    _add_cuda(add, lock.base_image, lock.driver, None)
+    for own in lock.platform_cuda:
+        _add_cuda(add, own.base_image, own.driver, own.platform)
+    _add_requested(add, lock)
+    for part in lock.resolutions:
+        _add_target(add, part)
+    for image in lock.base_images:
+        for pinned in image.digests:
+            add("image.digest", pinned.digest or "unresolved", pinned.platform)
+    # Settings are listed unless both locks have the default ones.
+    if {lock.image, other.image} != {ImageSettings()}:
+        _add_settings(add, lock.image)
+    _add_builds(add, lock, other)
+    for (name, platform), value in _pip_values(lock).items():
+        add(name, value, platform)
+    _add_times(add, lock)
+    _add_gpu_code(add, lock)
+    return found
+
+
+class _Add(Protocol):
+    """Adds a value of a lock, unless it is empty or of a platform that the other lock does not have."""
+
+    def __call__(self, name: str, value: str | None, platform: Platform | None = None) -> None: ...
+
+
+def _add_sources(add: _Add, lock: Lock) -> None:
+    add("name", lock.name)
+    add("spec", lock.input_sha256[:12])
+    add("as_of", time_text(lock.as_of))
+    add("as_of_spec", lock.as_of_spec)
+    add("facts", lock.facts)
+    add("platforms", ", ".join(sorted(part.target.platform.value for part in lock.resolutions)))
+    add("gpus", ", ".join(lock.gpus))
+    add("channels", ", ".join(channel.name for channel in lock.channels))
+
+
+def _add_cuda(add: _Add, image: BaseImage | None, driver: Driver | None, platform: Platform | None) -> None:
+    if image is not None:
+        add("image.tag", image.name, platform)
+        add("image.os", image.os, platform)
+        add("image.flavor", image.flavor, platform)
+        add("cuda.release", image.cuda_release, platform)
+    if driver is not None:
+        add("driver.minimum", driver.minimum, platform)
+        add("driver.bundled", driver.bundled, platform)
+
+
+def _add_requested(add: _Add, lock: Lock) -> None:
+    """[conformance] and [export] of the spec."""
+    if lock.conformance is not None:
+        size = lock.conformance.world_size
+        add("conformance.checks", ", ".join(lock.conformance.checks) or "all, none required")
+        add("conformance.world_size", "all" if size is None else str(size))
+    if lock.export is not None and lock.export.dockerfile:
+        add("export.dockerfile", "true")
+
+
+def _add_target(add: _Add, part: Resolution) -> None:
+    """What a platform's packages are installed into, and what is there before them."""
+    target, platform = part.target, part.target.platform
+    add("python", target.python.version, platform)
+    add("python.source", target.python.source, platform)
+    add("python.sha256", target.python.sha256, platform)
+    for name, level in (("glibc", target.glibc), ("macos", target.macos)):
+        if level is not None:
+            add(name, f"{level[0]}.{level[1]}", platform)
+    for installed in part.installed:
+        add(f"base.{installed.name}", installed.version, platform)
+    if part.on_top_of is not None:
+        add("base", part.on_top_of.source, platform)
+
+
+def _add_settings(add: _Add, image: ImageSettings) -> None:
+    add("image.workdir", image.workdir)
+    add("image.compiler", image.compiler)
+    add("image.apt", " ".join(image.apt))
+    add("image.snapshot", time_text(image.snapshot) if image.snapshot else None)
+    add("image.undated", " ".join(image.undated))
+    for name, text in image.env:
+        # On one line, and not mistaken for nothing.
+        is_plain = text and text.isprintable()
+        add(f"image.env.{name}", text if is_plain else string(text))
+    add("image.project", image.project)
+    add("image.copy", " ".join(map(_path_text, image.copy)))
+    services = (":".join(filter(None, (each.name, str(each.port), each.logdir))) for each in image.services)
+    add("image.services", " ".join(services))
+
+
+def _path_text(path: str) -> str:
+    return path if path.isprintable() and " " not in path else string(path)
+
+
+def _add_builds(add: _Add, lock: Lock, other: Lock) -> None:
+    """System layers, IDs and built wheels.
+
+    Packages of a system layer are listed singly only if both locks have them: beside a lock that has made none, they
+    would bury the rest.
+    """
+    made = {layer.platform for layer in other.system}
+    for layer in lock.system:
+        add("system_layer", layer.diff_id, layer.platform)
+        for package in layer.packages if layer.platform in made else ():
+            name, _, version = package.partition("=")
+            add(f"system_layer.{name}", version, layer.platform)
+    for image in lock.images:
+        add("image.id" if image.pyc else "image.id.no_pyc", image.id, image.platform)
+    for part in lock.resolutions:
+        for locked in part.packages:
+            if locked.built:
+                add(f"built.{locked.name}", locked.built.sha256, part.target.platform)
+            elif locked.unbuilt:
+                add(f"built.{locked.name}", f"unbuilt ({locked.unbuilt.value})", part.target.platform)
+
+
+def _add_times(add: _Add, lock: Lock) -> None:
+    """The times and ages of single packages, and the parts of channels."""
+    for name, as_of in lock.package_as_of:
+        add(f"as_of.{name}", time_text(as_of))
+    for name, as_of in lock.conda_as_of:
+        add(f"conda_as_of.{name}", time_text(as_of))
+    for package in lock.package_ages:
+        add(f"as_of_spec.{package.name}", package.age)
     for channel in lock.channels:
         if channel.part:
-            values[f"channel.{channel.name}.part", None] = (
-                f"{channel.part.records:,} records, sha256:{channel.part.sha256}"
-            )
+            add(f"channel.{channel.name}.part", f"{channel.part.records:,} records, sha256:{channel.part.sha256}")
+
+
+def _add_gpu_code(add: _Add, lock: Lock) -> None:
     for code in lock.gpu_code:
-        values[f"gpu_code.{code.package}", code.platform] = " ".join((f"{code.variant}:", *code.sm, *code.ptx))
-    values |= {(f"cpu_build.{each.package}", each.platform): each.version for each in lock.cpu_builds}
-    return {key: value for key, value in values.items() if value and (key[1] is None or key[1] in both)}
-
-
-def _time_values(lock: Lock) -> _Values:
-    """The times and ages of single packages."""
-    values: _Values = {(f"as_of.{name}", None): time_text(as_of) for name, as_of in lock.package_as_of}
-    values |= {(f"conda_as_of.{name}", None): time_text(as_of) for name, as_of in lock.conda_as_of}
-    return values | {(f"as_of_spec.{package.name}", None): package.age for package in lock.package_ages}
-
-
-def _beneath(part: Resolution) -> _Values:
-    """What a platform's part is installed on top of, and its packages."""
-    platform = part.target.platform
-    values: _Values = {(f"base.{each.name}", platform): each.version for each in part.installed}
-    return {**values, ("base", platform): part.on_top_of.source} if part.on_top_of else values
+        add(f"gpu_code.{code.package}", " ".join((f"{code.variant}:", *code.sm, *code.ptx)), code.platform)
+    for build in lock.cpu_builds:
+        add(f"cpu_build.{build.package}", build.version, build.platform)
 
 
 def _pip_values(lock: Lock) -> _Values:
@@ -291,10 +320,6 @@ def _pip_values(lock: Lock) -> _Values:
         for index in lock.indexes
     }
     return indexes | {(each.what, None): each.value for each in lock.decisions if each.what.startswith("override.")}
-
-
-def _level(level: tuple[int, int] | None) -> str | None:
-    return level and f"{level[0]}.{level[1]}"
 
 
 def _decided(lock: Lock, both: Sequence[Platform]) -> _Values:
