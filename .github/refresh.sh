@@ -27,7 +27,7 @@ kind_of() {
   python3 -c '
 import json, sys
 diff = json.load(sys.stdin)
-moved = [row["what"] for row in diff["environment"] if row["what"] not in ("spec", "as_of")]
+moved = [row["name"] for row in diff["environment"] if row["name"] not in ("spec", "as_of")]
 print("news" if diff["packages"] or diff["conda"] or moved else "date")'
 }
 

@@ -32,7 +32,9 @@ JUNE = "as_of = 2024-06-01T00:00:00Z"
 
 
 class Project:
-    """A repository with specs and locks of small projects, and a forge that has it."""
+    """A repository with specs and locks of small projects, and a forge that has it once it is committed."""
+
+    forge: Forge
 
     def __init__(self, folder: Path, index: IndexServer) -> None:
         self.folder, self.index = folder, index

@@ -15,6 +15,7 @@ from tests.project import test_action as action
 from tests.project import test_ci as ci
 from tests.project import test_gpu_workflow as gpu
 from tests.project import test_lock_check as lock_check
+from tests.project import test_raise_uv as raise_uv
 from tests.project import test_refresh as refresh
 from tests.support.user import ROOT
 from tests.support.workflows import ACTION, GITHUB, Job, UnknownExpression, document, holds, jobs, value, workflow_files
@@ -31,6 +32,8 @@ RUN_BY: Final[Mapping[tuple[str, str], Callable[..., None]]] = {
     ("workflows/lock-check.yml", "comment"): lock_check.test_the_comment_is_handed_over_as_it_is,
     ("workflows/refresh.yml", "relock"): refresh.test_newer_packages_come_as_a_pull_request,
     ("workflows/refresh.yml", "propose"): refresh.test_newer_packages_come_as_a_pull_request,
+    ("workflows/uv.yml", "raise"): raise_uv.test_a_new_minor_release_comes_as_a_pull_request,
+    ("workflows/uv.yml", "propose"): raise_uv.test_a_new_minor_release_comes_as_a_pull_request,
     ("workflows/gpu-conformance.yml", "names"): gpu.test_images_are_pushed_and_run_by_digest,
     ("workflows/gpu-conformance.yml", "build"): gpu.test_images_are_pushed_and_run_by_digest,
     ("workflows/gpu-conformance.yml", "push"): gpu.test_images_are_pushed_and_run_by_digest,
@@ -41,6 +44,7 @@ RUN_BY: Final[Mapping[tuple[str, str], Callable[..., None]]] = {
 WRITES: Final = {
     ("workflows/lock-check.yml", "comment"): {"pull-requests"},
     ("workflows/refresh.yml", "propose"): {"contents", "pull-requests"},
+    ("workflows/uv.yml", "propose"): {"contents", "pull-requests"},
     ("workflows/gpu-conformance.yml", "push"): {"packages"},
 }
 #: What runs foreign code: builds, and whatever environment they leave behind.
@@ -118,8 +122,8 @@ def test_what_can_write_runs_nothing_from_outside(job: Job) -> None:
             assert not (step.uses or "").startswith("./"), step.name
             assert not FOREIGN.search(step.run or ""), step.name
             # Of what is on PATH, they run the system's, and of the checkout what is there.
-            scripts = re.findall(r"[\w./]+\.(?:sh|py)\b", step.run or "")
-            assert set(scripts) <= {".github/received.py", ".github/images.sh"}, scripts
+            scripts = re.findall(r"[\w./-]+\.(?:sh|py)\b", step.run or "")
+            assert set(scripts) <= {".github/received.py", ".github/images.sh", ".github/raise-uv.sh"}, scripts
 
 
 @pytest.mark.parametrize("job", [job for job in JOBS if "self-hosted" in job.runs_on], ids=name_of)
