@@ -134,51 +134,58 @@ class Locked(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """What a spec is written from. Importers append; the writer of the spec decides between clues.
-
-    versions: normalised names of PyPI packages -> the version that is installed or locked, with its local label.
-    pythons: a series, an exact version, or a specifier such as `>=3.9,<3.13`; by rank. platforms: conda's names.
-    overrides: requirement and reason. conda: match spec, and the platform if it is of one only. conda_versions: conda's
-    names -> `VERSION BUILD`, or `VERSION` if the source has no builds. locked: of `versions`, those that do not count
-    everywhere. labelled: pins of the torch family with a label, of requirements and of URLs of PyTorch's, as
-    `torch==2.8.0+cu128`. unread_indexes: in place of the default one, and folders of wheels. cudas: `12.4`, or CPU; by
-    rank. gpus: as [cuda] gpus: names, compute capabilities. drivers: `535`, `535.104.05`. systems: `ubuntu22.04`.
-    flavors: as [cuda]
-    flavor. bases: references of base images that a spec names itself. unpublished: references of base images that were
-    never published, each with the reason. as_ofs: as [env] as_of. package_as_ofs: normalised names -> as [env]
-    package_as_of. starts: commands that a container starts, with the text of scripts of the project. ports: that it
-    publishes.
-    """
+    """What a spec is written from. Importers append; the writer of the spec decides between clues."""
 
     name: str = ""
+    #: A series, an exact version, or a specifier such as `>=3.9,<3.13`; by rank.
     pythons: list[Clue] = field(default_factory=list)
+    #: By conda's names.
     platforms: list[Clue] = field(default_factory=list)
     dependencies: list[DraftRequirement] = field(default_factory=list)
     constraints: list[DraftRequirement] = field(default_factory=list)
+    #: Requirement and reason.
     overrides: list[tuple[str, str]] = field(default_factory=list)
+    #: Normalised names of PyPI packages -> the version that is installed or locked, with its local label.
     versions: dict[str, str] = field(default_factory=dict)
     indexes: list[DraftIndex] = field(default_factory=list)
     build_packages: list[str] = field(default_factory=list)
     channels: list[str] = field(default_factory=list)
+    #: Match spec, and the platform if it is of one only.
     conda: list[tuple[str, str]] = field(default_factory=list)
+    #: conda's names -> `VERSION BUILD`, or `VERSION` if the source has no builds.
     conda_versions: dict[str, str] = field(default_factory=dict)
+    #: Of `versions`, those that do not count everywhere.
     locked: dict[str, Locked] = field(default_factory=dict)
+    #: Pins of the torch family with a label, of requirements and of URLs of PyTorch's: `torch==2.8.0+cu128`.
     labelled: list[Clue] = field(default_factory=list)
+    #: In place of the default one, and folders of wheels.
     unread_indexes: list[str] = field(default_factory=list)
+    #: `12.4`, or CPU; by rank.
     cudas: list[Clue] = field(default_factory=list)
+    #: Names and compute capabilities, as [cuda] gpus.
     gpus: list[Clue] = field(default_factory=list)
+    #: `535`, `535.104.05`.
     drivers: list[Clue] = field(default_factory=list)
+    #: `ubuntu22.04`.
     systems: list[Clue] = field(default_factory=list)
+    #: As [cuda] flavor.
     flavors: list[Clue] = field(default_factory=list)
+    #: References of base images that a spec names itself.
     bases: list[Clue] = field(default_factory=list)
+    #: References of base images that were never published, each with the reason.
     unpublished: list[Clue] = field(default_factory=list)
+    #: As [env] as_of.
     as_ofs: list[Clue] = field(default_factory=list)
+    #: Normalised names -> as [env] package_as_of.
     package_as_ofs: dict[str, str] = field(default_factory=dict)
+    #: What the project is for that envspec does not support.
     unsupported: list[Clue] = field(default_factory=list)
     apt: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = ""
+    #: Commands that a container starts, with the text of scripts of the project.
     starts: list[Clue] = field(default_factory=list)
+    #: That a container publishes.
     ports: list[Clue] = field(default_factory=list)
 
 
