@@ -19,9 +19,10 @@ from packaging.markers import InvalidMarker, Marker
 from packaging.pylock import Package as Entry
 from packaging.pylock import Pylock, PylockValidationError
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envspec.credentials import without_credentials
+from envspec.facts.tables import pep440
 from envspec.importers.extra_markers import without_extras
 from envspec.importers.graph import roots
 from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
@@ -507,7 +508,7 @@ def choice(several: list[Package], pythons: Iterable[str]) -> tuple[Package, str
         return several[0], ""
     by_python = {each: [one for one in several if _is_for(Platform.LINUX_64, one, (each,))] for each in pythons}
     python, fitting = next(((each, found) for each, found in by_python.items() if found), ("", several))
-    newest = max(fitting, key=lambda each: _order(each.version))
+    newest = max(fitting, key=lambda each: pep440(each.version) or Version("0"))
     if not python:
         return newest, ": the newest, and none is for linux-64"
     if len(fitting) > 1:
@@ -534,10 +535,3 @@ def holds(marker: str, platform: Platform, python: str) -> bool:
         return Marker(marker).evaluate(values)
     except (InvalidMarker, RecursionError, ValueError):
         return True
-
-
-def _order(version: str) -> Version:
-    try:
-        return Version(version)
-    except InvalidVersion:
-        return Version("0")
