@@ -315,6 +315,7 @@ def test_a_file_that_a_script_writes_is_not_read(tmp_path: Path) -> None:
         ("cat > /s.sh <<E\npip install einops\nE", "in a here-document"),
         ("python3 - <<E\nos.system('uv add einops')\nE", "in a here-document"),
         ("cat r.txt | xargs pip install", "installer in this form"),
+        ("su user -c 'pip install einops'", "installer in this form"),
     ],
 )
 def test_an_install_command_that_may_not_run_is_not_decided(line: str, where: str, tmp_path: Path) -> None:
@@ -347,6 +348,7 @@ def test_what_is_beyond_the_bounds_is_refused_with_its_line(text: str, error: st
         "RUN a" + " && \\\n b" * 20_000,
         "RUN " + "'\"" * 50_000,
         "RUN a " + "$(b" * 20_000,
+        "RUN pip 'install a'; apt 'a install b'; conda 'create x'",
         "RUN echo " + '$("' * 20_000,
         "RUN " + "bash -c \"sh -c '" * 500,
         "RUN " + "if a; then " * 3_000,
