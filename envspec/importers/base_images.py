@@ -120,7 +120,9 @@ def read_base_image(text: str, source: Source, line: str, imported: Import) -> N
         if found := re.fullmatch(row.tag, reference.tag or ""):
             _take(row, found, reference, source, line, imported)
             return
-    known = f"the tag {reference.tag!r} names no version" if same_name else f"the contents of {text} are not known"
+    known = f"the contents of {text} are not known"
+    if same_name:
+        known = f"the tag {reference.tag!r} names no version"
     hint = "name it as `[image] base`, and its Python as `[image] python`, if the environment belongs on top of it"
     imported.add(source, line, Outcome.NOT_UNDERSTOOD, f"{known}; {hint}")
 
@@ -168,7 +170,7 @@ def _take(
         if value is not None:
             _GROUPS[group](tag, value)
     outcome = Outcome.REFUSED if tag.is_lost else row.outcome
-    imported.add(source, line, outcome, "; ".join([*tag.parts, *([row.note] if row.note else [])]))
+    imported.add(source, line, outcome, "; ".join(filter(None, [*tag.parts, row.note])))
 
 
 @dataclass(slots=True)

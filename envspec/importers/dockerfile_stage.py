@@ -313,8 +313,13 @@ class StageReader:
                 reason = f"an image has no files of {name}: install them by [system] apt, or choose it as [image] base"
                 self._add(each, Outcome.OUTSIDE, reason)
             return
-        # Of a path with an unknown variable: it may be any, and what the stage makes is not lost.
-        sources = [posixpath.join("/", "" if word.unknown else word.words[0]) for word in words[:-1]]
+        sources = []
+        for word in words[:-1]:
+            if word.unknown:
+                # It may be any path: what the stage makes is not lost.
+                sources.append("/")
+            else:
+                sources.append(posixpath.join("/", word.words[0]))
         if self._take_from(name, sources, words[-1].words[0]):
             self._add(each, Outcome.TRANSLATED, f"the packages that the stage {name} installs")
         else:
@@ -369,7 +374,9 @@ class StageReader:
         """Where a file is afterwards; of a folder, the content is copied."""
         path = self.shell.path(target)
         is_folder = target.endswith("/") or len(sources) > 1 or path == self.shell.workdir or "*" in sources[0]
-        return posixpath.join(path, file.name) if file.is_file() and (is_folder or path in self.shell.copies) else path
+        if file.is_file() and (is_folder or path in self.shell.copies):
+            return posixpath.join(path, file.name)
+        return path
 
     def _files(self, source: str) -> list[Path]:
         """The project's files that COPY names, which are in its folder."""
@@ -377,8 +384,9 @@ class StageReader:
         if ".." in relative.split("/") or not relative.isprintable() or len(relative) > 1000:
             return []
         for context in self.contexts:
-            pattern = re.sub(r"\*+", "*", relative)
-            matches = context.glob(pattern) if re.search(r"[*?\[]", pattern) else iter([context / relative])
+            matches = iter([context / relative])
+            if re.search(r"[*?\[]", relative):
+                matches = context.glob(re.sub(r"\*+", "*", relative))
             found = [file for file in islice(matches, _MOST_MATCHES) if _is_in(file, context)]
             if found:
                 return sorted(found)

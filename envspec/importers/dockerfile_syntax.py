@@ -95,9 +95,8 @@ def _instruction(file: str, lines: list[str], at: int, escape: str) -> tuple[Ins
     parts[0] = (first, text[len(word) + 1 :])
     value = " ".join(part.strip() for _, part in parts).strip()
     documents: list[tuple[int, str]] = []
-    starts = _HERE_DOCUMENT.finditer(value) if word.upper() in _WITH_HERE_DOCUMENTS else ()
-    for start in starts:
-        if not start["name"]:
+    for start in _HERE_DOCUMENT.finditer(value):
+        if not start["name"] or word.upper() not in _WITH_HERE_DOCUMENTS:
             continue
         body, at = _here_document(lines, at, start)
         if body is None:

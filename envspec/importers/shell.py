@@ -108,8 +108,7 @@ def _read_piece(shell: Shell, piece: Piece, nested: int) -> None:
     expanded = expanded._replace(words=words)
     program = program_words(words)
     source = Source(shell.file, piece.line)
-    outputs = [each for each in expanded.outputs if not each.startswith(("/dev/", "&"))]
-    output = outputs[0] if outputs else ""
+    output = next((each for each in expanded.outputs if not each.startswith(("/dev/", "&"))), "")
     environment = _environment(shell, words, assigned)
     command = Command(program, source, piece.text, words, environment, output, expanded.unknown)
     if piece.doubt:
@@ -157,13 +156,16 @@ def _loss(head: str) -> str:
 def _assignments(expanded: Expanded) -> tuple[tuple[str, ...], dict[str, str | None]]:
     """The words after the assignments in front, and these; None for values that are not known."""
     assigned: dict[str, str | None] = {}
-    words = expanded.words[1:] if expanded.words[:1] == ("export",) else expanded.words
+    words = expanded.words
+    if words[:1] == ("export",):
+        words = words[1:]
     for at, word in enumerate(words):
         found = _ASSIGNMENT.fullmatch(word)
         if found is None:
             return words[at:], assigned
-        is_known = not any(unknown in found[2] for unknown in expanded.unknown)
-        assigned[found[1]] = found[2] if is_known else None
+        assigned[found[1]] = found[2]
+        if any(unknown in found[2] for unknown in expanded.unknown):
+            assigned[found[1]] = None
     return (), assigned
 
 
@@ -228,11 +230,12 @@ def _inner_script(command: Command, piece: Piece) -> Sequence[tuple[int, str]]:
     if names and any(option == "-c" for option, _ in given):
         # Its own lines are not known apart: quotes and line ends are gone.
         return [(command.source.line, f"{line}\n") for line in names[0].split("\n")]
-    is_script = not names and (command.words or not command.output)
-    body = piece.body if is_script else ()
-    first = body[0][1] if body else ""
-    is_other = first.startswith("#!") and not re.match(r"#!\s*\S*/(?:env\s+)?(?:ba|da|a|z)?sh\b", first)
-    return () if is_other else body
+    if names or not piece.body or (command.output and not command.words):
+        return ()
+    first = piece.body[0][1]
+    if first.startswith("#!") and not re.match(r"#!\s*\S*/(?:env\s+)?(?:ba|da|a|z)?sh\b", first):
+        return ()
+    return piece.body
 
 
 def _script_file(shell: Shell, command: Command) -> Path | None:
@@ -245,7 +248,9 @@ def _script_file(shell: Shell, command: Command) -> Path | None:
     if not names or not names[0].endswith(".sh"):
         return None
     found = shell.host(names[0])
-    return found if found is not None and found.is_file() and found not in shell.scripts else None
+    if found is None or not found.is_file() or found in shell.scripts:
+        return None
+    return found
 
 
 def _read_script_file(shell: Shell, command: Command, file: Path, nested: int) -> None:

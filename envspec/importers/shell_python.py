@@ -187,7 +187,9 @@ def _read_file(shell: Shell, command: Command, option: str, name: str, extras: f
         shell.add(command, Outcome.REFUSED, _missing(shell, name), text)
     elif option == "-r":
         # pip reads a file of any name.
-        importer = shell.imported.find(host) or (read_requirements if shell.imported.find(_USUAL_FILE) else None)
+        importer = shell.imported.find(host)
+        if importer is None and shell.imported.find(_USUAL_FILE):
+            importer = read_requirements
         if host.name == "pyproject.toml" and importer is not None:
             importer = partial(read_pyproject, extras=extras)
         shell.imported.include(host, command.source, text, importer)
@@ -226,15 +228,19 @@ def _read_local(shell: Shell, command: Command, name: str, option: str) -> None:
     found = re.fullmatch(r"(?:file:(?://)?)?(?P<path>[^\[]*)(?P<extras>(?:\[.*\])?)", name)
     path, extras = (found["path"] or ".", found["extras"]) if found else (name, "")
     host, cloned = shell.host(path), shell.clone(path)
-    if host is None and cloned is None:
-        declares = shell.host(f"{path}/pyproject.toml") or shell.host(f"{path}/setup.py")
-        host = declares.parent if declares else None
+    declares = shell.host(f"{path}/pyproject.toml") or shell.host(f"{path}/setup.py")
+    if host is None and cloned is None and declares is not None:
+        host = declares.parent
     if re.match(r"(?!file:)[a-z+]+://", name):
         _add(shell, command, text)
     elif host is not None:
-        relative = _relative(host, shell.context)
-        line = f"{relative if relative.startswith('.') else './' + relative}{extras}"
-        notes = ("not editable: a wheel is built of it",) if option else ()
+        line = _relative(host, shell.context)
+        if not line.startswith("."):
+            line = f"./{line}"
+        line += extras
+        notes: tuple[str, ...] = ()
+        if option:
+            notes = ("not editable: a wheel is built of it",)
         verdict = add_requirement(line, command.source, shell.imported, shell.context, notes=notes)
         shell.add(command, *verdict, text)
     elif shell.is_built(path):
@@ -246,10 +252,12 @@ def _read_local(shell: Shell, command: Command, name: str, option: str) -> None:
 
 
 def _read_clone(shell: Shell, command: Command, clone: Clone, folder: str, extras: str, text: str) -> None:
-    url = f"git+{clone.url}" + (f"@{clone.revision}" if clone.revision else "")
-    url += f"#subdirectory={folder}" if folder else ""
-    package = None if folder else _package_of(clone.url)
-    if package is None:
+    url, package = f"git+{clone.url}", _package_of(clone.url)
+    if clone.revision:
+        url += f"@{clone.revision}"
+    if folder:
+        url += f"#subdirectory={folder}"
+    if package is None or folder:
         hint = (
             f'add "NAME{extras} @ {url}" to [pip] dependencies, with the name that its pyproject.toml or setup.py has'
         )
@@ -274,8 +282,10 @@ def _has_build(package: str) -> bool:
 
 def read_setup_py(shell: Shell, command: Command) -> None:
     """`python setup.py install`, `develop`."""
-    option = "-e " if "develop" in command.words else ""
-    _read_local(shell, command, ".", option)
+    if "develop" in command.words:
+        _read_local(shell, command, ".", "-e ")
+    else:
+        _read_local(shell, command, ".", "")
 
 
 #: Program -> its files of a project: the one that declares, and the lock.
@@ -300,9 +310,10 @@ def read_project(shell: Shell, command: Command) -> None:
         shell.add(command, Outcome.REFUSED, _missing(shell, declares))
         return
     _include_project(shell, command, host, read_selection(shell, command, host), command.text)
-    found = shell.imported.find(host.with_name(lock)) if host.with_name(lock).is_file() else None
-    if found is not None:
-        shell.imported.run(found, host.with_name(lock))
+    file = host.with_name(lock)
+    found = shell.imported.find(file)
+    if found is not None and file.is_file():
+        shell.imported.run(found, file)
 
 
 def _include_project(shell: Shell, command: Command, project: Path, selection: Selection, text: str) -> None:
@@ -383,7 +394,9 @@ def default_groups(file: TomlFile, tool: str) -> set[str]:
         optional = {name for name in tables if table_of(tables, name).get("optional") is True}
         return (found & {*tables, "dev"}) - optional
     chosen = file.table("tool", "uv").get("default-groups", ["dev"])
-    return found if chosen == "all" else found.intersection(map(str, chosen if isinstance(chosen, list) else ()))
+    if chosen == "all":
+        return found
+    return found & {str(each) for each in chosen} if isinstance(chosen, list) else set()
 
 
 def read_python_version(shell: Shell, command: Command) -> None:
@@ -392,7 +405,8 @@ def read_python_version(shell: Shell, command: Command) -> None:
     version = found[1] if found else command.python
     if command.words[0] in ("venv", "virtualenv") or command.words[:2] == ("uv", "venv"):
         _, names = split_options(command.words[1 + (command.words[0] == "uv") :], _VENV_VALUED)
-        folder = shell.path(names[-1] if names else shell.variables.get("UV_PROJECT_ENVIRONMENT") or ".venv")
+        usual = shell.variables.get("UV_PROJECT_ENVIRONMENT") or ".venv"
+        folder = shell.path([usual, *names][-1])
         shell.environments.setdefault(folder)
         if shell.is_elsewhere(folder):
             version = ""

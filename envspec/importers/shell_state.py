@@ -207,10 +207,13 @@ def split_options(words: Iterable[str], valued: Collection[str]) -> tuple[list[t
         elif word in ("-", "") or not word.startswith("-"):
             others.append(word)
         elif word.startswith("--") or word in valued:
-            given.append((name, value if equals else next(remaining, "") if name in valued else ""))
+            if not equals and name in valued:
+                value = next(remaining, "")
+            given.append((name, value))
         elif word[:2] in valued:
             given.append((word[:2], word[2:].removeprefix("=")))
         else:
-            flags = [f"-{letter}" for letter in word[1:]]
-            given += [(flag, next(remaining, "") if flag in valued else "") for flag in flags]
+            for letter in word[1:]:
+                flag = f"-{letter}"
+                given.append((flag, next(remaining, "") if flag in valued else ""))
     return given, others

@@ -82,7 +82,7 @@ def _split(parts: Sequence[tuple[int, str]]) -> Iterator[Piece]:
             body = tuple((line_of(offset), line) for offset, line in documents)
             yield Piece(script[start:end], line_of(start), before, body=body)
         if operator in ("(", ")"):
-            yield Piece(operator, line_of(token.start()), operator if start >= 0 else before)
+            yield Piece(operator, line_of(token.start()), before)
         # The end of a line behind an operator continues the list: `a &&` and `b` on the next line.
         if operator != "\n" or start >= 0:
             before = operator
@@ -110,7 +110,9 @@ def _read_here_document(script: str, at: int, start: re.Match[str], body: list[t
     """Add the lines of a here-document; the offset behind it. One without an end takes all lines."""
     while at < len(script):
         begin, at = at, script.find("\n", at) + 1 or len(script)
-        line = script[begin:at].lstrip("\t") if start["strips"] else script[begin:at]
+        line = script[begin:at]
+        if start["strips"]:
+            line = line.lstrip("\t")
         if line.rstrip("\r\n") == start["name"]:
             break
         body.append((begin, line))
@@ -180,8 +182,9 @@ class _Flow:
             return None
         if not text and not piece.body:
             return None
-        is_negated = "!" in piece.text.removesuffix(text).split()
-        self.last = piece._replace(text=f"! {text}" if is_negated else text)
+        self.last = piece._replace(text=text)
+        if "!" in piece.text.removesuffix(text).split():
+            self.last = piece._replace(text=f"! {text}")
         return piece._replace(text=text, doubt=self._around() or self.doubt)
 
     def _around(self) -> str:
@@ -246,10 +249,13 @@ class Expanded(NamedTuple):
     @property
     def problem(self) -> str:
         """Why the words can't be read, for the ledger; empty if they can."""
-        unknown = [each for each in self.unknown if any(each in word for word in self.words)]
+        text = " ".join(self.words)
+        unknown = [each for each in self.unknown if each in text]
         if _TOO_LONG in unknown:
             return f"it is longer than {MAX_EXPANDED} characters with the values of its variables"
-        return f"the value of {', '.join(unknown)} is not in this file" if unknown else ""
+        if unknown:
+            return f"the value of {', '.join(unknown)} is not in this file"
+        return ""
 
 
 _TOO_LONG: Final = "..."
