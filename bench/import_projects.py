@@ -76,7 +76,7 @@ def imported(name: str, spec: Path, folder: Path, environ: Mapping[str, str]) ->
 
 
 def _is_lost(entry: Mapping[str, Any]) -> bool:
-    return entry["outcome"] in ("refused", "not understood")
+    return entry["outcome"] in ("refused", "not understood", "not decided")
 
 
 def _run(words: Sequence[str], folder: Path, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
