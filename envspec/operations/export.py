@@ -75,6 +75,7 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
         UsageError: there is no such format; the lock has nothing for it, or too much. NetworkError: an index does not
             list a file.
     """
+    from envspec.lockfile.document import canonical
     from envspec.lockfile.export.types import DEFAULT, ExportRequest, is_project, project_of
     from envspec.operations.lock_complete import container_config
 
@@ -83,6 +84,7 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
     is_image = platforms is Platforms.IMAGE
     if options.image and not is_image:
         raise UsageError(f"--image is for devcontainer.json; {form} names no image", hint="remove --image")
+    lock = canonical(lock)
     resolutions = _resolutions(lock, form, options.platform)
     packages = [package for each in resolutions for package in each.packages]
     if form == "pylock":

@@ -19,7 +19,7 @@ from rattler.package.build_string import BuildString
 
 from envspec import documents
 from envspec.errors import UsageError
-from envspec.lockfile.document import load
+from envspec.lockfile.document import canonical, load
 from envspec.lockfile.export import devcontainer
 from envspec.lockfile.export.types import Exported, ExportRequest, Location, is_project, project_of
 from envspec.lockfile.folder import read_lock
@@ -60,6 +60,7 @@ def lock_of(case: str) -> Lock:
 
 
 def request(lock: Lock, *, only: Platform | None = None) -> ExportRequest:
+    lock = canonical(lock)
     resolutions = [each for each in lock.resolutions if only in (None, each.target.platform)]
     packages = [package for each in resolutions for package in each.packages]
     return ExportRequest(

@@ -171,6 +171,7 @@ def files(lock: Lock, container: ContainerConfig) -> dict[str, str]:
         raise UsageError(f"[export] dockerfile: {lock.name} has no base image", hint="set [cuda] or [image] base")
     if without_image(lock):
         return {}
+    lock = canonical(lock)
     linux = [each for each in lock.resolutions if each.target.platform.is_linux]
     return {DOCKERFILE_NAME: text(ExportRequest(lock, linux, container=container)).text}
 
@@ -181,7 +182,7 @@ def text(request: ExportRequest) -> Exported:
     Raises:
         UsageError: the lock has no image, or one with content that a Dockerfile can't have.
     """
-    lock = canonical(request.lock)
+    lock = request.lock
     _refuse_other_contents(lock)
     parts = _parts(lock, [each.target.platform for each in request.resolutions])
     if not parts:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from envspec.lockfile.document import canonical
 from envspec.lockfile.export.conda import explicit_name, yaml_text
 from envspec.lockfile.export.requirements import is_overridden, pin
 from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, project_of
@@ -22,9 +21,8 @@ FALLBACK: Final = "conda-forge"
 
 def text(request: ExportRequest) -> Exported:
     """The file of the one platform of a request."""
-    lock = canonical(request.lock)
-    platform = request.resolutions[0].target.platform
-    resolution = next(each for each in lock.resolutions if each.target.platform is platform)
+    lock = request.lock
+    [resolution] = request.resolutions
     missing = [*request.missing({Content.VARIABLES}), *_own_missing(resolution)]
     lines = [
         *(f"# {line}" for line in request.header(missing)),

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from envspec.lockfile import toml_writer
-from envspec.lockfile.document import canonical
 from envspec.lockfile.export.environment_yml import channel_name, channels_of, python_missing
 from envspec.lockfile.export.requirements import is_overridden, public_url
 from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, project_of
@@ -27,9 +26,7 @@ _Table = Mapping[str, Value]
 
 def text(request: ExportRequest) -> Exported:
     """The file of all platforms of a request."""
-    lock = canonical(request.lock)
-    wanted = {each.target.platform for each in request.resolutions}
-    parts = [each for each in lock.resolutions if each.target.platform in wanted]
+    lock, parts = request.lock, request.resolutions
     cuda = _cuda(lock, parts)
     missing = [*request.missing({Content.DRIVER} if cuda else ()), *_own_missing(parts)]
     workspace: _Table = {

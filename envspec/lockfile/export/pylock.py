@@ -32,12 +32,12 @@ from envspec.context import counted
 from envspec.errors import UsageError
 from envspec.escaping import one_line
 from envspec.lockfile import toml_writer
-from envspec.lockfile.document import canonical, identity
+from envspec.lockfile.document import identity
 from envspec.lockfile.export.conda import explicit_name
 from envspec.lockfile.export.requirements import is_overridden, public_url
 from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, is_source, project_of
 from envspec.lockfile.toml_writer import Value
-from envspec.models import DIRECT_URL, GIT, LOCAL, SPEC, Package, Resolution, Target
+from envspec.models import DIRECT_URL, GIT, LOCAL, SPEC, GpuCode, Package, Resolution, Target
 from envspec.spec.targets import marker_environment
 
 _VERSION: Final = Version("1.0")
@@ -60,9 +60,7 @@ def text(request: ExportRequest) -> Exported:
     Raises:
         UsageError: a package that the standard does not allow, such as a wheel whose name is that of another release.
     """
-    resolutions = canonical(request.lock).resolutions
-    wanted = {each.target.platform for each in request.resolutions}
-    resolutions = tuple(each for each in resolutions if each.target.platform in wanted)
+    resolutions = request.resolutions
     targets = [each.target for each in resolutions]
     missing = [*request.missing({Content.DRIVER}), *_own_missing(resolutions)]
     comments = [*request.header(missing), *_commands(resolutions)]
@@ -206,35 +204,36 @@ def _own_missing(resolutions: Sequence[Resolution]) -> Iterator[str]:
 
 def _about(request: ExportRequest) -> Mapping[str, Value]:
     """What no key of the standard is for: informing only."""
-    lock = canonical(request.lock)
-    parts = [(each.target, lock.on(each.target.platform)) for each in request.resolutions]
-    gpu_code: list[Value] = [
-        {
-            "package": code.package,
-            "version": code.version,
-            "platform": code.platform.value,
-            "variant": code.variant,
-            "sm": list(code.sm),
-            "ptx": list(code.ptx),
-        }
-        for code in lock.gpu_code
-        if any(code.platform is target.platform for target, _ in parts)
-    ]
-    required = {
-        by.requirement
-        for part in lock.resolutions
-        if part.target in [target for target, _ in parts]
-        for package in part.packages
-        for by in package.required_by
-        if by.name == SPEC
-    }
+    lock = request.lock
+    required: set[str] = set()
+    pythons: dict[str, str] = {}
+    drivers: dict[str, str] = {}
+    for part in request.resolutions:
+        platform = part.target.platform
+        pythons[platform.value] = part.target.python.version
+        driver = lock.on(platform).driver
+        if driver is not None:
+            drivers[platform.value] = driver.minimum
+        for package in part.packages:
+            required |= {by.requirement for by in package.required_by if by.name == SPEC}
     return {
         "name": lock.name,
         "requires": sorted(required),
         "lock": f"sha256:{identity(lock)}",
         "as-of": lock.as_of,
         "gpus": list(lock.gpus),
-        "python": {target.platform.value: target.python.version for target, _ in parts},
-        "driver": {target.platform.value: own.driver.minimum for target, own in parts if own.driver},
-        "gpu-code": gpu_code,
+        "python": pythons,
+        "driver": drivers,
+        "gpu-code": [_gpu_code(code) for code in lock.gpu_code if code.platform.value in pythons],
+    }
+
+
+def _gpu_code(code: GpuCode) -> Mapping[str, Value]:
+    return {
+        "package": code.package,
+        "version": code.version,
+        "platform": code.platform.value,
+        "variant": code.variant,
+        "sm": list(code.sm),
+        "ptx": list(code.ptx),
     }

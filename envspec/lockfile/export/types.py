@@ -69,9 +69,14 @@ class Location(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """lock: what is exported. resolutions: of the platforms that are exported. locations: of locked files, by their
-    SHA-256. image: the name of the lock's image. container: how one of it starts. projects: local projects as the spec
-    names them -> their paths from the file's folder on.
+    """What is exported.
+
+    lock: as `lockfile.document.canonical` gives it.
+    resolutions: of the platforms that are exported.
+    locations: of locked files, by their SHA-256.
+    image: the name of the lock's image.
+    container: how a container of it starts.
+    projects: local projects as the spec names them -> their paths from the file's folder on.
     """
 
     lock: Lock
