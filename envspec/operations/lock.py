@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -29,7 +29,16 @@ from envspec.operations.lock_complete import lock_files
 from envspec.operations.lock_expected import expected_lock
 from envspec.operations.lock_gpus import check_cuda
 from envspec.operations.lock_recheck import mismatches
-from envspec.operations.lock_state import SOURCE, Compiled, CondaResult, LockRequest, LockState, PypiResult, Upgrade
+from envspec.operations.lock_state import (
+    SOURCE,
+    Compiled,
+    CondaResult,
+    LockRequest,
+    LockState,
+    PypiResult,
+    Resolved,
+    Upgrade,
+)
 from envspec.resolve.types import RefusedLines
 from envspec.resolve.upgrade import check_names, moved_names, names_in, names_in_conda
 from envspec.spec import RequirementKind, Spec, parse_spec, set_as_of, set_package_as_of
@@ -106,41 +115,76 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
         as_of, newest = _times(request, spec, old, started)
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, newest, before=before)
         if request.variant:
-            state = beside(state, lock_of(request, base))
-        is_fixed = spec.env.is_dated and not state.package_ages()
-        is_recent = started - as_of < _RECENT
-        if (
-            request.upgrade is Upgrade.ALL
-            and is_fixed
-            and not is_recent
-            and request.as_of is None
-            and not request.variant
-        ):
-            context.reporter.warning(
-                f"{request.spec_path}: as_of = {time_text(as_of)} excludes every newer release: move it "
-                f"(envspec lock --as-of now {request.spec_path})"
-            )
+            state = for_variant(state, lock_of(request, base))
+        _report_fixed(state)
         state = _with_known_names(state, whole)
-        if not state.request.upgrade_packages or state.old is None:
-            made = make(state)
-        elif spec.env.is_dated:
-            made, text = _upgraded_beside_as_of(state, text)
+        if state.request.upgrade_packages and state.old is not None:
+            packages, text = _upgraded(state, text)
         else:
-            made = _upgraded(state)
-        from envspec.operations.lock_assemble import is_open
+            packages = resolved(state)
+        lock = assembled(packages)
+        # Imports half of what assembling needs, which is imported by now.
+        from envspec.operations.lock_assemble import lacks_digest
 
-        _report_preferred(made, context)
-        _report_moved(made, request, context)
-        unbuilt = _report_unbuilt(made, context)
-        files = lock_files(made)
-        _check_hosts(replace(state, spec=_parsed(text, request, started).variant(request.variant)), made)
+        _report_unmoved(state, lock)
+        _report_preferred(lock, context)
+        _report_moved(lock, request, context)
+        unbuilt = _report_unbuilt(lock, context)
+        files = lock_files(lock)
+        _check_hosts(packages.state, lock)
         if is_looked_up:
             remember_ours(store, files[LOCK_FILE])
         # Branches and folders change without the spec and the indexes.
         is_stable = all(r.kind not in (RequirementKind.GIT, RequirementKind.LOCAL) for r in spec.pip.dependencies)
-        if key is not None and is_looked_up and is_stable and store.is_settled and not is_open(made) and not unbuilt:
+        is_complete = store.is_settled and not lacks_digest(lock) and not unbuilt
+        if key is not None and is_looked_up and is_stable and is_complete:
             remember(store, key, files, warnings)
     return Compiled(files, written, None if text == written else text.encode())
+
+
+def resolved(state: LockState) -> Resolved:
+    """The packages that a spec compiles to.
+
+    Raises:
+        SpecError: lines of the spec that nothing satisfies. NoSolution: nothing satisfies all of them.
+    """
+    with _errors_of(state.request, state.spec):
+        return _resolved(state)
+
+
+def assembled(packages: Resolved) -> Lock:
+    """The lock of resolved packages; writes nothing."""
+    # Imported by now, while the engines ran.
+    from envspec.operations.lock_assemble import assemble
+
+    with _errors_of(packages.state.request, packages.state.spec):
+        return assemble(packages)
+
+
+def _resolved(state: LockState) -> Resolved:
+    given = None
+    if state.spec.pip.on_top_of or state.spec.image.packages is BasePackages.KEEP:
+        from envspec.operations.lock_beneath import pythons_of, with_beneath
+
+        state = with_beneath(state)
+        given = pythons_of(state.beneath, state.spec)
+    of_conda = names_in_conda(state.upgraded, state.old, _required_from_conda(state.spec))
+    conda = _conda(state, of_conda)
+    targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons, given)
+    of_pypi = [name for name in state.upgraded if name not in of_conda]
+    pypi = _pypi(state, targets, conda, of_pypi)
+    return Resolved(state, decisions, conda, pypi)
+
+
+@contextmanager
+def _errors_of(request: LockRequest, spec: Spec) -> Iterator[None]:
+    """Errors about values of the spec, with their places in its file."""
+    try:
+        yield
+    except RefusedValues as error:
+        raise _spec_error(request, error.found) from None
+    except RefusedLines as error:
+        raise _spec_error(request, error.of_lines(spec.pip.dependencies)) from None
 
 
 def _upgraded_text(text: str, request: LockRequest, now: datetime) -> str:
@@ -166,7 +210,7 @@ def _document(text: str, request: LockRequest) -> dict[str, Any]:
     return whole_document(documents.parse_toml(text), request.spec_path)
 
 
-def beside(state: LockState, document: bytes) -> LockState:
+def for_variant(state: LockState, document: bytes) -> LockState:
     """For a variant: the time and the sources of the spec's own lock, which are then preferred. document: that lock."""
     base = load(document.decode(), LOCK_FILE)
     header, _ = verify_checksum(document, LOCK_FILE)
@@ -220,61 +264,64 @@ def _times(request: LockRequest, spec: Spec, old: Lock | None, started: datetime
     return kept, max(kept, newest)
 
 
-def _upgraded(state: LockState) -> Lock:
-    """The lock after `--upgrade-package`.
+def _upgraded(state: LockState, text: str) -> tuple[Resolved, str]:
+    """The packages after `--upgrade-package`, and the spec's text for them.
 
-    What was added to the spec since its lock was made is locked first, without the names: else all of it would count as
-    moved by them. If nothing satisfies the spec without them, this step is skipped.
+    What was added to the spec since its lock was made is resolved first, without the names: else all of it would count
+    as moved by them. If nothing satisfies the spec without them, this step is skipped.
     """
     names, before = state.request.upgrade_packages, state.old
-    if state.old is not None and state.old.input_sha256 != state.input_sha256:
+    if before is not None and before.input_sha256 != state.input_sha256:
         with suppress(NoSolution, RefusedValues):
-            state = replace(state, old=_made(_quiet(state)))
-    made = make(replace(state, upgraded=names))
-    _report_unmoved(state, before, made)
-    return made
-
-
-def _upgraded_beside_as_of(state: LockState, text: str) -> tuple[Lock, str]:
-    """The same for a spec with a date: its text then gives times of their own to the packages that need a newer one.
-
-    Versions still do not follow from the lock before: the lock is made of that text alone.
-    """
-    before = state.old
-    with suppress(NoSolution, RefusedValues):
-        # Else it requires one of the releases that the names make possible.
-        state = replace(state, old=_made(_quiet(state)))
-    moved = make(_quiet(replace(state, upgraded=state.request.upgrade_packages)))
-    times = _later_times(state, moved)
+            state = replace(state, old=_with_packages(before, _resolved(_quiet(state))))
+    moving = replace(state, upgraded=names)
+    if not moving.finds_times:
+        return resolved(moving), text
+    moved = resolved(_quiet(moving))
     if state.old is not None:
-        state = replace(state, old=replace(state.old, package_ages=moved.package_ages))
-    if times:
+        state = replace(state, old=replace(state.old, package_ages=tuple(moving.package_ages().values())))
+    if times := _later_times(state, moved):
         text = set_package_as_of(text, times, root_of(state.request.spec_path))
         spec = _parsed(text, state.request, state.started).variant(state.request.variant)
         state = replace(state, spec=spec, document=_document(text, state.request))
-    made = make(state)
-    _report_unmoved(state, before, made)
-    return made, text
+    return resolved(state), text
 
 
-def _later_times(state: LockState, moved: Lock) -> dict[str, datetime]:
+def _with_packages(lock: Lock, found: Resolved) -> Lock:
+    """The lock with the packages that were resolved, and the times and commits by which they were."""
+    others = (each for each in lock.decisions if not each.what.startswith(SOURCE))
+    commits = (each for each in found.pypi.decisions if each.what.startswith(SOURCE))
+    return replace(
+        lock,
+        as_of=found.state.as_of,
+        resolutions=found.resolutions,
+        decisions=(*others, *commits),
+        package_as_of=tuple(found.pypi.cutoffs.items()),
+        conda_as_of=tuple(found.conda.cutoffs.items()),
+        package_ages=tuple(found.state.package_ages().values()),
+    )
+
+
+def _later_times(state: LockState, moved: Resolved) -> dict[str, datetime]:
     """The packages to which `--upgrade-package` must give a later time: those that it names, and those that they need.
 
     A package that moved to a release within the spec's `as_of` moves by itself.
     """
     before = dict((*state.old.package_as_of, *state.old.conda_as_of)) if state.old else {}
     # Its age stays in the spec, and means a later time now.
-    aged = {each.name for each in moved.package_ages}
-    later = {name: at for name, at in (*moved.package_as_of, *moved.conda_as_of) if at != before.get(name)}
-    own = {name: at for name, at in later.items() if normalised(name) not in aged}
-    packages = [package for part in moved.resolutions for package in part.packages]
-    within = {
-        package.name
-        for package in packages
-        if package.name not in state.request.upgrade_packages
-        and all(each.uploaded and each.uploaded <= state.as_of for each in packages if each.name == package.name)
-    }
-    return {name: at for name, at in own.items() if name not in within}
+    aged = {normalised(name) for name in moved.state.package_ages()}
+    uploads: dict[str, list[datetime | None]] = {}
+    for part in moved.pypi.resolutions:
+        for package in part.packages:
+            uploads.setdefault(package.name, []).append(package.uploaded)
+    times: dict[str, datetime] = {}
+    for name, at in (*moved.pypi.cutoffs.items(), *moved.conda.cutoffs.items()):
+        if at == before.get(name) or normalised(name) in aged:
+            continue
+        is_within = name in uploads and all(each and each <= state.as_of for each in uploads[name])
+        if name in state.request.upgrade_packages or not is_within:
+            times[name] = at
+    return times
 
 
 def _quiet(state: LockState) -> LockState:
@@ -310,10 +357,24 @@ def _with_known_names(state: LockState, whole: Spec) -> LockState:
     return replace(state, request=replace(request, upgrade_packages=names))
 
 
-def _report_unmoved(state: LockState, before: Lock | None, made: Lock) -> None:
-    if before is None:
+def _report_fixed(state: LockState) -> None:
+    """Warn of an upgrade that the spec's date leaves without an effect."""
+    request, as_of = state.request, state.as_of
+    is_upgrade = request.upgrade is Upgrade.ALL and request.as_of is None and not request.variant
+    is_fixed = state.spec.env.is_dated and not state.package_ages()
+    is_recent = state.started - as_of < _RECENT
+    if is_upgrade and is_fixed and not is_recent:
+        state.context.reporter.warning(
+            f"{request.spec_path}: as_of = {time_text(as_of)} excludes every newer release: move it "
+            f"(envspec lock --as-of now {request.spec_path})"
+        )
+
+
+def _report_unmoved(state: LockState, made: Lock) -> None:
+    """Warn of names of `--upgrade-package` without a newer release. state: with the lock before."""
+    if state.old is None or not state.request.upgrade_packages:
         return
-    moved = moved_names(before, made)
+    moved = moved_names(state.old, made)
     for name in state.request.upgrade_packages:
         if name not in moved:
             state.context.reporter.warning(
@@ -353,37 +414,8 @@ def _report_unbuilt(lock: Lock, context: Context) -> bool:
     return bool(lines)
 
 
-def make(state: LockState) -> Lock:
-    """The lock that a spec compiles to; writes nothing."""
-    try:
-        return _made(state)
-    except RefusedValues as error:
-        raise _spec_error(state.request, error.found) from None
-    except RefusedLines as error:
-        lines = error.of_lines(state.spec.pip.dependencies)
-        raise _spec_error(state.request, lines) from None
-
-
 def _spec_error(request: LockRequest, found: Iterable[tuple[KeyPath, str, str]]) -> SpecError:
     return spec_error(request.spec_path, found, request.variant, request.text)
-
-
-def _made(state: LockState) -> Lock:
-    given = None
-    if state.spec.pip.on_top_of or state.spec.image.packages is BasePackages.KEEP:
-        from envspec.operations.lock_beneath import pythons_of, with_beneath
-
-        state = with_beneath(state)
-        given = pythons_of(state.beneath, state.spec)
-    of_conda = names_in_conda(state.upgraded, state.old, _required_from_conda(state.spec))
-    conda = _conda(state, of_conda)
-    targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons, given)
-    of_pypi = [name for name in state.upgraded if name not in of_conda]
-    pypi = _pypi(state, targets, conda, of_pypi)
-    # Imported by now, while the engines ran.
-    from envspec.operations.lock_assemble import assemble
-
-    return assemble(state, conda, pypi, decisions)
 
 
 def _conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:

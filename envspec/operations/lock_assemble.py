@@ -21,10 +21,10 @@ from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity
 from envspec.lockfile.export.conda import without_md5
 from envspec.lockfile.header import FORMAT
-from envspec.models import BaseImage, Decision, Lock, Package, PinnedDigest, Platform, Resolution
+from envspec.models import BaseImage, Lock, Package, PinnedDigest, Platform, Resolution
 from envspec.operations.build_settings import same_build, with_builds
 from envspec.operations.lock_complete import complete, constraints_of, installed_on
-from envspec.operations.lock_state import BRIEF, CondaResult, LockState, PypiResult, Upgrade
+from envspec.operations.lock_state import BRIEF, LockState, PypiResult, Resolved, Upgrade
 from envspec.operations.shared_files import check_owners, conflict_warnings, idle_owners, with_built, with_owners
 from envspec.spec import Spec
 from envspec.spec.owner import path_from_lock
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from envspec.operations.session import Session
 
 
-def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: Sequence[Decision]) -> Lock:
-    """The lock of resolved packages; warnings are reported. decisions: of the targets.
+def assemble(packages: Resolved) -> Lock:
+    """The lock of resolved packages; warnings are reported.
 
     Raises:
         NoSolution: no image, no wheel contains code for a GPU of the spec, or none is named for a build.
         UsageError: a service whose package is not in the lock.
         RefusedValues: a package of `[pip] file_owner` does not have the files that it is to own.
     """
+    state, conda, pypi = packages.state, packages.conda, packages.pypi
     spec, facts, context, before = state.spec, state.facts, state.context, state.before
     found = state.beneath.found
-    resolutions = tuple(replace(r, conda=conda.packages.get(r.target.platform, ())) for r in pypi.resolutions)
-    resolutions = tuple(installed_on(each, found.get(each.target.platform)) for each in resolutions)
+    resolutions = tuple(installed_on(each, found.get(each.target.platform)) for each in packages.resolutions)
     resolutions = tuple(with_builds(each, spec, facts) for each in resolutions)
     resolutions = _with_built(resolutions, state)
     resolutions = tuple(_with_shared(each, state) for each in resolutions)
@@ -62,7 +62,7 @@ def assemble(state: LockState, conda: CondaResult, pypi: PypiResult, decisions: 
         as_of=state.as_of,
         resolutions=resolutions,
         decisions=(
-            *decisions,
+            *packages.decisions,
             *conda.decisions,
             *pypi.decisions,
             *constraints_of(found),
@@ -203,9 +203,9 @@ def _without_python(resolutions: Sequence[Resolution], facts: Facts) -> Iterator
             )
 
 
-def is_open(made: Lock) -> bool:
+def lacks_digest(lock: Lock) -> bool:
     """Whether a digest is missing that another run may find."""
-    return any(pinned.digest is None for image in made.base_images for pinned in image.digests)
+    return any(pinned.digest is None for image in lock.base_images for pinned in image.digests)
 
 
 def _newest_archive(state: LockState, bases: Sequence[BaseImage]) -> datetime:

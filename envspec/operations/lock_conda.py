@@ -76,9 +76,11 @@ class _Solver:
         if state.base is not None:
             cutoffs |= dict(state.base.conda_as_of)
         if old and self._upgraded:
-            kept = self._upgrade(old)
+            answers = self._upgrade(old)
+            kept = {answer.request.platform: answer.packages for answer in answers}
             cutoffs |= dict.fromkeys(moved_conda(conda_packages(old), kept), state.newest) | self._aged
-        answers = self._ask_beside(state.base, Cutoffs(state.as_of, cutoffs), kept)
+        if not state.finds_times:
+            answers = self._ask_beside(state.base, Cutoffs(state.as_of, cutoffs), kept)
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for answer in answers for package in answer.packages}
         return {name: at for name, at in cutoffs.items() if name in locked}, answers
@@ -112,7 +114,7 @@ class _Solver:
             answer.request.platform: without_names(answer.packages, set(map(normalised, own))) for answer in answers
         }
 
-    def _upgrade(self, old: Lock) -> _Rows:
+    def _upgrade(self, old: Lock) -> tuple[CondaSolution, ...]:
         """The packages after `--upgrade-package`: all may move up to now; what can stay stays."""
         state, names = self._state, self._upgraded
         before = conda_packages(old)
@@ -129,7 +131,7 @@ class _Solver:
             with suppress(NoSolution):
                 answers = self._ask(cutoffs, kept, more)
                 bounds = more
-        return {answer.request.platform: answer.packages for answer in answers}
+        return answers
 
     def _has_moved(self, name: str, before: _Rows, answers: Sequence[CondaSolution]) -> bool:
         now = {answer.request.platform: answer.packages for answer in answers}

@@ -5,7 +5,7 @@ are locked.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -34,14 +34,12 @@ from envspec.fetch.sources import copy_to_cache
 from envspec.fetch.types import archive_path
 from envspec.io.confine import NoConfinement
 from envspec.io.http import open_http
-from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import gather_or_cancel
 from envspec.models import BuiltWheel, Package, Resolution, Target, Unbuilt
 from envspec.operations.build_wheels import WheelBuilder
 from envspec.operations.built_wheels import find_built
 from envspec.operations.lock_state import LockState, is_to_build
 from envspec.operations.session import Session
-from envspec.resolve.cache import key_of
 from envspec.resolve.pypi.errors import GPUS_LINES, NeedsSdist, UnbuiltSdist, UnusableSdists
 from envspec.resolve.pypi.extensions import no_fitting_wheel, published_elsewhere
 from envspec.resolve.pypi.index.client import IndexClient
@@ -52,13 +50,14 @@ from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.view import Pages, View
 from envspec.resolve.pypi.metadata import requirements_in
 from envspec.resolve.pypi.request import indexes_of
-from envspec.resolve.pypi.resolve import StatedSdists, TargetRequest
+from envspec.resolve.pypi.resolve import TargetRequest
+from envspec.resolve.pypi.resolver import PassedOver
 from envspec.resolve.types import Release, required_by
 
 #: How many of a project's releases have to state the truth until its older ones are believed.
 _BELIEVED: Final = 3
-#: How many sdists of one lock are built because resolvers passed them over.
-_MOST_PASSED_OVER: Final = 30
+#: How many sdists are built at once because a resolver passed them over.
+_MOST_VERIFIED: Final = 30
 
 
 @dataclass(slots=True)
@@ -129,16 +128,16 @@ class SdistBuilds:
         self._state = state
         self._before = state.built_before()
         self._known: dict[Target, _Known] = defaultdict(_Known)
-        self._passed_over: set[tuple[Target, str, str]] = set()
+        self._verified: set[PassedOver] = set()
 
     def usable(self) -> set[str]:
         """The names of the sdists that have been built, or are locked unbuilt."""
         return {name for known in self._known.values() for name, _ in (*known.wheels, *known.unbuilt)}
 
-    def knowing(self, request: TargetRequest) -> TargetRequest:
+    def with_build_results(self, request: TargetRequest) -> TargetRequest:
         """The request, with what the builds have shown."""
         known = self._known[request.request.target]
-        return request.knowing(known.metadata, known.excluded)
+        return request.with_build_results(known.metadata, known.excluded)
 
     def recorded(self, resolution: Resolution) -> Resolution:
         """The resolution, with the wheels, and with how the requirements of what is not built are known."""
@@ -286,55 +285,28 @@ class SdistBuilds:
                         return f"{unfit.hint}: {unfit.message}"
         return published_elsewhere(releases, requests[0].rules.extensions)
 
-    async def are_true(self, requests: Sequence[TargetRequest], stated: StatedSdists) -> bool:
-        """Whether sdists that resolvers passed over require what they state, as far as builds show it.
+    async def state_the_truth(self, requests: Sequence[TargetRequest], passed_over: Sequence[PassedOver]) -> bool:
+        """Whether sdists require what they state, as far as builds show it: the newest of each project that a resolver
+        passed over before it found no solution. Each is built once.
 
-        What cannot be built, or is not since nothing confines it, is believed, and so is a project whose newest of
-        these releases state the truth.
+        What cannot be built, or is not since nothing confines it, is believed.
 
         Raises:
             UnfitMachine, NetworkError: as `build`.
         """
-        questions = list(self._questions(stated))
-        store, environ = self._state.store, self._state.context.environ
+        doubtful = [each for each in _newest(passed_over) if self._may_try(each.name)]
+        new = [each for each in doubtful if each not in self._verified][:_MOST_VERIFIED]
+        self._verified.update(new)
         async with self._building(requests) as building:
 
-            async def one(target: Target, name: str, filename: str) -> bool:
-                sdist = await building.listed(target, name, filename)
-                key = key_of(["stated", self._wanted(sdist, building).key(default_index_url(environ))])
-                if store.answer(key) is not None:
-                    return True
+            async def is_true(each: PassedOver) -> bool:
+                sdist = await building.listed(each.target, each.name, each.filename)
                 try:
-                    is_true = await self._build(sdist, building)
-                except NoConfinement:
+                    return await self._build(sdist, building)
+                except (NoConfinement, WheelBuildFailed):
                     return True
-                except WheelBuildFailed:
-                    is_true = True
-                if is_true:
-                    store.put_answer(key, {"is_true": True})
-                return is_true
 
-            return all(await gather_or_cancel((one(*each) for each in questions), self._state.context.jobs))
-
-    def _questions(self, stated: StatedSdists) -> Iterator[tuple[Target, str, str]]:
-        """Target, name and file name of the sdists that are to be built because they were passed over."""
-        for target, sdists in stated.items():
-            newest: dict[str, list[str]] = defaultdict(list)
-            for name, filename in sdists:
-                newest[name].append(filename)
-            for name, filenames in newest.items():
-                for filename in filenames[:_BELIEVED] if self._may_try(name) else ():
-                    question = target, name, filename
-                    if question in self._passed_over:
-                        continue
-                    if len(self._passed_over) == _MOST_PASSED_OVER:
-                        self._state.context.reporter.warning(
-                            f"{name} {version_of(filename)} and other releases are passed over for what their sdists "
-                            f"state: {_MOST_PASSED_OVER} such sdists were built, which takes time, and no more"
-                        )
-                        return
-                    self._passed_over.add(question)
-                    yield question
+            return all(await gather_or_cancel(map(is_true, new), self._state.context.jobs))
 
     def _new(self, resolutions: Sequence[Resolution]) -> Iterator[tuple[Package, Target]]:
         for resolution in resolutions:
@@ -405,6 +377,15 @@ class SdistBuilds:
             return path
 
         return sdist_request(wanted, sdist.sha256, fetch)
+
+
+def _newest(passed_over: Sequence[PassedOver]) -> Iterator[PassedOver]:
+    """The newest sdists of each project. passed_over: newest first."""
+    counts: Counter[tuple[Target, str]] = Counter()
+    for each in passed_over:
+        counts[each.target, each.name] += 1
+        if counts[each.target, each.name] <= _BELIEVED:
+            yield each
 
 
 def _refuse_silent(silent: Sequence[tuple[UnbuiltSdist, NoConfinement]]) -> None:

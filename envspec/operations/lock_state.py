@@ -175,6 +175,13 @@ class LockState:
         is_kept = self.old is not None and self.old.as_of == self.as_of and not self.spec.env.is_dated
         return self.request.upgrade is Upgrade.KEEP and (bool(self.upgraded) or is_kept)
 
+    @property
+    def finds_times(self) -> bool:
+        """Whether this only finds what `--upgrade-package` has to move: beside a date in the spec, its text then gets
+        times of their own for that, and the lock follows from the text alone.
+        """
+        return bool(self.upgraded) and self.spec.env.is_dated
+
     def builds_alike(self, lock: Lock | None) -> bool:
         """Whether a lock's builds had the same indexes and date: builds of the same sources are those that it records.
 
@@ -236,6 +243,26 @@ def own_times(spec: Spec, as_of: datetime, ages: Iterable[PackageAge]) -> dict[s
         if time > as_of:
             found[name] = time
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The packages of a lock, from which its images and settings follow.
+
+    state: with what the packages are installed on top of.
+    decisions: about the targets.
+    """
+
+    state: LockState
+    decisions: tuple[Decision, ...]
+    conda: CondaResult
+    pypi: PypiResult
+
+    @property
+    def resolutions(self) -> tuple[Resolution, ...]:
+        """The packages of every target, conda's with PyPI's."""
+        conda = self.conda.packages
+        return tuple(replace(part, conda=conda.get(part.target.platform, ())) for part in self.pypi.resolutions)
 
 
 @dataclass(frozen=True, slots=True)

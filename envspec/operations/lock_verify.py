@@ -23,7 +23,7 @@ from envspec.lockfile.export import is_exported
 from envspec.lockfile.folder import read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import DIRECT_URL, Lock, Package, Platform, Resolution, Unbuilt
-from envspec.operations.lock import beside, check_logins, make
+from envspec.operations.lock import assembled, check_logins, for_variant, resolved
 from envspec.operations.lock_complete import lock_files
 from envspec.operations.lock_state import LockRequest, LockState
 from envspec.operations.old_lock import checked, cutoffs_of, versions_of
@@ -104,15 +104,15 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
         old, document = cutoffs_of(right), read_document(request.spec_path)
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, as_of, before=locked)
         if request.variant:
-            state = beside(state, read_current(request.base_directory, LOCK_FILE))
-        made = _unbuilt_as(locked, make(state))
+            state = for_variant(state, read_current(request.base_directory, LOCK_FILE))
+        made = _unbuilt_as(locked, assembled(resolved(state)))
         exported = [each.name for each in request.directory.iterdir() if is_exported(each.name)]
         differences = folder_differences(request.directory, lock_files(made), exported)
         kept: tuple[str, ...] = ()
         if differences and not spec.env.is_dated:
             # Only the lock has the versions that stayed, and those that `--upgrade-package` has moved.
             old = replace(cutoffs_of(right), resolutions=versions_of(locked))
-            free, made = made, _unbuilt_as(locked, make(replace(state, old=old)))
+            free, made = made, _unbuilt_as(locked, assembled(resolved(replace(state, old=old))))
             differences = folder_differences(request.directory, lock_files(made), exported)
             kept = tuple(_kept(free, made))
     moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
@@ -35,8 +34,8 @@ def key_of(parts: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def get(store: Store, key: str, target: Target) -> tuple[Resolution, tuple[tuple[str, str], ...]] | None:
-    """A resolution, and what `put` got with it."""
+def get(store: Store, key: str, target: Target) -> Resolution | None:
+    """The resolution that `put` got; None if there is none."""
     stored = store.answer(key)
     if stored is None or "shared" not in stored:
         return None
@@ -45,14 +44,10 @@ def get(store: Store, key: str, target: Target) -> tuple[Resolution, tuple[tuple
     shared = tuple(map(_shared, stored["shared"]))
     warnings, moved = tuple(stored["warnings"]), tuple(stored["moved"])
     held_back = tuple(HeldBack(**each) for each in stored.get("held_back", ()))
-    resolution = Resolution(
-        target, packages, warnings, installed=installed, shared=shared, moved=moved, held_back=held_back
-    )
-    return resolution, tuple((name, filename) for name, filename in stored["stated"])
+    return Resolution(target, packages, warnings, installed=installed, shared=shared, moved=moved, held_back=held_back)
 
 
-def put(store: Store, key: str, resolution: Resolution, stated: Sequence[tuple[str, str]] = ()) -> None:
-    """stated: names and file names of sdists that were passed over for what they state."""
+def put(store: Store, key: str, resolution: Resolution) -> None:
     packages = [
         asdict(package) | {"unbuilt": package.unbuilt.value if package.unbuilt else None}
         for package in resolution.packages
@@ -62,7 +57,7 @@ def put(store: Store, key: str, resolution: Resolution, stated: Sequence[tuple[s
     texts = {"warnings": [*resolution.warnings], "moved": [*resolution.moved]}
     held_back = [asdict(each) for each in resolution.held_back]
     fields = {"packages": packages, "installed": installed, "shared": shared, **texts, "held_back": held_back}
-    store.put_answer(key, {**fields, "stated": [*stated]})
+    store.put_answer(key, fields)
 
 
 def _installed(fields: dict[str, Any]) -> InstalledPackage:

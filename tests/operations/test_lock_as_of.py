@@ -10,14 +10,17 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from uv import find_uv_bin
 
 from envspec import documents
 from tests.support.builders import ecosystem
 from tests.support.builders.ecosystem import compiled, release
+from tests.support.builders.images import Builder, Standing
 from tests.support.builders.projects import MIRROR, PLAIN, Dialect, File
 from tests.support.builders.wheels import wheel
 from tests.support.servers.index import IndexServer
-from tests.support.user import User, a_second_later, refused, routed
+from tests.support.servers.registry import PushRegistry
+from tests.support.user import ROOT, User, a_second_later, refused, routed, succeeded
 
 MARCH, JUNE, DECEMBER = "2025-03-15T00:00:00Z", "2025-06-15T00:00:00Z", "2025-12-15T00:00:00Z"
 
@@ -305,6 +308,38 @@ def test_upgrade_package_beside_as_of_writes_dates_into_the_spec(tmp_path: Path,
         # The later date of the two counts.
         assert user.locked_pins("--as-of", "now") == {"top": "3.0.0", "other": "2.0.0", "capped": "2.0.0"}
         assert "package_as_of" not in user.document()
+
+
+def counting_uv(folder: Path) -> Path:
+    """A package `uv` to import before the real one, whose program notes its runs; the file of the notes."""
+    runs, program = folder / "runs", folder / "uv" / "program"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho run >> '{runs}'\nexec '{find_uv_bin()}' \"$@\"\n", encoding="utf-8")
+    program.chmod(0o755)
+    init = f"def find_uv_bin() -> str:\n    return {str(program)!r}\n"
+    (program.parent / "__init__.py").write_text(init, encoding="utf-8")
+    return runs
+
+
+def test_upgrade_package_beside_as_of_resolves_twice_and_assembles_once(tmp_path: Path) -> None:
+    september = datetime(2025, 9, 1, tzinfo=timezone.utc)
+    new = [File(wheel("top", "2.0.0", requires=("mid>=3",)), september), File(wheel("mid", "3.0.0"), september)]
+    runs = counting_uv(tmp_path)
+    with IndexServer([*chain(), *new]) as index, Standing(PushRegistry()) as registry:
+        user = Builder(tmp_path, index.url, registry.host, PYTHONPATH=f"{tmp_path}:{ROOT}")
+        # The registry does not have that tag: the lock has no digest of it, and each new lock looks for one.
+        base = '[image]\nbase = "docker.io/team/base:1"\nglibc = "2.36"\npython = "3.11.2"\ncompiler = "none"\n'
+        user.wants("top", "other", as_of=JUNE, python="3.11", rest=base)
+        assert succeeded(user.runs_anew("lock", user.spec)) and set(user.pins().values()) == {"1.0.0"}
+        assert runs.read_text() == "run\n"
+        looked_up = list(registry.held.asked)
+        assert looked_up
+        registry.forget()
+        runs.unlink()
+        assert succeeded(user.runs_anew("lock", user.spec, "--upgrade-package", "top"))
+        assert user.pins() == {"top": "2.0.0", "mid": "3.0.0", "other": "1.0.0"}
+        assert runs.read_text() == "run\nrun\n"
+        assert len(registry.held.asked) == len(looked_up)
 
 
 def test_upgrade_package_that_finds_nothing_newer_says_so_and_leaves_the_spec(user: User) -> None:

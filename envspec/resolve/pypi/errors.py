@@ -21,7 +21,7 @@ from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, missing_extras, parsed
 from envspec.resolve.pypi.refused_lines import RENAME, refused_lines
-from envspec.resolve.pypi.resolver import PypiRequest, Unsolvable
+from envspec.resolve.pypi.resolver import PassedOver, PypiRequest, Unsolvable
 from envspec.resolve.pypi.wheel_coverage import no_wheel_text
 from envspec.resolve.types import (
     LOOSEN,
@@ -177,7 +177,19 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
     reasons = [*ours, last.rstrip(".") if corrected else last, *corrected]
     subject = f"no solution for Python {target.python.version} on {target.platform.value}"
     details = "" if is_short else proof
-    return Unsolvable(f"{subject}: {'. '.join(reasons)}", hint="; ".join(hints), details=details)
+    unsolvable = Unsolvable(f"{subject}: {'. '.join(reasons)}", hint="; ".join(hints), details=details)
+    unsolvable.passed_over = _passed_over(target, view)
+    return unsolvable
+
+
+def _passed_over(target: Target, view: View) -> tuple[PassedOver, ...]:
+    """What a view showed by what it states; newest first."""
+    found: dict[PassedOver, Version] = {}
+    for name, filenames in view.stated.items():
+        for filename in filenames:
+            if (version := version_of(filename)) is not None:
+                found[PassedOver(target, name, filename)] = version
+    return tuple(sorted(found, key=lambda each: (found[each], each.name, each.filename), reverse=True))
 
 
 def words_of(text: str) -> set[str]:

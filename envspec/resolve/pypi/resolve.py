@@ -22,14 +22,14 @@ from envspec.facts.extensions import without_order
 from envspec.io.http import open_http
 from envspec.io.loopback import Loopback, listening
 from envspec.io.store import Store
-from envspec.models import Decision, Resolution, Target
+from envspec.models import Decision, Resolution
 from envspec.names import normalised
 from envspec.resolve import cache
 from envspec.resolve.pypi import packages
 from envspec.resolve.pypi.errors import no_solution_error
 from envspec.resolve.pypi.index.client import IndexClient, missing_digests
 from envspec.resolve.pypi.index.routing import Rules
-from envspec.resolve.pypi.index.selection import Sdists, version_of
+from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.index.server import serve, simple_url
 from envspec.resolve.pypi.index.view import Bodies, Pages, View
 from envspec.resolve.pypi.metadata import parsed
@@ -37,8 +37,6 @@ from envspec.resolve.pypi.refused_lines import refused_lines
 from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, Unsolvable, Workspace
 from envspec.resolve.types import RefusedLine, RefusedLines, Release
 
-#: Names and file names of sdists, newest first.
-StatedSdists = dict[Target, tuple[tuple[str, str], ...]]
 #: How many releases of one package a warning names.
 _NAMED: Final = 3
 
@@ -69,7 +67,7 @@ class TargetRequest:
         parts = [self.identity, target.platform.value, target.python.version, target.glibc, target.macos]
         return cache.key_of(parts)[:20]
 
-    def knowing(self, built: Mapping[Release, bytes], excluded: Mapping[Release, str]) -> TargetRequest:
+    def with_build_results(self, built: Mapping[Release, bytes], excluded: Mapping[Release, str]) -> TargetRequest:
         """With what builds of sdists have shown. built: METADATA of wheels. excluded: why a release cannot be built."""
         if not built and not excluded:
             return self
@@ -102,12 +100,10 @@ async def resolve_all(
     store: Store,
     context: Context,
     meanwhile: Callable[[], object] = bool,
-    stated: StatedSdists | None = None,
 ) -> tuple[Resolution, ...]:
     """Resolve every request, in their order; cached resolutions are used.
 
-    meanwhile: called in a thread while resolvers run, for later work. stated: receives, with or without a solution, the
-    sdists that were passed over, or may have been, for requirements that their wheels may not have.
+    meanwhile: called in a thread while resolvers run, for later work.
 
     Raises:
         UsageError: the resolver cannot resolve for one of the targets on this machine.
@@ -116,18 +112,16 @@ async def resolve_all(
     """
     keys = [request.answer_key(resolver) for request in requests]
     by_key = dict(zip(keys, requests, strict=True))
-    stated = {} if stated is None else stated
     resolved: dict[str, Resolution] = {}
     for key, each in by_key.items():
-        target = each.request.target
-        if (answer := cache.get(store, key, target)) is not None:
-            resolved[key], stated[target] = answer
+        if (answer := cache.get(store, key, each.request.target)) is not None:
+            resolved[key] = answer
     fresh = {key: request for key, request in by_key.items() if key not in resolved}
     for each in fresh.values():
         if why := resolver.unable(each.request.target):
             raise UsageError(f"{resolver.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
     if fresh:
-        resolved |= await _resolve_fresh(fresh, resolver, store, context, meanwhile, stated)
+        resolved |= await _resolve_fresh(fresh, resolver, store, context, meanwhile)
     for key, each in by_key.items():
         if each.no_torch is not None and any(package.name == "torch" for package in resolved[key].packages):
             raise each.no_torch
@@ -140,7 +134,6 @@ async def _resolve_fresh(
     store: Store,
     context: Context,
     meanwhile: Callable[[], object],
-    stated: StatedSdists,
 ) -> dict[str, Resolution]:
     """Resolutions by their keys; each is cached at once, unless it depends on what may still change."""
     client = IndexClient(store, context.now, environ=context.environ)
@@ -162,13 +155,10 @@ async def _resolve_fresh(
         except NoSolution:
             found = filter(None, map(parsed, request.request.requirements))
             note_undated(view, dict.fromkeys(normalised(requirement.name) for requirement in found))
-            stated[request.request.target] = _passed_over(view, {})
             raise
         note_undated(view, {package.name: package.version for package in resolution.packages})
-        pins = {package.name: Version(package.version) for package in resolution.packages}
-        stated[request.request.target] = _passed_over(view, pins)
         if not view.pending and not view.digests.may_appear:
-            cache.put(store, key, resolution, stated[request.request.target])
+            cache.put(store, key, resolution)
         return resolution
 
     async with AsyncExitStack() as stack:
@@ -201,17 +191,6 @@ async def _resolve_fresh(
                 context.reporter.warning(text)
             for text in _undated_warnings(undated):
                 context.reporter.warning(text)
-
-
-def _passed_over(view: View, pins: Mapping[str, Version]) -> tuple[tuple[str, str], ...]:
-    """What a view showed by what it states and a resolver did not choose, nor something newer; newest first."""
-    found = {
-        (name, filename): version
-        for name, filenames in view.stated.items()
-        for filename in filenames
-        if (version := version_of(filename)) is not None and (name not in pins or version > pins[name])
-    }
-    return tuple(sorted(found, key=lambda each: (found[each], each), reverse=True))
 
 
 def _newer(versions: Iterable[str], pinned: str | None) -> set[Version]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.io.confine import ALONE
@@ -106,8 +106,18 @@ class Resolver(Protocol):
         """
 
 
+class PassedOver(NamedTuple):
+    """An sdist that a resolver may have passed over for what it states, which its wheel may not require."""
+
+    target: Target
+    name: str
+    filename: str
+
+
 class Unsolvable(NoSolution):
-    """No set of releases satisfies the requirements; the message is the resolver's."""
+    """No set of releases satisfies the requirements; the message is the resolver's. passed_over: newest first."""
+
+    passed_over: tuple[PassedOver, ...] = ()
 
 
 class ResolverError(EnvspecError):

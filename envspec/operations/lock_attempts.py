@@ -1,0 +1,235 @@
+"""Attempts to resolve the PyPI packages of a lock, in one loop, until the first one that has a solution."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from envspec.context import SILENT, ReporterOf
+from envspec.errors import EnvspecError, NoSolution
+from envspec.io.http import open_http
+from envspec.io.http_settings import default_index_url
+from envspec.io.tasks import run_interruptible
+from envspec.models import Decision, Platform, Resolution, Target
+from envspec.operations.lock_state import LockState, is_to_build
+from envspec.origins import PYTORCH_INDEX
+from envspec.resolve import resolver
+from envspec.resolve.pypi.index.page import ListedFile
+from envspec.resolve.pypi.index.routing import BuiltSource
+from envspec.resolve.pypi.index.selection import Sdists
+from envspec.resolve.pypi.request import GivenPackages, IndexUrls, sources_of, target_request, wheel_urls
+from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
+from envspec.resolve.pypi.resolver import Unsolvable
+from envspec.resolve.pypi.url_wheels import fetch_wheel
+from envspec.resolve.types import Cutoffs, ProvidedPackage, RefusedLines
+from envspec.resolve.upgrade import with_old_pins
+from envspec.spec import Requirement, Spec
+from envspec.spec.requirements import read_constraint
+
+if TYPE_CHECKING:
+    from envspec.operations.lock_sdists import SdistBuilds
+
+#: For how many seconds another [pip] is tried.
+_TRY_S: Final = 20
+
+#: More constraints, of each platform.
+Lines: TypeAlias = Mapping[Platform, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One way to resolve the packages of all targets.
+
+    cutoffs: up to when releases count.
+    pins: versions that are preferred.
+    free: what is chosen without the pins of the lock before; see `PypiRequest`.
+    lines: constraints that are worth an attempt, and not the spec's. They may not lose code for a GPU.
+    movable: names without a preference.
+    newer: names that must be newer than their pins.
+    """
+
+    cutoffs: Cutoffs
+    pins: Sequence[Resolution] = ()
+    free: Sequence[Resolution] = ()
+    lines: Lines = field(default_factory=dict)
+    movable: Collection[str] = ()
+    newer: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """attempt: the one that has a solution. requests: its requests. resolutions: the packages."""
+
+    attempt: Attempt
+    requests: Sequence[TargetRequest]
+    resolutions: tuple[Resolution, ...]
+
+
+class Attempts:
+    """Resolves the targets of one lock. What one attempt has shown of sdists counts for those after it.
+
+    provided: the Python packages that conda installs, by platform.
+    """
+
+    def __init__(
+        self,
+        state: LockState,
+        targets: Sequence[Target],
+        provided: Mapping[Platform, Mapping[str, ProvidedPackage]],
+    ) -> None:
+        self._state = state
+        self._targets = targets
+        self._provided = provided
+        # Several attempts may give the same warning.
+        reporter = ReporterOf(state.context.reporter, warning=cache(state.context.reporter.warning))
+        self.context = replace(state.context, reporter=reporter)
+        self._resolver = resolver(state.request.resolver)
+        environ = state.context.environ
+        self._urls = IndexUrls(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
+        self._wheels = run_interruptible(_fetch_wheels(state, wheel_urls(state.spec)))
+        self._sources: Mapping[Target, Mapping[str, BuiltSource]] = {}
+        self.commits: tuple[Decision, ...] = ()
+        self._sdists: SdistBuilds | None = None
+        if any(sources_of(state.spec, target) for target in targets):
+            # Imports half of what images need.
+            from envspec.operations.build_wheels import build_sources
+
+            self._sources, self.commits = run_interruptible(build_sources(state, targets))
+
+    def first(self, attempts: Iterable[Attempt]) -> Solution:
+        """The first attempt that has a solution.
+
+        Raises:
+            NoSolution: none has one: the error of the first attempt without lines of its own.
+        """
+        refusal: NoSolution | None = None
+        for attempt in attempts:
+            try:
+                requests = self._requests(self._state.spec, attempt)
+                if not attempt.lines or self._serves_all_gpus(requests, attempt):
+                    return Solution(attempt, requests, self._resolve_alike(requests))
+            except NoSolution as error:
+                if attempt.lines:
+                    continue
+                refusal = refusal or error
+                if isinstance(error, RefusedLines):
+                    # No other version of anything helps.
+                    break
+        raise refusal or NoSolution("no attempt was made")
+
+    def solve_quietly(self, update: Mapping[str, object], cutoffs: Cutoffs, sdists: Sdists) -> tuple[Resolution, ...]:
+        """What the spec with another [pip] resolves to, without a report and a build; empty without a solution."""
+        pip = self._state.spec.pip.model_copy(update=dict(update))
+        with suppress(EnvspecError, asyncio.TimeoutError):
+            requests = self._requests(self._state.spec.model_copy(update={"pip": pip}), Attempt(cutoffs))
+            asked = [self._with_build_results(each).with_sdists(sdists) for each in requests]
+            quiet = replace(self._state.context, reporter=SILENT)
+            resolving = resolve_all(asked, self._resolver, self._state.store, quiet)
+            return run_interruptible(asyncio.wait_for(resolving, _TRY_S))
+        return ()
+
+    def usable_sdists(self) -> Collection[str]:
+        """The names of sdists that were built, or are locked unbuilt."""
+        return self._sdists.usable() if self._sdists is not None else ()
+
+    def _requests(self, spec: Spec, attempt: Attempt) -> list[TargetRequest]:
+        requests: list[TargetRequest] = []
+        for target in self._targets:
+            given = GivenPackages(
+                self._wheels,
+                self._sources.get(target, {}),
+                self._provided.get(target.platform, {}),
+                self._state.beneath.found.get(target.platform),
+            )
+            constrained = _constrained(spec, attempt.lines.get(target.platform, ()))
+            request = target_request(constrained, target, self._state.facts, attempt.cutoffs, given, self._urls)
+            requests.append(with_old_pins(request, attempt.pins, attempt.movable, attempt.newer, attempt.free))
+        return requests
+
+    def _serves_all_gpus(self, requests: Sequence[TargetRequest], attempt: Attempt) -> bool:
+        """Whether lines of an attempt leave code for every GPU: another torch may have none."""
+        plain = self._requests(self._state.spec, replace(attempt, lines={}))
+        return all(each.serves_gpus >= other.serves_gpus for each, other in zip(requests, plain, strict=True))
+
+    def _resolve_alike(self, requests: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
+        """What the requests resolve to. Packages whose major version is CUDA's have that of the lock, if that makes
+        nothing older that the spec names: resolvers go back to an old one if its newest needs an older release of
+        something that they have chosen before.
+        """
+        found = self._resolve(requests)
+        names = {row.package for row in self._state.facts.cuda_majors}
+        if not any(package.name in names for part in found for package in part.packages):
+            return found
+        from envspec.operations.lock_ways_out import is_older, with_cuda_majors
+
+        bounded = [with_cuda_majors(each, part, self._state.facts) for each, part in zip(requests, found, strict=True)]
+        if all(new is old for new, old in zip(bounded, requests, strict=True)):
+            return found
+        with suppress(NoSolution):
+            other = self._resolve(bounded)
+            if not is_older(found, other, self._state.spec):
+                return other
+        return found
+
+    def _resolve(self, requests: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
+        """What the requests resolve to. Sdists that are chosen are built, and count by what their wheels require; if
+        there is no solution, so are those that were passed over for what they state.
+        """
+        while True:
+            asked = [self._with_build_results(each) for each in requests]
+            try:
+                found = run_interruptible(
+                    resolve_all(asked, self._resolver, self._state.store, self.context, _import_later)
+                )
+            except Unsolvable as error:
+                passed_over = error.passed_over
+                if not passed_over or run_interruptible(self._builds().state_the_truth(asked, passed_over)):
+                    raise
+                continue
+            if not any(is_to_build(package) for part in found for package in part.packages):
+                return found
+            builds = self._builds()
+            if run_interruptible(builds.build(asked, found)):
+                return tuple(map(builds.recorded, found))
+
+    def _with_build_results(self, request: TargetRequest) -> TargetRequest:
+        return request if self._sdists is None else self._sdists.with_build_results(request)
+
+    def _builds(self) -> SdistBuilds:
+        if self._sdists is None:
+            # Imports half of what images need.
+            from envspec.operations.lock_sdists import SdistBuilds
+
+            self._sdists = SdistBuilds(self._state)
+        return self._sdists
+
+
+def _constrained(spec: Spec, lines: Sequence[str]) -> Spec:
+    if not lines:
+        return spec
+    constraints = (*spec.pip.constraints, *map(read_constraint, lines))
+    return spec.model_copy(update={"pip": spec.pip.model_copy(update={"constraints": constraints})})
+
+
+async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -> dict[str, ListedFile]:
+    """The wheels that the spec names by URL, by this URL without credentials."""
+    if not requirements:
+        return {}
+    context = state.context
+    async with AsyncExitStack() as stack:
+        http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
+        fetched = await asyncio.gather(
+            *(fetch_wheel(r, state.as_of, http, state.store, context.now, context.environ) for r in requirements)
+        )
+    return {str(r.without_credentials().url): file for r, file in zip(requirements, fetched, strict=True)}
+
+
+def _import_later() -> None:
+    """Import the modules of the next stage while the engines run."""
+    import_module("envspec.operations.lock_assemble")
+    import_module("envspec.lockfile.export")
